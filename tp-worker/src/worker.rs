@@ -11,6 +11,7 @@ mod emit;
 mod error;
 mod exchanges;
 pub mod faults;
+mod fingerprint;
 mod limits;
 pub mod local;
 mod outcome;
@@ -197,11 +198,15 @@ impl<B: Backend + 'static> Worker<B> {
         };
         let (backend, target) = (&mut self.backend, &mut self.transformer);
         backend.forget_passes();
+        fingerprint::compare(backend, target.planned_exchanges())?;
         target.record(backend, &mut self.cache, &mut each)?;
         let (drafting, slots) = (&mut self.drafting, &self.slots);
         drafting.record(backend, target, slots, &mut each)?;
         // Where drafting has taken more of what both use, the target's are void.
-        Ok(target.record(backend, &mut self.cache, &mut each)?)
+        target.record(backend, &mut self.cache, &mut each)?;
+        let exchanged = fingerprint::compare(backend, &target.noted_exchanges())?;
+        self.passes.recorded(exchanged);
+        Ok(())
     }
 
     /// Has the depth adapt, if it may: by a policy that knows what steps cost here, where

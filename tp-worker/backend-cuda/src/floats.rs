@@ -30,6 +30,13 @@ impl Element {
             Dtype::Bfloat16 => Self::Bf16,
         }
     }
+    /// The inverse of [`Self::of`].
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::Float32,
+            Self::Bf16 => Dtype::Bfloat16,
+        }
+    }
     /// What a cache of `dtype` holds.
     ///
     /// # Errors

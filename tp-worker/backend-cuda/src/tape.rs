@@ -1,6 +1,9 @@
 //! What is asked of a stream, as a number.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lockstep_backend::Exchanged;
 
 const OFF: u8 = 0;
 const LISTENS: u8 = 1;
@@ -13,6 +16,15 @@ pub(crate) struct Tape {
     mode: AtomicU8,
     /// FNV-1a over words.
     digest: AtomicU64,
+    exchanges: Mutex<Vec<Exchanged>>,
+}
+
+/// What was asked of a stream.
+pub(crate) struct Asked {
+    /// All of it.
+    pub(crate) digest: u64,
+    /// What peers have to ask for too, in order.
+    pub(crate) exchanges: Vec<Exchanged>,
 }
 
 impl Tape {
@@ -20,14 +32,35 @@ impl Tape {
     /// its number.
     pub(crate) fn start(&self, rehearsal: bool) {
         self.digest.store(0xcbf2_9ce4_8422_2325, Ordering::Relaxed);
+        self.exchanges().clear();
         let mode = if rehearsal { REHEARSES } else { LISTENS };
         self.mode.store(mode, Ordering::Relaxed);
     }
 
-    /// Listens no more; the number of what was asked.
-    pub(crate) fn stop(&self) -> u64 {
+    /// Listens no more; what was asked.
+    pub(crate) fn stop(&self) -> Asked {
         self.mode.store(OFF, Ordering::Relaxed);
-        self.digest.load(Ordering::Relaxed)
+        Asked {
+            digest: self.digest.load(Ordering::Relaxed),
+            exchanges: std::mem::take(&mut self.exchanges()),
+        }
+    }
+
+    /// Takes down a collective, by its places in memory too; whether it is to be run.
+    pub(crate) fn note_exchange(&self, exchanged: &Exchanged, places: [u64; 2]) -> bool {
+        if !self.listens() {
+            return true;
+        }
+        self.exchanges().push(*exchanged);
+        let [a, b, c, d] = exchanged.to_words().map(u64::from);
+        let [from, to] = places;
+        self.note(&[a, b, c, d, from, to], b"collective")
+    }
+
+    fn exchanges(&self) -> MutexGuard<'_, Vec<Exchanged>> {
+        self.exchanges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn listens(&self) -> bool {

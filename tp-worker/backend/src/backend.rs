@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use lockstep_collective::{Collective, Owners};
+use lockstep_types::Dtype;
 
 use crate::{
     Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
-    InputLimits, KvShape, Linear, MatrixRole, PassKey, RandomMatrix, RmsNorm, RopeTable,
-    RowParallel, Rows, Scatter,
+    InputLimits, KvShape, Linear, MatrixRole, PassKey, PassRecords, RandomMatrix, RmsNorm,
+    RopeTable, RowParallel, Rows, Scatter,
 };
 
 /// One device, with one shard of a model, or of several models.
@@ -38,13 +39,12 @@ pub trait Backend: Send + Sized {
     type Inputs: Send;
     /// What the device has recorded of one model's passes, whose owner is the model's:
     /// see [`Self::pass`]. Fresh ones hold nothing and take no memory.
-    type Passes: Default + Send;
+    type Passes: PassRecords;
 
     /// For people: "cpu avx512-bf16, 2 threads".
     fn describe(&self) -> String;
 
     // ---- memory ----
-
     /// Brings a weight matrix to the device, packed as it keeps those of this role.
     ///
     /// # Errors
@@ -101,7 +101,6 @@ pub trait Backend: Send + Sized {
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
 
     // ---- packed matrices on disk ----
-
     /// Names the packed form of matrices of `role`, its version included: two of one name,
     /// shape and content have the same bytes. `None`: matrices cannot be saved.
     fn matrix_format(&self, _: MatrixRole) -> Option<String> {
@@ -133,7 +132,10 @@ pub trait Backend: Send + Sized {
     }
 
     // ---- a pass ----
-
+    /// The type of [`Holds::Operand`].
+    fn operand(&self) -> Dtype {
+        Dtype::Float32
+    }
     /// Brings a batch to where its pass reads it, in place of the last: one copy, no wait.
     ///
     /// # Errors
@@ -156,15 +158,15 @@ pub trait Backend: Send + Sized {
     /// may record in `passes` what it asks for, and repeat that without calling it. So:
     ///
     /// * `work` asks for the same operations on the same tensors, matrices and caches
-    ///   whenever `key` is the same: what differs, it leaves to [`Self::Inputs`].
-    /// * It changes nothing on the host, which a repetition would not do again: no
-    ///   tensor's row count, and no two tensors change places.
+    ///   whenever `key` is the same, and leaves the rest to [`Self::Inputs`].
+    /// * It changes nothing on the host, no tensor's row count or place either.
     /// * All passes of one `passes` are those of one `work`: another has fresh ones.
     ///
     /// A pass that can't keep to this runs without this method.
     ///
     /// # Errors
-    /// Those of `work`. What the pass wrote, of the cache too, is unspecified then.
+    /// Those of `work`, which leave all that the pass wrote unspecified;
+    /// [`BackendError::Unplanned`].
     fn pass(
         &mut self,
         _: &mut Self::Passes,
@@ -177,7 +179,6 @@ pub trait Backend: Send + Sized {
     fn forget_passes(&mut self) {}
 
     // ---- transformer operations ----
-
     /// `out[i] = table[tokens[i] - first]`, zero where the token lies outside
     /// this shard (`first..first + table rows`); summing over ranks gives the row.
     fn embed(
@@ -336,7 +337,6 @@ pub trait Backend: Send + Sized {
     fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
 
     // ---- collectives of its data, in the device's own order of operations ----
-
     /// This rank's number in the group of `axis`, and the group's size.
     fn group(&self, axis: Axis) -> (usize, usize);
     /// Whether this rank is the first of that group, who tells the others.
@@ -389,7 +389,6 @@ pub trait Backend: Send + Sized {
     }
 
     // ---- the host's word with its peers ----
-
     /// Collectives of the hosts of `axis`: what ranks tell each other in words.
     fn control(&mut self, axis: Axis) -> &mut dyn Collective;
     /// Whether data takes the same group, and words along that are attached there. Else ranks

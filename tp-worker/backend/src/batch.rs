@@ -1,6 +1,6 @@
 //! The ragged extend: every request brings some new tokens over its cached ones.
 
-use crate::ChoiceBatch;
+use crate::{ChoiceBatch, PassKey};
 
 /// One request's part of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,5 +64,17 @@ impl<'a> Batch<'a> {
     /// The page table of a row, over pages of `page_size` tokens.
     pub fn page_table(&self, row: &Row, page_size: usize) -> &'a [u32] {
         &self.pages[row.pages_start as usize..][..row.pages(page_size)]
+    }
+}
+
+impl Batch<'_> {
+    /// Its size.
+    pub fn key(&self) -> PassKey {
+        let lengths = self.rows.iter().map(|row| row.q_len as usize);
+        PassKey {
+            requests: self.rows.len(),
+            tokens: self.tokens.len(),
+            max_q_len: lengths.max().unwrap_or(0),
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use lockstep_collective::CollectiveError;
 
+use crate::{Exchanged, PassKey, exchanged::named};
+
 /// A failed device operation.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -21,6 +23,21 @@ pub enum BackendError {
     /// The device failed; it says what to do.
     #[error("{0}")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The work of a pass that is recorded asks for another collective than was planned.
+    #[error(
+        "a pass of {key} asks for {} as its collective {at}, and for {} by its schedule: this is a bug, and --disable-cuda-graph goes around it",
+        named(*asked), named(*planned)
+    )]
+    Unplanned {
+        /// The pass.
+        key: PassKey,
+        /// Which collective, counted from 0.
+        at: usize,
+        /// What it asks for, if anything.
+        asked: Option<Exchanged>,
+        /// What the plan says.
+        planned: Option<Exchanged>,
+    },
     /// A peer is gone or out of step.
     #[error("collective failed: {0}")]
     Collective(#[source] Box<CollectiveError>),

@@ -11,6 +11,7 @@ mod backend;
 mod batch;
 mod choice;
 mod error;
+mod exchanged;
 mod holds;
 pub mod host;
 mod inputs;
@@ -29,6 +30,7 @@ pub use choice::{
     Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, ChooseTokens, DraftedRow, FAILED, How,
 };
 pub use error::BackendError;
+pub use exchanged::{ExchangeKind, Exchanged, PassPlan, PassRecords};
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
 pub use layer::{Attend, Linear, RmsNorm, RowParallel, Scatter};

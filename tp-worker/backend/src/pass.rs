@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::Batch;
-
 /// The size of a pass: what a device tells recorded passes apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PassKey {
@@ -13,18 +11,6 @@ pub struct PassKey {
     pub tokens: usize,
     /// New tokens of the longest row.
     pub max_q_len: usize,
-}
-
-impl Batch<'_> {
-    /// Its size.
-    pub fn key(&self) -> PassKey {
-        let lengths = self.rows.iter().map(|row| row.q_len as usize);
-        PassKey {
-            requests: self.rows.len(),
-            tokens: self.tokens.len(),
-            max_q_len: lengths.max().unwrap_or(0),
-        }
-    }
 }
 
 impl PassKey {

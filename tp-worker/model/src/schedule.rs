@@ -1,9 +1,9 @@
 //! The collectives a forward pass issues, known before it runs.
 
-use lockstep_backend::Axis;
-use lockstep_types::ModelConfig;
+use lockstep_backend::{Axis, Exchanged};
+use lockstep_types::{Dtype, ModelConfig};
 
-use crate::{Topology, topology::attention_axis};
+use crate::{Topology, crossing::Crossing, topology::attention_axis};
 
 /// The kinds of collective a forward pass uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,5 +122,43 @@ impl Schedule {
             .iter()
             .chain(tail)
             .chain(std::iter::repeat_n(&self.block, blocks).flatten())
+    }
+    /// What devices exchange in a pass that they repeat, to which each DP rank brings
+    /// so many `tokens` and wants the logits of all, on the rank at `topology`: equal on
+    /// all ranks. Products read operands of the type `operand` there.
+    pub fn exchanges(&self, topology: Topology, tokens: usize, operand: Dtype) -> Vec<Exchanged> {
+        let mut crossing = Crossing::new(topology);
+        crossing.set(&vec![tokens; topology.dp_size()]);
+        // Where logits are several blocks, their rows cross behind what is recorded.
+        let several = topology.dp_size() > 1 && crossing.all() > self.block_rows;
+        let tail = self.logit_tokens.len() - usize::from(several);
+        let mut all = Vec::new();
+        for step in self.tokens.iter().chain(&self.logit_tokens[..tail]) {
+            let CollectiveStep {
+                kind, axis, width, ..
+            } = *step;
+            let ranks = match axis {
+                Axis::World => topology.world.size,
+                Axis::Attention => topology.attention.size,
+                Axis::Alone => 1,
+            };
+            if ranks == 1 {
+                continue;
+            }
+            match kind {
+                CollectiveKind::AllReduce => all.extend(Exchanged::sum(axis, tokens * width)),
+                CollectiveKind::ReduceScatter => {
+                    let (len, rows) = (crossing.all() * width, &crossing.rows);
+                    all.extend(Exchanged::scatter(axis, len, rows, width));
+                }
+                CollectiveKind::AllGather => {
+                    let lens = crossing.counts.iter().map(|rows| rows * width);
+                    all.extend(Exchanged::gather(axis, lens, operand));
+                }
+                // To hosts, behind what is recorded.
+                CollectiveKind::Gather => {}
+            }
+        }
+        all
     }
 }

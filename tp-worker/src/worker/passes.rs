@@ -28,6 +28,8 @@ pub struct PreparedPass {
 pub struct PassRegistry {
     limits: PassKey,
     passes: BTreeMap<PassKey, PreparedPass>,
+    /// Digest of what passes that the device has recorded exchange.
+    recorded: u64,
 }
 
 impl PassRegistry {
@@ -54,14 +56,24 @@ impl PassRegistry {
                 }
             }
         }
-        Self { limits, passes }
+        Self {
+            limits,
+            passes,
+            recorded: 0,
+        }
+    }
+
+    /// The device has recorded passes that exchange what has the digest `exchanged`,
+    /// which enters those of all passes.
+    pub fn recorded(&mut self, exchanged: u64) {
+        self.recorded = exchanged;
     }
 
     /// The pass that a batch runs as; the empty batch has the smallest.
     ///
     /// # Errors
     /// [`PlanError::NoPass`] when the batch exceeds the limits.
-    pub fn find(&self, batch: PassKey) -> Result<&PreparedPass, PlanError> {
+    pub fn find(&self, batch: PassKey) -> Result<PreparedPass, PlanError> {
         let bucketed = PassKey {
             requests: bucket(batch.requests, self.limits.requests),
             tokens: bucket(batch.tokens, self.limits.tokens),
@@ -69,7 +81,11 @@ impl PassRegistry {
         };
         let pass = self.passes.get(&bucketed);
         let pass = pass.filter(|pass| pass.key.holds(&batch));
-        pass.ok_or(PlanError::NoPass(batch))
+        let pass = pass.ok_or(PlanError::NoPass(batch))?;
+        Ok(PreparedPass {
+            digest: pass.digest ^ self.recorded,
+            ..*pass
+        })
     }
 
     /// Digest of all passes, and of those that steps of each of `tiers` run as.

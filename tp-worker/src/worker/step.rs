@@ -48,7 +48,7 @@ impl<B: Backend + 'static> Worker<B> {
         self.drafting.digest(&mut self.digests.tensor);
         self.note_batch();
         let key = self.agree_on_pass(plan, part)?;
-        let pass = *self.passes.find(key).map_err(invalid)?;
+        let pass = self.passes.find(key).map_err(invalid)?;
         self.digests.world.word(pass.digest);
         self.agree_to_begin(plan.step, key, &pass)?;
         let outputs = self.forward()?;

@@ -12,5 +12,5 @@ mod own_depths;
 mod random;
 mod sampling;
 mod speculation;
-mod support;
+pub(super) mod support;
 mod watched;

@@ -5,6 +5,7 @@ use lockstep_backend::{HostMatrix, RandomMatrix};
 use super::CudaBackend;
 use crate::error::CudaError;
 use crate::floats::Floats;
+use crate::memory::Buffer;
 use crate::random::Random;
 use crate::tensor::CudaMatrix;
 
@@ -16,6 +17,13 @@ impl CudaBackend {
             .matrix(&self.stream, matrix, &mut weights.floats)?;
         self.products.prepare(weights.product(), 1)?;
         Ok(weights)
+    }
+
+    /// See [`lockstep_backend::Backend::load_vector`].
+    pub(super) fn upload_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, CudaError> {
+        let mut vector = Buffer::new(self.stream.context(), values.len(), "a weight vector")?;
+        self.stream.upload(values, &mut vector)?;
+        Ok(vector)
     }
 
     /// See [`lockstep_backend::Backend::random_matrix`].

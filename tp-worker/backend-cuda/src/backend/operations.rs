@@ -8,6 +8,7 @@ use lockstep_backend::{
     RowParallel, Rows as Gathered, Scatter,
 };
 use lockstep_collective::Collective;
+use lockstep_types::Dtype;
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
@@ -47,9 +48,7 @@ impl Backend for CudaBackend {
     }
 
     fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {
-        let mut vector = Buffer::new(self.stream.context(), values.len(), "a weight vector")?;
-        self.stream.upload(values, &mut vector)?;
-        Ok(vector)
+        Ok(self.upload_vector(values)?)
     }
 
     fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError> {
@@ -96,6 +95,10 @@ impl Backend for CudaBackend {
 
     fn matrix_bytes(&self, matrix: &CudaMatrix) -> usize {
         matrix.bytes()
+    }
+
+    fn operand(&self) -> Dtype {
+        self.operand.dtype()
     }
 
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, Backend as _, BackendError, InputLimits, PassKey};
+use lockstep_backend::{
+    Axis, Backend as _, BackendError, InputLimits, PassKey, PassPlan, PassRecords,
+};
 
 use super::CudaBackend;
 use crate::error::CudaError;
@@ -11,10 +13,14 @@ use crate::graph::Graph;
 use crate::nccl::Communicator;
 use crate::products::{bucket, few::MOST_ROWS};
 use crate::recorded::Share;
+use crate::tape::Asked;
 
 /// The graphs of one model's passes, by their size.
 #[derive(Default)]
-pub struct CudaPasses(BTreeMap<PassKey, Repeated>);
+pub struct CudaPasses {
+    plans: Vec<PassPlan>,
+    graphs: BTreeMap<PassKey, Repeated>,
+}
 
 /// A pass as it was recorded.
 struct Repeated {
@@ -23,7 +29,7 @@ struct Repeated {
     _share: Share,
     _communicators: [Option<Arc<Communicator>>; 2],
     /// What was asked of the stream.
-    asked: u64,
+    asked: Asked,
     /// [`CudaBackend`]'s number of exchanged rooms then: it names those.
     rooms: u64,
 }
@@ -31,12 +37,54 @@ struct Repeated {
 impl CudaPasses {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.graphs.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.graphs.is_empty()
+    }
+
+    /// Refuses work that asks for another collective than is planned: peers would wait
+    /// for it, or it for them, and for ever.
+    fn expect_planned(&self, key: PassKey, asked: &Asked) -> Result<(), BackendError> {
+        let asked = PassPlan {
+            key,
+            exchanges: asked.exchanges.clone(),
+        };
+        let planned = self.plans.iter().find(|plan| plan.key == key);
+        let nothing = PassPlan {
+            key,
+            exchanges: Vec::new(),
+        };
+        match asked.differs(planned.unwrap_or(&nothing)) {
+            None => Ok(()),
+            Some((at, [asked, planned])) => Err(BackendError::Unplanned {
+                key,
+                at,
+                asked,
+                planned,
+            }),
+        }
+    }
+}
+
+impl PassRecords for CudaPasses {
+    fn planned(plans: Vec<PassPlan>) -> Self {
+        let graphs = BTreeMap::new();
+        Self { plans, graphs }
+    }
+
+    fn plans(&self) -> &[PassPlan] {
+        &self.plans
+    }
+
+    fn noted(&self) -> Vec<PassPlan> {
+        let noted = |(key, pass): (&PassKey, &Repeated)| PassPlan {
+            key: *key,
+            exchanges: pass.asked.exchanges.clone(),
+        };
+        self.graphs.iter().map(noted).collect()
     }
 }
 
@@ -102,11 +150,11 @@ impl CudaBackend {
         key: PassKey,
         work: Work<'_>,
     ) -> Result<(), BackendError> {
-        let known = passes.0.get(&key);
+        let known = passes.graphs.get(&key);
         if let Some(pass) = known.filter(|pass| pass.rooms == self.rooms) {
             if self.checks {
                 let asked = self.listen(true, work)?;
-                expect_same(key, pass.asked, asked)?;
+                expect_same(key, &pass.asked, &asked)?;
             }
             self.forget_plans();
             self.exchange.begin();
@@ -114,7 +162,10 @@ impl CudaBackend {
             return Ok(self.failures()?);
         }
         // The old graph's memory goes before the new one takes its own.
-        passes.0.remove(&key);
+        passes.graphs.remove(&key);
+        // Ranks that differ are not let loose on each other.
+        let rehearsed = self.listen(true, work)?;
+        passes.expect_planned(key, &rehearsed)?;
         // Whatever it loads, compiles and allocates, it does before it is recorded.
         let ran = self.listen(false, work)?;
         let (before, _) = self.stream.context().memory()?;
@@ -122,7 +173,8 @@ impl CudaBackend {
         let recorded = self.listen(false, work);
         let graph = Graph::end(&self.stream);
         let asked = recorded?;
-        expect_same(key, ran, asked)?;
+        expect_same(key, &ran, &asked)?;
+        passes.expect_planned(key, &asked)?;
         let graph = graph?;
         let (after, _) = self.stream.context().memory()?;
         let pass = Repeated {
@@ -132,13 +184,13 @@ impl CudaBackend {
             asked,
             rooms: self.rooms,
         };
-        passes.0.insert(key, pass);
+        passes.graphs.insert(key, pass);
         Ok(())
     }
 
     /// Has `work` ask for everything, which is run but in a `rehearsal`; what it asked
-    /// for, as a number.
-    fn listen(&mut self, rehearsal: bool, work: Work<'_>) -> Result<u64, BackendError> {
+    /// for.
+    fn listen(&mut self, rehearsal: bool, work: Work<'_>) -> Result<Asked, BackendError> {
         self.failures()?;
         self.forget_plans();
         self.stream.tape().start(rehearsal);
@@ -153,8 +205,8 @@ impl CudaBackend {
 }
 
 /// Refuses to repeat what was not the same twice.
-fn expect_same(key: PassKey, before: u64, now: u64) -> Result<(), CudaError> {
-    match before == now {
+fn expect_same(key: PassKey, before: &Asked, now: &Asked) -> Result<(), CudaError> {
+    match before.digest == now.digest {
         true => Ok(()),
         false => Err(CudaError::Unsupported(format!(
             "a pass of {key} asked for other work than the last of its size, so that it cannot be repeated: this is a bug, and --disable-cuda-graph goes around it"

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_backend::{Axis, BackendError, Groups, Owners, host};
+use lockstep_backend::{Axis, BackendError, ExchangeKind, Exchanged, Groups, Owners, host};
 use lockstep_collective::Parts;
 
 use super::Communicator;
@@ -15,15 +15,6 @@ use crate::floats::{Element, Floats};
 use crate::memory::{Buffer, Pinned};
 use crate::stream::Stream;
 use crate::watched::{Watch, Watched, Way};
-
-/// What it takes down of an operation, so that two that differ are told apart.
-#[derive(Clone, Copy)]
-enum Kind {
-    AllReduce = 1,
-    ReduceScatter = 2,
-    AllGather = 3,
-    Broadcast = 4,
-}
 
 /// A rank's communicators, and who watches over them.
 ///
@@ -91,20 +82,13 @@ impl Plane {
         found.unwrap_or_else(|| panic!("{axis:?} has several ranks"))
     }
 
-    /// Takes down an operation; whether it is to be run.
-    fn note(&self, stream: &Stream, kind: Kind, axis: Axis, words: [u64; 5]) -> bool {
-        let axis = match axis {
-            Axis::World => 1,
-            Axis::Attention => 2,
-            Axis::Alone => 3,
-        };
-        let [from, to, count, element, root] = words;
-        let all = [kind as u64, axis, from, to, count, element, root];
-        if !stream.tape().note(&all, b"collective") {
-            return false;
+    /// Takes down a collective; whether it is to be run.
+    fn note(&self, stream: &Stream, exchanged: &Exchanged, places: [u64; 2]) -> bool {
+        let runs = stream.tape().note_exchange(exchanged, places);
+        if runs {
+            self.watched.begin();
         }
-        self.watched.begin();
-        true
+        runs
     }
 
     /// Sums the first `len` floats of `x` over the ranks of `axis`.
@@ -120,8 +104,8 @@ impl Plane {
     ) -> Result<(), CudaError> {
         x.expect(Element::F32, len, "what is summed over ranks");
         let at = x.address();
-        let words = [at, at, len as u64, Element::F32.bytes() as u64, 0];
-        if len == 0 || !self.note(stream, Kind::AllReduce, axis, words) {
+        let exchanged = Exchanged::sum(axis, len);
+        if !exchanged.is_some_and(|one| self.note(stream, &one, [at, at])) {
             return Ok(());
         }
         // SAFETY: `x` has so many floats, and memory is given back behind the stream.
@@ -144,19 +128,18 @@ impl Plane {
         width: usize,
     ) -> Result<usize, CudaError> {
         let own = rows[rank].start * width;
-        let each = rows[0].len();
-        let even = |(rank, rows): (usize, &Range<usize>)| *rows == (rank * each..(rank + 1) * each);
-        let even = rows.iter().enumerate().all(even) && each * rows.len() * width == len;
-        if !even {
+        let exchanged = match Exchanged::scatter(axis, len, rows, width) {
+            Some(parts) if parts.kind == ExchangeKind::ReduceScatter => parts,
             // Rows that several ranks take, or ranks of which each takes other numbers.
-            self.all_reduce(stream, axis, x, len)?;
-            return Ok(own);
-        }
+            _ => {
+                self.all_reduce(stream, axis, x, len)?;
+                return Ok(own);
+            }
+        };
         x.expect(Element::F32, len, "what is summed over ranks");
-        let (from, count) = (x.address(), each * width);
+        let (from, count) = (x.address(), exchanged.elements);
         let to = from + (own * Element::F32.bytes()) as u64;
-        let words = [from, to, count as u64, Element::F32.bytes() as u64, 0];
-        if count == 0 || !self.note(stream, Kind::ReduceScatter, axis, words) {
+        if !self.note(stream, &exchanged, [from, to]) {
             return Ok(own);
         }
         let places = (from, to);
@@ -208,43 +191,43 @@ impl Plane {
             Element::Bf16 => BF16,
         };
         let (raw, size) = (stream.raw(), element.bytes() as u64);
-        let each = lens.clone().next().unwrap_or(0);
-        if lens.clone().all(|len| len == each) {
-            let words = [from, to, each as u64, size, 0];
-            if each == 0 || !self.note(stream, Kind::AllGather, axis, words) {
-                return Ok(());
-            }
-            // SAFETY: the caller's.
-            let ask = |nccl: &Library, group| unsafe {
-                nccl.gather(group, (from, to), (each, kind), raw)
-            };
-            return self.of(axis).ask("ncclAllGather", ask);
-        }
+        let all = Exchanged::gather(axis, lens.clone(), element.dtype());
         let starts = lens.clone().scan(0, |start, len| {
             *start += len as u64;
             Some(*start - len as u64)
         });
-        let parts = starts.zip(lens.clone()).enumerate();
-        let parts = parts.filter(|(_, (_, len))| *len > 0);
+        let place = |one: &Exchanged| match one.kind {
+            ExchangeKind::Broadcast => to + starts.clone().nth(one.root).unwrap_or(0) * size,
+            _ => to,
+        };
         // All are taken down, whether they are run or not.
-        let noted = parts.clone().map(|(root, (start, len))| {
-            let words = [from, to + start * size, len as u64, size, root as u64];
-            self.note(stream, Kind::Broadcast, axis, words)
-        });
+        let noted = all
+            .clone()
+            .map(|one| self.note(stream, &one, [from, place(&one)]));
         if !noted.fold(true, |all, runs| all & runs) {
             return Ok(());
         }
         let ask = |nccl: &Library, group| {
             nccl.grouped(|| {
-                let codes = parts.clone().map(|(root, (start, len))| {
-                    let places = (from, to + start * size);
+                let codes = all.clone().map(|one| {
+                    let (places, what) = ((from, place(&one)), (one.elements, kind));
                     // SAFETY: the caller's; who does not send has nothing read there.
-                    unsafe { nccl.broadcast(group, places, (len, kind), root, raw) }
+                    unsafe {
+                        match one.kind {
+                            ExchangeKind::Broadcast => {
+                                nccl.broadcast(group, places, what, one.root, raw)
+                            }
+                            _ => nccl.gather(group, places, what, raw),
+                        }
+                    }
                 });
                 codes.fold(0, |all, code| if all == 0 { code } else { all })
             })
         };
-        self.of(axis).ask("ncclBroadcast", ask)
+        match all.clone().next() {
+            Some(_) => self.of(axis).ask("ncclAllGather", ask),
+            None => Ok(()),
+        }
     }
 
     /// See [`lockstep_backend::Backend::gather_to_host`]; the first rows of `x`, as

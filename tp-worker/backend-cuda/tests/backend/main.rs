@@ -11,6 +11,7 @@ mod faults;
 mod memory;
 mod nccl;
 mod passes;
+mod planned;
 mod ranks;
 mod rows;
 mod support;

@@ -41,28 +41,40 @@ fn on_ranks<T: Send + 'static>(
 /// The same by whichever way. Ranks share GPUs where there are fewer.
 pub fn by_way<T: Send + 'static>(
     backend: CollectiveBackend,
-    (ranks, dp_size): (usize, usize),
+    split: (usize, usize),
     dtype: Dtype,
+    work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let collectives = CollectiveOptions {
+        backend,
+        joining: PATIENCE,
+        patience: PATIENCE,
+        ..CollectiveOptions::default()
+    };
+    let options = CudaOptions {
+        collectives,
+        ..options(dtype)
+    };
+    with_options(&options, split, work)
+}
+
+/// The same with backends of such options, each on the GPU that has its turn.
+pub fn with_options<T: Send + 'static>(
+    options: &CudaOptions,
+    (ranks, dp_size): (usize, usize),
     work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let _turn = other_gpus();
     let (work, gpus) = (Arc::new(work), Gpu::count().unwrap());
     let start = |(rank, collective)| {
         let work = work.clone();
+        let options = CudaOptions {
+            ordinal: rank % gpus,
+            ..options.clone()
+        };
         thread::spawn(move || {
             let _order = lockstep_fake_cuda::order(rank as u64 + 1);
             let groups = Groups::form(Box::new(collective), dp_size).unwrap();
-            let collectives = CollectiveOptions {
-                backend,
-                joining: PATIENCE,
-                patience: PATIENCE,
-                ..CollectiveOptions::default()
-            };
-            let options = CudaOptions {
-                ordinal: rank % gpus,
-                collectives,
-                ..options(dtype)
-            };
             work(&mut CudaBackend::new(&options, groups).unwrap(), rank)
         })
     };

@@ -25,7 +25,6 @@ impl<B: Backend> Transformer<B> {
         if let Some(&layer) = spec.layers.iter().find(|layer| **layer >= layers) {
             return Err(ModelError::NoSuchLayer { layer, layers });
         }
-        self.passes = B::Passes::default();
         self.capture = match spec.is_empty() {
             true => None,
             false => Some(Capture::new(
@@ -35,6 +34,7 @@ impl<B: Backend> Transformer<B> {
                 self.model.hidden_size,
             )?),
         };
+        self.passes = self.fresh_passes(backend);
         Ok(())
     }
 

@@ -93,7 +93,7 @@ impl<B: Backend> Transformer<B> {
             progress,
         )?;
         let limits = limits.sensible().of_rank(topology.world.size);
-        Ok(Self {
+        let mut loaded = Self {
             embedding: parts.embedding,
             input_norms: parts.input_norms,
             layers: parts.layers,
@@ -113,6 +113,8 @@ impl<B: Backend> Transformer<B> {
             limits,
             capture: None,
             origin,
-        })
+        };
+        loaded.passes = loaded.fresh_passes(backend);
+        Ok(loaded)
     }
 }

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Groups, Holds, HostMatrix,
-    InputLimits, KvShape, MatrixRole, Owners, PassKey, RmsNorm, RopeTable, Row, RowParallel, Rows,
-    Scatter,
+    InputLimits, KvShape, MatrixRole, Owners, PassKey, PassRecords, RmsNorm, RopeTable, Row,
+    RowParallel, Rows, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -143,6 +143,12 @@ impl Naive {
     }
 }
 
+/// Sizes of passes that have run.
+#[derive(Default)]
+pub struct Seen(BTreeSet<PassKey>);
+
+impl PassRecords for Seen {}
+
 impl Backend for Naive {
     type Matrix = Tensor;
     type Vector = Vec<f32>;
@@ -150,7 +156,7 @@ impl Backend for Naive {
     type Rope = RopeTable;
     type KvCache = Cache;
     type Inputs = Inputs;
-    type Passes = BTreeSet<PassKey>;
+    type Passes = Seen;
 
     fn describe(&self) -> String {
         "naive".to_owned()
@@ -218,11 +224,11 @@ impl Backend for Naive {
 
     fn pass(
         &mut self,
-        passes: &mut BTreeSet<PassKey>,
+        passes: &mut Seen,
         key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        self.recorded += usize::from(passes.insert(key));
+        self.recorded += usize::from(passes.0.insert(key));
         (0..=self.replays).try_for_each(|_| work(self))?;
         match self.failing {
             true => Err(BackendError::Unsupported("it fails".to_owned())),

@@ -1,0 +1,220 @@
+//! What ranks exchange in passes that a device repeats: where devices exchange by
+//! themselves nobody compares what they ask for, and ranks that differ wait for ever.
+
+use std::{fmt, ops::Range};
+
+use lockstep_types::Dtype;
+
+use crate::{Axis, PassKey};
+
+/// A collective's operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExchangeKind {
+    /// Sums, for all ranks.
+    AllReduce = 1,
+    /// Sums, of which each rank takes its part.
+    ReduceScatter = 2,
+    /// All ranks' parts, one behind the other, for all.
+    AllGather = 3,
+    /// One rank's part, for all.
+    Broadcast = 4,
+}
+
+/// A collective of devices, by all that ranks have to ask for alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchanged {
+    /// The operation.
+    pub kind: ExchangeKind,
+    /// The ranks that run it together.
+    pub axis: Axis,
+    /// Elements that each of them brings, or takes of a reduce-scatter.
+    pub elements: usize,
+    /// Their type.
+    pub dtype: Dtype,
+    /// The rank of the axis that sends; 0 where all do.
+    pub root: usize,
+}
+
+/// What a device has recorded of one model's passes, by their sizes.
+pub trait PassRecords: Default + Send {
+    /// None yet of a model whose passes will exchange what `plans` say, in that order,
+    /// and nothing in sizes that they don't name. A device that finds work to ask for
+    /// something else returns an error before it runs any of it.
+    fn planned(_plans: Vec<PassPlan>) -> Self {
+        Self::default()
+    }
+    /// What was planned.
+    fn plans(&self) -> &[PassPlan] {
+        &[]
+    }
+    /// What was noted of each pass that is recorded, while it was.
+    fn noted(&self) -> Vec<PassPlan> {
+        Vec::new()
+    }
+}
+
+/// Of a device that records none.
+impl PassRecords for () {}
+
+/// All collectives of a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassPlan {
+    /// The pass' size.
+    pub key: PassKey,
+    /// In order.
+    pub exchanges: Vec<Exchanged>,
+}
+
+impl PassPlan {
+    /// The first place where ranks with these would wait for each other: what each of
+    /// them exchanges there, if anything. `None` where they would not.
+    pub fn differs(&self, other: &Self) -> Option<(usize, [Option<Exchanged>; 2])> {
+        let of = |plan: &Self, at| plan.exchanges.get(at).copied();
+        let all = 0..self.exchanges.len().max(other.exchanges.len());
+        let mut pairs = all.map(|at| (at, [of(self, at), of(other, at)]));
+        pairs.find(|(_, [ours, theirs])| ours != theirs)
+    }
+}
+
+impl Exchanged {
+    /// Words of the fixed-size encoding.
+    pub const WORDS: usize = 4;
+
+    /// The sum of so many floats over the ranks of `axis`; nothing of none.
+    pub fn sum(axis: Axis, elements: usize) -> Option<Self> {
+        Self::of(ExchangeKind::AllReduce, axis, elements, Dtype::Float32)
+    }
+
+    /// The sum of `len` floats, a matrix `width` wide, of which rank `r` takes
+    /// `rows[r]`: all of them where ranks take uneven parts, or share some.
+    pub fn scatter(axis: Axis, len: usize, rows: &[Range<usize>], width: usize) -> Option<Self> {
+        let each = rows.first().map_or(0, |rows| rows.len());
+        let even = |(rank, rows): (usize, &Range<usize>)| *rows == (rank * each..(rank + 1) * each);
+        let even = rows.iter().enumerate().all(even) && each * rows.len() * width == len;
+        match even {
+            true => Self::of(
+                ExchangeKind::ReduceScatter,
+                axis,
+                each * width,
+                Dtype::Float32,
+            ),
+            false => Self::sum(axis, len),
+        }
+    }
+
+    /// `lens[r]` elements of each rank `r`, for all: at once where they are as many, and
+    /// otherwise of one rank after the other.
+    pub fn gather(
+        axis: Axis,
+        lens: impl Iterator<Item = usize> + Clone,
+        dtype: Dtype,
+    ) -> impl Iterator<Item = Self> + Clone {
+        let each = lens.clone().next().unwrap_or(0);
+        let even = lens.clone().all(|len| len == each);
+        let all = match even {
+            true => Self::of(ExchangeKind::AllGather, axis, each, dtype),
+            false => None,
+        };
+        let parts = lens.enumerate().filter(move |_| !even);
+        let parts = parts.filter_map(move |(root, len)| {
+            let part = Self::of(ExchangeKind::Broadcast, axis, len, dtype)?;
+            Some(Self { root, ..part })
+        });
+        all.into_iter().chain(parts)
+    }
+
+    fn of(kind: ExchangeKind, axis: Axis, elements: usize, dtype: Dtype) -> Option<Self> {
+        (elements > 0).then_some(Self {
+            kind,
+            axis,
+            elements,
+            dtype,
+            root: 0,
+        })
+    }
+
+    /// The encoding.
+    pub fn to_words(self) -> [u32; Self::WORDS] {
+        let axis = match self.axis {
+            Axis::World => 1,
+            Axis::Attention => 2,
+            Axis::Alone => 3,
+        };
+        let dtype = match self.dtype {
+            Dtype::Float32 => 1,
+            Dtype::Bfloat16 => 2,
+        };
+        let what = self.kind as u32 | axis << 8 | dtype << 16;
+        let elements = self.elements as u64;
+        [
+            what,
+            self.root as u32,
+            elements as u32,
+            (elements >> 32) as u32,
+        ]
+    }
+
+    /// The inverse of [`Self::to_words`]; `None` for words of another encoding.
+    pub fn from_words(words: &[u32; Self::WORDS]) -> Option<Self> {
+        let [what, root, low, high] = *words;
+        let kind = match what & 0xff {
+            1 => ExchangeKind::AllReduce,
+            2 => ExchangeKind::ReduceScatter,
+            3 => ExchangeKind::AllGather,
+            4 => ExchangeKind::Broadcast,
+            _ => return None,
+        };
+        let axis = match what >> 8 & 0xff {
+            1 => Axis::World,
+            2 => Axis::Attention,
+            3 => Axis::Alone,
+            _ => return None,
+        };
+        let dtype = match what >> 16 {
+            1 => Dtype::Float32,
+            2 => Dtype::Bfloat16,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            axis,
+            elements: (u64::from(low) | u64::from(high) << 32) as usize,
+            dtype,
+            root: root as usize,
+        })
+    }
+}
+
+/// "an all-reduce of 384 f32 of all ranks"
+impl fmt::Display for Exchanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            ExchangeKind::AllReduce => "an all-reduce",
+            ExchangeKind::ReduceScatter => "a reduce-scatter",
+            ExchangeKind::AllGather => "an all-gather",
+            ExchangeKind::Broadcast => "a broadcast",
+        };
+        let dtype = match self.dtype {
+            Dtype::Float32 => "f32",
+            Dtype::Bfloat16 => "bf16",
+        };
+        let ranks = match self.axis {
+            Axis::World => "of all ranks",
+            Axis::Attention => "of a DP rank's ranks",
+            Axis::Alone => "of a rank alone",
+        };
+        write!(f, "{kind} of {} {dtype} {ranks}", self.elements)?;
+        match self.kind {
+            ExchangeKind::Broadcast => write!(f, ", from the one with number {}", self.root),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is asked for, or that nothing is.
+pub(crate) fn named(exchanged: Option<Exchanged>) -> String {
+    exchanged.map_or_else(|| "nothing".to_owned(), |one| one.to_string())
+}
+
+#[cfg(test)]
+mod tests;
