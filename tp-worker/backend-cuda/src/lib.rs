@@ -41,6 +41,7 @@ mod nccl;
 mod operations;
 mod planes;
 mod products;
+mod progress;
 mod random;
 mod recorded;
 mod rows;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, BackendError, Groups, Owners};
+use lockstep_backend::{Axis, BackendError, Exchanged, Groups, Owners};
 use lockstep_collective::Collective;
 
 use crate::context::Context;
@@ -87,10 +87,10 @@ impl Planes {
         }
     }
 
-    /// A recorded pass is about to be launched.
-    pub(crate) fn begin(&self) {
+    /// A recorded pass with these collectives is about to be launched.
+    pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
         if let Some(plane) = &self.device {
-            plane.watched().begin();
+            plane.watched().begin(exchanges);
         }
     }
 

@@ -8,6 +8,18 @@ use lockstep_backend::Exchanged;
 const OFF: u8 = 0;
 const LISTENS: u8 = 1;
 const REHEARSES: u8 = 2;
+const RECORDS: u8 = 3;
+
+/// What becomes of what is asked for while somebody listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// It runs.
+    Run,
+    /// It is not run: nothing comes of it but its number.
+    Rehearsal,
+    /// The device records it, to run it later.
+    Recording,
+}
 
 /// Takes down what is asked of a stream while it listens: two runs of the same work
 /// over the same memory have the same number.
@@ -28,12 +40,15 @@ pub(crate) struct Asked {
 }
 
 impl Tape {
-    /// Listens from now on. A `rehearsal` is not run, so that nothing comes of it but
-    /// its number.
-    pub(crate) fn start(&self, rehearsal: bool) {
+    /// Listens from now on.
+    pub(crate) fn start(&self, take: Take) {
         self.digest.store(0xcbf2_9ce4_8422_2325, Ordering::Relaxed);
         self.exchanges().clear();
-        let mode = if rehearsal { REHEARSES } else { LISTENS };
+        let mode = match take {
+            Take::Run => LISTENS,
+            Take::Rehearsal => REHEARSES,
+            Take::Recording => RECORDS,
+        };
         self.mode.store(mode, Ordering::Relaxed);
     }
 
@@ -65,6 +80,11 @@ impl Tape {
 
     pub(crate) fn listens(&self) -> bool {
         self.mode.load(Ordering::Relaxed) != OFF
+    }
+
+    /// Whether what is asked for is recorded, and does not run now.
+    pub(crate) fn records(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) == RECORDS
     }
 
     /// Takes down that something was asked for, by words and bytes that tell it from

@@ -5,9 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lockstep_collective::{AbortHandle, CollectiveError};
+use lockstep_backend::{Axis, Exchanged, Groups};
+use lockstep_collective::{AbortHandle, CollectiveError, Stall};
 
 use crate::error::CudaError;
+use crate::progress::Progress;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -30,32 +32,58 @@ pub(crate) struct Watched {
     /// Of the host's group, which ends together with the devices'.
     host: AbortHandle,
     ways: Vec<Arc<dyn Way>>,
-    /// Since when data may be on its way that nobody has waited for.
-    since: Mutex<Option<Instant>>,
+    /// This one, and how many of them share its DP rank.
+    ranks: (usize, usize),
+    /// What is on its way.
+    state: Mutex<State>,
     /// What ended it.
     ended: OnceLock<CollectiveError>,
 }
 
+#[derive(Default)]
+struct State {
+    /// Since when data may be on its way that nobody has waited for.
+    since: Option<Instant>,
+    /// As peers see it.
+    progress: Progress,
+}
+
 impl Watched {
+    /// Of the rank that `groups` say.
     pub(crate) fn new(
-        rank: usize,
+        groups: &mut Groups,
         patience: Duration,
-        host: AbortHandle,
         ways: Vec<Arc<dyn Way>>,
     ) -> Arc<Self> {
+        let [(rank, size), (_, near)] =
+            [Axis::World, Axis::Attention].map(|axis| groups.rank_and_size(axis));
         Arc::new(Self {
             rank,
+            ranks: (size, near),
             patience,
-            host,
+            host: groups.of(Axis::World).abort_handle(),
             ways,
-            since: Mutex::default(),
+            state: Mutex::default(),
             ended: OnceLock::new(),
         })
     }
 
-    /// Data is on its way from now on.
-    pub(crate) fn begin(&self) {
-        self.since().get_or_insert_with(Instant::now);
+    /// Data of these collectives is on its way from now on.
+    pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
+        let mut state = self.state();
+        state.since.get_or_insert_with(Instant::now);
+        let progress = &mut state.progress;
+        exchanges.iter().for_each(|one| progress.begin(one));
+        self.host.show(&progress.to_words());
+    }
+
+    /// The host waits from now on for what is on its way.
+    pub(crate) fn wait(&self) {
+        let mut state = self.state();
+        if state.since.is_some() {
+            state.progress.wait(true);
+            self.host.show(&state.progress.to_words());
+        }
     }
 
     /// All that was on its way has come.
@@ -63,8 +91,13 @@ impl Watched {
     /// # Errors
     /// [`CudaError::Peers`] where it has not: what lies there is nobody's.
     pub(crate) fn arrived(&self) -> Result<(), CudaError> {
-        *self.since() = None;
-        self.check()
+        self.check()?;
+        let mut state = self.state();
+        if state.since.take().is_some() {
+            state.progress.wait(false);
+            self.host.show(&state.progress.to_words());
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -79,6 +112,16 @@ impl Watched {
     /// Ends both ways, for this rank and for whoever waits for it.
     fn end(&self, error: CollectiveError) {
         tracing::debug!(%error, "the devices' collectives end");
+        if let CollectiveError::Deserted { peer, .. }
+        | CollectiveError::Stalled {
+            stall: Stall::Missing { peer, .. },
+            ..
+        } = &error
+        {
+            let mut state = self.state();
+            state.progress.blame(*peer);
+            self.host.show(&state.progress.to_words());
+        }
         // Before the stream goes on, so that nobody takes what it brings for data.
         let _ = self.ended.set(error);
         self.ways.iter().for_each(|way| way.abort());
@@ -94,21 +137,64 @@ impl Watched {
         if let Some(reason) = self.ways.iter().find_map(|way| way.failed()) {
             return Some(CollectiveError::Way { rank, reason });
         }
-        let waited = (*self.since()).map(|since| since.elapsed());
-        let Some(waited) = waited else {
+        let (since, own) = {
+            let state = self.state();
+            (state.since, state.progress)
+        };
+        let Some(waited) = since.map(|since| since.elapsed()) else {
             *left = None;
             return None;
         };
+        let stalled = |stall| CollectiveError::Stalled {
+            rank,
+            waited,
+            stall,
+        };
         if waited >= self.patience {
-            return Some(CollectiveError::Stalled { rank, waited });
+            return Some(stalled(own.stall(&self.peers())));
         }
-        let peer = self.host.departed()?;
+        let left_first = self.host.departed()?;
         let gone = left.get_or_insert_with(Instant::now).elapsed();
-        (gone >= LAST_WORDS).then_some(CollectiveError::Deserted { rank, peer })
+        if gone < LAST_WORDS {
+            return None;
+        }
+        let peer = self.cause_of(left_first);
+        // One that gave up its wait is not who was waited for.
+        Some(match own.stall(&self.peers()) {
+            Stall::Missing { peer: missing, .. } if missing == peer => {
+                CollectiveError::Deserted { rank, peer }
+            }
+            Stall::Unknown => CollectiveError::Deserted { rank, peer },
+            stall => stalled(stall),
+        })
     }
 
-    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The peer that left, or the one for whose sake it did.
+    fn cause_of(&self, left: usize) -> usize {
+        let (size, _) = self.ranks;
+        let blamed = |peer: &usize| {
+            let shown = self.host.shown(*peer)?;
+            let blamed = Progress::from_words(&shown).blames()?;
+            (blamed != self.rank).then_some(blamed)
+        };
+        let chain = std::iter::successors(Some(left), blamed);
+        chain.take(size).last().unwrap_or(left)
+    }
+
+    /// The others as far as they can be seen, and whether they are near.
+    fn peers(&self) -> Vec<(usize, bool, Progress)> {
+        let (size, near) = self.ranks;
+        let others = (0..size).filter(|peer| *peer != self.rank);
+        let seen = others.filter_map(|peer| {
+            let shown = self.host.shown(peer)?;
+            let same = peer / near.max(1) == self.rank / near.max(1);
+            Some((peer, same, Progress::from_words(&shown)))
+        });
+        seen.collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -83,16 +83,16 @@ pub enum CollectiveError {
         /// What that one would.
         theirs: Vec<u32>,
     },
-    /// Data of peers did not come by the devices' own way before the deadline.
-    #[error(
-        "rank {rank} waited {waited:?} for its peers' data, which come from device to device: \
-         one of them is dead or stuck, or computes something else"
-    )]
+    /// Data of peers did not come by the devices' own way before the deadline, or before
+    /// another rank gave it up.
+    #[error("rank {rank} waited {waited:?} for data from device to device: {stall}")]
     Stalled {
         /// The rank that reports.
         rank: usize,
         /// How long.
         waited: Duration,
+        /// What is known of the reason.
+        stall: Stall,
     },
     /// A peer left while its data was on its way from device to device.
     #[error("rank {peer} left the group while rank {rank} waited for its data")]
@@ -142,6 +142,46 @@ pub enum CollectiveError {
         /// The system's own words.
         source_text: String,
     },
+}
+
+/// Why data did not come from device to device, as far as ranks see each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Stall {
+    /// A peer has not come there.
+    #[error(
+        "rank {peer} has begun {theirs} collectives, and this rank {ours}, the last of them {last}; \
+         rank {peer} is dead or stuck"
+    )]
+    Missing {
+        /// The peer.
+        peer: usize,
+        /// What it has begun.
+        theirs: u64,
+        /// What this rank has.
+        ours: u64,
+        /// What this rank has begun last.
+        last: String,
+    },
+    /// A peer waits for something else.
+    #[error(
+        "the ranks have diverged: this rank has begun {ours} collectives, the last of them {last}, \
+         and rank {peer} {theirs}, the last of them {their_last}"
+    )]
+    Diverged {
+        /// The peer.
+        peer: usize,
+        /// What this rank has begun.
+        ours: u64,
+        /// And last.
+        last: String,
+        /// What the peer has begun.
+        theirs: u64,
+        /// And last.
+        their_last: String,
+    },
+    /// All that can be seen have begun the same.
+    #[error("one of its peers is dead or stuck, or computes something else")]
+    Unknown,
 }
 
 impl CollectiveError {

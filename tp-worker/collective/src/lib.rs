@@ -44,8 +44,8 @@ mod tcp;
 
 pub use attachment::ATTACHED_WORDS;
 pub use collective::Collective;
-pub use error::CollectiveError;
-pub use membership::AbortHandle;
+pub use error::{CollectiveError, Stall};
+pub use membership::{AbortHandle, Shown};
 pub use operation::{Kind, Operation};
 pub use options::Options;
 pub use owners::Owners;

@@ -20,7 +20,17 @@ pub(crate) trait Presence: Send + Sync {
     fn departed(&self) -> Option<usize> {
         None
     }
+    /// Shows the peers words of this rank's, in place of the last.
+    fn show(&self, _words: &Shown) {}
+    /// What the peer with that number in the first group shows; `None` where that
+    /// can't be seen.
+    fn shown(&self, _peer: usize) -> Option<Shown> {
+        None
+    }
 }
+
+/// Words that a rank shows its peers at any time, without an operation: zeros at first.
+pub type Shown = [u64; 9];
 
 /// Shared by the first group of a rank and all that were split off from it.
 /// The rank leaves them when an operation fails, or with the last of them.
@@ -105,6 +115,19 @@ impl AbortHandle {
     #[must_use]
     pub fn departed(&self) -> Option<usize> {
         self.presence.departed()
+    }
+
+    /// Shows the peers words of this rank's, in place of the last, which they can see
+    /// where ranks share memory.
+    pub fn show(&self, words: &Shown) {
+        self.presence.show(words);
+    }
+
+    /// What peer `rank` shows, of which some words may be older than others while it
+    /// shows more; `None` where that can't be seen.
+    #[must_use]
+    pub fn shown(&self, rank: usize) -> Option<Shown> {
+        self.presence.shown(rank)
     }
 }
 

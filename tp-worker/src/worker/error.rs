@@ -2,7 +2,7 @@
 
 use lockstep_adaptive::{Row, UnknownPolicy};
 use lockstep_backend::{BackendError, Exchanged, PassKey};
-use lockstep_collective::CollectiveError;
+use lockstep_collective::{CollectiveError, Stall};
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
@@ -190,6 +190,10 @@ impl WorkerError {
             | Self::Model(ModelError::Backend(BackendError::Collective(cause))) => matches!(
                 **cause,
                 CollectiveError::Mismatch { .. }
+                    | CollectiveError::Stalled {
+                        stall: Stall::Diverged { .. },
+                        ..
+                    }
                     | CollectiveError::Attached { .. }
                     | CollectiveError::Disagree { .. }
             ),

@@ -38,6 +38,7 @@
 //! | `FAKE_CUDA_FORGET` | `cuEventSynchronize` or `cuStreamWaitEvent`: does nothing, for tests that have to notice | |
 //! | `FAKE_CUDA_HANG` | a file that is made when the process has taken memory ten times, and then hangs | |
 //! | `FAKE_CUDA_FAULT` | `attend:3`: that launch of that kernel touches what is no memory | |
+//! | `FAKE_NCCL_KILL` | `1:40:entered`: rank 1 is killed at its 40th collective with all ranks: when it has `asked` for it, has `entered` it, or has `brought` its part | |
 //! | `FAKE_CUDA_EDIT` | what `sed` does to sources before they are compiled, for tests that have to notice | |
 //! | `FAKE_CUDA_FLAGS` | flags for the C++ compiler, after its own | |
 //! | `FAKE_CUDA_SANITIZE` | `thread`, `address`, `undefined` or `address,undefined`: how kernels are compiled | |

@@ -4,6 +4,7 @@
 //! each other until they are aborted, and an aborted operation ends without an
 //! error, with anything in its result.
 
+mod kill;
 mod room;
 mod values;
 
@@ -14,6 +15,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
 use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
+use kill::When;
 use room::{MOST_RANKS, Member};
 use values::{Kind, Operation};
 
@@ -109,12 +111,14 @@ fn collect(
     combine: impl Fn(&Member, &[Vec<u8>]) -> Vec<u8> + Send + Sync + 'static,
 ) -> Answer {
     let member = member(handle)?;
+    member.kill.at(When::Asked);
     let mut world = enter()?;
     let ranges = [(at.from, at.brings), (at.to, at.takes)];
     ranges
         .iter()
         .try_for_each(|(from, bytes)| world.memory.check(*from, *bytes))?;
     let work: Work = Arc::new(move || {
+        member.kill.at(When::Entered);
         // SAFETY: the ranges are memory of the device, which its owner keeps
         // until the stream has run.
         let mine = unsafe { std::slice::from_raw_parts(at.from as *const u8, at.brings) }.to_vec();

@@ -13,7 +13,7 @@ use crate::graph::Graph;
 use crate::nccl::Communicator;
 use crate::products::{bucket, few::MOST_ROWS};
 use crate::recorded::Share;
-use crate::tape::Asked;
+use crate::tape::{Asked, Take};
 
 /// The graphs of one model's passes, by their size.
 #[derive(Default)]
@@ -153,24 +153,24 @@ impl CudaBackend {
         let known = passes.graphs.get(&key);
         if let Some(pass) = known.filter(|pass| pass.rooms == self.rooms) {
             if self.checks {
-                let asked = self.listen(true, work)?;
+                let asked = self.listen(Take::Rehearsal, work)?;
                 expect_same(key, &pass.asked, &asked)?;
             }
             self.forget_plans();
-            self.exchange.begin();
+            self.exchange.begin(&pass.asked.exchanges);
             pass.graph.launch(&self.stream)?;
             return Ok(self.failures()?);
         }
         // The old graph's memory goes before the new one takes its own.
         passes.graphs.remove(&key);
         // Ranks that differ are not let loose on each other.
-        let rehearsed = self.listen(true, work)?;
+        let rehearsed = self.listen(Take::Rehearsal, work)?;
         passes.expect_planned(key, &rehearsed)?;
         // Whatever it loads, compiles and allocates, it does before it is recorded.
-        let ran = self.listen(false, work)?;
+        let ran = self.listen(Take::Run, work)?;
         let (before, _) = self.stream.context().memory()?;
         Graph::begin(&self.stream)?;
-        let recorded = self.listen(false, work);
+        let recorded = self.listen(Take::Recording, work);
         let graph = Graph::end(&self.stream);
         let asked = recorded?;
         expect_same(key, &ran, &asked)?;
@@ -188,12 +188,11 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Has `work` ask for everything, which is run but in a `rehearsal`; what it asked
-    /// for.
-    fn listen(&mut self, rehearsal: bool, work: Work<'_>) -> Result<Asked, BackendError> {
+    /// Has `work` ask for everything; what it asked for.
+    fn listen(&mut self, take: Take, work: Work<'_>) -> Result<Asked, BackendError> {
         self.failures()?;
         self.forget_plans();
-        self.stream.tape().start(rehearsal);
+        self.stream.tape().start(take);
         let done = work(self);
         let asked = self.stream.tape().stop();
         // A recording or a rehearsal has cut no batch for attention.

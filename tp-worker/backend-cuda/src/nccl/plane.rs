@@ -40,14 +40,12 @@ impl Plane {
         communicators: [Option<Arc<Communicator>>; 2],
         patience: Duration,
     ) -> Result<Self, CudaError> {
-        let (rank, _) = groups.rank_and_size(Axis::World);
-        let host = groups.of(Axis::World).abort_handle();
         let [world, attention] = &communicators;
         let shared = matches!((world, attention), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let own = attention.iter().filter(|_| !shared);
         let all = world.iter().chain(own);
         let all = all.map(|one| one.clone() as Arc<dyn Way>).collect();
-        let watched = Watched::new(rank, patience, host, all);
+        let watched = Watched::new(groups, patience, all);
         Ok(Self {
             library: library.clone(),
             communicators,
@@ -84,11 +82,12 @@ impl Plane {
 
     /// Takes down a collective; whether it is to be run.
     fn note(&self, stream: &Stream, exchanged: &Exchanged, places: [u64; 2]) -> bool {
-        let runs = stream.tape().note_exchange(exchanged, places);
-        if runs {
-            self.watched.begin();
+        let asked = stream.tape().note_exchange(exchanged, places);
+        // What is recorded is not on its way yet.
+        if asked && !stream.tape().records() {
+            self.watched.begin(&[*exchanged]);
         }
-        runs
+        asked
     }
 
     /// Sums the first `len` floats of `x` over the ranks of `axis`.

@@ -82,7 +82,7 @@ fn ranks<T: Send + 'static>(
         },
         ..options(Dtype::Float32)
     };
-    with_options(&options, (count, 1), work)
+    with_options(move |_| options.clone(), (count, 1), work)
 }
 
 #[test]

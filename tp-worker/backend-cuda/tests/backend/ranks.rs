@@ -55,12 +55,12 @@ pub fn by_way<T: Send + 'static>(
         collectives,
         ..options(dtype)
     };
-    with_options(&options, split, work)
+    with_options(move |_| options.clone(), split, work)
 }
 
-/// The same with backends of such options, each on the GPU that has its turn.
+/// The same with a backend of each rank's options, on the GPU that has its turn.
 pub fn with_options<T: Send + 'static>(
-    options: &CudaOptions,
+    options: impl Fn(usize) -> CudaOptions,
     (ranks, dp_size): (usize, usize),
     work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
@@ -70,7 +70,7 @@ pub fn with_options<T: Send + 'static>(
         let work = work.clone();
         let options = CudaOptions {
             ordinal: rank % gpus,
-            ..options.clone()
+            ..options(rank)
         };
         thread::spawn(move || {
             let _order = lockstep_fake_cuda::order(rank as u64 + 1);

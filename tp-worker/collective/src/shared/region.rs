@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
 
-use crate::{ATTACHED_WORDS, Operation};
+use crate::{ATTACHED_WORDS, Operation, Shown};
 
 /// Bytes that keep two ranks' words off each other's cache lines (and off the
 /// line that the prefetcher fetches along).
@@ -55,6 +55,8 @@ pub(crate) struct Control {
     pub attached: [AttachedWords; 2],
     /// Peers that sleep on `arrived`.
     pub waiters: Waiters,
+    /// What the rank shows beside all phases.
+    pub shown: ShownWords,
 }
 
 impl Control {
@@ -74,6 +76,10 @@ pub(crate) struct AttachedWords(pub [AtomicU32; ATTACHED_WORDS]);
 /// The count of sleepers, on lines of its own.
 #[repr(C, align(128))]
 pub(crate) struct Waiters(pub AtomicU32);
+
+/// What a rank shows, on lines of its own.
+#[repr(C, align(128))]
+pub(crate) struct ShownWords(pub [AtomicU64; size_of::<Shown>() / size_of::<u64>()]);
 
 enum Memory {
     Mapped { _map: MmapRaw },

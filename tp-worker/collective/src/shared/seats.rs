@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::region::Region;
 use super::wait::{ABORTED, LEFT, PRESENT, wake};
-use crate::membership::Presence;
+use crate::membership::{Presence, Shown};
 
 /// One rank's place in the region of one of its groups.
 pub(crate) struct Seat {
@@ -84,6 +84,26 @@ impl Presence for Seats {
                 (0..region.ranks()).find(gone).map(|peer| names[peer])
             },
         )
+    }
+
+    fn show(&self, words: &Shown) {
+        let show = |seat: &Seat| {
+            let slots = &seat.region.control(seat.rank).shown.0;
+            for (slot, word) in slots.iter().zip(words) {
+                slot.store(*word, Ordering::Relaxed);
+            }
+            Some(())
+        };
+        // The first seat is the one in the first group.
+        self.find(show);
+    }
+
+    fn shown(&self, peer: usize) -> Option<Shown> {
+        self.find(|seat| {
+            let rank = seat.names.iter().position(|name| *name == peer)?;
+            let slots = &seat.region.control(rank).shown.0;
+            Some(std::array::from_fn(|at| slots[at].load(Ordering::Relaxed)))
+        })
     }
 }
 

@@ -5,6 +5,7 @@ mod astray;
 mod attached;
 mod processes;
 mod shared;
+mod shown;
 mod single;
 mod subgroups;
 mod support;

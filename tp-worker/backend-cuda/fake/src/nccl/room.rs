@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use super::kill::{Kill, When};
+
 /// Ranks of a group, at most.
 pub(super) const MOST_RANKS: usize = 16;
 /// Bytes that a rank shows at a time.
@@ -43,6 +45,7 @@ pub(super) struct Member {
     /// Turns that this rank has begun.
     turn: AtomicU64,
     aborted: AtomicBool,
+    pub(super) kill: Kill,
 }
 
 impl Member {
@@ -57,6 +60,7 @@ impl Member {
             start,
             turn: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
+            kill: Kill::of_rank(rank),
         };
         let seats = member.seats();
         seats.seats[rank].device.store(device, Ordering::SeqCst);
@@ -140,6 +144,7 @@ impl Member {
         unsafe { std::ptr::copy_nonoverlapping(chunk.as_ptr(), self.desk(self.rank), chunk.len()) }
         own.signature.store(signature, Ordering::SeqCst);
         own.shown.store(turn, Ordering::SeqCst);
+        self.kill.at(When::Brought);
         // Ranks that are elsewhere are waited for, as long as that takes.
         let same = |seat: &Seat| {
             let shown = seat.shown.load(Ordering::SeqCst) == turn;
