@@ -15,7 +15,10 @@ use lockstep_collective::Single;
 use lockstep_config::{Hardware, ServeArgs, args::DeviceArg, resolve};
 use lockstep_devices::{Device as _, DeviceFootprint, DeviceOptions, Registry};
 use lockstep_fake_cuda::calls;
-use lockstep_speculation::DrafterRegistry;
+use lockstep_speculation::{
+    DrafterRegistry,
+    conformance::{Findings, watch},
+};
 use lockstep_tp_worker::worker::{Worker, WorkerOptions};
 use lockstep_types::{
     EngineConfig,
@@ -54,7 +57,7 @@ const STEPS: u64 = 12;
 /// Steps after which all that grows has grown.
 const SETTLED: usize = 4;
 
-/// What a step may do how often; each row is a sum.
+/// What a step may do how often, where the device does not draft; each row is a sum.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[c"cuGraphLaunch"], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -77,9 +80,28 @@ fn model() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
-/// Steps, branches and tokens of the drafts of NGRAM.
-type Drafts = Option<[usize; 3]>;
-const DRAFTS: [Drafts; 3] = [None, Some([3, 1, 4]), Some([3, 2, 6])];
+/// Another, which often finds the same.
+fn draft() -> PathBuf {
+    root().join("tests/fixtures/architectures/llama")
+}
+
+/// An algorithm, and steps, branches and tokens of its drafts.
+type Drafts = Option<(&'static str, [usize; 3])>;
+const DRAFTS: [Drafts; 5] = [
+    None,
+    Some(("NGRAM", [3, 1, 4])),
+    Some(("NGRAM", [3, 2, 6])),
+    Some(("STANDALONE", [1, 1, 2])),
+    Some(("STANDALONE", [3, 1, 4])),
+];
+
+/// Graphs that a step launches: one more where the device drafts.
+fn graphs(drafts: Drafts) -> u64 {
+    match drafts {
+        Some(("STANDALONE", _)) => 2,
+        _ => 1,
+    }
+}
 
 fn config(drafts: Drafts, records: bool) -> EngineConfig {
     let mut args = ServeArgs::default();
@@ -89,8 +111,11 @@ fn config(drafts: Drafts, records: bool) -> EngineConfig {
     args.graphs.disable_cuda_graph = !records;
     args.memory.max_total_tokens = Some(1024);
     args.schedule.max_running_requests = Some(4);
-    if let Some([steps, branches, tokens]) = drafts {
-        args.speculation.speculative_algorithm = Some("NGRAM".to_owned());
+    if let Some((algorithm, [steps, branches, tokens])) = drafts {
+        args.speculation.speculative_algorithm = Some(algorithm.to_owned());
+        if algorithm == "STANDALONE" {
+            args.speculation.speculative_draft_model_path = Some(draft());
+        }
         args.speculation.speculative_num_steps = Some(steps);
         args.speculation.speculative_eagle_topk = Some(branches);
         args.speculation.speculative_num_draft_tokens = Some(tokens);
@@ -101,14 +126,17 @@ fn config(drafts: Drafts, records: bool) -> EngineConfig {
     resolved.unwrap().value.0
 }
 
-fn load(config: &EngineConfig) -> Worker<CudaBackend> {
+/// Its drafts are in the findings.
+fn load(config: &EngineConfig) -> (Worker<CudaBackend>, Findings) {
+    let (drafters, findings) = watch(&DrafterRegistry::builtin());
     let backend = CudaBackend::open(&DeviceOptions::new(config), Box::new(Single::new()));
     let options = WorkerOptions {
-        drafters: &DrafterRegistry::builtin(),
+        drafters: &drafters,
         weight_cache: None,
         progress: &mut |_| {},
     };
-    Worker::load(config, 0, backend.unwrap(), options).unwrap()
+    let worker = Worker::load(config, 0, backend.unwrap(), options);
+    (worker.unwrap(), findings)
 }
 
 /// A prompt that repeats itself. Its tokens are chosen in some way that the device can,
@@ -138,11 +166,11 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
     }
 }
 
-/// The plan of a step: prompts in the first one, of which so many are `reported`.
-fn plan(config: &EngineConfig, step: u64, reported: u32) -> StepPlan {
+/// The plan of a step at `depth`: prompts in the first one, of which so many are
+/// `reported`.
+fn plan(config: &EngineConfig, step: u64, depth: u32, reported: u32) -> StepPlan {
     let first = step == 1;
     let pages = 96u32.div_ceil(config.kv.page_size as u32);
-    let depth = config.speculation.num_steps as u32;
     let extend = |slot| SlotExtend {
         slot,
         prefill_len: if first { 24 } else { 0 },
@@ -175,11 +203,19 @@ struct Found {
     texts: [Vec<u32>; REQUESTS as usize],
     drafted: usize,
     accepted: usize,
+    /// Of all drafts.
+    drafts: u64,
+    /// Graphs that were made for them.
+    recorded: u64,
 }
 
-fn decode(config: &EngineConfig, reported: u32) -> Found {
-    let mut worker = load(config);
-    worker.step(&plan(config, 1, reported)).unwrap();
+/// Steps at each of `depths`, again and again.
+fn decode_at(config: &EngineConfig, reported: u32, depths: &[usize]) -> Found {
+    let (mut worker, findings) = load(config);
+    worker.step(&plan(config, 1, 0, reported)).unwrap();
+    let graphs = || calls(c"cuGraphInstantiateWithFlags").unwrap_or_default();
+    let recorded = graphs();
+    let mut depths = depths.iter().cycle();
     let mut found = Found::default();
     let made = || {
         CALLS.map(|(_, names, _)| {
@@ -188,7 +224,8 @@ fn decode(config: &EngineConfig, reported: u32) -> Found {
         })
     };
     for step in 2..2 + STEPS {
-        let plan = plan(config, step, reported);
+        let depth = depths.next().copied().unwrap_or_default();
+        let plan = plan(config, step, depth as u32, reported);
         let (before, allocated) = (made(), COUNT.get());
         let result = worker.step(&plan).unwrap();
         found.allocations.push(COUNT.get() - allocated);
@@ -201,7 +238,13 @@ fn decode(config: &EngineConfig, reported: u32) -> Found {
             found.accepted += output.token_ids.len() - 1;
         }
     }
+    found.drafts = findings.digest();
+    found.recorded = graphs() - recorded;
     found
+}
+
+fn decode(config: &EngineConfig, reported: u32) -> Found {
+    decode_at(config, reported, &[config.speculation.num_steps])
 }
 
 /// Whatever was drafted, and whatever stands of it.
@@ -214,7 +257,8 @@ fn a_decode_step_is_one_launch_two_copies_and_one_wait() {
         let _order = lockstep_fake_cuda::order(seed);
         let found = decode(&config(drafts, true), 0);
         for (at, calls) in found.calls.iter().enumerate() {
-            for (made, (what, _, most)) in calls.iter().zip(CALLS) {
+            for (number, (made, (what, _, most))) in calls.iter().zip(CALLS).enumerate() {
+                let most = if number == 0 { graphs(drafts) } else { most };
                 assert_eq!(*made, most, "{what} of step {at} with {drafts:?}");
             }
         }
@@ -241,11 +285,37 @@ fn a_decode_step_allocates_nothing_but_its_result() {
     }
 }
 
+/// A depth that changes records nothing, and whoever drafts, at whatever depth, shows in
+/// neither drafts nor texts.
+#[test]
+fn chains_of_all_depths_are_one_family() {
+    let drafts = Some(("STANDALONE", [4, 1, 5]));
+    let depths = [4, 1, 3, 2, 2, 4, 3];
+    let mut all = Vec::new();
+    for (seed, reported) in [(1, 0), (2, 1), (3, 0)] {
+        let _order = lockstep_fake_cuda::order(seed);
+        let found = decode_at(&config(drafts, seed < 3), reported, &depths);
+        if calls(c"cuInit").is_some() {
+            let launches = found.calls.iter().map(|calls| calls[0]);
+            let of_device = launches.filter(|launches| *launches == 2).count();
+            let on_device = seed == 1;
+            assert_eq!(of_device == found.calls.len(), on_device, "{reported}");
+            assert_eq!(found.recorded, 0, "{reported}");
+        }
+        assert!(found.drafted > found.accepted && found.accepted > 0);
+        all.push((found.drafts, found.texts, found.drafted, found.accepted));
+        assert!(all[0] == all[all.len() - 1], "{seed} differs");
+    }
+}
+
 /// Whether a pass was recorded, and whether some of its tokens, or all, are the host's to
 /// choose, shows in no text.
 #[test]
 fn texts_are_the_same_whoever_chooses() {
     for drafts in DRAFTS {
+        if graphs(drafts) > 1 {
+            continue; // Drafts that are the host's, too, have a test of their own.
+        }
         let mut texts = Vec::new();
         for (seed, records) in (1..=5).zip([true, false].into_iter().cycle()) {
             let _order = lockstep_fake_cuda::order(seed);

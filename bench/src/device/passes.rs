@@ -255,8 +255,14 @@ impl<B: Device> Loaded<B> {
         let wanted = call.last(wanted);
         let batch = chosen(&self.model, call.wanting(&wanted), choices);
         let (backend, cache) = (&mut self.bench.backend, &mut self.cache);
-        self.model
-            .forward_into(backend, cache, &batch, None, &mut Ignored)
+        self.model.forward_into(
+            backend,
+            cache,
+            &batch,
+            None,
+            &mut |_, _| Ok(()),
+            &mut Ignored,
+        )
     }
 
     /// Seconds of one by the device's clock.
@@ -272,7 +278,14 @@ impl<B: Device> Loaded<B> {
         let (model, cache) = (&mut self.model, &mut self.cache);
         let mut failed = None;
         let mut work = |backend: &mut B| -> Result<(), BackendError> {
-            let done = model.forward_into(backend, cache, &batch, None, &mut Ignored);
+            let done = model.forward_into(
+                backend,
+                cache,
+                &batch,
+                None,
+                &mut |_, _| Ok(()),
+                &mut Ignored,
+            );
             failed = done.err();
             Ok(())
         };

@@ -7,7 +7,8 @@ constexpr unsigned WARPS = 4;       // of a block; each has one request
 struct Accept {
     const unsigned* batch;
     const unsigned* tokens;     // chosen, of all wanted rows
-    unsigned* words;            // [most_requests, 2 · most]: how many tokens; the tokens; the accepted nodes
+    unsigned* words;            // [requests, 2 · most]: how many tokens; the tokens; the accepted nodes; and
+                                // behind them, of a batch with chains, [requests, most - 1]: the drafts
     uint2* moves;               // [most_requests, most]: (from, to), of cells
     unsigned* counts;           // [most_requests]: of moves
     unsigned most_requests, most;   // requests that the launch has blocks for; tokens of one
@@ -27,6 +28,13 @@ __device__ inline unsigned child_of(const Accept& a, const Drafted& drafted, con
     return 0;
 }
 
+// Tells the host the drafts that the device has made; asked by a whole warp.
+__device__ inline void tell_drafts(const Accept& a, const Drafted& drafted, unsigned request) {
+    const unsigned* tokens = list(a.batch, TOKENS_AT) + drafted.token + 1;
+    unsigned* to = a.words + (size_t)a.batch[CHOICES] * 2 * a.most + (size_t)request * (a.most - 1);
+    for (unsigned i = threadIdx.x % 32; i + 1 < a.most; i += 32) to[i] = i < drafted.nodes ? tokens[i] : 0;
+}
+
 // Walks every request's drafts. A node whose logits were not finite ends the path
 // before it; so a request whose own token's were has failed. Grid: (requests / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
@@ -38,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
     unsigned* words = a.words + (size_t)request * 2 * a.most;
     uint2* moves = a.moves + (size_t)request * a.most;
     for (unsigned i = lane; i < 2 * a.most; i += 32) words[i] = 0;
+    if (a.batch[CHAINS] > 0) tell_drafts(a, drafted, request);
     __syncwarp();       // the first lane writes what others cleared
 
     unsigned node = 0, count = 0, moved = 0;

@@ -215,6 +215,7 @@ template <unsigned TILES, unsigned OWN, unsigned STAGES> __device__ inline void 
     constexpr unsigned STAGE = W_UNITS + TILES * TILE * UNITS;
     DYNAMIC_SHARED(uint4, stages);
     const unsigned rows = rows_of(a.rows), chunks = (a.inputs + CHUNK - 1) / CHUNK, warp = threadIdx.x / 32;
+    if (rows == 0) return;
     const unsigned begin = chunks * blockIdx.y / gridDim.y, end = chunks * (blockIdx.y + 1) / gridDim.y;
     const Weights weights = weights_of(a, GROUPS);
     auto copy = [&](unsigned chunk) {

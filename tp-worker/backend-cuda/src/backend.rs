@@ -3,6 +3,7 @@
 mod attend;
 mod choose;
 mod collectives;
+mod draft;
 mod load;
 mod measure;
 mod moves;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use lockstep_backend::Groups;
 use lockstep_types::{Dtype, Quantization};
 
+use crate::chains::Chains;
 use crate::compiler::Compiler;
 use crate::context::Context;
 use crate::error::CudaError;
@@ -68,6 +70,7 @@ pub struct CudaBackend {
     products: Products,
     attention: Vec<Kernels>,
     chooser: Chooser,
+    chains: Chains,
     lists: Lists,
     uploads: Uploads,
     /// For weights that nobody trained, once some were asked for.
@@ -114,6 +117,7 @@ impl CudaBackend {
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),
             chooser: Chooser::new(&stream, &compiler)?,
+            chains: Chains::new(&context, &compiler)?,
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
             random: None,

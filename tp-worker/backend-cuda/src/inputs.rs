@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_backend::{Batch, InputLimits, PassKey, Row};
+use lockstep_backend::{Batch, Chosen as Outcomes, InputLimits, PassKey, Row};
 
+mod chain;
 mod choices;
 mod chosen;
 
@@ -28,6 +29,12 @@ const TOKENS: usize = 0;
 const ROWS: usize = 1;
 const WANTED: usize = 2;
 const CHOICES: usize = 3;
+const CHAINS: usize = 4;
+/// Where the chains' first pass begins, a batch as this one, and how many words it has.
+const CHAIN_AT: usize = 5;
+const CHAIN_WORDS: usize = 6;
+/// Words before those that say where lists begin.
+const COUNTS: usize = 7;
 
 /// The lists behind the header, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,17 +50,18 @@ pub(crate) enum List {
     Uses,
     Drafted,
     Parents,
+    Chains,
 }
 
 impl List {
     /// The word of the header that says where it begins.
     pub(crate) fn header(self) -> usize {
-        CHOICES + 1 + self as usize
+        COUNTS + self as usize
     }
 }
 
 /// Words before the lists.
-const HEADER_WORDS: usize = CHOICES + 1 + List::Parents as usize + 1;
+const HEADER_WORDS: usize = COUNTS + List::Chains as usize + 1;
 
 /// Words of the largest batch, which may want the logits of all its tokens.
 fn words(limits: &InputLimits) -> u64 {
@@ -66,6 +74,7 @@ fn words(limits: &InputLimits) -> u64 {
     lists
         .into_iter()
         .chain(choices::words(&limits.choices))
+        .chain(chain::words(&limits.chain))
         .fold(HEADER_WORDS as u64, |sum, (each, count)| {
             sum.saturating_add((each as u64).saturating_mul(count as u64))
         })
@@ -82,6 +91,8 @@ pub struct Inputs {
     turn: usize,
     /// What was staged last.
     counts: [usize; 4],
+    /// It came with chains.
+    chains: bool,
     /// No other batch has this number, here or elsewhere.
     number: u64,
 }
@@ -105,6 +116,7 @@ impl Inputs {
             stages: [stage()?, stage()?],
             turn: 0,
             counts: [0; 4],
+            chains: false,
             number: 0,
         })
     }
@@ -124,11 +136,10 @@ impl Inputs {
     /// # Panics
     /// Those of [`InputLimits::expect`].
     pub fn stage(&mut self, stream: &Stream, batch: &Batch<'_>) -> Result<(), CudaError> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.limits.expect(batch);
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
-        let len = fill(stage.elements()?, batch, self.limits.page_size);
+        let len = chain::fill(stage.elements()?, batch, self.limits.page_size);
         stage.send(stream, 0..len, &mut self.device, 0)?;
         self.counts = [
             batch.tokens.len(),
@@ -136,8 +147,30 @@ impl Inputs {
             batch.logit_tokens.len(),
             batch.choices.choices.len(),
         ];
-        self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        self.chains = batch.chain.is_some();
+        self.renumber();
         Ok(())
+    }
+
+    /// Lets launches be for a batch that the device stages here by itself, of at most so
+    /// many tokens and rows, of each of which a token is wanted.
+    ///
+    /// # Panics
+    /// If there is no room for as many.
+    pub(crate) fn expect(&mut self, tokens: usize, rows: usize) {
+        let limits = &self.limits;
+        assert!(
+            tokens <= limits.tokens && rows <= limits.tokens,
+            "{rows} rows of {tokens} tokens fit into {limits:?}"
+        );
+        self.counts = [tokens, rows.min(limits.requests), rows, 0];
+        self.renumber();
+    }
+
+    /// What is staged is another batch.
+    fn renumber(&mut self) {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Lets launches be for `size` tokens, each of which may be a row and wanted; the
@@ -165,6 +198,10 @@ impl Inputs {
     pub fn wanted(&self) -> Rows<'_> {
         Rows::counted(self.counts[WANTED], &self.device, WANTED)
     }
+    /// The first of those: at most so many.
+    pub(crate) fn wanted_of(&self, most: usize) -> Rows<'_> {
+        Rows::counted(most, &self.device, WANTED)
+    }
     /// The requests whose tokens are chosen: of the largest batch for launches.
     pub fn requests(&self) -> Rows<'_> {
         // Each of them has a row.
@@ -187,12 +224,12 @@ impl Inputs {
     ///
     /// # Panics
     /// If there is no room for any.
-    pub fn outcomes(&mut self, stream: &Stream) -> Result<&[u32], CudaError> {
+    pub fn outcomes(&mut self, stream: &Stream) -> Result<Outcomes<'_>, CudaError> {
         let chosen = self
             .chosen
             .as_mut()
             .expect("tokens are chosen where there is room");
-        chosen.read(stream, self.counts[CHOICES])
+        chosen.read(stream, self.counts[CHOICES], self.chains)
     }
     /// What it has room for.
     pub fn limits(&self) -> &InputLimits {
@@ -207,13 +244,15 @@ impl Inputs {
     }
 }
 
-/// Writes a batch; returns how many words it takes. Of page tables those entries
-/// are written that it reads, one table behind the other.
-fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
+/// Writes a batch; returns how many words it takes. Of page tables so many entries are
+/// written as `pages` says of the row of that number, one table behind the other.
+fn fill(words: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> usize) -> usize {
     words[TOKENS] = batch.tokens.len() as u32;
     words[ROWS] = batch.rows.len() as u32;
     words[WANTED] = batch.logit_tokens.len() as u32;
     words[CHOICES] = batch.choices.choices.len() as u32;
+    let requests = batch.chain.map_or(&[][..], |chain| chain.requests);
+    words[CHAINS] = requests.len() as u32;
     let (header, lists) = words.split_at_mut(HEADER_WORDS);
     let mut at = 0;
     let mut list = |which: List, len: usize, write: &mut dyn FnMut(&mut [u32])| {
@@ -233,15 +272,15 @@ fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
     list(List::Rows, ROW_WORDS * batch.rows.len(), &mut |to| {
         let rows = to.as_chunks_mut::<ROW_WORDS>().0;
         let mut table = 0;
-        for (to, row) in rows.iter_mut().zip(batch.rows) {
+        for (number, (to, row)) in rows.iter_mut().zip(batch.rows).enumerate() {
             *to = row_words(row, table);
-            table += row.pages(page_size) as u32;
+            table += pages(number) as u32;
         }
     });
-    let pages: usize = batch.rows.iter().map(|row| row.pages(page_size)).sum();
-    list(List::Pages, pages, &mut |mut to| {
-        for row in batch.rows {
-            let table = batch.page_table(row, page_size);
+    let all = (0..batch.rows.len()).map(pages).sum();
+    list(List::Pages, all, &mut |mut to| {
+        for (number, row) in batch.rows.iter().enumerate() {
+            let table = &batch.pages[row.pages_start as usize..][..pages(number)];
             let (own, rest) = to.split_at_mut(table.len());
             own.copy_from_slice(table);
             to = rest;
@@ -253,6 +292,9 @@ fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
         }
     });
     choices::fill(&batch.choices, &mut list);
+    list(List::Chains, requests.len(), &mut |to| {
+        to.copy_from_slice(requests);
+    });
     HEADER_WORDS + at
 }
 

@@ -22,6 +22,7 @@
 
 mod attention;
 mod backend;
+mod chains;
 mod choosing;
 mod compiler;
 mod context;

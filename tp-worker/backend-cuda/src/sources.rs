@@ -62,3 +62,8 @@ pub(crate) const ACCEPT: Source = Source {
     text: include_str!("../kernels/accept.cu"),
     headers: &[DEVICE, BATCH, CHOICES],
 };
+pub(crate) const CHAIN: Source = Source {
+    name: "chain.cu",
+    text: include_str!("../kernels/chain.cu"),
+    headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
+};

@@ -6,9 +6,9 @@ use lockstep_collective::{Collective, Owners};
 use lockstep_types::Dtype;
 
 use crate::{
-    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
-    InputLimits, KvShape, Linear, MatrixRole, PassKey, PassRecords, RandomMatrix, RmsNorm,
-    RopeTable, RowParallel, Rows, Scatter,
+    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, DraftChains, Holds,
+    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, PassKey, PassRecords, RandomMatrix,
+    RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 
 /// One device, with one shard of a model, or of several models.
@@ -115,8 +115,7 @@ pub trait Backend: Send + Sized {
     /// by several threads at once.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] where
-    /// [`Self::matrix_format`] is `None`.
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] without a format.
     fn restore_matrix(
         &mut self,
         rows: usize,
@@ -144,9 +143,8 @@ pub trait Backend: Send + Sized {
     /// # Panics
     /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
-    /// The size of the pass that the device repeats for the staged batch, of size `key`,
-    /// which wants all its logits; `key` where it repeats none that holds it. Tensors
-    /// have as many rows then, of which those behind the batch's hold anything.
+    /// The size of the pass that it repeats for the staged batch, of size `key`, which wants
+    /// all logits; `key` where none holds it. Rows behind the batch's hold anything then.
     fn pad(&mut self, key: PassKey, _: &mut Self::Inputs) -> PassKey {
         key
     }
@@ -154,15 +152,15 @@ pub trait Backend: Send + Sized {
     fn repeated(&self, _: &Self::Inputs) -> Vec<PassKey> {
         Vec::new()
     }
-    /// Runs `work`, a pass of the size `key` over the batch that is staged. The device
-    /// may record in `passes` what it asks for, and repeat that without calling it. So:
+    /// Runs `work`, a pass of the size `key` over the batch that is staged. The device may
+    /// record in `passes` what it asks for, and repeat that without calling it. Work that
+    /// can't keep to these rules runs without this method:
     ///
     /// * `work` asks for the same operations on the same tensors, matrices and caches
     ///   whenever `key` is the same, and leaves the rest to [`Self::Inputs`].
-    /// * It changes nothing on the host, no tensor's row count or place either.
+    /// * It changes nothing on the host that anything behind it relies on: no tensor's row
+    ///   count or place either.
     /// * All passes of one `passes` are those of one `work`: another has fresh ones.
-    ///
-    /// A pass that can't keep to this runs without this method.
     ///
     /// # Errors
     /// Those of `work`, which leave all that the pass wrote unspecified;
@@ -368,6 +366,10 @@ pub trait Backend: Send + Sized {
     ) -> Option<&mut dyn ChooseTokens<Self::Tensor, Self::Inputs, Self::KvCache>> {
         None
     }
+    /// Who drafts chains, likewise.
+    fn drafter(&mut self) -> Option<&mut dyn DraftChains<Self::Tensor, Self::Inputs>> {
+        None
+    }
     /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of
     /// `axis` to the hosts of those that own them: returns `[own rows, Σ widths]`,
     /// columns in rank order, nothing on a rank that owns none. What is returned lies
@@ -382,7 +384,6 @@ pub trait Backend: Send + Sized {
         owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError>;
-
     /// Ends a pass that brings nothing to the host: waits for peers' data on its way.
     fn arrive(&mut self) -> Result<(), BackendError> {
         Ok(())

@@ -58,6 +58,8 @@ pub struct Batch<'a> {
     pub masks: &'a [u64],
     /// How a device that chooses tokens makes them of the wanted logits.
     pub choices: ChoiceBatch<'a>,
+    /// Which of its tokens a device drafts that does: see [`crate::DraftChains`].
+    pub chain: Option<ChainBatch<'a>>,
 }
 
 impl<'a> Batch<'a> {
@@ -76,5 +78,34 @@ impl Batch<'_> {
             tokens: self.tokens.len(),
             max_q_len: lengths.max().unwrap_or(0),
         }
+    }
+}
+
+/// The chains of drafts of a batch whose tokens nobody has drafted yet. In the batch
+/// these are any: the device writes the drafted ones over them.
+#[derive(Debug, Clone, Copy)]
+pub struct ChainBatch<'a> {
+    /// What the drafter's first pass takes in: a row for each chain, and of each its last
+    /// token is wanted. Page tables are those of the batch, and hold all of a chain.
+    pub first: &'a Batch<'a>,
+    /// For each of these rows whose drafts it begins, in [`crate::ChoiceBatch::choices`]: as
+    /// many as [`crate::DraftedRow::nodes`] says, the most first.
+    pub requests: &'a [u32],
+}
+
+impl ChainBatch<'_> {
+    /// How deep chain number `row` is to be, where it belongs to `batch`.
+    pub(crate) fn depth(&self, batch: &Batch<'_>, row: usize) -> usize {
+        let request = self.requests.get(row).map(|request| *request as usize);
+        let drafted = request.and_then(|request| batch.choices.drafted.get(request));
+        drafted.map_or(0, |drafted| drafted.nodes as usize)
+    }
+
+    /// Entries of the page table of its row `row`: as many as all of the chain needs but
+    /// its last token, which is kept nowhere.
+    pub fn pages(&self, batch: &Batch<'_>, row: usize, page_size: usize) -> usize {
+        let own = &self.first.rows[row];
+        let drafts = self.depth(batch, row).saturating_sub(1);
+        (own.kv_len as usize + own.q_len as usize + drafts).div_ceil(page_size)
     }
 }

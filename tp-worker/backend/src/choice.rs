@@ -16,15 +16,24 @@ pub trait ChooseTokens<T, I, C> {
     /// Walks every request's drafts, once all its tokens are chosen, and moves the cells
     /// of accepted ones in `cache` to those of their positions.
     fn accept(&mut self, inputs: &mut I, cache: &mut C);
-    /// Waits until that is done, and gives for each request of the batch `2 · most` words
-    /// (see [`ChoiceLimits::most`]): how many tokens; the tokens, the accepted drafts and
-    /// the one after them; the numbers of the accepted nodes. The rest is zero. One whose
-    /// logits were not finite has one token, [`FAILED`]; of the host's they are
-    /// unspecified.
+    /// Waits until that is done, and gives what became of the requests of the batch; of
+    /// the host's it is unspecified.
     ///
     /// # Errors
     /// [`BackendError`] of what has failed on the device.
-    fn outcomes<'a>(&mut self, inputs: &'a mut I) -> Result<&'a [u32], BackendError>;
+    fn outcomes<'a>(&mut self, inputs: &'a mut I) -> Result<Chosen<'a>, BackendError>;
+}
+
+/// What became of the requests of a batch, in words; `most` is [`ChoiceLimits::most`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chosen<'a> {
+    /// For each request `2 · most`: how many tokens; the tokens, the accepted drafts and
+    /// the one after them; the numbers of the accepted nodes. The rest is zero. One whose
+    /// logits were not finite has one token, [`FAILED`].
+    pub words: &'a [u32],
+    /// For each request `most - 1`: the tokens that were drafted for it, as far as there
+    /// are any; none of all where the batch had no [`crate::Batch::chain`].
+    pub drafted: &'a [u32],
 }
 
 /// In place of a token where logits were not finite.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use crate::chain::broken_rule as broken_chain;
 use crate::choice::broken_rule as broken_choice;
-use crate::{Batch, ChoiceLimits};
+use crate::{Batch, ChainLimits, ChoiceLimits};
 
 /// The largest batch that a device keeps room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct InputLimits {
     pub mask_words: usize,
     /// Of what the device chooses tokens by; none where it chooses none.
     pub choices: ChoiceLimits,
+    /// Of chains that come with a batch; none where the device drafts none.
+    pub chain: ChainLimits,
 }
 
 impl InputLimits {
@@ -32,6 +35,7 @@ impl InputLimits {
             page_size,
             mask_words: batch.masks.len(),
             choices: ChoiceLimits::of(&batch.choices),
+            chain: ChainLimits::of(batch, page_size),
         }
     }
 
@@ -42,6 +46,7 @@ impl InputLimits {
             && batch.pages <= self.pages
             && batch.mask_words <= self.mask_words
             && self.choices.hold(&batch.choices)
+            && self.chain.hold(&batch.chain)
     }
 
     /// What every device asks of a batch before it takes it, so that none of
@@ -57,6 +62,9 @@ impl InputLimits {
             "a batch of {needs:?} is staged where {self:?} fit"
         );
         let broken = broken_rule(batch, self.page_size);
+        let of_chain = |chain: &crate::ChainBatch<'_>| broken_rule(chain.first, self.page_size);
+        let broken = broken.or_else(|| batch.chain.as_ref().and_then(of_chain));
+        let broken = broken.or_else(|| broken_chain(batch, self.page_size));
         assert!(broken.is_none(), "{}", broken.unwrap_or_default());
     }
 }

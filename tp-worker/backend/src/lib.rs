@@ -9,6 +9,7 @@
 mod axis;
 mod backend;
 mod batch;
+mod chain;
 mod choice;
 mod error;
 mod exchanged;
@@ -25,9 +26,10 @@ mod world;
 
 pub use axis::{Axis, Groups};
 pub use backend::Backend;
-pub use batch::{Batch, Row};
+pub use batch::{Batch, ChainBatch, Row};
+pub use chain::{ChainLimits, DraftChains};
 pub use choice::{
-    Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, ChooseTokens, DraftedRow, FAILED, How,
+    Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, ChooseTokens, Chosen, DraftedRow, FAILED, How,
 };
 pub use error::BackendError;
 pub use exchanged::{ExchangeKind, Exchanged, PassPlan, PassRecords};

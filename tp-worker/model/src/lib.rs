@@ -9,6 +9,7 @@
 
 mod allocate;
 mod capture;
+mod chains;
 mod crossing;
 mod eagle;
 mod error;
@@ -28,6 +29,7 @@ mod transformer;
 mod weights;
 
 pub use capture::CaptureSpec;
+pub use chains::Chains;
 pub use eagle::{EagleHead, HiddenSource};
 pub use error::ModelError;
 pub use feature_window::FeatureWindow;
@@ -39,5 +41,7 @@ pub use schedule::{CollectiveKind, CollectiveStep, CountedRows, Schedule};
 pub use shard::Shard;
 pub use tables::{Tables, WholeTables, whole_head};
 pub use topology::{Place, Topology};
-pub use transformer::{LoadOptions, LogitBlock, LogitSink, Transformer, WeightOrigin};
+pub use transformer::{
+    DraftStaged, LoadOptions, LogitBlock, LogitSink, Staged, Transformer, WeightOrigin,
+};
 pub use weights::{FileAccess, HostTensor, Weights};

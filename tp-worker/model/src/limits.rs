@@ -1,6 +1,6 @@
 //! Sizes that buffers are allocated for.
 
-use lockstep_backend::{Batch, ChoiceLimits, InputLimits};
+use lockstep_backend::{Batch, ChainLimits, ChoiceLimits, InputLimits};
 use lockstep_types::StepLimits;
 
 use crate::ModelError;
@@ -99,14 +99,25 @@ impl ForwardLimits {
             };
         }
         let pages = self.positions.div_ceil(self.page_size);
+        let pages = self.requests.saturating_mul(pages);
+        let mut chain = ChainLimits::default();
+        // Where drafts are verified, a device may draft them.
+        if self.max_commit > 1 {
+            chain = ChainLimits {
+                chains: self.requests,
+                tokens: self.requests.saturating_mul(self.max_commit),
+                pages,
+            };
+        }
         let mask_words = self.tree_nodes * self.tree_nodes.div_ceil(64);
         InputLimits {
             tokens: self.max_tokens,
             requests: self.requests,
-            pages: self.requests.saturating_mul(pages),
+            pages,
             page_size: self.page_size,
             mask_words: self.requests.saturating_mul(mask_words),
             choices,
+            chain,
         }
     }
 
@@ -123,9 +134,11 @@ impl ForwardLimits {
         fits("requests", found.requests, room.requests)?;
         fits("pages", found.pages, room.pages)?;
         fits("words of masks", found.mask_words, room.mask_words)?;
+        let (chain, chains) = (found.chain, room.chain);
         let (found, room) = (found.choices, room.choices);
         fits("requests to choose for", found.requests, room.requests)?;
-        fits("parents of drafts", found.parents, room.parents)
+        fits("parents of drafts", found.parents, room.parents)?;
+        fits("tokens of chains", chain.tokens, chains.tokens)
     }
 }
 

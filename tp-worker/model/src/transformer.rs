@@ -2,6 +2,7 @@
 
 mod buffers;
 mod capture;
+mod chains;
 mod collectives;
 mod forward;
 mod host;
@@ -9,6 +10,7 @@ mod load;
 mod logits;
 mod parts;
 mod size;
+mod staged;
 
 use std::{ops::Range, path::PathBuf};
 
@@ -25,6 +27,7 @@ use capture::Capture;
 
 pub use load::LoadOptions;
 pub use logits::{LogitBlock, LogitSink};
+pub use staged::{DraftStaged, Staged};
 
 /// One rank's shard of a model on a device, with all buffers a pass needs:
 /// after loading, [`Self::forward`] allocates nothing.

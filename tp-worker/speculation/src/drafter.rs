@@ -3,13 +3,13 @@
 use std::{ops::Range, sync::Arc};
 
 use lockstep_backend::Backend;
-use lockstep_model::{CaptureSpec, Tables};
+use lockstep_model::{CaptureSpec, ModelError, Staged, Tables};
 use lockstep_types::{
     drafter::{DrafterCommand, DrafterResult},
     sampling::SamplingParams,
 };
 
-use crate::{DraftError, Drafts};
+use crate::{ChainPass, DraftError, Drafts, PageTable};
 
 /// Proposes tokens for running requests.
 ///
@@ -70,6 +70,11 @@ pub trait Drafter<B: Backend>: Send {
         drafts: &mut Drafts,
     ) -> Result<(), DraftError>;
 
+    /// Who drafts chains on the device, where it can.
+    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+        None
+    }
+
     /// Takes in what a pass of the target brought: prompt chunks, and the
     /// accepted tokens of verified rows.
     ///
@@ -103,6 +108,57 @@ pub trait Drafter<B: Backend>: Send {
     fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
         None
     }
+}
+
+/// A drafter whose chains the device can draft: from the copy that brings the batch in
+/// which they are verified, to that batch's pass, no host comes between. What is drafted
+/// is what [`Drafter::draft`] drafts, but that no row stops before its depth.
+pub trait DraftsChains<B: Backend> {
+    /// Lays chains out in `chains` for `rows`, and pushes as many nodes to `drafts`, whose rows are
+    /// begun, as there will be drafts; their tokens are any. `false` where the device can't
+    /// draft these, and [`Drafter::draft`] is to do so: then nothing was laid out.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn lay_out(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+        chains: &mut ChainPass,
+    ) -> Result<bool, DraftError>;
+
+    /// Queues what drafts the `chains` that were laid out, which the staged batch brought
+    /// to the device.
+    ///
+    /// # Errors
+    /// [`ModelError`]; the rank ends with it.
+    fn run(
+        &mut self,
+        backend: &mut B,
+        staged: Staged<'_, B>,
+        chains: &ChainPass,
+    ) -> Result<(), ModelError>;
+
+    /// Takes note of what the device has drafted for `rows`, those that were laid out.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn drafted(&mut self, rows: &[DraftRow], drafts: &Drafts) -> Result<(), DraftError> {
+        let _ = (rows, drafts);
+        Ok(())
+    }
+
+    /// As [`Drafter::record`], of what [`Self::run`] queues.
+    ///
+    /// # Errors
+    /// [`ModelError`]; the rank ends with it.
+    fn record(
+        &mut self,
+        backend: &mut B,
+        staged: Staged<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError>;
 }
 
 /// Handles commands to a drafter, one at a time and on a thread of its own: a
@@ -140,23 +196,6 @@ pub trait Requests {
     fn prompt_len(&self, slot: usize) -> usize;
     /// How its tokens are chosen.
     fn sampling(&self, slot: usize) -> &SamplingParams;
-}
-
-/// The request-to-page table.
-#[derive(Debug, Clone, Copy)]
-pub struct PageTable<'a> {
-    /// Rows of all slots.
-    pub entries: &'a [u32],
-    /// Tokens per page.
-    pub page_size: u32,
-}
-
-impl PageTable<'_> {
-    /// The cache cell of a position in the row that begins at `start`.
-    pub fn cell(&self, start: u32, position: u32) -> u32 {
-        let page = self.entries[(start + position / self.page_size) as usize];
-        page * self.page_size + position % self.page_size
-    }
 }
 
 /// A request that wants drafts.

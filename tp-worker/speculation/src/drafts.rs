@@ -71,6 +71,14 @@ impl Drafts {
         *len as u32
     }
 
+    /// Gives a row's nodes their tokens, in their order.
+    pub fn set_tokens(&mut self, row: usize, tokens: &[u32]) {
+        let nodes = &mut self.nodes[row * self.most..][..self.rows[row]];
+        for (node, token) in nodes.iter_mut().zip(tokens) {
+            node.token = *token;
+        }
+    }
+
     /// The distribution that the row's next node is sampled from, given its
     /// earlier siblings, all zero: over the target's vocabulary, to be filled
     /// before the node is pushed. Not called for a node that is not sampled.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod builtin;
+mod chains;
 mod choose;
 pub mod conformance;
 mod corpora;
@@ -19,6 +20,7 @@ mod error;
 mod nextn;
 mod ngram;
 mod own_depth;
+mod page_table;
 mod pass;
 mod propose;
 mod registry;
@@ -27,14 +29,16 @@ mod tree;
 mod verify;
 
 pub use builtin::{EAGLE, EAGLE3, STANDALONE, WithModel};
+pub use chains::ChainPass;
 pub use corpora::{Corpora, CorporaView, CorpusError, CorpusIndex, MAX_CORPORA, MAX_CORPUS_TOKENS};
-pub use drafter::{CommandHandler, Device, DraftRow, Drafter, ExtendRow, PageTable, Requests};
+pub use drafter::{CommandHandler, Device, DraftRow, Drafter, DraftsChains, ExtendRow, Requests};
 pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
 pub use error::DraftError;
 pub use nextn::NextN;
 pub use ngram::{Ngram, Trie};
 pub use own_depth::OwnDepths;
+pub use page_table::PageTable;
 pub use pass::Pass;
 pub use registry::{Build, DrafterFactory, DrafterRegistry};
 pub use standalone::StandaloneDrafter;

@@ -1,6 +1,6 @@
 //! Chains and trees of drafts, grown level by level over all rows at once.
 
-mod chain;
+pub(crate) mod chain;
 mod grown;
 
 use lockstep_backend::Backend;

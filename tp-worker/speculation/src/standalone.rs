@@ -1,10 +1,12 @@
 //! A small model of its own that shares the target's tokenizer.
 
+mod chains;
+
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{HiddenSource, LoadOptions, LogitBlock, Transformer};
+use lockstep_model::{Chains, HiddenSource, LoadOptions, LogitBlock, Transformer};
 
 use crate::{
-    Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Pass,
+    Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsChains, ExtendRow, Pass,
     propose::{Growth, Proposer},
 };
 
@@ -16,6 +18,8 @@ const LAG: usize = 2;
 pub struct StandaloneDrafter<B: Backend> {
     model: Model<B>,
     growth: Growth,
+    /// What the device drafts, where it does.
+    chains: Chains<B>,
     pass: Pass,
     /// For each slot that drafted: where it stood, and how many of its drafts
     /// have keys and values.
@@ -75,6 +79,7 @@ impl<B: Backend> StandaloneDrafter<B> {
                 logits: Vec::new(),
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
+            chains: Chains::new(LAG, speculation.num_steps),
             pass: Pass::new(requests, limits.max_tokens),
             drafted: vec![(0, 0); requests],
             window: speculation.pause_window + LAG - 1,
@@ -111,33 +116,15 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         rows: &[DraftRow],
         drafts: &mut Drafts,
     ) -> Result<(), DraftError> {
-        let behind = |row: &DraftRow| Behind {
-            slot: row.slot,
-            pages_start: row.pages_start,
-            stood: row.kv_len,
-            end: row.kv_len,
-        };
-        self.catch_up(device, rows.iter().map(behind))?;
-        self.rows.clear();
-        for row in rows {
-            let steps = match self.left_behind(row.slot, row.kv_len) {
-                true => 0,
-                false => row.steps,
-            };
-            self.rows.push(DraftRow { steps, ..*row });
-        }
+        self.begin(device, rows)?;
         self.growth
             .draft(&mut self.model, device, &self.rows, drafts)?;
-        for (at, row) in rows.iter().enumerate() {
-            // The last of a chain was not taken in, nor was any node of a tree
-            // at the position where it would belong.
-            let taken_in = match row.topk {
-                1 => drafts.nodes(at).len().saturating_sub(1),
-                _ => 0,
-            };
-            self.drafted[row.slot] = (row.kv_len, taken_in);
-        }
+        self.note(rows, drafts);
         Ok(())
+    }
+
+    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+        Some(self)
     }
 
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
@@ -177,6 +164,39 @@ struct Behind {
 }
 
 impl<B: Backend> StandaloneDrafter<B> {
+    /// Catches up with `rows`, and notes how deep each may draft.
+    fn begin(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError> {
+        let behind = |row: &DraftRow| Behind {
+            slot: row.slot,
+            pages_start: row.pages_start,
+            stood: row.kv_len,
+            end: row.kv_len,
+        };
+        self.catch_up(device, rows.iter().map(behind))?;
+        self.rows.clear();
+        for row in rows {
+            let steps = match self.left_behind(row.slot, row.kv_len) {
+                true => 0,
+                false => row.steps,
+            };
+            self.rows.push(DraftRow { steps, ..*row });
+        }
+        Ok(())
+    }
+
+    /// Notes what has keys and values of what is drafted for `rows`.
+    fn note(&mut self, rows: &[DraftRow], drafts: &Drafts) {
+        for (at, row) in rows.iter().enumerate() {
+            // The last of a chain was not taken in, nor was any node of a tree
+            // at the position where it would belong.
+            let taken_in = match row.topk {
+                1 => drafts.nodes(at).len().saturating_sub(1),
+                _ => 0,
+            };
+            self.drafted[row.slot] = (row.kv_len, taken_in);
+        }
+    }
+
     /// Takes in what requests are behind, in as few passes as hold it; but of
     /// those that stood further back than the window nothing.
     fn catch_up(

@@ -166,6 +166,7 @@ impl BatchBuffers {
             logit_tokens: &self.logit_tokens,
             masks: &self.masks,
             choices,
+            chain: None,
         }
     }
 

@@ -6,7 +6,7 @@ use lockstep_speculation::{Drafts, Verifier, is_chain};
 use super::{
     WorkerLimits,
     batch::{BatchBuffers, LogitUse, Wanted},
-    slots::{RowTask, Slots},
+    slots::{RowTask, Slot, Slots},
 };
 
 /// The rows of a step that sample, and what was drafted for them.
@@ -106,15 +106,24 @@ fn choice(
     (drafts, row): (&Drafts, usize),
 ) -> Choice {
     let slot = slots.get(task.slot);
-    let outputs = slot.tokens.len() as u64 - u64::from(slot.prompt_len);
-    let choice = Choice::of(&slot.sampling, outputs);
-    if slot.logprobs.output || !verifier.samples(drafts, row, &slot.sampling) {
+    let choice = choice_of(slot);
+    if !is_devices(slot) || !verifier.samples(drafts, row, &slot.sampling) {
         return Choice {
             how: How::Host,
             ..choice
         };
     }
     choice
+}
+
+/// Whether a device may choose a request's next token.
+pub fn is_devices(slot: &Slot) -> bool {
+    !slot.logprobs.output && choice_of(slot).how != How::Host
+}
+
+fn choice_of(slot: &Slot) -> Choice {
+    let outputs = slot.tokens.len() as u64 - u64::from(slot.prompt_len);
+    Choice::of(&slot.sampling, outputs)
 }
 
 /// A row's drafts, and which row of them it is.

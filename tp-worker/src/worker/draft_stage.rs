@@ -1,27 +1,28 @@
 //! The stage of a step that drafts, and what all ranks know of the drafts.
 
+mod chains;
 mod cut;
 mod exchange;
+mod extend;
 mod record;
+mod tell;
 
 use std::sync::Arc;
 
-use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, FileAccess, ForwardLimits, LoadProgress, Transformer};
 use lockstep_speculation::{
-    Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry, Drafts,
-    ExtendRow, Node, OwnDepths, Requests as _,
+    Build, ChainPass, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry,
+    Drafts, ExtendRow, Node, OwnDepths, Requests as _,
 };
-use lockstep_types::{EngineConfig, SpeculationConfig, Verification, pause};
+use lockstep_types::{EngineConfig, SpeculationConfig, Verification};
 
 use super::{
     WorkerError, WorkerLimits,
-    batch::BatchBuffers,
-    outcome::Outcomes,
     slots::{RowTask, Slots},
 };
 
+pub use chains::ForPass;
 pub use exchange::OfTarget;
 
 /// Drafts of a step. The rank that leads drafts, alone, and broadcasts them.
@@ -30,6 +31,13 @@ pub struct DraftStage<B: Backend> {
     drafter: Option<Box<dyn Drafter<B>>>,
     of_target: OfTarget<B>,
     drafts: Drafts,
+    /// The device drafts the step's, in these chains.
+    on_device: bool,
+    chains: ChainPass,
+    /// Of each of these which of the rows that sample it drafts for.
+    chain_requests: Vec<u32>,
+    /// Which of the rows that sample each decode row is.
+    choices: Vec<u32>,
     /// Of a row that does not draft.
     none: Drafts,
     /// The step's decode rows.
@@ -105,6 +113,10 @@ impl<B: Backend> DraftStage<B> {
         Ok(Self {
             config: speculation.clone(),
             drafts: Drafts::new(limits.step.requests, most, vocab),
+            on_device: false,
+            chains: ChainPass::new(limits.step.requests, 2 * limits.step.requests),
+            chain_requests: Vec::with_capacity(limits.step.requests),
+            choices: Vec::with_capacity(limits.step.requests),
             none: no_drafts(),
             rows: Vec::with_capacity(limits.step.requests),
             decodes: 0,
@@ -186,6 +198,7 @@ impl<B: Backend> DraftStage<B> {
             .draft_tokens_at(steps as usize)
             .saturating_sub(1);
         self.drafts.begin(self.rows.len());
+        self.on_device = false;
         self.words.clear();
         if self.most == 0 || self.rows.iter().all(|row| row.steps == 0) {
             return Ok(());
@@ -193,6 +206,7 @@ impl<B: Backend> DraftStage<B> {
         if settled {
             self.cut();
         }
+        let choosable = self.are_choosable(target, slots, tasks);
         if let Some(drafter) = &mut self.drafter {
             let mut device = Device {
                 backend,
@@ -202,13 +216,22 @@ impl<B: Backend> DraftStage<B> {
                 pages: slots.pages().table(),
                 requests: slots,
             };
-            drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
-            self.check()?;
+            if let (true, Some(on_device)) = (choosable, drafter.on_device()) {
+                let (drafts, chains) = (&mut self.drafts, &mut self.chains);
+                self.on_device = on_device.lay_out(&mut device, &self.rows, drafts, chains)?;
+            }
+            if !self.on_device {
+                drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
+                self.check()?;
+            }
         }
         if self.fills_up && self.drafter.is_some() {
             self.fill_up();
         }
-        self.broadcast(backend)
+        match self.on_device {
+            true => Ok(()),
+            false => self.broadcast(backend),
+        }
     }
 
     /// The drafts of the step's `decode`-th decode row.
@@ -216,77 +239,10 @@ impl<B: Backend> DraftStage<B> {
         self.drafts.nodes(decode)
     }
 
-    /// The step's drafts, and those of a row that does not draft.
+    /// The step's drafts, and those of a row that does not draft. What the device drafts
+    /// has no tokens before its pass.
     pub fn drafts(&self) -> (&Drafts, &Drafts) {
         (&self.drafts, &self.none)
-    }
-
-    /// Takes the drafts into the step's digest.
-    pub fn digest(&self, digest: &mut Digest) {
-        digest.list(&self.words);
-    }
-
-    /// Hands the drafter what the pass brought; slots have committed it.
-    ///
-    /// # Errors
-    /// [`WorkerError::Draft`].
-    pub fn extend(
-        &mut self,
-        backend: &mut B,
-        target: &Transformer<B>,
-        slots: &Slots,
-        tasks: &[RowTask],
-        batch: &BatchBuffers,
-        outcomes: &Outcomes,
-    ) -> Result<(), WorkerError> {
-        let Some(drafter) = &mut self.drafter else {
-            return Ok(());
-        };
-        self.extends.clear();
-        self.pauses.clear();
-        self.feature_rows.clear();
-        let window = self.config.pause_window as u32;
-        let rows = batch.rows().iter().zip(outcomes.of(tasks));
-        for (task, (row, outcome)) in tasks.iter().zip(rows) {
-            let from = self.feature_rows.len();
-            self.feature_rows.extend(row.start..row.start + task.q_len);
-            let accepted = outcome.path.iter().map(|node| row.start + node);
-            self.feature_rows.extend(accepted);
-            if task.decodes {
-                let proposed = task.draft_depth as usize;
-                self.own.count(task.slot, proposed, outcome.path.len());
-            }
-            let piece = task.start..task.start + task.q_len;
-            let waits = task.decodes || pause::leaves(&piece, self.page_size, window);
-            let later = self.paused && waits;
-            let rows = if later {
-                &mut self.pauses
-            } else {
-                &mut self.extends
-            };
-            rows.push(ExtendRow {
-                slot: task.slot,
-                pages_start: slots.pages().start(task.slot) as u32,
-                start: task.start as usize,
-                features: from..self.feature_rows.len(),
-                ends: task.sample,
-            });
-        }
-        let mut device = Device {
-            backend,
-            tables: self.of_target.tables(target),
-            features: target.features(),
-            feature_rows: &self.feature_rows,
-            pages: slots.pages().table(),
-            requests: slots,
-        };
-        if !self.extends.is_empty() {
-            drafter.extend(&mut device, &self.extends)?;
-        }
-        if !self.pauses.is_empty() {
-            drafter.pause(&mut device, &self.pauses)?;
-        }
-        Ok(())
     }
 
     /// Begins or ends measuring: rows then get as many nodes as they may have,
@@ -334,33 +290,6 @@ impl<B: Backend> DraftStage<B> {
                     algorithm: self.config.algorithm.clone().unwrap_or_default(),
                     reason: format!("{rule}; row {row:?} got {:?}", self.drafts.nodes(at)),
                 });
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives every rank the drafts of the one that leads.
-    fn broadcast(&mut self, backend: &mut B) -> Result<(), WorkerError> {
-        let stride = self.stride;
-        self.words.clear();
-        self.words.resize(self.rows.len() * stride, 0);
-        let rows = self.words.chunks_exact_mut(stride).enumerate();
-        for (row, words) in rows.filter(|_| self.drafter.is_some()) {
-            let nodes = self.drafts.nodes(row);
-            words[0] = nodes.len() as u32;
-            for (words, node) in words[1..].chunks_exact_mut(2).zip(nodes) {
-                words.copy_from_slice(&[node.token, node.parent]);
-            }
-        }
-        backend
-            .control(Axis::Attention)
-            .broadcast(0, &mut self.words)?;
-        if self.drafter.is_none() {
-            for (row, words) in self.words.chunks_exact(stride).enumerate() {
-                for node in words[1..].chunks_exact(2).take(words[0] as usize) {
-                    let (token, parent) = (node[0], node[1]);
-                    self.drafts.push(row, Node { token, parent });
-                }
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! From logits to a step's outputs, on the rank that leads.
 
-use lockstep_backend::ChoiceBatch;
+use lockstep_backend::{ChoiceBatch, Chosen};
 use lockstep_model::{LogitBlock, LogitSink};
 use lockstep_sampling::{Sampler, token_logprob};
 use lockstep_speculation::{Drafts, Verifier, VerifyRow};
@@ -47,7 +47,8 @@ impl LogitSink for Emitter<'_> {
         }
     }
 
-    fn outcomes(&mut self, words: &[u32]) {
+    fn outcomes(&mut self, Chosen { words, drafted }: Chosen<'_>) {
+        self.outcomes.set_drafted(drafted);
         let tasks = self.tasks.iter().filter(|task| task.sample);
         for task in tasks.filter(|task| !self.choices.is_hosts(task.choice)) {
             let slot = self.slots.get_mut(task.slot);

@@ -14,6 +14,8 @@ use super::{
 pub struct Outcomes {
     /// For every sampled row: how many tokens; the tokens; the accepted nodes.
     words: Vec<u32>,
+    /// For every sampled row what the device has drafted, where it has.
+    drafted: Vec<u32>,
     /// Tokens of a row at the most.
     most: usize,
     /// Cells whose keys and values move.
@@ -49,6 +51,7 @@ impl Outcomes {
     pub fn new(requests: usize, most: usize) -> Self {
         Self {
             words: Vec::with_capacity(requests * 2 * most),
+            drafted: Vec::with_capacity(requests * most.saturating_sub(1)),
             most,
             moves: Vec::with_capacity(requests * most),
         }
@@ -58,6 +61,19 @@ impl Outcomes {
     pub fn begin(&mut self, rows: usize) {
         self.words.clear();
         self.words.resize(rows * 2 * self.most, 0);
+        self.drafted.clear();
+    }
+
+    /// Takes the drafts of the device's.
+    pub fn set_drafted(&mut self, drafted: &[u32]) {
+        self.drafted.extend_from_slice(drafted);
+    }
+
+    /// What the device has drafted for the `at`-th row that samples; nothing where the
+    /// drafts were known before.
+    pub fn drafted(&self, at: usize) -> &[u32] {
+        let each = self.most.saturating_sub(1);
+        self.drafted.get(at * each..(at + 1) * each).unwrap_or(&[])
     }
 
     /// The words of the `at`-th row that samples.

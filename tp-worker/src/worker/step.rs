@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use lockstep_adaptive::Row;
-use lockstep_backend::{Axis, Backend, PassKey};
-use lockstep_speculation::Node;
+use lockstep_backend::{Axis, Backend, Batch, ChainBatch, PassKey};
+use lockstep_model::Staged;
+use lockstep_speculation::{Node, PageTable};
 use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
 use super::begun::Begun;
+use super::draft_stage::ForPass;
 use super::{
     PlanError, PreparedPass, Worker, WorkerError, emit::Emitter, faults::Fault,
     recorder::StepRecord,
@@ -133,6 +135,7 @@ impl<B: Backend + 'static> Worker<B> {
             self.choices
                 .lay_out(&self.batch, tasks, slots, verifier, drafts);
         }
+        self.drafting.address(&self.tasks);
         Ok(())
     }
 
@@ -252,12 +255,13 @@ impl<B: Backend + 'static> Worker<B> {
             outputs.reserve_exact(self.batch.reporting());
             outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
         }
+        let ForPass { drafts, mut chains } = self.drafting.for_pass();
         let mut emitter = Emitter {
             slots: &mut self.slots,
             tasks: &self.tasks,
             batch: &self.batch,
             choices: self.choices.batch(),
-            drafts: self.drafting.drafts(),
+            drafts,
             sampler: &mut self.sampler,
             verifier: &mut self.verifier,
             outputs: &mut outputs,
@@ -266,12 +270,25 @@ impl<B: Backend + 'static> Worker<B> {
         // The page tables are borrowed by the batch while the emitter changes
         // slots, so they are handed out for the pass.
         let tables = emitter.slots.lend_tables();
-        let batch = self.batch.batch(&tables, self.choices.batch());
+        let pages = PageTable {
+            entries: &tables,
+            page_size: self.config.kv.page_size as u32,
+        };
+        let laid_out = chains.as_ref().map(|own| (own.chains, own.requests));
+        let first = laid_out.map(|(chains, _)| chains.batch(pages));
+        let chain = first.as_ref().zip(laid_out);
+        let batch = Batch {
+            chain: chain.map(|(first, (_, requests))| ChainBatch { first, requests }),
+            ..self.batch.batch(&tables, self.choices.batch())
+        };
         let world = (self.config.parallel.dp_size > 1).then(|| self.rows.world());
         let (backend, cache) = (&mut self.backend, &mut self.cache);
-        let result = self
-            .transformer
-            .forward_into(backend, cache, &batch, world, &mut emitter);
+        let mut draft = |backend: &mut B, staged: Staged<'_, B>| match &mut chains {
+            Some(own) => own.drafter.run(backend, staged, own.chains),
+            None => Ok(()),
+        };
+        let target = &mut self.transformer;
+        let result = target.forward_into(backend, cache, &batch, world, &mut draft, &mut emitter);
         self.slots.return_tables(tables);
         result?;
         Ok(outputs)
@@ -281,6 +298,9 @@ impl<B: Backend + 'static> Worker<B> {
     fn settle(&mut self) -> Result<(), WorkerError> {
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         let (tasks, choices) = (&self.tasks, self.choices.batch());
+        if self.drafting.know(tasks, &self.outcomes)? {
+            self.drafting.digest(&mut self.digests.tensor);
+        }
         self.outcomes.broadcast(backend)?;
         self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes

@@ -1,6 +1,6 @@
 //! Tokens from rows of logits, and the drafts that stand by them.
 
-use lockstep_backend::{BackendError, ChooseTokens};
+use lockstep_backend::{BackendError, ChooseTokens, Chosen};
 
 use super::CudaBackend;
 use crate::attention::PagedCache;
@@ -79,7 +79,7 @@ impl ChooseTokens<CudaTensor, Inputs, PagedCache> for CudaBackend {
         self.keep(done);
     }
 
-    fn outcomes<'a>(&mut self, inputs: &'a mut Inputs) -> Result<&'a [u32], BackendError> {
+    fn outcomes<'a>(&mut self, inputs: &'a mut Inputs) -> Result<Chosen<'a>, BackendError> {
         self.failures()?;
         Ok(inputs.outcomes(&self.stream)?)
     }

@@ -35,7 +35,12 @@ impl CudaBackend {
                 Indices::List(self.lists.bring(stream, count, copy)?, 0)
             }
         };
-        let (rows, out) = (Rows::fixed(count), &mut out.floats);
+        // Those of a batch may be fewer than the launch is for.
+        let rows = match &indices {
+            Indices::Wanted(inputs, 0) => inputs.wanted_of(count),
+            _ => Rows::fixed(count),
+        };
+        let out = &mut out.floats;
         self.operations
             .gather_rows(stream, &x.floats, width, Some(indices), rows, out)
     }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, Holds, HostMatrix,
-    InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey, RandomMatrix, RmsNorm, RopeTable,
-    RowParallel, Rows as Gathered, Scatter,
+    Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, DraftChains, Holds,
+    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey, RandomMatrix, RmsNorm,
+    RopeTable, RowParallel, Rows as Gathered, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_types::Dtype;
@@ -128,11 +128,10 @@ impl Backend for CudaBackend {
         key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        if self.repeats(key) {
-            return self.repeat(passes, key, work);
+        match self.repeats(key) {
+            true => self.repeat(passes, key, work),
+            false => self.run_once(work),
         }
-        work(self)?;
-        Ok(self.failures()?)
     }
 
     fn as_operand<'a>(&mut self, x: &'a CudaTensor, space: &'a mut CudaTensor) -> &'a CudaTensor {
@@ -367,6 +366,10 @@ impl Backend for CudaBackend {
     }
 
     fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {
+        Some(self)
+    }
+
+    fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs>> {
         Some(self)
     }
 

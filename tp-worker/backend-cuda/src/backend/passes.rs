@@ -142,6 +142,12 @@ impl CudaBackend {
         alone || (self.exchange.on_stream() && self.exchange.dp_size() == 1)
     }
 
+    /// Runs `work`, and nothing else.
+    pub(super) fn run_once(&mut self, work: Work<'_>) -> Result<(), BackendError> {
+        work(self)?;
+        Ok(self.failures()?)
+    }
+
     /// Runs the pass of size `key`: by its graph, where there is one, and otherwise by
     /// `work`, which is then recorded for the next time.
     pub(super) fn repeat(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_backend::ChoiceLimits;
+use lockstep_backend::{ChoiceLimits, Chosen as Outcomes};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -54,8 +54,9 @@ impl Chosen {
     pub fn tokens(&self) -> &Buffer<u32> {
         &self.tokens
     }
-    /// For each request the words of [`lockstep_backend::ChooseTokens::outcomes`]; one
-    /// whose tokens the host chooses has none.
+    /// For each request the words of [`lockstep_backend::Chosen`], one behind the other:
+    /// none of one whose tokens the host chooses. Behind them, where the batch came with
+    /// chains, for each request what was drafted for it.
     pub fn words(&self) -> &Buffer<u32> {
         &self.words
     }
@@ -91,15 +92,23 @@ impl Chosen {
         Ok(moves.zip(counts).map(own).collect())
     }
 
-    /// Brings the words of the first requests to the host, by one copy and one wait.
+    /// Brings the words of the first requests to the host, and where there were `chains`
+    /// their drafts, by one copy and one wait.
     ///
     /// # Errors
     /// [`CudaError::Driver`]; also of work that was queued before.
     ///
     /// # Panics
     /// If there are not as many.
-    pub(super) fn read(&mut self, stream: &Stream, requests: usize) -> Result<&[u32], CudaError> {
-        let len = 2 * self.limits.most * requests;
+    pub(super) fn read(
+        &mut self,
+        stream: &Stream,
+        requests: usize,
+        chains: bool,
+    ) -> Result<Outcomes<'_>, CudaError> {
+        let own = 2 * self.limits.most * requests;
+        let drafts = self.limits.most.saturating_sub(1) * requests;
+        let len = own + if chains { drafts } else { 0 };
         // SAFETY: nobody looks at the words before the wait below, which comes before
         // anything else can be done with them; where it fails, the device has stopped.
         unsafe { stream.queue_download(&self.words, &mut self.host, len) }?;
@@ -110,15 +119,14 @@ impl Chosen {
             let _ = stream.synchronize();
             return Err(error);
         }
-        Ok(&self.host.as_slice()[..len])
+        let (words, drafted) = self.host.as_slice()[..len].split_at(own);
+        Ok(Outcomes { words, drafted })
     }
 }
 
 /// Elements of each array.
 fn elements(limits: &ChoiceLimits) -> [usize; 4] {
-    let pairs = limits
-        .requests
-        .saturating_mul(limits.most)
-        .saturating_mul(2);
-    [limits.rows, pairs, pairs, limits.requests]
+    let tokens = limits.requests.saturating_mul(limits.most);
+    let [pairs, words] = [2, 3].map(|each| tokens.saturating_mul(each));
+    [limits.rows, words, pairs, limits.requests]
 }

@@ -66,7 +66,7 @@ fn chosen(
         first += logits.rows();
     }
     gpu.accept(&mut inputs, &mut cache);
-    let words = gpu.outcomes(&mut inputs).unwrap().chunks(2);
+    let words = gpu.outcomes(&mut inputs).unwrap().words.chunks(2);
     words
         .map(|words| match words {
             [1, token] => *token,

@@ -1,8 +1,8 @@
 //! What can't be served, or fails, is an error that says what to do.
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, CheckpointDtype, ChoiceLimits, Holds, HostBlock,
-    HostMatrix, InputLimits, KvShape, MatrixRole,
+    AttentionShape, Backend, BackendError, Batch, ChainLimits, CheckpointDtype, ChoiceLimits,
+    Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -55,6 +55,7 @@ fn too_much_is_out_of_memory() {
             page_size: 1,
             mask_words: 2 * much,
             choices: ChoiceLimits::default(),
+            chain: ChainLimits::default(),
         };
         let matrix = HostMatrix {
             cols: 1024,

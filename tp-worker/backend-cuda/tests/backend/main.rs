@@ -5,6 +5,7 @@
 
 mod alone;
 mod attend;
+mod chains;
 mod choose;
 mod errors;
 mod faults;

@@ -1,8 +1,8 @@
 //! What is charged before the start is what is taken after it.
 
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, ChoiceLimits, DeviceMemory, Holds, InputLimits, KvShape,
-    MatrixRole, MatrixShape, PassShape, RopeTable, Row,
+    AttentionShape, Backend, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits,
+    KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{Dtype, KvCacheDtype};
@@ -91,6 +91,11 @@ fn everything_takes_what_is_charged(context: &Context) {
                 parents: 11,
                 most: 3,
             },
+            chain: ChainLimits {
+                chains: 6,
+                tokens: 13,
+                pages: 31,
+            },
         };
         let (used, _inputs) = taken(context, || gpu.inputs(&limits).unwrap());
         check("a batch", memory.inputs_bytes(&limits), used, 5);
@@ -174,6 +179,7 @@ fn attended_bytes(
         page_size: 3,
         mask_words: 0,
         choices: ChoiceLimits::default(),
+        chain: ChainLimits::default(),
     };
     // The rows of `sums` come by a table and a batch of their own.
     let role = MatrixRole::Vocabulary;

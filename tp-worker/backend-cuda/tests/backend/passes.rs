@@ -1,9 +1,9 @@
 //! Passes that are recorded and repeated, beside the same run anew each time.
 
 use lockstep_backend::{
-    Attend, AttentionShape, Backend, BackendError, Batch, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
-    MatrixRole, PassKey, RopeTable, Row, Rows,
+    Attend, AttentionShape, Backend, BackendError, Batch, ChainLimits, Choice, ChoiceBatch,
+    ChoiceLimits, ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits,
+    KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
 };
 use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
@@ -115,6 +115,7 @@ impl Layer {
                 parents: 12,
                 most: 12,
             },
+            chain: ChainLimits::default(),
         };
         let most = limits.tokens;
         let mut tensor = |width, holds| gpu.tensor(most, width, holds).unwrap();
@@ -172,7 +173,7 @@ impl Layer {
         self.passes = passes;
         self.set_rows(gpu, tokens);
         done?;
-        let words = gpu.outcomes(&mut self.inputs)?.to_vec();
+        let words = gpu.outcomes(&mut self.inputs)?.words.to_vec();
         Ok((read(gpu, &self.tensors[3]), words))
     }
 
@@ -217,7 +218,7 @@ impl Layer {
         match fault {
             Fault::Swap => self.tensors.swap(0, 4),
             Fault::Allocation => drop(gpu.tensor(1, 1, Holds::Sum)?),
-            Fault::Outcomes => drop(gpu.outcomes(&mut self.inputs)?.to_vec()),
+            Fault::Outcomes => drop(gpu.outcomes(&mut self.inputs)?.words.to_vec()),
             _ => {}
         }
         Ok(())

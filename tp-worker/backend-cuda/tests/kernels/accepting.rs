@@ -188,7 +188,7 @@ impl Drafting {
 
     /// Words of all requests, and the cells that move.
     fn read(&self, gpu: &Gpu, inputs: &mut Inputs) -> (Vec<u32>, Vec<Vec<(u32, u32)>>) {
-        let words = inputs.outcomes(&gpu.stream).expect("a copy").to_vec();
+        let words = inputs.outcomes(&gpu.stream).expect("a copy").words.to_vec();
         let moves = inputs.chosen().read_moves(&gpu.stream, self.trees.len());
         (words, moves.expect("a copy"))
     }

@@ -1,6 +1,8 @@
 //! What is written to the cache, and a prompt that goes through it in passes.
 
-use lockstep_backend::{AttentionShape, Batch, ChoiceLimits, InputLimits, KvShape, Row};
+use lockstep_backend::{
+    AttentionShape, Batch, ChainLimits, ChoiceLimits, InputLimits, KvShape, Row,
+};
 use lockstep_backend_cuda::{
     Attention, CudaError, Element, Floats, HeadNorms, Inputs, PagedCache, Rope, Rows, Work,
     WorkLimits,
@@ -299,8 +301,9 @@ fn a_prompt_goes_through_in_passes() {
             page_size: PAGE_SIZE,
             mask_words: 0,
             choices: ChoiceLimits::default(),
+            chain: ChainLimits::default(),
         };
-        let words = 15 + 400 + 20 + pages.len() as u64;
+        let words = 19 + 400 + 20 + pages.len() as u64;
         assert!(Inputs::bytes(&limits).eq([4 * words]));
         let mut inputs = Inputs::new(&gpu.context, limits).expect("room");
         let room = WorkLimits {

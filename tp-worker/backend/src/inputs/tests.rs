@@ -54,6 +54,7 @@ fn batch() -> Batch<'static> {
             drafted: &[DRAFTED],
             parents: &[],
         },
+        chain: None,
     }
 }
 
@@ -72,6 +73,7 @@ fn a_batch_takes_what_its_rows_name() {
             parents: 0,
             most: 1,
         },
+        chain: ChainLimits::default(),
     };
     assert_eq!(found, expected);
     expected.expect(&batch());

@@ -52,6 +52,20 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     Some(part)
 }
 
+/// Passes among those that are recorded together to draft chains on the device.
+pub(super) fn passes_of_chains(engine: &EngineShape<'_>) -> usize {
+    let speculation = engine.speculation;
+    let draft = speculation.draft.as_ref();
+    let drafts = draft.is_some_and(|draft| matches!(draft.kind, DraftKind::Model));
+    let verifies = engine.tp_size == 1 && speculation.verification == Verification::Target;
+    if !drafts || !verifies || speculation.topk > 1 {
+        return 0;
+    }
+    let all = engine.graphs.iter();
+    let own = all.filter(|size| **size <= engine.step.requests);
+    own.count() * speculation.num_steps
+}
+
 /// What drafters keep on the host: logits of a whole frontier, which heads
 /// collect block by block, and the distributions that drafts are drawn from.
 fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> u64 {

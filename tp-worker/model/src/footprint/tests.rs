@@ -184,6 +184,12 @@ fn recorded_passes_are_charged_for_target_and_draft() {
     assert_eq!(charged(&drafts, 1, 0), (2 + 4) * GRAPH);
     // The others draft nothing.
     assert_eq!(charged(&drafts, 2, 1), 2 * GRAPH);
+    // Chains of one request, and of no more than there are, with three passes.
+    let mut chains = head(DraftKind::Model, true, true);
+    assert_eq!(charged(&chains, 1, 0), (2 + 4) * GRAPH);
+    chains.topk = 1;
+    assert_eq!(charged(&chains, 1, 0), (2 + 4 + 3) * GRAPH);
+    assert_eq!(charged(&chains, 2, 0), (2 + 4) * GRAPH);
 }
 
 #[test]

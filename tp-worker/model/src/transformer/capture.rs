@@ -67,6 +67,11 @@ impl<B: Backend> Capture<B> {
         })
     }
 
+    /// What the last pass kept.
+    pub fn features(&self) -> &B::Tensor {
+        &self.features
+    }
+
     /// Begins a pass over `rows` tokens.
     pub fn begin(&mut self, backend: &mut B, rows: usize) {
         backend.set_rows(&mut self.features, rows);

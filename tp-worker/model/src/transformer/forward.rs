@@ -5,6 +5,7 @@ use lockstep_backend::{Backend, BackendError, Batch, PassKey, WorldRows};
 use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
+use super::staged::{DraftStaged, Staged};
 use crate::ModelError;
 use crate::crossing::Crossing;
 
@@ -33,20 +34,23 @@ impl<B: Backend> Transformer<B> {
         world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
-        self.forward_into(backend, cache, batch, world, &mut Whole(sink))
+        let drafted = &mut |_: &mut B, _: Staged<'_, B>| Ok(());
+        self.forward_into(backend, cache, batch, world, drafted, &mut Whole(sink))
     }
 
     /// [`Self::forward`] into a `sink` that takes tokens, too, where the device
     /// [`Self::chooses`] them. Its pass then moves the accepted cells of its requests.
+    /// Between the batch's way to the device and its pass, `draft` is called.
     ///
     /// # Errors
-    /// Those of [`Self::forward`].
+    /// Those of [`Self::forward`], and of `draft`.
     pub fn forward_into(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
         world: Option<&WorldRows>,
+        draft: &mut DraftStaged<'_, B>,
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
@@ -58,7 +62,9 @@ impl<B: Backend> Transformer<B> {
             }
             return Ok(());
         }
-        let done = self.run_whole(backend, cache, batch, size, sink);
+        let done = backend.stage(batch, &mut self.inputs).map_err(Into::into);
+        let done = done.and_then(|()| draft(backend, self.staged()));
+        let done = done.and_then(|()| self.run_whole(backend, cache, batch, size, sink));
         // What it has kept so far is no pass's.
         if let (Err(_), Some(capture)) = (&done, &mut self.capture) {
             capture.begin(backend, 0);
@@ -88,7 +94,7 @@ impl<B: Backend> Transformer<B> {
         })
     }
 
-    /// [`Self::forward`] of a batch that has tokens, within the limits.
+    /// [`Self::forward`] of a batch that has tokens, within the limits, and is staged.
     fn run_whole(
         &mut self,
         backend: &mut B,
@@ -97,7 +103,6 @@ impl<B: Backend> Transformer<B> {
         size: Size,
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
-        backend.stage(batch, &mut self.inputs)?;
         // Where only some logits are wanted, the last layer's width follows them,
         // and with several DP ranks the MLPs' heights follow those of all.
         let computed = if size.wanted.own == size.tokens.own && size.is_own() {
@@ -172,7 +177,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Sets the row count of all that a pass writes.
-    fn set_rows(&mut self, backend: &mut B, size: Size) {
+    pub(super) fn set_rows(&mut self, backend: &mut B, size: Size) {
         let layer = &mut self.buffers.layer;
         layer.set_rows(backend, size.tokens.own, size.tokens.all);
         if let Some(capture) = &mut self.capture {
@@ -181,7 +186,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Embedding and layers, over the batch that is staged.
-    fn run(
+    pub(super) fn run(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Backend, BackendError, Batch, Owners, Rows};
+use lockstep_backend::{Backend, BackendError, Batch, Chosen, Owners, Rows};
 
 use super::Transformer;
 use super::size::Size;
@@ -13,8 +13,8 @@ pub trait LogitSink {
     /// Takes the next rows of which the host reads any.
     fn take(&mut self, block: LogitBlock<'_>);
     /// Takes what became of the requests whose tokens the device chose, behind all
-    /// logits: the words of [`lockstep_backend::ChooseTokens::outcomes`].
-    fn outcomes(&mut self, _words: &[u32]) {}
+    /// logits.
+    fn outcomes(&mut self, _chosen: Chosen<'_>) {}
 }
 
 /// Wants all logits.

@@ -1,5 +1,7 @@
 //! A drafter between its worker and another drafter.
 
+mod chains;
+
 use std::{fmt, path::Path, sync::Arc};
 
 use lockstep_backend::Backend;
@@ -13,7 +15,7 @@ use lockstep_types::{
 use super::{Finder, Findings};
 use crate::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts,
-    ExtendRow, depth,
+    DraftsChains, ExtendRow, depth,
 };
 
 /// An algorithm whose drafters are guarded.
@@ -172,6 +174,17 @@ impl<B: Backend> Guard<B> {
         .or_else(|| (depth(nodes) as usize > row.steps).then_some("a row is at most `steps` deep"))
     }
 
+    /// # Errors
+    /// [`DraftError::Rules`] of the first row whose draft breaks one.
+    fn check(&self, rows: &[DraftRow], drafts: &Drafts) -> Result<(), DraftError> {
+        for (at, row) in rows.iter().enumerate() {
+            if let Some(rule) = self.broken(row, drafts, at) {
+                return self.rules(format!("{rule}; row {row:?} got {:?}", drafts.nodes(at)));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether sampled drafts come with what they were sampled from.
     fn without_law(&self, drafts: &Drafts, at: usize) -> bool {
         let nodes = drafts.nodes(at).iter().zip(1..);
@@ -212,10 +225,8 @@ impl<B: Backend> Drafter<B> for Guard<B> {
             return self.rules("draft_kv says whether it keeps keys and values");
         }
         self.drafter.draft(device, rows, drafts)?;
+        self.check(rows, drafts)?;
         for (at, row) in rows.iter().enumerate() {
-            if let Some(rule) = self.broken(row, drafts, at) {
-                return self.rules(format!("{rule}; row {row:?} got {:?}", drafts.nodes(at)));
-            }
             let samples = device.requests.sampling(row.slot).temperature > 0.0;
             if drafts.sampled() && samples && self.without_law(drafts, at) {
                 return self.rules("a sampled draft has its probabilities");
@@ -223,6 +234,18 @@ impl<B: Backend> Drafter<B> for Guard<B> {
         }
         self.finder.take(drafts);
         Ok(())
+    }
+
+    fn record(
+        &mut self,
+        device: &mut Device<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), DraftError> {
+        self.drafter.record(device, each)
+    }
+
+    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+        self.drafter.on_device().is_some().then_some(self as _)
     }
 
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {

@@ -15,10 +15,11 @@ impl<B: Backend> DraftStage<B> {
     pub fn record(
         &mut self,
         backend: &mut B,
-        target: &Transformer<B>,
+        target: &mut Transformer<B>,
         slots: &Slots,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), WorkerError> {
+        let may_draft_on_device = self.may_draft_on_device(target);
         let Some(drafter) = &mut self.drafter else {
             return Ok(());
         };
@@ -30,6 +31,12 @@ impl<B: Backend> DraftStage<B> {
             pages: slots.pages().table(),
             requests: slots,
         };
-        Ok(drafter.record(&mut device, each)?)
+        drafter.record(&mut device, each)?;
+        match drafter.on_device().filter(|_| may_draft_on_device) {
+            Some(on_device) => Ok(target.record_drafts(backend, &mut |backend, staged| {
+                on_device.record(backend, staged, each)
+            })?),
+            None => Ok(()),
+        }
     }
 }

@@ -214,7 +214,7 @@ impl Gpu {
             .choose(stream, logits, all, &mut inputs, &mut room)
             .unwrap();
         self.choosing.accept(stream, &mut inputs).unwrap();
-        let words = inputs.outcomes(stream).unwrap().to_vec();
+        let words = inputs.outcomes(stream).unwrap().words.to_vec();
         let mut moves = inputs.chosen().read_moves(stream, rows.len()).unwrap();
         for (moves, drafted) in moves.iter_mut().zip(&drafted) {
             let own = |cell: &mut u32| *cell -= drafted.token;

@@ -9,8 +9,8 @@ use std::{
 
 use lockstep_backend::{
     AttentionShape, Axis, Backend, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow,
-    ChooseTokens, DraftedRow, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, MatrixRole,
-    Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    ChooseTokens, Chosen, DraftedRow, FAILED, Holds, HostMatrix, How, InputLimits, KvShape,
+    MatrixRole, Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -373,9 +373,13 @@ impl ChooseTokens<Tensor, Inputs, KvCache> for Watched {
         self.count("accept").copy_cells(cache, &moves);
     }
 
-    fn outcomes<'a>(&mut self, inputs: &'a mut Inputs) -> Result<&'a [u32], BackendError> {
+    fn outcomes<'a>(&mut self, inputs: &'a mut Inputs) -> Result<Chosen<'a>, BackendError> {
         self.count("outcomes");
-        Ok(&inputs.words)
+        let words = &inputs.words;
+        Ok(Chosen {
+            words,
+            drafted: &[],
+        })
     }
 }
 

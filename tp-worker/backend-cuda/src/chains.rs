@@ -1,0 +1,135 @@
+//! Chains of drafts that no host has a part in.
+
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::compiler::{Compiler, Source};
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::floats::{Element, Floats};
+use crate::inputs::Inputs;
+use crate::module::{Kernel, Module};
+use crate::sources;
+use crate::stream::Stream;
+
+/// Threads of a block, in `chain.cu`.
+const THREADS: u32 = 1024;
+/// Blocks that copy a batch.
+const COPIERS: u32 = 16;
+
+/// The kernels that draft, from one pass of a draft to the next.
+pub(crate) struct Chains {
+    begin: Kernel<Chain>,
+    advance: Kernel<Chain>,
+}
+
+/// Where drafts come from and go to.
+pub(crate) struct ChainInputs<'a> {
+    /// Of the batch that verifies them.
+    pub verified: &'a Inputs,
+    /// Of the draft's own passes.
+    pub draft: &'a mut Inputs,
+    /// Chains at the most.
+    pub most: usize,
+}
+
+impl Chains {
+    /// Compiles and loads them.
+    ///
+    /// # Errors
+    /// Those of [`Compiler::compile`] and [`Module::load`].
+    pub(crate) fn new(context: &Arc<Context>, compiler: &Compiler) -> Result<Self, CudaError> {
+        let module = Module::load(context, &compiler.compile(SOURCE, &[])?)?;
+        Ok(Self {
+            begin: module.kernel("chain_begin", THREADS, 0)?,
+            advance: module.kernel("chain_advance", THREADS, 0)?,
+        })
+    }
+
+    /// See [`lockstep_backend::DraftChains::begin`].
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there is no room for `tokens` tokens of the first pass.
+    pub(crate) fn begin(
+        &self,
+        stream: &Stream,
+        inputs: &mut ChainInputs<'_>,
+        tokens: usize,
+    ) -> Result<(), CudaError> {
+        inputs.draft.expect(tokens, inputs.most);
+        let (from, to) = (inputs.verified.limits(), inputs.draft.limits());
+        let room = to.pages >= from.chain.pages && to.tokens >= from.chain.tokens;
+        assert!(room, "{:?} begin where {to:?} fit", from.chain);
+        let parameters = Chain::new(inputs);
+        // SAFETY: what comes with the batch is a batch within the draft's limits.
+        unsafe { self.begin.launch(stream, [COPIERS, 1, 1], &parameters) }
+    }
+
+    /// See [`lockstep_backend::DraftChains::advance`]; `logits` are rows `vocab` wide.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If there are fewer logits than chains.
+    pub(crate) fn advance(
+        &self,
+        stream: &Stream,
+        (logits, vocab): (&Floats, usize),
+        level: usize,
+        inputs: &mut ChainInputs<'_>,
+    ) -> Result<(), CudaError> {
+        let most = inputs.most;
+        logits.expect(Element::F32, most * vocab, "logits to draft from");
+        inputs.draft.expect(most, most);
+        let parameters = Chain {
+            logits: logits.address(),
+            level: level as u32,
+            vocab: vocab as u32,
+            ..Chain::new(inputs)
+        };
+        // SAFETY: there are as many logits; the batch that is staged names chains,
+        // tokens and pages that there are, and the pass behind a token has no more
+        // tokens than the one before it.
+        unsafe {
+            self.advance
+                .launch(stream, [most as u32, 1, 1], &parameters)
+        }
+    }
+}
+
+/// What is compiled.
+pub(crate) const SOURCE: &Source = &sources::CHAIN;
+
+/// `Chain` of `chain.cu`.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Chain {
+    verified: u64,
+    inputs: u64,
+    logits: u64,
+    ids: u64,
+    level: u32,
+    most: u32,
+    vocab: u32,
+    page_size: u32,
+}
+
+impl Chain {
+    fn new(inputs: &ChainInputs<'_>) -> Self {
+        Self {
+            verified: inputs.verified.address(),
+            inputs: inputs.draft.address(),
+            logits: 0,
+            ids: 0,
+            level: 0,
+            most: inputs.most as u32,
+            vocab: 0,
+            page_size: inputs.draft.limits().page_size as u32,
+        }
+    }
+}

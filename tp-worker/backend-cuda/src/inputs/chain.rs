@@ -1,0 +1,31 @@
+//! Chains that come with a batch: their first pass is a batch of its own behind it.
+
+use lockstep_backend::{Batch, ChainLimits};
+
+use super::{CHAIN_AT, CHAIN_WORDS, HEADER_WORDS, ROW_WORDS};
+
+/// Words of each and how many, of the largest chains.
+pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 4] {
+    [
+        (HEADER_WORDS, usize::from(limits.chains > 0)),
+        // Tokens, positions and cells.
+        (3, limits.tokens),
+        // Each has a row, a wanted token and a request.
+        (ROW_WORDS + 2, limits.chains),
+        (1, limits.pages),
+    ]
+}
+
+/// Writes `batch`, and behind it the first pass of its chains; returns how many words
+/// both take.
+pub(super) fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
+    let own = |row: usize| batch.rows[row].pages(page_size);
+    let len = super::fill(words, batch, &own);
+    let mut first = 0;
+    if let Some(chain) = &batch.chain {
+        let pages = |row| chain.pages(batch, row, page_size);
+        first = super::fill(&mut words[len..], chain.first, &pages);
+    }
+    (words[CHAIN_AT], words[CHAIN_WORDS]) = (len as u32, first as u32);
+    len + first
+}

@@ -1,0 +1,204 @@
+//! Chains of drafts, from logits to the tokens that the next pass and the batch that
+//! verifies them read.
+
+use lockstep_backend::{
+    Backend, Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How,
+    InputLimits, MatrixRole, PassKey, Row,
+};
+use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaTensor, Inputs};
+use lockstep_types::Dtype;
+
+use crate::support::{gpu, host_matrix, matrix, noise, read};
+
+const PAGE: usize = 4;
+/// Drafts of each request.
+const DEPTHS: [usize; 4] = [1, 3, 0, 2];
+/// Which of them the chains are, the deepest first, and the tokens that each takes in.
+const CHAINS: [(usize, usize); 3] = [(1, 2), (3, 1), (0, 2)];
+const CACHED: usize = 6;
+
+fn row(start: usize, q_len: usize, kv_len: usize, pages_start: usize) -> Row {
+    Row {
+        start: start as u32,
+        q_len: q_len as u32,
+        kv_len: kv_len as u32,
+        pages_start: pages_start as u32,
+        mask: None,
+    }
+}
+
+/// A batch's lists, whose tokens are 1, 2, 3 and so on.
+#[derive(Default)]
+struct Lists {
+    tokens: Vec<u32>,
+    rows: Vec<Row>,
+    wanted: Vec<u32>,
+}
+
+impl Lists {
+    fn push(&mut self, q_len: usize, kv_len: usize, request: usize) {
+        let start = self.tokens.len();
+        self.tokens
+            .extend((start..start + q_len).map(|at| at as u32 + 1));
+        self.rows.push(row(start, q_len, kv_len, request * 4));
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        Batch {
+            tokens: &self.tokens,
+            positions: &self.tokens,
+            cells: &self.tokens,
+            rows: &self.rows,
+            pages: &PAGES,
+            logit_tokens: &self.wanted,
+            ..Batch::default()
+        }
+    }
+}
+
+const PAGES: [u32; 16] = [9, 3, 5, 1, 0, 2, 4, 6, 8, 7, 10, 11, 12, 13, 14, 15];
+
+/// What a chain's host would choose.
+fn likeliest(logits: &[f32]) -> u32 {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (id, logit) in logits.iter().enumerate() {
+        if *logit > best.1 {
+            best = (id as u32, *logit);
+        }
+    }
+    best.0
+}
+
+/// Rows of logits in which little is certain.
+fn logits(seed: u64, rows: usize, vocab: usize) -> Vec<f32> {
+    let mut values = noise(seed, rows * vocab);
+    for (at, value) in values.iter_mut().enumerate() {
+        *value = match (at as u64).wrapping_mul(seed + 77) % 97 {
+            0 => f32::NAN,
+            1 => f32::NEG_INFINITY,
+            2 => -0.0,
+            // The largest, several times.
+            3 => 2.0,
+            _ => *value,
+        };
+    }
+    match seed % 4 {
+        0 => values[..vocab].fill(f32::NAN),
+        1 => values[..vocab].fill(f32::NEG_INFINITY),
+        2 => values[vocab - 1] = f32::INFINITY,
+        _ => values[..vocab].fill(-0.0),
+    }
+    if seed % 4 == 3 {
+        values[vocab / 2] = 0.0;
+    }
+    values
+}
+
+/// The tokens that passes over `inputs` would look up, of `most`; 0 where there is none.
+fn tokens(gpu: &mut CudaBackend, ids: &CudaMatrix, inputs: &Inputs, most: usize) -> Vec<u32> {
+    let mut out = gpu.tensor(most, 1, Holds::Sum).unwrap();
+    gpu.upload(&mut out, &vec![0.0; most]);
+    gpu.embed(ids, 0, inputs, &mut out);
+    read(gpu, &out).into_iter().map(|id| id as u32).collect()
+}
+
+fn uploaded(gpu: &mut CudaBackend, values: &[f32], vocab: usize) -> CudaTensor {
+    let rows = values.len() / vocab;
+    let mut logits = gpu.tensor(rows, vocab, Holds::Logits).unwrap();
+    gpu.upload(&mut logits, values);
+    logits
+}
+
+#[test]
+fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
+    let mut verified = Lists::default();
+    let mut drafted = Vec::new();
+    let mut uses = Vec::new();
+    for (request, depth) in DEPTHS.into_iter().enumerate() {
+        drafted.push(DraftedRow {
+            logits: verified.tokens.len() as u32,
+            token: verified.tokens.len() as u32,
+            nodes: depth as u32,
+            parents: None,
+        });
+        verified.push(depth + 1, CACHED, request);
+        let request = request as u32;
+        uses.extend((0..=depth as u32).map(|depth| ChoiceRow { request, depth }));
+    }
+    verified.wanted = (0..verified.tokens.len() as u32).collect();
+    let mut first = Lists::default();
+    for (request, taken) in CHAINS {
+        first.push(taken, CACHED + 1 - taken, request);
+        first.wanted.push(first.tokens.len() as u32 - 1);
+    }
+    let requests = CHAINS.map(|(request, _)| request as u32);
+    let choice = Choice {
+        how: How::Greedy,
+        seed: 0,
+        position: 0,
+    };
+    let (first, own) = (first.batch(), verified.batch());
+    let batch = Batch {
+        choices: ChoiceBatch {
+            choices: &[choice; DEPTHS.len()],
+            rows: &uses,
+            drafted: &drafted,
+            parents: &[],
+        },
+        chain: Some(ChainBatch {
+            first: &first,
+            requests: &requests,
+        }),
+        ..own
+    };
+    let most = first.tokens.len();
+    for (seed, vocab) in (0..8).zip([40, 3000].into_iter().cycle()) {
+        let _order = lockstep_fake_cuda::order(seed);
+        let mut gpu = gpu(Dtype::Float32);
+        let names: Vec<f32> = (0..vocab).map(|id| id as f32).collect();
+        let names = matrix(&names, 1);
+        let ids = gpu.load_matrix(&host_matrix(&names, 1), MatrixRole::Vocabulary);
+        let ids = ids.unwrap();
+        let mut inputs = gpu.inputs(&InputLimits::of(&batch, PAGE)).unwrap();
+        let limits = InputLimits {
+            tokens: 2 * (CHAINS.len() + 1),
+            requests: CHAINS.len() + 1,
+            pages: 16,
+            ..InputLimits::of(&first, PAGE)
+        };
+        let mut drafts = gpu.inputs(&limits).unwrap();
+        gpu.stage(&batch, &mut inputs).unwrap();
+        // More than there are, as a recorded pass may be for.
+        let size = PassKey {
+            requests: CHAINS.len() + 1,
+            tokens: CHAINS.len() + 1,
+            max_q_len: CHAINS.len() + 1,
+        };
+        gpu.drafter().unwrap().begin(&inputs, &mut drafts, size, 2);
+        let mut expected = first.tokens.to_vec();
+        expected.resize(2 * size.tokens, 0);
+        assert_eq!(tokens(&mut gpu, &ids, &drafts, 2 * size.tokens), expected);
+        assert!(most < expected.len());
+        let mut expected = batch.tokens.to_vec();
+        for level in 0..4 {
+            let values = logits(seed + 11 * level as u64, size.tokens, vocab);
+            let rows = uploaded(&mut gpu, &values, vocab);
+            let device = gpu.drafter().unwrap();
+            device.advance(&rows, level, &mut inputs, &mut drafts, size);
+            let mut next = vec![0; size.tokens];
+            for (chain, (request, _)) in CHAINS.into_iter().enumerate() {
+                if DEPTHS[request] > level {
+                    let token = likeliest(&values[chain * vocab..][..vocab]);
+                    expected[drafted[request].token as usize + 1 + level] = token;
+                    if DEPTHS[request] > level + 1 {
+                        next[chain] = token;
+                    }
+                }
+            }
+            let found = tokens(&mut gpu, &ids, &drafts, size.tokens);
+            assert_eq!(found, next, "level {level}, seed {seed}");
+            let found = tokens(&mut gpu, &ids, &inputs, expected.len());
+            assert_eq!(found, expected, "level {level}, seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Chains of drafts that a device drafts by itself, for the batch that verifies them.
+
+use crate::{Batch, PassKey};
+
+/// A device that drafts chains by itself: nothing of a draft passes through the host
+/// between the copy that brings the batch in which it is verified and that batch's pass.
+/// `T` and `I` are its tensors and inputs. Both may be part of a pass that is recorded;
+/// `size` is that pass's, of which every token is a chain.
+pub trait DraftChains<T, I> {
+    /// Stages in `inputs` the first pass of the chains that came with the batch that is
+    /// staged in `verified`: of at most `first` tokens for each chain, of which the last
+    /// one's logits are wanted.
+    fn begin(&mut self, verified: &I, inputs: &mut I, size: PassKey, first: usize);
+    /// Drafts for every chain that is not as deep as it is to be: the most likely token
+    /// after its row of `logits`, the first among equals, and the first of all where none
+    /// is more likely than another. It becomes number `level` of the chain's drafts in
+    /// `verified`, and `inputs` get the pass over those tokens that others are drafted
+    /// behind, as `begin` stages them: one token of each such chain.
+    fn advance(
+        &mut self,
+        logits: &T,
+        level: usize,
+        verified: &mut I,
+        inputs: &mut I,
+        size: PassKey,
+    );
+}
+
+/// The largest [`ChainBatch`] of some.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChainLimits {
+    /// Chains.
+    pub chains: usize,
+    /// Tokens of the first pass.
+    pub tokens: usize,
+    /// Entries of its page tables.
+    pub pages: usize,
+}
+
+impl ChainLimits {
+    /// What the chains of `batch` take, over pages of `page_size` tokens.
+    pub fn of(batch: &Batch<'_>, page_size: usize) -> Self {
+        let Some(chain) = &batch.chain else {
+            return Self::default();
+        };
+        let rows = 0..chain.first.rows.len();
+        Self {
+            chains: rows.len(),
+            tokens: chain.first.tokens.len(),
+            pages: rows.map(|row| chain.pages(batch, row, page_size)).sum(),
+        }
+    }
+
+    /// Whether there is room for what takes `batch`.
+    pub fn hold(&self, batch: &Self) -> bool {
+        batch.chains <= self.chains && batch.tokens <= self.tokens && batch.pages <= self.pages
+    }
+}
+
+/// The first rule that the chains of `batch` break, of those that kernels rely on.
+pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
+    let chain = batch.chain.as_ref()?;
+    let (rows, count) = (chain.first.rows, chain.requests.len());
+    if rows.len() != count || chain.first.logit_tokens.len() != count {
+        return Some("every chain has a row and one wanted token");
+    }
+    let mut before = usize::MAX;
+    for (number, row) in rows.iter().enumerate() {
+        let depth = chain.depth(batch, number);
+        if depth == 0 || depth > before {
+            return Some("chains are those of requests with drafts, the deepest first");
+        }
+        before = depth;
+        if chain.first.logit_tokens[number] + 1 != row.start + row.q_len || row.mask.is_some() {
+            return Some("a chain goes on behind the last token of a row without a mask");
+        }
+        let table = row.pages_start as usize + chain.pages(batch, number, page_size);
+        if table > chain.first.pages.len() {
+            return Some("a chain's page table lies among those of its batch");
+        }
+        let request = chain.requests[number] as usize;
+        if batch.choices.is_hosts(request) || batch.choices.drafted[request].parents.is_some() {
+            return Some("a chain belongs to a request whose tokens the device chooses");
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, How, InputLimits, Row};
+
+    use super::*;
+
+    const PAGE_SIZE: usize = 4;
+
+    const fn row(q_len: u32, start: u32, kv_len: u32) -> Row {
+        Row {
+            start,
+            q_len,
+            kv_len,
+            pages_start: 0,
+            mask: None,
+        }
+    }
+
+    fn drafted(token: u32, nodes: u32) -> DraftedRow {
+        DraftedRow {
+            logits: token,
+            token,
+            nodes,
+            parents: None,
+        }
+    }
+
+    const FIRST: Batch<'_> = Batch {
+        tokens: &[7; 3],
+        positions: &[4, 5, 4],
+        cells: &[4, 5, 4],
+        rows: &[row(2, 0, 4), row(1, 2, 4)],
+        pages: &[0, 1],
+        logit_tokens: &[1, 2],
+        masks: &[],
+        choices: ChoiceBatch {
+            choices: &[],
+            rows: &[],
+            drafted: &[],
+            parents: &[],
+        },
+        chain: None,
+    };
+
+    /// The rule that is broken, and what is taken, by a request with one draft and one
+    /// with two.
+    fn found(first: &Batch<'_>, requests: &[u32], how: How) -> (Option<&'static str>, ChainLimits) {
+        let choice = Choice {
+            how,
+            seed: 0,
+            position: 0,
+        };
+        let uses = [0, 0, 1, 1, 1].map(|request| ChoiceRow { request, depth: 0 });
+        let batch = Batch {
+            tokens: &[7; 5],
+            positions: &[4, 5, 5, 6, 7],
+            cells: &[4, 5, 5, 6, 7],
+            rows: &[row(2, 0, 4), row(3, 2, 5)],
+            pages: &[0, 1],
+            logit_tokens: &[0, 1, 2, 3, 4],
+            choices: ChoiceBatch {
+                choices: &[choice; 2],
+                rows: &uses,
+                drafted: &[drafted(0, 1), drafted(2, 2)],
+                parents: &[],
+            },
+            chain: Some(ChainBatch { first, requests }),
+            ..Batch::default()
+        };
+        let limits = InputLimits::of(&batch, PAGE_SIZE).chain;
+        (broken_rule(&batch, PAGE_SIZE), limits)
+    }
+
+    #[test]
+    fn chains_that_kernels_could_not_follow_are_found() {
+        let (broken, limits) = found(&FIRST, &[1, 0], How::Greedy);
+        assert_eq!(broken, None);
+        let expected = ChainLimits {
+            chains: 2,
+            tokens: 3,
+            pages: 4,
+        };
+        assert_eq!(limits, expected);
+        assert!(limits.hold(&expected) && !ChainLimits::default().hold(&limits));
+        let near = Batch {
+            pages: &[0],
+            ..FIRST
+        };
+        let early = Batch {
+            logit_tokens: &[0, 2],
+            ..FIRST
+        };
+        // The deeper one last; one without drafts; no requests for some; one of the
+        // host's; one without a page, and one that goes on before its end.
+        for (first, requests, how) in [
+            (&FIRST, &[0, 1][..], How::Greedy),
+            (&FIRST, &[1, 2], How::Greedy),
+            (&FIRST, &[1], How::Greedy),
+            (&FIRST, &[1, 0], How::Host),
+            (&near, &[1, 0], How::Greedy),
+            (&early, &[1, 0], How::Greedy),
+        ] {
+            let (broken, _) = found(first, requests, how);
+            assert!(broken.is_some(), "{requests:?} {how:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Chains that a whole model drafts.
+
+use lockstep_backend::{Backend, BackendError};
+
+use super::Transformer;
+use super::size::{Rows, Size};
+use crate::{Chains, ModelError, chains::ChainsSize};
+
+impl<B: Backend> Transformer<B> {
+    /// Queues the passes that draft `count` chains, those that came with the batch staged
+    /// in `verified`, the deepest of `depth` drafts: see [`lockstep_backend::DraftChains`].
+    /// The model is whole on this rank, and its device drafts chains; otherwise nothing
+    /// is drafted.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`].
+    pub fn draft_chains(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        chains: &mut Chains<B>,
+        (count, depth): (usize, usize),
+        verified: &mut B::Inputs,
+    ) -> Result<(), ModelError> {
+        let size = chains.size(count, depth);
+        Ok(self.run_chains(backend, cache, chains, size, verified)?)
+    }
+
+    /// As [`Self::record`], of chains, of which there are none in the batch that is staged.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`].
+    pub fn record_chains(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        chains: &mut Chains<B>,
+        verified: &mut B::Inputs,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        let sizes = chains.begin(backend, &self.inputs, &self.limits);
+        for (done, size) in sizes.iter().enumerate() {
+            self.run_chains(backend, cache, chains, *size, verified)?;
+            each(sizes.len() - done - 1);
+        }
+        Ok(())
+    }
+
+    fn run_chains(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        chains: &mut Chains<B>,
+        ChainsSize { key, levels }: ChainsSize,
+        verified: &mut B::Inputs,
+    ) -> Result<(), BackendError> {
+        let (first, model) = (chains.first, &mut *self);
+        let mut work = |backend: &mut B| {
+            if let Some(device) = backend.drafter() {
+                device.begin(verified, &mut model.inputs, key, first);
+            }
+            for level in 0..levels {
+                let own = if level == 0 { first } else { 1 };
+                model.draft_level(backend, cache, own * key.tokens, key.tokens)?;
+                if let Some(device) = backend.drafter() {
+                    let (logits, inputs) = (&model.buffers.logits, &mut model.inputs);
+                    device.advance(logits, level, verified, inputs, key);
+                }
+            }
+            Ok(())
+        };
+        backend.pass(&mut chains.passes, key, &mut work)
+    }
+
+    /// The pass over `tokens` tokens that are staged, of which `wanted` are wanted, up to
+    /// their logits.
+    fn draft_level(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tokens: usize,
+        wanted: usize,
+    ) -> Result<(), BackendError> {
+        let rows = |count| Rows {
+            own: count,
+            all: count,
+        };
+        let size = Size {
+            tokens: rows(tokens),
+            wanted: rows(wanted),
+        };
+        self.set_rows(backend, size);
+        self.run(backend, cache, size)?;
+        backend.set_rows(&mut self.buffers.layer.normed, wanted);
+        backend.set_rows(&mut self.buffers.logits, wanted);
+        self.head(backend);
+        Ok(())
+    }
+}

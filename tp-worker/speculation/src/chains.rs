@@ -1,0 +1,60 @@
+//! Chains as the device is to draft them: what it first takes in.
+
+use std::cmp::Reverse;
+
+use lockstep_backend::Batch;
+
+use crate::{PageTable, Pass};
+
+/// The first pass of some chains, the deepest first, and whose they are.
+#[derive(Debug, Default)]
+pub struct ChainPass {
+    pass: Pass,
+    /// Of each chain its depth, and which of the rows that asked it is.
+    chains: Vec<(usize, u32)>,
+}
+
+impl ChainPass {
+    /// Room for so many chains, whose first pass has up to `tokens` tokens.
+    pub fn new(requests: usize, tokens: usize) -> Self {
+        Self {
+            pass: Pass::new(requests, tokens),
+            chains: Vec::with_capacity(requests),
+        }
+    }
+
+    /// Begins anew: row number `at` is to have `depths[at]` drafts.
+    pub(crate) fn begin(&mut self, depths: impl Iterator<Item = usize>) {
+        self.pass.clear();
+        self.chains.clear();
+        let deep = (0..).zip(depths).filter(|(_, depth)| *depth > 0);
+        self.chains.extend(deep.map(|(at, depth)| (depth, at)));
+        self.chains
+            .sort_unstable_by_key(|(depth, at)| (Reverse(*depth), *at));
+    }
+
+    /// Calls `row` with each chain's row in their order, to add what its first pass takes
+    /// in, of which the last token is wanted.
+    pub(crate) fn fill(&mut self, mut row: impl FnMut(usize, &mut Pass)) {
+        for (_, at) in &self.chains {
+            row(*at as usize, &mut self.pass);
+            self.pass.want();
+        }
+    }
+
+    /// How many, and how deep the deepest is.
+    pub fn size(&self) -> (usize, usize) {
+        let deepest = self.chains.first().map_or(0, |(depth, _)| *depth);
+        (self.chains.len(), deepest)
+    }
+
+    /// Which of the rows that asked each chain is.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.chains.iter().map(|(_, at)| *at as usize)
+    }
+
+    /// The batch of the first pass.
+    pub fn batch<'a>(&'a self, pages: PageTable<'a>) -> Batch<'a> {
+        self.pass.batch(pages)
+    }
+}

@@ -1,0 +1,80 @@
+//! Chains of the whole model's, by the device.
+
+use lockstep_backend::Backend;
+use lockstep_model::{ModelError, Staged};
+
+use super::{Model, StandaloneDrafter};
+use crate::{
+    ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains,
+    propose::{
+        Proposer,
+        chain::{depth, push_any},
+    },
+};
+
+impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
+    fn lay_out(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+        chains: &mut ChainPass,
+    ) -> Result<bool, DraftError> {
+        let fit = self
+            .chains
+            .fit(&self.model.transformer.limits(), rows.len());
+        if !fit || device.backend.drafter().is_none() {
+            return Ok(false);
+        }
+        self.begin(device, rows)?;
+        let first_cell = Proposer::<B>::first_cell(&self.model);
+        let depths = self.rows.iter().map(|row| depth(row, first_cell));
+        depths
+            .clone()
+            .enumerate()
+            .for_each(|(at, depth)| push_any(drafts, at, depth));
+        chains.begin(depths);
+        let known = &mut self.model.known;
+        // Nobody is far behind any more, and what is taken in is final but for the last
+        // token, which the target is yet to see.
+        chains.fill(|at, pass| {
+            let row = &rows[at];
+            let known = &mut known[row.slot];
+            *known = (*known).min(row.kv_len);
+            let tokens = &device.requests.tokens(row.slot)[*known..=row.kv_len];
+            pass.begin(*known, row.pages_start);
+            pass.push_chain(device.pages, tokens, *known);
+            *known = row.kv_len + 1;
+        });
+        self.note(rows, drafts);
+        Ok(true)
+    }
+
+    fn run(
+        &mut self,
+        backend: &mut B,
+        staged: Staged<'_, B>,
+        chains: &ChainPass,
+    ) -> Result<(), ModelError> {
+        let Model {
+            transformer, cache, ..
+        } = &mut self.model;
+        let (size, chains) = (chains.size(), &mut self.chains);
+        transformer.draft_chains(backend, cache, chains, size, staged.inputs)
+    }
+
+    fn record(
+        &mut self,
+        backend: &mut B,
+        staged: Staged<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        if backend.drafter().is_none() {
+            return Ok(());
+        }
+        let Model {
+            transformer, cache, ..
+        } = &mut self.model;
+        transformer.record_chains(backend, cache, &mut self.chains, staged.inputs, each)
+    }
+}

@@ -1,0 +1,114 @@
+//! What the device drafts, between the step's batch and its pass.
+
+use lockstep_backend::Backend;
+use lockstep_model::Transformer;
+use lockstep_speculation::{ChainPass, Drafts, DraftsChains};
+use lockstep_types::Verification;
+
+use super::DraftStage;
+use crate::worker::{
+    WorkerError, choices,
+    outcome::Outcomes,
+    slots::{RowTask, Slots},
+};
+
+/// What a pass needs of the step's drafts.
+pub struct ForPass<'a, B: Backend> {
+    /// See [`DraftStage::drafts`].
+    pub drafts: (&'a Drafts, &'a Drafts),
+    /// `None` where the drafts are known.
+    pub chains: Option<OnDevice<'a, B>>,
+}
+
+/// Chains that the device drafts.
+pub struct OnDevice<'a, B: Backend> {
+    pub drafter: &'a mut dyn DraftsChains<B>,
+    pub chains: &'a ChainPass,
+    /// Which of the rows that sample each of them drafts for.
+    pub requests: &'a [u32],
+}
+
+impl<B: Backend> DraftStage<B> {
+    /// Whether the device may draft with such a configuration: chains of the likeliest
+    /// tokens, which it verifies itself.
+    pub(super) fn may_draft_on_device(&self, target: &Transformer<B>) -> bool {
+        let config = &self.config;
+        target.chooses() && config.verification == Verification::Target && config.topk == 1
+    }
+
+    /// Whether the device may draft for the rows that decode: it is to choose their
+    /// tokens, for the host could not before it knows the drafts.
+    pub(super) fn are_choosable(
+        &self,
+        target: &Transformer<B>,
+        slots: &Slots,
+        tasks: &[RowTask],
+    ) -> bool {
+        let mut decodes = tasks.iter().filter(|task| task.decodes);
+        self.may_draft_on_device(target)
+            && decodes.all(|task| task.sample && choices::is_devices(slots.get(task.slot)))
+    }
+
+    /// Notes which rows of the batch, as it is laid out, the device drafts for.
+    pub fn address(&mut self, tasks: &[RowTask]) {
+        self.chain_requests.clear();
+        if !self.on_device {
+            return;
+        }
+        // Of the decode rows, in their order.
+        let decodes = tasks.iter().filter(|task| task.decodes);
+        self.choices.clear();
+        self.choices.extend(decodes.map(|task| task.choice as u32));
+        let choice = |row: usize| self.choices[row];
+        self.chain_requests.extend(self.chains.rows().map(choice));
+    }
+
+    /// What the step's pass needs.
+    pub fn for_pass(&mut self) -> ForPass<'_, B> {
+        let Self {
+            drafter,
+            drafts,
+            none,
+            chains,
+            chain_requests,
+            ..
+        } = self;
+        let has_chains = self.on_device && !chain_requests.is_empty();
+        let drafter = drafter.as_deref_mut().filter(|_| has_chains);
+        ForPass {
+            drafts: (drafts, none),
+            chains: drafter
+                .and_then(|drafter| drafter.on_device())
+                .map(|drafter| OnDevice {
+                    drafter,
+                    chains,
+                    requests: chain_requests,
+                }),
+        }
+    }
+
+    /// Takes note of what the device has drafted, which came with the outcomes. Whether
+    /// it has drafted.
+    ///
+    /// # Errors
+    /// [`WorkerError::Draft`] where the drafter finds fault with it.
+    pub fn know(&mut self, tasks: &[RowTask], outcomes: &Outcomes) -> Result<bool, WorkerError> {
+        if !self.on_device {
+            return Ok(false);
+        }
+        for task in tasks {
+            if let Some(row) = task.drafts {
+                self.drafts.set_tokens(row, outcomes.drafted(task.choice));
+            }
+        }
+        if let Some(on_device) = self
+            .drafter
+            .as_mut()
+            .and_then(|drafter| drafter.on_device())
+        {
+            on_device.drafted(&self.rows, &self.drafts)?;
+        }
+        self.word();
+        Ok(true)
+    }
+}

@@ -1,0 +1,79 @@
+//! What a pass brought, for the drafter.
+
+use lockstep_backend::Backend;
+use lockstep_model::Transformer;
+use lockstep_speculation::{Device, ExtendRow};
+use lockstep_types::pause;
+
+use super::DraftStage;
+use crate::worker::{
+    WorkerError,
+    batch::BatchBuffers,
+    outcome::Outcomes,
+    slots::{RowTask, Slots},
+};
+
+impl<B: Backend> DraftStage<B> {
+    /// Hands the drafter what the pass brought; slots have committed it.
+    ///
+    /// # Errors
+    /// [`WorkerError::Draft`].
+    pub fn extend(
+        &mut self,
+        backend: &mut B,
+        target: &Transformer<B>,
+        slots: &Slots,
+        tasks: &[RowTask],
+        batch: &BatchBuffers,
+        outcomes: &Outcomes,
+    ) -> Result<(), WorkerError> {
+        let Some(drafter) = &mut self.drafter else {
+            return Ok(());
+        };
+        self.extends.clear();
+        self.pauses.clear();
+        self.feature_rows.clear();
+        let window = self.config.pause_window as u32;
+        let rows = batch.rows().iter().zip(outcomes.of(tasks));
+        for (task, (row, outcome)) in tasks.iter().zip(rows) {
+            let from = self.feature_rows.len();
+            self.feature_rows.extend(row.start..row.start + task.q_len);
+            let accepted = outcome.path.iter().map(|node| row.start + node);
+            self.feature_rows.extend(accepted);
+            if task.decodes {
+                let proposed = task.draft_depth as usize;
+                self.own.count(task.slot, proposed, outcome.path.len());
+            }
+            let piece = task.start..task.start + task.q_len;
+            let waits = task.decodes || pause::leaves(&piece, self.page_size, window);
+            let later = self.paused && waits;
+            let rows = if later {
+                &mut self.pauses
+            } else {
+                &mut self.extends
+            };
+            rows.push(ExtendRow {
+                slot: task.slot,
+                pages_start: slots.pages().start(task.slot) as u32,
+                start: task.start as usize,
+                features: from..self.feature_rows.len(),
+                ends: task.sample,
+            });
+        }
+        let mut device = Device {
+            backend,
+            tables: self.of_target.tables(target),
+            features: target.features(),
+            feature_rows: &self.feature_rows,
+            pages: slots.pages().table(),
+            requests: slots,
+        };
+        if !self.extends.is_empty() {
+            drafter.extend(&mut device, &self.extends)?;
+        }
+        if !self.pauses.is_empty() {
+            drafter.pause(&mut device, &self.pauses)?;
+        }
+        Ok(())
+    }
+}
