@@ -18,6 +18,7 @@ mod server;
 mod speculation;
 mod switches;
 mod timeouts;
+mod traces;
 
 pub use algorithm::{AlgorithmArgs, with_algorithm_options};
 pub use connections::ConnectionArgs;
@@ -33,6 +34,7 @@ pub use server::ServerArgs;
 pub use speculation::{SpeculationArgs, VerificationArg};
 pub use switches::with_switch_values;
 pub use timeouts::TimeoutArgs;
+pub use traces::TraceArgs;
 
 /// All options of `lockstep serve`. `None` and `false` mean "not given".
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -67,6 +69,9 @@ pub struct ServeArgs {
     /// Limits on requests.
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// Traces of requests.
+    #[command(flatten)]
+    pub traces: TraceArgs,
     /// Logs, files and restarts.
     #[command(flatten)]
     pub process: ProcessArgs,

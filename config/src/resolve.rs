@@ -27,6 +27,7 @@ mod secret;
 mod server;
 mod speculation;
 mod tls;
+mod traces;
 mod web;
 
 /// A value, and what people should know about how it came about.
@@ -157,6 +158,7 @@ fn node(
         dist_secret: ranks.dist_secret.clone(),
         log: process.log_level.clone().unwrap_or_else(|| "info".into()),
         log_json: process.log_json,
+        traces: traces::resolve(&args.traces)?,
     })
 }
 

@@ -48,6 +48,7 @@ fn describe(settings: &Settings) -> Value {
             "dist_tls": node.dist_tls,
             "log": node.log,
             "log_json": node.log_json,
+            "traces": node.traces,
         },
         "max_restarts": settings.max_restarts,
         "ping_timeout_s": settings.ping_timeout.as_secs(),

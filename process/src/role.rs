@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_config::ConfigFile;
+use lockstep_traces::{TraceError, Traces};
 use lockstep_types::{EngineConfig, NodeConfig};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::{ControlLink, exit, logging};
+
+/// A role that ends gives its last spans so long to reach the collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// What a process of the engine is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,6 +56,9 @@ pub enum RoleError {
     /// The control link could not be set up.
     #[error("the control link could not be set up: {0}")]
     Link(std::io::Error),
+    /// Traces can't be exported.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
 }
 
 /// Everything a role is given.
@@ -67,6 +74,9 @@ pub struct RoleContext {
     pub role: Role,
     /// The line to the launcher.
     pub link: ControlLink,
+    /// Makes spans of requests; `None` where none is traced, and in workers, whose part
+    /// the scheduler knows.
+    pub traces: Option<Traces>,
 }
 
 impl RoleContext {
@@ -94,12 +104,14 @@ impl RoleContext {
         if !matches!(role, Role::TokenizerManager(_)) {
             end_on_panic(link.clone());
         }
+        let traces = traces(role, &node)?;
         Ok(Self {
             engine: engine.into(),
             node: node.into(),
             config_hash: hash,
             role,
             link,
+            traces,
         })
     }
 
@@ -107,6 +119,9 @@ impl RoleContext {
     /// gives the exit code of the process.
     pub fn leave<E: std::error::Error>(&self, result: Result<(), E>) -> u8 {
         let lifecycle = self.link.lifecycle();
+        if let Some(traces) = &self.traces {
+            traces.finish(LAST_SPANS);
+        }
         let code = match result {
             Ok(()) => exit::OK,
             Err(_) if lifecycle.halt.is_cancelled() => exit::LAUNCHER_GONE,
@@ -120,6 +135,19 @@ impl RoleContext {
         logging::finish();
         code
     }
+}
+
+/// Begins to export spans of a role that has some, where requests are traced.
+fn traces(role: Role, node: &NodeConfig) -> Result<Option<Traces>, TraceError> {
+    let service = match role {
+        Role::TokenizerManager(_) => "tokenizer-manager",
+        Role::Scheduler => "scheduler",
+        Role::Worker(_) => return Ok(None),
+    };
+    let traces = node.traces.as_ref();
+    traces
+        .map(|config| Traces::start(config, service, &role.to_string()))
+        .transpose()
 }
 
 /// Ends the process when any of its threads panics: a scheduler or a rank with

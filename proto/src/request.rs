@@ -1,10 +1,15 @@
 //! Requests and their outputs on the wire.
 
-use lockstep_types::request::{
-    ErrorKind, Finish, FinishReason, Output, Request, RequestError, SpeculationUsage, Usage,
+use lockstep_types::{
+    TraceContext,
+    request::{
+        ErrorKind, Finish, FinishReason, Output, Request, RequestError, SpeculationUsage, Usage,
+    },
 };
 
 use crate::{WireError, mirror::mirror, pb::lockstep as pb};
+
+mirror!(TraceContext { parent, state });
 
 mirror!(Usage {
     prompt_tokens,
@@ -42,7 +47,7 @@ impl TryFrom<pb::Submit> for Request {
 }
 
 /// A request's wire form, under the connection-local number `request`; choices of
-/// one client request share the connection-local number `parent`.
+/// one client request share the connection-local number `parent`. It is not traced.
 pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
     pb::Submit {
         request,
@@ -56,6 +61,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         max_draft_steps: body.max_draft_steps,
         data_parallel_rank: body.data_parallel_rank,
         parent,
+        trace: None,
     }
 }
 

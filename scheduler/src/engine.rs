@@ -33,6 +33,7 @@ use crate::{
     kv_events::KvEvents,
     load::{StepHistogram, Throughput},
     sinks::{SinkId, Sinks, request_id},
+    traces::RequestTraces,
     worker_group::WorkerGroup,
 };
 use requests::unavailable;
@@ -71,6 +72,7 @@ pub struct Engine {
     throughput: Throughput,
     /// Of each DP rank.
     throughputs: Vec<Throughput>,
+    traces: RequestTraces,
     depths: Depths,
     kept_range: KeptRange,
     clock: Clock,
@@ -121,6 +123,7 @@ impl Engine {
             steps: StepHistogram::default(),
             throughputs: vec![throughput.clone(); ctx.engine.parallel.dp_size],
             throughput,
+            traces: RequestTraces::new(ctx)?,
             depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
             kept_range,
             clock: Clock::start(),
@@ -163,6 +166,7 @@ impl Engine {
             self.group.fail(&error.to_string(), diverged);
             self.fail_update(&error.to_string());
             self.deliver();
+            self.traces.settle(u64::MAX);
         }
         outcome
     }
@@ -240,10 +244,12 @@ impl Engine {
                 && let Some(plan) = self.planner.plan()
             {
                 self.depths.sent(&plan);
+                self.traces.planned(plan.step, &self.planner);
                 self.group.send(plan).map_err(RunError::Group)?;
             }
         }
         self.deliver();
+        self.traces.settle(self.group.done_everywhere());
         self.kv_events.publish(&mut self.planner);
         self.watch_steps()?;
         if self.phase == Phase::Starting {
@@ -261,6 +267,7 @@ impl Engine {
 
     fn deliver(&mut self) {
         for (id, output) in self.planner.take_outputs() {
+            self.traces.output(id, &output);
             self.sinks.push(id, output);
         }
         for sink in self.sinks.flush() {
@@ -321,9 +328,10 @@ impl Engine {
                 sink,
                 request,
                 parent,
+                trace,
                 body,
                 reply,
-            } => self.submit(sink, request, parent, body, reply),
+            } => self.submit(sink, request, (parent, trace.as_ref()), body, reply),
             Command::Abort { sink, request } => {
                 if let Some(id) = request_id(sink, request) {
                     self.planner.abort(id);

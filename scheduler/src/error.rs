@@ -15,6 +15,9 @@ pub enum RunError {
     /// A certificate or its key can't be used.
     #[error(transparent)]
     Tls(#[from] lockstep_ports::TlsError),
+    /// Traces can't be exported.
+    #[error(transparent)]
+    Traces(#[from] lockstep_traces::TraceError),
     /// The resolved configuration does not make a planner.
     #[error(transparent)]
     Planner(#[from] lockstep_planner::PlannerError),

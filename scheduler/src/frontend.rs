@@ -222,14 +222,16 @@ async fn forward(sink: SinkId, messages: &mut Streaming<FrontendMessage>, comman
     }
 }
 
-fn submit_command(sink: SinkId, submit: Submit) -> Command {
+fn submit_command(sink: SinkId, mut submit: Submit) -> Command {
     let (request, parent) = (submit.request, submit.parent);
+    let trace = submit.trace.take().map(Into::into);
     let body = TokenRequest::try_from(submit)
         .map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()));
     Command::Submit {
         sink,
         request,
         parent,
+        trace,
         body,
         reply: None,
     }

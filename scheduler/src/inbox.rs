@@ -11,6 +11,7 @@ use lockstep_proto::pb::lockstep::{
     WeightsReloaded, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
+    TraceContext,
     request::{Request, RequestError},
     step::RankResult,
 };
@@ -55,6 +56,8 @@ pub enum Command {
         /// The sink's number of the client request that it is one of several
         /// choices of.
         parent: Option<u64>,
+        /// The span that it goes on in, where it is traced.
+        trace: Option<TraceContext>,
         body: Result<Request, RequestError>,
         /// Whether it was admitted, for who can still refuse it in another way.
         reply: Option<oneshot::Sender<Result<(), RequestError>>>,

@@ -28,6 +28,7 @@ mod ports;
 mod serve;
 mod sglang;
 mod sinks;
+mod traces;
 mod worker_group;
 mod worker_link;
 

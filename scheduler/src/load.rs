@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use lockstep_planner::{DpRankLoad, Load, SpeculationCounters, Times};
-use lockstep_proto::pb::lockstep::{self as pb, GetLoadResponse, SpeculationLoad, StepTimes};
+use lockstep_proto::pb::lockstep::{
+    self as pb, GetLoadResponse, SpeculationLoad, StepTimes, TraceLoad,
+};
+use lockstep_traces::SpanCounts;
 
 use crate::depths::Depths;
 
@@ -82,6 +85,8 @@ pub struct Rest<'a> {
     pub retracted_requests: u32,
     /// By rank: what its steps took, microseconds.
     pub rank_us: Vec<u64>,
+    /// What became of spans, where requests are traced.
+    pub traces: Option<SpanCounts>,
     /// What belongs to each DP rank, and the tokens it generates per second.
     pub dp_ranks: Vec<(DpRankLoad, f64)>,
 }
@@ -120,6 +125,11 @@ pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
         retracted_requests: rest.retracted_requests,
         dp_ranks: rest.dp_ranks.iter().map(dp_rank).collect(),
         rank_us: rest.rank_us.clone(),
+        traces: rest.traces.map(|counts| TraceLoad {
+            exported: counts.exported,
+            dropped: counts.dropped,
+            failed: counts.failed,
+        }),
         // The engine knows nothing of them.
         ports: Vec::new(),
         request_memory: 0,

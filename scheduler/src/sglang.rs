@@ -13,6 +13,7 @@ mod info;
 mod loads;
 mod service;
 mod tokenizer;
+mod trace;
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 

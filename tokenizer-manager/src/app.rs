@@ -12,6 +12,7 @@ use std::{
 pub use figures::Figures;
 use futures::FutureExt;
 use lockstep_proto::pb::lockstep::{FrontFigures, WeightsInUse};
+use lockstep_traces::Traces;
 use lockstep_types::EngineConfig;
 pub use shared::Shared;
 use tokio::time::Instant;
@@ -52,6 +53,10 @@ pub struct App {
     pub ports: Ports,
     /// The Prometheus metrics of this process.
     pub metrics: Metrics,
+    /// Makes spans of requests; `None` where none is traced.
+    pub traces: Option<Traces>,
+    /// The public ports speak TLS.
+    pub is_encrypted: bool,
     /// What this process tells of itself.
     pub figures: Figures,
     /// What all told of themselves not long ago: without metrics, and with them.

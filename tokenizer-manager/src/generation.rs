@@ -21,6 +21,7 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
     gate::Ticket,
+    request_trace::{ChoiceTrace, InferenceTrace},
     scheduler_client::RequestHandle,
     submission::GenerateSpec,
 };
@@ -95,6 +96,7 @@ pub struct GenerationOptions {
     timeout_ms: Option<u32>,
     arrived: Instant,
     ticket: Arc<Ticket>,
+    trace: Option<Arc<InferenceTrace>>,
 }
 
 impl GenerationOptions {
@@ -104,8 +106,9 @@ impl GenerationOptions {
         sampling: &SamplingParams,
         ticket: Arc<Ticket>,
         arrived: Instant,
-    ) -> ApiResult<Self> {
-        Ok(Self {
+        trace: Option<Arc<InferenceTrace>>,
+    ) -> Self {
+        Self {
             stops: spec.stops.clone().into(),
             include_stop: spec.include_stop,
             skip_special_tokens: spec.skip_special_tokens,
@@ -113,7 +116,15 @@ impl GenerationOptions {
             timeout_ms: spec.timeout_ms,
             arrived,
             ticket,
-        })
+            trace,
+        }
+    }
+}
+
+impl GenerationOptions {
+    /// The span of what its request asks of the model.
+    pub(crate) fn trace(&self) -> Option<&InferenceTrace> {
+        self.trace.as_deref()
     }
 }
 
@@ -171,7 +182,11 @@ impl Generation {
             stops: Arc::clone(&options.stops),
             deadline: limit
                 .map(|limit| Box::pin(tokio::time::sleep(limit.saturating_add(TIMEOUT_MARGIN)))),
-            timing: Timing::new(app.metrics.latencies(), options.arrived),
+            timing: Timing::new(
+                app.metrics.latencies(),
+                options.arrived,
+                options.trace.clone().map(ChoiceTrace::new),
+            ),
             include_stop: options.include_stop,
             ended_by_token: false,
             ended: false,
@@ -187,6 +202,11 @@ impl Generation {
     /// # Errors
     /// The scheduler's error, or 408 beyond the request's time limit.
     pub async fn next(&mut self) -> ApiResult<Delta> {
+        let delta = self.step().await;
+        delta.inspect_err(|error| self.timing.failed(error))
+    }
+
+    async fn step(&mut self) -> ApiResult<Delta> {
         loop {
             let output = self.receive().await?;
             let is_step = !output.token_ids.is_empty();
@@ -269,7 +289,9 @@ impl Generation {
             dp_rank,
             ..Delta::default()
         };
+        let began = self.timing.detokenizing();
         let stop = self.push(&token_ids, logprobs, &mut delta.text);
+        self.timing.detokenized(began);
         self.pending.showed(&delta.text);
         if let Some(stop) = stop {
             delta.end = Some(self.stopped(stop, finish).await);

@@ -20,12 +20,16 @@ use lockstep_proto::{
         },
     },
 };
+use lockstep_traces::names;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, service::InterceptorLayer};
+use tonic::{Request, Response, Status, metadata::MetadataMap, service::InterceptorLayer};
 
-use crate::{app::App, error::ApiError, http::known_as};
+use crate::{
+    app::App, error::ApiError, http::known_as, request_stats::RequestStats,
+    request_trace::RequestTrace,
+};
 
 /// The service's full name, as health checks ask for it.
 const SERVICE: &str = "lockstep.v1.Inference";
@@ -74,6 +78,23 @@ async fn report_health(health: Health, app: Arc<App>, close: CancellationToken) 
     health.report(check, changes, period, close).await;
 }
 
+impl InferenceService {
+    /// Counts a call that generates, and follows it where it is sampled.
+    fn stats(&self, metadata: &MetadataMap) -> Arc<RequestStats> {
+        const METHOD: &str = "lockstep.v1.Inference/Generate";
+        let stats = Arc::<RequestStats>::default();
+        let header = |name: &str| metadata.get(name)?.to_str().ok();
+        let traces = self.app.traces.as_ref();
+        let trace = traces.and_then(|own| RequestTrace::begin(own, METHOD.to_owned(), header));
+        if let Some(trace) = trace {
+            trace.set(names::RPC_SYSTEM, "grpc");
+            trace.set(names::RPC_METHOD, METHOD);
+            stats.follow(trace);
+        }
+        stats
+    }
+}
+
 type Answers = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -86,7 +107,12 @@ impl Inference for InferenceService {
     ) -> Result<Response<Answers>, Status> {
         self.app.metrics.called("Generate");
         let held = request.extensions().get::<Held>().cloned();
-        let answers = generate::generate(&self.app, request.into_inner(), held.as_ref()).await;
+        let stats = self.stats(request.metadata());
+        let answers = generate::generate(&self.app, request.into_inner(), held.as_ref());
+        let answers = Arc::clone(&stats).scope(answers).await;
+        if let (Err(error), Some(trace)) = (&answers, stats.trace()) {
+            trace.fail(error.code(), error.message.clone());
+        }
         answers.map(Response::new).map_err(ApiError::into_status)
     }
 

@@ -24,6 +24,7 @@ mod sampling;
 mod speculation;
 mod sse;
 mod tokenize;
+mod traced;
 mod unsupported;
 mod weights;
 
@@ -49,8 +50,14 @@ pub fn router(app: Arc<App>) -> Router {
     let cors = tower::util::option_layer(browsers::cors(&app.config.server.web));
     let operators =
         routes::operators().route_layer(from_fn_with_state(app.clone(), keys::operators));
+    let scheme = if app.is_encrypted { "https" } else { "http" };
+    let traced = app
+        .traces
+        .clone()
+        .map(|traces| from_fn_with_state((traces, scheme), traced::trace));
     routes::clients()
         .merge(operators)
+        .layer(tower::util::option_layer(traced))
         .fallback(any(absent::unknown))
         .method_not_allowed_fallback(absent::wrong_method)
         .layer(from_fn_with_state(app.clone(), keys::clients))

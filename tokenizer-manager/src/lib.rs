@@ -22,6 +22,7 @@ pub mod http;
 pub mod metrics;
 mod ports;
 mod request_stats;
+mod request_trace;
 pub mod run;
 pub mod scheduler_client;
 pub mod submission;

@@ -8,6 +8,7 @@ mod memory;
 mod merge;
 mod process;
 mod server;
+mod traces;
 
 use std::{
     fmt,
@@ -29,6 +30,7 @@ use metrics_exporter_prometheus::{
 };
 pub use process::render_process;
 pub use server::render_server;
+pub use traces::render_traces;
 
 use crate::generation::End;
 

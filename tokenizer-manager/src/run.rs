@@ -185,6 +185,7 @@ fn build(
         started: now(),
         gate: Gate::default(),
         ports: Ports::new(&config.server.limits, tls.as_ref()),
+        traces: context.traces.clone(),
         metrics: Metrics::new(index)?,
     };
     let own = figures.clone();
@@ -210,6 +211,8 @@ fn build(
         scheduler,
         gate: figures.gate.clone(),
         metrics: figures.metrics.clone(),
+        traces: context.traces.clone(),
+        is_encrypted: tls.is_some(),
         figures,
         told: Default::default(),
     };

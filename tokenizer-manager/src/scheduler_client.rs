@@ -23,8 +23,11 @@ use lockstep_proto::pb::lockstep::{
     SetDepthRangeRequest, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
     frontend_client::FrontendClient,
 };
-use lockstep_types::drafter::{DrafterCommand, DrafterResult};
-use lockstep_types::request::{ErrorKind, Request, RequestError};
+use lockstep_types::{
+    TraceContext,
+    drafter::{DrafterCommand, DrafterResult},
+    request::{ErrorKind, Request, RequestError},
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -123,7 +126,7 @@ impl SchedulerClient {
 
     /// Submits one request; `parent` is the same for all choices of one client
     /// request, and absent where it has one. Outputs of `paid` bytes may wait
-    /// without being charged.
+    /// without being charged. What is traced goes on in the span `trace`.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] without a scheduler, [`ErrorKind::Overloaded`]
@@ -133,6 +136,7 @@ impl SchedulerClient {
         request: Request,
         parent: Option<u64>,
         paid: Paid,
+        trace: Option<TraceContext>,
     ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {
             return Err(disconnected());
@@ -147,6 +151,7 @@ impl SchedulerClient {
             number,
             parent,
             request: Box::new(request),
+            trace,
             outputs: sender,
             live,
             weights: weights.clone(),

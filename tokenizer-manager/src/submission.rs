@@ -9,6 +9,7 @@ mod seed;
 mod spec;
 mod speculative;
 mod tokenize;
+mod trace;
 
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
     generation::{Generation, GenerationOptions},
+    request_stats::RequestStats,
+    request_trace::InferenceTrace,
 };
 
 /// The running choices of one client request.
@@ -62,51 +65,79 @@ impl Submission {
     pub async fn new(app: &App, mut spec: GenerateSpec, held: Option<&Held>) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.gate.enter()?;
-        let Checked {
-            sampling,
-            logprobs,
-            n,
-            seed,
-            max_draft_steps,
-            data_parallel_rank,
-        } = check_spec(app, &spec)?;
+        let checked = check_spec(app, &spec)?;
+        let stats = RequestStats::current();
+        let trace = stats.as_deref().and_then(RequestStats::trace);
+        let trace = trace.map(|request| trace::begin(request, app, &spec, &checked.sampling));
         let inputs = std::mem::take(&mut spec.inputs);
-        let prompts = tokenize::tokenize(app, &spec.fields, inputs).await?;
-        check::tokens(&spec, &prompts, n, &app.config.schedule)?;
+        let submitted = async {
+            let prompts = {
+                let _span = trace.as_deref().map(|trace| trace.child("tokenize"));
+                tokenize::tokenize(app, &spec.fields, inputs).await?
+            };
+            let options = GenerationOptions::new(
+                &spec,
+                &checked.sampling,
+                Arc::new(ticket),
+                arrived,
+                trace.clone(),
+            );
+            Self::submit(app, (&spec, &checked), prompts, &options, held)
+        };
+        let submitted = submitted.await;
+        if let (Err(error), Some(trace)) = (&submitted, &trace) {
+            trace.fail(error);
+        }
+        submitted
+    }
+
+    /// Submits all choices of these prompts.
+    fn submit(
+        app: &App,
+        (spec, checked): (&GenerateSpec, &Checked),
+        prompts: Vec<Arc<[u32]>>,
+        options: &GenerationOptions,
+        held: Option<&Held>,
+    ) -> ApiResult<Self> {
+        let (logprobs, n) = (checked.logprobs, checked.n);
+        check::tokens(spec, &prompts, n, &app.config.schedule)?;
         let lengths = prompts
             .iter()
-            .map(|prompt| context::max_new_tokens(app, &spec, prompt.len()))
+            .map(|prompt| context::max_new_tokens(app, spec, prompt.len()))
             .collect::<ApiResult<Vec<u32>>>()?;
-        let reserves = memory::reserve(held, &spec, (logprobs, n), &prompts, &lengths)?;
+        let reserves = memory::reserve(held, spec, (logprobs, n), &prompts, &lengths)?;
         let mut reserves = reserves.into_iter();
-        let ticket = Arc::new(ticket);
-        let options = GenerationOptions::new(&spec, &sampling, Arc::clone(&ticket), arrived)?;
+        let trace = options.trace();
+        if let Some(trace) = trace {
+            trace.prompts(prompts.iter().map(|prompt| prompt.len()).sum());
+        }
         let choices = prompts.len() * n;
         let parent = spec
             .parent
             .or_else(|| (choices > 1).then(|| app.scheduler.parent()));
         let mut generations = Vec::with_capacity(choices);
         for (prompt, max_new_tokens) in prompts.iter().zip(lengths) {
-            let seeds = seed::seeds(seed, n);
+            let seeds = seed::seeds(checked.seed, n);
             for seed in seeds {
                 let request = Request {
                     trace_id: spec.trace_id.clone(),
                     input_ids: prompt.to_vec(),
                     sampling: SamplingParams {
                         seed,
-                        ..sampling.clone()
+                        ..checked.sampling.clone()
                     },
                     logprobs: logprobs_within(logprobs, prompt.len()),
                     max_new_tokens,
                     priority: spec.priority.unwrap_or(0),
                     timeout_ms: spec.timeout_ms,
-                    max_draft_steps,
-                    data_parallel_rank,
+                    max_draft_steps: checked.max_draft_steps,
+                    data_parallel_rank: checked.data_parallel_rank,
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();
-                let handle = app.scheduler.submit(request, parent, paid)?;
-                let mut generation = Generation::new(app, handle, prompt.clone(), &options)?;
+                let place = trace.map(InferenceTrace::context);
+                let handle = app.scheduler.submit(request, parent, paid, place)?;
+                let mut generation = Generation::new(app, handle, prompt.clone(), options)?;
                 generation.reserve = reserve;
                 generations.push(generation);
             }

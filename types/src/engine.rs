@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig,
-    Quantization, SpeculationConfig,
+    Quantization, SpeculationConfig, TraceConfig,
 };
 
 /// What all processes of one engine agree on. Equal on every node: its hash is
@@ -298,6 +298,8 @@ pub struct NodeConfig {
     pub log: String,
     /// Log lines as JSON.
     pub log_json: bool,
+    /// `None`: no request is traced.
+    pub traces: Option<TraceConfig>,
 }
 
 /// Files of the public ports' TLS, or of that between nodes, in PEM.

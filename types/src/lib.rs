@@ -23,6 +23,7 @@ mod model;
 mod node;
 mod speculation;
 mod step_limits;
+mod traces;
 
 pub use connections::ConnectionLimits;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
@@ -41,3 +42,4 @@ pub use speculation::{
     OptionSpec, OptionValue, OptionValues, SpeculationConfig, SwitchOption, Verification,
 };
 pub use step_limits::StepLimits;
+pub use traces::{TraceConfig, TraceContext};

@@ -48,6 +48,7 @@ impl fmt::Debug for NodeConfig {
             dist_secret,
             log,
             log_json,
+            traces,
         } = self;
         f.debug_struct("NodeConfig")
             .field("node_rank", node_rank)
@@ -62,6 +63,7 @@ impl fmt::Debug for NodeConfig {
             .field("dist_secret", &dist_secret.as_ref().map(|_| "***"))
             .field("log", log)
             .field("log_json", log_json)
+            .field("traces", traces)
             .finish()
     }
 }

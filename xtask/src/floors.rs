@@ -14,6 +14,7 @@ const FLOORS: [&[&str]; 13] = [
         "hub/loopback",
         "tp-worker/backend-cuda/fake",
         "tp-worker/collective",
+        "traces/collector",
     ],
     &["tokenizer-manager/text", "types"],
     &[
@@ -26,6 +27,7 @@ const FLOORS: [&[&str]; 13] = [
     &[
         "config",
         "ports",
+        "traces",
         "tp-worker/backend-cpu",
         "tp-worker/backend-cuda",
     ],
@@ -58,7 +60,11 @@ const OUTSIDE: [&str; 2] = ["tonic", "clap"];
 const CONCRETE: (&str, &str) = ("tp-worker/backend-", "tp-worker/devices");
 
 /// Crates that only tests build on, so that no program ships them.
-const FOR_TESTS: [&str; 2] = ["hub/loopback", "tp-worker/backend-cuda/fake"];
+const FOR_TESTS: [&str; 3] = [
+    "hub/loopback",
+    "tp-worker/backend-cuda/fake",
+    "traces/collector",
+];
 
 /// A crate's dependencies by name.
 struct Crate {

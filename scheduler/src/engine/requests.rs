@@ -1,6 +1,7 @@
 //! Requests on their way into the planner.
 
 use lockstep_types::{
+    TraceContext,
     request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
     sampling::{LogprobParams, SamplingParams},
 };
@@ -29,12 +30,12 @@ impl Engine {
         self.sinks.trace_aborted(sink, query, wanted.len());
     }
 
-    /// Hands a request to the planner; a refusal is its only output.
+    /// Hands a request to the planner, and begins its span; a refusal is its only output.
     pub(super) fn submit(
         &mut self,
         sink: SinkId,
         request: u64,
-        parent: Option<u64>,
+        (parent, trace): (Option<u64>, Option<&TraceContext>),
         body: Result<Request, RequestError>,
         reply: Option<oneshot::Sender<Result<(), RequestError>>>,
     ) {
@@ -46,6 +47,9 @@ impl Engine {
         if !self.sinks.register(sink, request, trace_id) {
             tracing::warn!(sink, request, "a request number that is in use is ignored");
             return;
+        }
+        if let Some(trace) = trace {
+            self.traces.submitted(id, trace, body.as_ref().ok());
         }
         let prompt_tokens = body.as_ref().map_or(0, |request| request.input_ids.len());
         let parent = parent.and_then(|parent| request_id(sink, parent));
@@ -70,13 +74,12 @@ impl Engine {
                 usage,
                 speculation: None,
             };
-            self.sinks.push(
-                id,
-                Output {
-                    finish: Some(finish),
-                    ..Output::default()
-                },
-            );
+            let refusal = Output {
+                finish: Some(finish),
+                ..Output::default()
+            };
+            self.traces.output(id, &refusal);
+            self.sinks.push(id, refusal);
         }
     }
 

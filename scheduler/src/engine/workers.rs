@@ -85,6 +85,7 @@ impl Engine {
     }
 
     fn result(&mut self, rank: usize, result: RankResult) -> Result<(), RunError> {
+        self.traces.answered(rank, &result);
         let answered = self
             .group
             .take_result(rank, result)

@@ -23,6 +23,7 @@ use lockstep_proto::{
         },
     },
 };
+use lockstep_types::TraceContext;
 use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
@@ -32,6 +33,7 @@ use super::{
     events::{Batches, batches},
     generate::Responses,
     info, loads, tokenizer,
+    trace::CallTrace,
 };
 use crate::{
     bearer::RequireBearer,
@@ -79,11 +81,30 @@ impl Service {
         InterceptedService::new(server, clients)
     }
 
+    /// Converts a call, and begins its choices.
+    async fn begin(
+        &self,
+        mut wire: GenerateRequest,
+        held: Option<&Held>,
+        trace: Option<&mut CallTrace>,
+    ) -> Result<Responses, Status> {
+        if wire.request_id.is_empty() {
+            wire.request_id = format!("{:016x}", rand::random::<u64>());
+        }
+        let request_id = wire.request_id.clone();
+        let room = held.map_or(usize::MAX, Held::most);
+        let call = convert(wire, &self.ctx.engine, rand::random(), room)?;
+        let model = &self.ctx.engine.server.served_model_name;
+        let trace = trace.map(|trace| trace.asks(model, &request_id, &call));
+        self.submit(request_id, &call, held, trace).await
+    }
+
     async fn submit(
         &self,
         request_id: String,
         call: &Call,
         held: Option<&Held>,
+        trace: Option<TraceContext>,
     ) -> Result<Responses, Status> {
         let rooms = vec![call.logprob_bytes; call.requests.len()];
         let reserves = held.map(|held| held.reserve(&rooms)).transpose()?;
@@ -109,6 +130,7 @@ impl Service {
                 sink,
                 request,
                 parent,
+                trace: trace.clone(),
                 body: Ok(body),
                 reply: Some(reply),
             });
@@ -129,15 +151,19 @@ impl SglangScheduler for Service {
         request: Request<GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
         let held = request.extensions().get::<Held>().cloned();
-        let mut wire = request.into_inner();
-        if wire.request_id.is_empty() {
-            wire.request_id = format!("{:016x}", rand::random::<u64>());
+        let mut trace = CallTrace::begin(self.ctx.traces.as_ref(), request.metadata());
+        let responses = self
+            .begin(request.into_inner(), held.as_ref(), trace.as_mut())
+            .await;
+        if let (Err(status), Some(trace)) = (&responses, &mut trace) {
+            trace.fail(status);
         }
-        let request_id = wire.request_id.clone();
-        let room = held.as_ref().map_or(usize::MAX, Held::most);
-        let call = convert(wire, &self.ctx.engine, rand::random(), room)?;
-        let responses = self.submit(request_id, &call, held.as_ref()).await?;
-        Ok(Response::new(responses.boxed()))
+        let responses = responses?;
+        let stream = match trace {
+            None => responses.boxed(),
+            Some(mut trace) => responses.inspect(move |said| trace.says(said)).boxed(),
+        };
+        Ok(Response::new(stream))
     }
 
     async fn abort(

@@ -99,6 +99,7 @@ impl Scheduler {
             node: Arc::new(node),
             role: Role::Scheduler,
             link: link.clone(),
+            traces: None,
         };
         Self {
             engine: ctx.engine.clone(),

@@ -30,6 +30,7 @@ mod sglang;
 mod start;
 mod surface;
 mod tls;
+mod traces;
 mod weight_cache;
 mod weights;
 

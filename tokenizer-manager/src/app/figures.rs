@@ -3,10 +3,11 @@
 //! scheduler.
 
 use lockstep_proto::pb::lockstep::{FrontFigures, PortLoad};
+use lockstep_traces::Traces;
 
 use crate::{
     gate::Gate,
-    metrics::{Metrics, render_connections, render_memory, render_process},
+    metrics::{Metrics, render_connections, render_memory, render_process, render_traces},
     ports::Ports,
 };
 
@@ -21,6 +22,8 @@ pub struct Figures {
     pub gate: Gate,
     /// Counts connections.
     pub ports: Ports,
+    /// Counts spans, where requests are traced.
+    pub traces: Option<Traces>,
     /// Counts everything else.
     pub metrics: Metrics,
 }
@@ -42,6 +45,8 @@ impl Figures {
         text.push_str(&render_connections(Some(self.index), &ports));
         let taken = self.ports.budget.taken() as u64;
         text.push_str(&render_memory(Some(self.index), taken));
+        let spans = self.traces.as_ref().map(Traces::counts);
+        text.push_str(&render_traces(Some(self.index), spans.unwrap_or_default()));
         text.push_str(&render_process(self.index, self.started));
         text
     }

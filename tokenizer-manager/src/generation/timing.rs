@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::End;
-use crate::{metrics::Latencies, request_stats::RequestStats};
+use crate::{
+    error::ApiError, metrics::Latencies, request_stats::RequestStats, request_trace::ChoiceTrace,
+};
 
 /// Clock of one choice.
 #[derive(Debug)]
@@ -15,10 +17,11 @@ pub(super) struct Timing {
     first: Option<Instant>,
     last: Option<Instant>,
     stats: Option<Arc<RequestStats>>,
+    trace: Option<ChoiceTrace>,
 }
 
 impl Timing {
-    pub(super) fn new(latencies: Latencies, arrived: Instant) -> Self {
+    pub(super) fn new(latencies: Latencies, arrived: Instant, trace: Option<ChoiceTrace>) -> Self {
         latencies.in_flight.increment(1.0);
         Self {
             latencies,
@@ -26,6 +29,7 @@ impl Timing {
             first: None,
             last: None,
             stats: RequestStats::current(),
+            trace,
         }
     }
 
@@ -49,12 +53,37 @@ impl Timing {
         if let Some(stats) = &self.stats {
             stats.completion(tokens as u64);
         }
+        if let Some(trace) = &mut self.trace {
+            trace.output(tokens);
+        }
         self.first.get_or_insert(now);
         self.last = Some(now);
     }
 
+    /// Tokens become text from now on; the time, where somebody wants to know.
+    pub(super) fn detokenizing(&self) -> Option<Instant> {
+        self.trace.as_ref().map(|_| Instant::now())
+    }
+
+    /// Tokens have become text since then.
+    pub(super) fn detokenized(&mut self, since: Option<Instant>) {
+        if let (Some(trace), Some(since)) = (&mut self.trace, since) {
+            trace.detokenized(since.elapsed());
+        }
+    }
+
+    /// The choice failed.
+    pub(super) fn failed(&mut self, error: &ApiError) {
+        if let Some(trace) = &mut self.trace {
+            trace.fail(error);
+        }
+    }
+
     /// The choice ended well.
     pub(super) fn end(&mut self, end: &End) {
+        if let Some(trace) = &mut self.trace {
+            trace.end(end.reason, &end.usage);
+        }
         let (latencies, usage) = (&self.latencies, end.usage);
         latencies.ends.count(end);
         latencies.prompt_lengths.record(usage.prompt_tokens);

@@ -15,10 +15,11 @@ use axum::{
 };
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use lockstep_traces::names;
 use tokio::time::Instant;
 
 use super::middleware::RequestId;
-use crate::{error::ErrorCode, request_stats::RequestStats};
+use crate::{error::ErrorCode, request_stats::RequestStats, request_trace::RequestTrace};
 
 /// nginx's status for a client that left before it was answered.
 const CLIENT_LEFT: u16 = 499;
@@ -69,13 +70,22 @@ impl Drop for Line {
     fn drop(&mut self) {
         let (prompt_tokens, completion_tokens) = self.stats.tokens();
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let code = self.code.or(self.stats.error());
+        let trace = self.stats.trace();
+        if let Some(trace) = trace {
+            trace.set(names::HTTP_RESPONSE_STATUS_CODE, i64::from(self.status));
+            if let Some(code) = code {
+                trace.set(names::ERROR_TYPE, code);
+            }
+        }
         tracing::info!(
             target: "access",
             request = self.request.as_deref(),
+            trace = trace.map(RequestTrace::id),
             method = self.method,
             path = self.path,
             status = self.status,
-            code = self.code.or(self.stats.error()),
+            code,
             complete = self.complete,
             prompt_tokens,
             completion_tokens,

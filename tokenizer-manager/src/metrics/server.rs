@@ -3,8 +3,12 @@
 use std::fmt::Write as _;
 
 use lockstep_proto::pb::lockstep::GetLoadResponse;
+use lockstep_traces::SpanCounts;
 
-use super::{connections::render_connections, engine_gauges::render_load, memory::render_memory};
+use super::{
+    connections::render_connections, engine_gauges::render_load, memory::render_memory,
+    traces::render_traces,
+};
 
 /// Renders the server's own series: `load` is the scheduler's where it answered,
 /// `silent` counts tokenizer-managers that did not, `lost` log lines of this node.
@@ -46,6 +50,13 @@ pub fn render_server(load: Option<&GetLoadResponse>, silent: usize, lost: u64) -
     if let Some(load) = load {
         text.push_str(&render_connections(None, &load.ports));
         text.push_str(&render_memory(None, load.request_memory));
+        let traces = load.traces.unwrap_or_default();
+        let traces = SpanCounts {
+            exported: traces.exported,
+            dropped: traces.dropped,
+            failed: traces.failed,
+        };
+        text.push_str(&render_traces(None, traces));
         text.push_str(&render_load(load));
     }
     text

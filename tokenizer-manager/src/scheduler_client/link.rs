@@ -11,7 +11,10 @@ use lockstep_proto::{
         frontend_client::FrontendClient, frontend_message::Kind,
     },
 };
-use lockstep_types::request::{Output, Request};
+use lockstep_types::{
+    TraceContext,
+    request::{Output, Request},
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +43,8 @@ pub(super) enum LinkCommand {
         /// The number of the client request that it is one of several choices of.
         parent: Option<u64>,
         request: Box<Request>,
+        /// The span that it goes on in.
+        trace: Option<TraceContext>,
         outputs: OutputSender<Output>,
         live: LivePermit,
         weights: Version,

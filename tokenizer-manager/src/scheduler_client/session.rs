@@ -9,7 +9,7 @@ use std::{
 
 use lockstep_ports::OutputSender;
 use lockstep_proto::pb::lockstep::{
-    Abort, AbortTrace, FiguresAnswer, FiguresWanted, FrontendEvent, FrontendMessage, Stop,
+    Abort, AbortTrace, FiguresAnswer, FiguresWanted, FrontendEvent, FrontendMessage, Stop, Submit,
     WeightsInUse, frontend_message::Kind,
 };
 use lockstep_types::request::{ErrorKind, Output, RequestError};
@@ -221,6 +221,7 @@ impl Session {
                 number,
                 parent,
                 request,
+                trace,
                 outputs,
                 live,
                 weights,
@@ -235,7 +236,10 @@ impl Session {
                     live,
                     weights,
                 };
-                let submit = lockstep_proto::submit(*request, number, parent);
+                let submit = Submit {
+                    trace: trace.map(Into::into),
+                    ..lockstep_proto::submit(*request, number, parent)
+                };
                 permit.send(FrontendMessage {
                     kind: Some(Kind::Submit(submit)),
                 });

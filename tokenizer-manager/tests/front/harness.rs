@@ -66,6 +66,7 @@ pub async fn launch(
         config_hash: HASH.to_owned(),
         role: Role::TokenizerManager(0),
         link,
+        traces: None,
     };
     let bind = || TcpListener::bind("127.0.0.1:0");
     let (http, grpc) = (bind().await.expect("port"), bind().await.expect("port"));
@@ -234,5 +235,6 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         dist_secret: None,
         log: "off".to_owned(),
         log_json: false,
+        traces: None,
     }
 }

@@ -36,6 +36,12 @@ impl Planner {
         let now = self.admission.now().0;
         live.into_iter().map(|of| told(of, now)).collect()
     }
+
+    /// How far a request is; `None` where it has ended.
+    pub fn live_request(&self, id: RequestId) -> Option<LiveRequest> {
+        let index = self.requests.find(id)?;
+        Some(told(&self.requests[index], self.admission.now().0))
+    }
 }
 
 fn told(request: &RequestState, now: u64) -> LiveRequest {

@@ -9,6 +9,7 @@ use super::types::ChatRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    request_stats::RequestStats,
     submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count, fits, integer},
     text::Conversation,
 };
@@ -46,7 +47,12 @@ pub(super) async fn spec(
     spec.logprobs = logprobs;
     let conversation = conversation(request);
     fits(app, &spec.fields, &conversation)?;
-    let text = app.text.render(conversation).await?;
+    let text = {
+        let stats = RequestStats::current();
+        let trace = stats.as_deref().and_then(RequestStats::trace);
+        let _span = trace.map(|trace| trace.child("render chat template"));
+        app.text.render(conversation).await?
+    };
     spec.inputs = vec![Input::Text {
         text,
         add_special_tokens: false,

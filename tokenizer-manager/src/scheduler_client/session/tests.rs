@@ -41,6 +41,7 @@ fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputRec
         number,
         parent: None,
         request: Box::new(request),
+        trace: None,
         outputs,
         live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),
         weights: Version::default(),

@@ -1,0 +1,94 @@
+//! A gateway's call that is traced.
+
+use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateResponse, generate_response::Response};
+use lockstep_traces::{Asked, Inference, Span, SpanKind, Traces, names};
+use lockstep_types::{
+    TraceContext,
+    request::{FinishReason, Usage},
+};
+use tonic::{Status, metadata::MetadataMap};
+
+use super::convert::Call;
+
+/// The service and method, as conventions write them.
+const METHOD: &str = "sglang.grpc.scheduler.SglangScheduler/Generate";
+
+/// Its span, and that of the request to the model in it.
+pub struct CallTrace {
+    // Ends before the span that it is a part of.
+    inference: Option<Inference>,
+    span: Span,
+}
+
+impl CallTrace {
+    /// `None` where the call is not sampled.
+    pub fn begin(traces: Option<&Traces>, metadata: &MetadataMap) -> Option<Self> {
+        let traces = traces?;
+        let caller = lockstep_traces::caller(|key| metadata.get(key)?.to_str().ok());
+        let mut span = traces.begin(METHOD, SpanKind::Server, caller.as_ref())?;
+        span.set(names::RPC_SYSTEM, "grpc");
+        span.set(names::RPC_METHOD, METHOD);
+        Some(Self {
+            inference: None,
+            span,
+        })
+    }
+
+    /// It is converted. Gives the span that its choices go on in.
+    pub fn asks(&mut self, model: &str, id: &str, call: &Call) -> TraceContext {
+        let Some(first) = call.requests.first() else {
+            return self.span.context();
+        };
+        let asked = Asked {
+            operation: "text_completion",
+            model,
+            id,
+            max_tokens: Some(first.max_new_tokens),
+            sampling: &first.sampling,
+            choices: call.requests.len(),
+        };
+        let mut inference = Inference::begin(&self.span, &asked);
+        inference.prompts(first.input_ids.len());
+        let context = inference.span().context();
+        self.inference = Some(inference);
+        context
+    }
+
+    /// A message goes out.
+    pub fn says(&mut self, message: &Result<GenerateResponse, Status>) {
+        let message = match message {
+            Ok(message) => message,
+            Err(status) => return self.fail(status),
+        };
+        let Some(inference) = &mut self.inference else {
+            return;
+        };
+        match &message.response {
+            Some(Response::Chunk(_)) => inference.token(),
+            Some(Response::Complete(complete)) => {
+                let reason = match complete.finish_reason.as_str() {
+                    "stop" => FinishReason::Stop,
+                    "length" => FinishReason::Length,
+                    _ => FinishReason::Abort,
+                };
+                let usage = Usage {
+                    prompt_tokens: complete.prompt_tokens,
+                    completion_tokens: complete.completion_tokens,
+                    cached_tokens: complete.cached_tokens,
+                };
+                inference.ended(reason, &usage);
+            }
+            None => {}
+        }
+    }
+
+    /// It ends with this status.
+    pub fn fail(&mut self, status: &Status) {
+        let code = format!("{:?}", status.code());
+        if let Some(inference) = &mut self.inference {
+            inference.fail(code.clone(), status.message().to_owned());
+        }
+        self.span.set(names::RPC_STATUS, code);
+        self.span.fail(status.message().to_owned());
+    }
+}

@@ -1,0 +1,161 @@
+//! The workers' part of a request: what their steps took while it ran, rank by rank. They say
+//! so with each result, so that a worker makes no span itself and does nothing for one.
+
+use std::time::SystemTime;
+
+use lockstep_traces::{Span, TraceError, Traces, names};
+use lockstep_types::{ParallelConfig, step::RankResult};
+
+/// What a request does at a time: it waits, or steps compute it.
+pub struct Part {
+    pub name: &'static str,
+    pub span: Span,
+    since: SystemTime,
+    /// From this step on; 0 = it waits.
+    first_step: u64,
+    /// By rank.
+    took: Vec<RankTime>,
+}
+
+/// A part whose last steps not all ranks have answered.
+struct Closing {
+    part: Part,
+    ended: SystemTime,
+    last_step: u64,
+    dp_rank: usize,
+}
+
+/// What steps of a rank took, by its own clock.
+#[derive(Clone, Default)]
+struct RankTime {
+    steps: i64,
+    step_us: i64,
+    draft_us: i64,
+    verify_us: i64,
+    extend_us: i64,
+}
+
+/// The ranks, and parts that wait for their answers.
+pub struct Ranks {
+    /// Makes the workers' spans.
+    workers: Option<Traces>,
+    size: usize,
+    of_dp_rank: usize,
+    closing: Vec<Closing>,
+    /// The newest step that any rank has answered.
+    last_step: u64,
+}
+
+impl Part {
+    fn add(&mut self, rank: usize, result: &RankResult) {
+        if self.first_step == 0 || result.step < self.first_step {
+            return;
+        }
+        if let Some(took) = self.took.get_mut(rank) {
+            took.steps += 1;
+            took.step_us += i64::try_from(result.forward_us).unwrap_or(i64::MAX);
+            took.draft_us += i64::from(result.stages.draft_us);
+            took.verify_us += i64::from(result.stages.verify_us);
+            took.extend_us += i64::from(result.stages.extend_us);
+        }
+    }
+}
+
+impl Ranks {
+    /// # Errors
+    /// [`TraceError`] where the workers' spans can't be exported.
+    pub fn new(traces: Option<&Traces>, parallel: &ParallelConfig) -> Result<Self, TraceError> {
+        let workers = traces.map(|own| own.beside("tp-worker", "tp-worker"));
+        Ok(Self {
+            workers: workers.transpose()?,
+            size: parallel.tp_size,
+            of_dp_rank: parallel.attn_tp_size(),
+            closing: Vec::new(),
+            last_step: 0,
+        })
+    }
+
+    /// A part of a request that begins `now`, and where steps compute it with `step`.
+    pub fn part(&self, of: &Span, name: &'static str, now: SystemTime, step: u64) -> Part {
+        Part {
+            name,
+            span: of.child_since(name, now),
+            since: now,
+            first_step: step,
+            took: vec![RankTime::default(); if step == 0 { 0 } else { self.size }],
+        }
+    }
+
+    /// The newest step that any rank has answered.
+    pub fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// A rank answered a step, in which the parts `live` may have been computed.
+    pub fn answered<'a>(
+        &mut self,
+        rank: usize,
+        result: &RankResult,
+        live: impl Iterator<Item = &'a mut Part>,
+    ) {
+        self.last_step = self.last_step.max(result.step);
+        live.for_each(|part| part.add(rank, result));
+        for closing in &mut self.closing {
+            if result.step <= closing.last_step {
+                closing.part.add(rank, result);
+            }
+        }
+    }
+
+    /// A part has ended; its span is complete when all ranks have answered its steps.
+    pub fn close(&mut self, part: Part, ended: SystemTime, dp_rank: u32) {
+        if part.first_step == 0 {
+            part.span.end_at(ended);
+            return;
+        }
+        self.closing.push(Closing {
+            part,
+            ended,
+            last_step: self.last_step,
+            dp_rank: dp_rank as usize,
+        });
+    }
+
+    /// All ranks have answered this step.
+    pub fn settle(&mut self, step: u64) {
+        if self.closing.is_empty() {
+            return;
+        }
+        let (done, open) = std::mem::take(&mut self.closing)
+            .into_iter()
+            .partition(|closing| closing.last_step <= step);
+        self.closing = open;
+        done.into_iter().for_each(|closing| self.emit(closing));
+    }
+
+    /// The spans of the part and of the ranks that computed it.
+    fn emit(&self, closing: Closing) {
+        let Closing {
+            part,
+            ended,
+            dp_rank,
+            ..
+        } = closing;
+        let first = dp_rank * self.of_dp_rank;
+        let ranks = part.took.iter().enumerate();
+        for (rank, took) in ranks.skip(first).take(self.of_dp_rank) {
+            let Some(workers) = &self.workers else { break };
+            let mut span = workers.within(&part.span, part.name, part.since);
+            span.set(names::RANK, i64::try_from(rank).unwrap_or(i64::MAX));
+            span.set(names::STEPS, took.steps);
+            span.set(names::STEP_US, took.step_us);
+            span.set(names::VERIFY_US, took.verify_us);
+            if took.draft_us + took.extend_us > 0 {
+                span.set(names::DRAFT_US, took.draft_us);
+                span.set(names::EXTEND_US, took.extend_us);
+            }
+            span.end_at(ended);
+        }
+        part.span.end_at(ended);
+    }
+}

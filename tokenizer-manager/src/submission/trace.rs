@@ -1,0 +1,37 @@
+//! What a traced request asks of the model.
+
+use std::sync::Arc;
+
+use lockstep_traces::Asked;
+use lockstep_types::sampling::SamplingParams;
+
+use super::{GenerateSpec, MaxTokens};
+use crate::{
+    app::App,
+    request_trace::{InferenceTrace, RequestTrace},
+};
+
+/// Begins its span.
+pub(super) fn begin(
+    request: &RequestTrace,
+    app: &App,
+    spec: &GenerateSpec,
+    sampling: &SamplingParams,
+) -> Arc<InferenceTrace> {
+    let asked = Asked {
+        operation: match spec.fields.noun {
+            "messages" => "chat",
+            _ => "text_completion",
+        },
+        model: app.model(),
+        id: &spec.trace_id,
+        max_tokens: match spec.max_tokens {
+            MaxTokens::Exact(most) => u32::try_from(most).ok(),
+            MaxTokens::Default(most) => Some(most),
+            MaxTokens::Rest => None,
+        },
+        sampling,
+        choices: usize::try_from(spec.n).unwrap_or(1) * spec.inputs.len(),
+    };
+    InferenceTrace::begin(request, &asked)
+}

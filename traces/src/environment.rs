@@ -1,0 +1,162 @@
+//! What OpenTelemetry's variables of the environment say, where no option does.
+//! <https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>
+
+use std::{env, io, path::PathBuf};
+
+use lockstep_types::TraceConfig;
+use opentelemetry::Key;
+use opentelemetry_sdk::{Resource, trace::Sampler};
+
+use crate::names;
+
+/// Without another one, traces go to a collector on this machine.
+const ENDPOINT: &str = "http://localhost:4317";
+
+/// Why traces cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// A variable says what cannot be done.
+    #[error("{name}={value} {what}")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with that, and what to do.
+        what: &'static str,
+    },
+    /// The roots of the collector's certificate cannot be read.
+    #[error("cannot read {} of OTEL_EXPORTER_OTLP_CERTIFICATE", path.display())]
+    Roots {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The collector's address, or another thing that the exporter is given.
+    #[error("traces cannot be exported; look at --otlp-traces-endpoint and OTEL_EXPORTER_OTLP_*")]
+    Exporter(#[source] opentelemetry_otlp::ExporterBuildError),
+    /// No thread for it.
+    #[error("the export of traces could not be started")]
+    Start(#[source] io::Error),
+}
+
+/// The first of these variables that is set, with its name; empty is as not set.
+fn first(names: &[&'static str]) -> Option<(&'static str, String)> {
+    let set = |name: &&'static str| {
+        let value = env::var(name).ok().filter(|value| !value.is_empty())?;
+        Some((*name, value))
+    };
+    names.iter().find_map(set)
+}
+
+/// The collector's URL.
+pub(crate) fn endpoint(config: &TraceConfig) -> Result<String, TraceError> {
+    if let Some(endpoint) = &config.endpoint {
+        return Ok(endpoint.clone());
+    }
+    let names = [
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ];
+    let Some((name, value)) = first(&names) else {
+        return Ok(ENDPOINT.to_owned());
+    };
+    TraceConfig::url(&value).ok_or(TraceError::Variable {
+        name,
+        value,
+        what: "is no address of a collector; give it as http://host:port or https://host:port",
+    })
+}
+
+/// Refuses another protocol than the one that is spoken.
+pub(crate) fn check_protocol() -> Result<(), TraceError> {
+    let names = [
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+    ];
+    match first(&names) {
+        Some((name, value)) if value != "grpc" => Err(TraceError::Variable {
+            name,
+            value,
+            what: "is not spoken; set it to grpc and name the collector's port for that",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Which requests are traced. Whatever the share, a caller's decision holds.
+pub(crate) fn sampler(config: &TraceConfig) -> Result<Sampler, TraceError> {
+    let share = match config.sample_ppm {
+        Some(ppm) => f64::from(ppm) / f64::from(TraceConfig::MILLION),
+        None => share()?,
+    };
+    Ok(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(
+        share,
+    ))))
+}
+
+fn share() -> Result<f64, TraceError> {
+    let Some((name, value)) = first(&["OTEL_TRACES_SAMPLER"]) else {
+        return Ok(1.0);
+    };
+    match value.as_str() {
+        "parentbased_always_on" => Ok(1.0),
+        "parentbased_always_off" => Ok(0.0),
+        "parentbased_traceidratio" => {
+            let Some((name, value)) = first(&["OTEL_TRACES_SAMPLER_ARG"]) else {
+                return Ok(1.0);
+            };
+            let share = value.parse().ok();
+            share
+                .filter(|share| (0.0..=1.0).contains(share))
+                .ok_or(TraceError::Variable {
+                    name,
+                    value,
+                    what: "is no share; give a number, 0 to 1",
+                })
+        }
+        _ => Err(TraceError::Variable {
+            name,
+            value,
+            what: "is not obeyed, for callers decide whether theirs are traced; set it to \
+                   parentbased_always_on, parentbased_always_off or parentbased_traceidratio, or \
+                   give --trace-sample-ratio",
+        }),
+    }
+}
+
+/// Roots of the collector's certificate, in PEM, beside those that the system has.
+pub(crate) fn roots() -> Result<Option<String>, TraceError> {
+    let names = [
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    ];
+    let Some((_, path)) = first(&names) else {
+        return Ok(None);
+    };
+    let path = PathBuf::from(path);
+    match std::fs::read_to_string(&path) {
+        Ok(pem) => Ok(Some(pem)),
+        Err(source) => Err(TraceError::Roots { path, source }),
+    }
+}
+
+/// What is said of the service `role`: its name begins with the environment's, which is that
+/// of the whole.
+pub(crate) fn resource(role: &str, instance: &str) -> Resource {
+    let name = Resource::builder()
+        .build()
+        .get(&Key::from_static_str("service.name"))
+        .map(|name| name.to_string())
+        .filter(|name| !name.starts_with("unknown_service"));
+    let name = name.as_deref().unwrap_or("lockstep");
+    // As no other process is called that sends to the same collector.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let instance = format!("{} {instance} {}", host.trim(), std::process::id());
+    let version = names::pair("service.version", env!("CARGO_PKG_VERSION"));
+    Resource::builder()
+        .with_service_name(format!("{name}-{role}"))
+        .with_attributes([version, names::pair("service.instance.id", instance)])
+        .build()
+}

@@ -1,0 +1,82 @@
+//! One part of a request's way.
+
+use std::{borrow::Cow, fmt, time::SystemTime};
+
+use lockstep_types::TraceContext;
+use opentelemetry::{
+    Context, KeyValue, Value,
+    trace::{Span as _, Status, TraceContextExt, Tracer as _},
+};
+use opentelemetry_sdk::trace::{SdkTracer, Span as SdkSpan};
+
+use crate::context;
+
+/// A sampled span. It ends when it is dropped, and waits to be exported then.
+pub struct Span {
+    span: SdkSpan,
+    tracer: SdkTracer,
+}
+
+impl Span {
+    pub(crate) fn new(span: SdkSpan, tracer: SdkTracer) -> Self {
+        Self { span, tracer }
+    }
+
+    /// A part of this one, which begins now.
+    pub fn child(&self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.child_by(&self.tracer, name.into(), None)
+    }
+
+    /// A part of this one that began at `start`.
+    pub fn child_since(&self, name: impl Into<Cow<'static, str>>, start: SystemTime) -> Self {
+        self.child_by(&self.tracer, name.into(), Some(start))
+    }
+
+    pub(crate) fn child_by(
+        &self,
+        tracer: &SdkTracer,
+        name: Cow<'static, str>,
+        start: Option<SystemTime>,
+    ) -> Self {
+        let parent = Context::new().with_remote_span_context(self.span.span_context().clone());
+        let mut builder = tracer.span_builder(name);
+        builder.start_time = start;
+        Self::new(tracer.build_with_context(builder, &parent), tracer.clone())
+    }
+
+    /// Says something of it; a second value of the same name stands beside the first.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.span.set_attribute(KeyValue::new(name, value));
+    }
+
+    /// Calls it otherwise.
+    pub fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
+        self.span.update_name(name);
+    }
+
+    /// Says that it failed, and why.
+    pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
+        self.span.set_status(Status::error(why));
+    }
+
+    /// Ends it at `time` instead of now.
+    pub fn end_at(mut self, time: SystemTime) {
+        self.span.end_with_timestamp(time);
+    }
+
+    /// Its place, for who goes on with the request.
+    pub fn context(&self) -> TraceContext {
+        context::write(self.span.span_context())
+    }
+
+    /// The trace's number, 32 hexadecimal digits, for log lines.
+    pub fn trace_id(&self) -> String {
+        self.span.span_context().trace_id().to_string()
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Span").field(&self.context().parent).finish()
+    }
+}
