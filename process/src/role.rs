@@ -119,7 +119,9 @@ impl RoleContext {
     /// gives the exit code of the process.
     pub fn leave<E: std::error::Error>(&self, result: Result<(), E>) -> u8 {
         let lifecycle = self.link.lifecycle();
-        if let Some(traces) = &self.traces {
+        // Who fails says so at once.
+        let ends_well = result.is_ok() && !lifecycle.halt.is_cancelled();
+        if let Some(traces) = self.traces.as_ref().filter(|_| ends_well) {
             traces.finish(LAST_SPANS);
         }
         let code = match result {
