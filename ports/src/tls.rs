@@ -12,19 +12,25 @@ use std::{
 };
 
 use lockstep_types::TlsFiles;
+use rustix::fs::{Mode, OFlags};
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
-use tokio::{net::TcpStream, time::MissedTickBehavior};
+use tokio::{
+    net::TcpStream,
+    time::{MissedTickBehavior, timeout},
+};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use nodes::NodeTls;
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
+/// A look that takes longer is told of.
+const SLOW: Duration = Duration::from_secs(10);
 /// Bytes of a file at the most; chains of certificates have some thousands.
 const MOST_BYTES: u64 = 1 << 20;
 /// What is spoken inside, as TLS calls it (RFC 7301).
@@ -45,19 +51,6 @@ struct State {
     seen: Contents,
     /// What was wrong with them at the last look, if anything.
     wrong: Option<String>,
-}
-
-impl State {
-    /// Uses what `files` hold now, if that is something else.
-    fn change(&mut self, files: &TlsFiles) -> Result<bool, TlsError> {
-        let seen = Contents::read(files)?;
-        if seen == self.seen {
-            return Ok(false);
-        }
-        self.config = seen.config(files)?;
-        self.seen = seen;
-        Ok(true)
-    }
 }
 
 /// What is wrong with a file.
@@ -124,7 +117,21 @@ impl Tls {
         loop {
             ticks.tick().await;
             let own = self.clone();
-            match tokio::task::spawn_blocking(move || own.look()).await {
+            let mut look = tokio::task::spawn_blocking(move || own.look());
+            // A file system that does not answer is waited for by that thread alone.
+            let looked = match timeout(SLOW, &mut look).await {
+                Ok(looked) => looked,
+                Err(_) => {
+                    tracing::warn!(
+                        "{} can't be read for {} s; connections get the certificate from before \
+                         until it can",
+                        self.files.certificate.display(),
+                        SLOW.as_secs()
+                    );
+                    look.await
+                }
+            };
+            match looked {
                 Ok(Ok(false)) => {}
                 Ok(Ok(true)) => tracing::info!("new connections get the certificate of now"),
                 Ok(Err(error)) => tracing::warn!(
@@ -138,12 +145,35 @@ impl Tls {
     /// Takes the files in where they have changed; whether they were. The same that is
     /// wrong is said once.
     fn look(&self) -> Result<bool, TlsError> {
+        self.take_in(Contents::read)
+    }
+
+    /// Nobody who greets a client waits while `read` does.
+    fn take_in(
+        &self,
+        read: impl FnOnce(&TlsFiles) -> Result<Contents, TlsError>,
+    ) -> Result<bool, TlsError> {
+        let changed = read(&self.files).and_then(|seen| match seen == self.state().seen {
+            true => Ok(None),
+            false => Ok(Some((seen.config(&self.files)?, seen))),
+        });
         let mut state = self.state();
-        let changed = state.change(&self.files);
-        let wrong = changed.as_ref().err().map(ToString::to_string);
-        let is_known = wrong.is_some() && wrong == state.wrong;
-        state.wrong = wrong;
-        if is_known { Ok(false) } else { changed }
+        match changed {
+            Ok(now) => {
+                state.wrong = None;
+                let is_new = now.is_some();
+                if let Some((config, seen)) = now {
+                    (state.config, state.seen) = (config, seen);
+                }
+                Ok(is_new)
+            }
+            Err(error) => {
+                let wrong = Some(error.to_string());
+                let is_known = wrong == state.wrong;
+                state.wrong = wrong;
+                if is_known { Ok(false) } else { Err(error) }
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -246,12 +276,14 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let wrong = |error: io::Error| TlsError::new(path, &error);
-    // Whatever else is there may never be read to its end.
-    if !path.metadata().map_err(wrong)?.is_file() {
+    // Whatever else is there may never be opened, or never be read to its end.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = File::from(file.map_err(|error| wrong(error.into()))?);
+    if !file.metadata().map_err(wrong)?.is_file() {
         return Err(TlsError::new(path, &"it is no regular file"));
     }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(wrong)?;
     file.take(MOST_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(wrong)?;

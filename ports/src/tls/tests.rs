@@ -333,3 +333,29 @@ fn what_is_wrong_with_a_file_is_said_of_it() {
         assert!(error.to_string().contains(says), "{error}");
     }
 }
+
+/// A file system that hangs must not keep connections waiting.
+#[test]
+fn nobody_waits_for_a_look_at_the_files() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let files = files(&folder, &authority);
+    let tls = Tls::load(&files).expect("read");
+    write(&files, &authority.sign());
+    let changed = tls.take_in(|files| {
+        assert!(tls.state.try_lock().is_ok(), "whoever greets would wait");
+        Contents::read(files)
+    });
+    assert!(changed.expect("read"));
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let files = files(&folder, &authority);
+    let tls = Tls::load(&files).expect("read");
+    fs::remove_file(&files.key).expect("removed");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &files.key, mode).expect("a pipe");
+    let error = tls.look().expect_err("no file").to_string();
+    assert!(error.contains("no regular file"), "{error}");
+}
