@@ -285,6 +285,27 @@ def test_a_chat_is_streamed(reader):
     expect(page.locator(".message")).to_have_count(0)
 
 
+def test_a_chat_that_is_cleared_is_forgotten(reader):
+    page = reader.page
+    page.click("#tab-chat")
+    page.evaluate("document.getElementById('chat-options').open = true")
+    page.fill("#chat-tokens", "1500")
+    page.fill("#chat-input", "Count from 1 to 900.")
+    page.click("#chat-send")
+    answer = page.locator(".message.assistant .text")
+    until(lambda: answer.inner_text() != "", "an answer's start")
+    page.click("#chat-clear")
+    expect(page.locator("#chat-send")).to_have_text("Send")
+    page.fill("#chat-tokens", "5")
+    page.fill("#chat-input", "Who are you?")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.click("#chat-send")
+    assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "Who are you?"}]
+    expect(page.locator(".message.assistant .facts-line")).to_contain_text("tokens")
+    page.fill("#chat-tokens", "")
+    page.click("#chat-clear")
+
+
 def test_a_chat_can_be_stopped(reader):
     page = reader.page
     page.click("#tab-chat")

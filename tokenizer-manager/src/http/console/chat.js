@@ -72,6 +72,7 @@ export class Chat {
     const answer = this.bubble("assistant", "");
     const stop = new AbortController();
     this.begin(stop);
+    const conversation = this.messages;
     const state = { text: "", started: performance.now(), first: null, last: null, usage: null, finish: null };
     try {
       const response = await ask("v1/chat/completions", { body: this.body(), signal: stop.signal });
@@ -83,7 +84,9 @@ export class Chat {
       if (stop.signal.aborted) state.finish = "stopped";
       else this.failed(answer, error.message);
     }
-    this.end(stop, state, answer);
+    // What was cleared is gone: its answer is none of the next conversation's.
+    if (conversation === this.messages) this.remember(state, answer);
+    this.end(stop);
   }
 
   take(event, state, answer) {
@@ -108,12 +111,15 @@ export class Chat {
     write(this.send, "Stop");
   }
 
-  end(stop, state, answer) {
+  remember(state, answer) {
     if (state.text !== "") this.messages.push({ role: "assistant", content: state.text });
     else if (this.messages.at(-1)?.role === "user") this.messages.pop();
     const told = facts(state);
     if (told !== "") answer.element.append(make("p", { class: "facts-line" }, told));
     this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  end(stop) {
     if (this.running !== stop) return;
     this.running = null;
     this.log.setAttribute("aria-busy", "false");
