@@ -71,7 +71,10 @@ pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
     match (computed, talked) {
         // A collective fails because another rank did, or because its wait was
         // ended when the scheduler left: what the stream said is the cause.
-        (Err(error), Err(cause)) if collectives::is_collective(&error) => Err(cause),
+        (Err(error), Err(cause)) if collectives::is_collective(&error) => {
+            tracing::warn!(%error, "this rank waited for others");
+            Err(cause)
+        }
         (Err(error), _) | (Ok(()), Err(error)) => Err(error),
         (Ok(()), Ok(())) => Ok(()),
     }

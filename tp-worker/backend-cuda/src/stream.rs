@@ -83,9 +83,6 @@ impl Stream {
     /// peers' data did not come: what the stream has brought is nobody's then.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.context.bind()?;
-        if let Some(watched) = &self.watched {
-            watched.wait();
-        }
         // SAFETY: the stream lives.
         let done = unsafe { result::stream::synchronize(self.raw) };
         // A wait that was ended ends without an error.

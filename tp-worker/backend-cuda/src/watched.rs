@@ -9,12 +9,15 @@ use lockstep_backend::{Axis, Exchanged, Groups};
 use lockstep_collective::{AbortHandle, CollectiveError, Stall};
 
 use crate::error::CudaError;
-use crate::progress::Progress;
+use crate::progress::{Peer, Progress, Track};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long data of a peer that has left may still be on its way.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// After how many looks without a sign of life a peer counts as silent, whose own look
+/// is one.
+const SILENT: u32 = 25;
 
 /// A way from device to device that waits for ever, if nobody ends it.
 pub(crate) trait Way: Send + Sync {
@@ -40,12 +43,20 @@ pub(crate) struct Watched {
     ended: OnceLock<CollectiveError>,
 }
 
-#[derive(Default)]
 struct State {
     /// Since when data may be on its way that nobody has waited for.
     since: Option<Instant>,
-    /// As peers see it.
-    progress: Progress,
+    /// All that has been.
+    track: Track,
+}
+
+/// What the thread has seen so far.
+#[derive(Default)]
+struct Seen {
+    /// Since when a peer has left.
+    left: Option<Instant>,
+    /// By rank: signs of life, and since when there is no other.
+    beats: Vec<(u64, Option<Instant>)>,
 }
 
 impl Watched {
@@ -63,7 +74,10 @@ impl Watched {
             patience,
             host: groups.of(Axis::World).abort_handle(),
             ways,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                since: None,
+                track: Track::new(),
+            }),
             ended: OnceLock::new(),
         })
     }
@@ -72,18 +86,9 @@ impl Watched {
     pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
         let mut state = self.state();
         state.since.get_or_insert_with(Instant::now);
-        let progress = &mut state.progress;
-        exchanges.iter().for_each(|one| progress.begin(one));
-        self.host.show(&progress.to_words());
-    }
-
-    /// The host waits from now on for what is on its way.
-    pub(crate) fn wait(&self) {
-        let mut state = self.state();
-        if state.since.is_some() {
-            state.progress.wait(true);
-            self.host.show(&state.progress.to_words());
-        }
+        let track = &mut state.track;
+        exchanges.iter().for_each(|one| track.begin(one));
+        self.host.show(&track.shown().to_words());
     }
 
     /// All that was on its way has come.
@@ -92,11 +97,7 @@ impl Watched {
     /// [`CudaError::Peers`] where it has not: what lies there is nobody's.
     pub(crate) fn arrived(&self) -> Result<(), CudaError> {
         self.check()?;
-        let mut state = self.state();
-        if state.since.take().is_some() {
-            state.progress.wait(false);
-            self.host.show(&state.progress.to_words());
-        }
+        self.state().since = None;
         Ok(())
     }
 
@@ -114,13 +115,13 @@ impl Watched {
         tracing::debug!(%error, "the devices' collectives end");
         if let CollectiveError::Deserted { peer, .. }
         | CollectiveError::Stalled {
-            stall: Stall::Missing { peer, .. },
+            stall: Stall::Missing { peer, .. } | Stall::Silent { peer, .. },
             ..
         } = &error
         {
             let mut state = self.state();
-            state.progress.blame(*peer);
-            self.host.show(&state.progress.to_words());
+            state.track.blame(*peer);
+            self.host.show(&state.track.shown().to_words());
         }
         // Before the stream goes on, so that nobody takes what it brings for data.
         let _ = self.ended.set(error);
@@ -129,20 +130,27 @@ impl Watched {
     }
 
     /// Why it has to end now, if it has.
-    fn look(&self, left: &mut Option<Instant>) -> Option<CollectiveError> {
+    fn look(&self, seen: &mut Seen) -> Option<CollectiveError> {
         let rank = self.rank;
+        self.live(seen);
+        let since = self.state().since;
+        let silent = silent(&seen.beats, self.rank);
+        let stall = || match self.state().track.stall(&self.peers()) {
+            Stall::Unknown => silent.clone().unwrap_or(Stall::Unknown),
+            known => known,
+        };
         if self.host.is_aborted() {
-            return Some(CollectiveError::Aborted { rank });
+            let missing = since.and_then(|_| match stall() {
+                Stall::Missing { peer, .. } | Stall::Silent { peer, .. } => Some(peer),
+                Stall::Diverged { .. } | Stall::Unknown => None,
+            });
+            return Some(CollectiveError::Aborted { rank, missing });
         }
         if let Some(reason) = self.ways.iter().find_map(|way| way.failed()) {
             return Some(CollectiveError::Way { rank, reason });
         }
-        let (since, own) = {
-            let state = self.state();
-            (state.since, state.progress)
-        };
         let Some(waited) = since.map(|since| since.elapsed()) else {
-            *left = None;
+            seen.left = None;
             return None;
         };
         let stalled = |stall| CollectiveError::Stalled {
@@ -151,22 +159,40 @@ impl Watched {
             stall,
         };
         if waited >= self.patience {
-            return Some(stalled(own.stall(&self.peers())));
+            return Some(stalled(stall()));
         }
         let left_first = self.host.departed()?;
-        let gone = left.get_or_insert_with(Instant::now).elapsed();
+        let gone = seen.left.get_or_insert_with(Instant::now).elapsed();
         if gone < LAST_WORDS {
             return None;
         }
         let peer = self.cause_of(left_first);
         // One that gave up its wait is not who was waited for.
-        Some(match own.stall(&self.peers()) {
-            Stall::Missing { peer: missing, .. } if missing == peer => {
+        Some(match stall() {
+            Stall::Missing { peer: other, .. } | Stall::Silent { peer: other, .. }
+                if other == peer =>
+            {
                 CollectiveError::Deserted { rank, peer }
             }
             Stall::Unknown => CollectiveError::Deserted { rank, peer },
             stall => stalled(stall),
         })
+    }
+
+    /// Gives a sign of life, and looks for those of others.
+    fn live(&self, seen: &mut Seen) {
+        {
+            let mut state = self.state();
+            state.track.beat();
+            self.host.show(&state.track.shown().to_words());
+        }
+        seen.beats.resize(self.ranks.0, (0, None));
+        for Peer { rank, shown, .. } in self.peers() {
+            let (beats, since) = &mut seen.beats[rank];
+            if since.is_none() || *beats != shown.beats() {
+                (*beats, *since) = (shown.beats(), Some(Instant::now()));
+            }
+        }
     }
 
     /// The peer that left, or the one for whose sake it did.
@@ -181,14 +207,17 @@ impl Watched {
         chain.take(size).last().unwrap_or(left)
     }
 
-    /// The others as far as they can be seen, and whether they are near.
-    fn peers(&self) -> Vec<(usize, bool, Progress)> {
+    /// The others, as far as they can be seen.
+    fn peers(&self) -> Vec<Peer> {
         let (size, near) = self.ranks;
+        let dp_rank = |rank: usize| rank / near.max(1);
         let others = (0..size).filter(|peer| *peer != self.rank);
-        let seen = others.filter_map(|peer| {
-            let shown = self.host.shown(peer)?;
-            let same = peer / near.max(1) == self.rank / near.max(1);
-            Some((peer, same, Progress::from_words(&shown)))
+        let seen = others.filter_map(|rank| {
+            Some(Peer {
+                rank,
+                near: dp_rank(rank) == dp_rank(self.rank),
+                shown: Progress::from_words(&self.host.shown(rank)?),
+            })
         });
         seen.collect()
     }
@@ -196,6 +225,14 @@ impl Watched {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The peer that has given no sign of life for longest, if that is too long.
+fn silent(beats: &[(u64, Option<Instant>)], own: usize) -> Option<Stall> {
+    let others = beats.iter().enumerate().filter(|(rank, _)| *rank != own);
+    let waits = others.filter_map(|(peer, (_, since))| Some((since.as_ref()?.elapsed(), peer)));
+    let (silent, peer) = waits.max()?;
+    (silent >= LOOK * SILENT).then_some(Stall::Silent { peer, silent })
 }
 
 /// The thread, which ends when this is dropped.
@@ -212,12 +249,12 @@ impl Watch {
         let seen = stop.clone();
         let watch = move || {
             let (stop, changed) = &*seen;
-            let mut left = None;
+            let mut looks = Seen::default();
             let mut stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
             while !*stopped {
                 let waited = changed.wait_timeout(stopped, LOOK);
                 (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                if let Some(error) = watched.look(&mut left) {
+                if let Some(error) = watched.look(&mut looks) {
                     return watched.end(error);
                 }
             }

@@ -111,10 +111,12 @@ pub enum CollectiveError {
         reason: String,
     },
     /// This rank was aborted through its [`crate::AbortHandle`].
-    #[error("the collectives of rank {rank} were aborted")]
+    #[error("the collectives of rank {rank} were aborted{}", while_waiting(*missing))]
     Aborted {
         /// The rank that reports.
         rank: usize,
+        /// The rank that it waited for, where that is known.
+        missing: Option<usize>,
     },
     /// The caller's buffers don't fit together.
     #[error("rank {rank}: {reason}")]
@@ -179,6 +181,17 @@ pub enum Stall {
         /// And last.
         their_last: String,
     },
+    /// All have begun the same, and a peer gives no sign of life.
+    #[error(
+        "rank {peer} has begun the same collectives as this rank, and has given no sign of life \
+         for {silent:?}; it is dead or stopped"
+    )]
+    Silent {
+        /// The peer.
+        peer: usize,
+        /// For how long.
+        silent: Duration,
+    },
     /// All that can be seen have begun the same.
     #[error("one of its peers is dead or stuck, or computes something else")]
     Unknown,
@@ -211,6 +224,17 @@ impl CollectiveError {
         }
     }
 
+    /// The same, where it says that this rank was aborted: while it waited for `peer`.
+    pub(crate) fn waiting_for(self, peer: usize) -> Self {
+        match self {
+            Self::Aborted { rank, .. } => Self::Aborted {
+                rank,
+                missing: Some(peer),
+            },
+            other => other,
+        }
+    }
+
     /// A [`CollectiveError::Join`].
     pub(crate) fn join(rank: usize, reason: impl Into<String>) -> Self {
         Self::Join {
@@ -218,6 +242,13 @@ impl CollectiveError {
             reason: reason.into(),
         }
     }
+}
+
+/// Whom an aborted rank waited for.
+fn while_waiting(missing: Option<usize>) -> String {
+    missing.map_or_else(String::new, |peer| {
+        format!(" while it waited for rank {peer}")
+    })
 }
 
 /// What a rank attached, for people: of many words those that are compared.

@@ -30,7 +30,7 @@ pub(crate) trait Presence: Send + Sync {
 }
 
 /// Words that a rank shows its peers at any time, without an operation: zeros at first.
-pub type Shown = [u64; 9];
+pub type Shown = [u64; 10];
 
 /// Shared by the first group of a rank and all that were split off from it.
 /// The rank leaves them when an operation fails, or with the last of them.
@@ -62,7 +62,10 @@ impl Membership {
     pub fn check_aborted(&self) -> Result<(), CollectiveError> {
         self.check()?;
         match self.presence.is_aborted() {
-            true => Err(CollectiveError::Aborted { rank: self.name }),
+            true => Err(CollectiveError::Aborted {
+                rank: self.name,
+                missing: None,
+            }),
             false => Ok(()),
         }
     }

@@ -138,7 +138,10 @@ mod tests {
 
     #[test]
     fn what_a_peer_did_is_told_from_what_happened_here() {
-        let left = || CollectiveError::Aborted { rank: 1 };
+        let left = || CollectiveError::Aborted {
+            rank: 1,
+            missing: Some(0),
+        };
         let in_step = RunError::Worker(BackendError::from(left()).into());
         assert!(is_collective(&in_step));
         assert!(is_collective(&RunError::Collective(left())));

@@ -121,7 +121,7 @@ fn hangs() {
         move |_| nccl(Dtype::Float32, hour),
         (2, 1),
         move |gpu, rank| {
-            let mut recorded = recorded(gpu);
+            let mut recorded = recorded(gpu).unwrap();
             println!("rank {rank} {BEGINS}");
             if case == MISSING && rank == 1 {
                 loop {

@@ -10,6 +10,7 @@ mod choose;
 mod errors;
 mod faults;
 mod hangs;
+mod killed;
 mod memory;
 mod nccl;
 mod passes;

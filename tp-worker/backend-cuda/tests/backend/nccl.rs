@@ -88,7 +88,10 @@ fn a_rank_that_is_aborted_waits_no_more() {
         });
         for (rank, (error, took)) in found.into_iter().enumerate() {
             let expected = match rank {
-                1 => CollectiveError::Aborted { rank },
+                1 => CollectiveError::Aborted {
+                    rank,
+                    missing: None,
+                },
                 _ => CollectiveError::Deserted { rank, peer: 1 },
             };
             assert_eq!(error, expected);

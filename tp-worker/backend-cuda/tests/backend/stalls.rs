@@ -109,7 +109,7 @@ pub struct Recorded {
 }
 
 /// As all ranks record them.
-pub fn recorded(gpu: &mut CudaBackend) -> Recorded {
+pub fn recorded(gpu: &mut CudaBackend) -> Result<Recorded, BackendError> {
     let (rank, _) = gpu.group(Axis::World);
     let plan = |tokens| PassPlan {
         key: key(tokens),
@@ -122,9 +122,9 @@ pub fn recorded(gpu: &mut CudaBackend) -> Recorded {
         sums: [1, 2].map(|tokens| tensor(gpu, &brought(rank, 3 * tokens), 1, Holds::Sum)),
     };
     for tokens in [2, 1] {
-        Ask::Pass(tokens).run(gpu, &mut recorded).unwrap();
+        Ask::Pass(tokens).run(gpu, &mut recorded)?;
     }
-    recorded
+    Ok(recorded)
 }
 
 /// What ranks on GPUs of their own come to, and how long that takes from a moment that
@@ -147,7 +147,7 @@ fn ranks(
         nccl(dtype, patience)
     };
     with_options(options, (count, 1), move |gpu, rank| {
-        let mut recorded = recorded(gpu);
+        let mut recorded = recorded(gpu).unwrap();
         all.wait();
         let start = Instant::now();
         let error = match work(gpu, rank, &mut recorded) {

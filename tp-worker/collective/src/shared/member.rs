@@ -92,7 +92,8 @@ impl Member {
             .spin
             .until(|| reached(&control.arrived, phase) || own.load(Ordering::Relaxed) != PRESENT);
         while !reached(&control.arrived, phase) {
-            self.check_all(phase, operation)?;
+            let goes_on = self.check_all(phase, operation);
+            goes_on.map_err(|error| error.waiting_for(self.names[peer]))?;
             let waited = start.elapsed();
             let left = self.patience.timeout.saturating_sub(waited);
             if left.is_zero() {
@@ -143,6 +144,7 @@ impl Member {
             PRESENT => Ok(()),
             ABORTED if rank == self.rank => Err(CollectiveError::Aborted {
                 rank: self.names[rank],
+                missing: None,
             }),
             _ => Err(CollectiveError::PeerLeft {
                 rank: self.names[self.rank],

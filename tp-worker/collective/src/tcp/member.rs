@@ -235,6 +235,7 @@ impl Member {
         match self.links.is_aborted() {
             true => Err(CollectiveError::Aborted {
                 rank: self.own_name(),
+                missing: None,
             }),
             false => Ok(()),
         }

@@ -26,6 +26,6 @@ fn ranks_that_share_memory_see_what_others_show() {
 #[test]
 fn a_rank_alone_sees_nobody() {
     let handle = Single::new().abort_handle();
-    handle.show(&[1; 9]);
+    handle.show(&[1; 10]);
     assert_eq!(handle.shown(0), None);
 }

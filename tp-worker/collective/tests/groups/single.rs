@@ -58,7 +58,10 @@ fn refuses_wrong_arguments_and_ends_when_aborted() {
     assert_eq!((split.rank(), split.size()), (0, 1));
     member.abort_handle().abort();
     for mut member in [Box::new(member) as Box<dyn Collective>, split] {
-        let aborted = Err(CollectiveError::Aborted { rank: 0 });
+        let aborted = Err(CollectiveError::Aborted {
+            rank: 0,
+            missing: None,
+        });
         assert_eq!(member.barrier(), aborted);
         assert_eq!(member.all_reduce_sum(&mut [0.0]), aborted);
         assert_eq!(member.exchange(&[0], &mut [0]), aborted);
