@@ -43,16 +43,21 @@ pub fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd
 /// As [`beneath`], a part of the path at a time: each folder is opened below the one
 /// before, links are read and followed here, and `..` goes back to a folder that is open.
 pub fn resolved(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    resolved_from(root, Vec::new(), path, flags)
+    resolved_from(root, Vec::new(), path, flags, &|_, _| None)
 }
 
+/// Opens what a link leads to that may lead out: told the folder that the link is in, and its
+/// target; `None` for links that may not.
+pub type Beyond<'a> = &'a dyn Fn(&OwnedFd, &Path) -> Option<io::Result<OwnedFd>>;
+
 /// As [`resolved`], where `path` begins in the last of `above`: each of these lies in the one
-/// before, the first in `root`.
+/// before, the first in `root`. Of a file, the last link may lead `beyond`.
 pub fn resolved_from(
     root: &OwnedFd,
     mut above: Vec<OwnedFd>,
     path: &Path,
     flags: OFlags,
+    beyond: Beyond<'_>,
 ) -> io::Result<OwnedFd> {
     let mut links = 0;
     // The last is the next.
@@ -70,7 +75,13 @@ pub fn resolved_from(
                 if links > MOST_LINKS {
                     return Err(Errno::LOOP.into());
                 }
-                push_parts(Path::new(OsStr::from_bytes(target.as_bytes())), &mut parts)?;
+                let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                if parts.is_empty()
+                    && let Some(opened) = beyond(here, target)
+                {
+                    return opened;
+                }
+                push_parts(target, &mut parts)?;
                 continue;
             }
             // No link.

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::OFlags;
 
 use crate::beneath::{self, FILE, FOLDER, beneath, is_out, resolved_from};
+use crate::shared::Shared;
 
 /// Finds files below it, whatever becomes of its path.
 #[derive(Debug)]
@@ -30,12 +31,16 @@ pub struct Folder {
 /// By name.
 type Seen = BTreeMap<String, Option<(Stamp, File)>>;
 
-/// In the Hub's cache, what a snapshot's links may lead to: whatever is below it.
+/// In the Hub's cache, what a snapshot's links may lead to: whatever is below it, and its
+/// blobs' links to what it shares with others.
 #[derive(Debug)]
 struct Repository {
     directory: OwnedFd,
     /// The folder there that the snapshot lies in.
     snapshots: OwnedFd,
+    /// The folder there of its blobs: device and inode.
+    blobs: (u64, u64),
+    shared: Option<Shared>,
 }
 
 /// Which file it is, and its state: the time of its last change no program can set
@@ -58,8 +63,8 @@ impl Folder {
     }
 
     /// The one that `path` leads to below `root`.
-    pub fn below(root: OwnedFd, path: &Path) -> io::Result<Self> {
-        let directory = beneath(&root, path, FOLDER)?;
+    pub fn below(root: &OwnedFd, path: &Path) -> io::Result<Self> {
+        let directory = beneath(root, path, FOLDER)?;
         let repository = Repository::below(root, path, &directory);
         Self::new(directory, repository, true)
     }
@@ -167,24 +172,32 @@ impl Repository {
     /// That of the snapshot that `path` leads to, if it is one.
     fn at(path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         let path = path.canonicalize().ok()?;
-        let repository = beneath::folder(of_snapshot(&path)?).ok()?;
-        Self::with_blobs(repository, &path, snapshot)
+        let repository = of_snapshot(&path)?;
+        let cache = repository.parent().map(beneath::folder);
+        let directory = beneath::folder(repository).ok()?;
+        Self::with_blobs(directory, &path, snapshot, cache)
     }
 
     /// That of the snapshot at `path` below `root`, if it is one and lies there too.
-    fn below(root: OwnedFd, path: &Path, snapshot: &OwnedFd) -> Option<Self> {
+    fn below(root: &OwnedFd, path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         let repository = of_snapshot(path)?;
-        let directory = match repository.as_os_str().is_empty() {
-            true => root,
-            false => beneath(&root, repository, FOLDER).ok()?,
+        let open = |path: &Path| match path.as_os_str().is_empty() {
+            true => Ok(root.try_clone()?),
+            false => beneath(root, path, FOLDER),
         };
-        Self::with_blobs(directory, path, snapshot)
+        let directory = open(repository).ok()?;
+        Self::with_blobs(directory, path, snapshot, repository.parent().map(open))
     }
 
     /// The one in `directory`, if `snapshot` is what lies in it by the last name of `path`:
     /// not a link, and nothing that was put there meanwhile.
-    fn with_blobs(directory: OwnedFd, path: &Path, snapshot: &OwnedFd) -> Option<Self> {
-        beneath(&directory, Path::new("blobs"), FOLDER).ok()?;
+    fn with_blobs(
+        directory: OwnedFd,
+        path: &Path,
+        snapshot: &OwnedFd,
+        cache: Option<io::Result<OwnedFd>>,
+    ) -> Option<Self> {
+        let blobs = beneath(&directory, Path::new("blobs"), FOLDER).ok()?;
         let snapshots = beneath(&directory, Path::new(SNAPSHOTS), FOLDER).ok()?;
         let flags = FOLDER.union(OFlags::NOFOLLOW);
         let there = beneath(&snapshots, Path::new(path.file_name()?), flags).ok()?;
@@ -192,6 +205,8 @@ impl Repository {
         is_it.then_some(Self {
             directory,
             snapshots,
+            blobs: identity(&blobs).ok()?,
+            shared: cache.and_then(|cache| Shared::of(&cache.ok()?)),
         })
     }
 
@@ -199,7 +214,13 @@ impl Repository {
     /// way lead: each from where it is itself.
     fn follow(&self, folder: &OwnedFd, name: &Path) -> io::Result<OwnedFd> {
         let above = vec![self.snapshots.try_clone()?, folder.try_clone()?];
-        resolved_from(&self.directory, above, name, FILE)
+        let of_all = |here: &OwnedFd, target: &Path| match &self.shared {
+            Some(shared) if identity(here).is_ok_and(|here| here == self.blobs) => {
+                shared.open(target)
+            }
+            _ => None,
+        };
+        resolved_from(&self.directory, above, name, FILE, &of_all)
     }
 }
 

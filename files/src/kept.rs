@@ -42,7 +42,7 @@ impl Kept {
         if inside.as_os_str().is_empty() || !inside.components().all(is_name) {
             return Err(outside());
         }
-        let folder = Folder::below(beneath::folder(&real)?, inside);
+        let folder = Folder::below(&beneath::folder(&real)?, inside);
         let folder = folder.map_err(|error| match beneath::is_out(&error) {
             true => outside(),
             false => error,

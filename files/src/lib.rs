@@ -3,7 +3,8 @@
 //!
 //! One kind of link may: the Hugging Face Hub's cache keeps a repository's files in `blobs`, and
 //! `snapshots/REVISION` is a folder of links to them. The links of such a folder, and
-//! of folders that it links to, may lead anywhere inside their repository.
+//! of folders that it links to, may lead anywhere inside their repository; and links in
+//! `blobs` to files of the store that the cache's repositories share.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod beneath;
 mod folder;
 mod kept;
 mod patience;
+mod shared;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -8,6 +8,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use super::*;
 use crate::beneath::{FILE, beneath, folder as opened, resolved};
 
+mod shared;
+
 /// A folder with a file, and what else may lie in one.
 fn folder() -> tempfile::TempDir {
     let parent = tempfile::tempdir().expect("a folder");

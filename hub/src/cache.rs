@@ -53,16 +53,29 @@ impl Repository {
         Ok(())
     }
 
-    /// Whether a commit's file is there, as large as it should be.
+    /// Whether a commit's file is there as a server would read it, as large as it should be.
     pub(crate) fn has(&self, commit: &str, listed: &Listed) -> bool {
-        is_file_of(&self.snapshot(commit).join(&listed.file), listed.size)
+        let length = self.length(commit, &listed.file);
+        length.is_ok_and(|length| length == listed.size)
+    }
+
+    fn length(&self, commit: &str, file: &str) -> io::Result<u64> {
+        let file = lockstep_files::open(&self.snapshot(commit), file)?;
+        Ok(file.metadata()?.len())
+    }
+
+    /// Whether a commit's file, which was just put there, can be read.
+    pub(crate) fn expect(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
+        let length = self.length(commit, &listed.file);
+        length.map(drop).map_err(|error| HubError::Unreadable {
+            path: self.snapshot(commit).join(&listed.file),
+            repository: self.folder.clone(),
+            why: error.to_string(),
+        })
     }
 
     /// Makes a file that is among the blobs one of a commit's.
     pub(crate) fn link(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
-        if self.has(commit, listed) {
-            return Ok(());
-        }
         let link = self.snapshot(commit).join(&listed.file);
         let target = Path::new("../../blobs").join(&listed.etag);
         replace(&link, |beside| symlink(&target, beside))

@@ -35,15 +35,16 @@ impl Loading {
         let waiting = spawn_blocking(move || here.open(&wanted));
         if let Some((part, lock)) = waiting.await.map_err(std::io::Error::other)?? {
             self.fill(part, &listed).await?;
+            self.repository.link(&self.commit, &listed)?;
             drop(lock);
+            self.repository.expect(&self.commit, &listed)?;
         }
-        self.repository.link(&self.commit, &listed)?;
         (self.told)(Event::Done(&listed.file));
         Ok(())
     }
 
-    /// The part that is there of a file, for this program alone; `None` where another has
-    /// brought the rest meanwhile.
+    /// The part that is there of a file, for this program alone; `None` where the whole is
+    /// there, which another has brought meanwhile, or another version of the model.
     fn open(&self, listed: &Listed) -> Result<Option<(Part, File)>, HubError> {
         let waiting = || {
             let file = &listed.file;
@@ -52,10 +53,14 @@ impl Loading {
         };
         let lock = self.repository.lock(&listed.etag, waiting)?;
         let blob = self.repository.blob(&listed.etag);
-        match is_file_of(&blob, listed.size) {
-            true => Ok(None),
-            false => Ok(Some((Part::open(&blob, listed)?, lock))),
+        if is_file_of(&blob, listed.size) {
+            self.repository.link(&self.commit, listed)?;
+            if self.repository.has(&self.commit, listed) {
+                return Ok(None);
+            }
+            // It is not to be read: a file takes its place.
         }
+        Ok(Some((Part::open(&blob, listed)?, lock)))
     }
 
     /// Loads the rest, and compares the whole with its hash; once more from its beginning

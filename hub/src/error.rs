@@ -217,6 +217,19 @@ pub enum HubError {
         /// What the system said.
         source: io::Error,
     },
+    /// A file of the cache that no server reads, wherever it came from.
+    #[error(
+        "{}: {why}. Move {} away, or name another folder with HF_HUB_CACHE, then start again.",
+        path.display(), repository.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The model's part of the cache.
+        repository: PathBuf,
+        /// Why it is not read.
+        why: String,
+    },
     /// No thread or socket to load with.
     #[error("loading can't begin: {0}")]
     System(#[from] io::Error),
@@ -241,6 +254,7 @@ impl HubError {
                 | Self::Damaged { .. }
                 | Self::Space { .. }
                 | Self::Cache { .. }
+                | Self::Unreadable { .. }
                 | Self::System(_)
         )
     }

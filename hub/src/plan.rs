@@ -1,6 +1,7 @@
 //! Which of a model's files are loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use lockstep_files::LARGEST_INDEX;
@@ -113,20 +114,18 @@ pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, S
     names.into_iter().map(find).collect()
 }
 
-/// What of a snapshot is not there, of what a server reads: names of files.
+/// What of a snapshot is not there, of what a server reads, or is nothing that it would
+/// read: names of files.
 pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
-    let lacks = |name: &str| match lockstep_files::open(folder, name) {
-        Ok(_) => false,
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    };
+    let lacks = |name: &str| lockstep_files::open(folder, name).is_err();
     let mut needed = vec![CONFIG.to_owned()];
     if kind == Kind::Target {
         needed.push(TOKENIZER.to_owned());
     }
-    if lacks(INDEX) {
-        needed.push(SINGLE.to_owned());
-    } else if let Ok(shards) = shards(folder) {
-        needed.extend(shards);
+    match lockstep_files::open(folder, INDEX) {
+        Ok(_) => needed.extend(shards(folder).unwrap_or_default()),
+        Err(error) if error.kind() == ErrorKind::NotFound => needed.push(SINGLE.to_owned()),
+        Err(_) => needed.push(INDEX.to_owned()),
     }
     needed.retain(|name| lacks(name));
     needed

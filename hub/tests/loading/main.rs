@@ -3,6 +3,7 @@
 mod cache;
 mod faults;
 mod refusals;
+mod shared;
 
 use std::fs;
 use std::path::Path;
