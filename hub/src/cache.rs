@@ -1,13 +1,13 @@
 //! The cache on disk, laid out as every program of the hub finds it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::answer::Listed;
+use crate::lock::{Lock, Wait};
 use crate::name::is_hex;
 use crate::plan::lacking;
 use crate::{HubError, Kind, Name, Revision};
@@ -43,11 +43,7 @@ impl Repository {
 
     /// Makes the folders that files are put into.
     pub(crate) fn create(&self, commit: &str) -> Result<(), HubError> {
-        for folder in [
-            self.folder.join("blobs"),
-            self.snapshot(commit),
-            self.locks.clone(),
-        ] {
+        for folder in [self.folder.join("blobs"), self.snapshot(commit)] {
             fs::create_dir_all(&folder).map_err(HubError::cache(&folder))?;
         }
         Ok(())
@@ -64,6 +60,14 @@ impl Repository {
         Ok(file.metadata()?.len())
     }
 
+    /// Makes a file that is among the blobs one of a commit's.
+    pub(crate) fn link(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
+        let link = self.snapshot(commit).join(&listed.file);
+        let target = Path::new("../../blobs").join(&listed.etag);
+        let is_there = || self.has(commit, listed);
+        replace(&link, |beside| symlink(&target, beside), is_there)
+    }
+
     /// Whether a commit's file, which was just put there, can be read.
     pub(crate) fn expect(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
         let length = self.length(commit, &listed.file);
@@ -74,22 +78,17 @@ impl Repository {
         })
     }
 
-    /// Makes a file that is among the blobs one of a commit's.
-    pub(crate) fn link(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
-        let link = self.snapshot(commit).join(&listed.file);
-        let target = Path::new("../../blobs").join(&listed.etag);
-        replace(&link, |beside| symlink(&target, beside))
-    }
-
     /// Notes which commit a revision is.
     pub(crate) fn refer(&self, revision: &Revision, commit: &str) -> Result<(), HubError> {
         let path = self.reference(revision);
-        if revision.is_commit() || fs::read_to_string(&path).is_ok_and(|text| text == commit) {
+        let is_there = || fs::read_to_string(&path).is_ok_and(|text| text == commit);
+        if revision.is_commit() || is_there() {
             return Ok(());
         }
         let folder = path.parent().unwrap_or(&self.folder);
         fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
-        replace(&path, |beside| fs::write(beside, commit))
+        let write = |beside: &Path| fs::File::create_new(beside)?.write_all(commit.as_bytes());
+        replace(&path, write, is_there)
     }
 
     /// The commit that a revision was when the hub was asked last.
@@ -102,22 +101,12 @@ impl Repository {
         is_hex(&commit, 40).then_some(commit)
     }
 
-    /// Waits until no other program loads this blob; `waiting` is called before it does.
-    pub(crate) fn lock(&self, etag: &str, waiting: impl Fn()) -> Result<File, HubError> {
-        let path = self.locks.join(format!("{etag}.lock"));
-        let failed = |source| HubError::cache(&path)(source);
-        loop {
-            let open = OpenOptions::new().create(true).append(true).open(&path);
-            let file = open.map_err(failed)?;
-            if file.try_lock().is_err() {
-                waiting();
-                file.lock().map_err(failed)?;
-            }
-            // Some programs remove the file as they unlock it; then others have no part in it.
-            if file.metadata().is_ok_and(|metadata| metadata.nlink() > 0) {
-                return Ok(file);
-            }
-        }
+    /// Waits until no other program loads this blob; `told` hears of it.
+    pub(crate) fn lock(&self, etag: &str, told: &dyn Fn(Wait<'_>)) -> Result<Lock, HubError> {
+        let locks = &self.locks;
+        fs::create_dir_all(locks).map_err(HubError::cache(locks))?;
+        let path = locks.join(format!("{etag}.lock"));
+        Lock::take(&path, told).map_err(HubError::cache(&path))
     }
 
     /// Free bytes where blobs are written.
@@ -133,19 +122,22 @@ pub(crate) fn is_file_of(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
 
-/// Puts what `make` makes at `path`, whole or not at all.
-fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HubError> {
-    // Nobody else's name, of this program neither.
-    static NAMES: AtomicU64 = AtomicU64::new(0);
-    let number = NAMES.fetch_add(1, Ordering::Relaxed);
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.{number}.tmp", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let made = match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => make(&beside).and_then(|()| fs::rename(&beside, path)),
-    };
-    made.map_err(HubError::cache(path))
+/// Puts what `make` makes under a name of its own at `path`, whole or not at all. Where it
+/// fails, what somebody else has put there will do.
+fn replace<T>(
+    path: &Path,
+    make: impl FnMut(&Path) -> io::Result<T>,
+    is_there: impl FnOnce() -> bool,
+) -> Result<(), HubError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut names = tempfile::Builder::new();
+    let names = names.prefix(".lockstep-").suffix(".tmp").rand_bytes(12);
+    let made = names.make_in(folder, make);
+    let put = made.and_then(|made| Ok(made.into_temp_path().persist(path)?));
+    match put {
+        Err(_) if is_there() => Ok(()),
+        put => put.map_err(HubError::cache(path)),
+    }
 }
 
 /// One version of a model in the cache.
@@ -232,8 +224,12 @@ fn collect_refs(
     prefix: &str,
     into: &mut BTreeMap<String, Vec<String>>,
 ) -> io::Result<()> {
-    for name in names_in(folder)? {
-        let path = folder.join(&name);
+    // What is being written has a name that no revision has.
+    for name in names_in(folder)?
+        .iter()
+        .filter(|name| !name.starts_with('.'))
+    {
+        let path = folder.join(name);
         if path.is_dir() {
             collect_refs(&path, &format!("{prefix}{name}/"), into)?;
         } else if let Ok(commit) = fs::read_to_string(&path) {
@@ -245,7 +241,7 @@ fn collect_refs(
 }
 
 /// What lies in a folder, sorted; nothing where there is none.
-fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -257,4 +253,28 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_has_put_there_will_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("main");
+        let other = |beside: &Path| {
+            fs::write(beside, "half")?;
+            // A program in another container, which has the same process number.
+            for name in names_in(folder.path())? {
+                fs::remove_file(folder.path().join(name))?;
+            }
+            fs::write(&path, "commit")
+        };
+        let is_there = || fs::read_to_string(&path).is_ok_and(|text| text == "commit");
+        replace(&path, other, is_there).expect("it is there");
+        let error = replace(&folder.path().join("else"), other, || false);
+        assert!(matches!(error, Err(HubError::Cache { .. })));
+        assert_eq!(names_in(folder.path()).expect("listed"), ["main"]);
+    }
 }

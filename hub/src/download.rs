@@ -1,7 +1,7 @@
 //! One file, from the hub into the cache.
 
-use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use hyper::{Response, StatusCode};
@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use crate::answer::Listed;
 use crate::cache::{Repository, is_file_of};
 use crate::client::{Client, Failure};
+use crate::lock::{Lock, Wait};
 use crate::part::Part;
 use crate::progress::{Event, Told};
 use crate::tries::{Asked, Tries};
@@ -23,6 +24,8 @@ pub(crate) struct Loading {
     pub(crate) repository: Repository,
     pub(crate) commit: String,
     pub(crate) told: Told,
+    /// Whether it was told that the cache's disk knows no locks.
+    pub(crate) without_locks: AtomicBool,
 }
 
 impl Loading {
@@ -45,13 +48,23 @@ impl Loading {
 
     /// The part that is there of a file, for this program alone; `None` where the whole is
     /// there, which another has brought meanwhile, or another version of the model.
-    fn open(&self, listed: &Listed) -> Result<Option<(Part, File)>, HubError> {
-        let waiting = || {
+    fn open(&self, listed: &Listed) -> Result<Option<(Part, Lock)>, HubError> {
+        let told = |wait: Wait<'_>| {
             let file = &listed.file;
-            let text = format!("Another program is loading {file}; waiting until it is there.");
+            let text = match wait {
+                Wait::ForAnother => {
+                    format!("Another program is loading {file}; waiting until it is there.")
+                }
+                Wait::ForNothing(_) if self.without_locks.swap(true, Ordering::Relaxed) => return,
+                Wait::ForNothing(error) => format!(
+                    "Note: the file system of {} gives no locks ({error}): programs that load \
+                     the same model at once load it each.",
+                    self.settings.cache.display()
+                ),
+            };
             (self.told)(Event::Note(&text));
         };
-        let lock = self.repository.lock(&listed.etag, waiting)?;
+        let lock = self.repository.lock(&listed.etag, &told)?;
         let blob = self.repository.blob(&listed.etag);
         if is_file_of(&blob, listed.size) {
             self.repository.link(&self.commit, listed)?;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -10,6 +11,7 @@ use crate::answer::{self, Listed};
 use crate::cache::{Repository, is_file_of};
 use crate::client::Client;
 use crate::download::Loading;
+use crate::part::left;
 use crate::plan::{self, Wanted};
 use crate::progress::{Event, Told};
 use crate::tries::Asked;
@@ -120,7 +122,6 @@ impl Hub {
         let commit = listing.commit.clone();
         let descriptions = plan::descriptions(wanted, &listing)?;
         let repository = Repository::new(&settings.cache, &wanted.name);
-        repository.create(&commit)?;
         let folder = repository.snapshot(&commit);
         let loading = Arc::new(Loading {
             client,
@@ -129,9 +130,10 @@ impl Hub {
             repository: repository.clone(),
             commit: commit.clone(),
             told: self.told.clone(),
+            without_locks: AtomicBool::new(false),
         });
         let few = missing(&repository, &commit, &descriptions);
-        self.check_space(wanted, &repository, &few)?;
+        self.make_room(wanted, &loading, &few)?;
         // A refusal, a gate's or an unknown model's, stops before more is asked for.
         let (config, others) = descriptions.split_at(1);
         all(&loading, config).await?;
@@ -142,7 +144,7 @@ impl Hub {
         })?;
         let weights = plan::weights(&folder, &listing).map_err(|why| asked.wrong(why))?;
         let many = missing(&repository, &commit, &weights);
-        self.check_space(wanted, &repository, &many)?;
+        self.make_room(wanted, &loading, &many)?;
         if !many.is_empty() {
             let (name, endpoint) = (&wanted.name, &settings.endpoint);
             let what = sizes(&many);
@@ -150,8 +152,16 @@ impl Hub {
             (self.told)(Event::Note(&text));
         }
         all(&loading, &weights).await?;
-        repository.refer(&wanted.revision, &commit)?;
         let loaded = few.iter().chain(&many).map(|listed| listed.size).sum();
+        match repository.refer(&wanted.revision, &commit) {
+            // A cache that can only be read, and has all.
+            Err(error) if loaded == 0 => {
+                let name = &wanted.name;
+                let text = format!("Note: that {name} is at {commit:.12} now is not kept: {error}");
+                (self.told)(Event::Note(&text));
+            }
+            referred => referred?,
+        }
         Ok(Fetched {
             folder,
             commit,
@@ -159,19 +169,24 @@ impl Hub {
         })
     }
 
-    /// Refuses to fill the disk.
-    fn check_space(
+    /// Makes the folders for files that are missing; refuses to fill the disk.
+    fn make_room(
         &self,
         wanted: &Wanted,
-        repository: &Repository,
+        loading: &Loading,
         files: &[Listed],
     ) -> Result<(), HubError> {
+        // Of a model that is there, nothing is written.
+        if files.is_empty() {
+            return Ok(());
+        }
+        let repository = &loading.repository;
+        repository.create(&loading.commit)?;
         let there = |listed: &Listed| {
             let blob = repository.blob(&listed.etag);
-            let part = blob.with_file_name(format!("{}.incomplete", listed.etag));
             match is_file_of(&blob, listed.size) {
                 true => listed.size,
-                false => part.metadata().map_or(0, |part| part.len()),
+                false => left(&blob).metadata().map_or(0, |part| part.len()),
             }
         };
         let rest = |listed: &Listed| listed.size.saturating_sub(there(listed));
@@ -217,7 +232,11 @@ async fn all(loading: &Arc<Loading>, files: &[Listed]) -> Result<(), HubError> {
         });
     }
     while let Some(done) = tasks.join_next().await {
-        done.map_err(std::io::Error::other)??;
+        if let Err(error) = done.map_err(std::io::Error::other)? {
+            // What has come is put where the next one finds it.
+            tasks.shutdown().await;
+            return Err(error);
+        }
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ mod digest;
 mod download;
 mod error;
 mod fetch;
+mod lock;
 mod name;
 mod part;
 mod plan;

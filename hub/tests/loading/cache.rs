@@ -214,3 +214,36 @@ fn a_snapshot_is_a_models_folder() {
         assert_eq!(read.expect("a file").len(), content.len());
     }
 }
+
+/// A cache that can only be read, and was filled by programs that keep no locks in it.
+#[test]
+fn a_complete_model_needs_nothing_written() {
+    let scene = Scene::new();
+    scene.load().expect("loaded");
+    let locks = scene.settings.cache.join(".locks");
+    fs::remove_dir_all(&locks).expect("removed");
+    // Nobody, not even root, makes folders or files in these.
+    fs::write(&locks, "").expect("written");
+    let refs = scene.repository().join("refs");
+    fs::remove_dir_all(&refs).expect("removed");
+    fs::write(&refs, "").expect("written");
+    let again = scene.load().expect("it is there");
+    assert_eq!(again.loaded, 0);
+    let notes = scene.notes.lock().expect("notes").join(" ");
+    assert!(notes.contains("is not kept"), "{notes}");
+}
+
+/// What a program had that was killed: its own name is no other's.
+#[test]
+fn what_a_killed_program_had_is_gone_on_with() {
+    let scene = Scene::new();
+    let blob = scene.blob_of(SHARDS[1]);
+    fs::create_dir_all(blob.parent().expect("a folder")).expect("made");
+    let content = files().into_iter().find(|(name, _)| *name == SHARDS[1]);
+    let content = content.expect("a shard").1;
+    let part = blob.with_extension("lockstep-0a1b.incomplete");
+    fs::write(part, &content[..1000]).expect("written");
+    let fetched = scene.load().expect("loaded");
+    scene.assert_whole(&fetched);
+    assert_eq!(scene.hub.begins(SHARDS[1]), [1000]);
+}
