@@ -77,6 +77,10 @@ impl Row {
     /// step, depth and digest.
     pub const SHARED: usize = 5;
 
+    /// Words behind those that are equal on the ranks of a DP rank: the digest of what
+    /// these share, and the sizes of their batch.
+    pub const OF_DP_RANK: usize = 6;
+
     /// The encoding in which it travels.
     pub fn to_words(&self) -> [u32; Self::WORDS] {
         let Self {
@@ -106,14 +110,14 @@ impl Row {
             digest_high,
             group_low,
             group_high,
-            depths,
-            decodes,
-            joined,
-            unfinished,
             tokens,
             requests,
             wanted,
             longest,
+            depths,
+            decodes,
+            joined,
+            unfinished,
             seen.depth,
             seen.decodes,
             seen.tokens,
@@ -140,14 +144,14 @@ impl Row {
             digest_high,
             group_low,
             group_high,
-            depths,
-            decodes,
-            joined,
-            unfinished,
             tokens,
             requests,
             wanted,
             longest,
+            depths,
+            decodes,
+            joined,
+            unfinished,
             ran,
             decoded,
             ran_tokens,

@@ -10,10 +10,12 @@ mod draft_stage;
 mod emit;
 mod error;
 mod exchanges;
+mod extent;
 pub mod faults;
 mod fingerprint;
 mod limits;
 pub mod local;
+mod opening;
 mod outcome;
 mod pages;
 mod passes;
@@ -30,7 +32,7 @@ use std::{
     sync::Arc,
 };
 
-use lockstep_adaptive::{Decider, Row};
+use lockstep_adaptive::Decider;
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{ForwardLimits, LoadOptions, LoadPhase, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
@@ -82,8 +84,6 @@ pub struct Worker<B: Backend> {
     record: StepRecord,
     recorder: Recorder,
     faults: Faults,
-    /// What it brought to the step before.
-    last_row: Row,
     last_step: u64,
     broken: bool,
 }
@@ -127,6 +127,7 @@ impl<B: Backend + 'static> Worker<B> {
         let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
         let options = LoadOptions {
             cache: weight_cache,
+            notes: Some(StepRows::NOTE),
             ..LoadOptions::new(Axis::World, pass)
         };
         let (device, model, files) = (&mut backend, &config.model, options.files);
@@ -161,7 +162,6 @@ impl<B: Backend + 'static> Worker<B> {
             record: StepRecord::default(),
             recorder: Recorder::new(),
             faults: Faults::default(),
-            last_row: Row::default(),
             rows: StepRows::new(&config.parallel),
             last_step: 0,
             kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,

@@ -81,6 +81,15 @@ impl PlanPart {
 }
 
 impl PartBounds {
+    /// What holds both.
+    fn most(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.max(other.requests),
+            tokens: self.tokens.max(other.tokens),
+            longest: self.longest.max(other.longest),
+        }
+    }
+
     /// Whether `row` is no larger.
     pub fn hold(self, row: Self) -> bool {
         row.requests <= self.requests && row.tokens <= self.tokens && row.longest <= self.longest
@@ -114,6 +123,17 @@ impl StepPlan {
             parts: self.parts.iter().enumerate().map(part).collect(),
             ..*self
         }
+    }
+
+    /// The most that a DP rank brings where every row decodes and samples, with at most
+    /// `drafts` drafts; `None` where one does not, or there is none.
+    pub fn decodes(&self, drafts: u32) -> Option<PartBounds> {
+        let decodes = |row: &SlotExtend| row.prefill_len == 0 && row.sample;
+        if self.rows().next().is_none() || !self.rows().all(decodes) {
+            return None;
+        }
+        let parts = self.parts.iter().map(|part| part.bounds(drafts));
+        Some(parts.fold(PartBounds::default(), PartBounds::most))
     }
 
     /// The rows of all DP ranks.

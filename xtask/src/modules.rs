@@ -13,7 +13,7 @@ use crate::{Finding, Tree, workspace};
 use names::{Crate, Path};
 
 /// Circles that stay: the crate's folder, the modules sorted by name, and why.
-const KNOWN: [(&str, &[&str], &str); 15] = [
+const KNOWN: [(&str, &[&str], &str); 16] = [
     (
         "config",
         &["memory", "resolve"],
@@ -79,6 +79,11 @@ const KNOWN: [(&str, &[&str], &str); 15] = [
         "tokenizer-manager/text",
         &["chat", "detokenize", "tokenizer"],
         "a tokenizer decodes by a detokenizer, which reads the tokenizer's table; templates come from its files",
+    ),
+    (
+        "tp-worker/backend",
+        &["backend", "made"],
+        "an operation that is made of others, unless a device has a faster way, asks for those",
     ),
     (
         "tp-worker/backend-cpu",

@@ -20,7 +20,8 @@ pub struct GraphArgs {
     ///
     /// Each is recorded for rows of one token and for rows with all drafts, by default up
     /// to 256 tokens in all. A batch runs as the smallest that has room for its tokens,
-    /// whatever the depth of drafts is.
+    /// whatever the depth of drafts is. With --enable-dp-attention they are those of each
+    /// DP rank.
     #[arg(long, env = "LOCKSTEP_CUDA_GRAPH_BS", value_name = "REQUESTS", num_args = 1..,
           value_delimiter = ',', value_parser = positive, help_heading = HEADING)]
     pub cuda_graph_bs: Vec<usize>,

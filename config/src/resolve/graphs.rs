@@ -31,7 +31,8 @@ pub(super) fn resolve(
         return Ok(Vec::new());
     }
     let most = args.cuda_graph_max_bs.unwrap_or(MOST_TOKENS);
-    let most = most.min(schedule.max_running_requests);
+    // A pass is of as many rows of each DP rank.
+    let most = most.min(schedule.of_dp_rank(parallel.dp_size).max_running_requests);
     let batches: Vec<usize> = match args.cuda_graph_bs.is_empty() {
         true => batches(most),
         false => args.cuda_graph_bs.clone(),
@@ -99,16 +100,10 @@ fn check(
 /// What ranks exchange in a pass that no graph can: the option that has them do so, and
 /// why.
 fn exchanged(parallel: &ParallelConfig) -> Option<(String, &'static str)> {
-    let ParallelConfig {
-        tp_size, dp_size, ..
-    } = parallel;
-    if *dp_size > 1 {
-        let why = "what DP ranks bring to each other has another size in every step";
-        return Some((format!("--dp-size {dp_size}"), why));
-    }
+    let tp_size = parallel.tp_size;
     let host = parallel.collectives.backend == CollectiveBackend::Host;
     let why = "ranks exchange through their hosts in every layer, which no graph can do";
-    (*tp_size > 1 && host).then(|| (format!("--tp-size {tp_size}"), why))
+    (tp_size > 1 && host).then(|| (format!("--tp-size {tp_size}"), why))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod draft;
 mod load;
 mod measure;
 mod moves;
+mod notes;
 mod operations;
 mod passes;
 mod products;
@@ -24,6 +25,7 @@ use crate::floats::Element;
 use crate::lists::Lists;
 use crate::meter::Meter;
 use crate::nccl::CollectiveOptions;
+use crate::notes::NoteRoom;
 use crate::operations::Operations;
 use crate::planes::Planes;
 use crate::products::Products;
@@ -76,6 +78,8 @@ pub struct CudaBackend {
     /// For weights that nobody trained, once some were asked for.
     random: Option<Random>,
     exchange: Planes,
+    /// What ranks note as a pass begins, once it is known what that is.
+    notes: Option<NoteRoom>,
     compiler: Compiler,
     stream: Stream,
     /// See [`CudaOptions::graphs`].
@@ -122,6 +126,7 @@ impl CudaBackend {
             uploads: Uploads::new(&context)?,
             random: None,
             exchange,
+            notes: None,
             compiler,
             stream,
             graphs: options.graphs.clone(),

@@ -39,6 +39,7 @@ mod memory;
 mod meter;
 mod module;
 mod nccl;
+mod notes;
 mod operations;
 mod planes;
 mod products;

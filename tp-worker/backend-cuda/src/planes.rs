@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::error::CudaError;
 use crate::exchange::Exchange;
 use crate::floats::Floats;
+use crate::memory::Buffer;
 use crate::nccl::{self, CollectiveOptions, Communicator, Plane};
 use crate::stream::Stream;
 
@@ -192,6 +193,21 @@ impl Planes {
             }
             None => self.host.all_gather(stream, axis, x, first, lens, out),
         }
+    }
+
+    /// Gathers all of each rank's `words` in `all`, in rank order, of several ranks whose
+    /// data goes in the stream's order.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn gather_words(
+        &self,
+        stream: &Stream,
+        words: &Buffer<u32>,
+        all: &mut Buffer<u32>,
+    ) -> Result<(), CudaError> {
+        let plane = self.device.as_ref();
+        plane.map_or(Ok(()), |plane| plane.gather_words(stream, words, all))
     }
 
     /// See [`lockstep_backend::Backend::gather_to_host`]: of the first `len` floats of

@@ -52,6 +52,11 @@ pub(crate) const RANDOM: Source = Source {
     text: include_str!("../kernels/random.cu"),
     headers: &[DEVICE],
 };
+pub(crate) const NOTES: Source = Source {
+    name: "notes.cu",
+    text: include_str!("../kernels/notes.cu"),
+    headers: &[DEVICE],
+};
 pub(crate) const CHOOSE: Source = Source {
     name: "choose.cu",
     text: include_str!("../kernels/choose.cu"),

@@ -1,5 +1,7 @@
 //! What runs on the device in which order.
 
+mod repeated;
+
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -5,10 +5,11 @@ use std::ops::Range;
 use lockstep_collective::{Collective, Owners};
 use lockstep_types::Dtype;
 
+use crate::made;
 use crate::{
-    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, DraftChains, Holds,
-    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, PassKey, PassRecords, RandomMatrix,
-    RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, DraftChains, ExchangeNotes,
+    Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, PassKey, PassRecords,
+    RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 
 /// One device, with one shard of a model, or of several models.
@@ -143,6 +144,13 @@ pub trait Backend: Send + Sized {
     /// # Panics
     /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
+    /// The size of the smallest pass that it repeats which holds batches of up to `most` of
+    /// each of so many DP ranks, which want all logits, and has the bits of one of just that
+    /// size; `None` where none does.
+    fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Self::Inputs) -> Option<PassKey> {
+        let _ = (most, dp_ranks, inputs);
+        None
+    }
     /// The size of the pass that it repeats for the staged batch, of size `key`, which wants
     /// all logits; `key` where none holds it. Rows behind the batch's hold anything then.
     fn pad(&mut self, key: PassKey, _: &mut Self::Inputs) -> PassKey {
@@ -227,10 +235,7 @@ pub trait Backend: Send + Sized {
         norm: RmsNorm<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {
-        self.matmul(x, w.part.weight, w.part.bias, delta);
-        self.all_reduce(w.axis, delta)?;
-        self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
-        Ok(())
+        made::matmul_add_rms_norm(self, x, w, residual, delta, norm, out)
     }
     /// [`Self::matmul_add_rms_norm`] where every rank takes rows of its own of the sum, with
     /// the same bits, and only those: `residual` and `out` have as many rows as it takes.
@@ -288,15 +293,7 @@ pub trait Backend: Send + Sized {
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     ) {
-        let (shape, keys) = (op.shape, op.shape.heads..op.shape.heads + op.shape.kv_heads);
-        if let Some(weight) = op.q_norm {
-            self.head_norm(qkv, shape, 0..shape.heads, weight, op.eps);
-        }
-        if let Some(weight) = op.k_norm {
-            self.head_norm(qkv, shape, keys, weight, op.eps);
-        }
-        self.rope(qkv, shape, op.rope, inputs);
-        self.attention(cache, layer, qkv, shape, inputs, out);
+        made::attend(self, cache, layer, qkv, op, inputs, out);
     }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
@@ -308,8 +305,7 @@ pub trait Backend: Send + Sized {
         gate_up: &mut Self::Tensor,
         out: &mut Self::Tensor,
     ) {
-        self.matmul(x, w.weight, w.bias, gate_up);
-        self.silu_mul(gate_up, out);
+        made::gated_matmul(self, x, w, gate_up, out);
     }
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(
@@ -360,6 +356,10 @@ pub trait Backend: Send + Sized {
         counts: &[usize],
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
+    /// Who brings ranks' notes to each other, where that is a part of passes.
+    fn notes(&mut self) -> Option<&mut dyn ExchangeNotes> {
+        None
+    }
     /// Who chooses tokens, where the device does.
     fn chooser(
         &mut self,

@@ -34,10 +34,19 @@ impl Crossing {
 
     /// Sets how many rows each DP rank has.
     pub fn set(&mut self, by_dp_rank: &[usize]) {
+        self.set_each(by_dp_rank.iter().copied());
+    }
+
+    /// Lets each DP rank have as many rows.
+    pub fn set_even(&mut self, rows: usize) {
+        self.set_each(std::iter::repeat_n(rows, self.topology.dp_size()));
+    }
+
+    fn set_each(&mut self, by_dp_rank: impl Iterator<Item = usize>) {
         let (size, own) = (self.topology.attention.size, self.topology.attention.rank);
         let share = |rows: usize, member: usize| rows * member / size;
         let mut start = 0;
-        for (dp_rank, &rows) in by_dp_rank.iter().enumerate() {
+        for (dp_rank, rows) in by_dp_rank.enumerate() {
             for member in 0..size {
                 let rank = dp_rank * size + member;
                 self.counts[rank] = share(rows, member + 1) - share(rows, member);
@@ -107,6 +116,12 @@ impl World {
         self.tokens.set(tokens);
         self.wanted.set(wanted);
         Ok(())
+    }
+
+    /// Lets every DP rank have as many rows, all of which are wanted.
+    pub fn set_even(&mut self, rows: usize) {
+        self.tokens.set_even(rows);
+        self.wanted.set_even(rows);
     }
 }
 

@@ -149,6 +149,10 @@ pub enum ModelError {
         /// DP ranks.
         dp_size: usize,
     },
+    /// Ranks began a pass with notes that differ where they may not. Nothing of the pass
+    /// has been taken for a result.
+    #[error("ranks have brought different notes to a pass: they have diverged")]
+    NotesDiffer,
     /// A hidden state that the model does not have.
     #[error("the input of layer {layer} is to be captured, the model has {layers} layers")]
     NoSuchLayer {

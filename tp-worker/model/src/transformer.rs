@@ -8,13 +8,14 @@ mod forward;
 mod host;
 mod load;
 mod logits;
+mod notes;
 mod parts;
 mod size;
 mod staged;
 
 use std::{ops::Range, path::PathBuf};
 
-use lockstep_backend::{Axis, Backend, KvShape};
+use lockstep_backend::{Axis, Backend, KvShape, NoteShape};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
@@ -53,6 +54,8 @@ pub struct Transformer<B: Backend> {
     inputs: B::Inputs,
     /// Of the weights, the buffers and the capture that there are.
     passes: B::Passes,
+    /// Of the notes that travel with its passes, if any do.
+    notes: Option<NoteShape>,
     /// Row numbers of logit blocks: those of all wanted rows.
     numbers: Vec<u32>,
     /// Rows of a logit block that each rank gets.

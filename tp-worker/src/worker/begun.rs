@@ -10,6 +10,8 @@ use lockstep_backend::PassKey;
 pub struct Begun {
     /// The step.
     pub step: u64,
+    /// Its draft steps.
+    pub depth: u32,
     /// Digest of what all ranks share so far: plans, and what was made of them.
     pub shared: u64,
     /// The size of its pass.
@@ -20,7 +22,7 @@ pub struct Begun {
 
 impl Begun {
     /// Words of the fixed-size encoding.
-    pub const WORDS: usize = 9;
+    pub const WORDS: usize = 10;
 
     /// The encoding.
     pub fn to_words(self) -> [u32; Self::WORDS] {
@@ -32,7 +34,7 @@ impl Begun {
         let halves = |word: u64| [word as u32, (word >> 32) as u32];
         let [[a, b], [c, d], [e, f]] = [self.step, self.shared, self.pass].map(halves);
         let [requests, tokens, longest] = [requests, tokens, max_q_len].map(|size| size as u32);
-        [a, b, c, d, e, f, requests, tokens, longest]
+        [a, b, c, d, e, f, requests, tokens, longest, self.depth]
     }
 
     /// The inverse of [`Self::to_words`].
@@ -40,6 +42,7 @@ impl Begun {
         let whole = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
         Self {
             step: whole(0),
+            depth: words[9],
             shared: whole(2),
             pass: whole(4),
             key: PassKey {
@@ -55,13 +58,14 @@ impl fmt::Display for Begun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             step,
+            depth,
             shared,
             key,
             pass,
         } = self;
         write!(
             f,
-            "step {step} in state {shared:016x} with pass {pass:016x} of {key}"
+            "step {step} at depth {depth} in state {shared:016x} with pass {pass:016x} of {key}"
         )
     }
 }
@@ -74,6 +78,7 @@ mod tests {
     fn what_is_begun_survives_its_words() {
         let begun = Begun {
             step: 1 << 40 | 7,
+            depth: 5,
             shared: 0x0123_4567_89ab_cdef,
             key: PassKey {
                 requests: 3,

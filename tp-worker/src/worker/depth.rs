@@ -183,13 +183,21 @@ pub fn named(error: WorkerError) -> WorkerError {
     else {
         return error;
     };
-    match (ours.first_chunk(), theirs.first_chunk()) {
+    match (row_of(ours), row_of(theirs)) {
         (Some(ours), Some(theirs)) => WorkerError::RowsDiffer {
             rank: *rank,
-            ours: Box::new(Row::from_words(ours)),
+            ours: Box::new(ours),
             peer: *peer,
-            theirs: Box::new(Row::from_words(theirs)),
+            theirs: Box::new(theirs),
         },
         _ => error,
     }
+}
+
+/// A row of which at least what all ranks share was attached.
+fn row_of(words: &[u32]) -> Option<Row> {
+    let mut all = [0; Row::WORDS];
+    let known = words.len().min(Row::WORDS);
+    all[..known].copy_from_slice(&words[..known]);
+    (known >= Row::SHARED).then(|| Row::from_words(&all))
 }

@@ -16,6 +16,7 @@ pub use served::Served;
 use super::{
     Worker, WorkerError, WorkerLimits, agree,
     draft_stage::{DraftStage, OfTarget},
+    rows::StepRows,
 };
 
 impl<B: Backend + 'static> Worker<B> {
@@ -107,6 +108,7 @@ impl<B: Backend + 'static> Worker<B> {
         let files = FileAccess::Read;
         let options = LoadOptions {
             files,
+            notes: Some(StepRows::NOTE),
             ..LoadOptions::new(Axis::World, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;

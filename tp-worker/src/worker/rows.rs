@@ -1,7 +1,7 @@
 //! What all ranks bring to a step, and what each learns of it from the others.
 
 use lockstep_adaptive::Row;
-use lockstep_backend::{Axis, Backend, PassKey, WorldRows};
+use lockstep_backend::{Axis, Backend, NoteShape, PassKey, WorldRows};
 use lockstep_types::{
     ParallelConfig,
     step::{PartBounds, StepPlan},
@@ -12,6 +12,10 @@ use super::{PlanError, WorkerError};
 /// Every rank's row of a step.
 #[derive(Debug)]
 pub struct StepRows {
+    /// This rank's.
+    pub own: Row,
+    /// Its row of the step before, for faults that are planted.
+    pub last: Row,
     words: Vec<u32>,
     rows: Vec<Row>,
     /// Ranks of a DP rank; the first of them leads it.
@@ -20,9 +24,18 @@ pub struct StepRows {
 }
 
 impl StepRows {
+    /// What a row is where it travels with a pass.
+    pub const NOTE: NoteShape = NoteShape {
+        words: Row::WORDS,
+        shared: Row::SHARED,
+        of_dp_rank: Row::OF_DP_RANK,
+    };
+
     /// Of the ranks of a group.
     pub fn new(parallel: &ParallelConfig) -> Self {
         Self {
+            own: Row::default(),
+            last: Row::default(),
             words: vec![0; parallel.tp_size * Row::WORDS],
             rows: Vec::with_capacity(parallel.tp_size),
             attn_tp_size: parallel.attn_tp_size(),
@@ -31,6 +44,11 @@ impl StepRows {
                 wanted: vec![0; parallel.dp_size],
             },
         }
+    }
+
+    /// A step begins, of which nobody has brought anything.
+    pub fn begin(&mut self) {
+        self.rows.clear();
     }
 
     /// Attaches this rank's row to its next operation with all others.
@@ -42,36 +60,77 @@ impl StepRows {
         Ok(control.attach(Row::SHARED, &row.to_words())?)
     }
 
+    /// The same of what is equal on all ranks alone: the rest travels with the pass.
+    ///
+    /// # Errors
+    /// [`WorkerError::Backend`] when the group is broken.
+    pub fn attach_shared<B: Backend>(&self, backend: &mut B, row: &Row) -> Result<(), WorkerError> {
+        let control = backend.control(Axis::World);
+        Ok(control.attach(Row::SHARED, &row.to_words()[..Row::SHARED])?)
+    }
+
+    /// Takes the rows that have travelled with the pass, where they do.
+    pub fn take(&mut self, words: &[u32]) {
+        let (rows, _) = words.as_chunks::<{ Row::WORDS }>();
+        self.rows.clear();
+        self.rows.extend(rows.iter().map(Row::from_words));
+    }
+
+    /// All rows of the step, if they have travelled.
+    pub fn all(&self) -> Option<&[Row]> {
+        (!self.rows.is_empty()).then_some(&self.rows)
+    }
+
+    /// The first two ranks whose rows differ where they may not, as the devices found.
+    pub fn difference(&self) -> Option<WorkerError> {
+        let shared = |row: &Row| (row.step, row.depth, row.digest);
+        let other = |row: &Row| shared(row) != shared(&self.rows[0]);
+        match self.rows.iter().position(other) {
+            Some(peer) => Some(WorkerError::RowsDiffer {
+                rank: 0,
+                ours: Box::new(self.rows[0]),
+                peer,
+                theirs: Box::new(self.rows[peer]),
+            }),
+            None => self.check_groups().err(),
+        }
+    }
+
     /// All rows, if they have travelled. A step without a collective has brought
     /// none: the same on all ranks.
     pub fn arrived<B: Backend>(&mut self, backend: &mut B) -> Option<&[Row]> {
         if !backend.control(Axis::World).attached(&mut self.words) {
             return None;
         }
-        let (rows, _) = self.words.as_chunks::<{ Row::WORDS }>();
-        self.rows.clear();
-        self.rows.extend(rows.iter().map(Row::from_words));
+        let words = std::mem::take(&mut self.words);
+        self.take(&words);
+        self.words = words;
         Some(&self.rows)
     }
 
     /// The opening exchange of a step whose attention is data-parallel: all ranks
     /// run it, also those without work, for only with it they know of each other's
-    /// rows. From here on [`Self::world`] and [`Self::key`] say what comes.
+    /// rows. From [`Self::check`] on, [`Self::world`] and [`Self::key`] say what comes.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when the group is broken or ranks differ in what all
-    /// share; [`WorkerError::GroupRowsDiffer`] when ranks of one DP rank differ;
-    /// [`WorkerError::Plan`] when a DP rank brings more than `plan` lets it.
-    pub fn open<B: Backend>(
-        &mut self,
-        backend: &mut B,
-        plan: &StepPlan,
-        own: &Row,
-        drafts: u32,
-    ) -> Result<(), WorkerError> {
+    /// share.
+    pub fn open<B: Backend>(&mut self, backend: &mut B, own: &Row) -> Result<(), WorkerError> {
         self.attach(backend, own)?;
         backend.control(Axis::World).barrier()?;
-        if self.arrived(backend).is_none() {
+        self.arrived(backend);
+        Ok(())
+    }
+
+    /// Checks the rows of a step whose attention is data-parallel, once they have arrived.
+    ///
+    /// # Errors
+    /// [`WorkerError::GroupRowsDiffer`] when ranks of one DP rank differ;
+    /// [`WorkerError::Plan`] when a DP rank brings more than `plan` lets it, with at most
+    /// `drafts` drafts in a row, or when no rows have come.
+    pub fn check(&mut self, plan: &StepPlan, drafts: u32) -> Result<(), WorkerError> {
+        let came = self.rows.iter().filter(|row| row.step == plan.step).count();
+        if came * Row::WORDS != self.words.len() {
             let reason = PlanError::NoRows;
             return Err(WorkerError::Plan {
                 step: plan.step,

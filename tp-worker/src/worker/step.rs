@@ -2,18 +2,13 @@
 
 use std::time::Instant;
 
-use lockstep_adaptive::Row;
-use lockstep_backend::{Axis, Backend, Batch, ChainBatch, PassKey};
+use lockstep_backend::{Axis, Backend, Batch, ChainBatch};
 use lockstep_model::Staged;
 use lockstep_speculation::{Node, PageTable};
 use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
-use super::begun::Begun;
 use super::draft_stage::ForPass;
-use super::{
-    PlanError, PreparedPass, Worker, WorkerError, emit::Emitter, faults::Fault,
-    recorder::StepRecord,
-};
+use super::{PlanError, Worker, WorkerError, emit::Emitter, extent::Extent, recorder::StepRecord};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Follows a plan.
@@ -33,12 +28,8 @@ impl<B: Backend + 'static> Worker<B> {
         self.digests.plan(plan, part);
         self.take(plan.step, part).map_err(invalid)?;
         self.depth.begin(plan).map_err(invalid)?;
-        if !self.data_parallel() && self.depth.adapts() {
-            let row = self.row(plan, part);
-            if !self.faults.strikes(plan.step, Fault::SkippedExchange) {
-                self.rows.attach(&mut self.backend, &row)?;
-            }
-        }
+        self.rows.begin();
+        self.announce(plan, part)?;
         let depth = plan.draft_steps ^ self.faults.other_depth(plan.step);
         let decodes = plan.rows().filter(|row| row.prefill_len == 0);
         self.drafting.decodes = decodes.count();
@@ -49,11 +40,13 @@ impl<B: Backend + 'static> Worker<B> {
         self.lay_out().map_err(invalid)?;
         self.drafting.digest(&mut self.digests.tensor);
         self.note_batch();
-        let key = self.agree_on_pass(plan, part)?;
-        let pass = self.passes.find(key).map_err(invalid)?;
+        let extent = self.agree_on_extent(plan, part)?;
+        let pass = self.passes.find(extent.key()).map_err(invalid)?;
         self.digests.world.word(pass.digest);
-        self.agree_to_begin(plan.step, key, &pass)?;
-        let outputs = self.forward()?;
+        self.agree_to_begin(plan, extent, &pass)?;
+        self.bring_row(plan, part)?;
+        let outputs = self.forward(extent);
+        let outputs = self.take_rows(plan, extent, outputs)?;
         self.settle()?;
         let verify_us = clock.stage_us();
         let forward_us = clock.total_us();
@@ -63,7 +56,7 @@ impl<B: Backend + 'static> Worker<B> {
             verify_us,
             extend_us: clock.stage_us(),
         };
-        let decided = self.decide(plan);
+        let decided = self.decide(plan, extent);
         let seen = self.seen(plan, stages);
         self.depth.note(seen);
         (self.record.digests, self.record.times) = (self.digests.values(), stages);
@@ -76,11 +69,6 @@ impl<B: Backend + 'static> Worker<B> {
             agreed_depth: decided.map(|(depth, _)| depth),
             expected_us: decided.map_or(0, |(_, expected)| expected),
         })
-    }
-
-    /// Whether DP ranks have requests of their own.
-    fn data_parallel(&self) -> bool {
-        self.config.parallel.dp_size > 1
     }
 
     /// What its DP rank does in a step.
@@ -149,106 +137,8 @@ impl<B: Backend + 'static> Worker<B> {
         self.record.digests = self.digests.values();
     }
 
-    /// What this rank brings to the step. Ranks whose attention is data-parallel have
-    /// other requests than their peers: these compare what all share, and the ranks of
-    /// a DP rank the rest.
-    fn row(&mut self, plan: &StepPlan, part: &PlanPart) -> Row {
-        let StepRecord {
-            requests,
-            tokens,
-            wanted,
-            longest,
-            ..
-        } = self.record;
-        let shared = match self.data_parallel() {
-            true => self.digests.world,
-            false => self.digests.tensor,
-        };
-        let leads = self.backend.leads(Axis::Attention);
-        let mut row = Row {
-            requests,
-            tokens,
-            wanted,
-            longest,
-            group_digest: self.digests.tensor.value(),
-            ..self.depth.row(plan, part, leads, shared)
-        };
-        self.spoil(&mut row);
-        row
-    }
-
-    /// What tests plant.
-    fn spoil(&mut self, row: &mut Row) {
-        let step = row.step;
-        let strikes = |fault| self.faults.strikes(step, fault);
-        self.faults.delay(step);
-        let stale = strikes(Fault::StaleRow);
-        row.depth ^= self.faults.other_depth(step);
-        row.digest ^= u64::from(strikes(Fault::WorldDigest)) << 17;
-        row.group_digest ^= u64::from(strikes(Fault::GroupDigest)) << 17;
-        let current = std::mem::replace(&mut self.last_row, *row);
-        if stale {
-            *row = current;
-        }
-    }
-
-    /// The size of the step's pass, which all ranks know alike before it begins. With
-    /// data-parallel attention they tell each other; otherwise they have the same batch.
-    fn agree_on_pass(&mut self, plan: &StepPlan, part: &PlanPart) -> Result<PassKey, WorkerError> {
-        if !self.data_parallel() {
-            return Ok(self.batch.key());
-        }
-        let row = self.row(plan, part);
-        let verified = self
-            .config
-            .speculation
-            .draft_tokens_at(plan.draft_steps as usize);
-        let drafts = verified.saturating_sub(1) as u32;
-        if self.faults.strikes(plan.step, Fault::SkippedExchange) {
-            let dp_rank = self.config.parallel.dp_rank(self.group().0);
-            self.rows.alone(dp_rank, &row);
-        } else {
-            self.rows.open(&mut self.backend, plan, &row, drafts)?;
-        }
-        let world = self.rows.world();
-        for rows in [&world.tokens, &world.wanted] {
-            let sum: usize = rows.iter().sum();
-            self.digests.world.word(sum as u64);
-        }
-        Ok(self.rows.key())
-    }
-
-    /// Agrees with all ranks on what the step's pass is, where their data would not tell
-    /// that they differ; what is attached travels with it.
-    fn agree_to_begin(
-        &mut self,
-        step: u64,
-        key: PassKey,
-        pass: &PreparedPass,
-    ) -> Result<(), WorkerError> {
-        let idle = match self.data_parallel() {
-            true => self.rows.world().tokens.iter().all(|tokens| *tokens == 0),
-            false => key.tokens == 0,
-        };
-        if idle || self.group().1 == 1 || self.backend.words_ride_on_data() {
-            return Ok(());
-        }
-        let shared = match self.data_parallel() {
-            true => self.digests.world.value(),
-            false => self.digests.tensor.value(),
-        };
-        let begun = Begun {
-            step,
-            shared: shared ^ u64::from(self.faults.strikes(step, Fault::Begun)),
-            key,
-            pass: pass.digest,
-        };
-        let control = self.backend.control(Axis::World);
-        Ok(control.agree(&begun.to_words())?)
-    }
-
     /// Runs the batch and chooses tokens, on the rank that leads.
-    fn forward(&mut self) -> Result<Vec<SlotOutput>, WorkerError> {
+    fn forward(&mut self, extent: Extent) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
         self.outcomes.begin(self.batch.choices());
         if self.backend.leads(Axis::Attention) {
@@ -281,7 +171,7 @@ impl<B: Backend + 'static> Worker<B> {
             chain: chain.map(|(first, (_, requests))| ChainBatch { first, requests }),
             ..self.batch.batch(&tables, self.choices.batch())
         };
-        let world = (self.config.parallel.dp_size > 1).then(|| self.rows.world());
+        let world = extent.world(self.rows.world());
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         let mut draft = |backend: &mut B, staged: Staged<'_, B>| match &mut chains {
             Some(own) => own.drafter.run(backend, staged, own.chains),
@@ -319,11 +209,14 @@ impl<B: Backend + 'static> Worker<B> {
     /// Decides, if the depth adapts and the rows have travelled: the depth of the step
     /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects that
     /// it takes, in microseconds.
-    fn decide(&mut self, plan: &StepPlan) -> Option<(u32, u32)> {
+    fn decide(&mut self, plan: &StepPlan, extent: Extent) -> Option<(u32, u32)> {
         if !self.depth.adapts() {
             return None;
         }
-        let rows = self.rows.arrived(&mut self.backend)?;
+        let rows = match self.rows_travel_with(extent) {
+            true => self.rows.all()?,
+            false => self.rows.arrived(&mut self.backend)?,
+        };
         self.depth.decide(rows, plan)
     }
 }

@@ -62,6 +62,34 @@ fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
     ] {
         assert!(!most.hold(larger) && larger.hold(most));
     }
+    // Where all rows decode, the plan alone tells the largest.
+    let decoding = |rows: u32| PlanPart {
+        extends: (0..rows).map(|slot| row(slot, 0)).collect(),
+        ..PlanPart::default()
+    };
+    let decodes = |parts: &[PlanPart]| {
+        let parts = parts.to_vec();
+        let plan = StepPlan {
+            parts,
+            ..StepPlan::default()
+        };
+        plan.decodes(2)
+    };
+    let largest = PartBounds {
+        requests: 3,
+        tokens: 9,
+        longest: 3,
+    };
+    let idle = PlanPart::default();
+    assert_eq!(
+        decodes(&[idle.clone(), decoding(3), decoding(1)]),
+        Some(largest)
+    );
+    assert_eq!(decodes(&[decoding(1), busy.clone()]), None);
+    assert_eq!(decodes(&[idle.clone(), idle]), None);
+    let mut silent = decoding(1);
+    silent.extends[0].sample = false;
+    assert_eq!(decodes(&[silent]), None);
     // Others learn the sizes, and nothing else.
     let plan = StepPlan {
         step: 5,

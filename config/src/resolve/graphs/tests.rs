@@ -41,6 +41,10 @@ fn what_is_recorded_follows_from_the_batches_and_the_widest_row() {
     assert_eq!(tokens(&drafts).pop(), Some(256));
     let asked = drafts.replace("--device cuda", "--device cuda --cuda-graph-max-bs 100");
     assert_eq!(tokens(&asked).pop(), Some(400));
+    // Of each DP rank, whose batches are smaller.
+    let split = "--device cuda --tp 2 --nnodes 2 --node-rank 0 --dist-init-addr a:1 --dist-secret 0123456789abcdef \
+                 --enable-dp-attention --dp-size 2 --max-running-requests 10";
+    assert_eq!(tokens(split), [1, 2, 4, 5]);
     // Ranks that exchange through their hosts.
     assert_eq!(tokens("--device cuda --tp 2 --gpu-id-step 0"), NONE);
 }

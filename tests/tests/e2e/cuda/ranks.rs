@@ -161,16 +161,26 @@ async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
     }
 }
 
-/// What rank 1 gets wrong is found in the very step, and both sides are named.
+/// What rank 1 gets wrong is found in the very step, and both sides are named: by the
+/// agreement before a recorded pass, or by the rows that travel with it.
 #[tokio::test]
-async fn dp_ranks_that_differ_end_within_a_step() {
+async fn ranks_that_differ_end_within_a_step() {
     if !lockstep_fake_cuda::seed(1) {
         return; // There may be one GPU.
     }
     let _turn = turns::alone().await;
     let folder = tempfile::tempdir().expect("a folder");
-    for kind in ["depth", "world-digest"] {
-        let options = drafting(data_parallel(long_on_gpus(options()), (2, 2)));
+    for (kind, ranks) in [
+        ("depth", (2, 2)),
+        ("depth", (2, 1)),
+        ("begun", (2, 2)),
+        ("stale-row", (2, 2)),
+        ("stale-row", (2, 1)),
+        ("world-digest", (4, 4)),
+        ("group-digest", (4, 2)),
+        ("skipped-exchange", (2, 2)),
+    ] {
+        let options = drafting(data_parallel(long_on_gpus(options()), ranks));
         let options = taking_turns(options, &[0, 1, 2, 3], folder.path());
         let fault = format!("1:20:{kind}");
         let server = Server::start(options.env("TEST_FAULT_IN_RANK", &fault)).await;
@@ -181,6 +191,8 @@ async fn dp_ranks_that_differ_end_within_a_step() {
         assert_eq!(answer.status, 503, "{kind}: {}", answer.text);
         assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK), "{kind}");
         let log = server.log();
+        let recorded = "recorded passes";
+        assert!(log.contains(recorded), "{kind}: {log}");
         let named = |line: &&str| {
             ["rank 0", "rank 1", "diverged", "step 20"]
                 .iter()

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, DraftChains, Holds,
-    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey, RandomMatrix, RmsNorm,
-    RopeTable, RowParallel, Rows as Gathered, Scatter,
+    Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, DraftChains,
+    ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey,
+    RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows as Gathered, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_types::Dtype;
@@ -82,15 +82,7 @@ impl Backend for CudaBackend {
     }
 
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
-        // What serving will need is there, or missing, from the start; memory first,
-        // for no algorithm serves more rows than memory has.
-        let context = self.stream.context();
-        let inputs = Inputs::new(context, *limits)?;
-        self.lists.reserve(context, 2 * limits.tokens)?;
-        // Behind a gather there are the tokens of all DP ranks.
-        let rows = limits.tokens.saturating_mul(self.exchange.dp_size());
-        self.products.prepare_all(rows)?;
-        Ok(inputs)
+        self.make_inputs(limits)
     }
 
     fn matrix_bytes(&self, matrix: &CudaMatrix) -> usize {
@@ -106,8 +98,12 @@ impl Backend for CudaBackend {
         Ok(inputs.stage(&self.stream, batch)?)
     }
 
+    fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Inputs) -> Option<PassKey> {
+        self.smallest(most, dp_ranks, inputs.limits())
+    }
+
     fn pad(&mut self, key: PassKey, inputs: &mut Inputs) -> PassKey {
-        let Some(size) = self.holding(key, inputs.limits()) else {
+        let Some(size) = self.smallest(key, 1, inputs.limits()) else {
             return key;
         };
         inputs.pad(size);
@@ -363,6 +359,10 @@ impl Backend for CudaBackend {
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
         self.gather_all(axis, x, first, counts, out)
+    }
+
+    fn notes(&mut self) -> Option<&mut dyn ExchangeNotes> {
+        self.exchange.on_stream().then_some(self)
     }
 
     fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {

@@ -10,6 +10,7 @@ use lockstep_backend::{
 use super::CudaBackend;
 use crate::error::CudaError;
 use crate::graph::Graph;
+use crate::inputs::Inputs;
 use crate::nccl::Communicator;
 use crate::products::{bucket, few::MOST_ROWS};
 use crate::recorded::Share;
@@ -99,6 +100,19 @@ impl CudaBackend {
         self.checks = true;
     }
 
+    /// See [`lockstep_backend::Backend::inputs`].
+    pub(super) fn make_inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
+        // What serving will need is there, or missing, from the start; memory first,
+        // for no algorithm serves more rows than memory has.
+        let context = self.stream.context();
+        let inputs = Inputs::new(context, *limits)?;
+        self.lists.reserve(context, 2 * limits.tokens)?;
+        // Behind a gather there are the tokens of all DP ranks.
+        let rows = limits.tokens.saturating_mul(self.exchange.dp_size());
+        self.products.prepare_all(rows)?;
+        Ok(inputs)
+    }
+
     /// Sizes of the passes that are repeated where batches keep within `limits`.
     pub(super) fn sizes(
         &self,
@@ -117,16 +131,25 @@ impl CudaBackend {
         })
     }
 
-    /// The smallest that holds a batch, and has its bits: products of few rows have
-    /// others than those of many, and these others by the algorithm that serves them.
-    pub(super) fn holding(&self, batch: PassKey, limits: &InputLimits) -> Option<PassKey> {
+    /// The smallest that holds a batch of each of so many DP ranks, and has their bits:
+    /// products of few rows have others than those of many, and these others by the
+    /// algorithm that serves them. Some products have the rows of all DP ranks.
+    pub(super) fn smallest(
+        &self,
+        batch: PassKey,
+        dp_ranks: usize,
+        limits: &InputLimits,
+    ) -> Option<PassKey> {
         let size = self.sizes(limits).find(|size| size.holds(&batch))?;
-        let few = |key: PassKey| key.tokens <= MOST_ROWS;
-        let alike = match few(batch) {
-            true => few(size),
-            false => bucket(size.tokens) == bucket(batch.tokens),
+        let few = |rows: usize| rows <= MOST_ROWS;
+        let alike = |dp_ranks: usize| {
+            let (rows, padded) = (dp_ranks * batch.tokens, dp_ranks * size.tokens);
+            match few(rows) {
+                true => few(padded),
+                false => bucket(padded) == bucket(rows),
+            }
         };
-        alike.then_some(size)
+        (alike(1) && alike(dp_ranks)).then_some(size)
     }
 
     /// Whether `key` is the size of such a pass.
@@ -136,10 +159,9 @@ impl CudaBackend {
     }
 
     /// Whether no host has a part in a pass: what ranks exchange by way of their hosts,
-    /// a repetition would leave out. How many rows each DP rank brings, hosts say too.
+    /// a repetition would leave out.
     fn stays_on_device(&self) -> bool {
-        let alone = self.group(Axis::World).1 == 1;
-        alone || (self.exchange.on_stream() && self.exchange.dp_size() == 1)
+        self.group(Axis::World).1 == 1 || self.exchange.on_stream()
     }
 
     /// Runs `work`, and nothing else.

@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{Defines, Program, Source, library_version, options};
 use crate::floats::Element;
-use crate::{attention, chains, choosing, meter, operations, products, random};
+use crate::{attention, chains, choosing, meter, notes, operations, products, random};
 
 /// As GPUs are compiled for, from the oldest that serves on.
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -45,6 +45,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all.extend(elements.map(products::few::source));
     all.extend(elements.map(random::source));
     all.push(meter::source());
+    all.push((notes::SOURCE, Defines::new()));
     all.extend(choosing::SOURCES.map(|source| (source, Defines::new())));
     all.push((chains::SOURCE, Defines::new()));
     for [heads, kv_heads, head_dim] in SHAPES {

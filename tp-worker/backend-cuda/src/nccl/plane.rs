@@ -25,6 +25,7 @@ pub(crate) struct Plane {
     /// Of all ranks, and of those of a DP rank where these are several.
     communicators: [Option<Arc<Communicator>>; 2],
     watched: Arc<Watched>,
+    ranks: usize,
     /// Ends before the communicators do.
     _watch: Watch,
     /// All ranks' columns of a block of logits, here and on the host.
@@ -40,6 +41,7 @@ impl Plane {
         communicators: [Option<Arc<Communicator>>; 2],
         patience: Duration,
     ) -> Result<Self, CudaError> {
+        let (_, ranks) = groups.rank_and_size(Axis::World);
         let [world, attention] = &communicators;
         let shared = matches!((world, attention), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let own = attention.iter().filter(|_| !shared);
@@ -51,6 +53,7 @@ impl Plane {
             communicators,
             _watch: Watch::over(watched.clone())?,
             watched,
+            ranks,
             logits: None,
         })
     }
@@ -169,6 +172,27 @@ impl Plane {
         let from = x.address() + (first * element.bytes()) as u64;
         // SAFETY: as was checked just now.
         unsafe { self.gather(stream, axis, (from, out.address()), element, lens) }
+    }
+
+    /// Gathers all of each rank's `words` in `all`, in rank order.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    ///
+    /// # Panics
+    /// If there is no room for those of all ranks.
+    pub(crate) fn gather_words(
+        &self,
+        stream: &Stream,
+        words: &Buffer<u32>,
+        all: &mut Buffer<u32>,
+    ) -> Result<(), CudaError> {
+        let (places, len) = ((words.address(), all.address()), words.len());
+        assert!(self.ranks * len <= all.len(), "there is room for all words");
+        let lens = std::iter::repeat_n(len, self.ranks);
+        // They go as floats, of which a gather changes no bit.
+        // SAFETY: as was checked just now.
+        unsafe { self.gather(stream, Axis::World, places, Element::F32, &lens) }
     }
 
     /// Gathers `lens[r]` elements of each rank: at once where they are as many, and

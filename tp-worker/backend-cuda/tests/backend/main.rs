@@ -13,6 +13,7 @@ mod hangs;
 mod killed;
 mod memory;
 mod nccl;
+mod notes;
 mod passes;
 mod planned;
 mod ranks;

@@ -93,7 +93,6 @@ impl<B: Backend> Transformer<B> {
         self.run(backend, cache, size)?;
         backend.set_rows(&mut self.buffers.layer.normed, wanted);
         backend.set_rows(&mut self.buffers.logits, wanted);
-        self.head(backend);
-        Ok(())
+        self.head(backend, size)
     }
 }

@@ -22,7 +22,10 @@ impl<B: Backend> Transformer<B> {
         let (schedule, topology) = (self.schedule(), self.shard.topology);
         let plan = |key: PassKey| PassPlan {
             key,
-            exchanges: schedule.exchanges(topology, key.tokens, backend.operand()),
+            exchanges: self
+                .noted_words()
+                .chain(schedule.exchanges(topology, key.tokens, backend.operand()))
+                .collect(),
         };
         let sizes = backend.repeated(&self.inputs);
         B::Passes::planned(sizes.into_iter().map(plan).collect())

@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, BackendError, Batch, PassKey, WorldRows};
+use lockstep_backend::{Backend, BackendError, Batch, PassKey, World, WorldRows};
 
 use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
@@ -8,6 +8,7 @@ use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
 use crate::ModelError;
 use crate::crossing::Crossing;
+use crate::limits::fits;
 
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the
@@ -34,6 +35,7 @@ impl<B: Backend> Transformer<B> {
         world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
+        let world = world.map(World::from);
         let drafted = &mut |_: &mut B, _: Staged<'_, B>| Ok(());
         self.forward_into(backend, cache, batch, world, drafted, &mut Whole(sink))
     }
@@ -49,12 +51,12 @@ impl<B: Backend> Transformer<B> {
         backend: &mut B,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
-        world: Option<&WorldRows>,
+        world: Option<World<'_>>,
         draft: &mut DraftStaged<'_, B>,
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
-        let size = self.size(batch, world)?;
+        let (size, repeated) = self.size(batch, world)?;
         // What all ranks know alike: nobody has anything to compute.
         if size.tokens.all == 0 {
             if let Some(capture) = &mut self.capture {
@@ -64,7 +66,8 @@ impl<B: Backend> Transformer<B> {
         }
         let done = backend.stage(batch, &mut self.inputs).map_err(Into::into);
         let done = done.and_then(|()| draft(backend, self.staged()));
-        let done = done.and_then(|()| self.run_whole(backend, cache, batch, size, sink));
+        let done =
+            done.and_then(|()| self.run_whole(backend, cache, batch, (size, repeated), sink));
         // What it has kept so far is no pass's.
         if let (Err(_), Some(capture)) = (&done, &mut self.capture) {
             capture.begin(backend, 0);
@@ -72,26 +75,50 @@ impl<B: Backend> Transformer<B> {
         done
     }
 
-    /// The pass' size, and how its rows cross.
-    fn size(&mut self, batch: &Batch<'_>, rows: Option<&WorldRows>) -> Result<Size, ModelError> {
+    /// The pass' size, and that of the pass that the device may repeat for it, if there
+    /// is one; sets how its rows cross.
+    fn size(
+        &mut self,
+        batch: &Batch<'_>,
+        rows: Option<World<'_>>,
+    ) -> Result<(Size, Option<PassKey>), ModelError> {
         let (tokens, wanted) = (batch.tokens.len(), batch.logit_tokens.len());
-        let [mut all_tokens, mut all_wanted] = [tokens, wanted];
+        let dp_size = self.shard.topology.dp_size();
         match (&mut self.world, rows) {
-            (None, None) => {}
-            (Some(world), Some(rows)) => {
+            (None, None) => {
+                let rows = |own| Rows { own, all: own };
+                let size = Size {
+                    tokens: rows(tokens),
+                    wanted: rows(wanted),
+                };
+                // Where only some logits are wanted, the last layer's width follows them.
+                Ok((size, (wanted == tokens).then(|| batch.key())))
+            }
+            (Some(world), Some(World::Counted(rows))) => {
                 world.set(rows, (tokens, wanted), self.limits.max_tokens)?;
-                (all_tokens, all_wanted) = (world.tokens.all(), world.wanted.all());
+                let rows = |own, crossing: &Crossing| Rows {
+                    own,
+                    all: crossing.all(),
+                };
+                let size = Size {
+                    tokens: rows(tokens, &world.tokens),
+                    wanted: rows(wanted, &world.wanted),
+                };
+                Ok((size, None))
             }
-            (None, Some(_)) | (Some(_), None) => {
-                let dp_size = self.shard.topology.dp_size();
-                return Err(ModelError::NotDataParallel { dp_size });
+            (Some(world), Some(World::Padded(key))) => {
+                fits(
+                    "tokens of a padded pass",
+                    key.tokens,
+                    self.limits.max_tokens,
+                )?;
+                fits("tokens beside padding", tokens, key.tokens)?;
+                fits("tokens without logits", tokens.saturating_sub(wanted), 0)?;
+                world.set_even(key.tokens);
+                Ok((Size::whole(key.tokens, dp_size), Some(key)))
             }
+            (None, Some(_)) | (Some(_), None) => Err(ModelError::NotDataParallel { dp_size }),
         }
-        let rows = |own, all| Rows { own, all };
-        Ok(Size {
-            tokens: rows(tokens, all_tokens),
-            wanted: rows(wanted, all_wanted),
-        })
     }
 
     /// [`Self::forward`] of a batch that has tokens, within the limits, and is staged.
@@ -100,13 +127,16 @@ impl<B: Backend> Transformer<B> {
         backend: &mut B,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
-        size: Size,
+        (size, repeated): (Size, Option<PassKey>),
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
-        // Where only some logits are wanted, the last layer's width follows them,
-        // and with several DP ranks the MLPs' heights follow those of all.
-        let computed = if size.wanted.own == size.tokens.own && size.is_own() {
-            self.run_repeated(backend, cache, batch.key())?
+        let computed = if let Some(key) = repeated {
+            let computed = self.run_repeated(backend, cache, key)?;
+            // Behind the batch's own tokens a padded pass has kept anything.
+            if let Some(capture) = &mut self.capture {
+                capture.begin(backend, batch.tokens.len());
+            }
+            computed
         } else {
             self.set_rows(backend, size);
             self.run(backend, cache, size)?;
@@ -115,9 +145,16 @@ impl<B: Backend> Transformer<B> {
         self.logits(backend, cache, batch, size, computed, sink)
     }
 
+    /// The size of the pass that the device repeats for a step of which no DP rank brings
+    /// more than `most`, and each wants the logits of all that it brings: see
+    /// [`World::Padded`]. `None` where it repeats none that holds that.
+    pub fn repeats(&self, backend: &B, most: PassKey) -> Option<PassKey> {
+        backend.holding(most, self.shard.topology.dp_size(), &self.inputs)
+    }
+
     /// [`Self::run`] over a batch of the size `key`, which wants all logits and is staged,
     /// as a pass that the device may repeat. Where they are one block, it computes
-    /// them too, and chooses from them; whether it did.
+    /// them too, and chooses from them; whether it did. How rows cross, is set.
     fn run_repeated(
         &mut self,
         backend: &mut B,
@@ -125,18 +162,19 @@ impl<B: Backend> Transformer<B> {
         key: PassKey,
     ) -> Result<bool, BackendError> {
         let padded = backend.pad(key, &mut self.inputs);
-        let size = Size::whole(padded.tokens);
-        let block = padded.tokens <= self.limits.logit_block_rows && self.world.is_none();
+        let dp_size = self.shard.topology.dp_size();
+        let size = Size::whole(padded.tokens, dp_size);
+        let block = size.wanted.all <= self.limits.logit_block_rows;
         self.set_rows(backend, size);
         if block {
-            backend.set_rows(&mut self.buffers.logits, padded.tokens);
+            backend.set_rows(&mut self.buffers.logits, size.wanted.all);
         }
         let mut passes = std::mem::take(&mut self.passes);
         let model = &mut *self;
         let mut work = |backend: &mut B| {
             model.run(backend, cache, size)?;
             if block {
-                model.head(backend);
+                model.head(backend, size)?;
                 model.choose(backend, 0);
                 model.accept(backend, cache);
             }
@@ -144,9 +182,10 @@ impl<B: Backend> Transformer<B> {
         };
         let done = backend.pass(&mut passes, padded, &mut work);
         self.passes = passes;
-        self.set_rows(backend, Size::whole(key.tokens));
+        let size = Size::whole(key.tokens, dp_size);
+        self.set_rows(backend, size);
         if block {
-            backend.set_rows(&mut self.buffers.logits, key.tokens);
+            backend.set_rows(&mut self.buffers.logits, size.wanted.all);
         }
         done.map(|()| block)
     }
@@ -166,6 +205,9 @@ impl<B: Backend> Transformer<B> {
         let sizes = backend.repeated(&self.inputs);
         for (done, key) in sizes.iter().enumerate() {
             backend.stage(&Batch::default(), &mut self.inputs)?;
+            if let Some(world) = &mut self.world {
+                world.set_even(key.tokens);
+            }
             self.run_repeated(backend, cache, *key)?;
             backend.arrive()?;
             each(sizes.len() - done - 1);
@@ -192,6 +234,7 @@ impl<B: Backend> Transformer<B> {
         cache: &mut B::KvCache,
         size: Size,
     ) -> Result<(), BackendError> {
+        self.exchange_notes(backend)?;
         let b = &mut self.buffers.layer;
         let (first, eps) = (self.shard.embedding.start as u32, self.model.rms_norm_eps);
         backend.embed(&self.embedding, first, &self.inputs, &mut b.residual);

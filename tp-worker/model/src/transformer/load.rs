@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, NoteShape};
 use lockstep_types::{LoadFormat, ModelConfig};
 
-use super::{Buffers, Transformer, WeightOrigin, host::HostModel, parts};
+use super::{Buffers, Transformer, WeightOrigin, host::HostModel, notes, parts};
 use crate::{
     FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
     crossing::World,
@@ -28,6 +28,9 @@ pub struct LoadOptions<'a> {
     pub cache: Option<&'a Path>,
     /// How the checkpoint is looked at.
     pub files: FileAccess,
+    /// What ranks note as each pass begins, where their devices bring such notes to each
+    /// other: see [`Transformer::notes`].
+    pub notes: Option<NoteShape>,
 }
 
 impl LoadOptions<'_> {
@@ -38,6 +41,7 @@ impl LoadOptions<'_> {
             limits,
             cache: None,
             files: FileAccess::Mapped,
+            notes: None,
         }
     }
 }
@@ -58,11 +62,11 @@ impl<B: Backend> Transformer<B> {
             axis,
             limits,
             cache,
-            files,
+            ..
         } = options;
         let topology = Topology::of(backend, axis);
         let shard = Shard::new(model, topology)?;
-        let weights = Weights::of(model, files)?;
+        let weights = Weights::of(model, options.files)?;
         let host = HostModel::describe(&weights, model, &shard)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
@@ -108,6 +112,7 @@ impl<B: Backend> Transformer<B> {
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,
             passes: B::Passes::default(),
+            notes: notes::prepare(backend, options.notes)?,
             model: model.clone(),
             shard,
             limits,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use lockstep_backend::{Backend, BackendError, Batch, Chosen, Owners, Rows};
 
-use super::Transformer;
 use super::size::Size;
+use super::{Transformer, notes};
 use crate::{ModelError, crossing::Crossing};
 
 /// Who takes the wanted logits of a pass, and the tokens that are chosen from them.
@@ -54,13 +54,16 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         let wanted = size.wanted.all;
         if wanted == 0 {
-            return Ok(backend.arrive()?);
+            backend.arrive()?;
+            return notes::check(self.takes_notes(), backend);
         }
         // The wanted rows are among those of all tokens, or all that there are.
         let wide = self.keeps_last_hidden();
         let normed = if wide { size.tokens } else { size.wanted }.own;
         backend.set_rows(&mut self.buffers.layer.normed, normed);
-        self.cross(backend, size, wide)?;
+        if !computed {
+            self.cross(backend, size)?;
+        }
         let (axis, rank) = (self.shape.axis, self.shard.topology.world.rank);
         let start = self.rows_of(rank, wanted).start;
         for first in (0..wanted).step_by(self.limits.logit_block_rows) {
@@ -81,12 +84,19 @@ impl<B: Backend> Transformer<B> {
             };
             let b = &mut self.buffers;
             let logits = backend.gather_to_host(axis, &b.logits, owners, &mut b.host_logits)?;
-            if !self.owned[rank].is_empty() {
+            notes::check(self.notes.is_some(), backend)?;
+            let (owned, vocab) = (&self.owned[rank], self.model.vocab_size);
+            let first = (block.start + owned.start).saturating_sub(start);
+            // What is behind the batch's rows is padding.
+            let rows = owned
+                .len()
+                .min(batch.logit_tokens.len().saturating_sub(first));
+            if rows > 0 {
                 sink.take(LogitBlock {
-                    first: block.start + self.owned[rank].start - start,
-                    rows: self.owned[rank].len(),
-                    logits,
-                    vocab: self.model.vocab_size,
+                    first,
+                    rows,
+                    logits: &logits[..rows * vocab],
+                    vocab,
                 });
             }
         }
@@ -126,22 +136,27 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// This rank's columns of the logits of all normed rows.
-    pub(super) fn head(&mut self, backend: &mut B) {
-        let b = &mut self.buffers;
-        let head = self.head.as_ref().unwrap_or(&self.embedding);
-        backend.matmul(&b.layer.normed, head, None, &mut b.logits);
+    /// This rank's columns of the logits of all rows, where all are wanted and one block.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] when a peer is gone.
+    pub(super) fn head(&mut self, backend: &mut B, size: Size) -> Result<(), BackendError> {
+        let rows = size.wanted.all;
+        self.cross(backend, size)?;
+        self.multiply(backend, 0..rows, rows, false);
+        Ok(())
     }
 
     /// Brings the normed rows that logits are wanted of to all DP ranks, where
     /// there are several.
-    fn cross(&mut self, backend: &mut B, size: Size, wide: bool) -> Result<(), ModelError> {
+    fn cross(&mut self, backend: &mut B, size: Size) -> Result<(), BackendError> {
+        let picks = self.keeps_last_hidden() && size.wanted.own < size.tokens.own;
         let b = &mut self.buffers;
         let (Some(world), Some(all)) = (&self.world, &mut b.layer.all) else {
             return Ok(());
         };
         let mut own = &b.layer.normed;
-        if let (true, Some(picked)) = (wide, &mut b.wanted) {
+        if let (true, Some(picked)) = (picks, &mut b.wanted) {
             backend.set_rows(picked, size.wanted.own);
             let rows = Rows::Wanted(&self.inputs, 0..size.wanted.own);
             backend.gather_rows(own, rows, picked);
@@ -149,8 +164,7 @@ impl<B: Backend> Transformer<B> {
         }
         backend.set_rows(&mut all.gathered, size.wanted.all);
         let Crossing { counts, first, .. } = &world.wanted;
-        backend.all_gather_rows(self.shape.axis, own, *first, counts, &mut all.gathered)?;
-        Ok(())
+        backend.all_gather_rows(self.shape.axis, own, *first, counts, &mut all.gathered)
     }
 
     /// This rank's columns of the logits of `block`, which are some of `among`

@@ -19,20 +19,16 @@ pub(super) struct Rows {
 }
 
 impl Size {
-    /// Of a pass over `tokens` tokens of the only DP rank, whose logits are all wanted.
-    pub fn whole(tokens: usize) -> Self {
+    /// Of a pass over `tokens` tokens of each of so many DP ranks, whose logits are all
+    /// wanted.
+    pub fn whole(tokens: usize, dp_ranks: usize) -> Self {
         let rows = Rows {
             own: tokens,
-            all: tokens,
+            all: tokens * dp_ranks,
         };
         Self {
             tokens: rows,
             wanted: rows,
         }
-    }
-
-    /// Whether it follows from this rank's batch alone.
-    pub fn is_own(&self) -> bool {
-        self.tokens.own == self.tokens.all && self.wanted.own == self.wanted.all
     }
 }

@@ -1,0 +1,52 @@
+//! Operations that are made of others, for devices that have no faster way.
+
+use crate::{Attend, Backend, BackendError, Linear, RmsNorm, RowParallel};
+
+/// [`Backend::matmul_add_rms_norm`].
+pub(crate) fn matmul_add_rms_norm<B: Backend>(
+    backend: &mut B,
+    x: &B::Tensor,
+    w: RowParallel<'_, B::Matrix, B::Vector>,
+    residual: &mut B::Tensor,
+    delta: &mut B::Tensor,
+    norm: RmsNorm<'_, B::Vector>,
+    out: &mut B::Tensor,
+) -> Result<(), BackendError> {
+    backend.matmul(x, w.part.weight, w.part.bias, delta);
+    backend.all_reduce(w.axis, delta)?;
+    backend.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
+    Ok(())
+}
+
+/// [`Backend::attend`].
+pub(crate) fn attend<B: Backend>(
+    backend: &mut B,
+    cache: &mut B::KvCache,
+    layer: usize,
+    qkv: &mut B::Tensor,
+    op: &Attend<'_, B::Vector, B::Rope>,
+    inputs: &B::Inputs,
+    out: &mut B::Tensor,
+) {
+    let (shape, keys) = (op.shape, op.shape.heads..op.shape.heads + op.shape.kv_heads);
+    if let Some(weight) = op.q_norm {
+        backend.head_norm(qkv, shape, 0..shape.heads, weight, op.eps);
+    }
+    if let Some(weight) = op.k_norm {
+        backend.head_norm(qkv, shape, keys, weight, op.eps);
+    }
+    backend.rope(qkv, shape, op.rope, inputs);
+    backend.attention(cache, layer, qkv, shape, inputs, out);
+}
+
+/// [`Backend::gated_matmul`].
+pub(crate) fn gated_matmul<B: Backend>(
+    backend: &mut B,
+    x: &B::Tensor,
+    w: Linear<'_, B::Matrix, B::Vector>,
+    gate_up: &mut B::Tensor,
+    out: &mut B::Tensor,
+) {
+    backend.matmul(x, w.weight, w.bias, gate_up);
+    backend.silu_mul(gate_up, out);
+}
