@@ -1,6 +1,7 @@
 //! The hash that every handshake compares.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -10,18 +11,13 @@ use lockstep_types::EngineConfig;
 /// SHA-256 (hex) of what all processes on all nodes must share, and of the
 /// program's version. Left out: what may differ between nodes without
 /// changing a result (folders, names, ports, threads, time limits of one
-/// process). Secrets stand in [`NodeConfig`](lockstep_types::NodeConfig) and are never hashed.
+/// process). Of a snapshot in the Hub's cache the commit counts: two commits may have
+/// other weights of one shape. Secrets stand in [`NodeConfig`](lockstep_types::NodeConfig) and are never hashed.
 pub fn hash(engine: &EngineConfig) -> String {
-    let without_path = |mut model: Value| {
-        if let Some(model) = model.as_object_mut() {
-            model.remove("path");
-        }
-        model
-    };
-    let model = without_path(json!(engine.model));
+    let model = of_any_folder(json!(engine.model));
     let mut speculation = json!(engine.speculation);
     if let Some(draft) = speculation.pointer_mut("/draft/model") {
-        *draft = without_path(draft.take());
+        *draft = of_any_folder(draft.take());
     }
     let shared = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -49,6 +45,30 @@ pub fn hash(engine: &EngineConfig) -> String {
             let _ = write!(hex, "{byte:02x}");
             hex
         })
+}
+
+/// A model with its commit instead of its path.
+fn of_any_folder(mut model: Value) -> Value {
+    let commit = commit(&model);
+    if let Some(model) = model.as_object_mut() {
+        model.remove("path");
+        model.insert("commit".to_owned(), commit);
+    }
+    model
+}
+
+/// The commit of a model whose folder is a snapshot, `…/snapshots/COMMIT`; else null.
+fn commit(model: &Value) -> Value {
+    let path = Path::new(
+        model
+            .get("path")
+            .and_then(Value::as_str)
+            .unwrap_or_default(),
+    );
+    let snapshots = path.parent().and_then(Path::file_name);
+    let commit = path.file_name().and_then(|name| name.to_str());
+    let is_commit = |name: &&str| name.len() == 40 && name.bytes().all(|c| c.is_ascii_hexdigit());
+    json!(commit.filter(|name| snapshots.is_some_and(|dir| dir == "snapshots") && is_commit(name)))
 }
 
 /// JSON without spaces and with sorted keys.

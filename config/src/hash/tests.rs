@@ -72,6 +72,35 @@ fn the_model_counts_by_its_shape_and_not_by_its_folder() {
     );
 }
 
+/// Each node loads a model that is named itself, and `main` may move between two starts.
+#[test]
+fn commits_of_the_hub_count() {
+    let cache_dir = tempfile::tempdir().expect("a folder");
+    let of = |cache: &str, commit: &str| {
+        let snapshots = cache_dir.path().join(cache).join("models--a--b/snapshots");
+        let folder = snapshots.join(commit);
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("config.json"), llama().to_string()).expect("written");
+        super::hash(&resolve_model("", &folder, &machine()).expect("good").0)
+    };
+    let (one, other) = ("1".repeat(40), "2".repeat(40));
+    assert_ne!(of("x", &one), of("x", &other));
+    assert_eq!(of("x", &one), of("y", &one));
+    // Another folder is known by what it holds alone.
+    assert_eq!(of("x", "mine"), of("x", "yours"));
+}
+
+#[test]
+fn commits_of_drafts_count() {
+    let commit = |path: &str| super::commit(&json!({ "path": path }));
+    let hash = "0123456789".repeat(4);
+    let path = format!("/c/models--a--b/snapshots/{hash}");
+    assert_eq!(commit(&path), json!(hash));
+    for path in [format!("/c/{hash}"), format!("{path}/x"), String::new()] {
+        assert_eq!(commit(&path), json!(null), "{path}");
+    }
+}
+
 #[test]
 fn canonical_json_does_not_depend_on_the_order_of_keys() {
     let mut text = String::new();
