@@ -71,6 +71,39 @@ impl Throughput {
     }
 }
 
+/// Share of the prompt tokens that the prefix cache had. It moves on when somebody asks,
+/// a second after it last did at the earliest, and not while no prompt came.
+#[derive(Clone)]
+pub struct HitRate {
+    since: Instant,
+    prompt: u64,
+    cached: u64,
+    share: f64,
+}
+
+impl HitRate {
+    /// Counts from `now` on.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            prompt: 0,
+            cached: 0,
+            share: 0.0,
+        }
+    }
+
+    /// The share, of `prompt` tokens since the start, of which `cached` were cached.
+    pub fn at(&mut self, now: Instant, prompt: u64, cached: u64) -> f64 {
+        let passed = now.saturating_duration_since(self.since);
+        let came = prompt.saturating_sub(self.prompt);
+        if passed >= Duration::from_secs(1) && came > 0 {
+            self.share = cached.saturating_sub(self.cached) as f64 / came as f64;
+            (self.since, self.prompt, self.cached) = (now, prompt, cached);
+        }
+        self.share
+    }
+}
+
 /// What the planner's load does not say.
 pub struct Rest<'a> {
     /// Where there is some.
@@ -81,6 +114,8 @@ pub struct Rest<'a> {
     pub memory: (u64, u64),
     /// Tokens.
     pub generated_per_s: f64,
+    /// Share of prompt tokens.
+    pub cache_hit_rate: f64,
     /// Requests that had begun and wait again.
     pub retracted_requests: u32,
     /// By rank: what its steps took, microseconds.
@@ -122,6 +157,7 @@ pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
         kv_bytes: rest.memory.1,
         waiting_tokens: load.waiting_tokens,
         generated_per_s: rest.generated_per_s,
+        cache_hit_rate: rest.cache_hit_rate,
         retracted_requests: rest.retracted_requests,
         dp_ranks: rest.dp_ranks.iter().map(dp_rank).collect(),
         rank_us: rest.rank_us.clone(),
@@ -173,6 +209,16 @@ mod tests {
         let seen = [(500, 50), (2000, 100), (2900, 900), (3000, 130)];
         let rates = seen.map(|(ms, generated)| throughput.at(after(ms), generated));
         assert_eq!(rates, [0.0, 50.0, 50.0, 30.0]);
+    }
+
+    #[test]
+    fn the_hit_rate_is_of_the_last_prompts() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut rate = HitRate::new(start);
+        let seen = [(500, 10, 0), (2000, 100, 25), (2900, 200, 125), (3000, 200, 125), (9000, 200, 125)];
+        let rates = seen.map(|(ms, prompt, cached)| rate.at(after(ms), prompt, cached));
+        assert_eq!(rates, [0.0, 0.25, 0.25, 1.0, 1.0]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod memory;
 mod merge;
 mod process;
 mod server;
+mod sglang;
 mod traces;
 
 use std::{
@@ -30,6 +31,7 @@ use metrics_exporter_prometheus::{
 };
 pub use process::render_process;
 pub use server::render_server;
+pub use sglang::render_sglang;
 pub use traces::render_traces;
 
 use crate::generation::End;

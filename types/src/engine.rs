@@ -206,6 +206,8 @@ pub struct ServerConfig {
     pub context_length: usize,
     /// Whether clients must show a key (the key itself is in [`NodeConfig`]).
     pub api_key_required: bool,
+    /// `/metrics` has SGLang's names too.
+    pub sglang_metrics: bool,
     /// What browsers may do here.
     pub web: WebConfig,
     /// What a request may ask for.

@@ -61,6 +61,10 @@ pub struct ServerArgs {
     #[arg(long, env = "LOCKSTEP_ALLOWED_HOSTS", value_name = "NAME",
           value_delimiter = ',', help_heading = HEADING)]
     pub allowed_hosts: Vec<String>,
+    /// Give /metrics the figures that SGLang has under SGLang's names too, so that its
+    /// dashboards and autoscalers' recipes for it work unchanged.
+    #[arg(long, env = "LOCKSTEP_SGLANG_METRICS", help_heading = HEADING)]
+    pub sglang_metrics: bool,
     /// Serve no /console, the page that shows this server in a browser.
     #[arg(long, env = "LOCKSTEP_DISABLE_CONSOLE", help_heading = HEADING)]
     pub disable_console: bool,

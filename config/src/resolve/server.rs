@@ -55,6 +55,7 @@ pub(super) fn resolve(
         served_model_aliases,
         context_length,
         api_key_required,
+        sglang_metrics: given.sglang_metrics,
         web: web::resolve(given)?,
         limits: limits::resolve(args)?,
     })

@@ -99,7 +99,9 @@ impl Engine {
             let generated = load.counters.generated_tokens;
             (load, throughput.at(now, generated))
         });
+        let (prompt, cached) = (load.counters.prompt_tokens, load.counters.cached_tokens);
         let rest = Rest {
+            cache_hit_rate: self.hit_rate.at(now, prompt, cached),
             dp_ranks: ranks.collect(),
             speculation: speculates.then(|| (self.planner.speculation(), &self.depths)),
             steps: &self.steps,

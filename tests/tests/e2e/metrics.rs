@@ -19,6 +19,7 @@ With `--tokenizer-managers N` it answers for all of them, whichever takes the sc
 Names are those of vLLM and SGLang, where they have the figure, after `lockstep_`.
 Series whose name has `dp_rank_` have the label `dp_rank`: what belongs to one DP rank, of which there is one, 0, unless attention is data-parallel; the others are of all.
 Series whose name has `spec_` are there where the server speculates; those by `position` count draft positions from 1, those by `depth` draft steps from 0.
+With `--sglang-metrics` there are also SGLang's figures by its names, for its dashboards and recipes of autoscalers: `sglang:num_running_reqs`, `sglang:num_queue_reqs`, `sglang:token_usage`, `sglang:cache_hit_rate`, `sglang:gen_throughput`, `sglang:time_to_first_token_seconds`, `sglang:inter_token_latency_seconds`, `sglang:e2e_request_latency_seconds`, `sglang:queue_time_seconds`, `sglang:prompt_tokens_total`, `sglang:generation_tokens_total`, `sglang:cached_tokens_total`, `sglang:num_requests_total`, `sglang:num_aborted_requests_total`, `sglang:num_retracted_requests_total`, `sglang:num_retracted_reqs`, `sglang:num_used_tokens`, `sglang:max_total_num_tokens`, and where the server speculates `sglang:spec_accept_length`, `sglang:spec_accept_rate`, `sglang:spec_verify_calls_total`.
 Series with labels appear with the first thing they count. Requests, their tokens and their times are those of clients alone; steps are all, with those that the server runs for itself, at start and for `/health`.
 
 | Name | Kind | Meaning |

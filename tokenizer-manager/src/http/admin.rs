@@ -14,7 +14,7 @@ use super::{absent::wrong_method, body::Json, browsers::is_browser, json, middle
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    metrics::{merge, render_server, with_model},
+    metrics::{merge, render_server, render_sglang, with_model},
 };
 
 /// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
@@ -90,9 +90,15 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
         .tokenizer_managers
         .saturating_sub(fronts.len());
     let lost = app.metrics.lost_log_lines();
-    let server = render_server(load.ok().as_ref(), silent, lost);
+    let load = load.ok();
+    let server = render_server(load.as_ref(), silent, lost);
     let fronts = fronts.iter().map(|front| front.metrics.as_str());
-    let text = with_model(&merge(fronts.chain([server.as_str()])), app.model());
+    let mut text = merge(fronts.chain([server.as_str()]));
+    if app.config.server.sglang_metrics {
+        let sglang = render_sglang(&text, load.as_ref());
+        text.push_str(&sglang);
+    }
+    let text = with_model(&text, app.model());
     (
         [(
             header::CONTENT_TYPE,

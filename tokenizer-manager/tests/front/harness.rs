@@ -155,6 +155,7 @@ fn server_config() -> ServerConfig {
         served_model_aliases: Vec::new(),
         context_length: CONTEXT,
         api_key_required: false,
+        sglang_metrics: false,
         web: WebConfig {
             console: true,
             ..WebConfig::default()

@@ -302,3 +302,28 @@ async fn request_ids_come_back() {
     let response = request.send().await.expect("answered");
     assert_ne!(response.headers()["x-request-id"], "a b");
 }
+
+#[tokio::test]
+async fn figures_have_sglangs_names_where_that_is_asked_for() {
+    let names = [
+        "num_running_reqs",
+        "num_queue_reqs",
+        "token_usage",
+        "cache_hit_rate",
+        "gen_throughput",
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "num_requests_total",
+        "num_used_tokens",
+        "max_total_num_tokens",
+    ];
+    for asked in [false, true] {
+        let front = start_with(|engine, _| engine.server.sglang_metrics = asked).await;
+        let text = front.get("/metrics").await.1;
+        for name in names {
+            let sample = format!("\nsglang:{name}{{model_name=\"demo\"");
+            assert_eq!(text.contains(&sample), asked, "{name}: {text}");
+        }
+        assert!(text.contains("\nlockstep_num_requests_running{"), "{text}");
+    }
+}

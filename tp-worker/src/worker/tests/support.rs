@@ -116,6 +116,7 @@ fn server() -> ServerConfig {
         served_model_aliases: Vec::new(),
         context_length: CONTEXT,
         api_key_required: false,
+        sglang_metrics: false,
         web: WebConfig::default(),
         limits: LimitsConfig {
             body_bytes: 0,
