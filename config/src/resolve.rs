@@ -301,6 +301,7 @@ fn timeouts(args: &ServeArgs) -> TimeoutConfig {
         step_watchdog_s: given.watchdog_timeout.unwrap_or(120),
         health_s: given.health_timeout.unwrap_or(20),
         drain_s: given.drain_timeout.unwrap_or(30),
+        drain_delay_s: given.drain_delay.unwrap_or(0),
         startup_s,
         weight_update_s: given.weight_update_timeout.unwrap_or(startup_s),
     }

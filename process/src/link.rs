@@ -18,6 +18,9 @@ mod driver;
 /// When a process shall end.
 #[derive(Debug, Clone, Default)]
 pub struct Lifecycle {
+    /// Clients should go elsewhere, and are served meanwhile. Not cancelled where a drain
+    /// begins without it.
+    pub leave: CancellationToken,
     /// Stop admitting, finish what runs, exit 0.
     pub drain: CancellationToken,
     /// Stop now: the launcher is gone, or said so. The process is ended from

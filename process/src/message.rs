@@ -46,6 +46,8 @@ pub enum ChildMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum LauncherMessage {
+    /// Say that clients should go elsewhere, and go on serving: a drain follows.
+    Leave,
     /// Stop admitting, finish what runs, exit 0.
     Drain,
     /// Stop now.

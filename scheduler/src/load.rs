@@ -216,7 +216,13 @@ mod tests {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         let mut rate = HitRate::new(start);
-        let seen = [(500, 10, 0), (2000, 100, 25), (2900, 200, 125), (3000, 200, 125), (9000, 200, 125)];
+        let seen = [
+            (500, 10, 0),
+            (2000, 100, 25),
+            (2900, 200, 125),
+            (3000, 200, 125),
+            (9000, 200, 125),
+        ];
         let rates = seen.map(|(ms, prompt, cached)| rate.at(after(ms), prompt, cached));
         assert_eq!(rates, [0.0, 0.25, 0.25, 1.0, 1.0]);
     }

@@ -66,11 +66,15 @@ async fn report_health(
     ctx: Arc<RoleContext>,
 ) {
     let limit = Duration::from_secs(ctx.engine.timeouts.health_s);
-    let drain = &ctx.link.lifecycle().drain;
+    let lifecycle = ctx.link.lifecycle();
+    let (leave, drain) = (&lifecycle.leave, &lifecycle.drain);
     let check = || async {
         let answer = commands.check_health(limit, false).await;
-        answer.is_ok_and(|answer| answer.healthy) && !drain.is_cancelled()
+        let stays = !leave.is_cancelled() && !drain.is_cancelled();
+        answer.is_ok_and(|answer| answer.healthy) && stays
     };
-    let drains = pin!(futures::stream::once(drain.cancelled()));
-    health.report(check, drains, limit, stop).await;
+    let leaves = futures::stream::once(leave.cancelled());
+    let drains = futures::stream::once(drain.cancelled());
+    let changes = pin!(futures::stream::select(leaves, drains));
+    health.report(check, changes, limit, stop).await;
 }

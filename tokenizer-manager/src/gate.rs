@@ -9,6 +9,8 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 pub enum GateState {
     /// New requests are admitted.
     Open,
+    /// They still are, but clients should go elsewhere: a drain follows.
+    Leaving,
     /// No new requests; those that run finish.
     Draining,
     /// No new requests; those that run end with an error.
@@ -43,7 +45,7 @@ impl Gate {
         // Taken before the state is read: a drain that starts now waits for this request.
         let ticket = self.inside.token();
         match self.state() {
-            GateState::Open => Ok(ticket),
+            GateState::Open | GateState::Leaving => Ok(ticket),
             GateState::Draining | GateState::Halted => Err(RequestError::new(
                 ErrorKind::Unavailable,
                 "The server is shutting down and takes no new requests.",
@@ -61,7 +63,7 @@ impl Gate {
         self.state.subscribe()
     }
 
-    /// Stops admitting requests; a halted gate stays halted.
+    /// Goes on to the next state; a halted gate stays halted.
     pub fn close(&self, state: GateState) {
         self.state.send_if_modified(|now| {
             let change = *now != GateState::Halted && *now != state;

@@ -251,6 +251,10 @@ async fn run_until_shutdown(
         }
         tokio::select! {
             () = &mut ended => break,
+            () = lifecycle.leave.cancelled(), if app.gate.state() == GateState::Open => {
+                tracing::info!("clients are told to go elsewhere, and served meanwhile");
+                app.gate.close(GateState::Leaving);
+            }
             changed = state.changed() => if changed.is_err() { break },
         }
     }

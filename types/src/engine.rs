@@ -170,6 +170,8 @@ pub struct TimeoutConfig {
     pub health_s: u64,
     /// Requests may finish for so long after SIGTERM, seconds.
     pub drain_s: u64,
+    /// Before that, requests are admitted for so long while health says no.
+    pub drain_delay_s: u64,
     /// The whole start may take so long, seconds.
     pub startup_s: u64,
     /// A rank may read other weights for so long, seconds.

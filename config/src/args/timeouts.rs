@@ -25,6 +25,11 @@ pub struct TimeoutArgs {
     #[arg(long, env = "LOCKSTEP_DRAIN_TIMEOUT", value_name = "SECONDS", value_parser = seconds,
           help_heading = HEADING)]
     pub drain_timeout: Option<u64>,
+    /// After SIGTERM new requests are still served for so long while health already says no, for
+    /// balancers that ask now and then; --drain-timeout begins behind it [default: 0].
+    #[arg(long, env = "LOCKSTEP_DRAIN_DELAY", value_name = "SECONDS",
+          value_parser = seconds_or_none, help_heading = HEADING)]
+    pub drain_delay: Option<u64>,
     /// A process of the engine that answers no ping for so long is killed;
     /// 0 = never, for debuggers [default: 15].
     #[arg(long, env = "LOCKSTEP_PING_TIMEOUT", value_name = "SECONDS",

@@ -156,7 +156,8 @@ def test_a_pod_has_time_to_drain_and_to_start(path):
     options = rendered.toml()
     for pod in rendered.servers():
         grace = pod["spec"]["terminationGracePeriodSeconds"]
-        assert grace > options.get("drain-timeout", 30) + rendered.values["preStopSeconds"]
+        drain = options.get("drain-delay", 0) + options.get("drain-timeout", 30)
+        assert grace > drain + rendered.values["preStopSeconds"]
     probes = chart.server(rendered.servers()[0])
     start = probes["startupProbe"]
     assert start["failureThreshold"] * start["periodSeconds"] > options["startup-timeout"]

@@ -229,6 +229,17 @@ impl Children {
         }
     }
 
+    /// Tells all that can hear it something that ends none of them.
+    pub(super) fn tell(&self, message: LauncherMessage) {
+        let links = self
+            .members
+            .iter()
+            .filter_map(|member| member.link.as_ref());
+        for (_, link) in links {
+            let _ = link.send(message);
+        }
+    }
+
     /// Pings all that can hear it; gives those that have left `most` pings in a
     /// row unanswered, and are not ended for it yet.
     pub(super) fn ping(&mut self, most: u32) -> Vec<Role> {

@@ -34,7 +34,7 @@ pub(super) async fn serve(
     signals: &mut Signals,
     mut pulse: Pulse,
     mut replacements: Replacements<'_>,
-    drain_limit: Duration,
+    (drain_delay, drain_limit): (Duration, Duration),
     has_front: bool,
 ) -> Served {
     loop {
@@ -60,9 +60,47 @@ pub(super) async fn serve(
                 return collapse(children, role).await;
             },
             name = signals.next() => {
+                if has_front && !drain_delay.is_zero() {
+                    tracing::info!(
+                        "{name}: not healthy any more; requests are served for {} s                          (--drain-delay) before the drain",
+                        drain_delay.as_secs()
+                    );
+                    match leave(children, signals, drain_delay).await {
+                        Left::InTime => {}
+                        Left::Died(role) => return collapse(children, role).await,
+                        Left::Again(name) => {
+                            tracing::warn!("{name} again: the drain begins now");
+                        }
+                    }
+                }
                 log_drain(name, drain_limit, has_front);
                 return drain(children, signals, drain_limit, has_front).await;
             }
+        }
+    }
+}
+
+/// How the time before a drain ended.
+enum Left {
+    InTime,
+    /// This process ended meanwhile.
+    Died(Role),
+    /// By this signal.
+    Again(&'static str),
+}
+
+/// Has all that clients ask say that they should go elsewhere, and serves for so long.
+async fn leave(children: &mut Children, signals: &mut Signals, delay: Duration) -> Left {
+    let until = Instant::now() + delay;
+    children.tell(LauncherMessage::Leave);
+    loop {
+        tokio::select! {
+            name = signals.next() => return Left::Again(name),
+            change = timeout_at(until, children.next()) => match change {
+                Err(_) => return Left::InTime,
+                Ok(Change::Exited(role, _) | Change::Failed(role)) => return Left::Died(role),
+                Ok(_) => {}
+            },
         }
     }
 }

@@ -118,7 +118,10 @@ async fn live(
     let spec = |role| processes::spec(&settings.file, role);
     let replacements = Replacements::new(restarts, limit, &spec);
     let pulse = Pulse::new(settings.ping_timeout);
-    let drain = Duration::from_secs(engine.timeouts.drain_s);
+    let drain = (
+        Duration::from_secs(engine.timeouts.drain_delay_s),
+        Duration::from_secs(engine.timeouts.drain_s),
+    );
     let front = node.node_rank == 0;
     Ok(
         match lifecycle::serve(&mut children, signals, pulse, replacements, drain, front).await {

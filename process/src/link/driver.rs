@@ -78,6 +78,7 @@ async fn until_halt(
                     return exit::LAUNCHER_GONE;
                 }
                 match serde_json::from_slice(&line) {
+                    Ok(LauncherMessage::Leave) => lifecycle.leave.cancel(),
                     Ok(LauncherMessage::Drain) => lifecycle.drain.cancel(),
                     Ok(LauncherMessage::Halt) => return exit::OK,
                     Ok(LauncherMessage::Ping { lost_log_lines }) => pings.send_modify(|pings| {

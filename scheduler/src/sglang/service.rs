@@ -196,10 +196,11 @@ impl SglangScheduler for Service {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let limit = Duration::from_secs(self.ctx.engine.timeouts.health_s);
         let health = self.commands.check_health(limit, false).await?;
-        Ok(Response::new(HealthCheckResponse {
-            healthy: health.healthy,
-            message: health.reason,
-        }))
+        let (healthy, message) = match self.ctx.link.lifecycle().leave.is_cancelled() {
+            true => (false, "the server is about to shut down".to_owned()),
+            false => (health.healthy, health.reason),
+        };
+        Ok(Response::new(HealthCheckResponse { healthy, message }))
     }
 
     async fn get_model_info(

@@ -16,13 +16,28 @@ const SAME: &[(&str, &str)] = &[
     ("lockstep_generated_tokens_total", "generation_tokens_total"),
     ("lockstep_cached_tokens_total", "cached_tokens_total"),
     ("lockstep_requests_total", "num_requests_total"),
-    ("lockstep_requests_aborted_total", "num_aborted_requests_total"),
+    (
+        "lockstep_requests_aborted_total",
+        "num_aborted_requests_total",
+    ),
     ("lockstep_retractions_total", "num_retracted_requests_total"),
-    ("lockstep_time_to_first_token_seconds", "time_to_first_token_seconds"),
-    ("lockstep_inter_token_latency_seconds", "inter_token_latency_seconds"),
-    ("lockstep_request_latency_seconds", "e2e_request_latency_seconds"),
+    (
+        "lockstep_time_to_first_token_seconds",
+        "time_to_first_token_seconds",
+    ),
+    (
+        "lockstep_inter_token_latency_seconds",
+        "inter_token_latency_seconds",
+    ),
+    (
+        "lockstep_request_latency_seconds",
+        "e2e_request_latency_seconds",
+    ),
     ("lockstep_request_queue_time_seconds", "queue_time_seconds"),
-    ("lockstep_spec_verify_steps_total", "spec_verify_calls_total"),
+    (
+        "lockstep_spec_verify_steps_total",
+        "spec_verify_calls_total",
+    ),
 ];
 
 /// What of `text`, in Prometheus' format with each family under its comments, SGLang has, by

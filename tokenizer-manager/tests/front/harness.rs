@@ -138,6 +138,7 @@ pub fn engine_config() -> EngineConfig {
             step_watchdog_s: 60,
             health_s: 2,
             drain_s: 10,
+            drain_delay_s: 0,
             startup_s: 60,
             weight_update_s: 60,
         },

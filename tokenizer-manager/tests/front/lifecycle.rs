@@ -273,3 +273,30 @@ async fn choices_that_never_fit_together_are_refused_before_any_is_queued() {
     });
     assert_eq!(answer["choices"].as_array().map(Vec::len), Some(3));
 }
+
+#[tokio::test]
+async fn who_leaves_is_unhealthy_and_serves_until_the_drain() {
+    let front = start().await;
+    front.context.link.lifecycle().leave.cancel();
+    loop {
+        let (status, text) = front.get("/health").await;
+        if status == 503 {
+            assert!(text.contains("shutting down"), "{text}");
+            break;
+        }
+    }
+    let answer = tokio::spawn({
+        let (client, url) = (front.client.clone(), front.url.clone());
+        async move {
+            let body = completion(&json!({"max_tokens": 1}));
+            let request = client.post(format!("{url}/v1/completions")).json(&body);
+            request.send().await.expect("answered").status()
+        }
+    });
+    let job = front.mock.job().await;
+    job.tokens(&ids("x"));
+    job.finish(FinishReason::Length, 1);
+    assert_eq!(answer.await.expect("no panic"), 200);
+    front.context.link.lifecycle().drain.cancel();
+    front.served.await.expect("no panic").expect("drained");
+}

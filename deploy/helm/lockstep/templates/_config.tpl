@@ -63,8 +63,10 @@ it what `config` says.
 {{ include "lockstep.option" (dict "root" . "key" "sglang-grpc-port" "default" 0) }}
 {{- end }}
 
+{{/* From SIGTERM to the end of the drain. */}}
 {{- define "lockstep.drain" -}}
-{{ include "lockstep.option" (dict "root" . "key" "drain-timeout" "default" 30) }}
+{{- $limit := include "lockstep.option" (dict "root" . "key" "drain-timeout" "default" 30) | int }}
+{{- add $limit (include "lockstep.option" (dict "root" . "key" "drain-delay" "default" 0) | int) }}
 {{- end }}
 
 {{- define "lockstep.key" -}}

@@ -53,7 +53,7 @@ the remedy.
 {{- $drain := include "lockstep.drain" . | int }}
 {{- $least := add $drain .Values.preStopSeconds }}
 {{- if and (hasKey .Values "terminationGracePeriodSeconds") (le (int .Values.terminationGracePeriodSeconds) (int $least)) }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, but draining may take config.drain-timeout + preStopSeconds = %d: give more, or leave it out" (int .Values.terminationGracePeriodSeconds) (int $least)) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but draining may take config.drain-delay + config.drain-timeout + preStopSeconds = %d: give more, or leave it out" (int .Values.terminationGracePeriodSeconds) (int $least)) }}
 {{- end }}
 {{- if eq (include "lockstep.port" . | int) 0 }}
 {{- fail "config.port is 0, which is any free port: give the one that the service leads to" }}

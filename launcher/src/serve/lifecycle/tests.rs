@@ -4,11 +4,12 @@ use std::time::Duration;
 use lockstep_process::{LauncherMessage, Role, exit};
 use tokio::time::{Instant, timeout};
 
-use super::{Drained, Served, collapse, cut, may_leave, released, stages};
+use super::{Drained, Left, Served, collapse, cut, leave, may_leave, released, stages};
 use crate::serve::cause;
 use crate::serve::children::tests::{FOREVER, SOON, asked, next, scripts};
 use crate::serve::children::{Change, everyone};
 use crate::serve::end::Ending;
+use crate::serve::signals::Signals;
 
 const FRONT: Role = Role::TokenizerManager(0);
 
@@ -168,4 +169,32 @@ async fn who_was_seen_to_fail_is_the_cause_when_nothing_else_is_known() {
     let scripts = scripts(&[(Role::Worker(1), FOREVER)]);
     let cause = cause::find_or(&scripts.children, Role::Worker(1));
     assert_eq!(cause.to_string(), "worker 1 failed");
+}
+
+#[tokio::test]
+async fn who_leaves_is_told_and_lives_until_the_time_is_over() {
+    let mut scripts = scripts(&[(FRONT, FOREVER)]);
+    let mut link = scripts.link(FRONT);
+    let ready = b"{\"type\":\"ready\",\"detail\":\"\"}\n";
+    link.get_mut().write_all(ready).expect("written");
+    next(&mut scripts.children).await;
+    let mut signals = Signals::new().expect("signals");
+    let left = leave(
+        &mut scripts.children,
+        &mut signals,
+        Duration::from_millis(1),
+    )
+    .await;
+    assert!(matches!(left, Left::InTime));
+    assert_eq!(asked(link).await, LauncherMessage::Leave);
+    let member = scripts.children.member(FRONT).expect("the front");
+    assert!(!member.was_asked() && member.ended.is_none());
+}
+
+#[tokio::test]
+async fn who_dies_while_it_should_leave_has_failed() {
+    let mut scripts = scripts(&[(FRONT, "exit 0")]);
+    let mut signals = Signals::new().expect("signals");
+    let left = leave(&mut scripts.children, &mut signals, SOON).await;
+    assert!(matches!(left, Left::Died(FRONT)));
 }

@@ -99,6 +99,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
             step_watchdog_s: 60,
             health_s: 60,
             drain_s: 60,
+            drain_delay_s: 0,
             startup_s: 60,
             weight_update_s: 60,
         },
