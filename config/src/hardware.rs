@@ -23,6 +23,14 @@ impl Hardware {
         Self::under(Path::new("/"))
     }
 
+    /// Cores that the CPU quota of the control groups pays for at a time; `None` = no quota.
+    pub fn cpu_quota() -> Option<f64> {
+        let root = Path::new("/");
+        let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let groups = groups(root, &cgroup).into_iter();
+        groups.filter_map(|group| group.quota()).reduce(f64::min)
+    }
+
     /// As [`Hardware::detect`], with `/proc` and `/sys` below `root`.
     pub fn under(root: &Path) -> Self {
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
@@ -87,6 +95,11 @@ impl Group {
 
     /// Whole cores that the CPU quota pays for, at least one.
     fn cores(&self) -> Option<usize> {
+        Some((self.quota()? as usize).max(1))
+    }
+
+    /// Cores that the CPU quota pays for at a time.
+    fn quota(&self) -> Option<f64> {
         let quota = self.text("cpu.max", "cpu.cfs_quota_us")?;
         let mut words = quota.split_whitespace();
         let quota: u64 = words.next()?.parse().ok()?;
@@ -94,7 +107,7 @@ impl Group {
             Some(period) => period.parse().ok()?,
             None => self.read("cpu.cfs_period_us", "cpu.cfs_period_us")?,
         };
-        Some(usize::try_from(quota.checked_div(period)?).ok()?.max(1))
+        (period > 0).then(|| quota as f64 / period as f64)
     }
 }
 

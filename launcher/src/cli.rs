@@ -11,6 +11,7 @@ use lockstep_process::{Role, exit};
 use lockstep_types::{Algorithms, ConfigError};
 
 use crate::console;
+use crate::doctor::DoctorArgs;
 use crate::error::LaunchError;
 use crate::generate::GenerateArgs;
 use crate::models::PullArgs;
@@ -63,8 +64,9 @@ enum Parsed {
     /// Print the resolved configuration and its hash.
     #[command(override_usage = "lockstep config [MODEL] [OPTIONS]")]
     Config(Box<ServeArgs>),
-    /// Show what this machine offers, and what could be better.
-    Doctor,
+    /// Show what this machine offers to a server with these options, and what could be better.
+    #[command(override_usage = "lockstep doctor [MODEL] [OPTIONS]")]
+    Doctor(Box<DoctorArgs>),
     #[command(hide = true)]
     TokenizerManager(RoleArgs),
     #[command(hide = true)]
@@ -93,7 +95,7 @@ pub(crate) enum Command {
     Models,
     Bench(Box<lockstep_bench::Args>),
     Config(Box<ServeArgs>),
-    Doctor,
+    Doctor(Box<DoctorArgs>),
     Role(Role, PathBuf),
 }
 
@@ -153,7 +155,7 @@ pub(crate) fn parse(
         Parsed::Models => Command::Models,
         Parsed::Bench(args) => Command::Bench(args),
         Parsed::Config(args) => Command::Config(args),
-        Parsed::Doctor => Command::Doctor,
+        Parsed::Doctor(args) => Command::Doctor(args),
         Parsed::TokenizerManager(args) => {
             Command::Role(Role::TokenizerManager(args.index), args.run_dir)
         }
@@ -187,7 +189,7 @@ pub(crate) fn hints(
 }
 
 /// Puts `serve` in front of options that come without a command, takes a first
-/// word after `serve` or `config` for the model, and `help --help` for
+/// word after `serve`, `config` or `doctor` for the model, and `help --help` for
 /// `help`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
@@ -205,7 +207,7 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
             .is_some_and(|word| names.iter().any(|name| word == name))
     };
     let option = |word: &OsString| word.is_empty() || word.to_string_lossy().starts_with('-');
-    if is(1, &["serve", "config"]) && arguments.get(2).is_some_and(|word| !option(word)) {
+    if is(1, &["serve", "config", "doctor"]) && arguments.get(2).is_some_and(|word| !option(word)) {
         arguments.insert(2, "--model-path".into());
     } else if is(1, &["help"]) {
         arguments.retain(|word| word != "--help" && word != "-h");

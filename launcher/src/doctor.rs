@@ -1,29 +1,65 @@
-//! `lockstep doctor`: what this machine offers, and what could be better.
+//! `lockstep doctor`: what this machine offers to a server with the same options, what is
+//! wrong with that, and what to do.
 
 use std::fmt::Write;
 
-use lockstep_config::Hardware;
+use lockstep_config::ServeArgs;
 use lockstep_devices::Finding;
 use lockstep_process::exit;
+use lockstep_types::Algorithms;
+use serde_json::json;
 
 use crate::console;
 use crate::error::LaunchError;
+use facts::Facts;
 
-mod cores;
-mod system;
+mod asked;
+mod facts;
+mod findings;
+
+/// Options of `lockstep doctor`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the findings as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// What is going to be served, and how.
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
 
 /// Prints the report. Problems are advice: the exit code is 0.
-pub(crate) fn run() -> Result<u8, LaunchError> {
-    let hardware = Hardware::detect();
-    let mut findings = vec![cores::find(&hardware)];
-    findings.extend(lockstep_devices::findings());
-    findings.push(system::memory(&hardware));
-    findings.push(system::huge_pages());
-    findings.push(system::shared_memory());
-    findings.push(system::open_files());
-    findings.push(system::run_dir());
-    console::print(&report(&findings))?;
+pub(crate) fn run(args: &DoctorArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
+    let facts = Facts::collect(&args.serve, algorithms);
+    let mut findings = findings::of(&facts);
+    // Behind the processor's cores.
+    findings.splice(1..1, lockstep_devices::findings());
+    let text = match args.json {
+        true => format!("{:#}", as_json(&findings)),
+        false => report(&findings),
+    };
+    console::print(&text)?;
     Ok(exit::OK)
+}
+
+fn as_json(findings: &[Finding]) -> serde_json::Value {
+    let one = |finding: &Finding| {
+        json!({
+            "name": finding.name,
+            "found": finding.found,
+            "problem": finding.problem,
+        })
+    };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "problems": problems(findings),
+        "findings": findings.iter().map(one).collect::<Vec<_>>(),
+    })
+}
+
+fn problems(findings: &[Finding]) -> usize {
+    let ill = |finding: &&Finding| finding.problem.is_some();
+    findings.iter().filter(ill).count()
 }
 
 fn report(findings: &[Finding]) -> String {
@@ -40,11 +76,7 @@ fn report(findings: &[Finding]) -> String {
             let _ = writeln!(text, "  {:<14} → {problem}", "");
         }
     }
-    let problems = findings
-        .iter()
-        .filter(|finding| finding.problem.is_some())
-        .count();
-    let _ = match problems {
+    let _ = match problems(findings) {
         0 => write!(text, "\nNo problems."),
         1 => write!(text, "\nOne problem, marked with !."),
         n => write!(text, "\n{n} problems, marked with !."),

@@ -50,7 +50,7 @@ pub fn main_with(registry: &Registry) -> ExitCode {
             .map(|()| exit::OK)
             .map_err(LaunchError::Command),
         Command::Config(args) => config_command::run(&args, &algorithms),
-        Command::Doctor => doctor::run(),
+        Command::Doctor(args) => doctor::run(&args, &algorithms),
         Command::Role(role, run_dir) => return role::run(role, &run_dir, registry),
     };
     match result {

@@ -59,7 +59,10 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
 }
 
 /// Says early what the processes would say of certificates.
-fn check_tls(node: &NodeConfig) -> Result<(), LaunchError> {
+///
+/// # Errors
+/// [`LaunchError::Config`] names the option and what is wrong with its file.
+pub(crate) fn check_tls(node: &NodeConfig) -> Result<(), LaunchError> {
     if let Some(files) = &node.tls {
         let options = ["--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"];
         Tls::load(files).map_err(|error| of_file(error, files, options))?;

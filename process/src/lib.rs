@@ -1,12 +1,13 @@
 //! What every role does as a process: the control link to the launcher, logs,
-//! sockets between processes, exit codes, and memory that was freed; and how
-//! commands print their answers.
+//! sockets between processes, exit codes, the clock, and memory that was freed; and
+//! how commands print their answers.
 //!
 //! A role's `main` calls [`RoleContext::enter`], hands the context to the
 //! role's `run`, and ends with [`RoleContext::leave`].
 
 #![deny(unsafe_code)]
 
+pub mod clock;
 pub mod exit;
 pub mod heap;
 pub mod logging;

@@ -35,7 +35,7 @@ fn options_arrive() {
          --sglang-grpc-port 9005 --served-model-name m --api-key k --chunked-prefill-size -1 \
          --schedule-policy lpm --enable-priority-scheduling --disable-overlap-schedule \
          --context-length 100 --request-timeout 7 --queue-timeout 8 --watchdog-timeout 9 \
-         --health-timeout 10 --drain-timeout 11 --startup-timeout 12 --weight-update-timeout 13 --max-stop-strings 9 \
+         --health-timeout 10 --drain-delay 14 --drain-timeout 11 --startup-timeout 12 --weight-update-timeout 13 --max-stop-strings 9 \
          --log-level debug --log-json --weight-cache /w --max-queued-requests 5 --tokenizer-managers 2",
     )
     .expect("good");
@@ -69,6 +69,7 @@ fn options_arrive() {
         step_watchdog_s: 9,
         health_s: 10,
         drain_s: 11,
+        drain_delay_s: 14,
         startup_s: 12,
         weight_update_s: 13,
     };

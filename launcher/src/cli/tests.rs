@@ -101,7 +101,7 @@ fn commands_and_roles() {
         if args.model.model_path.as_deref() == Some("m".as_ref())));
     assert!(matches!(
         parsed(words("lockstep doctor")),
-        Ok(Command::Doctor)
+        Ok(Command::Doctor(_))
     ));
     for (line, expected) in [
         ("scheduler", Role::Scheduler),

@@ -25,3 +25,12 @@ fn shows_everything_but_secrets() {
         "the demo model shows two ranks"
     );
 }
+
+#[test]
+fn certificates_are_looked_at() {
+    let mut args = ServeArgs::default();
+    args.server.ssl_certfile = Some("missing.pem".into());
+    args.server.ssl_keyfile = Some("missing.key".into());
+    let error = super::run(&args, &algorithms()).expect_err("no such files");
+    assert!(error.to_string().contains("missing.pem"), "{error}");
+}

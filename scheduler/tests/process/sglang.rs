@@ -510,3 +510,13 @@ async fn so_many_subscribe_to_the_cache_at_once() {
     };
     tokio::time::timeout(LIMIT, again).await.expect("a place");
 }
+
+#[tokio::test]
+async fn who_leaves_is_unhealthy_and_serves() {
+    let (scheduler, mut client) = serving().await;
+    scheduler.link.lifecycle().leave.cancel();
+    let health = client.health_check(HealthCheckRequest {}).await;
+    let health = health.expect("an answer").into_inner();
+    assert!(!health.healthy && health.message.contains("shut down"));
+    assert!(!collect(&mut client, generate(&[1; 5], 2)).await.is_empty());
+}
