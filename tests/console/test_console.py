@@ -289,6 +289,7 @@ def test_a_chat_that_is_cleared_is_forgotten(reader):
     page = reader.page
     page.click("#tab-chat")
     page.evaluate("document.getElementById('chat-options').open = true")
+    page.fill("#chat-system", "")
     page.fill("#chat-tokens", "1500")
     page.fill("#chat-input", "Count from 1 to 900.")
     page.click("#chat-send")
