@@ -59,9 +59,6 @@ pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
             abort: &abort,
         },
     );
-    if let Err(error) = &computed {
-        stream::report(&outgoing, error);
-    }
     drop(outgoing);
     // Ends the stream if it is the compute thread that gave up.
     drop(incoming);

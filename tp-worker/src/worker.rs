@@ -63,7 +63,6 @@ pub use reload::{Folders, Served};
 pub struct Worker<B: Backend> {
     config: EngineConfig,
     drafters: DrafterRegistry<B>,
-    backend: B,
     transformer: Transformer<B>,
     cache: B::KvCache,
     kv_bytes: usize,
@@ -74,6 +73,9 @@ pub struct Worker<B: Backend> {
     depth: DepthControl,
     rows: StepRows,
     drafting: DraftStage<B>,
+    /// Goes after the passes that were recorded on it: peers are waited for by what they
+    /// exchange as long as a pass has it.
+    backend: B,
     batch: BatchBuffers,
     choices: Choices,
     sampler: Sampler,

@@ -5,13 +5,18 @@
 //! uses it sees to it that ranks agree before they ask, and a thread of its own
 //! ([`crate::watched`]) ends what takes too long. What a stream brings after that is
 //! nobody's data; [`crate::Stream::synchronize`] tells the error instead.
+//!
+//! Nor is the end of a communicator a matter of one rank: see [`ending`].
 
 mod communicator;
+mod ending;
+mod known;
 mod library;
 mod plane;
 mod start;
 
 pub(crate) use communicator::Communicator;
+pub(crate) use ending::Farewell;
 pub use library::Library as Nccl;
 pub(crate) use plane::Plane;
 pub use start::CollectiveOptions;

@@ -11,7 +11,7 @@ use crate::error::CudaError;
 use crate::exchange::Exchange;
 use crate::floats::Floats;
 use crate::memory::Buffer;
-use crate::nccl::{self, CollectiveOptions, Communicator, Plane};
+use crate::nccl::{self, CollectiveOptions, Communicator, Farewell, Plane};
 use crate::stream::Stream;
 
 /// The two ways that ranks' data can go: from device to device, in the stream's
@@ -21,8 +21,10 @@ pub(crate) struct Planes {
     /// Goes first, so that peers see one that leaves when its data is done.
     device: Option<Plane>,
     host: Exchange,
-    /// Why there is none.
+    /// Why there is no way of the devices' own.
     why: String,
+    /// Goes last: peers that see this rank leave end what this rank's NCCL waits for.
+    _farewell: Option<Farewell>,
 }
 
 impl Planes {
@@ -49,6 +51,7 @@ impl Planes {
         }
         let staged = device.is_none();
         Ok(Self {
+            _farewell: device.as_ref().map(Plane::farewell),
             device,
             host: Exchange::new(&context, groups, staged)?,
             why,

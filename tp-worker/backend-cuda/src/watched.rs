@@ -23,9 +23,13 @@ const SILENT: u32 = 25;
 pub(crate) trait Way: Send + Sync {
     /// Why it has failed, if it has.
     fn failed(&self) -> Option<String>;
-    /// Ends what the device waits for, without an error there.
+    /// Has what the device waits for end, without an error there, and does not wait for
+    /// that.
     fn abort(&self);
 }
+
+/// All that a rank has.
+type Ways = Vec<Arc<dyn Way>>;
 
 /// What the devices' own way has to do with, as both threads see it.
 pub(crate) struct Watched {
@@ -34,7 +38,6 @@ pub(crate) struct Watched {
     patience: Duration,
     /// Of the host's group, which ends together with the devices'.
     host: AbortHandle,
-    ways: Vec<Arc<dyn Way>>,
     /// This one, and how many of them share its DP rank.
     ranks: (usize, usize),
     /// What is on its way.
@@ -61,11 +64,7 @@ struct Seen {
 
 impl Watched {
     /// Of the rank that `groups` say.
-    pub(crate) fn new(
-        groups: &mut Groups,
-        patience: Duration,
-        ways: Vec<Arc<dyn Way>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(groups: &mut Groups, patience: Duration) -> Arc<Self> {
         let [(rank, size), (_, near)] =
             [Axis::World, Axis::Attention].map(|axis| groups.rank_and_size(axis));
         Arc::new(Self {
@@ -73,7 +72,6 @@ impl Watched {
             ranks: (size, near),
             patience,
             host: groups.of(Axis::World).abort_handle(),
-            ways,
             state: Mutex::new(State {
                 since: None,
                 track: Track::new(),
@@ -110,8 +108,8 @@ impl Watched {
         }
     }
 
-    /// Ends both ways, for this rank and for whoever waits for it.
-    fn end(&self, error: CollectiveError) {
+    /// Ends all ways and the host's group, for this rank and for whoever waits for it.
+    fn end(&self, ways: &Ways, error: CollectiveError) {
         tracing::debug!(%error, "the devices' collectives end");
         if let CollectiveError::Deserted { peer, .. }
         | CollectiveError::Stalled {
@@ -125,12 +123,13 @@ impl Watched {
         }
         // Before the stream goes on, so that nobody takes what it brings for data.
         let _ = self.ended.set(error);
-        self.ways.iter().for_each(|way| way.abort());
+        // Before the ways: these may come to their ends when all ranks end theirs.
         self.host.abort();
+        ways.iter().for_each(|way| way.abort());
     }
 
     /// Why it has to end now, if it has.
-    fn look(&self, seen: &mut Seen) -> Option<CollectiveError> {
+    fn look(&self, ways: &Ways, seen: &mut Seen) -> Option<CollectiveError> {
         let rank = self.rank;
         self.live(seen);
         let since = self.state().since;
@@ -146,7 +145,7 @@ impl Watched {
             });
             return Some(CollectiveError::Aborted { rank, missing });
         }
-        if let Some(reason) = self.ways.iter().find_map(|way| way.failed()) {
+        if let Some(reason) = ways.iter().find_map(|way| way.failed()) {
             return Some(CollectiveError::Way { rank, reason });
         }
         let Some(waited) = since.map(|since| since.elapsed()) else {
@@ -235,7 +234,7 @@ fn silent(beats: &[(u64, Option<Instant>)], own: usize) -> Option<Stall> {
     (silent >= LOOK * SILENT).then_some(Stall::Silent { peer, silent })
 }
 
-/// The thread, which ends when this is dropped.
+/// The thread, which has the ways and ends when this is dropped.
 pub(crate) struct Watch {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -244,7 +243,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// # Errors
     /// [`CudaError::Unsupported`] where there can be no further thread.
-    pub(crate) fn over(watched: Arc<Watched>) -> Result<Self, CudaError> {
+    pub(crate) fn over(ways: Ways, watched: Arc<Watched>) -> Result<Self, CudaError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let seen = stop.clone();
         let watch = move || {
@@ -254,8 +253,8 @@ impl Watch {
             while !*stopped {
                 let waited = changed.wait_timeout(stopped, LOOK);
                 (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                if let Some(error) = watched.look(&mut looks) {
-                    return watched.end(error);
+                if let Some(error) = watched.look(&ways, &mut looks) {
+                    return watched.end(&ways, error);
                 }
             }
         };

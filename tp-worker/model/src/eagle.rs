@@ -33,6 +33,8 @@ pub use hidden::HiddenSource;
 ///
 /// It is whole on one rank and waits for no other.
 pub struct EagleHead<B: Backend> {
+    /// Of the weights and the buffers, which go after it.
+    passes: B::Passes,
     capture: CaptureSpec,
     /// Width of the residual stream.
     hidden: usize,
@@ -54,7 +56,6 @@ pub struct EagleHead<B: Backend> {
     buffers: Buffers<B::Tensor>,
     /// The batch of the pass.
     inputs: B::Inputs,
-    passes: B::Passes,
     picks: Picks,
     /// `0..requests`: row numbers of outputs that become roots.
     numbers: Vec<u32>,

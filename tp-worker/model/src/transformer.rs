@@ -33,6 +33,8 @@ pub use staged::{DraftStaged, Staged};
 /// One rank's shard of a model on a device, with all buffers a pass needs:
 /// after loading, [`Self::forward`] allocates nothing.
 pub struct Transformer<B: Backend> {
+    /// Of the weights, the buffers and the capture that there are, which go after it.
+    passes: B::Passes,
     model: ModelConfig,
     shard: Shard,
     limits: ForwardLimits,
@@ -52,8 +54,6 @@ pub struct Transformer<B: Backend> {
     buffers: Buffers<B::Tensor>,
     /// The batch of the pass.
     inputs: B::Inputs,
-    /// Of the weights, the buffers and the capture that there are.
-    passes: B::Passes,
     /// Of the notes that travel with its passes, if any do.
     notes: Option<NoteShape>,
     /// Row numbers of logit blocks: those of all wanted rows.

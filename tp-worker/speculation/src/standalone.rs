@@ -16,10 +16,10 @@ const LAG: usize = 2;
 
 /// Drafts with a whole model.
 pub struct StandaloneDrafter<B: Backend> {
+    /// What the device drafts, where it does. It names the model's memory, and goes first.
+    chains: Chains<B>,
     model: Model<B>,
     growth: Growth,
-    /// What the device drafts, where it does.
-    chains: Chains<B>,
     pass: Pass,
     /// For each slot that drafted: where it stood, and how many of its drafts
     /// have keys and values.

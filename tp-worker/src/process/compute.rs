@@ -17,7 +17,7 @@ use super::{
     collectives::{self, Listener},
     commands::CommandThread,
     look::{self, Looked},
-    stream::{Order, Outgoing, message},
+    stream::{self, Order, Outgoing, message},
 };
 use crate::{
     RunError,
@@ -39,8 +39,25 @@ impl OnDevice for Computing<'_> {
     /// What the device, the model or the group failed with.
     type Output = Result<(), RunError>;
 
-    /// Loads the shard and computes until the orders end.
+    /// Computes until the orders end, and reports what it failed with.
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
+        let (outgoing, mut worker) = (self.outgoing, None);
+        let computed = self.compute(drafters, &mut worker);
+        // Before the worker goes, which may take a while where peers are gone.
+        if let Err(error) = &computed {
+            stream::report(outgoing, error);
+        }
+        computed
+    }
+}
+
+impl Computing<'_> {
+    /// Loads the shard into `worker` and follows the orders.
+    fn compute<B: Device>(
+        self,
+        drafters: &DrafterRegistry<B>,
+        worker: &mut Option<Worker<B>>,
+    ) -> Result<(), RunError> {
         // The orders end before the start when another rank fails first.
         let Ok(Order::Start(start)) = self.orders.recv() else {
             return Ok(());
@@ -50,7 +67,7 @@ impl OnDevice for Computing<'_> {
         let (collective, handle) =
             collectives::connect(&ctx.engine, rank, secret, self.listener, &start)?;
         self.abort.arm(handle);
-        let mut worker = load(ctx, rank, collective, drafters)?;
+        let worker = worker.insert(load(ctx, rank, collective, drafters)?);
         let ready = WorkerReady {
             weight_bytes: worker.weight_bytes() as u64,
             kv_bytes: worker.kv_bytes() as u64,
@@ -68,8 +85,8 @@ impl OnDevice for Computing<'_> {
             orders: self.orders,
             outgoing: self.outgoing,
         };
-        let outcome = following.follow(&mut worker);
-        following.ended(&worker, outcome)
+        let outcome = following.follow(worker);
+        following.ended(worker, outcome)
     }
 }
 

@@ -17,7 +17,8 @@
 //! * Products come from the algorithm that the caller chose, and algorithms
 //!   differ in their last bits.
 //! * Ranks that ask for different collectives wait for each other until somebody
-//!   aborts them.
+//!   aborts them. What is asked of NCCL may come to its stream later; its farewells
+//!   and aborts wait for graphs, for what the device runs and for the other ranks.
 //!
 //! Kernels are CUDA C++. The machine's C++ compiler makes shared objects of
 //! them, with `shim/cuda_on_host.h` in front, which runs a fiber per thread.

@@ -3,7 +3,12 @@
 //! As with NCCL, nobody compares what ranks ask for: those that differ wait for
 //! each other until they are aborted, and an aborted operation ends without an
 //! error, with anything in its result.
+//!
+//! Aborts and farewells take as long as NCCL's: until the device runs nothing, no graph
+//! is left that has an operation of the communicator, and the other ranks that live
+//! say goodbye too.
 
+mod asked;
 mod kill;
 mod room;
 mod values;
@@ -13,10 +18,12 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
+use crate::run::settle;
 use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
+use asked::Asked;
 use kill::When;
-use room::{MOST_RANKS, Member};
+use room::{MOST_RANKS, Member, Who};
 use values::{Kind, Operation};
 
 /// Numbers of NCCL's results (`ncclResult_t`).
@@ -55,12 +62,18 @@ fn member(handle: Handle) -> Answer<Arc<Member>> {
     known.ok_or_else(|| invalid("no such communicator"))
 }
 
-/// The state of a group that may still form.
+/// The same of one that nobody else finds from now on.
+fn take(handle: Handle) -> Answer<Arc<Member>> {
+    let known = members().remove(&handle);
+    known.ok_or_else(|| invalid("no such communicator"))
+}
+
+/// The state of a group that may still form, and of what was asked of it.
 fn state(member: &Member) -> Code {
     match (member.is_complete(), member.shares_a_device()) {
         (false, _) => IN_PROGRESS,
         (true, true) => INVALID_USAGE,
-        (true, false) => 0,
+        (true, false) => member.progress(),
     }
 }
 
@@ -101,7 +114,7 @@ struct Places {
     takes: usize,
 }
 
-/// Puts an operation on a stream: all bring their bytes, and `combine` makes a
+/// Asks for an operation on a stream: all bring their bytes, and `combine` makes a
 /// rank's result of them.
 fn collect(
     handle: Handle,
@@ -112,11 +125,13 @@ fn collect(
 ) -> Answer {
     let member = member(handle)?;
     member.kill.at(When::Asked);
-    let mut world = enter()?;
     let ranges = [(at.from, at.brings), (at.to, at.takes)];
+    let world = enter()?;
     ranges
         .iter()
         .try_for_each(|(from, bytes)| world.memory.check(*from, *bytes))?;
+    drop(world);
+    let asked = member.clone();
     let work: Work = Arc::new(move || {
         member.kill.at(When::Entered);
         // SAFETY: the ranges are memory of the device, which its owner keeps
@@ -134,8 +149,11 @@ fn collect(
         work,
         waits: true,
     };
-    let pushed = world.push_task(stream, task);
-    pushed.map_err(|refusal| Refusal::new(UNHANDLED, refusal.reason))
+    asked::ask(Asked {
+        member: asked,
+        stream,
+        task,
+    })
 }
 
 export! {
@@ -167,16 +185,18 @@ export! {
         }
         let name = id.0.iter().map(|byte| *byte as u8);
         let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
-        let device = {
+        let blocking = config.get(0).is_none_or(|config| config.blocking != 0);
+        let who = {
             let world = enter()?;
-            world.device(world.context)
+            let context = world.context;
+            Who { rank, size, device: world.device(context), context, blocking }
         };
-        let member = Member::join(&name, rank, size, device);
+        let member = Member::join(&name, who);
         let member = Arc::new(member.map_err(|reason| Refusal::new(UNHANDLED, reason))?);
         let handle = lock().handle();
         members().insert(handle, member.clone());
         made.set(handle);
-        if config.get(0).is_some_and(|config| config.blocking == 0) {
+        if !blocking {
             return Err(Refusal::quiet(IN_PROGRESS));
         }
         while !member.is_complete() {
@@ -204,31 +224,38 @@ export! {
         Ok(())
     }
 
-    /// Ends whatever this rank waits for, and the communicator with it.
+    /// Ends whatever this rank waits for, and the communicator with it. Its memory is
+    /// given back, for which CUDA waits until the device runs nothing.
     fn ncclCommAbort(handle: Handle) {
-        let known = members().remove(&handle);
-        let known = known.ok_or_else(|| invalid("no such communicator"))?;
+        let known = take(handle)?;
         known.abort();
+        settle(known.context);
+        known.leave();
         Ok(())
     }
 
-    /// Nothing is left to do: operations are done when their stream is.
+    /// Operations are done when their stream is, and those in graphs when these are gone.
     fn ncclCommFinalize(handle: Handle) {
-        member(handle).map(|_| ())
+        let member = member(handle)?;
+        member.expect_ready()?;
+        member.finalize();
+        match member.progress() {
+            0 => Ok(()),
+            code => Err(Refusal::quiet(code)),
+        }
     }
 
     fn ncclCommDestroy(handle: Handle) {
-        let known = members().remove(&handle);
-        known.map(|_| ()).ok_or_else(|| invalid("no such communicator"))
+        take(handle)?.leave();
+        Ok(())
     }
 
-    /// Operations of a group are asked for one by one.
     fn ncclGroupStart() {
-        Ok(())
+        asked::begin()
     }
 
     fn ncclGroupEnd() {
-        Ok(())
+        asked::end()
     }
 
     fn ncclAllReduce(

@@ -96,6 +96,18 @@ pub(crate) fn poll(context: Handle, goal: Goal) -> Answer {
         .ok_or_else(|| Refusal::quiet(NOT_READY))
 }
 
+/// Waits until the device runs nothing of `context`, whatever still stands in streams.
+pub(crate) fn settle(context: Handle) {
+    let runs = |world: &World| {
+        let mut streams = world.streams.values();
+        streams.any(|at| at.context == context && at.busy)
+    };
+    let mut world = lock();
+    while runs(&world) {
+        world = RAN.wait(world).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
 /// Takes an item of one of the streams that can go on.
 ///
 /// Those are what the goal needs, and what the calling thread itself has begun:

@@ -56,6 +56,7 @@ static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 thread_local! {
     /// The calling thread's context; none, if zero.
     static CURRENT: Cell<Handle> = const { Cell::new(0) };
+    static ACTS_FOR: Cell<Option<ThreadId>> = const { Cell::new(None) };
 }
 
 pub(crate) fn lock() -> MutexGuard<'static, World> {
@@ -231,7 +232,16 @@ impl World {
     }
 }
 
-/// The calling thread, as streams and captures remember it.
+/// The calling thread, as streams and captures remember it, or the one that it acts for.
 pub(crate) fn thread() -> ThreadId {
-    std::thread::current().id()
+    ACTS_FOR
+        .get()
+        .unwrap_or_else(|| std::thread::current().id())
+}
+
+/// Begins to act for `caller`, in the context of it: a library's own thread does what
+/// that one has asked for.
+pub(crate) fn act_for(caller: ThreadId, context: Handle) {
+    ACTS_FOR.set(Some(caller));
+    set_current(context);
 }

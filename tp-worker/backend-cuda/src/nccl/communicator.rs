@@ -1,35 +1,25 @@
 //! One group of ranks, as NCCL knows it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
+use super::ending::{End, Ending};
+use super::known::Known;
 use super::library::{Code, Library, Raw, UNDER_WAY, UniqueId};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::watched::Way;
 
-/// How long a communicator that is given back may take to come to its end.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Between two questions whether something has come to its end.
-const PAUSE: Duration = Duration::from_millis(1);
-
 /// A rank's end of a communicator. Graphs that were recorded with it hold it, so
 /// that they go first.
 pub(crate) struct Communicator {
-    library: Arc<Library>,
-    context: Arc<Context>,
-    /// `None` once it was aborted: then it is gone.
-    raw: Mutex<Option<Handle>>,
+    known: Arc<Known>,
+    ending: Arc<Ending>,
+    tells: Sender<End>,
 }
 
-struct Handle(Raw);
-
-// SAFETY: a communicator may be used by any thread, by one at a time, and aborted
-// by another: the lock is held meanwhile.
-unsafe impl Send for Handle {}
-
 impl Communicator {
-    /// Begins to join rank `rank` of `size`; [`Self::is_ready`] tells when it has.
+    /// Begins to join as rank `rank.0` of `rank.1`; [`Self::is_ready`] tells when it has.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
@@ -37,35 +27,32 @@ impl Communicator {
         library: &Arc<Library>,
         context: &Arc<Context>,
         id: UniqueId,
-        (rank, size): (usize, usize),
+        rank: (usize, usize),
     ) -> Result<Self, CudaError> {
-        context.bind()?;
-        let raw = library.begin(id, rank, size)?;
+        let (ending, tells) = Ending::prepare()?;
         Ok(Self {
-            library: library.clone(),
-            context: context.clone(),
-            raw: Mutex::new(Some(Handle(raw))),
+            known: Arc::new(Known::begin(library, context, id, rank)?),
+            ending,
+            tells,
         })
     }
 
-    /// Whether what was asked for last has been taken; an aborted one has nothing
+    /// What its end comes to.
+    pub(crate) fn ending(&self) -> &Arc<Ending> {
+        &self.ending
+    }
+
+    /// Whether what was asked for last has been taken; one that ends has nothing
     /// left to take.
     ///
     /// # Errors
     /// [`CudaError::Nccl`]: it failed, also some time after it was asked for.
     pub(super) fn is_ready(&self) -> Result<bool, CudaError> {
-        let raw = self.lock();
-        let Some(Handle(raw)) = &*raw else {
-            return Ok(true);
-        };
-        // SAFETY: it exists.
-        let state = unsafe { self.library.state(*raw) };
-        self.library.check("ncclCommGetAsyncError", state)?;
-        Ok(state != UNDER_WAY)
+        self.known.is_ready()
     }
 
-    /// Asks for `work`. Of one that was aborted nothing is asked: whoever waits for
-    /// the stream is told.
+    /// Asks for `work`. Of one that ends nothing is asked: whoever waits for the stream
+    /// is told.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -74,13 +61,7 @@ impl Communicator {
         call: &'static str,
         work: impl FnOnce(&Library, Raw) -> Code,
     ) -> Result<(), CudaError> {
-        self.context.bind()?;
-        let code = match &*self.lock() {
-            Some(Handle(raw)) => work(&self.library, *raw),
-            None => return Ok(()),
-        };
-        self.library.check(call, code)?;
-        if code == UNDER_WAY {
+        if self.known.call(call, work)? == Some(UNDER_WAY) {
             // Not with the lock: it can be aborted meanwhile.
             while !self.is_ready()? {
                 std::thread::yield_now();
@@ -89,54 +70,33 @@ impl Communicator {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.raw.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has it end, unless it does already.
+    fn end(&self, how: impl FnOnce(Arc<Known>) -> End) -> bool {
+        let first = self.known.end();
+        if first {
+            self.ending.begin();
+            // The thread waits for nothing else.
+            let _ = self.tells.send(how(self.known.clone()));
+        }
+        first
     }
 }
 
 impl Way for Communicator {
     fn failed(&self) -> Option<String> {
-        let state = self.is_ready();
-        state.err().map(|error| error.to_string())
+        self.known.failed().map(|error| error.to_string())
     }
 
     fn abort(&self) {
-        let known = self.lock().take();
-        if let Some(Handle(raw)) = known
-            && self.context.bind().is_ok()
-        {
-            // SAFETY: it exists, and nobody has it any more.
-            unsafe { self.library.abort(raw) }
-        }
+        self.end(End::Abort);
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.context.bind().is_err() {
-            return;
-        }
-        let begun = match &*self.lock() {
-            None => return,
-            Some(Handle(raw)) => {
-                // SAFETY: it exists.
-                let code = unsafe { self.library.finalize(*raw) };
-                self.library.check("ncclCommFinalize", code)
-            }
-        };
-        let end = Instant::now() + FAREWELL;
-        let mut state = begun.and_then(|()| self.is_ready());
-        while matches!(state, Ok(false)) && Instant::now() < end {
-            std::thread::park_timeout(PAUSE);
-            state = self.is_ready();
-        }
-        // Peers that are gone are not waited for.
-        if !matches!(state, Ok(true)) {
-            return self.abort();
-        }
-        if let Some(Handle(raw)) = self.lock().take() {
-            // SAFETY: it exists, and nobody has it any more.
-            unsafe { self.library.destroy(raw) }
+        // One that was aborted has no data left.
+        if self.end(End::Leave) {
+            self.ending.wait_for_data();
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockstep_backend::{Axis, BackendError, ExchangeKind, Exchanged, Groups, Owners, host};
 use lockstep_collective::Parts;
 
-use super::Communicator;
 use super::library::{BF16, F32, Library};
+use super::{Communicator, Farewell};
 use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
@@ -22,12 +22,12 @@ use crate::watched::{Watch, Watched, Way};
 /// [`Self::gather_to_host`].
 pub(crate) struct Plane {
     library: Arc<Library>,
+    /// Ends before the communicators do.
+    _watch: Watch,
     /// Of all ranks, and of those of a DP rank where these are several.
     communicators: [Option<Arc<Communicator>>; 2],
     watched: Arc<Watched>,
     ranks: usize,
-    /// Ends before the communicators do.
-    _watch: Watch,
     /// All ranks' columns of a block of logits, here and on the host.
     logits: Option<(Buffer<f32>, Pinned<f32>)>,
 }
@@ -47,11 +47,11 @@ impl Plane {
         let own = attention.iter().filter(|_| !shared);
         let all = world.iter().chain(own);
         let all = all.map(|one| one.clone() as Arc<dyn Way>).collect();
-        let watched = Watched::new(groups, patience, all);
+        let watched = Watched::new(groups, patience);
         Ok(Self {
             library: library.clone(),
+            _watch: Watch::over(all, watched.clone())?,
             communicators,
-            _watch: Watch::over(watched.clone())?,
             watched,
             ranks,
             logits: None,
@@ -61,6 +61,12 @@ impl Plane {
     /// Who knows whether what a stream brings is data.
     pub(crate) fn watched(&self) -> &Arc<Watched> {
         &self.watched
+    }
+
+    /// To wait for the end of its communicators.
+    pub(crate) fn farewell(&self) -> Farewell {
+        let all = self.communicators.iter().flatten();
+        Farewell::of(all.map(|one| one.ending().clone()).collect())
     }
 
     /// What recorded passes hold as long as they live.

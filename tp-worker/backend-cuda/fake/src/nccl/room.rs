@@ -1,9 +1,12 @@
 //! Where ranks meet: a file that all map, with a seat and a desk for each.
 
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::kill::{Kill, When};
+use super::{IN_PROGRESS, invalid};
+use crate::abi::{Answer, Code, Handle};
 
 /// Ranks of a group, at most.
 pub(super) const MOST_RANKS: usize = 16;
@@ -27,6 +30,10 @@ struct Seat {
     signature: AtomicU64,
     /// Its device.
     device: AtomicI32,
+    /// Its process; zero before it has come.
+    process: AtomicU32,
+    /// It aborts, or gives its place back.
+    leaves: AtomicBool,
 }
 
 /// The beginning of the file; zeros at first.
@@ -45,13 +52,33 @@ pub(super) struct Member {
     /// Turns that this rank has begun.
     turn: AtomicU64,
     aborted: AtomicBool,
+    /// Whether calls wait for what they ask for.
+    pub(super) blocking: bool,
+    /// Where its operations run.
+    pub(super) context: Handle,
+    /// What came of what was asked for last.
+    asked: AtomicI32,
+    finalized: AtomicBool,
+    /// Operations of its own in graphs that exist.
+    captured: AtomicU32,
     pub(super) kill: Kill,
+}
+
+/// Who takes a seat.
+#[derive(Clone, Copy)]
+pub(super) struct Who {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) device: i32,
+    pub(super) context: Handle,
+    pub(super) blocking: bool,
 }
 
 impl Member {
     /// Takes a seat in the group that meets under `name`; the last to come takes
     /// the name away.
-    pub(super) fn join(name: &[u8], rank: usize, size: usize, device: i32) -> Result<Self, String> {
+    pub(super) fn join(name: &[u8], who: Who) -> Result<Self, String> {
+        let Who { rank, size, .. } = who;
         let name = CString::new(name).map_err(|_| "a zero in a name".to_owned())?;
         let start = map(&name).ok_or_else(|| std::io::Error::last_os_error().to_string())?;
         let member = Self {
@@ -60,10 +87,16 @@ impl Member {
             start,
             turn: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
+            blocking: who.blocking,
+            context: who.context,
+            asked: AtomicI32::new(0),
+            finalized: AtomicBool::new(false),
+            captured: AtomicU32::new(0),
             kill: Kill::of_rank(rank),
         };
-        let seats = member.seats();
-        seats.seats[rank].device.store(device, Ordering::SeqCst);
+        let (seats, own) = (member.seats(), std::process::id());
+        seats.seats[rank].device.store(who.device, Ordering::SeqCst);
+        seats.seats[rank].process.store(own, Ordering::SeqCst);
         if seats.joined.fetch_add(1, Ordering::SeqCst) as usize + 1 == size {
             // SAFETY: the name ends with a zero.
             unsafe { libc::shm_unlink(name.as_ptr()) };
@@ -95,26 +128,58 @@ impl Member {
         (1..self.size).any(|rank| devices[..rank].contains(&devices[rank]))
     }
 
+    /// What came of what was asked for last is `code`.
+    pub(super) fn asks(&self, code: Code) {
+        self.asked.store(code, Ordering::SeqCst);
+    }
+
+    /// Zero, what came of what was asked for, or that it is under way.
+    pub(super) fn progress(&self) -> Code {
+        let captured = self.captured.load(Ordering::SeqCst) > 0;
+        match self.finalized.load(Ordering::SeqCst) && captured {
+            true => IN_PROGRESS,
+            false => self.asked.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Refuses to be asked for more while something is under way.
+    pub(super) fn expect_ready(&self) -> Answer {
+        match self.progress() {
+            IN_PROGRESS => Err(invalid(
+                "the communicator is used before what was asked of it last is done",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// It will be asked for nothing more.
+    pub(super) fn finalize(&self) {
+        self.finalized.store(true, Ordering::SeqCst);
+    }
+
     /// Ends what this rank waits for, now and later.
     pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
     }
 
+    /// Gives the place back, which ranks do together: waits until those that live do
+    /// it, too, and until no graph is left that has operations of this one.
+    pub(super) fn leave(&self) {
+        let own = &self.seats().seats[self.rank];
+        own.leaves.store(true, Ordering::SeqCst);
+        let others = self.seats().seats[..self.size].iter();
+        let left = |seat: &Seat| {
+            let process = seat.process.load(Ordering::SeqCst);
+            seat.leaves.load(Ordering::SeqCst) || process == 0 || !lives(process)
+        };
+        pause_until(|| self.captured.load(Ordering::SeqCst) == 0 && others.clone().all(left));
+    }
+
     /// Waits until `ready` says so of every rank's seat; false, if aborted.
     fn wait(&self, ready: impl Fn(&Seat) -> bool) -> bool {
-        let mut turns = 0;
-        while !self.seats().seats[..self.size].iter().all(&ready) {
-            if self.aborted.load(Ordering::SeqCst) {
-                return false;
-            }
-            // On a busy machine who gives its turn away gets the next one late.
-            match turns < TURNS {
-                true => std::thread::yield_now(),
-                false => std::thread::park_timeout(PAUSE),
-            }
-            turns += 1;
-        }
-        true
+        let all = || self.seats().seats[..self.size].iter().all(&ready);
+        pause_until(|| all() || self.aborted.load(Ordering::SeqCst));
+        all()
     }
 
     /// Brings `mine`, and returns what all have brought to the same operation,
@@ -162,11 +227,51 @@ impl Member {
     }
 }
 
+/// What a graph has of a member, which cannot go before it does.
+pub(super) struct Held(Arc<Member>);
+
+impl Held {
+    /// Another operation of it was recorded.
+    pub(super) fn by_graph(member: &Arc<Member>) -> Self {
+        member.captured.fetch_add(1, Ordering::SeqCst);
+        Self(member.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.captured.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
         // SAFETY: nobody has the seats or desks any more.
         unsafe { libc::munmap(self.start as *mut libc::c_void, bytes()) };
     }
+}
+
+/// Waits until `done` says so.
+fn pause_until(done: impl Fn() -> bool) {
+    let mut turns = 0;
+    while !done() {
+        // On a busy machine who gives its turn away gets the next one late.
+        match turns < TURNS {
+            true => std::thread::yield_now(),
+            false => std::thread::park_timeout(PAUSE),
+        }
+        turns += 1;
+    }
+}
+
+/// Whether a process runs; one that has ended and was not asked for does not.
+fn lives(process: u32) -> bool {
+    let known = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    let state = known.ok().and_then(|known| {
+        let (_, behind) = known.rsplit_once(") ")?;
+        behind.chars().next()
+    });
+    !matches!(state, None | Some('Z' | 'X'))
 }
 
 fn bytes() -> usize {

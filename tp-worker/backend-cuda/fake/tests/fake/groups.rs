@@ -1,6 +1,8 @@
 //! NCCL between ranks that are threads here.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use cudarc::driver::sys::CUstream;
 
@@ -38,6 +40,7 @@ struct Nccl {
     init: unsafe extern "C" fn(*mut Group, c_int, UniqueId, c_int, *const Config) -> c_int,
     state: unsafe extern "C" fn(Group, *mut c_int) -> c_int,
     abort: unsafe extern "C" fn(Group) -> c_int,
+    finalize: unsafe extern "C" fn(Group) -> c_int,
     destroy: unsafe extern "C" fn(Group) -> c_int,
     reduce: Reduce,
     reduce_scatter: Reduce,
@@ -66,6 +69,7 @@ fn nccl() -> Nccl {
         init: find(c"ncclCommInitRankConfig"),
         state: find(c"ncclCommGetAsyncError"),
         abort: find(c"ncclCommAbort"),
+        finalize: find(c"ncclCommFinalize"),
         destroy: find(c"ncclCommDestroy"),
         reduce: find(c"ncclAllReduce"),
         reduce_scatter: find(c"ncclReduceScatter"),
@@ -112,10 +116,24 @@ impl Rank {
     }
 
     fn sum(&self, values: &Buffer, count: usize) {
+        assert_eq!(self.taken(self.ask_for_sum(values, count)), 0);
+    }
+
+    /// The same, and what is answered at once.
+    fn ask_for_sum(&self, values: &Buffer, count: usize) -> c_int {
         let (at, stream) = (values.address, self.stream.0);
         // SAFETY: the buffer is large enough, or the fake refuses.
-        let asked = unsafe { (self.nccl.reduce)(at, at, count, F32, SUM, self.group, stream) };
-        assert_eq!(asked, 0);
+        unsafe { (self.nccl.reduce)(at, at, count, F32, SUM, self.group, stream) }
+    }
+
+    /// What comes of what was asked for and answered with `code`.
+    fn taken(&self, mut code: c_int) -> c_int {
+        while code == IN_PROGRESS {
+            std::thread::yield_now();
+            // SAFETY: the communicator exists.
+            assert_eq!(unsafe { (self.nccl.state)(self.group, &raw mut code) }, 0);
+        }
+        code
     }
 }
 
@@ -177,15 +195,15 @@ fn the_other_collectives_move_what_they_should() {
         let (nccl, stream) = (rank.nccl, rank.stream.0);
         // SAFETY: the buffers hold two and four values.
         let asked = unsafe { (nccl.gather)(source, target, 2, U32, group, stream) };
-        assert_eq!(asked, 0);
+        assert_eq!(rank.taken(asked), 0);
         assert_eq!(to.read::<u32>(4, &rank.stream), [1, 2, 11, 12]);
         // SAFETY: as above.
         let asked = unsafe { (nccl.broadcast)(source, target, 2, U32, 1, group, stream) };
-        assert_eq!(asked, 0);
+        assert_eq!(rank.taken(asked), 0);
         assert_eq!(to.read::<u32>(4, &rank.stream), [11, 12, 11, 12]);
         // SAFETY: as above.
         let asked = unsafe { (nccl.reduce_scatter)(source, target, 1, U32, MAX, group, stream) };
-        assert_eq!(asked, 0);
+        assert_eq!(rank.taken(asked), 0);
         assert_eq!(to.read::<u32>(1, &rank.stream), [11 + rank.rank as u32]);
     });
 }
@@ -197,10 +215,13 @@ fn ranks_that_differ_wait_until_they_are_aborted() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             asked.wait();
-            for group in groups.lock().expect("not poisoned").iter() {
-                // SAFETY: the ranks keep their groups until all threads have ended.
-                assert_eq!(unsafe { (nccl().abort)(*group) }, 0);
-            }
+            let groups = groups.lock().expect("not poisoned");
+            std::thread::scope(|aborts| {
+                for group in groups.iter().copied() {
+                    // SAFETY: the ranks keep their groups until all threads have ended.
+                    aborts.spawn(move || assert_eq!(unsafe { (nccl().abort)(group) }, 0));
+                }
+            });
         });
         two(|rank| {
             let values = Buffer::of(&[1.0f32; 4]);
@@ -231,6 +252,101 @@ fn who_asks_instead_of_waiting_can_give_up() {
         assert_eq!(unsafe { (rank.nccl.abort)(rank.group) }, 0);
         event.synchronize().expect("aborted");
     });
+}
+
+/// What ends a communicator, from another thread: it says when that is over.
+fn end(rank: &Rank, end: unsafe extern "C" fn(Group) -> c_int) -> Receiver<c_int> {
+    let (said, over) = channel();
+    let group = rank.group;
+    // SAFETY: the group exists; whoever drops the rank is told that it does not any more.
+    std::thread::spawn(move || said.send(unsafe { end(group) }));
+    over
+}
+
+/// Long enough for what waits for nothing.
+const SOON: Duration = Duration::from_secs(20);
+/// Shorter than a test may take.
+const WHILE: Duration = Duration::from_millis(50);
+
+#[test]
+fn an_abort_waits_for_graphs_and_for_the_other_ranks() {
+    let both = std::sync::Barrier::new(2);
+    two(|rank| {
+        let values = Buffer::of(&[1.0f32; 4]);
+        let graph = (rank.rank == 0).then(|| {
+            rank.stream.begin_capture().expect("begun");
+            rank.sum(&values, 4);
+            rank.stream.end_capture().expect("a graph")
+        });
+        if rank.rank == 0 {
+            // Of a communicator that is finalized graphs are the last that go.
+            // SAFETY: the group exists.
+            let finalized = unsafe { (rank.nccl.finalize)(rank.group) };
+            assert_eq!(finalized, IN_PROGRESS);
+            let over = end(rank, rank.nccl.abort);
+            assert_eq!(over.recv_timeout(WHILE), Err(RecvTimeoutError::Timeout));
+            both.wait();
+            both.wait();
+            // The other has, and this one's graph is there yet.
+            assert_eq!(over.recv_timeout(WHILE), Err(RecvTimeoutError::Timeout));
+            drop(graph);
+            assert_eq!(over.recv_timeout(SOON), Ok(0));
+        } else {
+            both.wait();
+            let over = end(rank, rank.nccl.destroy);
+            assert_eq!(over.recv_timeout(SOON), Ok(0));
+            both.wait();
+        }
+    });
+}
+
+#[test]
+fn an_abort_waits_for_what_the_device_runs() {
+    let ids = [unique_id(), unique_id()];
+    let all = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let all = &all;
+            scope.spawn(move || {
+                let [first, second] = ids.map(|id| Rank::join(id, rank, rank as i32).0);
+                let values = Buffer::of(&[1.0f32; 4]);
+                // Nobody else comes to it.
+                second.sum(&values, 2 + rank);
+                let event = second.stream.event();
+                assert_eq!(event.query(), Err(600), "it runs");
+                let over = [&first, &second].map(|group| {
+                    let over = end(group, group.nccl.abort);
+                    if group.group == first.group {
+                        assert_eq!(over.recv_timeout(WHILE), Err(RecvTimeoutError::Timeout));
+                    }
+                    over
+                });
+                for over in over {
+                    assert_eq!(over.recv_timeout(SOON), Ok(0));
+                }
+                event.synchronize().expect("aborted");
+                all.wait();
+            });
+        }
+    });
+}
+
+/// Some operations come to their stream later.
+#[test]
+fn what_is_asked_for_may_be_under_way() {
+    let late = std::sync::atomic::AtomicU32::new(0);
+    two(|rank| {
+        let values = Buffer::of(&[1.0f32; 4]);
+        for _ in 0..64 {
+            let code = rank.ask_for_sum(&values, 4);
+            if code == IN_PROGRESS {
+                late.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+            assert_eq!(rank.taken(code), 0);
+        }
+    });
+    let late = late.into_inner();
+    assert!((1..128).contains(&late), "{late}");
 }
 
 #[test]

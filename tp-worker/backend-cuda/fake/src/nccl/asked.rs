@@ -1,0 +1,95 @@
+//! How operations come to streams from those who ask for them.
+//!
+//! Of a communicator that does not block, NCCL puts them there from a thread of its
+//! own, and answers that they are under way. Here that happens to some of them, drawn
+//! from the seed.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::room::{Held, Member};
+use super::{IN_PROGRESS, UNHANDLED, invalid};
+use crate::abi::{Answer, Handle, Refusal};
+use crate::order;
+use crate::world::graph::Task;
+use crate::world::{act_for, current, enter, thread};
+
+/// One of so many operations comes late.
+const LATE: usize = 4;
+
+/// An operation that was asked for.
+pub(super) struct Asked {
+    pub(super) member: Arc<Member>,
+    pub(super) stream: Handle,
+    pub(super) task: Task,
+}
+
+thread_local! {
+    /// What the calling thread has asked for since its group began, if one did.
+    static GROUP: RefCell<Option<Vec<Asked>>> = const { RefCell::new(None) };
+}
+
+/// Operations from now on belong together.
+pub(super) fn begin() -> Answer {
+    let before = GROUP.replace(Some(Vec::new()));
+    match before {
+        None => Ok(()),
+        Some(_) => Err(invalid("the fake NCCL has no groups in groups")),
+    }
+}
+
+/// They come to their streams, in the order in which they were asked for.
+pub(super) fn end() -> Answer {
+    let all = GROUP.take();
+    queue(all.ok_or_else(|| invalid("a group ends that did not begin"))?)
+}
+
+/// Takes an operation, or keeps it until its group ends.
+pub(super) fn ask(asked: Asked) -> Answer {
+    asked.member.expect_ready()?;
+    let alone = GROUP.with_borrow_mut(|group| match group {
+        Some(group) => {
+            group.push(asked);
+            None
+        }
+        None => Some(asked),
+    });
+    alone.map_or(Ok(()), |asked| queue(vec![asked]))
+}
+
+fn queue(all: Vec<Asked>) -> Answer {
+    let waits = all.iter().any(|one| one.member.blocking);
+    if all.is_empty() || waits || order::below(LATE) != 0 {
+        return all.into_iter().try_for_each(push);
+    }
+    let members: Vec<_> = all.iter().map(|one| one.member.clone()).collect();
+    members.iter().for_each(|member| member.asks(IN_PROGRESS));
+    let (caller, context) = (thread(), current());
+    std::thread::spawn(move || {
+        act_for(caller, context);
+        let done = all.into_iter().try_for_each(push);
+        let code = done.map_or_else(|refusal| refusal.code, |()| 0);
+        members.iter().for_each(|member| member.asks(code));
+    });
+    Err(Refusal::quiet(IN_PROGRESS))
+}
+
+/// Puts an operation on its stream. One that is recorded holds its communicator.
+fn push(asked: Asked) -> Answer {
+    let Asked {
+        member,
+        stream,
+        mut task,
+    } = asked;
+    let mut world = enter()?;
+    let own = world.stream(stream);
+    if own.is_ok_and(|own| world.capture_of(own).is_some()) {
+        let (held, work) = (Held::by_graph(&member), task.work);
+        task.work = Arc::new(move || {
+            let _held = &held;
+            work()
+        });
+    }
+    let pushed = world.push_task(stream, task);
+    pushed.map_err(|refusal| Refusal::new(UNHANDLED, refusal.reason))
+}

@@ -1,0 +1,159 @@
+//! A communicator, as all threads know it that call NCCL with it, and how they keep out of
+//! each other's way.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::library::{Code, Library, Raw, UNDER_WAY, UniqueId};
+use crate::context::Context;
+use crate::error::CudaError;
+
+/// How long an abort waits for a call that is under way.
+const CALL: Duration = Duration::from_millis(100);
+/// Between two questions whether something has come to its end.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+/// A communicator, and whose it is to call NCCL with it.
+pub(super) struct Known {
+    library: Arc<Library>,
+    context: Arc<Context>,
+    raw: Raw,
+    /// Held by whoever calls NCCL with it.
+    calls: Mutex<()>,
+    /// It is the thread's that ends it.
+    ends: AtomicBool,
+}
+
+// SAFETY: a communicator may be used by any thread, by one at a time, and aborted
+// by another: the lock is held meanwhile, and nobody uses one that ends.
+unsafe impl Send for Known {}
+// SAFETY: as above.
+unsafe impl Sync for Known {}
+
+impl Known {
+    /// Begins to join rank `rank` of `size`.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`], [`CudaError::Driver`].
+    pub(super) fn begin(
+        library: &Arc<Library>,
+        context: &Arc<Context>,
+        id: UniqueId,
+        (rank, size): (usize, usize),
+    ) -> Result<Self, CudaError> {
+        context.bind()?;
+        Ok(Self {
+            raw: library.begin(id, rank, size)?,
+            library: library.clone(),
+            context: context.clone(),
+            calls: Mutex::new(()),
+            ends: AtomicBool::new(false),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it from everybody but the thread that ends it; whether that is news.
+    pub(super) fn end(&self) -> bool {
+        !self.ends.swap(true, Ordering::SeqCst)
+    }
+
+    fn ends(&self) -> bool {
+        self.ends.load(Ordering::SeqCst)
+    }
+
+    /// Calls `work`, unless it ends; what came of it, unless it has ended since.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`], [`CudaError::Driver`].
+    pub(super) fn call(
+        &self,
+        call: &'static str,
+        work: impl FnOnce(&Library, Raw) -> Code,
+    ) -> Result<Option<Code>, CudaError> {
+        self.context.bind()?;
+        let code = {
+            let _calls = self.lock();
+            if self.ends() {
+                return Ok(None);
+            }
+            work(&self.library, self.raw)
+        };
+        if self.ends() {
+            return Ok(None);
+        }
+        self.library.check(call, code)?;
+        Ok(Some(code))
+    }
+
+    /// Whether what was asked for last has been taken; one that ends has nothing left to
+    /// take.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`]: it failed, also some time after it was asked for.
+    pub(super) fn is_ready(&self) -> Result<bool, CudaError> {
+        self.progress(&self.lock())
+    }
+
+    /// Why what was asked for last failed, if it did. Of a call that is under way, and may
+    /// be so for long, nothing is known.
+    pub(super) fn failed(&self) -> Option<CudaError> {
+        let calls = match self.calls.try_lock() {
+            Ok(calls) => calls,
+            Err(TryLockError::Poisoned(calls)) => calls.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.progress(&calls).err()
+    }
+
+    fn progress(&self, _calls: &MutexGuard<'_, ()>) -> Result<bool, CudaError> {
+        if self.ends() {
+            return Ok(true);
+        }
+        let state = self.state();
+        self.library.check("ncclCommGetAsyncError", state)?;
+        Ok(state != UNDER_WAY)
+    }
+
+    pub(super) fn state(&self) -> Code {
+        // SAFETY: it exists.
+        unsafe { self.library.state(self.raw) }
+    }
+
+    pub(super) fn finalize(&self) -> Code {
+        match self.context.bind() {
+            // SAFETY: it exists.
+            Ok(()) => unsafe { self.library.finalize(self.raw) },
+            Err(_) => UNDER_WAY,
+        }
+    }
+
+    /// Gives it back; the last that is done with it, or else [`Self::abort`] is.
+    pub(super) fn destroy(&self) {
+        // SAFETY: it exists, and nobody has it any more.
+        unsafe { self.library.destroy(self.raw) }
+    }
+
+    /// See [`Self::destroy`]. A call that does not return holds the lock, and is ended by
+    /// the abort, which is the one call that NCCL takes beside others.
+    pub(super) fn abort(&self) {
+        let end = Instant::now() + CALL;
+        let calls = loop {
+            match self.calls.try_lock() {
+                Ok(calls) => break Some(calls),
+                Err(TryLockError::Poisoned(calls)) => break Some(calls.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= end => break None,
+                Err(TryLockError::WouldBlock) => std::thread::park_timeout(PAUSE),
+            }
+        };
+        // Whoever has the lock next sees that it ends.
+        drop(calls);
+        if self.context.bind().is_ok() {
+            // SAFETY: it exists, and nobody calls NCCL with it from now on.
+            unsafe { self.library.abort(self.raw) }
+        }
+    }
+}
