@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::client::Client;
 use crate::name::is_hex;
 use crate::tries::{Asked, Tries};
-use crate::{HubError, Settings};
+use crate::{HubError, Patience, Settings};
 
 /// The most bytes of a list of files.
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -57,6 +57,7 @@ struct Lfs {
 /// Asks for a model at a revision.
 pub(crate) async fn ask(
     client: &Client,
+    patience: Patience,
     settings: &Settings,
     asked: &Asked,
 ) -> Result<Listing, HubError> {
@@ -65,7 +66,7 @@ pub(crate) async fn ask(
         "{}/api/models/{}/revision/{revision}?blobs=true",
         settings.endpoint, asked.name
     );
-    let mut tries = Tries::at_first(settings.patience);
+    let mut tries = Tries::at_first(patience);
     let bytes = loop {
         match client.read(&address, LARGEST_ANSWER).await {
             Ok(bytes) => break bytes,

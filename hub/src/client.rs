@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
 use crate::connect::{Tcp, connector};
-use crate::{Settings, Token};
+use crate::{Patience, Settings, Token};
 
 /// The most redirects of one request.
 const MOST_REDIRECTS: usize = 8;
@@ -61,6 +61,14 @@ impl Client {
             token: settings.token.clone(),
             stall,
         })
+    }
+
+    /// The same with another patience.
+    pub(crate) fn with(&self, patience: Patience) -> Self {
+        Self {
+            stall: patience.stall,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn has_token(&self) -> bool {

@@ -242,6 +242,21 @@ impl HubError {
         move |source| Self::Cache { path, source }
     }
 
+    /// Whether a version that is in the cache will do instead: the hub was away, refused, or
+    /// said what can't be. A revision that it no longer has is no such failure.
+    pub(crate) fn is_borne(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::RateLimited { .. }
+                | Self::Status { .. }
+                | Self::TokenRefused { .. }
+                | Self::Gated { .. }
+                | Self::Missing { .. }
+                | Self::Answer { .. }
+        )
+    }
+
     /// Whether the command line or the environment asks for what can't be had, rather
     /// than that something failed.
     pub fn is_usage(&self) -> bool {

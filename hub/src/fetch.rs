@@ -51,8 +51,8 @@ impl Hub {
 
     /// The folder of a model: what its repository on the hub has and the cache has not is
     /// loaded. `check` looks at a folder with `config.json` before weights come, and says
-    /// in words what can't be served. Where the hub can't be reached, the version that
-    /// was there last will do.
+    /// in words what can't be served. Where the hub can't be reached, or refuses, the version
+    /// that was there last will do; of a commit that is there, nobody is asked.
     ///
     /// # Errors
     /// [`HubError`].
@@ -61,8 +61,9 @@ impl Hub {
         wanted: &Wanted,
         check: &dyn Fn(&Path) -> Result<(), String>,
     ) -> Result<Fetched, HubError> {
+        let cached = self.cached(wanted);
         if let Some(variable) = self.settings.offline {
-            return self.cached(wanted).map_err(|lacks| HubError::Offline {
+            return cached.map_err(|lacks| HubError::Offline {
                 name: wanted.name.clone(),
                 revision: wanted.revision.clone(),
                 cache: self.settings.cache.clone(),
@@ -70,26 +71,34 @@ impl Hub {
                 variable,
             });
         }
+        match cached.clone() {
+            // A commit never changes.
+            Ok(fetched)
+                if wanted.revision.is_commit()
+                    && plan::is_described(&fetched.folder, wanted.kind) =>
+            {
+                checked(wanted, &fetched.folder, check)?;
+                return Ok(fetched);
+            }
+            _ => {}
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(AT_ONCE.min(4))
             .thread_name("hub")
             .enable_all()
             .build()?;
-        let loaded = runtime.block_on(self.load(wanted, check));
+        let loaded = runtime.block_on(self.load(wanted, check, cached.is_ok()));
         // Whatever still waits for another program's lock is not waited for.
         runtime.shutdown_background();
-        match loaded {
-            Err(error @ HubError::Unreachable { .. }) => match self.cached(wanted) {
-                Ok(fetched) => {
-                    let commit = fetched.commit.get(..12).unwrap_or_default();
-                    let name = &wanted.name;
-                    let text = format!("Note: {error} Until then {name} is as it was: {commit}.");
-                    (self.told)(Event::Note(&text));
-                    Ok(fetched)
-                }
-                Err(_) => Err(error),
-            },
-            result => result,
+        match (loaded, cached) {
+            (Err(error), Ok(fetched)) if error.is_borne() => {
+                let commit = fetched.commit.get(..12).unwrap_or_default();
+                let name = &wanted.name;
+                let text = format!("Note: {error} Until then {name} is as it was: {commit}.");
+                (self.told)(Event::Note(&text));
+                Ok(fetched)
+            }
+            (result, _) => result,
         }
     }
 
@@ -114,12 +123,21 @@ impl Hub {
         &self,
         wanted: &Wanted,
         check: &dyn Fn(&Path) -> Result<(), String>,
+        is_cached: bool,
     ) -> Result<Fetched, HubError> {
         let settings = &self.settings;
         let client = Client::new(settings)?;
         let asked = Asked::new(&wanted.name, &wanted.revision, settings, &client);
-        let listing = answer::ask(&client, settings, &asked).await?;
+        let patience = match is_cached {
+            true => settings.patience.brief(),
+            false => settings.patience,
+        };
+        let listing = answer::ask(&client.with(patience), patience, settings, &asked).await?;
         let commit = listing.commit.clone();
+        if wanted.revision.is_commit() && wanted.revision.as_str() != commit {
+            let why = format!("asked for commit {}, it answers {commit}", wanted.revision);
+            return Err(asked.wrong(why));
+        }
         let descriptions = plan::descriptions(wanted, &listing)?;
         let repository = Repository::new(&settings.cache, &wanted.name);
         let folder = repository.snapshot(&commit);
@@ -138,10 +156,7 @@ impl Hub {
         let (config, others) = descriptions.split_at(1);
         all(&loading, config).await?;
         all(&loading, others).await?;
-        check(&folder).map_err(|why| HubError::Unsupported {
-            name: wanted.name.clone(),
-            why,
-        })?;
+        checked(wanted, &folder, check)?;
         let weights = plan::weights(&folder, &listing).map_err(|why| asked.wrong(why))?;
         let many = missing(&repository, &commit, &weights);
         self.make_room(wanted, &loading, &many)?;
@@ -202,6 +217,18 @@ impl Hub {
             }),
         }
     }
+}
+
+/// Refuses what is not served.
+fn checked(
+    wanted: &Wanted,
+    folder: &Path,
+    check: &dyn Fn(&Path) -> Result<(), String>,
+) -> Result<(), HubError> {
+    check(folder).map_err(|why| HubError::Unsupported {
+        name: wanted.name.clone(),
+        why,
+    })
 }
 
 /// How many files, and how large.

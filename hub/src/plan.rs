@@ -131,6 +131,12 @@ pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
     needed
 }
 
+/// Whether the small files of a complete snapshot are there too, which a model may not have
+/// any of: programs that load a file at a time may have left one of them.
+pub(crate) fn is_described(folder: &Path, kind: Kind) -> bool {
+    kind == Kind::Draft || lockstep_files::open(folder, "tokenizer_config.json").is_ok()
+}
+
 /// Names of the files in a folder's index.
 fn shards(folder: &Path) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]

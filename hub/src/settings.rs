@@ -54,6 +54,18 @@ impl Default for Patience {
     }
 }
 
+impl Patience {
+    /// For an answer that the cache can do without.
+    pub(crate) fn brief(self) -> Self {
+        Self {
+            stall: self.stall.min(Duration::from_secs(10)),
+            tries: self.tries.min(2),
+            pause: self.pause,
+            longest_pause: self.longest_pause.min(Duration::from_secs(5)),
+        }
+    }
+}
+
 impl Settings {
     /// What the environment says.
     ///

@@ -1,6 +1,7 @@
 //! Models from a hub on loopback that fails in every way that hubs and networks do.
 
 mod cache;
+mod fallback;
 mod faults;
 mod refusals;
 mod shared;
