@@ -3,11 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "one_launch/heads.rs"]
+mod heads;
+
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
     ffi::CStr,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use lockstep_backend_cuda::CudaBackend;
@@ -20,6 +24,8 @@ use lockstep_speculation::{
     conformance::{Findings, watch},
 };
 use lockstep_tp_worker::worker::{Worker, WorkerOptions};
+use tempfile::TempDir;
+
 use lockstep_types::{
     EngineConfig,
     sampling::{LogprobParams, SamplingParams},
@@ -80,25 +86,43 @@ fn model() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
-/// Another, which often finds the same.
-fn draft() -> PathBuf {
-    root().join("tests/fixtures/architectures/llama")
+/// What drafts: the same model, or a head that remembers its texts.
+fn draft(algorithm: &str) -> Option<PathBuf> {
+    static HEADS: OnceLock<[TempDir; 2]> = OnceLock::new();
+    let heads = || {
+        let found = decode(&config(None, false), 0);
+        let texts = found.texts;
+        [
+            heads::eagle(&model(), &texts),
+            heads::eagle3(&model(), &texts),
+        ]
+    };
+    match algorithm {
+        "STANDALONE" => Some(model()),
+        "EAGLE" => Some(HEADS.get_or_init(heads)[0].path().to_owned()),
+        "EAGLE3" => Some(HEADS.get_or_init(heads)[1].path().to_owned()),
+        _ => None,
+    }
 }
 
 /// An algorithm, and steps, branches and tokens of its drafts.
 type Drafts = Option<(&'static str, [usize; 3])>;
-const DRAFTS: [Drafts; 5] = [
+const DRAFTS: [Drafts; 7] = [
     None,
     Some(("NGRAM", [3, 1, 4])),
     Some(("NGRAM", [3, 2, 6])),
     Some(("STANDALONE", [1, 1, 2])),
     Some(("STANDALONE", [3, 1, 4])),
+    Some(("EAGLE", [3, 1, 4])),
+    Some(("EAGLE3", [3, 1, 4])),
 ];
+/// Those that draft on the device.
+const MODELS: [&str; 3] = ["STANDALONE", "EAGLE", "EAGLE3"];
 
 /// Graphs that a step launches: one more where the device drafts.
 fn graphs(drafts: Drafts) -> u64 {
     match drafts {
-        Some(("STANDALONE", _)) => 2,
+        Some((algorithm, _)) if MODELS.contains(&algorithm) => 2,
         _ => 1,
     }
 }
@@ -113,9 +137,7 @@ fn config(drafts: Drafts, records: bool) -> EngineConfig {
     args.schedule.max_running_requests = Some(4);
     if let Some((algorithm, [steps, branches, tokens])) = drafts {
         args.speculation.speculative_algorithm = Some(algorithm.to_owned());
-        if algorithm == "STANDALONE" {
-            args.speculation.speculative_draft_model_path = Some(draft());
-        }
+        args.speculation.speculative_draft_model_path = draft(algorithm);
         args.speculation.speculative_num_steps = Some(steps);
         args.speculation.speculative_eagle_topk = Some(branches);
         args.speculation.speculative_num_draft_tokens = Some(tokens);
@@ -289,22 +311,47 @@ fn a_decode_step_allocates_nothing_but_its_result() {
 /// neither drafts nor texts.
 #[test]
 fn chains_of_all_depths_are_one_family() {
-    let drafts = Some(("STANDALONE", [4, 1, 5]));
-    let depths = [4, 1, 3, 2, 2, 4, 3];
-    let mut all = Vec::new();
+    for algorithm in MODELS {
+        compare(algorithm, &[4, 1, 3, 2, 2, 4, 3], true);
+    }
+}
+
+/// What a head has not taken in when a step drafts nothing is not lost.
+#[test]
+fn what_waits_for_a_chain_is_taken_in_without_one() {
+    for algorithm in &MODELS[1..] {
+        compare(algorithm, &[2, 0, 3, 3, 0, 0, 1, 2], false);
+    }
+}
+
+/// Drafts and texts of steps at `depths`: of passes that are recorded; of the host, as
+/// some row's tokens are its to choose; and of the device without recording. Whether
+/// `all` steps draft.
+fn compare(algorithm: &'static str, depths: &[usize], all: bool) {
+    let mut before = None;
     for (seed, reported) in [(1, 0), (2, 1), (3, 0)] {
         let _order = lockstep_fake_cuda::order(seed);
-        let found = decode_at(&config(drafts, seed < 3), reported, &depths);
+        let config = config(Some((algorithm, [4, 1, 5])), seed < 3);
+        let found = decode_at(&config, reported, depths);
         if calls(c"cuInit").is_some() {
             let launches = found.calls.iter().map(|calls| calls[0]);
             let of_device = launches.filter(|launches| *launches == 2).count();
-            let on_device = seed == 1;
-            assert_eq!(of_device == found.calls.len(), on_device, "{reported}");
-            assert_eq!(found.recorded, 0, "{reported}");
+            let on_device = seed == 1 && all;
+            assert_eq!(of_device == found.calls.len(), on_device, "{algorithm}");
+            assert_eq!(found.recorded, 0, "{algorithm}");
         }
-        assert!(found.drafted > found.accepted && found.accepted > 0);
-        all.push((found.drafts, found.texts, found.drafted, found.accepted));
-        assert!(all[0] == all[all.len() - 1], "{seed} differs");
+        assert!(
+            found.drafted > found.accepted && found.accepted > 0,
+            "{algorithm}: {} of {}",
+            found.accepted,
+            found.drafted
+        );
+        let now = (found.drafts, found.texts, found.drafted, found.accepted);
+        let first = before.get_or_insert_with(|| now.clone());
+        assert!(
+            *first == now,
+            "{algorithm} with {seed}: {now:?} for {first:?}"
+        );
     }
 }
 

@@ -9,7 +9,7 @@ enum Header : unsigned {
     TOKENS, ROWS, WANTED, CHOICES, CHAINS,      // how many
     CHAIN_AT, CHAIN_WORDS,      // the first pass of its chains, a batch like this one
     TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT,      // where lists begin
-    CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT, CHAINS_AT,
+    CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT, CHAINS_AT, SOURCES_AT,
 };
 
 // One request's part.

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
+use crate::memory::Buffer;
 use crate::module::{Kernel, Module};
 use crate::sources;
 use crate::stream::Stream;
@@ -61,15 +62,19 @@ impl Chains {
         tokens: usize,
     ) -> Result<(), CudaError> {
         inputs.draft.expect(tokens, inputs.most);
-        let (from, to) = (inputs.verified.limits(), inputs.draft.limits());
-        let room = to.pages >= from.chain.pages && to.tokens >= from.chain.tokens;
-        assert!(room, "{:?} begin where {to:?} fit", from.chain);
+        assert!(
+            inputs.verified.holds_first_for(inputs.draft),
+            "{:?} begin where {:?} fit",
+            inputs.verified.limits().chain,
+            inputs.draft.limits()
+        );
         let parameters = Chain::new(inputs);
         // SAFETY: what comes with the batch is a batch within the draft's limits.
         unsafe { self.begin.launch(stream, [COPIERS, 1, 1], &parameters) }
     }
 
-    /// See [`lockstep_backend::DraftChains::advance`]; `logits` are rows `vocab` wide.
+    /// See [`lockstep_backend::DraftChains::advance`]; `logits` are rows `vocab` wide,
+    /// of tokens that the target numbers as `ids` say, if they do.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -79,15 +84,18 @@ impl Chains {
     pub(crate) fn advance(
         &self,
         stream: &Stream,
-        (logits, vocab): (&Floats, usize),
+        (logits, vocab, ids): (&Floats, usize, Option<&Buffer<f32>>),
         level: usize,
         inputs: &mut ChainInputs<'_>,
     ) -> Result<(), CudaError> {
         let most = inputs.most;
         logits.expect(Element::F32, most * vocab, "logits to draft from");
+        let named = ids.is_none_or(|ids| ids.len() == vocab);
+        assert!(named, "every token of a draft has a number of the target's");
         inputs.draft.expect(most, most);
         let parameters = Chain {
             logits: logits.address(),
+            ids: ids.map_or(0, Buffer::address),
             level: level as u32,
             vocab: vocab as u32,
             ..Chain::new(inputs)

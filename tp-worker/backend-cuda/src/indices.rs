@@ -12,6 +12,8 @@ pub enum Indices<'a> {
     List(&'a Buffer<u32>, usize),
     /// Those of the tokens whose logits a batch wants, from this one on.
     Wanted(&'a Inputs, usize),
+    /// Those that came with the first pass of chains, one for each of its tokens.
+    Sources(&'a Inputs),
 }
 
 impl Indices<'_> {
@@ -20,12 +22,14 @@ impl Indices<'_> {
         match self {
             Self::List(list, first) => list.len().saturating_sub(*first),
             Self::Wanted(inputs, first) => inputs.wanted().most().saturating_sub(*first),
+            Self::Sources(inputs) => inputs.tokens().most(),
         }
     }
     pub(crate) fn parameter(&self) -> IndicesParameter {
         let (at, header, first) = match self {
             Self::List(list, first) => (list.address(), 0, *first),
             Self::Wanted(inputs, first) => (inputs.address(), List::Wanted.header(), *first),
+            Self::Sources(inputs) => (inputs.address(), List::Sources.header(), 0),
         };
         IndicesParameter {
             at,

@@ -51,6 +51,7 @@ pub(crate) enum List {
     Drafted,
     Parents,
     Chains,
+    Sources,
 }
 
 impl List {
@@ -61,7 +62,7 @@ impl List {
 }
 
 /// Words before the lists.
-const HEADER_WORDS: usize = COUNTS + List::Chains as usize + 1;
+const HEADER_WORDS: usize = COUNTS + List::Sources as usize + 1;
 
 /// Words of the largest batch, which may want the logits of all its tokens.
 fn words(limits: &InputLimits) -> u64 {
@@ -231,6 +232,12 @@ impl Inputs {
             .expect("tokens are chosen where there is room");
         chosen.read(stream, self.counts[CHOICES], self.chains)
     }
+    /// Whether `inputs` have room for the first pass of any chains that come with a batch.
+    pub(crate) fn holds_first_for(&self, inputs: &Self) -> bool {
+        let (chain, to) = (&self.limits.chain, &inputs.limits);
+        let words = chain::first_words(chain) <= inputs.device.len() as u64;
+        words && to.pages >= chain.pages && to.tokens >= chain.tokens
+    }
     /// What it has room for.
     pub fn limits(&self) -> &InputLimits {
         &self.limits
@@ -246,7 +253,13 @@ impl Inputs {
 
 /// Writes a batch; returns how many words it takes. Of page tables so many entries are
 /// written as `pages` says of the row of that number, one table behind the other.
-fn fill(words: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> usize) -> usize {
+/// `sources` are those of a first pass of chains.
+fn fill(
+    words: &mut [u32],
+    batch: &Batch<'_>,
+    sources: &[u32],
+    pages: &dyn Fn(usize) -> usize,
+) -> usize {
     words[TOKENS] = batch.tokens.len() as u32;
     words[ROWS] = batch.rows.len() as u32;
     words[WANTED] = batch.logit_tokens.len() as u32;
@@ -294,6 +307,9 @@ fn fill(words: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> usize) ->
     choices::fill(&batch.choices, &mut list);
     list(List::Chains, requests.len(), &mut |to| {
         to.copy_from_slice(requests);
+    });
+    list(List::Sources, sources.len(), &mut |to| {
+        to.copy_from_slice(sources);
     });
     HEADER_WORDS + at
 }

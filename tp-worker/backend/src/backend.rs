@@ -160,14 +160,12 @@ pub trait Backend: Send + Sized {
     fn repeated(&self, _: &Self::Inputs) -> Vec<PassKey> {
         Vec::new()
     }
-    /// Runs `work`, a pass of the size `key` over the batch that is staged. The device may
-    /// record in `passes` what it asks for, and repeat that without calling it. Work that
-    /// can't keep to these rules runs without this method:
+    /// Runs `work`, a pass of the size `key` over the staged batch. The device may record
+    /// in `passes` what it asks for and repeat that without calling it. It keeps to this:
     ///
     /// * `work` asks for the same operations on the same tensors, matrices and caches
     ///   whenever `key` is the same, and leaves the rest to [`Self::Inputs`].
-    /// * It changes nothing on the host that anything behind it relies on: no tensor's row
-    ///   count or place either.
+    /// * It changes nothing on the host that is relied on behind it, no row count or place.
     /// * All passes of one `passes` are those of one `work`: another has fresh ones.
     ///
     /// # Errors
@@ -367,7 +365,9 @@ pub trait Backend: Send + Sized {
         None
     }
     /// Who drafts chains, likewise.
-    fn drafter(&mut self) -> Option<&mut dyn DraftChains<Self::Tensor, Self::Inputs>> {
+    fn drafter(
+        &mut self,
+    ) -> Option<&mut dyn DraftChains<Self::Tensor, Self::Inputs, Self::Vector>> {
         None
     }
     /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of

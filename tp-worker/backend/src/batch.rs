@@ -91,6 +91,9 @@ pub struct ChainBatch<'a> {
     /// For each of these rows whose drafts it begins, in [`crate::ChoiceBatch::choices`]: as
     /// many as [`crate::DraftedRow::nodes`] says, the most first.
     pub requests: &'a [u32],
+    /// For each token of the first pass the row of what the target's last pass has kept
+    /// that it goes on from; empty for a draft that reads none of it.
+    pub sources: &'a [u32],
 }
 
 impl ChainBatch<'_> {

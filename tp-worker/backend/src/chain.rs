@@ -1,24 +1,32 @@
 //! Chains of drafts that a device drafts by itself, for the batch that verifies them.
 
-use crate::{Batch, PassKey};
+use crate::{BackendError, Batch, PassKey};
 
 /// A device that drafts chains by itself: nothing of a draft passes through the host
 /// between the copy that brings the batch in which it is verified and that batch's pass.
-/// `T` and `I` are its tensors and inputs. Both may be part of a pass that is recorded;
-/// `size` is that pass's, of which every token is a chain.
-pub trait DraftChains<T, I> {
+/// `T`, `I` and `V` are its tensors, inputs and vectors. All but [`Self::load_ids`] may be
+/// part of a pass that is recorded; `size` is that pass's, of which every token is a chain.
+pub trait DraftChains<T, I, V> {
+    /// Uploads the target's numbers of a draft's tokens, for [`Self::advance`] alone.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn load_ids(&mut self, ids: &[u32]) -> Result<V, BackendError>;
     /// Stages in `inputs` the first pass of the chains that came with the batch that is
     /// staged in `verified`: of at most `first` tokens for each chain, of which the last
     /// one's logits are wanted.
     fn begin(&mut self, verified: &I, inputs: &mut I, size: PassKey, first: usize);
+    /// `out[i] = x[sources[i]]`, of the [`ChainBatch::sources`] that came with the first pass
+    /// that is staged in `inputs`.
+    fn take_sources(&mut self, x: &T, inputs: &I, out: &mut T);
     /// Drafts for every chain that is not as deep as it is to be: the most likely token
     /// after its row of `logits`, the first among equals, and the first of all where none
-    /// is more likely than another. It becomes number `level` of the chain's drafts in
+    /// is more likely than another; in the target's numbers, where there are `ids`. It becomes number `level` of the chain's drafts in
     /// `verified`, and `inputs` get the pass over those tokens that others are drafted
     /// behind, as `begin` stages them: one token of each such chain.
     fn advance(
         &mut self,
-        logits: &T,
+        logits: (&T, Option<&V>),
         level: usize,
         verified: &mut I,
         inputs: &mut I,
@@ -65,6 +73,9 @@ pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'stati
         return Some("every chain has a row and one wanted token");
     }
     let mut before = usize::MAX;
+    if !chain.sources.is_empty() && chain.sources.len() != chain.first.tokens.len() {
+        return Some("every token of a first pass has a source, or none has");
+    }
     for (number, row) in rows.iter().enumerate() {
         let depth = chain.depth(batch, number);
         if depth == 0 || depth > before {
@@ -152,7 +163,11 @@ mod tests {
                 drafted: &[drafted(0, 1), drafted(2, 2)],
                 parents: &[],
             },
-            chain: Some(ChainBatch { first, requests }),
+            chain: Some(ChainBatch {
+                first,
+                requests,
+                sources: &[],
+            }),
             ..Batch::default()
         };
         let limits = InputLimits::of(&batch, PAGE_SIZE).chain;

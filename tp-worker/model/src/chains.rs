@@ -9,8 +9,7 @@ use crate::ForwardLimits;
 /// that no chain has are passes over nothing.
 pub struct Chains<B: Backend> {
     pub(crate) passes: B::Passes,
-    /// Tokens of each chain that the first pass takes in at the most.
-    pub(crate) first: usize,
+    first: usize,
     /// Drafts of a chain at the most.
     deepest: usize,
     /// The passes that are recorded, the largest first.
@@ -36,6 +35,11 @@ impl<B: Backend> Chains<B> {
             deepest,
             recorded: Vec::new(),
         }
+    }
+
+    /// Tokens of each chain that the first pass takes in at the most.
+    pub fn first(&self) -> usize {
+        self.first
     }
 
     /// Whether buffers within `limits` hold so many chains.

@@ -1,6 +1,7 @@
 //! EAGLE draft heads: one layer that continues the target's hidden states.
 
 mod buffers;
+mod chains;
 mod forward;
 mod hidden;
 mod host;
@@ -53,6 +54,8 @@ pub struct EagleHead<B: Backend> {
     head: Option<B::Matrix>,
     /// The target's token for each of the head's; empty where they are the same.
     targets: Vec<u32>,
+    /// The same where the device drafts by itself.
+    ids: Option<B::Vector>,
     buffers: Buffers<B::Tensor>,
     /// The batch of the pass.
     inputs: B::Inputs,

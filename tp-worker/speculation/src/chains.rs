@@ -12,6 +12,8 @@ pub struct ChainPass {
     pass: Pass,
     /// Of each chain its depth, and which of the rows that asked it is.
     chains: Vec<(usize, u32)>,
+    /// Of each token of the pass, where the draft reads what the target has kept.
+    sources: Vec<u32>,
 }
 
 impl ChainPass {
@@ -20,6 +22,7 @@ impl ChainPass {
         Self {
             pass: Pass::new(requests, tokens),
             chains: Vec::with_capacity(requests),
+            sources: Vec::with_capacity(tokens),
         }
     }
 
@@ -27,6 +30,7 @@ impl ChainPass {
     pub(crate) fn begin(&mut self, depths: impl Iterator<Item = usize>) {
         self.pass.clear();
         self.chains.clear();
+        self.sources.clear();
         let deep = (0..).zip(depths).filter(|(_, depth)| *depth > 0);
         self.chains.extend(deep.map(|(at, depth)| (depth, at)));
         self.chains
@@ -34,12 +38,17 @@ impl ChainPass {
     }
 
     /// Calls `row` with each chain's row in their order, to add what its first pass takes
-    /// in, of which the last token is wanted.
-    pub(crate) fn fill(&mut self, mut row: impl FnMut(usize, &mut Pass)) {
+    /// in, of which the last token is wanted, and where these tokens have sources them.
+    pub(crate) fn fill(&mut self, mut row: impl FnMut(usize, &mut Pass, &mut Vec<u32>)) {
         for (_, at) in &self.chains {
-            row(*at as usize, &mut self.pass);
+            row(*at as usize, &mut self.pass, &mut self.sources);
             self.pass.want();
         }
+    }
+
+    /// See [`lockstep_backend::ChainBatch::sources`].
+    pub fn sources(&self) -> &[u32] {
+        &self.sources
     }
 
     /// How many, and how deep the deepest is.

@@ -128,6 +128,15 @@ pub trait DraftsChains<B: Backend> {
         chains: &mut ChainPass,
     ) -> Result<bool, DraftError>;
 
+    /// No chains are drafted in this step: does now what was left to their first pass.
+    ///
+    /// # Errors
+    /// [`DraftError`]; the rank ends with it.
+    fn settle(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
+        let _ = device;
+        Ok(())
+    }
+
     /// Queues what drafts the `chains` that were laid out, which the staged batch brought
     /// to the device.
     ///

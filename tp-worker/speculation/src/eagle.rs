@@ -1,16 +1,19 @@
 //! EAGLE's heads: one layer over the target's hidden states.
 
+mod chains;
 mod pairs;
 mod pause;
+mod waiting;
 
 use lockstep_backend::Backend;
-use lockstep_model::{CaptureSpec, EagleHead, FeatureWindow, HiddenSource};
+use lockstep_model::{CaptureSpec, Chains, EagleHead, FeatureWindow, HiddenSource};
 
 use crate::{
-    Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Pass,
+    Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsChains, ExtendRow, Pass,
     propose::{Growth, Proposer},
 };
 use pairs::Pairs;
+use waiting::Waiting;
 
 /// Drafts with an EAGLE-1/2 or EAGLE-3 head.
 ///
@@ -25,6 +28,9 @@ pub struct EagleDrafter<B: Backend> {
     /// Features of pairs that are not; `None` where it takes in every step.
     window: Option<FeatureWindow<B>>,
     pairs: Pairs,
+    /// What the device drafts, where it does, and what these chains are to take in.
+    chains: Chains<B>,
+    waiting: Waiting,
     /// Rows of features that move to the window, and where to.
     kept: (Vec<u32>, Vec<u32>),
     /// The rows asked for, as deep as they may draft.
@@ -87,6 +93,8 @@ impl<B: Backend> EagleDrafter<B> {
             known: vec![0; requests],
             window,
             pairs: Pairs::new(requests, limits.max_tokens),
+            waiting: Waiting::new(requests, speculation.max_commit()),
+            chains: Chains::new(speculation.max_commit(), speculation.num_steps),
             kept: (Vec::with_capacity(kept), Vec::with_capacity(kept)),
             rows: Vec::with_capacity(requests),
         })
@@ -113,6 +121,15 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
 
     fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
         self.known[slot] = cached_len;
+        self.waiting.done(slot);
+    }
+
+    fn close(&mut self, slot: usize, _tokens: &[u32]) {
+        self.waiting.done(slot);
+    }
+
+    fn forget(&mut self) {
+        self.waiting.forget();
     }
 
     fn draft(
@@ -136,6 +153,10 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
             .draft(&mut self.head, device, &self.rows, drafts)
     }
 
+    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+        Some(self)
+    }
+
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         let behind = rows
             .iter()
@@ -144,6 +165,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         let Some(features) = device.features else {
             return Ok(());
         };
+        self.waiting.forget();
         for row in rows {
             // Nothing follows the last token of a text that is only scored.
             let end = row.end().min(device.requests.tokens(row.slot).len() - 1);
@@ -151,13 +173,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
                 continue;
             }
             let rows = &device.feature_rows[row.features.clone()];
-            let rows = rows[..end - row.start].iter().copied();
-            self.pairs
-                .push(device, row.slot, row.pages_start, row.start, rows);
-            self.known[row.slot] = end;
-            if row.ends {
-                self.pairs.root(row.slot);
-            }
+            self.take_or_wait(device, row, &rows[..end - row.start]);
         }
         self.pairs.take_in(&mut self.head, device, features)
     }

@@ -114,7 +114,7 @@ impl<B: Backend> DraftStage<B> {
             config: speculation.clone(),
             drafts: Drafts::new(limits.step.requests, most, vocab),
             on_device: false,
-            chains: ChainPass::new(limits.step.requests, 2 * limits.step.requests),
+            chains: ChainPass::new(limits.step.requests, limits.step.tokens),
             chain_requests: Vec::with_capacity(limits.step.requests),
             choices: Vec::with_capacity(limits.step.requests),
             none: no_drafts(),
@@ -200,30 +200,35 @@ impl<B: Backend> DraftStage<B> {
         self.drafts.begin(self.rows.len());
         self.on_device = false;
         self.words.clear();
-        if self.most == 0 || self.rows.iter().all(|row| row.steps == 0) {
-            return Ok(());
-        }
-        if settled {
+        let drafts = self.most > 0 && self.rows.iter().any(|row| row.steps > 0);
+        if settled && drafts {
             self.cut();
         }
-        let choosable = self.are_choosable(target, slots, tasks);
+        let choosable = drafts && self.are_choosable(target, slots, tasks);
         if let Some(drafter) = &mut self.drafter {
             let mut device = Device {
                 backend,
                 tables: self.of_target.tables(target),
-                features: None,
+                features: target.features(),
                 feature_rows: &[],
                 pages: slots.pages().table(),
                 requests: slots,
             };
-            if let (true, Some(on_device)) = (choosable, drafter.on_device()) {
+            if let Some(on_device) = drafter.on_device() {
                 let (drafts, chains) = (&mut self.drafts, &mut self.chains);
-                self.on_device = on_device.lay_out(&mut device, &self.rows, drafts, chains)?;
+                self.on_device =
+                    choosable && on_device.lay_out(&mut device, &self.rows, drafts, chains)?;
+                if !self.on_device {
+                    on_device.settle(&mut device)?;
+                }
             }
-            if !self.on_device {
+            if drafts && !self.on_device {
                 drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
                 self.check()?;
             }
+        }
+        if !drafts {
+            return Ok(());
         }
         if self.fills_up && self.drafter.is_some() {
             self.fill_up();

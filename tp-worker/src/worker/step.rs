@@ -168,7 +168,11 @@ impl<B: Backend + 'static> Worker<B> {
         let first = laid_out.map(|(chains, _)| chains.batch(pages));
         let chain = first.as_ref().zip(laid_out);
         let batch = Batch {
-            chain: chain.map(|(first, (_, requests))| ChainBatch { first, requests }),
+            chain: chain.map(|(first, (chains, requests))| ChainBatch {
+                first,
+                requests,
+                sources: chains.sources(),
+            }),
             ..self.batch.batch(&tables, self.choices.batch())
         };
         let world = extent.world(self.rows.world());

@@ -1,13 +1,31 @@
 //! Chains that a draft's passes make by themselves.
 
-use lockstep_backend::{DraftChains, PassKey};
+use lockstep_backend::{Backend as _, BackendError, DraftChains, PassKey};
 
 use super::CudaBackend;
 use crate::chains::ChainInputs;
+use crate::indices::Indices;
 use crate::inputs::Inputs;
+use crate::memory::Buffer;
 use crate::tensor::CudaTensor;
 
-impl DraftChains<CudaTensor, Inputs> for CudaBackend {
+impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
+    fn load_ids(&mut self, ids: &[u32]) -> Result<Buffer<f32>, BackendError> {
+        // Kept as they are: nobody but `advance` reads them.
+        self.load_vector(bytemuck::cast_slice(ids))
+    }
+
+    fn take_sources(&mut self, x: &CudaTensor, inputs: &Inputs, out: &mut CudaTensor) {
+        let (rows, width) = (inputs.tokens(), x.width());
+        out.expect(rows.most(), width, "what a first pass goes on from");
+        let sources = Some(Indices::Sources(inputs));
+        let (stream, out) = (&self.stream, &mut out.floats);
+        let done = self
+            .operations
+            .gather_rows(stream, &x.floats, width, sources, rows, out);
+        self.keep(done);
+    }
+
     fn begin(&mut self, verified: &Inputs, inputs: &mut Inputs, size: PassKey, first: usize) {
         let tokens = size.tokens * first;
         let mut inputs = ChainInputs {
@@ -21,7 +39,7 @@ impl DraftChains<CudaTensor, Inputs> for CudaBackend {
 
     fn advance(
         &mut self,
-        logits: &CudaTensor,
+        (logits, ids): (&CudaTensor, Option<&Buffer<f32>>),
         level: usize,
         verified: &mut Inputs,
         inputs: &mut Inputs,
@@ -32,7 +50,7 @@ impl DraftChains<CudaTensor, Inputs> for CudaBackend {
             draft: inputs,
             most: size.tokens,
         };
-        let rows = (&logits.floats, logits.width());
+        let rows = (&logits.floats, logits.width(), ids);
         let done = self.chains.advance(&self.stream, rows, level, &mut inputs);
         self.keep(done);
     }

@@ -369,7 +369,7 @@ impl Backend for CudaBackend {
         Some(self)
     }
 
-    fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs>> {
+    fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs, Buffer<f32>>> {
         Some(self)
     }
 

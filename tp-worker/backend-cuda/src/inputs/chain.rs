@@ -8,23 +8,31 @@ use super::{CHAIN_AT, CHAIN_WORDS, HEADER_WORDS, ROW_WORDS};
 pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 4] {
     [
         (HEADER_WORDS, usize::from(limits.chains > 0)),
-        // Tokens, positions and cells.
-        (3, limits.tokens),
+        // Tokens, positions, cells and sources.
+        (4, limits.tokens),
         // Each has a row, a wanted token and a request.
         (ROW_WORDS + 2, limits.chains),
         (1, limits.pages),
     ]
 }
 
+/// Words of their first pass alone.
+pub(super) fn first_words(limits: &ChainLimits) -> u64 {
+    let each = words(limits).into_iter();
+    each.fold(0, |sum, (each, count)| {
+        sum + (each as u64).saturating_mul(count as u64)
+    })
+}
+
 /// Writes `batch`, and behind it the first pass of its chains; returns how many words
 /// both take.
 pub(super) fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
     let own = |row: usize| batch.rows[row].pages(page_size);
-    let len = super::fill(words, batch, &own);
+    let len = super::fill(words, batch, &[], &own);
     let mut first = 0;
     if let Some(chain) = &batch.chain {
         let pages = |row| chain.pages(batch, row, page_size);
-        first = super::fill(&mut words[len..], chain.first, &pages);
+        first = super::fill(&mut words[len..], chain.first, chain.sources, &pages);
     }
     (words[CHAIN_AT], words[CHAIN_WORDS]) = (len as u32, first as u32);
     len + first

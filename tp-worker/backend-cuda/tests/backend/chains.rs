@@ -8,7 +8,7 @@ use lockstep_backend::{
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaTensor, Inputs};
 use lockstep_types::Dtype;
 
-use crate::support::{gpu, host_matrix, matrix, noise, read};
+use crate::support::{gpu, host_matrix, matrix, noise, read, sums};
 
 const PAGE: usize = 4;
 /// Drafts of each request.
@@ -132,6 +132,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         first.wanted.push(first.tokens.len() as u32 - 1);
     }
     let requests = CHAINS.map(|(request, _)| request as u32);
+    let sources: Vec<u32> = (0..first.tokens.len() as u32).map(|at| 6 - at).collect();
     let choice = Choice {
         how: How::Greedy,
         seed: 0,
@@ -148,6 +149,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         chain: Some(ChainBatch {
             first: &first,
             requests: &requests,
+            sources: &sources,
         }),
         ..own
     };
@@ -159,6 +161,10 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let names = matrix(&names, 1);
         let ids = gpu.load_matrix(&host_matrix(&names, 1), MatrixRole::Vocabulary);
         let ids = ids.unwrap();
+        // The target's numbers are others.
+        let number = |id: u32| (7 * id + 3) % vocab as u32;
+        let numbers: Vec<u32> = (0..vocab as u32).map(number).collect();
+        let numbers = gpu.drafter().unwrap().load_ids(&numbers).unwrap();
         let mut inputs = gpu.inputs(&InputLimits::of(&batch, PAGE)).unwrap();
         let limits = InputLimits {
             tokens: 2 * (CHAINS.len() + 1),
@@ -179,16 +185,25 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         expected.resize(2 * size.tokens, 0);
         assert_eq!(tokens(&mut gpu, &ids, &drafts, 2 * size.tokens), expected);
         assert!(most < expected.len());
+        let kept = sums(&mut gpu, &[70.0, 71.0, 72.0, 73.0, 74.0, 75.0, 76.0], 1);
+        let mut taken = gpu.tensor(2 * size.tokens, 1, Holds::Sum).unwrap();
+        gpu.drafter()
+            .unwrap()
+            .take_sources(&kept, &drafts, &mut taken);
+        let found = read(&mut gpu, &taken);
+        assert!(found[..most].iter().eq(&[76.0, 75.0, 74.0, 73.0, 72.0]));
         let mut expected = batch.tokens.to_vec();
         for level in 0..4 {
             let values = logits(seed + 11 * level as u64, size.tokens, vocab);
             let rows = uploaded(&mut gpu, &values, vocab);
             let device = gpu.drafter().unwrap();
-            device.advance(&rows, level, &mut inputs, &mut drafts, size);
+            let named = (level % 2 == 1).then_some(&numbers);
+            device.advance((&rows, named), level, &mut inputs, &mut drafts, size);
             let mut next = vec![0; size.tokens];
             for (chain, (request, _)) in CHAINS.into_iter().enumerate() {
                 if DEPTHS[request] > level {
                     let token = likeliest(&values[chain * vocab..][..vocab]);
+                    let token = if level % 2 == 1 { number(token) } else { token };
                     expected[drafted[request].token as usize + 1 + level] = token;
                     if DEPTHS[request] > level + 1 {
                         next[chain] = token;

@@ -166,7 +166,12 @@ impl<B: Backend> EagleHead<B> {
     }
 
     /// The pass over the batch that is staged, up to the attention.
-    fn attend(&mut self, backend: &mut B, cache: &mut B::KvCache, tables: Tables<'_, B>) {
+    pub(super) fn attend(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+    ) {
         let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
         let table = self.embedding.as_ref().unwrap_or(tables.embedding);

@@ -42,6 +42,10 @@ impl<B: Backend> EagleHead<B> {
             requests,
             limits,
         };
+        let ids = match backend.drafter() {
+            Some(device) if !host.targets.is_empty() => Some(device.load_ids(&host.targets)?),
+            _ => None,
+        };
         weights.read_ahead();
         let mut loader = Loader::checkpoint(&weights, host.matrices(), progress);
         let mut table = |backend: &mut B, table: &Option<_>| {
@@ -67,6 +71,7 @@ impl<B: Backend> EagleHead<B> {
             requests,
             numbers: (0..requests as u32).collect(),
             targets: host.targets,
+            ids,
             fed: 0,
             outputs: 0,
         })

@@ -2,7 +2,9 @@
 //! drafts alone, but for the target's last hidden state, which every rank keeps.
 
 use lockstep_backend::{DeviceMemory, Holds, KvShape, MatrixRole, MatrixShape};
-use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
+use lockstep_types::{
+    DeviceKind, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
+};
 
 use super::{Part, count, layer_vectors, matrices, pass, table};
 use crate::{
@@ -55,15 +57,17 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
 /// Passes among those that are recorded together to draft chains on the device.
 pub(super) fn passes_of_chains(engine: &EngineShape<'_>) -> usize {
     let speculation = engine.speculation;
-    let draft = speculation.draft.as_ref();
-    let drafts = draft.is_some_and(|draft| matches!(draft.kind, DraftKind::Model));
     let verifies = engine.tp_size == 1 && speculation.verification == Verification::Target;
-    if !drafts || !verifies || speculation.topk > 1 {
-        return 0;
-    }
+    // The passes of a head are together about as long as one of a model.
+    let each = match speculation.draft.as_ref().map(|draft| &draft.kind) {
+        _ if !verifies || speculation.topk > 1 => 0,
+        None => 0,
+        Some(DraftKind::Model) => speculation.num_steps,
+        Some(DraftKind::Eagle | DraftKind::Eagle3 { .. }) => 1,
+    };
     let all = engine.graphs.iter();
     let own = all.filter(|size| **size <= engine.step.requests);
-    own.count() * speculation.num_steps
+    own.count() * each
 }
 
 /// What drafters keep on the host: logits of a whole frontier, which heads
@@ -107,6 +111,16 @@ fn head_rows(engine: &EngineShape<'_>, draft: &DraftModel) -> usize {
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => *draft_vocab_size,
+    }
+}
+
+/// The target's numbers of a head's tokens, on a device that drafts by itself.
+fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) -> u64 {
+    match (&draft.kind, engine.device.kind) {
+        (DraftKind::Model | DraftKind::Eagle, _) | (_, DeviceKind::Cpu) => 0,
+        (DraftKind::Eagle3 { .. }, DeviceKind::Cuda) => {
+            device.vector_bytes(head_rows(engine, draft))
+        }
     }
 }
 
@@ -161,6 +175,7 @@ impl Part {
         count_window(&mut counter, engine, features);
         // A bias of `fc` and up to three norms, which not all checkpoints have.
         let vectors = (4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard))
+            .saturating_add(ids(device, engine, draft))
             .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
         let cache = KvShape {
             layers: 1,

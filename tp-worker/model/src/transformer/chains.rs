@@ -54,7 +54,7 @@ impl<B: Backend> Transformer<B> {
         ChainsSize { key, levels }: ChainsSize,
         verified: &mut B::Inputs,
     ) -> Result<(), BackendError> {
-        let (first, model) = (chains.first, &mut *self);
+        let (first, model) = (chains.first(), &mut *self);
         let mut work = |backend: &mut B| {
             if let Some(device) = backend.drafter() {
                 device.begin(verified, &mut model.inputs, key, first);
@@ -64,7 +64,7 @@ impl<B: Backend> Transformer<B> {
                 model.draft_level(backend, cache, own * key.tokens, key.tokens)?;
                 if let Some(device) = backend.drafter() {
                     let (logits, inputs) = (&model.buffers.logits, &mut model.inputs);
-                    device.advance(logits, level, verified, inputs, key);
+                    device.advance((logits, None), level, verified, inputs, key);
                 }
             }
             Ok(())

@@ -45,6 +45,7 @@ impl<B: Backend> Transformer<B> {
             chain: Some(ChainBatch {
                 first: &nothing,
                 requests: &[],
+                sources: &[],
             }),
             ..nothing
         };

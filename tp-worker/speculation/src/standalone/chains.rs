@@ -37,7 +37,7 @@ impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
         let known = &mut self.model.known;
         // Nobody is far behind any more, and what is taken in is final but for the last
         // token, which the target is yet to see.
-        chains.fill(|at, pass| {
+        chains.fill(|at, pass, _| {
             let row = &rows[at];
             let known = &mut known[row.slot];
             *known = (*known).min(row.kv_len);

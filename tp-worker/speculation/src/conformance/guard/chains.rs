@@ -33,6 +33,11 @@ impl<B: Backend> DraftsChains<B> for Guard<B> {
         Ok(laid_out)
     }
 
+    fn settle(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
+        let drafter = self.chains();
+        drafter.map_or(Ok(()), |drafter| drafter.settle(device))
+    }
+
     fn run(
         &mut self,
         backend: &mut B,

@@ -1,0 +1,164 @@
+//! Chains that a head drafts.
+
+use lockstep_backend::{Backend, BackendError};
+
+use super::{EagleHead, Wiring};
+use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize};
+
+impl<B: Backend> EagleHead<B> {
+    /// Queues the passes that draft `count` chains, as
+    /// [`crate::Transformer::draft_chains`]: the first one takes pairs in, of which the
+    /// target's pass before has kept the features. No root is read, and none is kept.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`].
+    pub fn draft_chains(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        chains: &mut Chains<B>,
+        (count, depth): (usize, usize),
+        staged: Staged<'_, B>,
+    ) -> Result<(), ModelError> {
+        let size = chains.size(count, depth);
+        self.run_chains(backend, cache, chains, size, staged)
+    }
+
+    /// As [`crate::Transformer::record_chains`].
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`].
+    pub fn record_chains(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        chains: &mut Chains<B>,
+        staged: Staged<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        let sizes = chains.begin(backend, &self.inputs, &self.limits);
+        let Staged {
+            inputs,
+            tables,
+            features,
+        } = staged;
+        for (done, size) in sizes.iter().enumerate() {
+            let staged = Staged {
+                inputs: &mut *inputs,
+                tables,
+                features,
+            };
+            self.run_chains(backend, cache, chains, *size, staged)?;
+            each(sizes.len() - done - 1);
+        }
+        Ok(())
+    }
+
+    fn run_chains(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        chains: &mut Chains<B>,
+        ChainsSize { key, levels }: ChainsSize,
+        staged: Staged<'_, B>,
+    ) -> Result<(), ModelError> {
+        // What was fed and what came out of the last pass is written over.
+        (self.fed, self.outputs) = (0, 0);
+        let Staged {
+            inputs: verified,
+            tables,
+            features,
+        } = staged;
+        let Some(features) = features else {
+            return Ok(());
+        };
+        let (first, width, head) = (chains.first(), key.tokens, &mut *self);
+        let mut work = |backend: &mut B| {
+            if let Some(device) = backend.drafter() {
+                device.begin(verified, &mut head.inputs, key, first);
+            }
+            head.take_features(backend, features, first * width);
+            for level in 0..levels {
+                let own = if level == 0 { first } else { 1 };
+                head.draft_level(backend, cache, tables, level, (own * width, width))?;
+                if let Some(device) = backend.drafter() {
+                    let (logits, inputs) = (&head.buffers.logits, &mut head.inputs);
+                    let ids = head.ids.as_ref();
+                    device.advance((logits, ids), level, verified, inputs, key);
+                }
+            }
+            Ok(())
+        };
+        Ok(backend.pass(&mut chains.passes, key, &mut work)?)
+    }
+
+    /// The hidden inputs of the first pass, of up to `tokens` tokens.
+    fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
+        let b = &mut self.buffers;
+        backend.set_rows(&mut b.hidden, tokens);
+        let joins = matches!(self.wiring, Wiring::Eagle3 { .. });
+        let to = if joins {
+            &mut b.features
+        } else {
+            &mut b.hidden
+        };
+        backend.set_rows(to, tokens);
+        if let Some(device) = backend.drafter() {
+            device.take_sources(features, &self.inputs, to);
+        }
+        if joins {
+            backend.matmul(&b.features, &self.fc, self.fc_bias.as_ref(), &mut b.hidden);
+        }
+    }
+
+    /// The pass over the tokens that are staged, so many, up to the logits of `wanted` of
+    /// them: behind the first level, of all, whose hidden inputs are the outputs before.
+    fn draft_level(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        level: usize,
+        (tokens, wanted): (usize, usize),
+    ) -> Result<(), BackendError> {
+        if level > 0 {
+            let b = &mut self.buffers;
+            backend.set_rows(&mut b.hidden, tokens);
+            // Of the first level those were wanted ones.
+            let outputs = match level {
+                1 => &b.layer.delta,
+                _ => &b.layer.residual,
+            };
+            backend.place_columns(outputs, &mut b.hidden, 0);
+        }
+        self.buffers.set_rows(backend, tokens);
+        self.attend(backend, cache, tables);
+        let b = &mut self.buffers;
+        let half = match level {
+            0 => {
+                let attended = &mut b.attended_wanted;
+                b.layer
+                    .narrow(backend, &self.inputs, wanted, attended, None)
+            }
+            _ => b.layer.second_half(None),
+        };
+        let layer = &self.layer;
+        layer.finish(backend, &self.shape, half, &layer.post_norm)?;
+        let outputs = match level {
+            0 => &b.layer.delta,
+            _ => &b.layer.residual,
+        };
+        backend.set_rows(&mut b.head_normed, wanted);
+        backend.set_rows(&mut b.logits, wanted);
+        let input = match &self.wiring {
+            Wiring::Eagle { .. } => backend.as_operand(outputs, &mut b.head_normed),
+            Wiring::Eagle3 { norm, .. } => {
+                backend.rms_norm(outputs, norm, self.shape.eps, &mut b.head_normed);
+                &b.head_normed
+            }
+        };
+        let head = self.head.as_ref().unwrap_or(tables.head);
+        backend.matmul(input, head, None, &mut b.logits);
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Chains of a head's, by the device: pairs that a step brought wait for the next one,
+//! whose chains begin with them.
+
+use lockstep_backend::Backend;
+use lockstep_model::{ModelError, Staged};
+
+use super::{EagleDrafter, Head};
+use crate::{
+    ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains, ExtendRow,
+    propose::{
+        Proposer,
+        chain::{depth, push_any},
+    },
+};
+
+impl<B: Backend> EagleDrafter<B> {
+    /// Takes the new pairs of a row, whose features are in `rows`, into the next pass of
+    /// the head, but for those that wait.
+    pub(super) fn take_or_wait(&mut self, device: &Device<'_, B>, row: &ExtendRow, rows: &[u32]) {
+        let waits = match row.ends {
+            true => self.waiting.share(rows.len()),
+            false => 0,
+        };
+        let (now, later) = rows.split_at(rows.len() - waits);
+        if !now.is_empty() {
+            let now = now.iter().copied();
+            self.pairs
+                .push(device, row.slot, row.pages_start, row.start, now);
+        }
+        self.known[row.slot] = row.start + now.len();
+        if waits > 0 {
+            self.waiting.push(row.slot, row.pages_start, later);
+        } else if row.ends {
+            self.pairs.root(row.slot);
+        }
+    }
+
+    /// How deep the device would draft for a row: `None` where only the host can.
+    fn device_depth(&self, row: &DraftRow) -> Option<usize> {
+        let (known, waits) = (self.known[row.slot], self.waiting.of(row.slot).pairs);
+        let wanted = depth(row, Proposer::<B>::first_cell(&self.head));
+        let window = self.window.as_ref().map_or(0, |window| window.positions());
+        match (waits, row.kv_len.saturating_sub(known + waits)) {
+            _ if wanted == 0 => Some(0),
+            (1.., 0) => Some(wanted),
+            // What lies further back than the window stays unknown.
+            (0, missed) if missed > window => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Takes in what waits, but for what the step's chains do.
+    fn take_waiting(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
+        let Some(features) = device.features.filter(|_| self.waiting.may()) else {
+            return Ok(());
+        };
+        for slot in 0..self.waiting.slots() {
+            let waits = self.waiting.of(slot);
+            if waits.pairs == 0 || waits.chained {
+                continue;
+            }
+            let rows = self.waiting.rows(waits).iter().copied();
+            let start = self.known[slot];
+            self.pairs
+                .push(device, slot, waits.pages_start, start, rows);
+            self.pairs.root(slot);
+            self.known[slot] = start + waits.pairs;
+            self.waiting.done(slot);
+        }
+        self.pairs.take_in(&mut self.head, device, features)
+    }
+}
+
+impl<B: Backend> DraftsChains<B> for EagleDrafter<B> {
+    fn lay_out(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[DraftRow],
+        drafts: &mut Drafts,
+        chains: &mut ChainPass,
+    ) -> Result<bool, DraftError> {
+        if !self.waiting.may() || !self.chains.fit(&self.head.head.limits(), rows.len()) {
+            return Ok(false);
+        }
+        if rows.iter().any(|row| self.device_depth(row).is_none()) {
+            return Ok(false);
+        }
+        let depths = rows.iter().map(|row| self.device_depth(row).unwrap_or(0));
+        chains.begin(depths);
+        for (at, row) in rows.iter().enumerate() {
+            let depth = self.device_depth(row).unwrap_or(0);
+            push_any(drafts, at, depth);
+            if depth > 0 {
+                self.waiting.chain(row.slot);
+            }
+        }
+        self.take_waiting(device)?;
+        let (waiting, known) = (&mut self.waiting, &mut self.known);
+        chains.fill(|at, pass, sources| {
+            let (slot, row) = (rows[at].slot, &rows[at]);
+            let (start, waits) = (known[slot], waiting.of(slot));
+            let tokens = &device.requests.tokens(slot)[start + 1..][..waits.pairs];
+            pass.begin(start, row.pages_start);
+            pass.push_chain(device.pages, tokens, start);
+            sources.extend_from_slice(waiting.rows(waits));
+            known[slot] = start + waits.pairs;
+            waiting.done(slot);
+        });
+        Ok(true)
+    }
+
+    fn settle(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
+        self.take_waiting(device)
+    }
+
+    fn run(
+        &mut self,
+        backend: &mut B,
+        staged: Staged<'_, B>,
+        chains: &ChainPass,
+    ) -> Result<(), ModelError> {
+        let Head { head, cache, .. } = &mut self.head;
+        head.draft_chains(backend, cache, &mut self.chains, chains.size(), staged)
+    }
+
+    fn record(
+        &mut self,
+        backend: &mut B,
+        staged: Staged<'_, B>,
+        each: &mut dyn FnMut(usize),
+    ) -> Result<(), ModelError> {
+        if backend.drafter().is_none() {
+            return Ok(());
+        }
+        self.waiting.begin(self.chains.first());
+        let Head { head, cache, .. } = &mut self.head;
+        head.record_chains(backend, cache, &mut self.chains, staged, each)
+    }
+}
