@@ -230,6 +230,9 @@ pub enum HubError {
         /// Why it is not read.
         why: String,
     },
+    /// Somebody asked the program to end.
+    #[error("stopped by {0} while a model was loaded. What has come is kept: start again.")]
+    Stopped(&'static str),
     /// No thread or socket to load with.
     #[error("loading can't begin: {0}")]
     System(#[from] io::Error),
@@ -270,6 +273,7 @@ impl HubError {
                 | Self::Space { .. }
                 | Self::Cache { .. }
                 | Self::Unreadable { .. }
+                | Self::Stopped(_)
                 | Self::System(_)
         )
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -14,11 +15,15 @@ use crate::download::Loading;
 use crate::part::left;
 use crate::plan::{self, Wanted};
 use crate::progress::{Event, Told};
+use crate::stop::unless_stopped;
 use crate::tries::Asked;
 use crate::{HubError, Settings};
 
 /// Files that come at once.
 const AT_ONCE: usize = 8;
+
+/// Who asks a program to end waits no longer for files that are loaded.
+const LONGEST_END: Duration = Duration::from_secs(1);
 
 /// Left free on the disk: what fills up harms others.
 const SPARE: u64 = 64 << 20;
@@ -87,9 +92,14 @@ impl Hub {
             .thread_name("hub")
             .enable_all()
             .build()?;
-        let loaded = runtime.block_on(self.load(wanted, check, cached.is_ok()));
-        // Whatever still waits for another program's lock is not waited for.
-        runtime.shutdown_background();
+        let load = self.load(wanted, check, cached.is_ok());
+        let loaded = runtime.block_on(unless_stopped(load));
+        match &loaded {
+            // What has come is put where the next one finds it.
+            Err(HubError::Stopped(_)) => runtime.shutdown_timeout(LONGEST_END),
+            // Whatever still waits for another program's lock is not waited for.
+            _ => runtime.shutdown_background(),
+        }
         match (loaded, cached) {
             (Err(error), Ok(fetched)) if error.is_borne() => {
                 let commit = fetched.commit.get(..12).unwrap_or_default();

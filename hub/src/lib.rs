@@ -26,6 +26,7 @@ mod part;
 mod plan;
 mod progress;
 mod settings;
+mod stop;
 mod tries;
 
 pub use by_name::{check, resolve_name, resolve_names};
