@@ -172,7 +172,6 @@ async fn ranks_that_differ_end_within_a_step() {
     let folder = tempfile::tempdir().expect("a folder");
     for (kind, ranks) in [
         ("depth", (2, 2)),
-        ("depth", (2, 1)),
         ("begun", (2, 2)),
         ("stale-row", (2, 2)),
         ("stale-row", (2, 1)),
