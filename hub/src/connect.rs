@@ -64,10 +64,110 @@ impl Service<Uri> for Tcp {
         let Some(proxy) = self.proxies.intercept(&uri) else {
             return Box::pin(async move { Ok(direct.call(uri).await?) });
         };
-        let mut tunnel = Tunnel::new(proxy.uri().clone(), direct);
+        let (uri, proxy_uri) = match (with_port(uri), spoken_to(proxy.uri())) {
+            (Ok(uri), Ok(proxy_uri)) => (uri, proxy_uri),
+            (Err(error), _) | (_, Err(error)) => {
+                return Box::pin(async move { Err(error.into()) });
+            }
+        };
+        let mut tunnel = Tunnel::new(proxy_uri, direct);
         if let Some(login) = proxy.basic_auth() {
             tunnel = tunnel.with_auth(login.clone());
         }
         Box::pin(async move { Ok(tunnel.call(uri).await?) })
+    }
+}
+
+/// The address with its port: the tunnel takes 443 where there is none, also for `http`.
+fn with_port(uri: Uri) -> io::Result<Uri> {
+    if uri.port().is_some() || uri.scheme_str() != Some("http") {
+        return Ok(uri);
+    }
+    let mut parts = uri.into_parts();
+    if let Some(authority) = parts.authority {
+        let authority = format!("{authority}:80").parse();
+        parts.authority = Some(authority.map_err(io::Error::other)?);
+    }
+    Uri::from_parts(parts).map_err(io::Error::other)
+}
+
+/// The proxy's address, where it is one of those that CONNECT is said to without TLS: others
+/// would get what is not theirs, and a login in plain text.
+fn spoken_to(proxy: &Uri) -> io::Result<Uri> {
+    match proxy.scheme_str() {
+        Some("http") => Ok(proxy.clone()),
+        scheme => Err(io::Error::other(format!(
+            "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names a proxy by {}, and only http:// is spoken \
+             to proxies; give an address of that kind, or name the hub in NO_PROXY",
+            scheme.unwrap_or("no scheme")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What a proxy hears first, if somebody speaks to it, and what became of it.
+    fn heard(proxy: &str, uri: &str) -> (Option<String>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let proxy = proxy.replace("PROXY", &listener.local_addr().expect("one").to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let mut direct = HttpConnector::new();
+        direct.enforce_http(false);
+        let mut tcp = Tcp {
+            direct,
+            proxies: Arc::new(Matcher::builder().all(proxy).build()),
+        };
+        let hears = std::thread::spawn(move || {
+            listener.set_nonblocking(false).expect("set");
+            let (mut stream, _) = listener.accept().expect("somebody");
+            let mut text = vec![0; 4096];
+            let read = stream.read(&mut text).expect("read");
+            let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n");
+            String::from_utf8_lossy(&text[..read]).into_owned()
+        });
+        let connecting = tcp.call(uri.parse().expect("an address"));
+        let error = runtime.expect("a runtime").block_on(connecting).err();
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        let heard = match error.contains("only http://") {
+            true => None,
+            false => Some(hears.join().expect("ended")),
+        };
+        (heard, error)
+    }
+
+    #[test]
+    fn a_proxy_is_told_the_port_of_the_scheme() {
+        for (uri, expected) in [
+            ("http://mirror.test/a", "CONNECT mirror.test:80 "),
+            ("http://mirror.test:8080/a", "CONNECT mirror.test:8080 "),
+            ("https://mirror.test/a", "CONNECT mirror.test:443 "),
+        ] {
+            let (heard, error) = heard("http://PROXY", uri);
+            let heard = heard.expect("it was spoken to");
+            assert!(heard.starts_with(expected), "{uri}: {heard} {error}");
+        }
+    }
+
+    #[test]
+    fn proxies_of_other_kinds_are_refused() {
+        for proxy in [
+            "https://user:secret@PROXY",
+            "socks5://PROXY",
+            "socks5h://user:secret@PROXY",
+        ] {
+            let (heard, error) = heard(proxy, "https://hub.test/a");
+            assert_eq!(heard, None, "{proxy}");
+            assert!(
+                error.contains("_PROXY") && !error.contains("secret"),
+                "{error}"
+            );
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use hyper_util::client::proxy::matcher::Matcher;
 
 use crate::HubError;
 
@@ -87,6 +88,7 @@ impl Settings {
         let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         check_endpoint(&endpoint)?;
+        check_proxies(get)?;
         let is_on = |name: &&str| get(name).is_some_and(|value| is_true(&value));
         let mut patience = Patience::default();
         let stall = get("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.parse().ok());
@@ -176,6 +178,20 @@ fn check_endpoint(endpoint: &str) -> Result<(), HubError> {
     }
 }
 
+/// A proxy that can't be understood would be gone around.
+fn check_proxies(get: &dyn Fn(&str) -> Option<String>) -> Result<(), HubError> {
+    let anywhere = Uri::from_static("https://hub.test");
+    for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"] {
+        for name in [name.to_owned(), name.to_ascii_lowercase()] {
+            let proxy = get(&name).map(|value| Matcher::builder().all(value).build());
+            if proxy.is_some_and(|proxy| proxy.intercept(&anywhere).is_none()) {
+                return Err(HubError::Proxy(name));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -254,6 +270,18 @@ mod tests {
             "x y",
         ] {
             assert!(settings(&[("HF_ENDPOINT", bad)]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_is_an_address() {
+        for good in ["http://p:1", "p.test:3128", "http://user:secret@p:1"] {
+            assert!(settings(&[("HTTPS_PROXY", good)]).is_ok(), "{good}");
+        }
+        for name in ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"] {
+            let error = settings(&[(name, "http://user:secret@p q:x")]).expect_err("none");
+            let text = error.to_string();
+            assert!(text.contains(name) && !text.contains("secret"), "{text}");
         }
     }
 }
