@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use lockstep_backend::{Axis, Groups};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, Gpu};
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, Quantization};
 
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, texts};
 use crate::driver::{Factory, Feed, logits};
@@ -28,7 +28,18 @@ fn cuda(dtype: Dtype, seed: u64) -> Factory<CudaBackend> {
 
 /// The same of ranks, which share GPUs where there are fewer.
 pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
+    gpus_by(CollectiveBackend::Auto, &[1, 2, 4, 8, 16], dtype, seed)
+}
+
+/// The same, whose data goes that way, and which record passes of so many tokens.
+pub(super) fn gpus_by(
+    backend: CollectiveBackend,
+    graphs: &[usize],
+    dtype: Dtype,
+    seed: u64,
+) -> WorldFactory<CudaBackend> {
     let (orders, gpus) = (Mutex::new(Vec::new()), Gpu::count().unwrap());
+    let graphs = graphs.to_vec();
     Arc::new(move |groups| {
         let (rank, _) = groups.rank_and_size(Axis::World);
         let order = lockstep_fake_cuda::order(seed + rank as u64);
@@ -38,8 +49,11 @@ pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
             dtype,
             quantization: Quantization::None,
             kernels: None,
-            graphs: vec![1, 2, 4, 8, 16],
-            collectives: CollectiveOptions::default(),
+            graphs: graphs.clone(),
+            collectives: CollectiveOptions {
+                backend,
+                ..CollectiveOptions::default()
+            },
         };
         let mut gpu = CudaBackend::new(&options, groups).unwrap();
         gpu.check_repetitions();

@@ -1,12 +1,13 @@
-//! The same on several ranks whose data passes through the host: tensor-parallel, and
-//! with data-parallel attention.
+//! The same on several ranks whose data goes from GPU to GPU, or through the host:
+//! tensor-parallel, and with data-parallel attention.
 
 use std::sync::Arc;
 
 use lockstep_backend::Groups;
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_backend_cuda::Gpu;
+use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
-use super::cuda::{DTYPES, gpus, tolerance};
+use super::cuda::{DTYPES, gpus, gpus_by, tolerance};
 use super::data_parallel::{divides, staggered, whole};
 use super::{Case, cases, check, texts};
 use crate::driver::{self, Factory, Feed};
@@ -14,15 +15,24 @@ use crate::world::{self, Placed, WorldFeed};
 
 /// Ranks, and DP ranks among them.
 const SPLITS: [(usize, usize); 4] = [(2, 1), (2, 2), (4, 2), (4, 1)];
+/// Tokens of passes that are recorded.
+const GRAPHS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// The ways that there are for so many ranks.
+fn ways(ranks: usize) -> impl Iterator<Item = CollectiveBackend> {
+    let enough = Gpu::count().unwrap() >= ranks;
+    let nccl = enough.then_some(CollectiveBackend::Nccl);
+    [CollectiveBackend::Host].into_iter().chain(nccl)
+}
 
 fn run(
     name: &str,
     case: &Case,
     (dtype, kv_dtype): (Dtype, KvCacheDtype),
-    split: (usize, usize),
+    (split, way): ((usize, usize), CollectiveBackend),
     seed: u64,
 ) {
-    let (texts, open) = (texts(&case.golden), gpus(dtype, seed));
+    let (texts, open) = (texts(&case.golden), gpus_by(way, &GRAPHS, dtype, seed));
     let found = match split {
         (tp_size, 1) => {
             let feed = Feed {
@@ -40,35 +50,67 @@ fn run(
         }
     };
     let (tolerance, clear_gap) = tolerance(case, dtype);
-    let name = format!("{name} in {dtype:?} on {split:?}, seed {seed}");
+    let name = format!("{name} in {dtype:?} on {split:?} by {way:?}, seed {seed}");
     check(&name, &case.golden, &found, tolerance, clear_gap);
 }
 
 /// Biases, a head of its own, norms of heads, on splits and in types by turns.
 #[test]
-fn ranks_share_a_model_through_the_host() {
+fn ranks_share_a_model_whichever_way_their_data_goes() {
     let names = ["llama_bias", "qwen2_untied", "qwen3"];
     let cases = cases().filter(|(name, _)| names.contains(name));
     for (number, (name, case)) in cases.enumerate() {
         for turn in [number, number + names.len()] {
             let split = SPLITS[turn % SPLITS.len()];
             assert!(divides(split, &case), "{name} on {split:?}");
-            run(name, &case, DTYPES[turn % 2], split, 1 + turn as u64);
+            for way in ways(split.0) {
+                run(name, &case, DTYPES[turn % 2], (split, way), 1 + turn as u64);
+            }
         }
     }
 }
 
 #[test]
 #[ignore = "minutes: every model on every split in every type"]
-fn ranks_share_every_model_through_the_host() {
+fn ranks_share_every_model_whichever_way_their_data_goes() {
     for (name, case) in cases() {
-        for split in SPLITS.into_iter().filter(|split| divides(*split, &case)) {
+        let splits = SPLITS.into_iter().filter(|split| divides(*split, &case));
+        for (split, way) in splits.flat_map(|split| ways(split.0).map(move |way| (split, way))) {
             for dtypes in DTYPES {
                 for seed in [1, 7, 100] {
-                    run(name, &case, dtypes, split, seed);
+                    run(name, &case, dtypes, (split, way), seed);
                 }
             }
         }
+    }
+}
+
+/// Two ranks' sums have one order. Neither the way that data takes shows in them, nor
+/// whether passes are recorded, nor the order in which devices get to their work.
+#[test]
+fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
+    if Gpu::count().unwrap() < 2 {
+        return;
+    }
+    let (_, case) = cases().find(|(name, _)| *name == "qwen3").unwrap();
+    let texts = texts(&case.golden);
+    for ((dtype, kv_dtype), seeds) in DTYPES.into_iter().zip([&[1][..], &[7, 100]]) {
+        let feed = Feed {
+            tp_size: 2,
+            chunk: 3,
+            together: true,
+            ..Feed::plain(kv_dtype)
+        };
+        let of = |way, graphs: &[usize], seed| {
+            let open = gpus_by(way, graphs, dtype, seed);
+            let factory: Factory<_> = Arc::new(move |group| open(Groups::from(group)));
+            driver::logits(&case.model, &factory, feed, &texts)
+        };
+        let expected = of(CollectiveBackend::Host, &[], 1);
+        for &seed in seeds {
+            assert!(of(CollectiveBackend::Nccl, &GRAPHS, seed) == expected);
+        }
+        assert!(of(CollectiveBackend::Nccl, &[], 1) == expected);
     }
 }
 

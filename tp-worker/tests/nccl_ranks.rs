@@ -1,0 +1,234 @@
+//! Tensor-parallel ranks on GPUs of their own: whichever way their data goes, recorded or
+//! not, and with every kind of draft, texts are the same, and so they are after new weights
+//! have come. Started by cargo on fake GPUs, which count.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    ffi::CStr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
+
+use lockstep_backend_cuda::{CudaBackend, Gpu};
+use lockstep_collective::local_group;
+use lockstep_config::{
+    Hardware, ServeArgs,
+    args::{CollectiveBackendArg, DeviceArg},
+    resolve,
+};
+use lockstep_devices::{Device as _, DeviceFootprint, DeviceOptions, Registry};
+use lockstep_fake_cuda::calls;
+use lockstep_speculation::DrafterRegistry;
+use lockstep_tp_worker::worker::{Folders, Worker, WorkerOptions};
+use lockstep_types::{
+    EngineConfig,
+    sampling::{LogprobParams, SamplingParams},
+    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
+};
+
+const REQUESTS: u32 = 3;
+const PROMPT: u32 = 24;
+/// Decode steps of a run.
+const STEPS: u64 = 8;
+const GRAPHS: &CStr = c"cuGraphLaunch";
+const SUMS: &CStr = c"ncclAllReduce";
+
+/// What drafts: by name, with steps, branches and tokens, and whether its model is the
+/// target's.
+type Drafts = Option<(&'static str, [usize; 3], bool)>;
+const DRAFTS: [Drafts; 4] = [
+    None,
+    Some(("NGRAM", [3, 1, 4], false)),
+    Some(("NGRAM", [3, 2, 6], false)),
+    Some(("STANDALONE", [2, 1, 3], true)),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Recorded,
+    Queued,
+    Host,
+}
+
+fn model() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.join("tests/fixtures/architectures/llama")
+}
+
+fn config(ranks: usize, drafts: Drafts, way: Way) -> EngineConfig {
+    let mut args = ServeArgs::default();
+    args.model.model_path = Some(model());
+    args.model.context_length = Some(128);
+    args.parallel.device = Some(DeviceArg::Cuda);
+    args.parallel.tp_size = Some(ranks);
+    args.parallel.collective_backend = Some(match way {
+        Way::Host => CollectiveBackendArg::Host,
+        Way::Recorded | Way::Queued => CollectiveBackendArg::Nccl,
+    });
+    args.graphs.disable_cuda_graph = way != Way::Recorded;
+    args.memory.max_total_tokens = Some(1024);
+    args.schedule.max_running_requests = Some(4);
+    if let Some((name, [steps, branches, tokens], own)) = drafts {
+        args.speculation.speculative_algorithm = Some(name.to_owned());
+        args.speculation.speculative_num_steps = Some(steps);
+        args.speculation.speculative_eagle_topk = Some(branches);
+        args.speculation.speculative_num_draft_tokens = Some(tokens);
+        args.speculation.speculative_adaptive = Some(false);
+        args.speculation.speculative_draft_model_path = own.then(model);
+    }
+    let algorithms = Registry::builtin().algorithms();
+    let resolved = resolve(&args, &Hardware::detect(), &algorithms, &DeviceFootprint);
+    resolved.unwrap().value.0
+}
+
+/// A prompt that repeats itself; some texts are sampled.
+fn open(slot: u32) -> SlotOpen {
+    let sampling = match slot {
+        0 => SamplingParams::greedy(),
+        _ => SamplingParams {
+            top_k: 3,
+            temperature: 0.3,
+            seed: u64::from(slot),
+            ..SamplingParams::default()
+        },
+    };
+    SlotOpen {
+        slot,
+        prompt_len: PROMPT,
+        token_ids: (0..PROMPT).map(|at| 5 + (at + slot) % 6).collect(),
+        cached_len: 0,
+        sampling,
+        logprobs: LogprobParams::default(),
+        max_draft_steps: None,
+    }
+}
+
+/// The plan of step `step`, the `turn`-th of a run, which begins with prompts.
+fn plan(config: &EngineConfig, step: u64, turn: u64) -> StepPlan {
+    let first = turn == 0;
+    let pages = 96u32.div_ceil(config.kv.page_size as u32);
+    let extend = |slot| SlotExtend {
+        slot,
+        prefill_len: if first { PROMPT } else { 0 },
+        sample: true,
+        new_pages: match first {
+            true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
+            false => Vec::new(),
+        },
+    };
+    let slots = || (0..REQUESTS).filter(|_| first);
+    StepPlan {
+        step,
+        draft_steps: if first {
+            0
+        } else {
+            config.speculation.num_steps as u32
+        },
+        parts: vec![PlanPart {
+            closes: slots().filter(|_| step > 1).collect(),
+            opens: slots().map(open).collect(),
+            extends: (0..REQUESTS).map(extend).collect(),
+        }],
+        ..StepPlan::default()
+    }
+}
+
+/// What a rank has to say: texts by slot, those of the lead, and how many drafts of them
+/// were taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Texts {
+    texts: [Vec<u32>; REQUESTS as usize],
+    accepted: usize,
+}
+
+impl Texts {
+    /// As many tokens of each as steps bring at the least: what drafts learnt before may
+    /// bring more.
+    fn begin(&self) -> Vec<Vec<u32>> {
+        let least = |text: &Vec<u32>| text.iter().take(STEPS as usize + 1).copied().collect();
+        self.texts.iter().map(least).collect()
+    }
+}
+
+/// Runs the same requests from step `step` on; its host asks for no sums where passes are
+/// repeated.
+fn run(worker: &mut Worker<CudaBackend>, config: &EngineConfig, step: u64, way: Way) -> Texts {
+    let mut found = Texts::default();
+    for turn in 0..=STEPS {
+        let before = [GRAPHS, SUMS].map(calls);
+        let result = worker.step(&plan(config, step + turn, turn)).unwrap();
+        let now = [GRAPHS, SUMS].map(calls);
+        let made = |at: usize| Some(now[at]? - before[at]?);
+        if let (Some(graphs), Some(sums), 1..) = (made(0), made(1), turn) {
+            assert_eq!(graphs > 0, way == Way::Recorded, "{graphs} graphs");
+            assert_eq!(sums > 0, way == Way::Queued, "{sums} sums");
+        }
+        for output in &result.outputs {
+            found.texts[output.slot as usize].extend(&output.token_ids);
+            found.accepted += output.token_ids.len() - 1;
+        }
+    }
+    found
+}
+
+/// What the lead of so many ranks says, twice: with the weights that it began with, and
+/// with new ones, which are the same.
+fn texts(ranks: usize, drafts: Drafts, way: Way, seed: u64) -> Texts {
+    let config = Arc::new(config(ranks, drafts, way));
+    // All ranks of a process take the folders that were opened once.
+    let draft = drafts.is_some_and(|(.., own)| own).then(model);
+    let folders = Folders::below(model().parent().unwrap(), &model(), draft.as_deref()).unwrap();
+    let start = |(rank, group)| {
+        let (config, folders) = (config.clone(), folders.clone());
+        thread::spawn(move || {
+            let _order = lockstep_fake_cuda::order(seed + rank as u64);
+            let options = DeviceOptions::new(&config).of_rank(rank, None);
+            let gpu = CudaBackend::open(&options, Box::new(group)).unwrap();
+            let options = WorkerOptions {
+                drafters: &DrafterRegistry::builtin(),
+                weight_cache: None,
+                progress: &mut |_| {},
+            };
+            let mut worker = Worker::load(&config, rank, gpu, options).unwrap();
+            let first = run(&mut worker, &config, 1, way);
+            worker.reload(Some(&folders)).unwrap();
+            let second = run(&mut worker, &config, 2 + STEPS, way);
+            assert_eq!(second.begin(), first.begin(), "{way:?} after new weights");
+            first
+        })
+    };
+    let group = local_group(ranks).into_iter().enumerate();
+    let threads: Vec<_> = group.map(start).collect();
+    let found = threads.into_iter().map(|rank| rank.join().unwrap());
+    let mut found: Vec<_> = found.collect();
+    let lead = found.remove(0);
+    assert!(found.iter().all(|other| *other == Texts::default()));
+    lead
+}
+
+#[test]
+fn texts_do_not_show_which_way_data_goes_nor_what_drafts() {
+    for ranks in [2, 4] {
+        // Sums of four ranks have another order on real ones.
+        if Gpu::count().unwrap() < ranks || ranks > 2 && !lockstep_fake_cuda::seed(1) {
+            continue;
+        }
+        let mut plain = None;
+        for (number, drafts) in DRAFTS.into_iter().enumerate() {
+            for (way, seed) in [(Way::Recorded, 1), (Way::Queued, 20), (Way::Host, 300)] {
+                if ranks > 2 && number > 0 && way != Way::Recorded {
+                    continue;
+                }
+                let found = texts(ranks, drafts, way, seed);
+                let what = format!("{ranks} ranks, {drafts:?}, {way:?}");
+                assert_eq!(found.accepted > 0, drafts.is_some(), "{what}");
+                let whole = |text: &Vec<u32>| text.len() == STEPS as usize + 1;
+                assert!(found.begin().iter().all(whole), "{what}");
+                let plain = plain.get_or_insert_with(|| found.begin());
+                assert_eq!(*plain, found.begin(), "{what}");
+            }
+        }
+    }
+}
