@@ -33,6 +33,9 @@ pub enum HubError {
     /// An address that is none.
     #[error("HF_ENDPOINT is {0:?}, not an address such as https://huggingface.co.")]
     Endpoint(String),
+    /// A time that is none.
+    #[error("HF_HUB_DOWNLOAD_TIMEOUT is {0:?}. Give a number of seconds, such as 30.")]
+    Timeout(String),
     /// A proxy that is none.
     #[error("{0} is no address of a proxy. Give one such as http://HOST:PORT, or unset it.")]
     Proxy(String),

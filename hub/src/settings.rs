@@ -89,19 +89,21 @@ impl Settings {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         check_endpoint(&endpoint)?;
         check_proxies(get)?;
-        let is_on = |name: &&str| get(name).is_some_and(|value| is_true(&value));
+        // The first that is set says it.
+        let mut switches = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].into_iter();
+        let offline = switches.find_map(|name| Some((name, get(name)?)));
         let mut patience = Patience::default();
-        let stall = get("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.parse().ok());
-        if let Some(seconds) = stall.filter(|seconds| *seconds > 0) {
-            patience.stall = Duration::from_secs(seconds);
+        if let Some(text) = get("HF_HUB_DOWNLOAD_TIMEOUT") {
+            match text.trim().parse() {
+                Ok(seconds) if seconds > 0 => patience.stall = Duration::from_secs(seconds),
+                _ => return Err(HubError::Timeout(text)),
+            }
         }
         let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
         Ok(Self {
             cache: cache.unwrap_or_else(|| home.join("hub")),
             token: token(get, &token_file)?,
-            offline: ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
-                .into_iter()
-                .find(is_on),
+            offline: offline.and_then(|(name, value)| is_true(&value).then_some(name)),
             endpoint,
             patience,
         })
@@ -132,15 +134,17 @@ impl fmt::Debug for Token {
     }
 }
 
-/// From the variables, or from the file that `hf auth login` writes.
+/// From the variables, or from the file that `hf auth login` writes; none where none is to be
+/// sent that nobody asked for.
 fn token(get: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>, HubError> {
-    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
-        if let Some(text) = get(name).map(|text| text.trim().to_owned()) {
-            return Token::new(&text, name).map(Some);
-        }
-    }
     if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| is_true(&value)) {
         return Ok(None);
+    }
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
+        let text = get(name).map(|text| text.trim().to_owned());
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            return Token::new(&text, name).map(Some);
+        }
     }
     let text = fs::read_to_string(file).unwrap_or_default();
     match text.trim() {
@@ -233,7 +237,18 @@ mod tests {
                 Some("Bearer hf_own"),
             ),
             (
+                vec![("HF_HOME", path), ("HF_TOKEN", " ")],
+                Some("Bearer hf_file"),
+            ),
+            (
                 vec![("HF_HOME", path), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")],
+                None,
+            ),
+            (
+                vec![
+                    ("HF_TOKEN", "hf_own"),
+                    ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"),
+                ],
                 None,
             ),
             (vec![("HF_HOME", "/nowhere")], None),
@@ -255,6 +270,24 @@ mod tests {
         for (value, offline) in [("1", true), ("true", true), ("0", false), ("no", false)] {
             let found = settings(&[("HF_HUB_OFFLINE", value)]).expect("settings");
             assert_eq!(found.offline.is_some(), offline, "{value}");
+        }
+        // The hub's own says it, where it is set.
+        let both = [("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")];
+        assert_eq!(settings(&both).expect("settings").offline, None);
+        let found = settings(&both[1..]).expect("settings").offline;
+        assert_eq!(found, Some("TRANSFORMERS_OFFLINE"));
+    }
+
+    #[test]
+    fn a_time_is_a_number_of_seconds() {
+        let found = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).expect("settings");
+        assert_eq!(found.patience.stall, Duration::from_secs(7));
+        for bad in ["2m", "0", "-1", "1.5"] {
+            let error = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", bad)]).expect_err("none");
+            assert!(
+                error.to_string().contains("HF_HUB_DOWNLOAD_TIMEOUT"),
+                "{error}"
+            );
         }
     }
 
