@@ -42,7 +42,8 @@ pub enum Fault {
     GroupDigest,
     /// `begun`: it is about to begin a pass in another state than the others.
     Begun,
-    /// `skipped-exchange`: it goes on without telling the others its row.
+    /// `skipped-exchange`: it goes on without telling the others its row; where rows travel
+    /// with passes, these get its last one.
     SkippedExchange,
     /// `stopped`: its process stops, and does not end.
     Stopped,
