@@ -16,6 +16,9 @@ use tokio::time::timeout;
 use crate::connect::{Tcp, connector};
 use crate::{Patience, Settings, Token};
 
+/// The most bytes of a redirect's target.
+const LONGEST_TARGET: usize = 16 << 10;
+
 /// The most redirects of one request.
 const MOST_REDIRECTS: usize = 8;
 
@@ -91,9 +94,8 @@ impl Client {
             if !status.is_redirection() {
                 return checked(answer);
             }
-            let target = text(answer.headers(), "location");
-            uri =
-                redirected(&uri, &target).ok_or_else(|| wrong("a redirect that leads nowhere"))?;
+            let next = target(answer.headers()).and_then(|target| redirected(&uri, target));
+            uri = next.ok_or_else(|| wrong("a redirect that leads nowhere"))?;
         }
         Err(wrong("redirects without an end"))
     }
@@ -193,6 +195,13 @@ fn pause(headers: &HeaderMap) -> Option<Duration> {
     retry.or_else(window).map(Duration::from_secs)
 }
 
+/// Where a redirect leads, whole: addresses of storage carry signatures.
+fn target(headers: &HeaderMap) -> Option<&str> {
+    let target = headers.get(header::LOCATION)?.to_str().ok()?;
+    (target.len() <= LONGEST_TARGET).then_some(target)
+}
+
+/// What is said to people, of bounded length.
 fn text(headers: &HeaderMap, name: &str) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     let plain = |c: &char| !c.is_control();
@@ -267,6 +276,17 @@ mod tests {
         ] {
             let found = redirected(&uri(from), target);
             assert_eq!(found, expected.map(uri), "{from} {target}");
+        }
+    }
+
+    #[test]
+    fn targets_are_read_whole_or_not_at_all() {
+        for (length, whole) in [(2_000, true), (9_000, true), (20_000, false)] {
+            let target = format!("https://a/{}", "x".repeat(length));
+            let mut headers = HeaderMap::new();
+            headers.insert("location", target.parse().expect("a value"));
+            let found = super::target(&headers);
+            assert_eq!(found, whole.then_some(target.as_str()), "{length}");
         }
     }
 
