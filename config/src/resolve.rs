@@ -111,6 +111,9 @@ fn resolve_on(
         mut notes,
     } = memory::size(&sizing, hardware, &device.rooms)?;
     notes.extend(device.note.clone().into_iter().chain(untrained(model)));
+    if device.rooms.is_empty() {
+        notes.extend(parallel::crowded(&ranks.parallel, hardware));
+    }
     let schedule = schedule::checked(args, context_length)?;
     let node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;

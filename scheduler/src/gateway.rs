@@ -44,7 +44,8 @@ impl Gateway {
         let reason = format!(
             "rank {} runs another configuration ({}) than the scheduler ({}): start every node \
              with the same flags and the same model, and one of the hub at the same commit, which \
-             --revision and --speculative-draft-model-revision name",
+             --revision and --speculative-draft-model-revision name; `lockstep config` with each \
+             node's flags shows what differs",
             hello.rank, hello.config_hash, self.config_hash
         );
         tracing::warn!(reason, "a worker was turned away");

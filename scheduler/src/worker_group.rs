@@ -83,14 +83,18 @@ impl WorkerGroup {
         Ok(self.members.iter().all(|member| member.link.is_some()))
     }
 
-    /// Ranks that have not attached, or not loaded yet.
-    pub fn awaited(&self) -> Vec<usize> {
-        let awaited = |(rank, member): (usize, &Member)| member.ready.is_none().then_some(rank);
-        self.members
-            .iter()
-            .enumerate()
-            .filter_map(awaited)
-            .collect()
+    /// Ranks that have not attached, and those that have and are not ready yet.
+    pub fn awaited(&self) -> [Vec<usize>; 2] {
+        let those = |is: fn(&Member) -> bool| {
+            let members = self.members.iter().enumerate();
+            members
+                .filter_map(|(rank, member)| is(member).then_some(rank))
+                .collect()
+        };
+        [
+            those(|member| member.link.is_none()),
+            those(|member| member.link.is_some() && member.ready.is_none()),
+        ]
     }
 
     /// Tells every rank to connect its collectives.

@@ -78,6 +78,18 @@ pub(super) fn resolve(
     })
 }
 
+/// What to know about ranks that compute with more threads than the machine has cores.
+pub(super) fn crowded(parallel: &ParallelConfig, hardware: &Hardware) -> Option<String> {
+    let ranks = parallel.tp_size / parallel.nnodes;
+    let (each, cores) = (parallel.threads_per_rank, hardware.cores.len());
+    (ranks * each > cores).then(|| {
+        format!(
+            "{ranks} ranks with {each} threads each take turns on {cores} cores, and every step \
+             waits for the last of them: fewer ranks or --threads-per-rank are faster"
+        )
+    })
+}
+
 /// The address of node 0, where there are several.
 fn rendezvous(args: &ServeArgs, nnodes: usize, secret: bool) -> Result<String, ConfigError> {
     let needs = |option: &str, remedy: &str| {

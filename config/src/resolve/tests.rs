@@ -445,6 +445,7 @@ fn the_console_is_served_unless_it_is_turned_off() {
 }
 
 mod access;
+mod cores;
 mod dp_attention;
 mod load_format;
 

@@ -37,10 +37,16 @@ impl Default for Status {
 
 impl Status {
     /// Names the ranks that the start waits for.
-    pub fn starting(&mut self, awaited: impl FnOnce() -> Vec<usize>) {
+    pub fn starting(&mut self, awaited: impl FnOnce() -> [Vec<usize>; 2]) {
         if self.due(WAITING).is_some() {
-            let ranks = awaited();
-            tracing::info!(?ranks, "waiting for workers to attach and load");
+            match awaited() {
+                [missing, loading] if missing.is_empty() => {
+                    tracing::info!(ranks = ?loading, "waiting for workers to load and connect");
+                }
+                [missing, attached] => {
+                    tracing::info!(?missing, ?attached, "waiting for workers to attach");
+                }
+            }
         }
     }
 
