@@ -103,6 +103,16 @@ impl Stream {
         unsafe { result::event::record(event.raw, self.raw) }.map_err(driver("cuEventRecord"))
     }
 
+    /// Waits until `event` happened, which was recorded on this one.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; also of work that was queued before it.
+    /// [`CudaError::Peers`] where peers' data before it may not have come.
+    pub(crate) fn reach(&self, event: &Event) -> Result<(), CudaError> {
+        event.synchronize()?;
+        self.watched.as_ref().map_or(Ok(()), |way| way.check())
+    }
+
     /// Has what is queued from now on wait until `event` happened, as it was
     /// recorded last; the program does not wait.
     ///

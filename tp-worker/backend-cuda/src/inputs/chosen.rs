@@ -96,7 +96,7 @@ impl Chosen {
     /// their drafts, by one copy and one wait.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued before.
+    /// [`CudaError::Driver`]; also of work that was queued before. [`CudaError::Peers`].
     ///
     /// # Panics
     /// If there are not as many.
@@ -114,7 +114,7 @@ impl Chosen {
         unsafe { stream.queue_download(&self.words, &mut self.host, len) }?;
         let waited = stream
             .record(&self.copied)
-            .and_then(|()| self.copied.synchronize());
+            .and_then(|()| stream.reach(&self.copied));
         if let Err(error) = waited {
             let _ = stream.synchronize();
             return Err(error);
