@@ -149,6 +149,9 @@ impl<'a> DeviceOptions<'a> {
     }
 }
 
+/// How long ranks may take at the most to join a group of a library of their device's.
+const JOINING: Duration = Duration::from_secs(60);
+
 /// Which way ranks' data goes where devices have one of their own; equal on all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct Collectives<'a> {
@@ -156,7 +159,7 @@ pub struct Collectives<'a> {
     pub backend: CollectiveBackend,
     /// Where its library is; `None`: where libraries are looked for.
     pub library: Option<&'a Path>,
-    /// How long ranks may take to join.
+    /// How long ranks may take to join each of their groups.
     pub joining: Duration,
     /// How long data may be on its way.
     pub patience: Duration,
@@ -168,7 +171,7 @@ impl Default for Collectives<'_> {
         Self {
             backend: CollectiveBackend::Auto,
             library: None,
-            joining: Duration::from_secs(600),
+            joining: JOINING,
             patience: Duration::from_secs(300),
         }
     }
@@ -180,7 +183,8 @@ impl<'a> Collectives<'a> {
         Self {
             backend: own.backend,
             library: own.nccl.as_deref(),
-            joining: Duration::from_secs(timeouts.startup_s),
+            // There has to be time left to start without it.
+            joining: JOINING.min(Duration::from_secs(timeouts.startup_s) / 4),
             // A rank may be ahead of another by all that comes before serving. Steps that
             // take too long end by the scheduler's watchdog, whichever way data goes.
             patience: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.loading_s())),

@@ -40,6 +40,8 @@
 //! | `FAKE_CUDA_HANG` | a file that is made when the process has taken memory ten times, and then hangs | |
 //! | `FAKE_CUDA_FAULT` | `attend:3`: that launch of that kernel touches what is no memory | |
 //! | `FAKE_NCCL_KILL` | `1:40:entered`: rank 1 is killed at its 40th collective with all ranks: when it has `asked` for it, has `entered` it, or has `brought` its part | |
+//! | `FAKE_NCCL_STUCK` | `1:3`: rank 1's third collective with all ranks is asked for by a call that returns when the communicator is aborted | |
+//! | `FAKE_NCCL_FAIL` | `1:2`: the second communicator that rank 1 joins fails there when all have come; the rank is that in the first one | |
 //! | `FAKE_CUDA_EDIT` | what `sed` does to sources before they are compiled, for tests that have to notice | |
 //! | `FAKE_CUDA_FLAGS` | flags for the C++ compiler, after its own | |
 //! | `FAKE_CUDA_SANITIZE` | `thread`, `address`, `undefined` or `address,undefined`: how kernels are compiled | |

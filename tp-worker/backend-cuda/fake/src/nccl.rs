@@ -13,12 +13,14 @@ mod kill;
 mod room;
 mod values;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
 use crate::run::settle;
+use crate::settings;
 use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
 use asked::Asked;
@@ -28,6 +30,7 @@ use values::{Kind, Operation};
 
 /// Numbers of NCCL's results (`ncclResult_t`).
 const UNHANDLED: Code = 1;
+const SYSTEM: Code = 2;
 const INVALID_ARGUMENT: Code = 4;
 const INVALID_USAGE: Code = 5;
 const IN_PROGRESS: Code = 7;
@@ -68,11 +71,24 @@ fn take(handle: Handle) -> Answer<Arc<Member>> {
     known.ok_or_else(|| invalid("no such communicator"))
 }
 
+/// Whether the calling thread's rank, which is the one that it had in its first group,
+/// alone fails to join this one.
+fn fails(rank: usize) -> bool {
+    thread_local! {
+        static JOINED: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
+    }
+    let (first, before) = JOINED.get().unwrap_or((rank, 0));
+    let now = (first, before + 1);
+    JOINED.set(Some(now));
+    settings::of_rank("FAKE_NCCL_FAIL") == Some(now)
+}
+
 /// The state of a group that may still form, and of what was asked of it.
 fn state(member: &Member) -> Code {
     match (member.is_complete(), member.shares_a_device()) {
         (false, _) => IN_PROGRESS,
         (true, true) => INVALID_USAGE,
+        (true, false) if member.fails => SYSTEM,
         (true, false) => member.progress(),
     }
 }
@@ -125,6 +141,7 @@ fn collect(
 ) -> Answer {
     let member = member(handle)?;
     member.kill.at(When::Asked);
+    member.stick();
     let ranges = [(at.from, at.brings), (at.to, at.takes)];
     let world = enter()?;
     ranges
@@ -189,7 +206,8 @@ export! {
         let who = {
             let world = enter()?;
             let context = world.context;
-            Who { rank, size, device: world.device(context), context, blocking }
+            let device = world.device(context);
+            Who { rank, size, device, context, blocking, fails: fails(rank) }
         };
         let member = Member::join(&name, who);
         let member = Arc::new(member.map_err(|reason| Refusal::new(UNHANDLED, reason))?);
@@ -335,6 +353,7 @@ extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
     let name = match code {
         0 => c"no error",
         UNHANDLED => c"unhandled cuda error",
+        SYSTEM => c"unhandled system error",
         INVALID_ARGUMENT => c"invalid argument",
         INVALID_USAGE => c"invalid usage",
         IN_PROGRESS => c"operation in progress",

@@ -46,6 +46,19 @@ pub(crate) fn fault() -> Option<(String, u64)> {
     Some((kernel.to_owned(), launch))
 }
 
+/// The rank and the number, counted from one, that a variable says as `1:3`.
+///
+/// # Panics
+/// Where it says something else.
+pub(crate) fn of_rank(name: &str) -> Option<(usize, u64)> {
+    let text = std::env::var(name).ok()?;
+    let parsed = text.split_once(':').and_then(|(rank, number)| {
+        let numbers = (rank.parse().ok()?, number.parse().ok()?);
+        Some(numbers)
+    });
+    Some(parsed.unwrap_or_else(|| panic!("{name} is `{text}`: give 1:3")))
+}
+
 /// Number of devices.
 pub(crate) fn devices() -> u64 {
     number("FAKE_CUDA_DEVICES", 4)

@@ -66,6 +66,10 @@ impl Communicator {
             while !self.is_ready()? {
                 std::thread::yield_now();
             }
+            // NCCL may be about to launch it still, over memory that the caller gives back.
+            if self.known.ends() {
+                self.ending.wait_for_end();
+            }
         }
         Ok(())
     }

@@ -106,6 +106,11 @@ impl Ending {
         self.wait(Stage::Done, Instant::now() + 2 * FAREWELL);
     }
 
+    /// Waits for the end of one that was told to, for as long as a rank waits that leaves.
+    pub(super) fn wait_for_end(&self) {
+        self.wait(Stage::Gone, Instant::now() + FAREWELL);
+    }
+
     fn reach(&self, stage: Stage) {
         let mut now = self.stage();
         *now = stage.max(*now);

@@ -61,11 +61,12 @@ impl Known {
         !self.ends.swap(true, Ordering::SeqCst)
     }
 
-    fn ends(&self) -> bool {
+    pub(super) fn ends(&self) -> bool {
         self.ends.load(Ordering::SeqCst)
     }
 
-    /// Calls `work`, unless it ends; what came of it, unless it has ended since.
+    /// Calls `work`, unless it ends; what came of it. What fails because it has ended since
+    /// is none.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
@@ -82,11 +83,10 @@ impl Known {
             }
             work(&self.library, self.raw)
         };
-        if self.ends() {
-            return Ok(None);
+        match self.library.check(call, code) {
+            Err(_) if self.ends() => Ok(None),
+            checked => checked.map(|()| Some(code)),
         }
-        self.library.check(call, code)?;
-        Ok(Some(code))
     }
 
     /// Whether what was asked for last has been taken; one that ends has nothing left to

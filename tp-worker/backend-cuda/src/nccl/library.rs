@@ -16,8 +16,11 @@ use crate::error::CudaError;
 /// Names by which it is looked for: the one that packages install, and the one
 /// of development packages.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// The oldest that serves: its communicators start without blocking.
-const OLDEST: c_int = 21_400;
+/// The oldest that serves: none of its calls waits for the device, in communicators that
+/// don't block.
+const OLDEST: c_int = 22_200;
+/// The variable with which people make all communicators block.
+const BLOCKING: &str = "NCCL_COMM_BLOCKING";
 
 /// A communicator, as the library knows it.
 pub(super) type Raw = *mut c_void;
@@ -39,6 +42,9 @@ const SUM: c_int = 0;
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct UniqueId(pub [u32; 32]);
 
+/// The version of [`Config`].
+const CONFIG: c_uint = 21_400;
+
 /// `ncclConfig_t` of version 2.14, which later ones take too.
 #[repr(C)]
 struct Config {
@@ -56,7 +62,7 @@ type OfRaw = unsafe extern "C" fn(Raw) -> Code;
 pub struct Library {
     version: c_int,
     get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> Code,
-    init: unsafe extern "C" fn(*mut Raw, c_int, UniqueId, c_int, *const Config) -> Code,
+    init: unsafe extern "C" fn(*mut Raw, c_int, UniqueId, c_int, *mut Config) -> Code,
     get_async_error: unsafe extern "C" fn(Raw, *mut Code) -> Code,
     abort: OfRaw,
     finalize: OfRaw,
@@ -76,8 +82,8 @@ impl Library {
     /// Finds it at `path`, or where libraries are looked for.
     ///
     /// # Errors
-    /// [`CudaError::Missing`], [`CudaError::Unsupported`] where it lacks something
-    /// or is too old.
+    /// [`CudaError::Missing`], [`CudaError::Unsupported`] where it lacks something,
+    /// is too old or is told to block.
     pub fn find(path: Option<&Path>) -> Result<Arc<Self>, CudaError> {
         let library = match path {
             Some(path) => open(path).map_err(|error| {
@@ -99,14 +105,11 @@ impl Library {
                 "the NCCL that was found lacks a function: {error}; install another one, or give --collective-backend host"
             ))
         })?;
-        if found.version < OLDEST {
-            return Err(CudaError::Unsupported(format!(
-                "the NCCL that was found is {}, and {} is needed: install a newer one, or give --collective-backend host",
-                text(found.version),
-                text(OLDEST)
-            )));
+        let asked = std::env::var(BLOCKING).ok();
+        match unsuited(found.version, asked.as_deref()) {
+            None => Ok(Arc::new(found)),
+            Some(why) => Err(CudaError::Unsupported(why)),
         }
-        Ok(Arc::new(found))
     }
 
     fn of(library: libloading::Library) -> Result<Self, libloading::Error> {
@@ -183,17 +186,17 @@ impl Library {
 
     /// Begins to join, and returns at once.
     pub(super) fn begin(&self, id: UniqueId, rank: usize, size: usize) -> Result<Raw, CudaError> {
-        let config = Config {
+        let mut config = Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
-            version: OLDEST.cast_unsigned(),
+            version: CONFIG,
             blocking: 0,
         };
         let (rank, size) = (rank as c_int, size as c_int);
         let mut made: Raw = std::ptr::null_mut();
         // SAFETY: there is room for the communicator, and the library reads as much
         // of the configuration as that says.
-        let code = unsafe { (self.init)(&raw mut made, size, id, rank, &raw const config) };
+        let code = unsafe { (self.init)(&raw mut made, size, id, rank, &raw mut config) };
         self.check("ncclCommInitRankConfig", code)?;
         Ok(made)
     }
@@ -287,6 +290,21 @@ impl Library {
     }
 }
 
+/// Why a library of this version, where [`BLOCKING`] is set to `blocking`, does not serve.
+fn unsuited(version: c_int, blocking: Option<&str>) -> Option<String> {
+    if version < OLDEST {
+        return Some(format!(
+            "the NCCL that was found is {}, and {} is needed: install a newer one, or give --collective-backend host",
+            text(version),
+            text(OLDEST)
+        ));
+    }
+    let blocks = blocking.is_some_and(|value| value.trim().parse() == Ok(1));
+    blocks.then(|| {
+        format!("{BLOCKING}=1 makes calls of NCCL wait for peers that may be gone: unset it, or give --collective-backend host")
+    })
+}
+
 fn open(path: &Path) -> Result<libloading::Library, libloading::Error> {
     // SAFETY: what NCCL does when it is loaded is NVIDIA's.
     unsafe { libloading::Library::new(path) }
@@ -299,4 +317,20 @@ fn text(version: c_int) -> String {
         version / 100 % 100,
         version % 100
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unsuited;
+
+    #[test]
+    fn what_waits_for_peers_is_refused() {
+        for blocking in [None, Some("0"), Some("")] {
+            assert_eq!(unsuited(22_200, blocking), None, "{blocking:?}");
+        }
+        let old = unsuited(22_105, None).unwrap_or_default();
+        assert!(old.contains("2.21.5, and 2.22.0 is needed"), "{old}");
+        let blocks = unsuited(22_803, Some("1")).unwrap_or_default();
+        assert!(blocks.contains("unset it"), "{blocks}");
+    }
 }

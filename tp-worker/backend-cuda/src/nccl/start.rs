@@ -23,7 +23,7 @@ pub struct CollectiveOptions {
     pub backend: CollectiveBackend,
     /// Where NCCL is; `None`: where libraries are looked for.
     pub nccl: Option<PathBuf>,
-    /// How long ranks may take to join.
+    /// How long ranks may take to join each of their groups.
     pub joining: Duration,
     /// How long data may be on its way before its peers are given up.
     pub patience: Duration,
@@ -34,7 +34,7 @@ impl Default for CollectiveOptions {
         Self {
             backend: CollectiveBackend::Auto,
             nccl: None,
-            joining: Duration::from_secs(600),
+            joining: Duration::from_secs(60),
             patience: Duration::from_secs(300),
         }
     }
@@ -72,15 +72,9 @@ pub(crate) fn agreed(
         (Some(why), _) => return refused(options, why),
         (None, Err(error)) => return Err(error),
     };
-    let joined = join(context, groups, &library, options);
-    // Whether all have is known to all, so that none waits for one that gave up.
-    let mut states = vec![0; size];
-    let world = groups.of(Axis::World);
-    world.exchange(&[u32::from(joined.is_ok())], &mut states)?;
-    match (joined, states.iter().position(|state| *state == 0)) {
-        (Ok(plane), None) => Ok(Ok(plane)),
-        (Err(error), _) => refused(options, error.to_string()),
-        (Ok(_), Some(rank)) => refused(options, format!("rank {rank} could not start NCCL")),
+    match join(context, groups, &library, options)? {
+        Ok(plane) => Ok(Ok(plane)),
+        Err(why) => refused(options, why),
     }
 }
 
@@ -115,29 +109,61 @@ fn obstacle(all: &[Words]) -> Option<String> {
     ))
 }
 
-/// Forms the communicators of the groups that this rank is in.
+/// Forms the communicators of the groups that this rank is in, or says why not all ranks
+/// could.
 fn join(
     context: &Arc<Context>,
     groups: &mut Groups,
     library: &Arc<Library>,
     options: &CollectiveOptions,
-) -> Result<Plane, CudaError> {
-    let deadline = Instant::now() + options.joining;
-    let world = communicator(context, groups, library, Axis::World, deadline)?;
+) -> Result<Result<Plane, String>, CudaError> {
     let [(_, all), (_, some)] =
         [Axis::World, Axis::Attention].map(|axis| groups.rank_and_size(axis));
-    let attention = match some {
-        1 => None,
-        same if same == all => Some(world.clone()),
-        _ => Some(communicator(
-            context,
-            groups,
-            library,
-            Axis::Attention,
-            deadline,
-        )?),
+    let axes = match some {
+        1 => &[Axis::World][..],
+        same if same == all => &[Axis::World],
+        _ => &[Axis::World, Axis::Attention],
     };
-    Plane::new(groups, library, [Some(world), attention], options.patience)
+    let mut made = Vec::new();
+    for axis in axes {
+        let deadline = Instant::now() + options.joining;
+        let one = communicator(context, groups, library, *axis, deadline);
+        let missing = missing(groups, &one)?;
+        made.extend(one);
+        if let Some(why) = missing {
+            // On all ranks: who left in order would wait for those that don't.
+            made.iter().for_each(|one| one.abort());
+            return Ok(Err(why));
+        }
+    }
+    let world = made.first().cloned();
+    let attention = made.get(1).or(world.as_ref().filter(|_| some > 1)).cloned();
+    let plane = Plane::new(groups, library, [world, attention], options.patience);
+    match missing(groups, &plane)? {
+        None => plane.map(Ok),
+        Some(why) => {
+            made.iter().for_each(|one| one.abort());
+            Ok(Err(why))
+        }
+    }
+}
+
+/// Tells all ranks whether this one has made what all have to make, so that none goes on
+/// to wait for one that gave up; why not all have, if so.
+fn missing<T>(
+    groups: &mut Groups,
+    made: &Result<T, CudaError>,
+) -> Result<Option<String>, CudaError> {
+    let (_, size) = groups.rank_and_size(Axis::World);
+    let mut states = vec![0; size];
+    let world = groups.of(Axis::World);
+    world.exchange(&[u32::from(made.is_ok())], &mut states)?;
+    let rank = states.iter().position(|state| *state == 0);
+    Ok(match (made, rank) {
+        (Err(error), _) => Some(error.to_string()),
+        (Ok(_), Some(rank)) => Some(format!("rank {rank} could not start NCCL")),
+        (Ok(_), None) => None,
+    })
 }
 
 /// The communicator of the ranks of `axis`.
@@ -169,7 +195,7 @@ fn communicator(
         if host.is_aborted() || Instant::now() >= deadline {
             made.abort();
             return Err(CudaError::Unsupported(
-                "its ranks did not all come before the start's deadline (--startup-timeout): look at NCCL_DEBUG=INFO, or give --collective-backend host".to_owned(),
+                "its ranks did not all come within a minute, or a quarter of --startup-timeout: look at NCCL_DEBUG=INFO, or give --collective-backend host".to_owned(),
             ));
         }
         std::thread::park_timeout(PAUSE);

@@ -2,6 +2,7 @@
 //! NCCL takes as long as graphs, the device and the other ranks do: nobody here may wait
 //! for that without an end.
 
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -9,9 +10,9 @@ use std::time::Duration;
 use lockstep_backend::{Axis, Backend, BackendError, Groups, Holds};
 use lockstep_backend_cuda::{CudaBackend, CudaOptions, Gpu};
 use lockstep_collective::{CollectiveError, Stall, local_group};
-use lockstep_types::Dtype;
+use lockstep_types::{CollectiveBackend, Dtype};
 
-use crate::ranks::{brought, tensor};
+use crate::ranks::{brought, tensor, values};
 use crate::stalls::{Ask, nccl, recorded};
 use crate::support::other_gpus;
 
@@ -22,11 +23,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Longer than ranks take to come, to fail and to leave.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs `work` on ranks with GPUs of their own, each with a backend that is its own and
-/// the patience that `patience` says; all of them have to end.
+/// Runs `work` on ranks with GPUs of their own, each with a backend that is its own, of
+/// `options`; all of them have to end.
 fn ranks_end(
     (ranks, dp_size): (usize, usize),
-    patience: impl Fn(usize) -> Duration,
+    options: impl Fn(usize) -> CudaOptions,
     work: impl Fn(CudaBackend, usize) + Send + Sync + 'static,
 ) {
     if Gpu::count().unwrap() < ranks {
@@ -38,7 +39,7 @@ fn ranks_end(
         let (work, ends) = (work.clone(), ends.clone());
         let options = CudaOptions {
             ordinal: rank,
-            ..nccl(Dtype::Float32, patience(rank))
+            ..options(rank)
         };
         // One that hangs is left behind.
         std::thread::spawn(move || {
@@ -64,7 +65,7 @@ fn cause(done: Result<(), BackendError>) -> CollectiveError {
 fn a_backend_may_go_before_the_graphs_that_it_recorded() {
     ranks_end(
         (2, 1),
-        |_| HOUR,
+        |_| nccl(Dtype::Float32, HOUR),
         |mut gpu, rank| {
             let mut recorded = recorded(&mut gpu).unwrap();
             if rank == 0 {
@@ -81,7 +82,7 @@ fn a_rank_leaves_while_others_stay() {
     let left = Barrier::new(2);
     ranks_end(
         (2, 1),
-        |_| HOUR,
+        |_| nccl(Dtype::Float32, HOUR),
         move |gpu, rank| {
             let stays = (rank == 0).then_some(gpu);
             left.wait();
@@ -93,7 +94,7 @@ fn a_rank_leaves_while_others_stay() {
 #[test]
 fn a_rank_that_gives_up_tells_the_others_before_they_do() {
     let both = Barrier::new(2);
-    let patience = |rank| if rank == 0 { DEADLINE } else { HOUR };
+    let patience = |rank| nccl(Dtype::Float32, if rank == 0 { DEADLINE } else { HOUR });
     ranks_end((2, 1), patience, move |mut gpu, rank| {
         let mut recorded = recorded(&mut gpu).unwrap();
         let ask = Ask::Sums(if rank == 0 { &[4] } else { &[5] });
@@ -117,7 +118,7 @@ fn all_communicators_of_a_rank_end_together() {
     let all = Barrier::new(4);
     ranks_end(
         (4, 2),
-        |_| DEADLINE,
+        |_| nccl(Dtype::Float32, DEADLINE),
         move |mut gpu, rank| {
             if rank != 1 {
                 let mut x = tensor(&mut gpu, &brought(rank, 4), 1, Holds::Sum);
@@ -140,4 +141,69 @@ fn all_communicators_of_a_rank_end_together() {
             all.wait();
         },
     );
+}
+
+/// What a process of its own does, and what the environment plants there.
+const CASE: &str = "TEST_ENDINGS";
+
+/// Runs the case in a process in which `variable` is set, and sees it succeed.
+fn succeeds(case: &str, variable: (&str, &str)) {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // Only the fake has planted faults.
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "endings::planted", "--include-ignored"]);
+    command.env(CASE, case).env(variable.0, variable.1);
+    let done = command.stdin(Stdio::null()).output().unwrap();
+    let [out, err] = [done.stdout, done.stderr].map(|said| String::from_utf8(said).unwrap());
+    assert!(done.status.success(), "{case}, {variable:?}: {out}{err}");
+}
+
+#[test]
+fn a_call_that_does_not_return_is_ended() {
+    succeeds("stuck", ("FAKE_NCCL_STUCK", "1:5"));
+}
+
+/// In the group of all ranks, and in that of its DP rank, when the others have theirs.
+#[test]
+fn ranks_go_through_their_hosts_where_one_cannot_join() {
+    for number in ["1:1", "1:2"] {
+        succeeds("join", ("FAKE_NCCL_FAIL", number));
+    }
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn planted() {
+    match std::env::var(CASE).as_deref() {
+        Ok("stuck") => ranks_end(
+            (2, 1),
+            |_| nccl(Dtype::Float32, DEADLINE),
+            |mut gpu, _| {
+                let mut recorded = recorded(&mut gpu).unwrap();
+                let error = cause(Ask::Sums(&[4]).run(&mut gpu, &mut recorded));
+                let stalled = matches!(error, CollectiveError::Stalled { .. });
+                let deserted = matches!(error, CollectiveError::Deserted { .. });
+                assert!(stalled || deserted, "{error}");
+            },
+        ),
+        Ok("join") => {
+            let options = |_| {
+                let mut options = nccl(Dtype::Float32, DEADLINE);
+                options.collectives.backend = CollectiveBackend::Auto;
+                options
+            };
+            ranks_end((4, 2), options, |mut gpu, rank| {
+                let (about, mut sums) = (gpu.describe(), [0.0; 2]);
+                assert!(about.contains("through the host"), "{rank}: {about}");
+                for (axis, sum) in [Axis::World, Axis::Attention].into_iter().zip(&mut sums) {
+                    let mut x = tensor(&mut gpu, &[1.0], 1, Holds::Sum);
+                    gpu.all_reduce(axis, &mut x).unwrap();
+                    *sum = values(&mut gpu, &x)[0];
+                }
+                assert_eq!(sums, [4.0, 2.0], "{rank}");
+            });
+        }
+        _ => {}
+    }
 }

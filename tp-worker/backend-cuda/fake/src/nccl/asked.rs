@@ -81,6 +81,10 @@ fn push(asked: Asked) -> Answer {
         stream,
         mut task,
     } = asked;
+    // Nobody keeps its memory any more.
+    if member.is_aborted() {
+        return Ok(());
+    }
     let mut world = enter()?;
     let own = world.stream(stream);
     if own.is_ok_and(|own| world.capture_of(own).is_some()) {

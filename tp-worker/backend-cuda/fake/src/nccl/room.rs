@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use super::kill::{Kill, When};
 use super::{IN_PROGRESS, invalid};
 use crate::abi::{Answer, Code, Handle};
+use crate::settings;
 
 /// Ranks of a group, at most.
 pub(super) const MOST_RANKS: usize = 16;
@@ -54,11 +55,15 @@ pub(super) struct Member {
     aborted: AtomicBool,
     /// Whether calls wait for what they ask for.
     pub(super) blocking: bool,
+    /// It fails to join, as the others don't.
+    pub(super) fails: bool,
     /// Where its operations run.
     pub(super) context: Handle,
     /// What came of what was asked for last.
     asked: AtomicI32,
     finalized: AtomicBool,
+    /// Operations that were asked for.
+    count: AtomicU64,
     /// Operations of its own in graphs that exist.
     captured: AtomicU32,
     pub(super) kill: Kill,
@@ -72,6 +77,7 @@ pub(super) struct Who {
     pub(super) device: i32,
     pub(super) context: Handle,
     pub(super) blocking: bool,
+    pub(super) fails: bool,
 }
 
 impl Member {
@@ -88,9 +94,11 @@ impl Member {
             turn: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
             blocking: who.blocking,
+            fails: who.fails,
             context: who.context,
             asked: AtomicI32::new(0),
             finalized: AtomicBool::new(false),
+            count: AtomicU64::new(0),
             captured: AtomicU32::new(0),
             kill: Kill::of_rank(rank),
         };
@@ -128,6 +136,14 @@ impl Member {
         (1..self.size).any(|rank| devices[..rank].contains(&devices[rank]))
     }
 
+    /// Does not return from the call that the environment names, but for an abort.
+    pub(super) fn stick(&self) {
+        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        if settings::of_rank("FAKE_NCCL_STUCK") == Some((self.rank, number)) {
+            pause_until(|| self.aborted.load(Ordering::SeqCst));
+        }
+    }
+
     /// What came of what was asked for last is `code`.
     pub(super) fn asks(&self, code: Code) {
         self.asked.store(code, Ordering::SeqCst);
@@ -157,9 +173,14 @@ impl Member {
         self.finalized.store(true, Ordering::SeqCst);
     }
 
-    /// Ends what this rank waits for, now and later.
+    /// Ends what this rank waits for, now and later, and waits for what is under way.
     pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
+        pause_until(|| self.asked.load(Ordering::SeqCst) != IN_PROGRESS);
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
     }
 
     /// Gives the place back, which ranks do together: waits until those that live do
