@@ -2,8 +2,8 @@
 
 use lockstep_types::{
     Algorithms, ConfigError, EngineConfig, EngineShape, Footprint, LoadFormat, ModelConfig,
-    NodeConfig, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits,
-    TimeoutConfig,
+    NodeConfig, ParallelConfig, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
+    StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -110,10 +110,7 @@ fn resolve_on(
         value: (kv, context_length),
         mut notes,
     } = memory::size(&sizing, hardware, &device.rooms)?;
-    notes.extend(device.note.clone().into_iter().chain(untrained(model)));
-    if device.rooms.is_empty() {
-        notes.extend(parallel::crowded(&ranks.parallel, hardware));
-    }
+    notes.extend(at_start(device, hardware, &ranks.parallel, model));
     let schedule = schedule::checked(args, context_length)?;
     let node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
@@ -180,6 +177,19 @@ fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
         load_format,
         ..model
     })
+}
+
+/// What to know about device, cores and weights.
+fn at_start(
+    device: &Device,
+    hardware: &Hardware,
+    parallel: &ParallelConfig,
+    model: &ModelConfig,
+) -> impl Iterator<Item = String> {
+    let device_note = device.note.clone().into_iter();
+    device_note
+        .chain(parallel::crowded(parallel, hardware, device))
+        .chain(untrained(model))
 }
 
 /// What to know about weights that nobody trained.

@@ -79,10 +79,15 @@ pub(super) fn resolve(
 }
 
 /// What to know about ranks that compute with more threads than the machine has cores.
-pub(super) fn crowded(parallel: &ParallelConfig, hardware: &Hardware) -> Option<String> {
+pub(super) fn crowded(
+    parallel: &ParallelConfig,
+    hardware: &Hardware,
+    device: &Device,
+) -> Option<String> {
     let ranks = parallel.tp_size / parallel.nnodes;
     let (each, cores) = (parallel.threads_per_rank, hardware.cores.len());
-    (ranks * each > cores).then(|| {
+    let computes = device.rooms.is_empty();
+    (computes && ranks * each > cores).then(|| {
         format!(
             "{ranks} ranks with {each} threads each take turns on {cores} cores, and every step \
              waits for the last of them: fewer ranks or --threads-per-rank are faster"

@@ -1,6 +1,7 @@
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, CheckpointDtype, ChoiceLimits, DeviceMemory, Holds, HostBlock,
-    HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
+    AttentionShape, Backend, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory,
+    Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
+    RopeTable, Row,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -123,6 +124,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         page_size: 16,
         mask_words: 5,
         choices: ChoiceLimits::default(),
+        chain: ChainLimits::default(),
     };
     backend.inputs(&limits).unwrap();
     // A row is five words, of which one may be absent.
