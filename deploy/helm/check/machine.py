@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ BINARY = os.environ.get("PROGRAM_UNDER_TEST", "")
 MODEL = chart.ROOT / "models" / "lockstep-demo-7m"
 # As deploy/Containerfile has them.
 IMAGE = {"LOCKSTEP_HOST": "0.0.0.0", "LOCKSTEP_PORT": "8000", "LOCKSTEP_GRPC_PORT": "8001"}
+# Of nobody: a certificate of localhost that signed itself.
+CERTIFICATE = pathlib.Path(__file__).parent / "certificate"
 KEYS = {"api-key": "0123456789", "admin-api-key": "9876543210", "dist-secret": "0123456789abcdef"}
 # Debug builds on a busy machine; nothing waits that long where all is well.
 PATIENCE = 120
@@ -57,6 +60,8 @@ class Container:
                 data = rendered.one("ConfigMap", volume["configMap"]["name"])["data"]
                 for name, text in data.items():
                     (place / name).write_text(text)
+            if "secret" in volume:
+                shutil.copytree(CERTIFICATE, place, dirs_exist_ok=True)
             for source in volume.get("projected", {}).get("sources", []):
                 for item in source["secret"]["items"]:
                     (place / item["path"]).write_text(KEYS[item["path"]] + "\n")
