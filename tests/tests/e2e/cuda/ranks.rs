@@ -165,20 +165,33 @@ async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
 /// agreement before a recorded pass, or by the rows that travel with it.
 #[tokio::test]
 async fn ranks_that_differ_end_within_a_step() {
+    differ(&[
+        ("depth", (2, 2)),
+        ("skipped-exchange", (2, 2)),
+        ("group-digest", (4, 2)),
+    ])
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "a minute: the other ways to differ"]
+async fn ranks_that_differ_in_any_way_end_within_a_step() {
+    differ(&[
+        ("begun", (2, 2)),
+        ("stale-row", (2, 2)),
+        ("stale-row", (2, 1)),
+        ("world-digest", (4, 4)),
+    ])
+    .await;
+}
+
+async fn differ(ways: &[(&str, (usize, usize))]) {
     if !lockstep_fake_cuda::seed(1) {
         return; // There may be one GPU.
     }
     let _turn = turns::alone().await;
     let folder = tempfile::tempdir().expect("a folder");
-    for (kind, ranks) in [
-        ("depth", (2, 2)),
-        ("begun", (2, 2)),
-        ("stale-row", (2, 2)),
-        ("stale-row", (2, 1)),
-        ("world-digest", (4, 4)),
-        ("group-digest", (4, 2)),
-        ("skipped-exchange", (2, 2)),
-    ] {
+    for &(kind, ranks) in ways {
         let options = drafting(data_parallel(long_on_gpus(options()), ranks));
         let options = taking_turns(options, &[0, 1, 2, 3], folder.path());
         let fault = format!("1:20:{kind}");
