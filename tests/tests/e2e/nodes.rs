@@ -13,7 +13,7 @@ use lockstep_tests::{
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
+use tokio::{io::AsyncReadExt, task::JoinHandle};
 
 use crate::{options, shared};
 
@@ -225,19 +225,27 @@ async fn a_wrong_secret_is_refused_and_the_right_one_still_let_in() {
     right.says("is ready").await;
 }
 
+/// A long request, once it runs.
+async fn asks_at_length(
+    server: &Server,
+) -> JoinHandle<reqwest::Result<lockstep_tests::http::Answer>> {
+    let asked = server.client.post(server.url("/v1/chat/completions"));
+    let fields = json!({"max_tokens": 1000, "ignore_eos": true});
+    let asked = tokio::spawn(lockstep_tests::http::answer(asked.json(&counting(&fields))));
+    lockstep_tests::wait::until("the request to run", LIMIT, async || {
+        let metrics = server.metrics().await;
+        (metrics.value("lockstep_num_requests_running") == 1.0).then_some(())
+    })
+    .await;
+    asked
+}
+
 #[tokio::test]
 async fn a_node_that_is_told_to_stop_lets_requests_finish_and_leaves() {
     let _turn = turns::alone().await;
     let nodes = Nodes::new();
     let [first, second] = nodes.start().await;
-    let asked = first.client.post(first.url("/v1/chat/completions"));
-    let fields = json!({"max_tokens": 1000, "ignore_eos": true});
-    let asked = tokio::spawn(lockstep_tests::http::answer(asked.json(&counting(&fields))));
-    lockstep_tests::wait::until("the request to run", LIMIT, async || {
-        let metrics = first.metrics().await;
-        (metrics.value("lockstep_num_requests_running") == 1.0).then_some(())
-    })
-    .await;
+    let asked = asks_at_length(&first).await;
     second.signal(Signal::TERM).await;
     let answer = asked.await.expect("no panic").expect("answered");
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -252,14 +260,7 @@ async fn nodes_that_are_stopped_together_all_end_well() {
     let _turn = turns::alone().await;
     let nodes = Nodes::new();
     let [first, second] = nodes.start().await;
-    let asked = first.client.post(first.url("/v1/chat/completions"));
-    let fields = json!({"max_tokens": 1000, "ignore_eos": true});
-    let asked = tokio::spawn(lockstep_tests::http::answer(asked.json(&counting(&fields))));
-    lockstep_tests::wait::until("the request to run", LIMIT, async || {
-        let metrics = first.metrics().await;
-        (metrics.value("lockstep_num_requests_running") == 1.0).then_some(())
-    })
-    .await;
+    let asked = asks_at_length(&first).await;
     second.signal(Signal::TERM).await;
     // The engine knows of the other node's end before it knows of its own.
     lockstep_tests::wait::until("node 0 to hear of it", LIMIT, async || {
