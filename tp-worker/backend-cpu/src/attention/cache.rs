@@ -29,11 +29,10 @@ pub struct CpuKvCache {
     pub(crate) shape: KvShape,
     pub(super) data: Data,
     /// Rows that are read soon are asked for into the first-level cache: on AMD's cores,
-    /// rows of bf16. Measured on Zen 5 against the second level and in turns, decode
-    /// attention over pages of 16 tokens is 1.0 to 1.06 times as fast with rows of 128
-    /// bytes and 1.1 to 1.6 times with rows of 256, but 0.9 to 1.0 times with 8-bit codes.
-    /// Rows that lie apart, as those of pages of one token do, drive each other out of the
-    /// few places that the first level has for them.
+    /// rows of bf16. On Zen 5 that is faster than the second level where pages keep a
+    /// head's rows together, the more the longer rows are; for 8-bit codes it is not, and
+    /// rows that lie apart, as those of pages of one token do, drive each other out of the
+    /// few places that the first level has for them. Others were not measured.
     pub(super) near: bool,
 }
 
