@@ -4,6 +4,8 @@
 //! given as `LOCKSTEP_<NAME>` in the environment or as a key of the `--config`
 //! file; a flag wins over the environment, the environment over the file.
 
+use lockstep_types::ConfigError;
+
 mod algorithm;
 mod connections;
 mod graphs;
@@ -28,7 +30,8 @@ pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, LoadFormatArg, ModelArgs, QuantizationArg};
 pub use parallel::{CollectiveBackendArg, DeviceArg, ParallelArgs};
 pub use process::ProcessArgs;
-pub(crate) use refused::RefusedArgs;
+pub(crate) use refused::{RefusedArgs, remedy};
+pub use refused::{RefusedGroup, RefusedOption, check_short_options, refused_options};
 pub use schedule::{PolicyArg, ScheduleArgs};
 pub use server::ServerArgs;
 pub use speculation::{SpeculationArgs, VerificationArg};
@@ -96,6 +99,15 @@ impl ServeArgs {
             schedule,
             ..Self::default()
         }
+    }
+
+    /// Looks whether an option of another engine was given, for those who do something
+    /// before they resolve.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for the first one, with what to do instead.
+    pub fn check_foreign(&self) -> Result<(), ConfigError> {
+        self.refused.check()
     }
 }
 

@@ -8,6 +8,8 @@ use clap::{ArgAction, ArgMatches, Command};
 
 use lockstep_types::ConfigError;
 
+use crate::args::remedy;
+
 /// Adds the options of the `--config` file that neither a flag nor the
 /// environment gives to the end of `arguments`, so that they are parsed and
 /// checked as flags are. Keys are the flags' long names. Without `--config`,
@@ -140,8 +142,18 @@ fn unknown(command: &Command, key: &str) -> String {
     let known = command
         .get_arguments()
         .any(|argument| argument.get_long() == Some(&dashed));
+    if let Some(remedy) = remedy(&format!("--{dashed}")) {
+        return format!("`{key}` is not an option here: {remedy}");
+    }
     if known && dashed != key {
         return format!("`{key}` is not an option; write `{dashed}`");
+    }
+    let alias = command.get_arguments().find_map(|argument| {
+        let aliases = argument.get_all_aliases()?;
+        argument.get_long().filter(|_| aliases.contains(&&*dashed))
+    });
+    if let Some(name) = alias {
+        return format!("`{key}` is not an option; write `{name}`");
     }
     format!("`{key}` is not an option; keys are the names of flags without the dashes in front")
 }

@@ -13,7 +13,7 @@ mod hash;
 mod memory;
 mod resolve;
 
-pub use args::{ServeArgs, with_algorithm_options, with_switch_values};
+pub use args::{ServeArgs, check_short_options, with_algorithm_options, with_switch_values};
 pub use file::{ConfigFile, ConfigFileError};
 pub use file_args::with_config_file;
 pub use hardware::Hardware;

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use lockstep_config::{ServeArgs, with_algorithm_options, with_config_file, with_switch_values};
+use lockstep_config::{
+    ServeArgs, check_short_options, with_algorithm_options, with_config_file, with_switch_values,
+};
 use lockstep_process::{Role, exit};
 use lockstep_types::{Algorithms, ConfigError};
 
@@ -122,6 +124,7 @@ pub(crate) fn parse(
     };
     let command = definition(algorithms).map_err(wrong)?;
     let words = with_default_command(arguments);
+    check_words(&words).map_err(wrong)?;
     let arguments = with_config_file(&command, words.clone()).map_err(wrong)?;
     let parsed = command
         .clone()
@@ -144,6 +147,9 @@ pub(crate) fn parse(
         parsed.command,
         Parsed::TokenizerManager(_) | Parsed::Scheduler(_) | Parsed::Worker(_)
     );
+    if let Parsed::Serve(args) | Parsed::Config(args) = &parsed.command {
+        args.check_foreign().map_err(wrong)?;
+    }
     if !is_role && let Some(note) = source::unknown(&command, std::env::vars_os()) {
         console::print_note(&note);
     }
@@ -162,6 +168,21 @@ pub(crate) fn parse(
         Parsed::Scheduler(args) => Command::Role(Role::Scheduler, args.run_dir),
         Parsed::Worker(args) => Command::Role(Role::Worker(args.index), args.run_dir),
     })
+}
+
+/// Commands that take the options of a server.
+const OF_SERVERS: [&str; 3] = ["serve", "config", "doctor"];
+
+/// Looks for other engines' options with one dash, before they are taken for several
+/// of one letter.
+fn check_words(words: &[OsString]) -> Result<(), ConfigError> {
+    let [_, command, rest @ ..] = words else {
+        return Ok(());
+    };
+    if OF_SERVERS.iter().any(|name| command == name) {
+        check_short_options(rest.iter().filter_map(|word| word.to_str()))?;
+    }
+    Ok(())
 }
 
 /// Says of the options that a configuration error names where they are from,
@@ -207,7 +228,7 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
             .is_some_and(|word| names.iter().any(|name| word == name))
     };
     let option = |word: &OsString| word.is_empty() || word.to_string_lossy().starts_with('-');
-    if is(1, &["serve", "config", "doctor"]) && arguments.get(2).is_some_and(|word| !option(word)) {
+    if is(1, &OF_SERVERS) && arguments.get(2).is_some_and(|word| !option(word)) {
         arguments.insert(2, "--model-path".into());
     } else if is(1, &["help"]) {
         arguments.retain(|word| word != "--help" && word != "-h");

@@ -36,10 +36,10 @@ pub enum ConfigError {
         /// What to do.
         remedy: String,
     },
-    /// An option of SGLang or vLLM that this version does not have.
-    #[error("--{option} is not supported by this version: {remedy}.")]
+    /// An option of another engine that this program does not have.
+    #[error("{option} is not an option here: {remedy}.")]
     Unsupported {
-        /// The option, without its dashes.
+        /// The option, with its dashes.
         option: &'static str,
         /// What to do instead.
         remedy: &'static str,

@@ -15,8 +15,8 @@ use xtask::Tree;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy    checks the repository's habits (see CONTRIBUTING.md)
-       cargo xtask schema  writes what is generated from the flags of `lockstep`: docs/flags.md
-                           and `config` in the schema of the Helm chart's values";
+       cargo xtask schema  writes what is generated from the flags of `lockstep`: docs/flags.md,
+                           docs/coming-from.md and `config` in the schema of the Helm chart's values";
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

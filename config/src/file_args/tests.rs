@@ -180,7 +180,11 @@ fn what_is_not_an_option_is_an_error() {
             "quantization = 'fp8'",
             "[possible values: none, int8, int4]",
         ),
-        ("lora-paths = 'a'", "`lora-paths` is not an option"),
+        (
+            "lora-paths = 'a'",
+            "`lora-paths` is not an option here: merge",
+        ),
+        ("max_num_seqs = 3", "write `max-running-requests`"),
         ("enable-lora = true", "`enable-lora` is not an option"),
         ("log-json = 'perhaps'", "--log-json[=<true|false>]"),
         ("log-json = 1", "`log-json` is a switch: true or false"),

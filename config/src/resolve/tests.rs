@@ -219,7 +219,7 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--pin-cores auto", "--threads-per-rank"],
     ),
     ("--tp 4 --pin-cores auto", &["--pin-cores auto", "4 ranks"]),
-    ("--pp 2", &["--pp-size", "--tp-size"]),
+    ("--pp 2", &["--pp is not an option here", "--tp-size"]),
     ("--ep-size 2", &["--ep-size", "dense model"]),
     (
         "--gpu-memory-utilization 0.9",

@@ -1,5 +1,6 @@
 //! `docs/flags.md`, written from the definition of the command line.
 
+mod coming_from;
 mod schema;
 
 use std::fmt::Write;

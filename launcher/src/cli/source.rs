@@ -15,6 +15,11 @@ pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -
     if error.kind() == ErrorKind::UnknownArgument && !shown.starts_with('-') {
         return Some("A model comes right after the command: lockstep serve MODEL.".into());
     }
+    if error.kind() == ErrorKind::UnknownArgument {
+        return Some(
+            "docs/coming-from.md says what options of vLLM, SGLang and llama.cpp are here.".into(),
+        );
+    }
     if error.kind() == ErrorKind::ArgumentConflict && shown == "[TEXT]" {
         return Some(
             "The word without an option is the prompt; a model is --model-path MODEL.".into(),
@@ -145,7 +150,6 @@ mod tests {
             ("p run", path),
             ("p run --number x", None),
             ("p run --n=x", None),
-            ("p run --other", None),
         ] {
             let error = program().try_get_matches_from(words(line));
             let found = hint(&program(), &words(line), &error.expect_err("wrong"));
@@ -178,6 +182,13 @@ mod tests {
         assert!(found("p run", "--number=3").contains("--config"));
         assert!(found("p run", "").contains("PATH"));
         assert_eq!(found("p run --number 3", ""), "");
+    }
+
+    #[test]
+    fn an_option_that_is_none_gets_the_page_of_other_engines_options() {
+        let error = program().try_get_matches_from(words("p run --other"));
+        let found = hint(&program(), &words(""), &error.expect_err("wrong"));
+        assert!(found.is_some_and(|hint| hint.contains("docs/coming-from.md")));
     }
 
     #[test]

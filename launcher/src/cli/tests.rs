@@ -188,6 +188,67 @@ fn an_algorithms_own_flags_are_its_own() {
     }
 }
 
+/// What people type who come from elsewhere, and what their error has to name.
+#[test]
+fn options_of_other_engines_get_an_answer() {
+    use crate::settings::tests::refusal;
+    for (line, expected) in [
+        (
+            "--seed 1",
+            "--seed is not an option here: give `seed` in each request",
+        ),
+        ("--seed=-1", "--seed is"),
+        ("m --block-size 32", "--page-size"),
+        ("--enable-prefix-caching", "--disable-radix-cache"),
+        ("--no-enable-prefix-caching", "--disable-radix-cache"),
+        ("--max-num-batched-tokens 2048", "--max-prefill-tokens"),
+        ("--gpu-memory-utilization 0.9", "--mem-fraction-static"),
+        ("--enforce-eager", "--disable-cuda-graph"),
+        ("--speculative-config {}", "--speculative-algorithm"),
+        ("--n-gpu-layers -1", "--device cuda"),
+    ] {
+        let words = words(&format!("lockstep serve {line}"));
+        let matches = program().try_get_matches_from(super::with_default_command(words));
+        let matches = matches.expect("known, to be refused");
+        let (_, matches) = matches.subcommand().expect("serve");
+        let args = <lockstep_config::ServeArgs as clap::FromArgMatches>::from_arg_matches(matches);
+        let args = args.expect("serve's arguments");
+        let early = args.check_foreign().expect_err(line).to_string();
+        assert!(early.contains(expected), "{line}: {early}");
+        assert_eq!(refusal(args), early, "{line}");
+    }
+    for (line, expected) in [
+        (
+            "lockstep -c 4096",
+            Some("-c is not an option here: use --context-length"),
+        ),
+        (
+            "lockstep serve m -ngl 99",
+            Some("-ngl is not an option here: use --device cuda"),
+        ),
+        ("lockstep config -tp 2", Some("use --tp-size")),
+        ("lockstep serve -h", None),
+        ("lockstep generate -p x", None),
+    ] {
+        let words = super::with_default_command(words(line));
+        let found = super::check_words(&words).map_err(|error| error.to_string());
+        match (found, expected) {
+            (Ok(()), None) => {}
+            (Err(found), Some(expected)) => assert!(found.contains(expected), "{line}: {found}"),
+            (found, _) => panic!("{line}: {found:?}"),
+        }
+    }
+    // What is done anyway passes, and what is refused is so before anything is loaded.
+    assert!(
+        parsed(words(
+            "lockstep serve m --pp-size 1 --trust-remote-code=false"
+        ))
+        .is_ok()
+    );
+    assert!(parsed(words("lockstep serve some/model --block-size 32")).is_err());
+    assert!(parsed(words("lockstep serve some/model -np 32")).is_err());
+}
+
 #[test]
 fn variables_that_set_nothing_are_named() {
     let said = |variables: &[(&str, &str)]| {

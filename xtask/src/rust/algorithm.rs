@@ -17,7 +17,7 @@ const ALLOWED: [&str; 10] = [
     "tp-worker/speculation/src/nextn.rs",
     "bench/src/speculate.rs",
     // Flags of SGLang's that are refused.
-    "config/src/args/refused.rs",
+    "config/src/args/refused",
     // Routes, and a remedy.
     "tokenizer-manager/src/http/corpora.rs",
     "tokenizer-manager/src/http/routes.rs",
