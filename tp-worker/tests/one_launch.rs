@@ -5,6 +5,8 @@
 
 #[path = "one_launch/heads.rs"]
 mod heads;
+#[path = "one_launch/levels.rs"]
+mod levels;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -128,6 +130,16 @@ fn graphs(drafts: Drafts) -> u64 {
 }
 
 fn config(drafts: Drafts, records: bool) -> EngineConfig {
+    resolved(&args(drafts, records))
+}
+
+fn resolved(args: &ServeArgs) -> EngineConfig {
+    let algorithms = Registry::builtin().algorithms();
+    let resolved = resolve(args, &Hardware::detect(), &algorithms, &DeviceFootprint);
+    resolved.unwrap().value.0
+}
+
+fn args(drafts: Drafts, records: bool) -> ServeArgs {
     let mut args = ServeArgs::default();
     args.model.model_path = Some(model());
     args.model.context_length = Some(128);
@@ -143,9 +155,7 @@ fn config(drafts: Drafts, records: bool) -> EngineConfig {
         args.speculation.speculative_num_draft_tokens = Some(tokens);
         args.speculation.speculative_adaptive = Some(false);
     }
-    let algorithms = Registry::builtin().algorithms();
-    let resolved = resolve(&args, &Hardware::detect(), &algorithms, &DeviceFootprint);
-    resolved.unwrap().value.0
+    args
 }
 
 /// Its drafts are in the findings.
@@ -216,6 +226,19 @@ fn plan(config: &EngineConfig, step: u64, depth: u32, reported: u32) -> StepPlan
     }
 }
 
+/// How often [`CALLS`] were made.
+fn made() -> [u64; CALLS.len()] {
+    CALLS.map(|(_, names, _)| {
+        let counts = names.iter().map(|name| calls(name).unwrap_or_default());
+        counts.sum::<u64>()
+    })
+}
+
+/// Graphs that were made.
+fn recorded() -> u64 {
+    calls(c"cuGraphInstantiateWithFlags").unwrap_or_default()
+}
+
 /// What each decode step asked for, and what came of all.
 #[derive(Default)]
 struct Found {
@@ -235,16 +258,9 @@ struct Found {
 fn decode_at(config: &EngineConfig, reported: u32, depths: &[usize]) -> Found {
     let (mut worker, findings) = load(config);
     worker.step(&plan(config, 1, 0, reported)).unwrap();
-    let graphs = || calls(c"cuGraphInstantiateWithFlags").unwrap_or_default();
-    let recorded = graphs();
+    let graphs = recorded();
     let mut depths = depths.iter().cycle();
     let mut found = Found::default();
-    let made = || {
-        CALLS.map(|(_, names, _)| {
-            let counts = names.iter().map(|name| calls(name).unwrap_or_default());
-            counts.sum::<u64>()
-        })
-    };
     for step in 2..2 + STEPS {
         let depth = depths.next().copied().unwrap_or_default();
         let plan = plan(config, step, depth as u32, reported);
@@ -261,7 +277,7 @@ fn decode_at(config: &EngineConfig, reported: u32, depths: &[usize]) -> Found {
         }
     }
     found.drafts = findings.digest();
-    found.recorded = graphs() - recorded;
+    found.recorded = recorded() - graphs;
     found
 }
 

@@ -10,6 +10,7 @@ struct Chain {
     unsigned* inputs;       // the batch of the draft's own pass
     const float* logits;    // [most, vocab]; to advance
     const unsigned* ids;    // the target's numbers of the draft's tokens, or null
+    unsigned* rows;         // how many rows the next level has, for all of its operations
     unsigned level;         // of the drafts, from 0
     unsigned most;          // chains that the launch is for
     unsigned vocab, page_size;
@@ -24,6 +25,8 @@ __device__ inline Drafted drafted_by(const Chain& a, unsigned row) {
 extern "C" __global__ void __launch_bounds__(THREADS) chain_begin(Chain a) {
     const unsigned* from = a.verified + a.verified[CHAIN_AT];
     const unsigned words = a.verified[CHAIN_WORDS];
+    // Without chains nothing counts the rows of levels behind the first one.
+    if (blockIdx.x == 0 && threadIdx.x == 0) *a.rows = 0;
     for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < words; i += gridDim.x * THREADS) a.inputs[i] = from[i];
 }
 
@@ -73,5 +76,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) chain_advance(Chain a) {
     // else reads it here.
     const bool next_does = row + 1 < chains && drafted_by(a, row + 1).nodes > a.level + 1;
     if (goes_on ? !next_does : row == 0)
-        a.inputs[TOKENS] = a.inputs[ROWS] = a.inputs[WANTED] = goes_on ? row + 1 : 0;
+        *a.rows = a.inputs[TOKENS] = a.inputs[ROWS] = a.inputs[WANTED] = goes_on ? row + 1 : 0;
 }

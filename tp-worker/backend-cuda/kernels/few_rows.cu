@@ -1,6 +1,8 @@
-// Products of few rows, which take as long as it takes to read the weights.
+// Products of few rows, which take as long as it takes to read the weights, and none
+// where there is no row.
 //
-// A block multiplies a tile of outputs by all rows. Weights and rows come to
+// A block multiplies a tile of outputs by all rows, or, of a launch for more rows than
+// its kernel takes, by a share of them. Weights and rows come to
 // shared memory in chunks of columns, several of which are on their way at a
 // time.
 //
@@ -57,13 +59,13 @@ struct Weights {
     unsigned number, end;       // that row's, and where such rows end
     unsigned step;              // rows from group to group
 };
-__device__ inline Weights weights_of(const Product& a, unsigned groups) {
+__device__ inline Weights weights_of(const Product& a, unsigned tile, unsigned groups) {
     const unsigned within = threadIdx.x / UNITS;
     Weights weights;
     weights.step = a.gated ? GROUP / 2 : GROUP;
     const bool up = a.gated && within >= GROUP / 2;
     weights.end = up ? 2 * a.outputs : a.outputs;
-    weights.number = blockIdx.x * groups * weights.step + (up ? within - GROUP / 2 + a.outputs : within);
+    weights.number = tile * groups * weights.step + (up ? within - GROUP / 2 + a.outputs : within);
     weights.row = a.w + (size_t)weights.number * a.inputs;
     return weights;
 }
@@ -208,16 +210,30 @@ __device__ inline void store_gated(const Product& a, const float (&sums)[OWN][TI
     }
 }
 
-// For up to TILES · 8 rows: OWN groups for each warp, STAGES chunks on their way
-// or being multiplied. Grid: (tiles of outputs, slices).
-template <unsigned TILES, unsigned OWN, unsigned STAGES> __device__ inline void multiply(const Product& a) {
+// From now on the product's first row is its row `first`.
+__device__ inline void skip_rows(Product& a, unsigned first) {
+    const size_t skipped = (size_t)first * a.outputs;
+    a.x += (size_t)first * a.inputs;
+    a.out = a.gated ? (void*)((OPERAND*)a.out + skipped) : (void*)((float*)a.out + skipped);
+}
+
+// For TILES · 8 rows: OWN groups for each warp, STAGES chunks on their way or being
+// multiplied. Grid: (tiles of outputs, slices), and where rows are shared out, all
+// shares of a tile one behind the other, which read the same weights at about the
+// same time.
+template <unsigned TILES, unsigned OWN, unsigned STAGES, bool SHARED_OUT = false>
+__device__ inline void multiply(Product a) {
     constexpr unsigned GROUPS = WARPS * OWN, W_UNITS = GROUPS * GROUP * UNITS;
-    constexpr unsigned STAGE = W_UNITS + TILES * TILE * UNITS;
+    constexpr unsigned MOST = TILES * TILE, STAGE = W_UNITS + MOST * UNITS;
     DYNAMIC_SHARED(uint4, stages);
-    const unsigned rows = rows_of(a.rows), chunks = (a.inputs + CHUNK - 1) / CHUNK, warp = threadIdx.x / 32;
-    if (rows == 0) return;
+    const unsigned shares = SHARED_OUT ? (a.rows.most + MOST - 1) / MOST : 1;
+    const unsigned tile = blockIdx.x / shares, before = blockIdx.x % shares * MOST;
+    const unsigned all = rows_of(a.rows), chunks = (a.inputs + CHUNK - 1) / CHUNK, warp = threadIdx.x / 32;
+    if (all <= before) return;
+    const unsigned rows = min(all - before, MOST);
+    if (SHARED_OUT) skip_rows(a, before);
     const unsigned begin = chunks * blockIdx.y / gridDim.y, end = chunks * (blockIdx.y + 1) / gridDim.y;
-    const Weights weights = weights_of(a, GROUPS);
+    const Weights weights = weights_of(a, tile, GROUPS);
     auto copy = [&](unsigned chunk) {
         if (chunk < end) copy_chunk<GROUPS, TILES>(a, weights, rows, chunk, stages + (chunk - begin) % STAGES * STAGE);
         cp_async_commit_group();
@@ -238,7 +254,7 @@ template <unsigned TILES, unsigned OWN, unsigned STAGES> __device__ inline void 
         const uint4* stage = stages + (chunk - begin) % STAGES * STAGE;
         multiply_chunk(sums, stage + warp * OWN * GROUP * UNITS, stage + W_UNITS);
     }
-    const unsigned first = (blockIdx.x * GROUPS + warp * OWN) * weights.step;
+    const unsigned first = (tile * GROUPS + warp * OWN) * weights.step;
     if (a.gated) store_gated(a, sums, rows, first);
     else store(a, sums, rows, first);
 }
@@ -248,7 +264,7 @@ template <unsigned TILES, unsigned OWN, unsigned STAGES> __device__ inline void 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) product_8(Product a) { multiply<1, 1, 6>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS, 3) product_16(Product a) { multiply<2, 1, 6>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS, 2) product_32(Product a) { multiply<4, 2, 4>(a); }
-extern "C" __global__ void __launch_bounds__(THREADS, 2) product_64(Product a) { multiply<8, 2, 4>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) product_64(Product a) { multiply<8, 2, 4, true>(a); }
 
 struct SumUp {
     Sums sums;                  // [rows, width]

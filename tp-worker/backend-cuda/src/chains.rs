@@ -11,6 +11,7 @@ use crate::floats::{Element, Floats};
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
 use crate::module::{Kernel, Module};
+use crate::rows::Rows;
 use crate::sources;
 use crate::stream::Stream;
 
@@ -23,6 +24,10 @@ const COPIERS: u32 = 16;
 pub(crate) struct Chains {
     begin: Kernel<Chain>,
     advance: Kernel<Chain>,
+    /// How many rows the level has that was staged last.
+    rows: Buffer<u32>,
+    /// How many it may have; `None` outside of levels that are counted.
+    most: Option<usize>,
 }
 
 /// Where drafts come from and go to.
@@ -45,7 +50,29 @@ impl Chains {
         Ok(Self {
             begin: module.kernel("chain_begin", THREADS, 0)?,
             advance: module.kernel("chain_advance", THREADS, 0)?,
+            rows: Buffer::new(context, 1, "rows of a level")?,
+            most: None,
         })
+    }
+
+    /// Bytes on the device.
+    pub(crate) fn bytes() -> u64 {
+        size_of::<u32>() as u64
+    }
+
+    /// The rows of an operation that is asked for now, over `rows` at the most: behind
+    /// [`Self::advance`] those that its level has, so that what no chain wants reads
+    /// no weights.
+    pub(crate) fn rows(&self, rows: usize) -> Rows<'_> {
+        match self.most {
+            Some(most) if most == rows => Rows::counted(rows, &self.rows, 0),
+            _ => Rows::fixed(rows),
+        }
+    }
+
+    /// What is asked for from now on belongs to no level.
+    pub(crate) fn end(&mut self) {
+        self.most = None;
     }
 
     /// See [`lockstep_backend::DraftChains::begin`].
@@ -56,7 +83,7 @@ impl Chains {
     /// # Panics
     /// If there is no room for `tokens` tokens of the first pass.
     pub(crate) fn begin(
-        &self,
+        &mut self,
         stream: &Stream,
         inputs: &mut ChainInputs<'_>,
         tokens: usize,
@@ -68,13 +95,15 @@ impl Chains {
             inputs.verified.limits().chain,
             inputs.draft.limits()
         );
-        let parameters = Chain::new(inputs);
+        self.most = None;
+        let parameters = Chain::new(inputs, &self.rows);
         // SAFETY: what comes with the batch is a batch within the draft's limits.
         unsafe { self.begin.launch(stream, [COPIERS, 1, 1], &parameters) }
     }
 
     /// See [`lockstep_backend::DraftChains::advance`]; `logits` are rows `vocab` wide,
-    /// of tokens that the target numbers as `ids` say, if they do.
+    /// of tokens that the target numbers as `ids` say, if they do. [`Self::rows`] are
+    /// then those of the level that is staged.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -82,7 +111,7 @@ impl Chains {
     /// # Panics
     /// If there are fewer logits than chains.
     pub(crate) fn advance(
-        &self,
+        &mut self,
         stream: &Stream,
         (logits, vocab, ids): (&Floats, usize, Option<&Buffer<f32>>),
         level: usize,
@@ -98,8 +127,9 @@ impl Chains {
             ids: ids.map_or(0, Buffer::address),
             level: level as u32,
             vocab: vocab as u32,
-            ..Chain::new(inputs)
+            ..Chain::new(inputs, &self.rows)
         };
+        self.most = Some(most);
         // SAFETY: there are as many logits; the batch that is staged names chains,
         // tokens and pages that there are, and the pass behind a token has no more
         // tokens than the one before it.
@@ -121,6 +151,7 @@ struct Chain {
     inputs: u64,
     logits: u64,
     ids: u64,
+    rows: u64,
     level: u32,
     most: u32,
     vocab: u32,
@@ -128,12 +159,13 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(inputs: &ChainInputs<'_>) -> Self {
+    fn new(inputs: &ChainInputs<'_>, rows: &Buffer<u32>) -> Self {
         Self {
             verified: inputs.verified.address(),
             inputs: inputs.draft.address(),
             logits: 0,
             ids: 0,
+            rows: rows.address(),
             level: 0,
             most: inputs.most as u32,
             vocab: 0,

@@ -7,6 +7,7 @@ use lockstep_types::Dtype;
 
 use crate::attention::WorkLimits;
 use crate::backend::Chooser;
+use crate::chains::Chains;
 use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::inputs::Inputs;
@@ -94,7 +95,8 @@ impl DeviceMemory for CudaMemory {
             limits.bytes(shape.head_dim)
         });
         let lists = Lists::bytes(2 * tokens);
-        let fixed = [RESERVE, WORKSPACE as u64, lists, Chooser::bytes()];
+        let counts = Chains::bytes();
+        let fixed = [RESERVE, WORKSPACE as u64, lists, Chooser::bytes(), counts];
         fixed
             .into_iter()
             .chain(attention)

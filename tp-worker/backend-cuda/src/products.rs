@@ -16,6 +16,7 @@ use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::gpu::Gpu;
 use crate::memory::Buffer;
+use crate::rows::Rows;
 use crate::stream::Stream;
 use crate::sums::Sums;
 use crate::version::Version;
@@ -39,8 +40,7 @@ pub struct Product {
     pub element: Element,
 }
 
-/// What is multiplied: the first `rows` rows of `x` by `w`; rows are not counted
-/// on the device.
+/// What is multiplied: the first `rows` rows of `x` by `w`.
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
     /// `[rows, inputs]`, of the product's type.
@@ -51,8 +51,9 @@ pub struct Operands<'a> {
     pub bias: Option<&'a Buffer<f32>>,
     /// The shape.
     pub product: Product,
-    /// Rows of `x`.
-    pub rows: usize,
+    /// Rows of `x`. Of more than 256, and of more than 64 of which the device does not
+    /// count those that there are, all are multiplied.
+    pub rows: Rows<'a>,
 }
 
 impl Operands<'_> {
@@ -67,7 +68,7 @@ impl Operands<'_> {
         let bias = self.bias.is_none_or(|bias| bias.len() == outputs);
         assert!(bias, "a bias has one value per output");
         self.x
-            .expect(element, self.rows * inputs, "the product's input");
+            .expect(element, self.rows.most() * inputs, "the product's input");
         self.w
             .expect(element, outputs * inputs, "the product's weights");
     }
@@ -79,7 +80,8 @@ impl Operands<'_> {
 /// alone. For more rows, cuBLASLt's algorithm is chosen for rows up to a power of
 /// two, and may have other bits than that of another one: a row's result depends
 /// on its operands and on which of these numbers the rows keep within, on nothing
-/// else.
+/// else. Up to 256 rows that the device counts have the bits of few: where there is none
+/// of them, no weights are read, and cuBLASLt could not be told so.
 ///
 /// All work goes to one stream: products share their working memory.
 pub struct Products {
@@ -195,8 +197,8 @@ impl Products {
     ) -> Result<(), CudaError> {
         let (rows, outputs) = (operands.rows, operands.product.outputs);
         operands.expect();
-        out.expect(Element::F32, rows * outputs, "the product's output");
-        if rows > few::MOST_ROWS {
+        out.expect(Element::F32, rows.most() * outputs, "the product's output");
+        if !self.few.serve(&operands) {
             self.multiply_many(stream, operands, out)?;
             return match operands.bias {
                 Some(bias) => self.few.add_bias(stream, bias, rows, out),
@@ -227,7 +229,7 @@ impl Products {
         operands: Operands<'a>,
         space: &'a mut Floats,
     ) -> Result<Sums<'a>, CudaError> {
-        if operands.rows <= few::MOST_ROWS && self.slices(operands.product) > 1 {
+        if self.few.serve(&operands) && self.slices(operands.product) > 1 {
             operands.expect();
             return self
                 .few
@@ -256,7 +258,7 @@ impl Products {
         space: &'a mut Floats,
         out: &mut Floats,
     ) -> Result<Option<Sums<'a>>, CudaError> {
-        if operands.rows <= few::MOST_ROWS && self.slices(operands.product) == 1 {
+        if self.few.serve(&operands) && self.slices(operands.product) == 1 {
             operands.expect();
             self.few.multiply_gated(stream, operands, out)?;
             return Ok(None);
@@ -278,6 +280,7 @@ impl Products {
             rows,
             ..
         } = operands;
+        let rows = rows.most();
         let [w_at, x_at, out_at] = [w.address(), x.address(), out.address()];
         let asked = [w_at, x_at, out_at, rows as u64, product.outputs as u64];
         if !stream.tape().note(&asked, &[]) {

@@ -38,6 +38,11 @@ impl<'a> Rows<'a> {
         self.most
     }
 
+    /// Whether device memory says how many there are.
+    pub(crate) fn are_counted(&self) -> bool {
+        self.count.is_some()
+    }
+
     pub(crate) fn parameter(&self) -> RowsParameter {
         let address = |(counts, word): (&Buffer<u32>, usize)| counts.address() + 4 * word as u64;
         RowsParameter {

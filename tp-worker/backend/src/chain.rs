@@ -23,7 +23,9 @@ pub trait DraftChains<T, I, V> {
     /// after its row of `logits`, the first among equals, and the first of all where none
     /// is more likely than another; in the target's numbers, where there are `ids`. It becomes number `level` of the chain's drafts in
     /// `verified`, and `inputs` get the pass over those tokens that others are drafted
-    /// behind, as `begin` stages them: one token of each such chain.
+    /// behind, as `begin` stages them: one token of each such chain. Up to the end of the
+    /// pass, operations over as many rows as `size` has tokens are of those alone, and
+    /// others' rows may hold anything: where nobody goes on, no weights need be read.
     fn advance(
         &mut self,
         logits: (&T, Option<&V>),

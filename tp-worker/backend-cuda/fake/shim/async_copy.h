@@ -55,6 +55,7 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
     const Copy copy = {(unsigned char*)shared, (const unsigned char*)global, bytes};
     {
         Own own;
+        block->outcome->fetched += bytes;
         if (block->draw() % 4) {
             copies().open.push_back(copy);
             return;

@@ -12,6 +12,7 @@ enum Code { SUCCESS = 0, ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH
 struct Outcome {
     int code;
     uint64_t address;       // that was touched, where it is an illegal one
+    uint64_t fetched;       // bytes that were copied to shared memory asynchronously
     char text[1000];
 };
 

@@ -15,7 +15,6 @@ use super::{CudaBackend, CudaPasses};
 use crate::attention::{HeadNorms, PagedCache, Rope};
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
-use crate::rows::Rows;
 use crate::tensor::{CudaMatrix, CudaTensor};
 
 impl Backend for CudaBackend {
@@ -124,10 +123,7 @@ impl Backend for CudaBackend {
         key: PassKey,
         work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        match self.repeats(key) {
-            true => self.repeat(passes, key, work),
-            false => self.run_once(work),
-        }
+        self.run_pass(passes, key, work)
     }
 
     fn as_operand<'a>(&mut self, x: &'a CudaTensor, space: &'a mut CudaTensor) -> &'a CudaTensor {
@@ -136,7 +132,7 @@ impl Backend for CudaBackend {
         }
         let (rows, width) = (x.rows(), x.width());
         space.expect(rows, width, "an operand");
-        let rows = Rows::fixed(rows);
+        let rows = self.chains.rows(rows);
         let to = &mut space.floats;
         let done = self
             .operations
@@ -170,7 +166,7 @@ impl Backend for CudaBackend {
         let rows = x.rows();
         x.expect(rows, weight.len(), "the norm's input");
         out.expect(rows, weight.len(), "the norm's output");
-        let (x, rows, out) = (&x.floats, Rows::fixed(rows), &mut out.floats);
+        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
         let done = self
             .operations
             .rms_norm(&self.stream, x, weight, eps, rows, out);
@@ -190,7 +186,7 @@ impl Backend for CudaBackend {
         delta.expect(rows, weight.len(), "the residual's delta");
         out.expect(rows, weight.len(), "the norm's output");
         let (residual, delta, out) = (&mut residual.floats, &delta.floats, &mut out.floats);
-        let rows = Rows::fixed(rows);
+        let rows = self.chains.rows(rows);
         let stream = &self.stream;
         let done = self
             .operations
@@ -285,7 +281,7 @@ impl Backend for CudaBackend {
     fn silu_mul(&mut self, gate_up: &CudaTensor, out: &mut CudaTensor) {
         let (rows, width) = (out.rows(), out.width());
         gate_up.expect(rows, 2 * width, "gate and up");
-        let (gate_up, rows, out) = (&gate_up.floats, Rows::fixed(rows), &mut out.floats);
+        let (gate_up, rows, out) = (&gate_up.floats, self.chains.rows(rows), &mut out.floats);
         let done = self
             .operations
             .silu_mul(&self.stream, gate_up, width, rows, out);
@@ -316,7 +312,7 @@ impl Backend for CudaBackend {
     fn place_columns(&mut self, x: &CudaTensor, out: &mut CudaTensor, first: usize) {
         let (rows, width, out_width) = (x.rows(), x.width(), out.width());
         out.expect(rows, out_width, "what columns are placed in");
-        let (x, rows, out) = (&x.floats, Rows::fixed(rows), &mut out.floats);
+        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
         let stream = &self.stream;
         let done = self
             .operations

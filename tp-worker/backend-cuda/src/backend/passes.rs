@@ -152,8 +152,24 @@ impl CudaBackend {
         (alike(1) && alike(dp_ranks)).then_some(size)
     }
 
+    /// See [`lockstep_backend::Backend::pass`].
+    pub(super) fn run_pass(
+        &mut self,
+        passes: &mut CudaPasses,
+        key: PassKey,
+        work: Work<'_>,
+    ) -> Result<(), BackendError> {
+        let done = match self.repeats(key) {
+            true => self.repeat(passes, key, work),
+            false => self.run_once(work),
+        };
+        // Levels of drafts end with their pass.
+        self.chains.end();
+        done
+    }
+
     /// Whether `key` is the size of such a pass.
-    pub(super) fn repeats(&self, key: PassKey) -> bool {
+    fn repeats(&self, key: PassKey) -> bool {
         let listed = self.graphs.binary_search(&key.tokens).is_ok();
         listed && self.stays_on_device() && key.max_q_len == key.tokens
     }
@@ -165,14 +181,14 @@ impl CudaBackend {
     }
 
     /// Runs `work`, and nothing else.
-    pub(super) fn run_once(&mut self, work: Work<'_>) -> Result<(), BackendError> {
+    fn run_once(&mut self, work: Work<'_>) -> Result<(), BackendError> {
         work(self)?;
         Ok(self.failures()?)
     }
 
     /// Runs the pass of size `key`: by its graph, where there is one, and otherwise by
     /// `work`, which is then recorded for the next time.
-    pub(super) fn repeat(
+    fn repeat(
         &mut self,
         passes: &mut CudaPasses,
         key: PassKey,

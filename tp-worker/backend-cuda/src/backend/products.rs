@@ -20,7 +20,7 @@ impl CudaBackend {
         w: Weights<'_>,
         out: &mut CudaTensor,
     ) -> Result<(), CudaError> {
-        let operands = operands(x, &w, out);
+        let operands = operands(x, &w, self.chains.rows(x.rows()), out);
         self.products.run(&self.stream, operands, &mut out.floats)
     }
 
@@ -34,13 +34,11 @@ impl CudaBackend {
     ) -> Result<(), CudaError> {
         let (rows, width) = (out.rows(), out.width());
         gate_up.expect(rows, 2 * width, "gate and up");
-        let operands = operands(x, &w, gate_up);
+        let rows = self.chains.rows(rows);
+        let operands = operands(x, &w, rows, gate_up);
         let (stream, space, out) = (&self.stream, &mut gate_up.floats, &mut out.floats);
         match self.products.gated(stream, operands, space, out)? {
-            Some(sums) => {
-                let rows = Rows::fixed(rows);
-                self.operations.silu_mul(stream, sums, width, rows, out)
-            }
+            Some(sums) => self.operations.silu_mul(stream, sums, width, rows, out),
             None => Ok(()),
         }
     }
@@ -59,24 +57,29 @@ impl CudaBackend {
         residual.expect(rows, weight.len(), "the residual");
         delta.expect(rows, weight.len(), "the residual's delta");
         out.expect(rows, weight.len(), "the norm's output");
-        let operands = operands(x, &w, delta);
+        let rows = self.chains.rows(rows);
+        let operands = operands(x, &w, rows, delta);
         let (stream, space) = (&self.stream, &mut delta.floats);
         let sums = self.products.sums(stream, operands, space)?;
         let (residual, out) = (&mut residual.floats, &mut out.floats);
-        let rows = Rows::fixed(rows);
         self.operations
             .add_rms_norm(stream, residual, sums, weight, norm.eps, rows, out)
     }
 }
 
-/// What is multiplied.
+/// What is multiplied: `rows` of `x`.
 ///
 /// # Panics
-/// Unless `out` is as large as the product.
-fn operands<'a>(x: &'a CudaTensor, w: &Weights<'a>, out: &CudaTensor) -> Operands<'a> {
-    let (rows, weight) = (x.rows(), w.weight);
-    x.expect(rows, weight.cols, "the matrix product's input");
-    out.expect(rows, weight.rows, "the matrix product's output");
+/// Unless `x` has as many at the most, and `out` is as large as the product.
+fn operands<'a>(
+    x: &'a CudaTensor,
+    w: &Weights<'a>,
+    rows: Rows<'a>,
+    out: &CudaTensor,
+) -> Operands<'a> {
+    let weight = w.weight;
+    x.expect(rows.most(), weight.cols, "the matrix product's input");
+    out.expect(rows.most(), weight.rows, "the matrix product's output");
     Operands {
         x: &x.floats,
         w: &weight.floats,

@@ -18,6 +18,9 @@ use crate::sums::{Sums, SumsParameter};
 
 /// What counts as few.
 pub(crate) const MOST_ROWS: usize = 64;
+/// Rows that blocks share out among them, as few to each, where the device counts them:
+/// as many as the largest pass has that is recorded where nothing else is said.
+pub(crate) const MOST_COUNTED: usize = 4 * MOST_ROWS;
 /// Threads of a block that multiplies, and of one that sums up.
 const THREADS: u32 = 128;
 const SUM_THREADS: u32 = 256;
@@ -109,6 +112,19 @@ impl FewRows {
         wanted.min(most).max(1)
     }
 
+    /// Whether these kernels take such a product.
+    pub(super) fn serve(&self, operands: &Operands<'_>) -> bool {
+        let (rows, outputs) = (operands.rows, operands.product.outputs);
+        if rows.most() <= MOST_ROWS {
+            return true;
+        }
+        let parts = match self.slices(operands.product) {
+            1 => 0,
+            slices => slices * rows.most() * outputs * size_of::<f32>(),
+        };
+        rows.are_counted() && rows.most() <= MOST_COUNTED && parts <= WORKSPACE
+    }
+
     /// Multiplies: one slice to sums at `out`, several to as many parts there.
     ///
     /// # Safety
@@ -135,7 +151,7 @@ impl FewRows {
         space: &'a mut Buffer<u8>,
     ) -> Result<Sums<'a>, CudaError> {
         let slices = self.slices(operands.product);
-        let len = operands.rows * operands.product.outputs;
+        let len = operands.rows.most() * operands.product.outputs;
         let bytes = slices * len * size_of::<f32>();
         assert!(bytes <= space.len(), "all parts have room");
         let at = space.address();
@@ -161,7 +177,7 @@ impl FewRows {
         let width = outputs / 2;
         out.expect(
             self.element,
-            operands.rows * width,
+            operands.rows.most() * width,
             "the activation's output",
         );
         let gated = Parameters {
@@ -193,7 +209,7 @@ impl FewRows {
             w: w.address(),
             bias: bias.map_or(0, Buffer::address),
             out,
-            rows: Rows::fixed(rows).parameter(),
+            rows: rows.parameter(),
             outputs: outputs as u32,
             inputs: product.inputs as u32,
             gated: 0,
@@ -210,14 +226,12 @@ impl FewRows {
         slices: usize,
         parameters: &Parameters,
     ) -> Result<(), CudaError> {
-        assert!(operands.rows <= MOST_ROWS, "there are few rows");
+        assert!(self.serve(&operands), "there are few rows");
+        let rows = operands.rows.most();
         let [smaller @ .., largest] = &self.products;
-        let serves = |(sizes, _): &&(Sizes, _)| operands.rows <= sizes.rows;
+        let serves = |(sizes, _): &&(Sizes, _)| rows <= sizes.rows;
         let (sizes, kernel) = smaller.iter().find(serves).unwrap_or(largest);
-        if operands.rows == 0 {
-            return Ok(());
-        }
-        let tiles = blocks(operands.product.outputs, sizes.outputs);
+        let tiles = blocks(operands.product.outputs, sizes.outputs) * blocks(rows, sizes.rows);
         // SAFETY: the caller's.
         unsafe { kernel.launch(stream, [tiles, slices as u32, 1], parameters) }
     }
@@ -227,11 +241,11 @@ impl FewRows {
         &self,
         stream: &Stream,
         sums: Sums<'_>,
-        rows: usize,
+        rows: Rows<'_>,
         width: usize,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
-        sums.expect(rows, width, "a sum in parts");
+        sums.expect(rows.most(), width, "a sum in parts");
         // SAFETY: the sums lie elsewhere.
         unsafe { self.write(stream, sums.parameter(), rows, width, out) }
     }
@@ -241,7 +255,7 @@ impl FewRows {
         &self,
         stream: &Stream,
         bias: &Buffer<f32>,
-        rows: usize,
+        rows: Rows<'_>,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
         let sums = Sums::with_bias(out, Some(bias)).parameter();
@@ -255,19 +269,19 @@ impl FewRows {
         &self,
         stream: &Stream,
         sums: SumsParameter,
-        rows: usize,
+        rows: Rows<'_>,
         width: usize,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
-        out.expect(Element::F32, rows * width, "the product's output");
+        out.expect(Element::F32, rows.most() * width, "the product's output");
         let parameters = SumUp {
             sums,
             out: out.address(),
-            rows: Rows::fixed(rows).parameter(),
+            rows: rows.parameter(),
             width: width as u32,
             pad: 0,
         };
-        let grid = [rows as u32, blocks(width, SUM_THREADS as usize), 1];
+        let grid = [rows.most() as u32, blocks(width, SUM_THREADS as usize), 1];
         // SAFETY: `out` has room; the caller answers for `sums`.
         unsafe { self.sum_up.launch(stream, grid, &parameters) }
     }

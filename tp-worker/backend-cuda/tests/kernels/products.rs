@@ -53,7 +53,7 @@ impl Case {
             w: &self.device_w,
             bias: Some(&self.device_bias),
             product: self.product,
-            rows,
+            rows: Rows::fixed(rows),
         }
     }
 
@@ -200,6 +200,93 @@ fn many_rows_have_the_same_bits_in_any_company_that_shares_their_algorithm() {
     for rows in [65, 97, 127] {
         let found = case.multiply(&gpu, &mut products, &x[..rows * 70]);
         assert_eq!(bits(&found), bits(&together[..rows * 33]));
+    }
+}
+
+/// Whoever multiplies, and into however many parts: rows that the device says are not
+/// there stay, and weights are read as often as shares of rows are there.
+#[test]
+fn rows_that_are_counted_read_the_weights_that_they_need() {
+    let gpu = Gpu::new();
+    let read = || lockstep_fake_cuda::fetched(c"product_");
+    for element in ELEMENTS {
+        let mut products = products(&gpu, element);
+        for (outputs, inputs) in [(130, 64), (22, 640)] {
+            let noise = &mut Noise(3);
+            let case = Case::new(&gpu, element, outputs, inputs, noise);
+            let x = case.rows(130, noise);
+            let share = |rows: &[f32], products: &mut Products| case.multiply(&gpu, products, rows);
+            let few: Vec<f32> = x
+                .chunks(64 * inputs)
+                .flat_map(|rows| share(rows, &mut products))
+                .collect();
+            let x = gpu.floats(element, &x);
+            let weights = (outputs * inputs * element.bytes()) as u64;
+            for (most, there) in [(8, 0), (8, 3), (64, 0), (130, 0), (130, 1), (130, 64)]
+                .into_iter()
+                .chain([(130, 65), (130, 130), (1, 9)])
+            {
+                let _order = lockstep_fake_cuda::order(there as u64);
+                let counts = gpu.buffer(&[there as u32]);
+                let operands = Operands {
+                    rows: Rows::counted(most, &counts, 0),
+                    ..case.operands(&x, most)
+                };
+                let there = there.min(most);
+                let before = read();
+                let mut out = gpu.poisoned(Element::F32, most * outputs);
+                products
+                    .run(&gpu.stream, operands, &mut out)
+                    .expect("a product");
+                let found = gpu.read(&out);
+                let (found, behind) = found.split_at(there * outputs);
+                let what = format!("{there} of {most} rows, {outputs} x {inputs}");
+                assert_eq!(bits(found), bits(&few[..there * outputs]), "{what}");
+                assert!(behind.iter().all(|value| value.is_nan()), "{what}");
+                if let (Some(before), Some(now)) = (before, read()) {
+                    // Beside the weights each tile of outputs reads the rows.
+                    let tiles = outputs.div_ceil(if most > 16 { 128 } else { 64 });
+                    let rows = there * tiles * inputs * element.bytes();
+                    let shares = there.div_ceil(64) as u64;
+                    assert_eq!(now - before, shares * weights + rows as u64, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gates_of_rows_that_are_counted_have_the_bits_of_few() {
+    let gpu = Gpu::new();
+    for element in ELEMENTS {
+        let mut products = products(&gpu, element);
+        let (outputs, inputs, noise) = (130, 64, &mut Noise(5));
+        let case = Case::new(&gpu, element, outputs, inputs, noise);
+        let x = case.rows(130, noise);
+        let mut gated = |rows: &[f32], counted: Option<&Buffer<u32>>| {
+            let most = rows.len() / inputs;
+            let x = gpu.floats(element, rows);
+            let all = Rows::fixed(most);
+            let operands = Operands {
+                rows: counted.map_or(all, |counts| Rows::counted(most, counts, 0)),
+                ..case.operands(&x, most)
+            };
+            let mut space = gpu.poisoned(Element::F32, most * outputs);
+            let mut out = gpu.poisoned(element, most * outputs / 2);
+            let left = products.gated(&gpu.stream, operands, &mut space, &mut out);
+            assert!(left.expect("a product").is_none(), "there is one slice");
+            gpu.read(&out)
+        };
+        let few: Vec<f32> = x
+            .chunks(64 * inputs)
+            .flat_map(|rows| gated(rows, None))
+            .collect();
+        for there in [0, 64, 100, 130] {
+            let found = gated(&x, Some(&gpu.buffer(&[there as u32])));
+            let (found, behind) = found.split_at(there * outputs / 2);
+            assert_eq!(bits(found), bits(&few[..there * outputs / 2]));
+            assert!(behind.iter().all(|value| value.is_nan()));
+        }
     }
 }
 

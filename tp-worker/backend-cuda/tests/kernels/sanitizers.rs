@@ -195,7 +195,7 @@ fn products(gpu: &Gpu, element: Element) {
             w: &w,
             bias: Some(&bias),
             product,
-            rows,
+            rows: Rows::fixed(rows),
         };
         let mut out = gpu.poisoned(Element::F32, rows * outputs);
         products

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::module::{Function, Outcome, function};
 use crate::abi::{Answer, Handle, In, Refusal, export};
+use crate::calls::note_fetched;
 use crate::order;
 use crate::settings;
 use crate::world::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES};
@@ -78,6 +79,7 @@ impl Launch {
         let mut outcome = Outcome {
             code: 0,
             address: 0,
+            fetched: 0,
             text: [0; 1000],
         };
         let parameters = self.parameters.iter();
@@ -97,6 +99,7 @@ impl Launch {
             );
         }
         drop(running);
+        note_fetched(&self.function.name, outcome.fetched);
         if outcome.code == 0 {
             return Ok(());
         }

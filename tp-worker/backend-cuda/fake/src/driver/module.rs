@@ -43,6 +43,8 @@ pub(super) struct Outcome {
     pub(super) code: c_int,
     /// That was touched, where it is an illegal one.
     pub(super) address: u64,
+    /// Bytes that were copied to shared memory asynchronously.
+    pub(super) fetched: u64,
     pub(super) text: [c_char; 1000],
 }
 

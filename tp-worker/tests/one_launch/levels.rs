@@ -1,0 +1,220 @@
+//! What chains of a device's cost by their depth, and what a depth that changes does.
+
+use std::{fs, path::Path};
+
+use lockstep_adaptive::{Agreed, DepthRange};
+use lockstep_fake_cuda::fetched;
+
+use super::*;
+
+/// Positions that requests have pages for.
+const POSITIONS: u32 = 160;
+/// The deepest chains.
+const DEEPEST: u32 = 4;
+
+/// One step of a run.
+struct Step {
+    depth: u32,
+    calls: [u64; CALLS.len()],
+    /// Bytes that products have fetched.
+    fetched: u64,
+    /// Graphs that were made for it.
+    recorded: u64,
+}
+
+/// A run of some requests.
+struct Run {
+    steps: Vec<Step>,
+    texts: Vec<Vec<u32>>,
+    drafts: u64,
+    accepted: usize,
+}
+
+fn rows(config: &EngineConfig, requests: u32, step: u64) -> PlanPart {
+    let first = step == 1;
+    let pages = POSITIONS.div_ceil(config.kv.page_size as u32);
+    let extend = |slot| SlotExtend {
+        slot,
+        prefill_len: if first { 24 } else { 0 },
+        sample: true,
+        new_pages: match first {
+            true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
+            false => Vec::new(),
+        },
+    };
+    let opens = (0..requests).filter(|_| first);
+    PlanPart {
+        opens: opens.map(|slot| open(slot, false)).collect(),
+        extends: (0..requests).map(extend).collect(),
+        ..PlanPart::default()
+    }
+}
+
+/// What drafts, at depths that the group decides.
+fn adaptive(algorithm: &'static str) -> ServeArgs {
+    let mut args = args(Some((algorithm, [DEEPEST as usize, 1, 5])), true);
+    args.speculation.speculative_adaptive = Some(true);
+    args.model.context_length = Some(POSITIONS as usize);
+    args
+}
+
+/// A prompt, and then a step for each of `pins`: where a depth is decided, an operator
+/// pins it there.
+fn run(config: &EngineConfig, requests: u32, pins: &[Option<u32>]) -> Run {
+    let (mut worker, findings) = load(config);
+    let adaptive = config.speculation.adaptive.as_ref();
+    let mut agreed = adaptive.map(|adaptive| Agreed::new(adaptive.initial_depth));
+    let mut run = Run {
+        steps: Vec::new(),
+        texts: vec![Vec::new(); requests as usize],
+        drafts: 0,
+        accepted: 0,
+    };
+    for (step, pin) in (1..).zip([None].iter().chain(pins)) {
+        let depth = match &mut agreed {
+            Some(agreed) => agreed.depth(),
+            None => 0,
+        };
+        let depth_range = pin.map_or_else(DepthRange::default, |depth| DepthRange {
+            least: depth,
+            most: depth,
+        });
+        let plan = StepPlan {
+            step,
+            draft_steps: depth,
+            depth_range,
+            parts: vec![rows(config, requests, step)],
+        };
+        let weights = || fetched(c"product_").unwrap_or_default();
+        let (calls, graphs, bytes) = (made(), recorded(), weights());
+        let result = worker.step(&plan).unwrap();
+        if let Some(agreed) = &mut agreed {
+            agreed.begin();
+            agreed.decide(step, result.agreed_depth.unwrap());
+        }
+        let now = made();
+        if step > 1 {
+            run.steps.push(Step {
+                depth,
+                calls: std::array::from_fn(|at| now[at] - calls[at]),
+                fetched: weights() - bytes,
+                recorded: recorded() - graphs,
+            });
+            run.accepted += result
+                .outputs
+                .iter()
+                .map(|output| output.token_ids.len() - 1)
+                .sum::<usize>();
+        }
+        for output in &result.outputs {
+            run.texts[output.slot as usize].extend(&output.token_ids);
+        }
+    }
+    run.drafts = findings.digest();
+    run
+}
+
+/// Bytes of the matrices that a level of a draft reads in units, as rows of other widths
+/// are read value by value.
+fn level_bytes(algorithm: &str, folder: &Path, first: bool) -> u64 {
+    let file = fs::read(folder.join("model.safetensors")).unwrap();
+    let (len, rest) = file.split_at(8);
+    let len = u64::from_le_bytes(len.try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&rest[..len]).unwrap();
+    let read = |name: &str| match name {
+        "fc.weight" => algorithm == "EAGLE" || first,
+        _ => name.ends_with("_proj.weight") || name == "lm_head.weight",
+    };
+    let size = |tensor: &serde_json::Value| {
+        let of = |number: usize| tensor["shape"][number].as_u64().unwrap();
+        let (rows, row) = (of(0), 2 * of(1));
+        if row % 16 == 0 { rows * row } else { 0 }
+    };
+    let all = header.as_object().unwrap().iter();
+    all.filter(|(name, _)| read(name))
+        .map(|(_, tensor)| size(tensor))
+        .sum()
+}
+
+/// A step at some depth reads the draft's weights as often as it is deep, though one
+/// graph holds all levels that there are.
+#[test]
+fn a_level_that_no_chain_wants_reads_no_weights() {
+    if calls(c"cuInit").is_none() {
+        return; // A real driver does not count.
+    }
+    for algorithm in MODELS {
+        let (config, draft) = (resolved(&adaptive(algorithm)), draft(algorithm).unwrap());
+        let pins: Vec<_> = (0..=DEEPEST).flat_map(|depth| [Some(depth); 3]).collect();
+        let steps = run(&config, 1, &pins).steps;
+        // The last one at a depth has nothing to catch up with.
+        let read = |depth: u32| {
+            let last = steps.iter().rfind(|step| step.depth == depth);
+            last.unwrap().fetched as f64
+        };
+        let read: Vec<f64> = (0..=DEEPEST).map(read).collect();
+        for depth in 1..read.len() {
+            let level = level_bytes(algorithm, &draft, depth == 1) as f64;
+            // Rows are read beside the weights: of this level, and of the target's pass.
+            let more = (read[depth] - read[depth - 1]) / level;
+            let what = "of a level's weights more are read at a depth of";
+            assert!(
+                (0.98..1.2).contains(&more),
+                "{algorithm}: {more} {what} {depth}"
+            );
+        }
+    }
+}
+
+/// The depth of a group that adapts changes while it runs: nothing is recorded for it,
+/// no step asks for more than its launches, copies and wait, and texts are those of no
+/// drafts, in passes that are full and in padded ones.
+#[test]
+fn a_depth_that_adapts_costs_no_text_and_records_nothing() {
+    let pins = [4, 4, 4, 1, 1, 1, 0, 0, 0, 3, 3, 3, 2, 2].map(Some);
+    let pins = [&pins[..], &[None; 4]].concat();
+    let plan = pins.iter().flatten();
+    // Graphs of 1, 2 and 4 requests: those that are full, and one that is padded.
+    let fills: [(u32, &[&'static str]); 4] = [
+        (1, &["EAGLE", "STANDALONE"]),
+        (2, &["EAGLE"]),
+        (3, &["EAGLE", "EAGLE3"]),
+        (4, &["EAGLE", "STANDALONE"]),
+    ];
+    for (requests, algorithms) in fills {
+        let mut args = args(None, true);
+        args.model.context_length = Some(POSITIONS as usize);
+        let plain = run(&resolved(&args), requests, &pins);
+        for algorithm in algorithms {
+            let _order = lockstep_fake_cuda::order(u64::from(requests));
+            let found = run(&resolved(&adaptive(algorithm)), requests, &pins);
+            for (text, plain) in found.texts.iter().zip(&plain.texts) {
+                let most = pins.len();
+                assert_eq!(text[..most], plain[..most], "{algorithm}, {requests}");
+            }
+            assert!(found.accepted > 0, "{algorithm}, {requests}");
+            let depths = found.steps.iter().map(|step| step.depth);
+            // A decision holds two steps later.
+            let held = depths.skip(2).zip(plan.clone()).skip(1);
+            assert!(held.clone().all(|(depth, pin)| depth == *pin));
+            check_calls(algorithm, &found.steps);
+        }
+    }
+}
+
+/// Checks what steps asked for: those at the depth of the step before have nothing to
+/// catch up with.
+fn check_calls(algorithm: &str, steps: &[Step]) {
+    if calls(c"cuInit").is_none() {
+        return; // A real driver does not count.
+    }
+    assert!(steps.iter().all(|step| step.recorded == 0), "{algorithm}");
+    let same = steps.windows(2).filter(|two| two[0].depth == two[1].depth);
+    for step in same.map(|two| &two[1]) {
+        // Where none are drafted, a head's features are kept aside.
+        let kept = u64::from(step.depth == 0 && algorithm != "STANDALONE");
+        let launches = if step.depth > 0 { 2 } else { 1 };
+        let expected = [launches, kept, 1 + kept, 1, 1, 0];
+        assert_eq!(step.calls, expected, "{algorithm} at {}", step.depth);
+    }
+}
