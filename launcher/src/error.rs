@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lockstep_config::ConfigFileError;
 use lockstep_hub::HubError;
 use lockstep_process::exit;
+use lockstep_traces::TraceError;
 use lockstep_types::{ConfigError, ModelConfigError};
 
 /// An error for the person at the command line.
@@ -20,6 +21,9 @@ pub(crate) enum LaunchError {
     /// A model that is named could not be had.
     #[error(transparent)]
     Hub(#[from] HubError),
+    /// The environment says of traces what cannot be done.
+    #[error("{0}.")]
+    Traces(#[from] TraceError),
     /// A folder for sockets could not be made.
     #[error("{}: {source}. Give another parent folder with --run-dir.", path.display())]
     RunDir {
@@ -80,6 +84,7 @@ impl LaunchError {
                 self.config().is_some() || error.chain().any(|cause| model(cause) || hub(cause))
             }
             Self::Hub(error) => error.is_usage(),
+            Self::Traces(_) => true,
             _ => self.config().is_some(),
         };
         match is_usage {
@@ -127,6 +132,11 @@ mod tests {
             within(wrong().into()),
             within(LaunchError::Config(wrong()).into()),
             within(model.into()),
+            LaunchError::Traces(TraceError::Variable {
+                name: "OTEL_EXPORTER_OTLP_PROTOCOL",
+                value: "http/protobuf".to_owned(),
+                what: "is not spoken",
+            }),
         ] {
             assert_eq!(error.exit_code(), exit::USAGE, "{error}");
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockstep_config::{ConfigFile, Hardware, Resolved, ServeArgs, args::DeviceArg, resolve};
 use lockstep_process::logging;
+use lockstep_traces::Destination;
 use lockstep_types::{Algorithms, ConfigError};
 
 use crate::demo;
@@ -15,6 +16,8 @@ use crate::run_dir::RunDir;
 pub(crate) struct Settings {
     /// Everything that roles need.
     pub(crate) file: ConfigFile,
+    /// Where spans go, if requests are traced.
+    pub(crate) traces: Option<Destination>,
     /// What people should know about how it came about.
     pub(crate) notes: Vec<String>,
     /// The model is the one inside the program.
@@ -56,7 +59,7 @@ impl Settings {
         }
         let Resolved {
             value: (engine, mut node),
-            notes,
+            mut notes,
         } = resolve(
             &args,
             &Hardware::detect(),
@@ -71,10 +74,14 @@ impl Settings {
         if let Some(draft) = &mut engine.speculation.draft {
             draft.model.path = absolute(&draft.model.path);
         }
+        // Children have the same environment.
+        let traces = node.traces.as_ref().map(Destination::of).transpose()?;
+        notes.extend(traces.as_ref().and_then(http_port));
         let max_restarts = args.process.max_restarts.unwrap_or(0);
         let ping_timeout = Duration::from_secs(args.timeouts.ping_timeout.unwrap_or(15));
         Ok(Self {
             file: ConfigFile::new(engine, node),
+            traces,
             notes,
             demo,
             demo_head,
@@ -83,6 +90,17 @@ impl Settings {
             _run_dir: run_dir,
         })
     }
+}
+
+/// A note where spans would go to a port that mostly speaks something else.
+fn http_port(traces: &Destination) -> Option<String> {
+    traces.is_for_http().then(|| {
+        format!(
+            "traces go to {} by gRPC, but collectors mostly take OTLP over HTTP at port 4318, and \
+             gRPC at 4317",
+            traces.shown()
+        )
+    })
 }
 
 fn check_log(args: &ServeArgs) -> Result<(), LaunchError> {

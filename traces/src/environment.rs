@@ -26,8 +26,10 @@ pub enum TraceError {
         what: &'static str,
     },
     /// The roots of the collector's certificate cannot be read.
-    #[error("cannot read {} of OTEL_EXPORTER_OTLP_CERTIFICATE", path.display())]
+    #[error("{name}={}: the collector's roots cannot be read: {source}", path.display())]
     Roots {
+        /// The variable.
+        name: &'static str,
         /// The file.
         path: PathBuf,
         /// The system's answer.
@@ -41,17 +43,84 @@ pub enum TraceError {
     Start(#[source] io::Error),
 }
 
+/// Where spans go, and of which requests: what options and the environment say together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Destination {
+    /// The collector's URL.
+    pub(crate) endpoint: String,
+    /// The share of the requests whose callers decide nothing, 0 to 1.
+    pub share: f64,
+    /// Roots of the collector's certificate, in PEM, beside those that the system has.
+    pub(crate) roots: Option<String>,
+}
+
+impl Destination {
+    /// Looks into the environment for what `config` does not say.
+    ///
+    /// # Errors
+    /// [`TraceError`] for a variable that says what cannot be done.
+    pub fn of(config: &TraceConfig) -> Result<Self, TraceError> {
+        let variables = |name: &'static str| env::var(name).ok();
+        Self::resolved(config, &variables)
+    }
+
+    fn resolved(config: &TraceConfig, variables: Variables<'_>) -> Result<Self, TraceError> {
+        check_protocol(variables)?;
+        let endpoint = endpoint(config, variables)?;
+        let roots = match endpoint.starts_with("https://") {
+            true => roots(variables)?,
+            false => None,
+        };
+        let share = match config.sample_ppm {
+            Some(ppm) => f64::from(ppm) / f64::from(TraceConfig::MILLION),
+            None => share(variables)?,
+        };
+        Ok(Self {
+            endpoint,
+            share,
+            roots,
+        })
+    }
+
+    /// The collector's URL for people, without a name and a password in it.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let Some((scheme, rest)) = self.endpoint.split_once("://") else {
+            return self.endpoint.clone();
+        };
+        let host = rest.find('/').unwrap_or(rest.len());
+        let begin = rest[..host].rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}://{}", &rest[begin..])
+    }
+
+    /// Whether the port is that of OTLP over HTTP, by convention, where nobody speaks gRPC.
+    #[must_use]
+    pub fn is_for_http(&self) -> bool {
+        let shown = self.shown();
+        let host = shown.split('/').nth(2).unwrap_or_default();
+        host.ends_with(":4318")
+    }
+
+    /// Which requests are traced. Whatever the share, a caller's decision holds.
+    pub(crate) fn sampler(&self) -> Sampler {
+        Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(self.share)))
+    }
+}
+
+/// What a variable of the environment says.
+type Variables<'a> = &'a dyn Fn(&'static str) -> Option<String>;
+
 /// The first of these variables that is set, with its name; empty is as not set.
-fn first(names: &[&'static str]) -> Option<(&'static str, String)> {
+fn first(names: &[&'static str], variables: Variables<'_>) -> Option<(&'static str, String)> {
     let set = |name: &&'static str| {
-        let value = env::var(name).ok().filter(|value| !value.is_empty())?;
+        let value = variables(name).filter(|value| !value.is_empty())?;
         Some((*name, value))
     };
     names.iter().find_map(set)
 }
 
 /// The collector's URL.
-pub(crate) fn endpoint(config: &TraceConfig) -> Result<String, TraceError> {
+fn endpoint(config: &TraceConfig, variables: Variables<'_>) -> Result<String, TraceError> {
     if let Some(endpoint) = &config.endpoint {
         return Ok(endpoint.clone());
     }
@@ -59,7 +128,7 @@ pub(crate) fn endpoint(config: &TraceConfig) -> Result<String, TraceError> {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
         "OTEL_EXPORTER_OTLP_ENDPOINT",
     ];
-    let Some((name, value)) = first(&names) else {
+    let Some((name, value)) = first(&names, variables) else {
         return Ok(ENDPOINT.to_owned());
     };
     TraceConfig::url(&value).ok_or(TraceError::Variable {
@@ -70,12 +139,12 @@ pub(crate) fn endpoint(config: &TraceConfig) -> Result<String, TraceError> {
 }
 
 /// Refuses another protocol than the one that is spoken.
-pub(crate) fn check_protocol() -> Result<(), TraceError> {
+fn check_protocol(variables: Variables<'_>) -> Result<(), TraceError> {
     let names = [
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
         "OTEL_EXPORTER_OTLP_PROTOCOL",
     ];
-    match first(&names) {
+    match first(&names, variables) {
         Some((name, value)) if value != "grpc" => Err(TraceError::Variable {
             name,
             value,
@@ -85,26 +154,15 @@ pub(crate) fn check_protocol() -> Result<(), TraceError> {
     }
 }
 
-/// Which requests are traced. Whatever the share, a caller's decision holds.
-pub(crate) fn sampler(config: &TraceConfig) -> Result<Sampler, TraceError> {
-    let share = match config.sample_ppm {
-        Some(ppm) => f64::from(ppm) / f64::from(TraceConfig::MILLION),
-        None => share()?,
-    };
-    Ok(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(
-        share,
-    ))))
-}
-
-fn share() -> Result<f64, TraceError> {
-    let Some((name, value)) = first(&["OTEL_TRACES_SAMPLER"]) else {
+fn share(variables: Variables<'_>) -> Result<f64, TraceError> {
+    let Some((name, value)) = first(&["OTEL_TRACES_SAMPLER"], variables) else {
         return Ok(1.0);
     };
     match value.as_str() {
         "parentbased_always_on" => Ok(1.0),
         "parentbased_always_off" => Ok(0.0),
         "parentbased_traceidratio" => {
-            let Some((name, value)) = first(&["OTEL_TRACES_SAMPLER_ARG"]) else {
+            let Some((name, value)) = first(&["OTEL_TRACES_SAMPLER_ARG"], variables) else {
                 return Ok(1.0);
             };
             let share = value.parse().ok();
@@ -127,18 +185,18 @@ fn share() -> Result<f64, TraceError> {
 }
 
 /// Roots of the collector's certificate, in PEM, beside those that the system has.
-pub(crate) fn roots() -> Result<Option<String>, TraceError> {
+fn roots(variables: Variables<'_>) -> Result<Option<String>, TraceError> {
     let names = [
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
         "OTEL_EXPORTER_OTLP_CERTIFICATE",
     ];
-    let Some((_, path)) = first(&names) else {
+    let Some((name, path)) = first(&names, variables) else {
         return Ok(None);
     };
     let path = PathBuf::from(path);
     match std::fs::read_to_string(&path) {
         Ok(pem) => Ok(Some(pem)),
-        Err(source) => Err(TraceError::Roots { path, source }),
+        Err(source) => Err(TraceError::Roots { name, path, source }),
     }
 }
 
@@ -160,3 +218,6 @@ pub(crate) fn resource(role: &str, instance: &str) -> Resource {
         .with_attributes([version, names::pair("service.instance.id", instance)])
         .build()
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ use std::{
 };
 
 pub use context::caller;
-pub use environment::TraceError;
+pub use environment::{Destination, TraceError};
 pub use inference::{Asked, Inference};
 use lockstep_types::{TraceConfig, TraceContext};
 use opentelemetry::{
@@ -50,7 +50,7 @@ pub struct Traces {
 
 /// What the services of a process share.
 struct Shared {
-    config: TraceConfig,
+    destination: Destination,
     counts: Arc<Counts>,
     /// Of the connection to the collector.
     runtime: Mutex<Option<Runtime>>,
@@ -65,10 +65,11 @@ impl Traces {
     /// [`TraceError`] for an address or a variable of the environment that cannot be used,
     /// or where the export cannot be started.
     pub fn start(config: &TraceConfig, role: &str, instance: &str) -> Result<Self, TraceError> {
+        let destination = Destination::of(config)?;
         let runtime = export::runtime().map_err(TraceError::Start)?;
         let shared = Arc::new(Shared {
-            config: config.clone(),
-            counts: Arc::default(),
+            counts: Arc::new(Counts::of(destination.shown())),
+            destination,
             runtime: Mutex::new(Some(runtime)),
             providers: Mutex::default(),
         });
@@ -88,7 +89,7 @@ impl Traces {
             let runtime = locked(&shared.runtime);
             // The connection is served by the runtime that it is made in.
             let _inside = runtime.as_ref().map(Runtime::enter);
-            export::provider(&shared.config, (role, instance), &shared.counts)?
+            export::provider(&shared.destination, (role, instance), &shared.counts)?
         };
         let tracer = provider.tracer(SCOPE);
         locked(&shared.providers).push(provider);
@@ -141,7 +142,12 @@ impl Traces {
             .collect();
         if ended.iter().any(Result::is_err) {
             let spans = self.shared.counts.waiting();
-            tracing::warn!(spans, "the collector did not take the last spans in time");
+            let collector = self.shared.destination.shown();
+            tracing::warn!(
+                collector,
+                spans,
+                "the collector did not take the last spans in time"
+            );
         }
     }
 }

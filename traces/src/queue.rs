@@ -32,6 +32,8 @@ pub struct SpanCounts {
 /// The same while it is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
+    /// The collector's address, for the log.
+    collector: String,
     exported: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
@@ -41,6 +43,13 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn of(collector: String) -> Self {
+        Self {
+            collector,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn now(&self) -> SpanCounts {
         SpanCounts {
             exported: self.exported.load(Relaxed),
@@ -60,14 +69,18 @@ impl Counts {
             Ok(()) => {
                 self.exported.fetch_add(spans, Relaxed);
                 if self.failing.swap(false, Relaxed) {
-                    tracing::info!("the collector takes spans again");
+                    tracing::info!(self.collector, "the collector takes spans again");
                 }
             }
             Err(error) => {
                 self.failed.fetch_add(spans, Relaxed);
                 // Once until it works again: a collector that is away is no news.
                 if !self.failing.swap(true, Relaxed) {
-                    tracing::warn!(%error, "spans cannot be exported; they are lost until they can");
+                    tracing::warn!(
+                        self.collector,
+                        %error,
+                        "spans cannot be exported; they are lost until they can"
+                    );
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_devices::DeviceFootprint;
 use lockstep_process::exit;
+use lockstep_traces::Destination;
 use lockstep_types::{
     DeviceKind, EngineConfig, Footprint as _, NodeConfig, Quantization, Verification,
 };
@@ -54,6 +55,7 @@ pub(super) fn ready(settings: &Settings, console: &Console, children: &Children,
         tracing::info!(
             url = url(&file.engine, &file.node),
             model = server.served_model_name,
+            traces = settings.traces.as_ref().map(Destination::shown),
             seconds,
             "ready"
         );
@@ -154,6 +156,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     if let Some(drafts) = speculation(engine) {
         rows.push(("Speculation", drafts));
     }
+    rows.extend(settings.traces.as_ref().map(|to| ("Traces", traces(to))));
     let mut text = format!("\nReady after {seconds:.1} s.\n\n");
     for (name, value) in rows {
         let _ = writeln!(text, "  {name:<12} {value}");
@@ -184,6 +187,16 @@ fn exchange(engine: &EngineConfig, backend: Option<&str>) -> Option<String> {
     Some(format!(
         "data of the {ranks} ranks passes through the host's memory{shared}"
     ))
+}
+
+/// Which requests' spans go where.
+fn traces(to: &Destination) -> String {
+    let which = match to.share {
+        share if share >= 1.0 => "of all requests".to_owned(),
+        share if share <= 0.0 => "of requests whose callers trace them".to_owned(),
+        share => format!("of {}% of the requests", share * 100.0),
+    };
+    format!("{which}, to {}", to.shown())
 }
 
 /// How ranks share the requests out, where attention is data-parallel.

@@ -1,8 +1,9 @@
 use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
-use lockstep_types::{DeviceKind, NodeConfig, TlsFiles};
+use lockstep_traces::Destination;
+use lockstep_types::{DeviceKind, NodeConfig, TlsFiles, TraceConfig};
 
-use super::{curl, dp_ranks, exchange, grouped, on_each, reachable, rounded, speculation};
+use super::{curl, dp_ranks, exchange, grouped, on_each, reachable, rounded, speculation, traces};
 use crate::settings::tests::{config_file, config_of};
 
 #[test]
@@ -39,6 +40,22 @@ fn the_curl_line_is_a_request_that_parses() {
     let line = curl(&engine, &node(None, Some(files)));
     assert!(line.contains("https://127.0.0.1:9000/"), "{line}");
     assert!(!line.contains("Authorization"));
+}
+
+#[test]
+fn where_traces_go_is_told() {
+    for (sample_ppm, expected) in [
+        (1_000_000, "of all requests, to http://c:4317"),
+        (0, "of requests whose callers trace them, to http://c:4317"),
+        (2_500, "of 0.25% of the requests, to http://c:4317"),
+    ] {
+        let config = TraceConfig {
+            endpoint: Some("http://u:p@c:4317".to_owned()),
+            sample_ppm: Some(sample_ppm),
+        };
+        let to = Destination::of(&config).expect("good");
+        assert_eq!(traces(&to), expected);
+    }
 }
 
 #[test]
