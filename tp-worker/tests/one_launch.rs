@@ -7,6 +7,8 @@
 mod heads;
 #[path = "one_launch/levels.rs"]
 mod levels;
+#[path = "one_launch/tables.rs"]
+mod tables;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -3,39 +3,54 @@
 use std::{fs, path::Path};
 
 use lockstep_adaptive::{Agreed, DepthRange};
-use lockstep_fake_cuda::fetched;
+use lockstep_fake_cuda::{brought, fetched};
 
 use super::*;
 
-/// Positions that requests have pages for.
-const POSITIONS: u32 = 160;
+/// Tokens of a prompt.
+const PROMPT: u32 = 24;
+/// Positions behind it that requests have pages for.
+const BEHIND: u32 = 136;
 /// The deepest chains.
 const DEEPEST: u32 = 4;
 
 /// One step of a run.
-struct Step {
+pub(super) struct Step {
     depth: u32,
     calls: [u64; CALLS.len()],
     /// Bytes that products have fetched.
     fetched: u64,
     /// Graphs that were made for it.
     recorded: u64,
+    /// Bytes that were brought to the device.
+    pub(super) brought: u64,
 }
 
 /// A run of some requests.
-struct Run {
-    steps: Vec<Step>,
+pub(super) struct Run {
+    pub(super) steps: Vec<Step>,
     texts: Vec<Vec<u32>>,
     drafts: u64,
     accepted: usize,
 }
 
-fn rows(config: &EngineConfig, requests: u32, step: u64) -> PlanPart {
+/// A request with a prompt of so many tokens.
+fn open_with(slot: u32, prompt: u32) -> SlotOpen {
+    let open = open(slot, false);
+    let tokens = open.token_ids.iter().copied().cycle();
+    SlotOpen {
+        token_ids: tokens.take(prompt as usize).collect(),
+        prompt_len: prompt,
+        ..open
+    }
+}
+
+fn rows(config: &EngineConfig, (requests, prompt): (u32, u32), step: u64) -> PlanPart {
     let first = step == 1;
-    let pages = POSITIONS.div_ceil(config.kv.page_size as u32);
+    let pages = (prompt + BEHIND).div_ceil(config.kv.page_size as u32);
     let extend = |slot| SlotExtend {
         slot,
-        prefill_len: if first { 24 } else { 0 },
+        prefill_len: if first { prompt } else { 0 },
         sample: true,
         new_pages: match first {
             true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
@@ -44,7 +59,7 @@ fn rows(config: &EngineConfig, requests: u32, step: u64) -> PlanPart {
     };
     let opens = (0..requests).filter(|_| first);
     PlanPart {
-        opens: opens.map(|slot| open(slot, false)).collect(),
+        opens: opens.map(|slot| open_with(slot, prompt)).collect(),
         extends: (0..requests).map(extend).collect(),
         ..PlanPart::default()
     }
@@ -54,13 +69,22 @@ fn rows(config: &EngineConfig, requests: u32, step: u64) -> PlanPart {
 fn adaptive(algorithm: &'static str) -> ServeArgs {
     let mut args = args(Some((algorithm, [DEEPEST as usize, 1, 5])), true);
     args.speculation.speculative_adaptive = Some(true);
-    args.model.context_length = Some(POSITIONS as usize);
+    args.model.context_length = Some((PROMPT + BEHIND) as usize);
     args
 }
 
 /// A prompt, and then a step for each of `pins`: where a depth is decided, an operator
 /// pins it there.
 fn run(config: &EngineConfig, requests: u32, pins: &[Option<u32>]) -> Run {
+    run_behind(config, (requests, PROMPT), pins)
+}
+
+/// [`run`] of requests with prompts of so many tokens.
+pub(super) fn run_behind(
+    config: &EngineConfig,
+    (requests, prompt): (u32, u32),
+    pins: &[Option<u32>],
+) -> Run {
     let (mut worker, findings) = load(config);
     let adaptive = config.speculation.adaptive.as_ref();
     let mut agreed = adaptive.map(|adaptive| Agreed::new(adaptive.initial_depth));
@@ -73,7 +97,7 @@ fn run(config: &EngineConfig, requests: u32, pins: &[Option<u32>]) -> Run {
     for (step, pin) in (1..).zip([None].iter().chain(pins)) {
         let depth = match &mut agreed {
             Some(agreed) => agreed.depth(),
-            None => 0,
+            None => config.speculation.num_steps as u32,
         };
         let depth_range = pin.map_or_else(DepthRange::default, |depth| DepthRange {
             least: depth,
@@ -83,10 +107,11 @@ fn run(config: &EngineConfig, requests: u32, pins: &[Option<u32>]) -> Run {
             step,
             draft_steps: depth,
             depth_range,
-            parts: vec![rows(config, requests, step)],
+            parts: vec![rows(config, (requests, prompt), step)],
         };
         let weights = || fetched(c"product_").unwrap_or_default();
         let (calls, graphs, bytes) = (made(), recorded(), weights());
+        let copied = brought().unwrap_or_default();
         let result = worker.step(&plan).unwrap();
         if let Some(agreed) = &mut agreed {
             agreed.begin();
@@ -99,6 +124,7 @@ fn run(config: &EngineConfig, requests: u32, pins: &[Option<u32>]) -> Run {
                 calls: std::array::from_fn(|at| now[at] - calls[at]),
                 fetched: weights() - bytes,
                 recorded: recorded() - graphs,
+                brought: brought().unwrap_or_default() - copied,
             });
             run.accepted += result
                 .outputs
@@ -183,7 +209,7 @@ fn a_depth_that_adapts_costs_no_text_and_records_nothing() {
     ];
     for (requests, algorithms) in fills {
         let mut args = args(None, true);
-        args.model.context_length = Some(POSITIONS as usize);
+        args.model.context_length = Some((PROMPT + BEHIND) as usize);
         let plain = run(&resolved(&args), requests, &pins);
         for algorithm in algorithms {
             let _order = lockstep_fake_cuda::order(u64::from(requests));

@@ -1,6 +1,7 @@
-//! How often each function of the libraries was called, and what kernels have read.
+//! How often each function of the libraries was called, and what copies and kernels have
+//! moved.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 
@@ -11,6 +12,13 @@ thread_local! {
     /// Bytes that kernels have copied to shared memory asynchronously, by their names:
     /// of those that the calling thread has run, as it waited.
     static FETCHED: RefCell<HashMap<String, u64>> = RefCell::default();
+    /// Bytes that the calling thread has had copied to devices, without waiting for it.
+    static BROUGHT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// So many bytes more are to be copied to a device.
+pub(crate) fn note_brought(bytes: usize) {
+    BROUGHT.set(BROUGHT.get() + bytes as u64);
 }
 
 /// A launch of `kernel` has copied so many bytes to shared memory asynchronously.
@@ -30,6 +38,12 @@ export! {
             named.map(|(_, bytes)| bytes).sum()
         });
         bytes.set(sum);
+        Ok(())
+    }
+
+    /// How many bytes the calling thread has had copied to devices.
+    fn fakeCudaBrought(_nothing: Text, bytes: Out<u64>) {
+        bytes.set(BROUGHT.get());
         Ok(())
     }
 
@@ -53,6 +67,13 @@ pub fn calls(function: &CStr) -> Option<u64> {
 #[must_use]
 pub fn fetched(names: &CStr) -> Option<u64> {
     ask(c"fakeCudaFetched", names)
+}
+
+/// How many bytes the calling thread has had copied to devices by calls that do not wait
+/// for it. `None` as with [`calls`].
+#[must_use]
+pub fn brought() -> Option<u64> {
+    ask(c"fakeCudaBrought", c"")
 }
 
 /// What one of the functions above answers.

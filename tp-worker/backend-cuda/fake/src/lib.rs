@@ -63,5 +63,5 @@ mod run;
 mod settings;
 mod world;
 
-pub use calls::{calls, fetched};
+pub use calls::{brought, calls, fetched};
 pub use order::{Order, heuristics, order, order_of_threads, seed};

@@ -5,7 +5,7 @@ use lockstep_backend::{
     Backend, Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How,
     InputLimits, MatrixRole, PassKey, Row,
 };
-use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaTensor, Inputs};
+use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
 
 use crate::support::{gpu, host_matrix, matrix, noise, read, sums};
@@ -100,6 +100,18 @@ fn tokens(gpu: &mut CudaBackend, ids: &CudaMatrix, inputs: &Inputs, most: usize)
     gpu.upload(&mut out, &vec![0.0; most]);
     gpu.embed(ids, 0, inputs, &mut out);
     read(gpu, &out).into_iter().map(|id| id as u32).collect()
+}
+
+/// How many of `rows` rows a product gives values, which are the first ones.
+fn multiplied(gpu: &mut CudaBackend, weight: &CudaMatrix, rows: usize, vocab: usize) -> usize {
+    let mut x = gpu.tensor(rows, 1, Holds::Operand).unwrap();
+    gpu.upload(&mut x, &vec![1.0; rows]);
+    let mut out = uploaded(gpu, &vec![f32::NAN; rows * vocab], vocab);
+    gpu.matmul(&x, weight, None, &mut out);
+    let found = read(gpu, &out);
+    let there = found.iter().take_while(|value| !value.is_nan()).count();
+    assert!(found[there..].iter().all(|value| value.is_nan()));
+    there / vocab
 }
 
 fn uploaded(gpu: &mut CudaBackend, values: &[f32], vocab: usize) -> CudaTensor {
@@ -214,6 +226,15 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
             assert_eq!(found, next, "level {level}, seed {seed}");
             let found = tokens(&mut gpu, &ids, &inputs, expected.len());
             assert_eq!(found, expected, "level {level}, seed {seed}");
+            let goes_on = DEPTHS.iter().filter(|depth| **depth > level + 1).count();
+            let found = multiplied(&mut gpu, &ids, size.tokens, vocab);
+            assert_eq!(found, goes_on, "level {level}, seed {seed}");
+            let others = multiplied(&mut gpu, &ids, size.tokens + 1, vocab);
+            assert_eq!(others, size.tokens + 1, "rows of no level");
         }
+        let mut passes = CudaPasses::default();
+        gpu.pass(&mut passes, size, &mut |_| Ok(())).unwrap();
+        let all = multiplied(&mut gpu, &ids, size.tokens, vocab);
+        assert_eq!(all, size.tokens, "behind the pass");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{Answer, Handle, Out, Refusal, export};
+use crate::calls::note_brought;
 use crate::run::{Goal, wait};
 use crate::settings;
 use crate::world::codes::{CAPTURE_UNSUPPORTED, ILLEGAL_ADDRESS};
@@ -217,6 +218,7 @@ export! {
     }
 
     fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, bytes: usize, stream: Handle) {
+        note_brought(bytes);
         copy_to_device(to, from, bytes, stream)
     }
 
