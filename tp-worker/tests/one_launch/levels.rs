@@ -86,6 +86,7 @@ pub(super) fn run_behind(
     pins: &[Option<u32>],
 ) -> Run {
     let (mut worker, findings) = load(config);
+    let most = config.speculation.num_steps as u32;
     let adaptive = config.speculation.adaptive.as_ref();
     let mut agreed = adaptive.map(|adaptive| Agreed::new(adaptive.initial_depth));
     let mut run = Run {
@@ -97,7 +98,7 @@ pub(super) fn run_behind(
     for (step, pin) in (1..).zip([None].iter().chain(pins)) {
         let depth = match &mut agreed {
             Some(agreed) => agreed.depth(),
-            None => config.speculation.num_steps as u32,
+            None => pin.map_or(most, |depth| depth.min(most)),
         };
         let depth_range = pin.map_or_else(DepthRange::default, |depth| DepthRange {
             least: depth,
@@ -190,6 +191,38 @@ fn a_level_that_no_chain_wants_reads_no_weights() {
             );
         }
     }
+}
+
+/// So do chains of which there are more than one block multiplies.
+#[test]
+fn a_level_of_many_chains_reads_its_weights_once_for_each_share() {
+    const MANY: u32 = 66;
+    let [mut args, mut plain] =
+        [Some(("STANDALONE", [2, 1, 3])), None].map(|drafts| args(drafts, true));
+    for args in [&mut args, &mut plain] {
+        args.schedule.max_running_requests = Some(MANY as usize);
+        args.memory.max_total_tokens = Some((MANY * (PROMPT + BEHIND + 16)) as usize);
+        args.model.context_length = Some((PROMPT + BEHIND) as usize);
+        args.graphs.cuda_graph_bs = vec![MANY as usize];
+    }
+    let pins = [1, 1, 2, 2].map(Some);
+    // All prompts are one pass.
+    let [found, plain] = [args, plain].map(|args| run_behind(&resolved(&args), (MANY, 6), &pins));
+    for (text, plain) in found.texts.iter().zip(&plain.texts) {
+        assert_eq!(text[..pins.len()], plain[..pins.len()]);
+    }
+    if calls(c"cuInit").is_none() {
+        return;
+    }
+    // The library multiplies for the target and for first levels.
+    let level = level_bytes("STANDALONE", &model(), false) as f64;
+    let [.., shallow, _, deep] = &found.steps[..] else {
+        panic!("there are as many steps");
+    };
+    assert_eq!([shallow.calls[0], deep.calls[0]], [2; 2]);
+    let shares = (deep.fetched - shallow.fetched) as f64 / level;
+    assert_eq!(shallow.fetched, 0);
+    assert!((2.0..3.0).contains(&shares), "{shares}, rows among them");
 }
 
 /// The depth of a group that adapts changes while it runs: nothing is recorded for it,

@@ -179,7 +179,15 @@ fn rows(gpu: &Gpu, operations: &Operations, width: usize) {
 fn products(gpu: &Gpu, element: Element) {
     let made = Products::new(&gpu.context, &gpu.compiler, element);
     let mut products = made.expect("kernels");
-    for (rows, outputs, inputs) in [(3, 70, 21), (16, 9, 600), (30, 66, 104), (64, 130, 40)] {
+    // The last ones are shared out, as the device counts them.
+    let shapes = [
+        (3, 70, 21),
+        (16, 9, 600),
+        (30, 66, 104),
+        (64, 130, 40),
+        (70, 130, 40),
+    ];
+    for (rows, outputs, inputs) in shapes {
         let product = Product {
             outputs,
             inputs,
@@ -190,12 +198,13 @@ fn products(gpu: &Gpu, element: Element) {
             gpu.floats(element, &Noise(2).floats(outputs * inputs)),
         );
         let bias = gpu.buffer(&Noise(3).floats(outputs));
+        let counts = gpu.buffer(&[rows as u32]);
         let operands = Operands {
             x: &x,
             w: &w,
             bias: Some(&bias),
             product,
-            rows: Rows::fixed(rows),
+            rows: Rows::counted(rows, &counts, 0),
         };
         let mut out = gpu.poisoned(Element::F32, rows * outputs);
         products
