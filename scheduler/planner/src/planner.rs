@@ -34,6 +34,8 @@ pub struct Planner {
     steps: Steps,
     outputs: Vec<(RequestId, Output)>,
     counters: Counters,
+    /// Requests of the engine's own that have not ended.
+    probes: u32,
     speculation: SpeculationCounters,
 }
 
@@ -52,6 +54,7 @@ impl Planner {
             steps: Steps::new(&config),
             outputs: Vec::new(),
             counters: Counters::default(),
+            probes: 0,
             speculation: SpeculationCounters::new(config.reserve.steps),
             config,
         })
@@ -129,6 +132,7 @@ impl Planner {
     ) -> Result<(), RequestError> {
         let index = self.queue(now, id, None, request)?;
         self.requests[index].rest.is_probe = true;
+        self.probes += 1;
         Ok(())
     }
 
@@ -194,8 +198,9 @@ impl Planner {
             return;
         };
         self.admission.forget(index, &request);
-        if !request.rest.is_probe {
-            self.counters.count_end(&outcome);
+        match request.rest.is_probe {
+            true => self.probes -= 1,
+            false => self.counters.count_end(&outcome),
         }
         let id = request.id;
         let ran = self.ranks.len() > 1 && request.rest.cached_tokens.is_some();

@@ -68,7 +68,11 @@ impl Status {
         let rate = |now: u64, before: u64| (now - before) as f64 / seconds;
         let generated = rate(counters.generated_tokens, self.generated);
         let prompt = rate(counters.prompt_tokens, self.prompt);
-        let worked = counters.steps > self.steps + 1;
+        // What steps do for health alone is no news.
+        let served = counters.generated_tokens > self.generated
+            || counters.prompt_tokens > self.prompt
+            || load.running_requests + load.waiting_requests > 0;
+        let worked = served && counters.steps > self.steps + 1;
         self.generated = counters.generated_tokens;
         self.prompt = counters.prompt_tokens;
         self.steps = counters.steps;

@@ -1,5 +1,6 @@
 //! The access log: one line per request, under the target `access`, once its
-//! answer is sent or its client has left.
+//! answer is sent or its client has left. What machines ask again and again is told of
+//! at the level DEBUG, as long as the answer is good.
 
 use std::{
     pin::Pin,
@@ -28,6 +29,9 @@ const CLIENT_LEFT: u16 = 499;
 const PATH: usize = 256;
 /// The same of a method, which may be any word.
 const METHOD: usize = 16;
+
+/// Paths that health checks and Prometheus ask for every few seconds.
+const POLLED: [&str; 4] = ["/health", "/ping", "/health_generate", "/metrics"];
 
 /// Logs the request once it is finished.
 pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
@@ -62,7 +66,7 @@ struct Line {
     stats: Arc<RequestStats>,
     status: u16,
     code: Option<&'static str>,
-    /// The whole answer was taken.
+    /// The whole answer was taken, and no error ended it.
     complete: bool,
 }
 
@@ -78,20 +82,30 @@ impl Drop for Line {
                 trace.set(names::ERROR_TYPE, code);
             }
         }
-        tracing::info!(
-            target: "access",
-            request = self.request.as_deref(),
-            trace = trace.map(RequestTrace::id),
-            method = self.method,
-            path = self.path,
-            status = self.status,
-            code,
-            complete = self.complete,
-            prompt_tokens,
-            completion_tokens,
-            ms,
-            "finished"
-        );
+        // A level is a constant of the line.
+        macro_rules! finished {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "access",
+                    request = self.request.as_deref(),
+                    trace = trace.map(RequestTrace::id),
+                    method = self.method,
+                    path = self.path,
+                    status = self.status,
+                    code,
+                    complete = self.complete && code.is_none(),
+                    prompt_tokens,
+                    completion_tokens,
+                    ms,
+                    "finished"
+                )
+            };
+        }
+        if self.status < 400 && POLLED.contains(&self.path.as_str()) {
+            finished!(debug);
+        } else {
+            finished!(info);
+        }
     }
 }
 
@@ -191,8 +205,25 @@ mod tests {
         Err(ApiError::unsupported("lora", "no"))
     }
 
+    /// An answer whose stream an error ends.
+    async fn break_off() -> &'static str {
+        let stats = RequestStats::current().expect("within a request");
+        stats.failed("internal_error");
+        "data: {}"
+    }
+
     async fn hang() {
         std::future::pending::<()>().await;
+    }
+
+    fn router() -> Router {
+        Router::new()
+            .route("/ok", get(generate))
+            .route("/bad", post(fail))
+            .route("/hang", get(hang))
+            .route("/broken", get(break_off))
+            .route("/health", get(generate).post(fail))
+            .layer(from_fn(log))
     }
 
     #[tokio::test]
@@ -200,14 +231,11 @@ mod tests {
         let lines = Lines::default();
         let subscriber = tracing_subscriber::fmt()
             .json()
+            .with_max_level(tracing::Level::DEBUG)
             .with_writer(lines.clone())
             .finish();
         let _guard = tracing::subscriber::set_default(subscriber);
-        let router = Router::new()
-            .route("/ok", get(generate))
-            .route("/bad", post(fail))
-            .route("/hang", get(hang))
-            .layer(from_fn(log));
+        let router = router();
         let send = |method: &str, path: &str| {
             let request = Request::builder().method(method).uri(path);
             let request = request.body(Body::empty()).expect("a request");
@@ -244,6 +272,20 @@ mod tests {
         assert_eq!(fields["status"], 400);
         assert_eq!(fields["code"], "unsupported_parameter");
         assert_eq!(fields["complete"], false);
+
+        let response = send("GET", "/broken").await.expect("answered");
+        response.into_body().collect().await.expect("body");
+        let fields = &lines.take()[0]["fields"];
+        assert_eq!(
+            (&fields["status"], &fields["code"]),
+            (&200.into(), &"internal_error".into())
+        );
+        assert_eq!(fields["complete"], false, "{fields}");
+
+        for (method, level) in [("GET", "DEBUG"), ("POST", "INFO")] {
+            drop(send(method, "/health").await.expect("answered"));
+            assert_eq!(lines.take()[0]["level"], level, "{method}");
+        }
 
         let mut hanging = Box::pin(send("GET", "/hang"));
         assert!(futures::poll!(&mut hanging).is_pending());

@@ -33,7 +33,11 @@ const ALL: Routes = Routes(1 | 2 | 4 | 8);
 pub(super) trait Generating: DeserializeOwned + Send + 'static {
     /// Where it comes in.
     const ROUTE: Routes;
+    /// The keys of its `sampling_params` that are obeyed, with their types.
+    const PARAMS: Params = &[];
 }
+
+type Params = &'static [(&'static str, &'static str)];
 
 /// The JSON body of a generating route.
 pub(super) struct GenerateJson<T>(pub T);
@@ -43,7 +47,7 @@ impl<T: Generating> FromRequest<Arc<App>> for GenerateJson<T> {
 
     async fn from_request(request: Request, app: &Arc<App>) -> ApiResult<Self> {
         let parse = |body: &[u8]| {
-            check(body, T::ROUTE)?;
+            check(body, T::ROUTE, T::PARAMS)?;
             body::parse(body).map(Self)
         };
         body::read_json(request, app, parse).await
@@ -144,6 +148,21 @@ const FIELDS: &[Field] = &[
         SAMPLING_PARAMS,
         "put it beside 'sampling_params'",
     ),
+    instead(
+        "max_tokens",
+        SAMPLING_PARAMS,
+        "use 'sampling_params.max_new_tokens'",
+    ),
+    instead(
+        "min_tokens",
+        SAMPLING_PARAMS,
+        "use 'sampling_params.min_new_tokens'",
+    ),
+    field("custom_params", SAMPLING_PARAMS),
+    Field {
+        routes: SAMPLING_PARAMS,
+        ..neutral("stream_interval", 1.0)
+    },
     // What would stand in the prompt, or keep it apart.
     instead(
         "truncate_prompt_tokens",
@@ -195,16 +214,16 @@ const FIELDS: &[Field] = &[
 
 /// Refuses a body that asks for what this version does not do. One that is not
 /// a JSON object is let through: parsing it says more.
-fn check(body: &[u8], route: Routes) -> ApiResult<()> {
+fn check(body: &[u8], route: Routes, params: Params) -> ApiResult<()> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    Scan(route)
+    Scan(route, params)
         .deserialize(&mut deserializer)
         .unwrap_or_default()
         .map_or(Ok(()), Err)
 }
 
 /// Looks at the fields at the top and skips everything else.
-struct Scan(Routes);
+struct Scan(Routes, Params);
 
 impl<'de> DeserializeSeed<'de> for Scan {
     type Value = Option<ApiError>;
@@ -225,7 +244,7 @@ impl<'de> Visitor<'de> for Scan {
         let mut refusal = None;
         while let Some(name) = map.next_key::<String>()? {
             if name == "sampling_params" && self.0.0 == GENERATE.0 {
-                refusal = refusal.or(nested(&name, &map.next_value::<Value>()?));
+                refusal = refusal.or(nested(&name, self.1, &map.next_value()?));
             } else if let Some(field) = find(&name, self.0) {
                 refusal = refusal.or(refuse(field, "", &map.next_value()?));
             } else {
@@ -243,12 +262,17 @@ fn find(name: &str, route: Routes) -> Option<&'static Field> {
 }
 
 /// An object of fields, or a list of such objects.
-fn nested(name: &str, value: &Value) -> Option<ApiError> {
+fn nested(name: &str, params: Params, value: &Value) -> Option<ApiError> {
     let prefix = format!("{name}.");
     let in_object = |fields: &Map<String, Value>| {
-        fields
-            .iter()
-            .find_map(|(name, value)| refuse(find(name, SAMPLING_PARAMS)?, &prefix, value))
+        fields.iter().find_map(|(name, value)| {
+            let known = params.iter().any(|(field, _)| field == name);
+            match find(name, SAMPLING_PARAMS) {
+                Some(field) => refuse(field, &prefix, value),
+                None if known || WITHOUT_EFFECT.contains(&name.as_str()) => None,
+                None => Some(unknown(format!("{prefix}{name}"))),
+            }
+        })
     };
     match value {
         Value::Object(fields) => in_object(fields),
@@ -256,6 +280,20 @@ fn nested(name: &str, value: &Value) -> Option<ApiError> {
             .iter()
             .find_map(|item| item.as_object().and_then(in_object)),
         _ => None,
+    }
+}
+
+/// Of SGLang's `sampling_params`, what changes nothing with any tokenizer that is served.
+const WITHOUT_EFFECT: [&str; 1] = ["spaces_between_special_tokens"];
+
+/// Parameters are closed, as SGLang's are: one that is misspelt would otherwise be the
+/// default's text. Fields at the top are open, as OpenAI's clients add some of their own.
+fn unknown(param: String) -> ApiError {
+    let message =
+        format!("Unknown parameter: '{param}'. /openapi.json lists those that are known.");
+    ApiError {
+        code: Some("unknown_parameter"),
+        ..ApiError::invalid(param, message)
     }
 }
 
@@ -285,91 +323,4 @@ fn refuse(field: &Field, prefix: &str, value: &Value) -> Option<ApiError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn refused(route: Routes, body: &Value) -> Option<String> {
-        check(body.to_string().as_bytes(), route)
-            .err()
-            .map(|error| error.param.expect("a field"))
-    }
-
-    #[test]
-    fn every_field_is_refused_where_it_asks_for_something() {
-        for field in FIELDS {
-            for route in [CHAT, COMPLETIONS, GENERATE] {
-                let known = find(field.name, route).is_some();
-                for (value, asks) in [
-                    (json!(true), true),
-                    (json!(7), true),
-                    (json!("x"), true),
-                    (json!(["x"]), true),
-                    (json!({"type": "object"}), true),
-                    (json!(null), false),
-                    (json!(false), false),
-                    (json!(""), false),
-                    (json!([]), false),
-                    (json!({}), false),
-                ] {
-                    let body = json!({"model": {"deep": [1]}, field.name: value, "unknown": 1});
-                    let expected = (known && asks).then(|| field.name.to_owned());
-                    assert_eq!(refused(route, &body), expected, "{body}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn defaults_ask_for_nothing() {
-        for (fields, expected) in [
-            (json!({"length_penalty": 1.0, "typical_p": 1}), None),
-            (json!({"length_penalty": 0.9}), Some("length_penalty")),
-            (json!({"xtc_probability": 0, "dry_multiplier": 0.0}), None),
-            (json!({"xtc_probability": 0.5}), Some("xtc_probability")),
-            (json!({"n_predict": -1, "n_probs": 0, "mirostat": 0}), None),
-            (json!({"n_predict": 5}), Some("n_predict")),
-            (json!({"n_probs": 2}), Some("n_probs")),
-            (json!({"prompt_logprobs": 0}), Some("prompt_logprobs")),
-            (json!({"modalities": ["text"]}), None),
-            (json!({"modalities": ["text", "audio"]}), Some("modalities")),
-        ] {
-            assert_eq!(refused(CHAT, &fields).as_deref(), expected, "{fields}");
-        }
-    }
-
-    #[test]
-    fn sampling_params_are_looked_into() {
-        let params = |params: Value| json!({"text": "a", "sampling_params": params});
-        for (body, expected) in [
-            (params(json!({"regex": null, "temperature": 1})), None),
-            (
-                params(json!({"regex": "a+"})),
-                Some("sampling_params.regex"),
-            ),
-            (
-                params(json!([{}, {"ebnf": "x"}])),
-                Some("sampling_params.ebnf"),
-            ),
-            (params(json!(5)), None),
-            (json!([1]), None),
-        ] {
-            assert_eq!(refused(GENERATE, &body).as_deref(), expected, "{body}");
-        }
-        assert!(check(b"{nope", CHAT).is_ok());
-    }
-
-    #[test]
-    fn the_message_says_what_to_do() {
-        let message = |body: &[u8]| check(body, COMPLETIONS).expect_err("refused").message;
-        assert_eq!(
-            message(br#"{"guided_json": {"a": 1}}"#),
-            "'guided_json' is not supported by this version; leave it out."
-        );
-        assert_eq!(
-            message(br#"{"n_predict": 5}"#),
-            "'n_predict' is not supported by this version; use 'max_tokens'."
-        );
-    }
-}
+mod tests;

@@ -33,10 +33,10 @@ impl Planner {
     pub fn load(&self) -> Load {
         let usage = |rank: &DpRank| rank.kv_usage(&self.requests);
         let kv: KvUsage = self.ranks.iter().map(usage).sum();
-        let running = u32::try_from(self.running_count()).unwrap_or(u32::MAX);
+        let [running, waiting] = self.of_clients();
         Load {
             running_requests: running,
-            waiting_requests: u32::try_from(self.requests.len()).unwrap_or(u32::MAX) - running,
+            waiting_requests: waiting,
             waiting_tokens: self.admission.waiting_tokens(),
             kv_tokens_used: kv.used,
             kv_tokens_cached: kv.evictable,
@@ -48,6 +48,20 @@ impl Planner {
                 ..self.counters
             },
         }
+    }
+
+    /// How many of clients' requests run and wait. Requests are looked at only while
+    /// there is one of the engine's own among them.
+    fn of_clients(&self) -> [u32; 2] {
+        let running = self.running_count();
+        let mut counts = [running, self.requests.len() - running];
+        if self.probes > 0 {
+            let probes = self.requests.iter().map(|(_, request)| request);
+            for probe in probes.filter(|request| request.rest.is_probe) {
+                counts[usize::from(probe.stage != Stage::Running)] -= 1;
+            }
+        }
+        counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
     }
 
     /// What belongs to each DP rank; looks at all requests.
@@ -65,6 +79,12 @@ impl Planner {
         };
         let mut loads: Vec<_> = self.ranks.iter().map(load).collect();
         for (_, request) in self.requests.iter() {
+            if request.rest.is_probe {
+                if request.stage == Stage::Running {
+                    loads[request.dp_rank as usize].running_requests -= 1;
+                }
+                continue;
+            }
             let Some(at) = waits_for(request) else {
                 continue;
             };

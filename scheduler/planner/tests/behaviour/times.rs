@@ -93,6 +93,17 @@ fn requests_that_have_not_ended_are_told_one_by_one() {
         .planner
         .submit_probe(Millis(5), probe, request(prompt(9, 3), 1));
     submitted.unwrap();
+    let counted = |engine: &SimEngine| {
+        let (load, ranks) = (engine.planner.load(), engine.planner.dp_rank_loads());
+        let of_ranks = ranks[0].running_requests;
+        [load.running_requests, load.waiting_requests, of_ranks]
+    };
+    assert_eq!(counted(&engine), [0; 3], "nobody asked for what waits");
+    engine.planner.tick(Millis(6));
+    let plan = engine.planner.plan().unwrap();
+    assert_eq!(counted(&engine), [0; 3], "nobody asked for what runs");
+    let result = engine.workers.execute(&plan).unwrap();
+    engine.planner.complete(Millis(7), result).unwrap();
     run(&mut engine);
     submit(&mut engine, 1, request(prompt(1, 5), 4));
     submit(&mut engine, 2, request(prompt(2, 7), 500));

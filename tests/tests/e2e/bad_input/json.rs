@@ -254,6 +254,11 @@ fn others() -> Vec<(&'static str, Value, Expected)> {
         ),
         (
             "/generate",
+            text(json!({"temprature": 1})),
+            coded("sampling_params.temprature", "unknown_parameter"),
+        ),
+        (
+            "/generate",
             text(json!({"max_new_tokens": 4000})),
             coded("text", TOO_LONG),
         ),

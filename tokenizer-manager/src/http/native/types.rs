@@ -1,5 +1,5 @@
 //! The request's fields, as SGLang names them. Fields listed neither here nor
-//! among the unsupported are ignored.
+//! among the unsupported are ignored, but for keys of `sampling_params`.
 
 use serde::Deserialize;
 
@@ -52,6 +52,7 @@ with_fields! {
 
 impl Generating for GenerateRequest {
     const ROUTE: Routes = unsupported::GENERATE;
+    const PARAMS: &'static [(&'static str, &'static str)] = SamplingFields::FIELDS;
 }
 
 with_sampling_fields! {
