@@ -43,7 +43,7 @@ pub(crate) use quantized::describe as describe_quantized;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
 
-/// Parts that a thread's panels are cut into.
+/// Parts that a thread's work is cut into, at least.
 const CHUNKS_PER_THREAD: usize = 4;
 /// Up to this many packed words, the caller packs alone.
 const PACK_ALONE: usize = 4_096;
@@ -102,8 +102,14 @@ pub(crate) fn matmul(
     }
     // A thread that the machine disturbs leaves its last chunks to the others.
     let (threads, panels) = (pool.threads(), w.panels());
-    pool.for_chunks(threads * CHUNKS_PER_THREAD, |_, index| {
-        product.run(chunk(panels, threads, index), 0..blocks);
+    let groups = product.row_groups(blocks);
+    let parts = CHUNKS_PER_THREAD.div_ceil(groups);
+    pool.for_chunks(threads * parts * groups, |_, index| {
+        let (part, group) = (index / groups, index % groups);
+        product.run(
+            chunk(panels, threads, parts, part),
+            share(blocks, groups, group),
+        );
     });
     Ok(())
 }
@@ -150,15 +156,14 @@ fn pack_rows(
     pool.for_chunks(units, |_, unit| pack(unit, &out));
 }
 
-/// Panels of chunk `index` of `threads · CHUNKS_PER_THREAD`. Each thread's
-/// chunks make up its even share; they are cut at whole groups of panels where
-/// that leaves shares even.
-fn chunk(panels: usize, threads: usize, index: usize) -> Range<usize> {
+/// Panels of part `index` of `threads · parts`. Each thread's parts make up its
+/// even share; they are cut at whole groups of panels where that leaves shares even.
+fn chunk(panels: usize, threads: usize, parts: usize, index: usize) -> Range<usize> {
     let groups = panels.div_ceil(PANEL_GROUP);
     let even = groups.is_multiple_of(threads) || groups >= 16 * threads;
     let unit = if even { PANEL_GROUP } else { 1 };
-    let own = share(panels.div_ceil(unit), threads, index / CHUNKS_PER_THREAD);
-    let part = share(own.len(), CHUNKS_PER_THREAD, index % CHUNKS_PER_THREAD);
+    let own = share(panels.div_ceil(unit), threads, index / parts);
+    let part = share(own.len(), parts, index % parts);
     let bound = |at: usize| ((own.start + at) * unit).min(panels);
     bound(part.start)..bound(part.end)
 }
@@ -180,8 +185,8 @@ mod tests {
     fn chunks_cover_all_panels_once_and_give_threads_even_shares() {
         for threads in [1, 2, 3, 64] {
             for panels in [0, 1, 7, 28, 36, 64, 304, 1_000, 4_748] {
-                let chunks = threads * CHUNKS_PER_THREAD;
-                let parts: Vec<_> = (0..chunks).map(|i| chunk(panels, threads, i)).collect();
+                let cut = |i| chunk(panels, threads, CHUNKS_PER_THREAD, i);
+                let parts: Vec<_> = (0..threads * CHUNKS_PER_THREAD).map(cut).collect();
                 let all: Vec<usize> = parts.iter().cloned().flatten().collect();
                 assert_eq!(all, (0..panels).collect::<Vec<_>>());
                 let shares = parts.chunks(CHUNKS_PER_THREAD);

@@ -63,6 +63,6 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
 pub(crate) static TILES_BF16: Tiles = tiles!(
     Pairs, bf16_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [1 2 3 4 5 : 1 1 1 1 1],
+    [1 2 3 4 5 6 7 8 9 10 11 12 : 1 1 1 1 1 1 1 1 1 1 1 1],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );

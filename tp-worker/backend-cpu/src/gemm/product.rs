@@ -28,6 +28,8 @@ pub(super) const PANEL_GROUP: usize = 4;
 /// Rows whose steps of a slice stay in the second-level cache beside the slice:
 /// five eighths of a mebibyte.
 const ROWS_GROUP: usize = 144;
+/// So many groups have few enough inputs for the last-level cache.
+const FEW_GROUPS: usize = 2;
 /// Rows that pass over a slice of quantized weights, whose steps are a quarter
 /// as long: a usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
@@ -71,6 +73,25 @@ struct Weights<'a> {
 }
 
 impl Product<'_> {
+    /// How many times all panels pass by: once, or for each group of row blocks
+    /// whose inputs stay in the second-level cache. The latter where panels have
+    /// several slices and rows are many: for every few panels all their inputs
+    /// would come from farther away again. Weights that tiles multiply are read
+    /// once, as bandwidth bounds them, and so are quantized ones, whose inputs
+    /// are small.
+    pub(super) fn row_groups(&self, blocks: usize) -> usize {
+        if self.tiles.input == Input::Blocks || !matches!(self.w.element, Packed::Native(_)) {
+            return 1;
+        }
+        let groups = blocks.div_ceil((ROWS_GROUP / self.height).max(1));
+        let sliced = self.slice(false) < self.w.steps();
+        if sliced && groups > FEW_GROUPS {
+            groups
+        } else {
+            1
+        }
+    }
+
     /// Computes `panels` for `blocks`.
     pub(super) fn run(&self, panels: Range<usize>, blocks: Range<usize>) {
         if blocks.is_empty() || panels.is_empty() {

@@ -161,9 +161,10 @@ pub(crate) struct Tiles {
     /// `stream[m − 1]`: `m` rows and several panels at once, so that neither
     /// one memory stream nor the multiply-add's latency bounds few rows; or one
     /// panel, where the next ones in memory are asked for while it is read.
-    /// AMD's cores read a fifth to a third faster so: [`Isa::detect`] takes
-    /// [`Isa::Avx512Bf16`] there alone. AMX's tiles read one panel, too. More
-    /// rows than it has ask for the next slice from several places.
+    /// AMD's cores read a fifth to a third faster so, with all rows that a tile
+    /// holds: [`Isa::detect`] takes [`Isa::Avx512Bf16`] there alone. AMX's tiles
+    /// read one panel, too. More rows than it has ask for the next slice from
+    /// several places.
     pub stream: &'static [(TileFn, usize)],
     /// Where tiles widen bf16 or 4-bit weights in their inner loop: the f32 or
     /// 8-bit tiles that give the same bits for weights that were widened before.
