@@ -1,6 +1,7 @@
 //! TLS of ports, whose files may be exchanged while they serve.
 
 mod nodes;
+mod plain;
 
 use std::{
     fmt,
@@ -102,6 +103,7 @@ impl Tls {
 
     /// Agrees with a client on keys.
     pub(crate) async fn greet(&self, stream: TcpStream) -> io::Result<Box<TlsStream<TcpStream>>> {
+        let stream = plain::refused(stream).await?;
         let acceptor = TlsAcceptor::from(self.state().config.clone());
         let mut stream = acceptor.accept(stream).await?;
         let (_, session) = stream.get_mut();

@@ -181,19 +181,37 @@ async fn both_versions_of_http_are_offered() {
     stranger.expect_err("another authority");
 }
 
-/// What does not speak TLS gets no answer, and no place for long.
+/// What does not speak TLS is told so, and has no place for long.
 #[tokio::test]
-async fn plain_http_is_not_answered() {
+async fn plain_http_is_told_to_use_tls() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let tls = Tls::load(&files(&folder, &authority)).expect("read");
+    let (port, address) = serve(&tls).await;
+    for request in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = TcpStream::connect(address).await.expect("a place");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 400 "), "{answer}");
+        let length = format!("content-length: {}\r\n", body.len());
+        assert!(head.contains(&length), "{answer}");
+        assert!(body.contains("https://"), "{answer}");
+    }
+    while port.report().open > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Nothing but an alert, or nothing at all, for what is neither.
+#[tokio::test]
+async fn what_is_neither_tls_nor_http_gets_no_answer() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     let tls = Tls::load(&files(&folder, &authority)).expect("read");
     let (port, address) = serve(&tls).await;
     let mut stream = TcpStream::connect(address).await.expect("a place");
-    stream
-        .write_all(b"GET / HTTP/1.1\r\n\r\n")
-        .await
-        .expect("sent");
+    stream.write_all(&[0; 64]).await.expect("sent");
     let mut answer = Vec::new();
-    // An alert of TLS, or nothing; the connection ends.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     while port.report().open > 0 {
