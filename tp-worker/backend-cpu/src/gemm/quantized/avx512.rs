@@ -210,14 +210,14 @@ pub(super) static INT4_VNNI: Tiles = tiles!(
 pub(super) static INT8_VNNI_ONE_BY_ONE: Tiles = tiles!(
     Integers, int8_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [1 2 3 4 5 : 1 1 1 1 1],
+    [1 2 3 4 5 6 7 8 9 10 11 12 : 1 1 1 1 1 1 1 1 1 1 1 1],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
 /// As [`INT4_VNNI`], where panels come faster one by one.
 pub(super) static INT4_VNNI_ONE_BY_ONE: Tiles = tiles!(
     Integers, int4_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [1 2 3 4 5 : 1 1 1 1 1],
+    [1 2 3 4 5 6 7 8 9 10 11 12 : 1 1 1 1 1 1 1 1 1 1 1 1],
     [2 2 2 2 2 2 2 2 2 2 2 2], INT8_VNNI
 );
 pub(super) static INT8_PLAIN: Tiles = tiles!(
