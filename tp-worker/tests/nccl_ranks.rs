@@ -39,6 +39,25 @@ const PROMPT: u32 = 24;
 const STEPS: u64 = 8;
 const GRAPHS: &CStr = c"cuGraphLaunch";
 const SUMS: &CStr = c"ncclAllReduce";
+/// What a rank's host asks for in a step whose pass is repeated, and how often.
+const CALLS: [(&str, &[&CStr], u64); 6] = [
+    ("launches of graphs", &[GRAPHS], 1),
+    ("launches of kernels", &[c"cuLaunchKernel"], 0),
+    ("copies to the device", &[c"cuMemcpyHtoDAsync_v2"], 1),
+    ("copies from the device", &[c"cuMemcpyDtoHAsync_v2"], 1),
+    ("waits", &[c"cuStreamSynchronize", c"cuEventSynchronize"], 1),
+    (
+        "collectives",
+        &[
+            SUMS,
+            c"ncclAllGather",
+            c"ncclBroadcast",
+            c"ncclSend",
+            c"ncclRecv",
+        ],
+        0,
+    ),
+];
 
 /// What drafts: by name, with steps, branches and tokens.
 type Drafts = Option<(&'static str, [usize; 3])>;
@@ -189,19 +208,36 @@ impl Texts {
     }
 }
 
-/// Runs the same requests from step `step` on; its host asks for no sums where passes are
-/// repeated.
-fn run(worker: &mut Worker<CudaBackend>, config: &EngineConfig, step: u64, way: Way) -> Texts {
+/// What this thread has asked for so far.
+fn asked() -> Option<[u64; CALLS.len()]> {
+    calls(GRAPHS)?;
+    Some(CALLS.map(|(_, names, _)| {
+        let counts = names.iter().map(|name| calls(name).unwrap_or_default());
+        counts.sum()
+    }))
+}
+
+/// Runs the same requests from step `step` on, of which each does what [`CALLS`] say where
+/// that `counts`.
+fn run(
+    worker: &mut Worker<CudaBackend>,
+    config: &EngineConfig,
+    step: u64,
+    way: Way,
+    counts: bool,
+) -> Texts {
     let mut found = Texts::default();
     for turn in 0..=STEPS {
-        let before = [GRAPHS, SUMS].map(calls);
+        let before = asked();
         let result = worker.step(&plan(config, step + turn, turn)).unwrap();
-        let now = [GRAPHS, SUMS].map(calls);
-        let made = |at: usize| Some(now[at]? - before[at]?);
-        if let (Some(graphs), Some(sums), 1..) = (made(0), made(1), turn) {
+        if let (Some(before), Some(now), 1..) = (before, asked(), turn) {
+            let made: [u64; CALLS.len()] = std::array::from_fn(|at| now[at] - before[at]);
             let asks = way == Way::Queued && config.parallel.tp_size > 1;
-            assert_eq!(graphs > 0, way == Way::Recorded, "{graphs} graphs");
-            assert_eq!(sums > 0, asks, "{sums} sums");
+            assert_eq!(made[0] > 0, way == Way::Recorded, "{made:?}");
+            assert_eq!(made[5] > 0, asks, "{made:?}");
+            for (made, (what, _, most)) in made.into_iter().zip(CALLS) {
+                assert!(!counts || made == most, "{made} {what} of turn {turn}");
+            }
         }
         for output in &result.outputs {
             found.texts[output.slot as usize].extend(&output.token_ids);
@@ -218,6 +254,7 @@ fn run(worker: &mut Worker<CudaBackend>, config: &EngineConfig, step: u64, way: 
 fn texts(ranks: usize, drafts: Drafts, heads: Option<&Heads>, way: Way, seed: u64) -> Texts {
     let draft = heads.and_then(|heads| heads.folder(drafts));
     let config = Arc::new(config(ranks, drafts, draft.as_deref(), way));
+    let models = draft.is_some();
     // All ranks of a process take the folders that were opened once. Heads lie elsewhere,
     // and stay.
     let own = draft.filter(|_| drafts.is_some_and(|(name, _)| name == "STANDALONE"));
@@ -234,9 +271,13 @@ fn texts(ranks: usize, drafts: Drafts, heads: Option<&Heads>, way: Way, seed: u6
                 progress: &mut |_| {},
             };
             let mut worker = Worker::load(&config, rank, gpu, options).unwrap();
-            let mut first = run(&mut worker, &config, 1, way);
+            // A model that drafts is on the lead, and so is what hosts choose from.
+            let repeats = way == Way::Recorded;
+            let counts = repeats && !(rank == 0 && models);
+            let mut first = run(&mut worker, &config, 1, way, counts);
             worker.reload(Some(&folders)).unwrap();
-            let second = run(&mut worker, &config, 2 + STEPS, way);
+            let counts = repeats && rank > 0;
+            let second = run(&mut worker, &config, 2 + STEPS, way, counts);
             assert_eq!(second.begin(), first.begin(), "{way:?} after new weights");
             first.bits = second.bits;
             first

@@ -35,6 +35,36 @@ __device__ inline void tell_drafts(const Accept& a, const Drafted& drafted, unsi
     for (unsigned i = threadIdx.x % 32; i + 1 < a.most; i += 32) to[i] = i < drafted.nodes ? tokens[i] : 0;
 }
 
+struct Follow {
+    const unsigned* batch;
+    unsigned* words;            // as above
+    uint2* moves;
+    unsigned* counts;
+    const unsigned* differs;    // not zero where ranks' notes differ; null: they have none
+    unsigned most_requests, most;
+};
+
+// Follows what the rank that chooses has told: which cells move. Where ranks differ,
+// nothing of it may be taken, and every request has failed. Grid: (requests / 4).
+extern "C" __global__ void __launch_bounds__(32 * WARPS) follow(Follow a) {
+    const unsigned request = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (request >= min(a.batch[CHOICES], a.most_requests)) return;
+    unsigned* words = a.words + (size_t)request * 2 * a.most;
+    unsigned moved = 0;
+    if (a.differs && *a.differs) {
+        for (unsigned i = lane; i < 2 * a.most; i += 32) words[i] = i == 0 ? 1 : i == 1 ? FAILED : 0;
+    } else if (lane == 0) {
+        const Drafted drafted = list_of<Drafted>(a.batch, DRAFTED_AT)[request];
+        const unsigned* cells = list(a.batch, CELLS_AT) + drafted.token;
+        const unsigned count = min(words[0], a.most);
+        for (unsigned i = 1; i < count; i++) {
+            const unsigned node = words[a.most + i];
+            if (node != i && node <= drafted.nodes) a.moves[(size_t)request * a.most + moved++] = make_uint2(cells[node], cells[i]);
+        }
+    }
+    if (lane == 0) a.counts[request] = moved;
+}
+
 // Walks every request's drafts. A node whose logits were not finite ends the path
 // before it; so a request whose own token's were has failed. Grid: (requests / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {

@@ -57,3 +57,22 @@ extern "C" __global__ void __launch_bounds__(256) copy_rows_4(CopyRows a) { copy
 extern "C" __global__ void __launch_bounds__(256) copy_rows_2(CopyRows a) { copy_rows<unsigned short, unsigned short>(a); }
 extern "C" __global__ void __launch_bounds__(256) rows_to_bf16(CopyRows a) { copy_rows<float, bf16>(a); }
 extern "C" __global__ void __launch_bounds__(256) rows_to_f32(CopyRows a) { copy_rows<bf16, float>(a); }
+
+constexpr unsigned JOINED = 31;     // ranks of a launch, at most
+struct JoinColumns {
+    const float* parts;         // of these ranks in turn: [rows, its columns]
+    const float* x;             // [rows, its columns]: those of rank `own`, whose part holds anything
+    float* out;                 // [rows, width]
+    unsigned rows, width, ranks, own;
+    unsigned starts[JOINED + 1];    // where each rank's columns begin in `out`, and where the last one's end
+};
+// Makes whole rows of ranks' columns. Grid: (rows, columns / 256).
+extern "C" __global__ void __launch_bounds__(256) join_columns(JoinColumns a) {
+    const unsigned row = blockIdx.x, column = a.starts[0] + blockIdx.y * 256 + threadIdx.x;
+    if (row >= a.rows || column >= a.starts[a.ranks]) return;
+    unsigned rank = 0;
+    while (column >= a.starts[rank + 1]) rank++;
+    const float* part = rank == a.own ? a.x : a.parts + (size_t)a.rows * (a.starts[rank] - a.starts[0]);
+    const unsigned width = a.starts[rank + 1] - a.starts[rank];
+    a.out[(size_t)row * a.width + column] = part[(size_t)row * width + column - a.starts[rank]];
+}

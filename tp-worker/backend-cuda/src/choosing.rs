@@ -17,7 +17,7 @@ use crate::module::{Kernel, Module};
 use crate::rows::blocks;
 use crate::sources;
 use crate::stream::Stream;
-use parameters::{Accept, Choose};
+use parameters::{Accept, Choose, Follow};
 
 /// Columns and threads of a block that reads a part of a row, in `choose.cu`.
 const PART: usize = 16384;
@@ -40,6 +40,7 @@ pub struct Choosing {
     weigh: Kernel<Choose>,
     token: Kernel<Choose>,
     accept: Kernel<Accept>,
+    follow: Kernel<Follow>,
 }
 
 /// Rows of logits, as they lie in an array of rows `vocab` wide.
@@ -92,6 +93,7 @@ impl Choosing {
             weigh: choose.kernel("choose_weigh", PART_THREADS, 0)?,
             token: choose.kernel("choose_token", TOKEN_THREADS, 0)?,
             accept: accept.kernel("accept", ACCEPT_THREADS, 0)?,
+            follow: accept.kernel("follow", ACCEPT_THREADS, 0)?,
         })
     }
 
@@ -162,6 +164,41 @@ impl Choosing {
         // there are not read.
         unsafe {
             self.accept
+                .launch(stream, [blocks(requests, REQUESTS), 1, 1], &parameters)
+        }
+    }
+
+    /// Finds which cells move by what was accepted, which another rank may have told; or
+    /// has every request fail, where the word at `differs` says that ranks differ.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Safety
+    /// There is a word at `differs`, if anywhere.
+    pub(crate) unsafe fn follow(
+        &self,
+        stream: &Stream,
+        inputs: &mut Inputs,
+        differs: Option<u64>,
+    ) -> Result<(), CudaError> {
+        let (requests, chosen) = (inputs.requests().most(), inputs.chosen());
+        if requests == 0 {
+            return Ok(());
+        }
+        let parameters = Follow {
+            batch: inputs.address(),
+            words: chosen.words().address(),
+            moves: chosen.moves().address(),
+            counts: chosen.counts().address(),
+            differs: differs.unwrap_or(0),
+            most_requests: requests as u32,
+            most: chosen.limits().most as u32,
+        };
+        // SAFETY: there is room for as many requests, and cells of nodes that are not
+        // there are not read; the caller's.
+        unsafe {
+            self.follow
                 .launch(stream, [blocks(requests, REQUESTS), 1, 1], &parameters)
         }
     }

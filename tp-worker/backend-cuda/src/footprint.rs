@@ -71,6 +71,10 @@ impl DeviceMemory for CudaMemory {
         (cache.bytes_per_token() as u64).saturating_mul(tokens as u64)
     }
 
+    fn chooses(&self, _: usize) -> bool {
+        true
+    }
+
     fn host_bytes(&self, passes: &[PassShape], ranks: usize) -> u64 {
         // Heads are tables, of which a pass multiplies a block's rows.
         let products = passes.iter().flat_map(|pass| &pass.products);

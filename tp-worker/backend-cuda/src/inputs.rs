@@ -218,6 +218,19 @@ impl Inputs {
             .as_ref()
             .expect("tokens are chosen where there is room")
     }
+    /// The words of what became of them, and how many there are for launches.
+    ///
+    /// # Panics
+    /// If there is no room for any.
+    pub(crate) fn outcome_words(&mut self) -> (&mut Buffer<u32>, usize) {
+        let requests = self.requests().most();
+        let chosen = self
+            .chosen
+            .as_mut()
+            .expect("tokens are chosen where there is room");
+        let len = 2 * chosen.limits().most * requests;
+        (chosen.words_mut(), len)
+    }
     /// Waits, and brings the words of those to the host that are staged.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod communicator;
 mod ending;
 mod known;
 mod library;
+mod owners;
 mod plane;
 mod start;
 

@@ -46,16 +46,19 @@ impl NoteRoom {
         let (_, ranks) = planes.rank_and_size(Axis::World);
         let (_, dp_rank_size) = planes.rank_and_size(Axis::Attention);
         let module = Module::load(context, &compiler.compile(SOURCE, &[])?)?;
-        let all = ranks * shape.words + 1;
+        let len = ranks * shape.words + 1;
+        let mut all = Buffer::new(context, len, WHAT)?;
+        // Before a pass has brought any, they don't differ.
+        stream.fill(&mut all, 0)?;
         Ok(Self {
             shape,
             ranks,
             dp_rank_size,
             compare: module.kernel("compare_notes", 32, 0)?,
             sent: Buffer::new(context, shape.words, WHAT)?,
-            all: Buffer::new(context, all, WHAT)?,
+            all,
             own: Pinned::new(context, shape.words, WHAT)?,
-            came: Pinned::new(context, all, WHAT)?,
+            came: Pinned::new(context, len, WHAT)?,
             on_its_way: false,
         })
     }
@@ -81,22 +84,25 @@ impl NoteRoom {
         Ok(())
     }
 
+    /// Where the device keeps whether those of the last pass differ: a word.
+    pub(crate) fn differs(&self) -> u64 {
+        self.all.address() + 4 * (self.ranks * self.shape.words) as u64
+    }
+
     /// Queues all of it.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
     pub(crate) fn exchange(&mut self, stream: &Stream, planes: &Planes) -> Result<(), CudaError> {
-        let Self { shape, ranks, .. } = self;
+        let (shape, ranks, differs) = (self.shape, self.ranks, self.differs());
         // SAFETY: the host changes a note, and looks at what came, only where the stream
         // has been waited for; both lie as long as passes that name them are repeated.
         unsafe { stream.repeat_upload(&self.own, &mut self.sent) }?;
         planes.gather_words(stream, &self.sent, &mut self.all)?;
-        let notes = self.all.address();
-        let differs = notes + 4 * (*ranks * shape.words) as u64;
         let parameters = CompareNotes {
-            all: notes,
+            all: self.all.address(),
             differs,
-            ranks: *ranks as u32,
+            ranks: ranks as u32,
             words: shape.words as u32,
             shared: shape.shared as u32,
             of_dp_rank: shape.of_dp_rank as u32,

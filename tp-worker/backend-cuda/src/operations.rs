@@ -1,6 +1,7 @@
 //! Operations row by row: lookups, norms, activations, sums, copies.
 
 mod copies;
+mod joins;
 mod parameters;
 
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use crate::rows::{Rows, blocks};
 use crate::sources;
 use crate::stream::Stream;
 use crate::sums::{Sums, SumsParameter};
-use parameters::{CopyRows, Embed, RmsNorm, SiluMul};
+use parameters::{CopyRows, Embed, JoinColumns, RmsNorm, SiluMul};
+
+pub(crate) use joins::JoinedRows;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -36,6 +39,7 @@ pub struct Operations {
     copy_rows_2: Kernel<CopyRows>,
     rows_to_bf16: Kernel<CopyRows>,
     rows_to_f32: Kernel<CopyRows>,
+    join_columns: Kernel<JoinColumns>,
     rms_norm: Kernel<RmsNorm>,
     silu_mul: Kernel<SiluMul>,
 }
@@ -63,6 +67,7 @@ impl Operations {
             copy_rows_2: rows.kernel("copy_rows_2", THREADS, 0)?,
             rows_to_bf16: rows.kernel("rows_to_bf16", THREADS, 0)?,
             rows_to_f32: rows.kernel("rows_to_f32", THREADS, 0)?,
+            join_columns: rows.kernel("join_columns", THREADS, 0)?,
             rms_norm: norm.kernel("rms_norm", THREADS, 0)?,
             silu_mul: elementwise.kernel("silu_mul", THREADS, 0)?,
         })

@@ -213,6 +213,40 @@ impl Planes {
         plane.map_or(Ok(()), |plane| plane.gather_words(stream, words, all))
     }
 
+    /// See [`Plane::collect`], of several ranks whose data goes in the stream's order.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn collect(
+        &self,
+        stream: &Stream,
+        axis: Axis,
+        x: &Floats,
+        owners: Owners<'_>,
+        parts: Option<&mut Floats>,
+    ) -> Result<(), CudaError> {
+        let (rank, _) = self.rank_and_size(axis);
+        let plane = self.device.as_ref();
+        plane.map_or(Ok(()), |plane| {
+            plane.collect(stream, (axis, rank), x, owners, parts)
+        })
+    }
+
+    /// See [`Plane::tell`], likewise.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn tell(
+        &self,
+        stream: &Stream,
+        axis: Axis,
+        words: &mut Buffer<u32>,
+        len: usize,
+    ) -> Result<(), CudaError> {
+        let plane = self.device.as_ref();
+        plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, len))
+    }
+
     /// See [`lockstep_backend::Backend::gather_to_host`]: of the first `len` floats of
     /// `x`, which has room for `capacity` rows; there are several ranks.
     ///

@@ -358,7 +358,7 @@ pub trait Backend: Send + Sized {
     fn notes(&mut self) -> Option<&mut dyn ExchangeNotes> {
         None
     }
-    /// Who chooses tokens, where the device does.
+    /// Who chooses tokens, where the device does, and has whole rows of logits.
     fn chooser(
         &mut self,
     ) -> Option<&mut dyn ChooseTokens<Self::Tensor, Self::Inputs, Self::KvCache>> {

@@ -1,20 +1,39 @@
 //! How the tokens of a pass are chosen, for devices that choose.
 
+use lockstep_collective::Owners;
 use lockstep_types::sampling::SamplingParams;
 
-use crate::BackendError;
+use crate::{Axis, BackendError};
 
 /// A device that chooses tokens, and verifies drafts by them in mode `target`, as the
 /// choices of the staged batch say: see [`crate::Batch::choices`]. Requests whose tokens
 /// the host chooses it leaves alone. All but [`Self::outcomes`] may be part of a pass that
-/// is recorded. `T`, `I` and `C` are its tensors, inputs and caches.
+/// is recorded. `T`, `I` and `C` are its tensors, inputs and caches. Where there are several
+/// ranks, all call the same operations.
 pub trait ChooseTokens<T, I, C> {
     /// Chooses a token from each row of `logits`, whole rows of the vocabulary: those of
     /// the tokens whose logits are wanted, from number `first` of them on. Rows that are
     /// the host's stay as they are; what is left of others is unspecified.
     fn choose(&mut self, logits: &mut T, first: usize, inputs: &mut I);
+    /// Brings rows of `x` `[n, width]` of every rank of `axis` to the devices of those alone
+    /// that own them, as [`crate::Backend::gather_to_host`] does to hosts: on one that owns
+    /// any the first of `own` gets `[own rows, Σ widths]`, columns in rank order. The second
+    /// is space of that shape; both have room for as many.
+    ///
+    /// # Errors
+    /// [`BackendError`] of what has failed on the device.
+    fn gather(
+        &mut self,
+        axis: Axis,
+        x: &T,
+        owners: Owners<'_>,
+        own: Option<(&mut T, &mut T)>,
+    ) -> Result<(), BackendError>;
     /// Walks every request's drafts, once all its tokens are chosen, and moves the cells
-    /// of accepted ones in `cache` to those of their positions.
+    /// of accepted ones in `cache` to those of their positions. Of ranks that share a DP
+    /// rank's requests the first has chosen: it walks, and tells the others, which move
+    /// cells of their own. Where ranks' notes came with the pass and differ
+    /// ([`crate::ExchangeNotes`]), every request has failed, and no cell moves.
     fn accept(&mut self, inputs: &mut I, cache: &mut C);
     /// Waits until that is done, and gives what became of the requests of the batch; of
     /// the host's it is unspecified.

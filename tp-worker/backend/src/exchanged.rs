@@ -3,6 +3,7 @@
 
 use std::{fmt, ops::Range};
 
+use lockstep_collective::Owners;
 use lockstep_types::Dtype;
 
 use crate::{Axis, PassKey};
@@ -18,6 +19,8 @@ pub enum ExchangeKind {
     AllGather = 3,
     /// One rank's part, for all.
     Broadcast = 4,
+    /// All ranks' parts, one behind the other, for one.
+    Gather = 5,
 }
 
 /// A collective of devices, by all that ranks have to ask for alike.
@@ -27,11 +30,12 @@ pub struct Exchanged {
     pub kind: ExchangeKind,
     /// The ranks that run it together.
     pub axis: Axis,
-    /// Elements that each of them brings, or takes of a reduce-scatter.
+    /// Elements that each of them brings, or takes of a reduce-scatter; of a gather those
+    /// that one takes of all.
     pub elements: usize,
     /// Their type.
     pub dtype: Dtype,
-    /// The rank of the axis that sends; 0 where all do.
+    /// The rank of the axis that sends, or that takes all; 0 where all do.
     pub root: usize,
 }
 
@@ -123,6 +127,21 @@ impl Exchanged {
         all.into_iter().chain(parts)
     }
 
+    /// The columns of all ranks, floats, for those that own rows of them, each whole rows.
+    pub fn collect(axis: Axis, owners: Owners<'_>) -> impl Iterator<Item = Self> + Clone + '_ {
+        let width: usize = owners.widths.iter().sum();
+        let rows = owners.rows.iter().map(|rows| rows.len()).enumerate();
+        rows.filter_map(move |(root, rows)| {
+            let all = Self::of(ExchangeKind::Gather, axis, rows * width, Dtype::Float32)?;
+            Some(Self { root, ..all })
+        })
+    }
+
+    /// So many words of the first rank of `axis`, for all; they go as floats.
+    pub fn tell(axis: Axis, words: usize) -> Option<Self> {
+        Self::of(ExchangeKind::Broadcast, axis, words, Dtype::Float32)
+    }
+
     fn of(kind: ExchangeKind, axis: Axis, elements: usize, dtype: Dtype) -> Option<Self> {
         (elements > 0).then_some(Self {
             kind,
@@ -162,6 +181,7 @@ impl Exchanged {
             2 => ExchangeKind::ReduceScatter,
             3 => ExchangeKind::AllGather,
             4 => ExchangeKind::Broadcast,
+            5 => ExchangeKind::Gather,
             _ => return None,
         };
         let axis = match what >> 8 & 0xff {
@@ -193,6 +213,7 @@ impl fmt::Display for Exchanged {
             ExchangeKind::ReduceScatter => "a reduce-scatter",
             ExchangeKind::AllGather => "an all-gather",
             ExchangeKind::Broadcast => "a broadcast",
+            ExchangeKind::Gather => "a gather",
         };
         let dtype = match self.dtype {
             Dtype::Float32 => "f32",
@@ -206,6 +227,7 @@ impl fmt::Display for Exchanged {
         write!(f, "{kind} of {} {dtype} {ranks}", self.elements)?;
         match self.kind {
             ExchangeKind::Broadcast => write!(f, ", from the one with number {}", self.root),
+            ExchangeKind::Gather => write!(f, ", for the one with number {}", self.root),
             _ => Ok(()),
         }
     }

@@ -46,6 +46,11 @@ pub trait DeviceMemory {
     fn inputs_bytes(&self, limits: &InputLimits) -> u64;
     /// A paged cache, when it is full.
     fn kv_bytes(&self, cache: &KvShape) -> u64;
+    /// Whether it may choose the tokens of passes that it runs with so many ranks, one of
+    /// which has whole rows of logits then.
+    fn chooses(&self, ranks: usize) -> bool {
+        ranks == 1
+    }
     /// Of the host's memory, beside a device that has its own: what its data passes
     /// through on a rank of `ranks`, in any of these passes.
     fn host_bytes(&self, passes: &[PassShape], ranks: usize) -> u64 {

@@ -17,7 +17,8 @@ use crate::{
 pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
     let topology = Topology::new(rank, engine.tp_size, engine.dp_size);
     let shard = Shard::of(engine.model, topology);
-    let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model.vocab_size);
+    let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model.vocab_size)
+        .of_device(device.chooses(engine.tp_size));
     let target = Part::of_model(device, engine, engine.model, &shard, limits);
     let recorded = |tokens: usize| engine.graphs.iter().filter(|size| **size <= tokens).count();
     let mut graphs = recorded(target.pass.tokens);
@@ -67,7 +68,7 @@ impl Part {
         shard: &Shard,
         limits: ForwardLimits,
     ) -> Self {
-        let limits = limits.sensible().of_rank(shard.topology.world.size);
+        let limits = limits.sensible();
         let layer = LayerSizes::new(model, shard, model.hidden_size);
         let embedding = table(shard.embedding.len(), model.hidden_size);
         let head = table(shard.vocab.len(), model.hidden_size);

@@ -76,11 +76,10 @@ impl ForwardLimits {
         self.max_tokens.saturating_mul(dp_size)
     }
 
-    /// Those of one of `ranks` ranks: where there are several, none has whole rows of
-    /// logits to choose from.
-    pub(crate) fn of_rank(self, ranks: usize) -> Self {
+    /// Those of a device that `chooses` tokens, or leaves that to the host.
+    pub(crate) fn of_device(self, chooses: bool) -> Self {
         Self {
-            max_commit: if ranks == 1 { self.max_commit } else { 0 },
+            max_commit: if chooses { self.max_commit } else { 0 },
             ..self
         }
     }

@@ -155,7 +155,7 @@ impl Schedule {
                     let lens = crossing.counts.iter().map(|rows| rows * width);
                     all.extend(Exchanged::gather(axis, lens, operand));
                 }
-                // To hosts, behind what is recorded.
+                // To hosts, behind what is recorded; or to devices that choose from it.
                 CollectiveKind::Gather => {}
             }
         }

@@ -3,6 +3,7 @@
 mod buffers;
 mod capture;
 mod chains;
+mod choose;
 mod collectives;
 mod forward;
 mod host;

@@ -116,9 +116,12 @@ fn choice(
     choice
 }
 
-/// Whether a device may choose a request's next token.
+/// Whether a device may choose a request's next token: all ranks say the same. Where
+/// logits of a prompt were no numbers, the host that scored it alone knows that its request
+/// has failed.
 pub fn is_devices(slot: &Slot) -> bool {
-    !slot.logprobs.output && choice_of(slot).how != How::Host
+    let reports = slot.logprobs.output || slot.logprobs.prompt_start.is_some();
+    !reports && choice_of(slot).how != How::Host
 }
 
 fn choice_of(slot: &Slot) -> Choice {

@@ -56,8 +56,11 @@ impl LogitSink for Emitter<'_> {
             slot.failed |= matches!(found.tokens, [] | [FAILED]);
             if slot.failed {
                 self.outcomes.set(task.choice, None);
-            } else if let Some(output) = task.output {
-                let output = &mut self.outputs[output];
+                continue;
+            }
+            // Ranks that don't lead have no outputs.
+            let output = task.output.and_then(|output| self.outputs.get_mut(output));
+            if let Some(output) = output {
                 output.token_ids.extend_from_slice(found.tokens);
             }
         }

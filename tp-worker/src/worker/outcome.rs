@@ -103,12 +103,18 @@ impl Outcomes {
         Outcome::of(&self.words[row], self.most)
     }
 
-    /// Gives every rank the outcomes of the one that leads.
+    /// Gives every rank the outcomes of the one that leads, unless the ranks' devices have
+    /// told each other all of them: `choices`, which all ranks have alike, say so.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when a peer is gone.
-    pub fn broadcast<B: Backend>(&mut self, backend: &mut B) -> Result<(), WorkerError> {
-        if !self.words.is_empty() {
+    pub fn broadcast<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        choices: ChoiceBatch<'_>,
+    ) -> Result<(), WorkerError> {
+        let rows = self.words.len() / (2 * self.most).max(1);
+        if (0..rows).any(|row| choices.is_hosts(row)) {
             backend
                 .control(Axis::Attention)
                 .broadcast(0, &mut self.words)?;

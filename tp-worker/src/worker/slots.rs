@@ -190,7 +190,10 @@ impl Slots {
         slot.kv_len += task.q_len + accepted;
         match sampled {
             // Keeps the slot's lengths what its scheduler expects.
-            [FAILED] => slot.tokens.push(0),
+            [FAILED] => {
+                slot.tokens.push(0);
+                slot.failed = true;
+            }
             tokens => slot.tokens.extend_from_slice(tokens),
         }
     }

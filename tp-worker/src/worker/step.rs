@@ -195,7 +195,7 @@ impl<B: Backend + 'static> Worker<B> {
         if self.drafting.know(tasks, &self.outcomes)? {
             self.drafting.digest(&mut self.digests.tensor);
         }
-        self.outcomes.broadcast(backend)?;
+        self.outcomes.broadcast(backend, choices)?;
         self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes
             .commit(backend, cache, tasks, choices, &mut self.slots);

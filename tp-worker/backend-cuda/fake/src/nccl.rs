@@ -10,6 +10,8 @@
 
 mod asked;
 mod kill;
+mod letters;
+mod post;
 mod room;
 mod values;
 
@@ -23,7 +25,7 @@ use crate::run::settle;
 use crate::settings;
 use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
-use asked::Asked;
+use asked::{Asked, What};
 use kill::When;
 use room::{MOST_RANKS, Member, Who};
 use values::{Kind, Operation};
@@ -169,7 +171,7 @@ fn collect(
     asked::ask(Asked {
         member: asked,
         stream,
-        task,
+        what: What::Collective(task),
     })
 }
 
@@ -324,6 +326,28 @@ export! {
         let (bytes, size) = (call.bytes(), member(handle)?.size);
         let at = Places { from, brings: bytes, to, takes: size * bytes };
         collect(handle, stream, call, at, |_, all| all.concat())
+    }
+
+    fn ncclSend(
+        from: usize,
+        count: usize,
+        kind: c_int,
+        peer: c_int,
+        handle: Handle,
+        stream: Handle,
+    ) {
+        letters::ask(handle, stream, true, from, (count, kind), peer)
+    }
+
+    fn ncclRecv(
+        to: usize,
+        count: usize,
+        kind: c_int,
+        peer: c_int,
+        handle: Handle,
+        stream: Handle,
+    ) {
+        letters::ask(handle, stream, false, to, (count, kind), peer)
     }
 
     fn ncclReduceScatter(

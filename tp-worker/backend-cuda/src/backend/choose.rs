@@ -1,6 +1,6 @@
 //! Tokens from rows of logits, and the drafts that stand by them.
 
-use lockstep_backend::{BackendError, ChooseTokens, Chosen};
+use lockstep_backend::{Axis, Backend as _, BackendError, ChooseTokens, Chosen, Owners};
 
 use super::CudaBackend;
 use crate::attention::PagedCache;
@@ -8,6 +8,8 @@ use crate::choosing::{Choosing, ChoosingRoom, LogitRows};
 use crate::compiler::Compiler;
 use crate::error::CudaError;
 use crate::inputs::Inputs;
+use crate::notes::NoteRoom;
+use crate::operations::JoinedRows;
 use crate::stream::Stream;
 use crate::tensor::CudaTensor;
 
@@ -64,14 +66,78 @@ impl Chooser {
     }
 }
 
+impl CudaBackend {
+    /// Whether whole rows of logits are on a device.
+    pub(super) fn may_choose(&self) -> bool {
+        self.group(Axis::World).1 == 1 || self.exchange.on_stream()
+    }
+
+    /// Finds what is accepted and which cells move, on every rank that has the batch.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`], [`CudaError::Nccl`].
+    fn accept_and_tell(&mut self, inputs: &mut Inputs) -> Result<(), CudaError> {
+        let (stream, kernels) = (&self.stream, &self.chooser.kernels);
+        let (rank, ranks) = self.exchange.rank_and_size(Axis::Attention);
+        if rank == 0 {
+            kernels.accept(stream, inputs)?;
+        }
+        if ranks > 1 {
+            let (words, len) = inputs.outcome_words();
+            self.exchange.tell(stream, Axis::Attention, words, len)?;
+        }
+        let differs = self.notes.as_ref().map(NoteRoom::differs);
+        match ranks > 1 || differs.is_some() {
+            // SAFETY: the room lives as long as passes that name it are repeated.
+            true => unsafe { kernels.follow(stream, inputs, differs) },
+            false => Ok(()),
+        }
+    }
+}
+
 impl ChooseTokens<CudaTensor, Inputs, PagedCache> for CudaBackend {
     fn choose(&mut self, logits: &mut CudaTensor, first: usize, inputs: &mut Inputs) {
         let done = self.chooser.choose(&self.stream, logits, first, inputs);
         self.keep(done);
     }
 
+    fn gather(
+        &mut self,
+        axis: Axis,
+        x: &CudaTensor,
+        owners: Owners<'_>,
+        own: Option<(&mut CudaTensor, &mut CudaTensor)>,
+    ) -> Result<(), BackendError> {
+        self.failures()?;
+        let (rank, _) = self.group(axis);
+        let rows = owners.rows[rank].clone();
+        let (out, parts) = own.unzip();
+        let parts = parts.map(|parts| &mut parts.floats);
+        let Some((out, parts)) = out.zip(parts).filter(|_| !rows.is_empty()) else {
+            let (exchange, x) = (&self.exchange, &x.floats);
+            return Ok(exchange.collect(&self.stream, axis, x, owners, None)?);
+        };
+        let width = owners.widths.iter().sum();
+        out.expect(rows.len(), width, "whole rows of logits");
+        let (exchange, stream) = (&self.exchange, &self.stream);
+        exchange.collect(stream, axis, &x.floats, owners, Some(&mut *parts))?;
+        let joined = JoinedRows {
+            rows: rows.len(),
+            widths: owners.widths,
+            own: rank,
+            parts,
+            x: &x.floats,
+            first: rows.start,
+        };
+        let done = self
+            .operations
+            .join_columns(stream, &joined, &mut out.floats);
+        self.keep(done);
+        Ok(())
+    }
+
     fn accept(&mut self, inputs: &mut Inputs, cache: &mut PagedCache) {
-        let mut done = self.chooser.kernels.accept(&self.stream, inputs);
+        let mut done = self.accept_and_tell(inputs);
         // The nodes of a chain are where they belong.
         if inputs.limits().choices.parents > 0 {
             done = done.and_then(|()| self.move_accepted(inputs, cache));

@@ -362,7 +362,7 @@ impl Backend for CudaBackend {
     }
 
     fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {
-        Some(self)
+        self.may_choose().then_some(self)
     }
 
     fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs, Buffer<f32>>> {

@@ -18,6 +18,18 @@ pub(super) struct Choose {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct Follow {
+    pub batch: u64,
+    pub words: u64,
+    pub moves: u64,
+    pub counts: u64,
+    pub differs: u64,
+    pub most_requests: u32,
+    pub most: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct Accept {
     pub batch: u64,
     pub tokens: u64,

@@ -60,6 +60,9 @@ impl Chosen {
     pub fn words(&self) -> &Buffer<u32> {
         &self.words
     }
+    pub(super) fn words_mut(&mut self) -> &mut Buffer<u32> {
+        &mut self.words
+    }
     pub(crate) fn moves(&self) -> &Buffer<u32> {
         &self.moves
     }

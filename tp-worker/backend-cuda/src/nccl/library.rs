@@ -56,6 +56,7 @@ struct Config {
 
 type Reduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, CUstream) -> Code;
 type Gather = unsafe extern "C" fn(u64, u64, usize, c_int, Raw, CUstream) -> Code;
+type Pass = unsafe extern "C" fn(u64, usize, c_int, c_int, Raw, CUstream) -> Code;
 type OfRaw = unsafe extern "C" fn(Raw) -> Code;
 
 /// The library.
@@ -73,6 +74,8 @@ pub struct Library {
     reduce_scatter: Reduce,
     all_gather: Gather,
     broadcast: Reduce,
+    send: Pass,
+    receive: Pass,
     error_string: unsafe extern "C" fn(Code) -> *const c_char,
     /// It has threads of its own, and can't be unloaded.
     _library: ManuallyDrop<libloading::Library>,
@@ -146,6 +149,8 @@ impl Library {
                 reduce_scatter: named(&library, c"ncclReduceScatter")?,
                 all_gather: named(&library, c"ncclAllGather")?,
                 broadcast: named(&library, c"ncclBroadcast")?,
+                send: named(&library, c"ncclSend")?,
+                receive: named(&library, c"ncclRecv")?,
                 error_string: named(&library, c"ncclGetErrorString")?,
                 _library: ManuallyDrop::new(library),
             })
@@ -287,6 +292,32 @@ impl Library {
     ) -> Code {
         // SAFETY: the caller's.
         unsafe { (self.broadcast)(from, to, count, kind, root as c_int, raw, stream) }
+    }
+
+    /// So many floats to rank `peer`, which receives them; both in a group.
+    pub(super) unsafe fn send(
+        &self,
+        raw: Raw,
+        from: u64,
+        count: usize,
+        peer: usize,
+        stream: CUstream,
+    ) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.send)(from, count, F32, peer as c_int, raw, stream) }
+    }
+
+    /// What rank `peer` sends.
+    pub(super) unsafe fn receive(
+        &self,
+        raw: Raw,
+        to: u64,
+        count: usize,
+        peer: usize,
+        stream: CUstream,
+    ) -> Code {
+        // SAFETY: the caller's.
+        unsafe { (self.receive)(to, count, F32, peer as c_int, raw, stream) }
     }
 }
 

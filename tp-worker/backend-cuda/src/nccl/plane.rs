@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_backend::{Axis, BackendError, ExchangeKind, Exchanged, Groups, Owners, host};
-use lockstep_collective::Parts;
+use lockstep_backend::{Axis, ExchangeKind, Exchanged, Groups};
 
 use super::library::{BF16, F32, Library};
 use super::{Communicator, Farewell};
@@ -28,8 +27,9 @@ pub(crate) struct Plane {
     communicators: [Option<Arc<Communicator>>; 2],
     watched: Arc<Watched>,
     ranks: usize,
-    /// All ranks' columns of a block of logits, here and on the host.
-    logits: Option<(Buffer<f32>, Pinned<f32>)>,
+    /// All ranks' columns of a block of logits that this one has asked for, here and on
+    /// the host.
+    pub(super) logits: Option<(Buffer<f32>, Pinned<f32>)>,
 }
 
 impl Plane {
@@ -80,7 +80,7 @@ impl Plane {
     }
 
     /// The communicator of an axis of several ranks.
-    fn of(&self, axis: Axis) -> &Communicator {
+    pub(super) fn of(&self, axis: Axis) -> &Communicator {
         let number = match axis {
             Axis::World => 0,
             Axis::Attention | Axis::Alone => 1,
@@ -90,7 +90,7 @@ impl Plane {
     }
 
     /// Takes down a collective; whether it is to be run.
-    fn note(&self, stream: &Stream, exchanged: &Exchanged, places: [u64; 2]) -> bool {
+    pub(super) fn note(&self, stream: &Stream, exchanged: &Exchanged, places: [u64; 2]) -> bool {
         let asked = stream.tape().note_exchange(exchanged, places);
         // What is recorded is not on its way yet.
         if asked && !stream.tape().records() {
@@ -259,56 +259,12 @@ impl Plane {
         }
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]; the first rows of `x`, as
-    /// many as `owners` name, are what logits are gathered from, and it has `capacity`
-    /// rows. All ranks get all columns, and wait.
-    ///
-    /// # Errors
-    /// [`BackendError::Collective`], [`BackendError::Device`].
-    pub(crate) fn gather_to_host<'a>(
-        &mut self,
-        stream: &Stream,
-        (axis, rank): (Axis, usize),
-        (x, capacity): (&Floats, usize),
-        owners: Owners<'_>,
-        space: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], BackendError> {
-        let (height, width) = (owners.height(), owners.widths.iter().sum::<usize>());
-        x.expect(Element::F32, height * owners.widths[rank], "logits");
-        self.reserve(stream.context(), capacity.max(height) * width)?;
-        let rows = owners.rows[rank].clone();
-        let lens = owners.widths.iter().map(|width| width * height);
-        if let Some((all, _)) = &self.logits {
-            let places = (x.address(), all.address());
-            // SAFETY: there is room for as many, as was seen to just now.
-            unsafe { self.gather(stream, axis, places, Element::F32, &lens) }?;
-        }
-        let Some((all, on_host)) = &mut self.logits else {
-            return Ok(&[]);
-        };
-        let on_host = on_host.as_mut_slice();
-        if rows.is_empty() {
-            stream.synchronize()?;
-            return Ok(&[]);
-        }
-        let mut from = 0;
-        let mut parts = Vec::with_capacity(owners.widths.len());
-        for &width in owners.widths {
-            let part = from + rows.start * width..from + rows.end * width;
-            stream.download_from(all, part.start, &mut on_host[part.clone()])?;
-            parts.push(part);
-            from += height * width;
-        }
-        let parts = Parts::new(parts.len(), |rank| &on_host[parts[rank].clone()]);
-        let space = host::grown(space, rows.len() * width);
-        for (row, out) in space.chunks_exact_mut(width.max(1)).enumerate() {
-            host::copy_row(&parts, owners.widths, row, out);
-        }
-        Ok(space)
-    }
-
     /// Room for so many logits.
-    fn reserve(&mut self, context: &Arc<Context>, elements: usize) -> Result<(), CudaError> {
+    pub(super) fn reserve(
+        &mut self,
+        context: &Arc<Context>,
+        elements: usize,
+    ) -> Result<(), CudaError> {
         let room = self.logits.as_ref().map_or(0, |(all, _)| all.len());
         if self.logits.is_none() || room < elements {
             self.logits = None;

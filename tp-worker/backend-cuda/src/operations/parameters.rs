@@ -56,3 +56,19 @@ pub(super) struct SiluMul {
     pub width: u32,
     pub pad: u32,
 }
+
+/// Ranks whose columns a launch joins.
+pub(super) const JOINED: usize = 31;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct JoinColumns {
+    pub parts: u64,
+    pub x: u64,
+    pub out: u64,
+    pub rows: u32,
+    pub width: u32,
+    pub ranks: u32,
+    pub own: u32,
+    pub starts: [u32; JOINED + 1],
+}

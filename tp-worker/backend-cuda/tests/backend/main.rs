@@ -21,4 +21,5 @@ mod ranks;
 mod rows;
 mod stalls;
 mod support;
+mod told;
 mod weights;

@@ -7,6 +7,7 @@ fn all() -> Vec<Exchanged> {
         ExchangeKind::ReduceScatter,
         ExchangeKind::AllGather,
         ExchangeKind::Broadcast,
+        ExchangeKind::Gather,
     ];
     let mut all = Vec::new();
     for kind in kinds {
@@ -39,7 +40,7 @@ fn collectives_survive_their_words() {
         [0; 4],
         [u32::MAX; 4],
         [1, 0, 0, 0],
-        [5 | 1 << 8 | 1 << 16, 0, 1, 0],
+        [6 | 1 << 8 | 1 << 16, 0, 1, 0],
     ] {
         assert_eq!(Exchanged::from_words(&words), None);
     }

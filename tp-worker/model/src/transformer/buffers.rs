@@ -21,6 +21,9 @@ pub(crate) struct Buffers<T> {
     pub head_input: T,
     /// This rank's columns of one logit block, `[block, vocab part]`.
     pub logits: T,
+    /// All ranks' columns of this rank's rows of one, `[block, vocab]`, and space to put them
+    /// together: where it leads, and chooses from them.
+    pub whole: Option<[T; 2]>,
     /// One logit block on the host of the rank that leads, `[block, vocab]`.
     pub host_logits: Vec<f32>,
 }
@@ -46,7 +49,13 @@ impl<T> Buffers<T> {
         } else {
             0
         };
+        let chooses = limits.max_commit > 0 && host > 0;
+        let mut rows = || device.activations(block, model.vocab_size, Holds::Logits);
         Ok(Self {
+            whole: match chooses {
+                true => Some([rows()?, rows()?]),
+                false => None,
+            },
             layer: LayerBuffers::new(device, &layer, tokens, dp_size)?,
             attended_wanted: device.activations(
                 tokens,

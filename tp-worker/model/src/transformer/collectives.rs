@@ -25,6 +25,7 @@ impl<B: Backend> Transformer<B> {
             exchanges: self
                 .noted_words()
                 .chain(schedule.exchanges(topology, key.tokens, backend.operand()))
+                .chain(self.chosen_exchanges(key))
                 .collect(),
         };
         let sizes = backend.repeated(&self.inputs);

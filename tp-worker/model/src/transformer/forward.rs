@@ -175,7 +175,7 @@ impl<B: Backend> Transformer<B> {
             model.run(backend, cache, size)?;
             if block {
                 model.head(backend, size)?;
-                model.choose(backend, 0);
+                model.choose(backend, &(0..size.wanted.all), size.wanted.all)?;
                 model.accept(backend, cache);
             }
             Ok(())

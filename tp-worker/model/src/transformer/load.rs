@@ -96,7 +96,7 @@ impl<B: Backend> Transformer<B> {
             &mut origin,
             progress,
         )?;
-        let limits = limits.sensible().of_rank(topology.world.size);
+        let limits = limits.sensible().of_device(backend.chooser().is_some());
         let mut loaded = Self {
             embedding: parts.embedding,
             input_norms: parts.input_norms,
@@ -107,7 +107,7 @@ impl<B: Backend> Transformer<B> {
             shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
             numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),
             owned: vec![0..0; topology.world.size],
-            chooses: limits.max_commit > 0 && backend.chooser().is_some(),
+            chooses: limits.max_commit > 0,
             world: (topology.dp_size() > 1).then(|| World::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,

@@ -1,8 +1,8 @@
-//! From hidden states to logits on the host.
+//! From hidden states to logits, and those of them to the host that it reads.
 
 use std::ops::Range;
 
-use lockstep_backend::{Backend, BackendError, Batch, Chosen, Owners, Rows};
+use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Owners, Rows};
 
 use super::size::Size;
 use super::{Transformer, notes};
@@ -64,74 +64,63 @@ impl<B: Backend> Transformer<B> {
         if !computed {
             self.cross(backend, size)?;
         }
-        let (axis, rank) = (self.shape.axis, self.shard.topology.world.rank);
-        let start = self.rows_of(rank, wanted).start;
         for first in (0..wanted).step_by(self.limits.logit_block_rows) {
             let block = first..wanted.min(first + self.limits.logit_block_rows);
             let among = if self.world.is_some() { wanted } else { normed };
             if !computed {
                 self.multiply(backend, block.clone(), among, wide);
-                self.choose(backend, first);
+                self.choose(backend, &block, wanted)?;
             }
-            let hosts = |row| !self.chooses || batch.choices.is_hosts_row(row);
-            if !block.clone().any(hosts) {
-                continue;
-            }
-            self.own(&block, wanted);
-            let owners = Owners {
-                widths: &self.vocab_widths,
-                rows: &self.owned,
-            };
-            let b = &mut self.buffers;
-            let logits = backend.gather_to_host(axis, &b.logits, owners, &mut b.host_logits)?;
-            notes::check(self.notes.is_some(), backend)?;
-            let (owned, vocab) = (&self.owned[rank], self.model.vocab_size);
-            let first = (block.start + owned.start).saturating_sub(start);
-            // What is behind the batch's rows is padding.
-            let rows = owned
-                .len()
-                .min(batch.logit_tokens.len().saturating_sub(first));
-            if rows > 0 {
-                sink.take(LogitBlock {
-                    first,
-                    rows,
-                    logits: &logits[..rows * vocab],
-                    vocab,
-                });
-            }
+            self.read(backend, batch, &block, wanted, sink)?;
         }
         if !computed {
             self.accept(backend, cache);
         }
-        Ok(self.outcomes(backend, batch, sink)?)
+        self.outcomes(backend, batch, sink)
     }
 
-    /// Chooses from the block of logits that begins with wanted row `first`, where the
-    /// device does.
-    pub(super) fn choose(&mut self, backend: &mut B, first: usize) {
-        if let (true, Some(device)) = (self.chooses, backend.chooser()) {
-            device.choose(&mut self.buffers.logits, first, &mut self.inputs);
-        }
-    }
-
-    /// Verifies drafts by what was chosen, where the device did.
-    pub(super) fn accept(&mut self, backend: &mut B, cache: &mut B::KvCache) {
-        if let (true, Some(device)) = (self.chooses, backend.chooser()) {
-            device.accept(&mut self.inputs, cache);
-        }
-    }
-
-    /// Waits for what became of the device's requests, if there are any.
-    fn outcomes(
+    /// Brings those rows of a block to the host that it reads, if any.
+    fn read(
         &mut self,
         backend: &mut B,
         batch: &Batch<'_>,
+        block: &Range<usize>,
+        wanted: usize,
         sink: &mut dyn LogitSink,
-    ) -> Result<(), BackendError> {
-        let choices = &batch.choices;
-        let own = (0..choices.choices.len()).any(|request| !choices.is_hosts(request));
-        if let (true, Some(device)) = (self.chooses && own, backend.chooser()) {
-            sink.outcomes(device.outcomes(&mut self.inputs)?);
+    ) -> Result<(), ModelError> {
+        let own = self.own(block, wanted);
+        // What is behind the batch's rows is padding.
+        let rows = own.start..own.end.min(batch.logit_tokens.len());
+        let mut hosts = rows.clone().map(|row| batch.choices.is_hosts_row(row));
+        if self.chooses && !hosts.any(|hosts| hosts) {
+            return Ok(());
+        }
+        let (vocab, b) = (self.model.vocab_size, &mut self.buffers);
+        let logits = match &mut b.whole {
+            Some([whole, _]) => {
+                backend.set_rows(whole, own.len());
+                let owners = Owners {
+                    widths: &[vocab],
+                    rows: &[0..own.len(); 1],
+                };
+                backend.gather_to_host(Axis::Alone, whole, owners, &mut b.host_logits)?
+            }
+            None => {
+                let owners = Owners {
+                    widths: &self.vocab_widths,
+                    rows: &self.owned,
+                };
+                backend.gather_to_host(self.shape.axis, &b.logits, owners, &mut b.host_logits)?
+            }
+        };
+        notes::check(self.notes.is_some(), backend)?;
+        if !rows.is_empty() {
+            sink.take(LogitBlock {
+                first: rows.start,
+                rows: rows.len(),
+                logits: &logits[..rows.len() * vocab],
+                vocab,
+            });
         }
         Ok(())
     }
@@ -189,8 +178,9 @@ impl<B: Backend> Transformer<B> {
         backend.matmul(&b.head_input, head, None, &mut b.logits);
     }
 
-    /// Sets who gets which rows of a block: the first rank of each DP rank its own.
-    fn own(&mut self, block: &Range<usize>, wanted: usize) {
+    /// Sets who gets which rows of a block: the first rank of each DP rank its own. Which
+    /// of its wanted rows this rank gets.
+    pub(super) fn own(&mut self, block: &Range<usize>, wanted: usize) -> Range<usize> {
         let inside = |row: usize| row.clamp(block.start, block.end) - block.start;
         for rank in 0..self.owned.len() {
             let rows = match rank % self.shard.topology.attention.size {
@@ -199,6 +189,10 @@ impl<B: Backend> Transformer<B> {
             };
             self.owned[rank] = inside(rows.start)..inside(rows.end);
         }
+        let rank = self.shard.topology.world.rank;
+        let (owned, start) = (&self.owned[rank], self.rows_of(rank, wanted).start);
+        let first = (block.start + owned.start).saturating_sub(start);
+        first..first + owned.len()
     }
 
     /// The rows of rank `rank`'s DP rank among all that are `wanted`.

@@ -31,9 +31,11 @@ pub struct OnDevice<'a, B: Backend> {
 impl<B: Backend> DraftStage<B> {
     /// Whether the device may draft with such a configuration: chains of the likeliest
     /// tokens, which it verifies itself.
+    /// Other ranks that verify them could not learn them from the host in time.
     pub(super) fn may_draft_on_device(&self, target: &Transformer<B>) -> bool {
         let config = &self.config;
-        target.chooses() && config.verification == Verification::Target && config.topk == 1
+        let alone = target.shard().topology.world.size == 1;
+        alone && target.chooses() && config.verification == Verification::Target && config.topk == 1
     }
 
     /// Whether the device may draft for the rows that decode: it is to choose their

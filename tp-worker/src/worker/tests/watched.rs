@@ -304,7 +304,8 @@ impl Backend for Watched {
         )
     }
     fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor, Inputs, KvCache>> {
-        (self.vocab > 0).then_some(self)
+        // It has whole rows of logits alone.
+        (self.vocab > 0 && self.group(Axis::World).1 == 1).then_some(self)
     }
     fn gather_to_host<'a>(
         &mut self,
@@ -351,6 +352,16 @@ impl ChooseTokens<Tensor, Inputs, KvCache> for Watched {
                 inputs.chosen[row] = chosen(logits, &Choice { position, ..choice });
             }
         }
+    }
+
+    fn gather(
+        &mut self,
+        _: Axis,
+        _: &Tensor,
+        _: Owners<'_>,
+        _: Option<(&mut Tensor, &mut Tensor)>,
+    ) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("it chooses alone".into()))
     }
 
     fn accept(&mut self, inputs: &mut Inputs, cache: &mut KvCache) {

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::post::{self, Letter};
 use super::room::{Held, Member};
 use super::{IN_PROGRESS, UNHANDLED, invalid};
 use crate::abi::{Answer, Handle, Refusal};
@@ -21,7 +22,17 @@ const LATE: usize = 4;
 pub(super) struct Asked {
     pub(super) member: Arc<Member>,
     pub(super) stream: Handle,
-    pub(super) task: Task,
+    pub(super) what: What,
+}
+
+/// What it does.
+pub(super) enum What {
+    /// All ranks of the group come to it.
+    Collective(Task),
+    /// Two do.
+    Letter(Letter),
+    /// The letters of a group, which are one operation.
+    Post(Vec<Letter>),
 }
 
 thread_local! {
@@ -57,7 +68,36 @@ pub(super) fn ask(asked: Asked) -> Answer {
     alone.map_or(Ok(()), |asked| queue(vec![asked]))
 }
 
+/// Puts the letters of a communicator on one stream together, where the first of them is:
+/// none of them waits for another.
+fn bundle(all: Vec<Asked>) -> Vec<Asked> {
+    let mut bundled: Vec<Asked> = Vec::new();
+    for mut one in all {
+        let What::Letter(letter) = one.what else {
+            bundled.push(one);
+            continue;
+        };
+        let found = bundled.iter_mut().find_map(|other| match &mut other.what {
+            What::Post(letters)
+                if Arc::ptr_eq(&other.member, &one.member) && other.stream == one.stream =>
+            {
+                Some(letters)
+            }
+            _ => None,
+        });
+        match found {
+            Some(letters) => letters.push(letter),
+            None => {
+                one.what = What::Post(vec![letter]);
+                bundled.push(one);
+            }
+        }
+    }
+    bundled
+}
+
 fn queue(all: Vec<Asked>) -> Answer {
+    let all = bundle(all);
     let waits = all.iter().any(|one| one.member.blocking);
     if all.is_empty() || waits || order::below(LATE) != 0 {
         return all.into_iter().try_for_each(push);
@@ -79,8 +119,13 @@ fn push(asked: Asked) -> Answer {
     let Asked {
         member,
         stream,
-        mut task,
+        what,
     } = asked;
+    let mut task = match what {
+        What::Collective(task) => task,
+        What::Letter(letter) => post::task(&member, vec![letter]),
+        What::Post(letters) => post::task(&member, letters),
+    };
     // Nobody keeps its memory any more.
     if member.is_aborted() {
         return Ok(());

@@ -13,6 +13,9 @@ use crate::settings;
 pub(super) const MOST_RANKS: usize = 16;
 /// Bytes that a rank shows at a time.
 const DESK: usize = 64 << 10;
+/// Bytes of a letter that lie in a box at a time, and of a box.
+pub(super) const PIECE: usize = 4 << 10;
+pub(super) const BOX: usize = PIECE + 64;
 /// Bytes in front of the desks.
 const SEATS: usize = 4096;
 
@@ -120,6 +123,11 @@ impl Member {
 
     fn desk(&self, rank: usize) -> *mut u8 {
         (self.start + SEATS + rank * DESK) as *mut u8
+    }
+
+    /// Where letters of one rank to another pass, behind all desks.
+    pub(super) fn post_box(&self, from: usize, to: usize) -> usize {
+        self.start + SEATS + MOST_RANKS * DESK + (from * MOST_RANKS + to) * BOX
     }
 
     /// Whether all ranks have come.
@@ -273,7 +281,7 @@ impl Drop for Member {
 }
 
 /// Waits until `done` says so.
-fn pause_until(done: impl Fn() -> bool) {
+pub(super) fn pause_until(mut done: impl FnMut() -> bool) {
     let mut turns = 0;
     while !done() {
         // On a busy machine who gives its turn away gets the next one late.
@@ -296,7 +304,7 @@ fn lives(process: u32) -> bool {
 }
 
 fn bytes() -> usize {
-    SEATS + MOST_RANKS * DESK
+    SEATS + MOST_RANKS * (DESK + MOST_RANKS * BOX)
 }
 
 /// Maps the file, which the first rank makes.

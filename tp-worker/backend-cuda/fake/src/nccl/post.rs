@@ -1,0 +1,135 @@
+//! Letters from one rank to another: the rank that sends and the one that receives come
+//! to them, and nobody else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::kill::When;
+use super::room::{BOX, Member, PIECE, pause_until};
+use crate::world::graph::{Task, Work};
+
+/// A letter, as its sender or its receiver knows it.
+#[derive(Clone, Copy)]
+pub(super) struct Letter {
+    pub(super) sends: bool,
+    pub(super) peer: usize,
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+}
+
+/// The beginning of a box; zeros at first.
+#[repr(C)]
+struct Head {
+    /// Pieces that were put in.
+    put: AtomicU64,
+    /// Pieces that were taken out.
+    taken: AtomicU64,
+    /// Bytes of the letter that the last one belongs to, of which its receiver takes no
+    /// other number.
+    bytes: AtomicU64,
+}
+
+/// A letter, and how many of its bytes have gone.
+struct Going {
+    letter: Letter,
+    gone: usize,
+    begun: bool,
+}
+
+/// All `letters` of a rank: none waits for another but those that go the same way.
+pub(super) fn task(member: &Arc<Member>, letters: Vec<Letter>) -> Task {
+    let member = member.clone();
+    let work: Work = Arc::new(move || {
+        member.kill.at(When::Entered);
+        let going = |letter: &Letter| Going {
+            letter: *letter,
+            gone: 0,
+            begun: false,
+        };
+        let mut all: Vec<Going> = letters.iter().map(going).collect();
+        let mut brought = false;
+        pause_until(|| {
+            let done = go_on(&member, &mut all);
+            let sent = all.iter().all(|one| one.done() || !one.letter.sends);
+            if sent && !std::mem::replace(&mut brought, true) {
+                member.kill.at(When::Brought);
+            }
+            done || member.is_aborted()
+        });
+        Ok(())
+    });
+    Task {
+        name: "letters",
+        work,
+        waits: true,
+    }
+}
+
+impl Going {
+    fn done(&self) -> bool {
+        self.begun && self.gone == self.letter.bytes
+    }
+
+    /// Moves the next piece, if its box is ready for that.
+    fn step(&mut self, member: &Member) {
+        let Letter {
+            sends,
+            peer,
+            at,
+            bytes,
+        } = self.letter;
+        let (from, to) = match sends {
+            true => (member.rank, peer),
+            false => (peer, member.rank),
+        };
+        let place = member.post_box(from, to);
+        // SAFETY: the boxes are mapped as long as the member lives, begin with a head
+        // each, and atomics are all that anybody has of it.
+        let head = unsafe { &*(place as *const Head) };
+        let piece = (bytes - self.gone).min(PIECE);
+        let (content, own) = (
+            (place + BOX - PIECE) as *mut u8,
+            (at + self.gone) as *mut u8,
+        );
+        let (put, taken) = (
+            head.put.load(Ordering::SeqCst),
+            head.taken.load(Ordering::SeqCst),
+        );
+        let ready = match sends {
+            true => put == taken,
+            false => put > taken && head.bytes.load(Ordering::SeqCst) == bytes as u64,
+        };
+        if !ready {
+            return;
+        }
+        // SAFETY: the box is this rank's now and holds a piece; the letter is memory of the
+        // device, which its owner keeps until the stream has run.
+        unsafe {
+            match sends {
+                true => std::ptr::copy(own, content, piece),
+                false => std::ptr::copy(content, own, piece),
+            }
+        }
+        match sends {
+            true => {
+                head.bytes.store(bytes as u64, Ordering::SeqCst);
+                head.put.store(put + 1, Ordering::SeqCst);
+            }
+            false => head.taken.store(taken + 1, Ordering::SeqCst),
+        }
+        (self.begun, self.gone) = (true, self.gone + piece);
+    }
+}
+
+/// Moves what can be moved; whether all is done.
+fn go_on(member: &Member, all: &mut [Going]) -> bool {
+    let mut busy: Vec<(bool, usize)> = Vec::new();
+    for one in all.iter_mut().filter(|one| !one.done()) {
+        let way = (one.letter.sends, one.letter.peer);
+        if !busy.contains(&way) {
+            busy.push(way);
+            one.step(member);
+        }
+    }
+    all.iter().all(Going::done)
+}
