@@ -33,6 +33,22 @@ pub enum HubError {
     /// An address that is none.
     #[error("HF_ENDPOINT is {0:?}, not an address such as https://huggingface.co.")]
     Endpoint(String),
+    /// An address with a name or a password in it, which nothing may show.
+    #[error(
+        "HF_ENDPOINT has a name or a password in it, which is not sent. Give the address alone, \
+             and who asks with HF_TOKEN."
+    )]
+    EndpointLogin,
+    /// Authorities that are named and can't be read: others would be believed in their place.
+    #[error("{variable}={value}: {why}. Name what is there, in PEM, or unset it.")]
+    Roots {
+        /// The variable.
+        variable: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong.
+        why: String,
+    },
     /// A time that is none.
     #[error("HF_HUB_DOWNLOAD_TIMEOUT is {0:?}. Give a number of seconds, such as 30.")]
     Timeout(String),
@@ -47,6 +63,18 @@ pub enum HubError {
         name: Name,
         /// The hub.
         endpoint: String,
+        /// What the hub said.
+        reason: String,
+        /// Whether a token was shown.
+        with_token: bool,
+    },
+    /// Refused without a word of conditions.
+    #[error("{endpoint} forbids {what} (403){}. {}", colon(reason), forbidden(*with_token))]
+    Forbidden {
+        /// The hub.
+        endpoint: String,
+        /// What was asked for.
+        what: String,
         /// What the hub said.
         reason: String,
         /// Whether a token was shown.
@@ -261,6 +289,7 @@ impl HubError {
                 | Self::Status { .. }
                 | Self::TokenRefused { .. }
                 | Self::Gated { .. }
+                | Self::Forbidden { .. }
                 | Self::Missing { .. }
                 | Self::Answer { .. }
         )
@@ -310,6 +339,19 @@ fn login(with_token: bool) -> &'static str {
     match with_token {
         true => " with the account of your token.",
         false => ", then give that account's token with HF_TOKEN or `hf auth login`.",
+    }
+}
+
+fn forbidden(with_token: bool) -> &'static str {
+    match with_token {
+        true => {
+            "Give a token of an account that may load it, with the right to read; or look at the \
+             proxy and the mirror on the way."
+        }
+        false => {
+            "Give a token with HF_TOKEN or `hf auth login`; or look at the proxy and the mirror \
+             on the way."
+        }
     }
 }
 

@@ -79,7 +79,7 @@ impl Settings {
     fn from(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
         let user = get("HOME").or_else(|| env::home_dir()?.into_os_string().into_string().ok());
         let user = user.unwrap_or_default();
-        let path = |name: &str| get(name).map(|path| expanded(&path, &user));
+        let path = |name: &str| get(name).map(|path| expanded(&with_variables(&path, get), &user));
         let home = path("HF_HOME").unwrap_or_else(|| {
             let caches = path("XDG_CACHE_HOME").unwrap_or_else(|| Path::new(&user).join(".cache"));
             caches.join("huggingface")
@@ -92,6 +92,10 @@ impl Settings {
         // The first that is set says it.
         let mut switches = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].into_iter();
         let offline = switches.find_map(|name| Some((name, get(name)?)));
+        let offline = offline.and_then(|(name, value)| is_true(&value).then_some(name));
+        if offline.is_none() {
+            check_roots(get)?;
+        }
         let mut patience = Patience::default();
         if let Some(text) = get("HF_HUB_DOWNLOAD_TIMEOUT") {
             match text.trim().parse() {
@@ -103,7 +107,7 @@ impl Settings {
         Ok(Self {
             cache: cache.unwrap_or_else(|| home.join("hub")),
             token: token(get, &token_file)?,
-            offline: offline.and_then(|(name, value)| is_true(&value).then_some(name)),
+            offline,
             endpoint,
             patience,
         })
@@ -169,7 +173,67 @@ fn expanded(path: &str, user: &str) -> PathBuf {
     }
 }
 
+/// With the values of `$NAME` and `${NAME}` in the place of those that are set, as
+/// huggingface_hub has it.
+fn with_variables(path: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut expanded = String::new();
+    let mut rest = path;
+    while let Some(at) = rest.find('$') {
+        expanded.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let braced = rest
+            .strip_prefix("${")
+            .and_then(|name| name.split_once('}'));
+        let (name, behind) = braced.unwrap_or_else(|| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let name = &rest[1..];
+            name.split_at(name.find(|c| !plain(c)).unwrap_or(name.len()))
+        });
+        match get(name).filter(|_| !name.is_empty()) {
+            Some(value) => expanded.push_str(&value),
+            None => expanded.push_str(&rest[..rest.len() - behind.len()]),
+        }
+        rest = behind;
+    }
+    expanded + rest
+}
+
+/// Authorities that are named are there: the library would go on with others.
+fn check_roots(get: &dyn Fn(&str) -> Option<String>) -> Result<(), HubError> {
+    let wrong = |variable, value: &str, why: String| HubError::Roots {
+        variable,
+        value: value.to_owned(),
+        why,
+    };
+    const FILE: &str = "SSL_CERT_FILE";
+    if let Some(file) = get(FILE) {
+        let bytes = fs::read(&file).map_err(|error| wrong(FILE, &file, error.to_string()))?;
+        let begin = b"-----BEGIN ";
+        if !bytes.windows(begin.len()).any(|window| window == begin) {
+            return Err(wrong(FILE, &file, "there is no certificate in it".into()));
+        }
+    }
+    const FOLDERS: &str = "SSL_CERT_DIR";
+    if let Some(folders) = get(FOLDERS) {
+        let is_there = env::split_paths(&folders).any(|folder| folder.is_dir());
+        if !is_there {
+            return Err(wrong(FOLDERS, &folders, "there is no such folder".into()));
+        }
+    }
+    Ok(())
+}
+
 fn check_endpoint(endpoint: &str) -> Result<(), HubError> {
+    let beyond = endpoint
+        .split_once("://")
+        .map_or(endpoint, |(_, rest)| rest);
+    if beyond
+        .split('/')
+        .next()
+        .is_some_and(|host| host.contains('@'))
+    {
+        return Err(HubError::EndpointLogin);
+    }
     let uri: Option<Uri> = endpoint.parse().ok();
     let known = uri.is_some_and(|uri| {
         matches!(uri.scheme_str(), Some("http" | "https"))
@@ -197,124 +261,4 @@ fn check_proxies(get: &dyn Fn(&str) -> Option<String>) -> Result<(), HubError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn settings(variables: &[(&str, &str)]) -> Result<Settings, HubError> {
-        let variables: BTreeMap<_, _> = variables.iter().copied().collect();
-        Settings::from(&|name| variables.get(name).map(|value| (*value).to_owned()))
-    }
-
-    #[test]
-    fn the_cache_lies_where_all_programs_look() {
-        for (variables, cache) in [
-            (vec![("HOME", "/h")], "/h/.cache/huggingface/hub"),
-            (
-                vec![("HOME", "/h"), ("XDG_CACHE_HOME", "/x")],
-                "/x/huggingface/hub",
-            ),
-            (vec![("HF_HOME", "/m"), ("XDG_CACHE_HOME", "/x")], "/m/hub"),
-            (vec![("HOME", "/h"), ("HF_HOME", "~/m")], "/h/m/hub"),
-            (vec![("HF_HOME", "/m"), ("HF_HUB_CACHE", "/c")], "/c"),
-            (vec![("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
-        ] {
-            let found = settings(&variables).expect("settings").cache;
-            assert_eq!(found, Path::new(cache), "{variables:?}");
-        }
-    }
-
-    #[test]
-    fn tokens_come_from_a_variable_or_the_file_and_are_never_shown() {
-        let home = tempfile::tempdir().expect("a folder");
-        let path = home.path().to_str().expect("a path");
-        fs::write(home.path().join("token"), "hf_file\n").expect("written");
-        for (variables, token) in [
-            (vec![("HF_HOME", path)], Some("Bearer hf_file")),
-            (
-                vec![("HF_HOME", path), ("HF_TOKEN", " hf_own ")],
-                Some("Bearer hf_own"),
-            ),
-            (
-                vec![("HF_HOME", path), ("HF_TOKEN", " ")],
-                Some("Bearer hf_file"),
-            ),
-            (
-                vec![("HF_HOME", path), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")],
-                None,
-            ),
-            (
-                vec![
-                    ("HF_TOKEN", "hf_own"),
-                    ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"),
-                ],
-                None,
-            ),
-            (vec![("HF_HOME", "/nowhere")], None),
-        ] {
-            let found = settings(&variables).expect("settings").token;
-            assert!(!format!("{found:?}").contains("hf_"));
-            let found = found.as_ref().map(Token::header);
-            assert_eq!(
-                found.as_ref().map(HeaderValue::as_bytes),
-                token.map(str::as_bytes)
-            );
-        }
-        let error = settings(&[("HF_TOKEN", "hf_\nsecret")]).expect_err("no token");
-        assert!(!error.to_string().contains("secret"), "{error}");
-    }
-
-    #[test]
-    fn offline_is_said_by_a_switch() {
-        for (value, offline) in [("1", true), ("true", true), ("0", false), ("no", false)] {
-            let found = settings(&[("HF_HUB_OFFLINE", value)]).expect("settings");
-            assert_eq!(found.offline.is_some(), offline, "{value}");
-        }
-        // The hub's own says it, where it is set.
-        let both = [("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")];
-        assert_eq!(settings(&both).expect("settings").offline, None);
-        let found = settings(&both[1..]).expect("settings").offline;
-        assert_eq!(found, Some("TRANSFORMERS_OFFLINE"));
-    }
-
-    #[test]
-    fn a_time_is_a_number_of_seconds() {
-        let found = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).expect("settings");
-        assert_eq!(found.patience.stall, Duration::from_secs(7));
-        for bad in ["2m", "0", "-1", "1.5"] {
-            let error = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", bad)]).expect_err("none");
-            assert!(
-                error.to_string().contains("HF_HUB_DOWNLOAD_TIMEOUT"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn an_endpoint_is_an_address() {
-        let good = settings(&[("HF_ENDPOINT", "http://127.0.0.1:8080/hub/")]).expect("settings");
-        assert_eq!(good.endpoint, "http://127.0.0.1:8080/hub");
-        for bad in [
-            "huggingface.co",
-            "ftp://a",
-            "https://",
-            "https://a?b=c",
-            "x y",
-        ] {
-            assert!(settings(&[("HF_ENDPOINT", bad)]).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_proxy_is_an_address() {
-        for good in ["http://p:1", "p.test:3128", "http://user:secret@p:1"] {
-            assert!(settings(&[("HTTPS_PROXY", good)]).is_ok(), "{good}");
-        }
-        for name in ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"] {
-            let error = settings(&[(name, "http://user:secret@p q:x")]).expect_err("none");
-            let text = error.to_string();
-            assert!(text.contains(name) && !text.contains("secret"), "{text}");
-        }
-    }
-}
+mod tests;

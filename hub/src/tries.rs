@@ -72,9 +72,24 @@ impl Asked {
             with_token,
         };
         match (code.as_str(), status) {
-            ("GatedRepo", _) | ("", StatusCode::FORBIDDEN) => HubError::Gated {
+            ("GatedRepo", _) => HubError::Gated {
                 name,
                 endpoint,
+                reason: message,
+                with_token,
+            },
+            // A mirror may leave the code out, but not what it says.
+            ("", StatusCode::FORBIDDEN) if message.to_lowercase().contains("gated") => {
+                HubError::Gated {
+                    name,
+                    endpoint,
+                    reason: message,
+                    with_token,
+                }
+            }
+            (_, StatusCode::FORBIDDEN) => HubError::Forbidden {
+                endpoint,
+                what: self.what.clone(),
                 reason: message,
                 with_token,
             },
