@@ -7,6 +7,7 @@ use lockstep_config::{ConfigFile, Hardware, Resolved, ServeArgs, args::DeviceArg
 use lockstep_process::logging;
 use lockstep_traces::Destination;
 use lockstep_types::{Algorithms, ConfigError};
+use rustix::fs::Access;
 
 use crate::demo;
 use crate::error::LaunchError;
@@ -68,6 +69,7 @@ impl Settings {
         )?;
         node.run_dir = absolute(run_dir.path());
         node.weight_cache = node.weight_cache.as_deref().map(absolute);
+        node.weight_cache.as_deref().map_or(Ok(()), check_cache)?;
         node.weight_update_dir = node.weight_update_dir.as_deref().map(absolute);
         let mut engine = engine;
         engine.model.path = absolute(&engine.model.path);
@@ -89,6 +91,36 @@ impl Settings {
             ping_timeout,
             _run_dir: run_dir,
         })
+    }
+}
+
+/// Refuses a folder of packed weights that can neither be written nor has any: it would
+/// have no effect. One that somebody else has filled may be read alone.
+fn check_cache(folder: &Path) -> Result<(), ConfigError> {
+    let wrong = |why: String| {
+        let remedy = "Give a folder that this user may write, or that has packed weights, or \
+                      leave it out";
+        ConfigError::value("--weight-cache", folder.display(), why, remedy)
+    };
+    // What is not there yet is made in the first that is.
+    let there = folder.ancestors().find(|above| above.exists());
+    let there = there.unwrap_or(folder);
+    if !there.is_dir() {
+        return Err(wrong(format!("{} is no folder", there.display())));
+    }
+    let writes = Access::WRITE_OK | Access::EXEC_OK;
+    let Err(error) = rustix::fs::access(there, writes) else {
+        return Ok(());
+    };
+    let has_files = folder
+        .read_dir()
+        .is_ok_and(|mut files| files.next().is_some());
+    match has_files {
+        true => Ok(()),
+        false => Err(wrong(format!(
+            "nothing can be written in {}: {error}",
+            there.display()
+        ))),
     }
 }
 

@@ -104,3 +104,41 @@ fn the_documented_examples_are_good_configurations() {
     let expected = expected.map(|(name, topk)| (name.to_owned(), topk));
     assert_eq!(found, expected);
 }
+
+/// An option that is given has an effect or is an error.
+#[test]
+fn a_weight_cache_can_be_written_or_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    for good in [folder.path().to_owned(), folder.path().join("new/one")] {
+        assert!(super::check_cache(&good).is_ok(), "{}", good.display());
+        assert!(!folder.path().join("new").exists(), "nothing is made yet");
+    }
+    for wrong in [file.clone(), file.join("below")] {
+        let error = super::check_cache(&wrong)
+            .expect_err("no folder")
+            .to_string();
+        let begin = format!(
+            "--weight-cache {}: {} is no",
+            wrong.display(),
+            file.display()
+        );
+        assert!(error.starts_with(&begin), "{error}");
+    }
+    // The system's administrator may write anywhere.
+    let (closed, filled) = (folder.path().join("closed"), folder.path().join("filled"));
+    for (path, files) in [(&closed, 0), (&filled, 1)] {
+        std::fs::create_dir(path).expect("made");
+        for file in 0..files {
+            std::fs::write(path.join(file.to_string()), "").expect("written");
+        }
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o500);
+        std::fs::set_permissions(path, mode).expect("closed");
+    }
+    assert!(super::check_cache(&filled).is_ok());
+    if !rustix::process::geteuid().is_root() {
+        let error = super::check_cache(&closed).expect_err("closed").to_string();
+        assert!(error.contains("nothing can be written"), "{error}");
+    }
+}
