@@ -96,6 +96,7 @@ impl Port {
             let visit = Visit {
                 port: self.clone(),
                 router: router.clone(),
+                peer,
                 place,
                 window: Window::default(),
                 probing: Arc::new(Semaphore::new(1)),

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
@@ -18,7 +19,7 @@ use hyper::{
     service::Service,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tonic::Status;
+use tonic::{Status, transport::server::TcpConnectInfo};
 use tower::ServiceExt;
 
 use crate::{
@@ -37,6 +38,8 @@ use crate::{
 pub(crate) struct Visit {
     pub(crate) port: Arc<Port>,
     pub(crate) router: Router,
+    /// Who called.
+    pub(crate) peer: SocketAddr,
     pub(crate) place: Arc<Place>,
     pub(crate) budgets: Option<Budgets>,
     pub(crate) window: Window,
@@ -139,6 +142,13 @@ impl Visit {
         };
         if let Some(held) = &held {
             request.extensions_mut().insert(held.clone());
+        }
+        if let Protocol::Grpc { .. } = self.port.protocol {
+            // Where tonic's services look for it.
+            request.extensions_mut().insert(TcpConnectInfo {
+                local_addr: None,
+                remote_addr: Some(self.peer),
+            });
         }
         let request = request.map(|body| {
             let mut body = Paced::new(body, limits, held.clone(), self.place.clone());

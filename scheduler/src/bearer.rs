@@ -1,6 +1,12 @@
 //! What callers must show: workers of other nodes the secret that all nodes
 //! share, clients of the public port the API key.
 
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
 use lockstep_process::check_bearer;
 use lockstep_types::NodeConfig;
 use tonic::{Request, Status, metadata::MetadataMap, service::Interceptor};
@@ -11,6 +17,42 @@ pub struct RequireBearer {
     /// Any of them opens; none: any call passes.
     tokens: Vec<String>,
     refusal: &'static str,
+    /// Tells operators who was refused, where callers are machines of theirs.
+    refused: Option<Arc<Refused>>,
+}
+
+/// Between two lines about callers that were refused.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Who tries again and again is told of now and then.
+#[derive(Debug, Default)]
+struct Refused(Mutex<(Option<Instant>, u64)>);
+
+impl Refused {
+    /// How many were refused since the last line, this one included, if it is time for
+    /// one.
+    fn another(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (said, count) = &mut *state;
+        *count += 1;
+        if said.is_some_and(|said| now.saturating_duration_since(said) < QUIET) {
+            return None;
+        }
+        *said = Some(now);
+        Some(std::mem::take(count))
+    }
+
+    fn tell(&self, peer: Option<SocketAddr>) {
+        if let Some(count) = self.another(Instant::now()) {
+            let peer = peer.map(|peer| peer.to_string());
+            tracing::warn!(
+                peer,
+                count,
+                "a worker with a wrong or missing secret was refused: give every node the same \
+                 --dist-secret-file"
+            );
+        }
+    }
 }
 
 impl RequireBearer {
@@ -20,6 +62,7 @@ impl RequireBearer {
         Self {
             tokens: vec![secret.unwrap_or_default().to_owned()],
             refusal: "wrong or missing secret: give every node the same --dist-secret-file",
+            refused: Some(Arc::default()),
         }
     }
 
@@ -32,6 +75,7 @@ impl RequireBearer {
         Self {
             tokens: node.api_key.iter().chain(operator).cloned().collect(),
             refusal: "wrong or missing API key: send `authorization: Bearer <key>`",
+            refused: None,
         }
     }
 
@@ -43,6 +87,7 @@ impl RequireBearer {
                 tokens: vec![key.clone()],
                 refusal: "this call is for operators: send the key of --admin-api-key-file as \
                           `authorization: Bearer <key>`",
+                refused: None,
             },
         }
     }
@@ -63,7 +108,11 @@ impl RequireBearer {
 
 impl Interceptor for RequireBearer {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        self.check(request.metadata()).map(|()| request)
+        let passes = self.check(request.metadata());
+        if let (Err(_), Some(refused)) = (&passes, &self.refused) {
+            refused.tell(request.remote_addr());
+        }
+        passes.map(|()| request)
     }
 }
 
@@ -108,6 +157,14 @@ mod tests {
             }
             assert!(!passes(guard(), None));
         }
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_is_counted() {
+        let (refused, begin) = (Refused::default(), Instant::now());
+        let after = |seconds| refused.another(begin + Duration::from_secs(seconds));
+        assert_eq!([0, 1, 9].map(after), [Some(1), None, None]);
+        assert_eq!([10, 11, 25].map(after), [Some(3), None, Some(2)]);
     }
 
     #[test]

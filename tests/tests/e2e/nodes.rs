@@ -219,6 +219,10 @@ async fn a_wrong_secret_is_refused_and_the_right_one_still_let_in() {
     let wrong = Server::launch(nodes.options(1, "another-secret-altogether"));
     assert_eq!(wrong.exit(LIMIT).await, i32::from(exit::START_FAILED));
     assert!(wrong.log().contains("secret"), "{}", wrong.log());
+    first
+        .says("a worker with a wrong or missing secret was refused")
+        .await;
+    assert!(first.log().contains("peer=\"127.0.0.1:"), "{}", first.log());
     assert_eq!(first.ended(), None, "{}", first.log());
     let right = Server::launch(nodes.options(1, SECRET));
     first.ready().await;
