@@ -15,7 +15,7 @@ use std::{
 use lockstep_types::TlsFiles;
 use rustix::fs::{Mode, OFlags};
 use rustls::{
-    RootCertStore, ServerConfig,
+    InconsistentKeys, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
@@ -216,7 +216,8 @@ impl Contents {
     fn pair(&self, files: &TlsFiles) -> Result<Pair, TlsError> {
         let chain = certificates(&files.certificate, &self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| {
-            let hint = "this is no private key in PEM that needs no password";
+            let hint = "this is no private key in PEM that needs no password; `openssl pkey -in \
+                        FILE` writes one";
             TlsError::new(&files.key, &format!("{hint} ({error})"))
         })?;
         Ok((chain, key))
@@ -238,7 +239,17 @@ impl Contents {
             .with_single_cert(chain, key)
             .map_err(|error| {
                 let key = files.key.display();
-                TlsError::new(&files.certificate, &format!("with the key {key}: {error}"))
+                let why = match &error {
+                    rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                        format!("the key {key} is another certificate's; give the two that belong together")
+                    }
+                    rustls::Error::InvalidCertificate(_) => format!(
+                        "this is no certificate of a server that can be read: {error}; make one \
+                         of version 3, with names"
+                    ),
+                    _ => format!("with the key {key}: {error}"),
+                };
+                TlsError::new(&files.certificate, &why)
             })?;
         config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
         Ok(Arc::new(config))
@@ -269,9 +280,16 @@ fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
 
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|error| TlsError::new(path, &error))?;
+    let all = all.map_err(|error| {
+        let why = "a certificate in it is no good PEM, perhaps cut off";
+        TlsError::new(path, &format!("{why} ({error}); copy the file anew"))
+    })?;
     match all.is_empty() {
-        true => Err(TlsError::new(path, &"there is no certificate in PEM in it")),
+        true => {
+            let why = "there is no certificate in PEM in it; give the file that has \
+                       -----BEGIN CERTIFICATE-----";
+            Err(TlsError::new(path, &why))
+        }
         false => Ok(all),
     }
 }

@@ -163,7 +163,12 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     }
     let _ = write!(
         text,
-        "\nTry it:\n\n{}\n\nCtrl-C stops it.\n",
+        "\nTry it{}:\n\n{}\n\nCtrl-C stops it.\n",
+        match node.tls {
+            // The address has to be one of the certificate's names as well.
+            Some(_) => " (ROOT.pem is the root that signed the certificate)",
+            None => "",
+        },
         curl(engine, node)
     );
     text
@@ -229,13 +234,18 @@ fn curl(engine: &EngineConfig, node: &NodeConfig) -> String {
         ""
     };
     let (url, model) = (url(engine, node), &engine.server.served_model_name);
+    let tls = match &node.tls {
+        None => "",
+        Some(files) if files.client_roots.is_none() => " --cacert ROOT.pem",
+        Some(_) => " --cacert ROOT.pem --cert CLIENT.pem --key CLIENT.key",
+    };
     let body = format!(
         "{{\"model\": {}, \"stream\": true, \"temperature\": 0,\n         \
          \"messages\": [{{\"role\": \"user\", \"content\": \"Count from 3 to 12.\"}}]}}",
         serde_json::json!(model)
     );
     format!(
-        "  curl -N {url}/v1/chat/completions{key} \\\n    \
+        "  curl -N{tls} {url}/v1/chat/completions{key} \\\n    \
          -H 'Content-Type: application/json' \\\n    -d '{body}'"
     )
 }

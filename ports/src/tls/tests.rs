@@ -310,6 +310,11 @@ fn what_is_wrong_with_a_file_is_said_of_it() {
     let key_alone = folder.path().join("swapped.pem");
     fs::write(&key_alone, other_certificate).expect("written");
     let nowhere = folder.path().join("nowhere");
+    let (cut_off, no_certificate) = (folder.path().join("cut"), folder.path().join("none"));
+    let begin = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+    fs::write(&cut_off, begin).expect("written");
+    let whole = format!("{begin}-----END CERTIFICATE-----\n");
+    fs::write(&no_certificate, whole).expect("written");
     let with = |change: &dyn Fn(&mut TlsFiles)| {
         let mut files = good.clone();
         change(&mut files);
@@ -339,7 +344,17 @@ fn what_is_wrong_with_a_file_is_said_of_it() {
         (
             with(&|files| files.key.clone_from(&other)),
             &good.certificate,
-            "other.key",
+            "other.key is another certificate's; give the two",
+        ),
+        (
+            with(&|files| files.certificate.clone_from(&cut_off)),
+            &cut_off,
+            "copy the file anew",
+        ),
+        (
+            with(&|files| files.certificate.clone_from(&no_certificate)),
+            &no_certificate,
+            "make one of version 3",
         ),
         (
             with(&|files| files.client_roots = Some(text.clone())),

@@ -32,14 +32,19 @@ fn the_curl_line_is_a_request_that_parses() {
         .expect("a body");
     let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(body["model"], engine.server.served_model_name);
-    let files = TlsFiles {
+    assert!(!line.contains("--cacert"), "{line}");
+    let mut files = TlsFiles {
         certificate: "server.pem".into(),
         key: "server.key".into(),
         client_roots: None,
     };
-    let line = curl(&engine, &node(None, Some(files)));
+    let line = curl(&engine, &node(None, Some(files.clone())));
+    assert!(line.contains("curl -N --cacert ROOT.pem https"), "{line}");
     assert!(line.contains("https://127.0.0.1:9000/"), "{line}");
     assert!(!line.contains("Authorization"));
+    files.client_roots = Some("clients.pem".into());
+    let line = curl(&engine, &node(None, Some(files)));
+    assert!(line.contains("--cert CLIENT.pem"), "{line}");
 }
 
 #[test]
