@@ -167,7 +167,11 @@ impl LivePermit {
         if live.0.fetch_add(1, Ordering::Relaxed) >= capacity {
             return Err(RequestError::new(
                 ErrorKind::Overloaded,
-                "Too many requests are running and waiting; try again later.",
+                // The scheduler's words for a full queue, which this is.
+                format!(
+                    "the queue is full: {capacity} requests run and wait \
+                     (too many requests; --max-queued-requests)"
+                ),
             ));
         }
         Ok(live)

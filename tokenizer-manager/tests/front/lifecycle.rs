@@ -242,6 +242,11 @@ async fn more_requests_than_the_scheduler_could_hold_are_refused_here() {
         .post("/v1/completions", &completion(&json!({"n": 3})))
         .await;
     assert_eq!(status, 429, "{text}");
+    assert!(
+        text.contains("the queue is full: 2 requests run and wait"),
+        "{text}"
+    );
+    assert!(text.contains("--max-queued-requests"), "{text}");
     // The two that were submitted before the third was refused are aborted.
     for _ in 0..2 {
         let job = front.mock.job().await;
