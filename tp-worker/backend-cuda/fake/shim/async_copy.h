@@ -16,13 +16,15 @@ struct Copy {
     }
 };
 
-// A thread's copies under way, by the group that they were committed in.
+// A thread's copies under way, in order.
 struct Copies {
-    std::vector<Copy> open;
-    std::deque<std::vector<Copy>> groups;
+    std::vector<Copy> all;
+    std::vector<size_t> ends;       // of groups that were committed, in `all`
+    size_t taken = 0;               // groups that have landed
     void clear() {
-        open.clear();
-        groups.clear();
+        all.clear();
+        ends.clear();
+        taken = 0;
     }
 };
 
@@ -34,13 +36,19 @@ inline Copies& copies() {
 }
 
 // The oldest group, where more than `allowed` are under way.
-inline bool take_group(unsigned allowed, std::vector<Copy>& group) {
+inline bool take_group(unsigned allowed, Some<const Copy>& group) {
     Own own;
     Copies& mine = copies();
-    if (mine.groups.size() <= allowed) return false;
-    group.swap(mine.groups.front());
-    mine.groups.pop_front();
+    if (mine.ends.size() - mine.taken <= allowed) return false;
+    const size_t from = mine.taken ? mine.ends[mine.taken - 1] : 0;
+    group = {mine.all.data() + from, mine.ends[mine.taken++] - from};
     return true;
+}
+// What has landed is forgotten, where nothing is under way.
+inline void forget_landed() {
+    Own own;
+    Copies& mine = copies();
+    if (mine.taken == mine.ends.size() && (mine.ends.empty() || mine.ends.back() == mine.all.size())) mine.clear();
 }
 
 } // namespace cuda_on_host
@@ -57,7 +65,7 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
         Own own;
         block->outcome->fetched += bytes;
         if (block->draw() % 4) {
-            copies().open.push_back(copy);
+            copies().all.push_back(copy);
             return;
         }
     }
@@ -67,13 +75,13 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
 inline void cp_async_commit_group() {
     cuda_on_host::Own own;
     cuda_on_host::Copies& mine = cuda_on_host::copies();
-    mine.groups.push_back(std::move(mine.open));
-    mine.open.clear();
+    mine.ends.push_back(mine.all.size());
 }
 
 // Until no more than the newest N groups are under way.
 template <unsigned N> inline void cp_async_wait_group() {
-    std::vector<cuda_on_host::Copy> group;
+    cuda_on_host::Some<const cuda_on_host::Copy> group;
     while (cuda_on_host::take_group(N, group))
         for (const cuda_on_host::Copy& copy : group) copy.land();
+    cuda_on_host::forget_landed();
 }

@@ -200,31 +200,49 @@ inline bool open_barrier() {
     return at != nullptr;
 }
 
-// Lets every thread run to its end, or the launch fail.
+// Lets the lanes of a warp that can go on do so, in the order of `lanes`. Whether any
+// could; a launch that failed is seen by its outcome.
+inline bool run_lanes(const std::vector<unsigned>& lanes, size_t first) {
+    Block& b = *block;
+    bool moved = false;
+    for (unsigned lane : lanes) {
+        if (first + lane >= b.threads.size()) continue;
+        Thread& thread = b.threads[first + lane];
+        if (!ready(thread)) continue;
+        moved = true;
+        b.current = &thread;
+        go_on(b.scheduler, thread.fiber);
+        if (b.outcome->code != SUCCESS) return true;
+        // The far ends of the stacks are no cache's, so not at every meeting.
+        if (thread.wait != Wait::WARP && overflowed(thread.fiber)) {
+            note(LAUNCH_FAILED, "a thread's variables need more than its stack of %zu bytes", thread.fiber.size);
+            return true;
+        }
+    }
+    return moved;
+}
+
+// Lets every thread run to its end, or the launch fail. Warps go on one after the other,
+// each as far as a few meetings of its lanes: those know what caches still have.
 inline void run_threads() {
     Block& b = *block;
-    std::vector<unsigned> order(b.threads.size());
+    std::vector<unsigned> order(b.warps.size()), lanes(32);
     for (size_t i = 0; i < order.size(); i++) order[i] = unsigned(i);
+    for (size_t i = 0; i < lanes.size(); i++) lanes[i] = unsigned(i);
     uint64_t lag = 0;       // warps that stay behind for a while
     for (;;) {
         b.shuffle(order);
         if (b.draw() % 8 == 0) lag = b.draw();
         bool moved = false, held = false;
-        for (unsigned number : order) {
-            Thread& thread = b.threads[number];
-            if (!ready(thread)) continue;
-            if (lag >> (number / 32 % 64) & 1) {
+        for (unsigned warp : order) {
+            if (lag >> (warp % 64) & 1) {
                 held = true;
                 continue;
             }
-            moved = true;
-            b.current = &thread;
-            go_on(b.scheduler, thread.fiber);
-            if (b.outcome->code != SUCCESS) return;
-            // The far ends of the stacks are no cache's, so not at every meeting.
-            if (thread.wait != Wait::WARP && overflowed(thread.fiber)) {
-                note(LAUNCH_FAILED, "a thread's variables need more than its stack of %zu bytes", thread.fiber.size);
-                return;
+            b.shuffle(lanes);
+            for (size_t meetings = 1 + b.below(16); meetings > 0 && run_lanes(lanes, 32 * warp); meetings--) {
+                moved = true;
+                if (b.outcome->code != SUCCESS) return;
             }
         }
         if (moved) continue;

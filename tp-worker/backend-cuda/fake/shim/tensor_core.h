@@ -10,6 +10,41 @@ constexpr unsigned WHOLE_WARP = 0xffffffffu;
 // The 16 bits at `half` of a register, as bf16.
 inline float bf16_of(unsigned two, unsigned half) { return __uint_as_float((two >> (16 * half) & 0xffffu) << 16); }
 
+// A lane's parts of the matrices of a product.
+struct Fragments { unsigned a[4], b[2]; float d[4]; };
+
+// Eight columns of a row, added and multiplied side by side.
+typedef float Columns __attribute__((vector_size(32)));
+
+// d += a · b for all lanes: `a` 16x16, `b` 16x8. Every element of `d` is summed by k, each
+// product and each sum rounded.
+inline void multiply(Meeting& meeting) {
+    auto of = [&](unsigned lane) -> Fragments& { return *(Fragments*)meeting.brought[lane]; };
+    float a[16][16], b[16][8], d[16][8];
+    for (unsigned lane = 0; lane < 32; lane++) {
+        const Fragments& its = of(lane);
+        const unsigned row = lane / 4, pair = lane % 4 * 2;
+        for (unsigned half = 0; half < 2; half++) {
+            for (unsigned i = 0; i < 4; i++)
+                a[row + i % 2 * 8][pair + i / 2 * 8 + half] = bf16_of(its.a[i], half);
+            for (unsigned i = 0; i < 2; i++) {
+                b[pair + i * 8 + half][row] = bf16_of(its.b[i], half);
+                d[row + i * 8][pair + half] = its.d[i * 2 + half];
+            }
+        }
+    }
+    Columns right[16];
+    memcpy(right, b, sizeof b);
+    for (unsigned row = 0; row < 16; row++) {
+        Columns sums;
+        memcpy(&sums, d[row], sizeof sums);
+        for (unsigned k = 0; k < 16; k++) sums += a[row][k] * right[k];
+        memcpy(d[row], &sums, sizeof sums);
+    }
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < 4; i++) of(lane).d[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+}
+
 } // namespace cuda_on_host
 
 // d += a · b: `a` 16x16 row by row, `b` 16x8 column by column, both bf16, sums
@@ -18,25 +53,10 @@ inline float bf16_of(unsigned two, unsigned half) { return __uint_as_float((two 
 inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                               CUDA_ON_HOST_CALL) {
     using namespace cuda_on_host;
-    struct Fragments { unsigned a[4], b[2]; };
-    struct Sums { float of[4]; };
     const unsigned lane = lane_of(here());
-    const Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    const Sums sums = meet({file, line}, WHOLE_WARP, mine, [&](auto of) {
-        Sums result = {{d[0], d[1], d[2], d[3]}};
-        for (unsigned lower = 0; lower < 2; lower++)
-            for (unsigned k = 0; k < 16; k++) {
-                // Rows `lane / 4` and 8 further; pairs of k in lanes of a group.
-                const unsigned pair = k % 8 / 2, far = k / 8, half = k % 2;
-                const float left = bf16_of(of(lane / 4 * 4 + pair).a[far * 2 + lower], half);
-                for (unsigned right = 0; right < 2; right++) {
-                    const unsigned column = lane % 4 * 2 + right;
-                    result.of[lower * 2 + right] += left * bf16_of(of(column * 4 + pair).b[far], half);
-                }
-            }
-        return result;
-    });
-    for (unsigned i = 0; i < 4; i++) d[i] = sums.of[i];
+    const Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d[0], d[1], d[2], d[3]}};
+    const Fragments sums = meet({file, line}, WHOLE_WARP, mine, [&](auto of) { return of(lane); }, multiply);
+    for (unsigned i = 0; i < 4; i++) d[i] = sums.d[i];
 }
 
 // Four 8x8 matrices of 16-bit values; lanes 8i to 8i + 7 name the rows of

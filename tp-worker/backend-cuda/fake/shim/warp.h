@@ -46,9 +46,10 @@ template <class T> struct Brought {
     const T& operator()(unsigned lane) const { return *(const T*)meeting.brought[lane]; }
 };
 
-// Every lane of `mask` brings `mine`; then `read` makes the lane's result of
-// what all brought.
-template <class T, class Read> inline auto meet(Place place, unsigned mask, const T& mine, Read&& read) {
+// Every lane of `mask` brings `mine`; the first to go on does `once` what one can do for
+// all; then `read` makes the lane's result of what all brought.
+template <class T, class Read>
+inline auto meet(Place place, unsigned mask, const T& mine, Read&& read, void (*once)(Meeting&) = nullptr) {
     Own own;
     static_assert(sizeof(T) <= sizeof Meeting::brought[0], "a lane brings 64 bytes at most");
     static_assert(std::is_trivially_copyable_v<T>, "lanes bring bytes");
@@ -74,8 +75,9 @@ template <class T, class Read> inline auto meet(Place place, unsigned mask, cons
         thread.wait = Wait::WARP;
         pause();
     }
-    meeting.closed = true;
     acquire(&meeting);
+    if (once && !meeting.closed) once(meeting);
+    meeting.closed = true;
     auto result = read(Brought<T>{meeting});
     meeting.left |= 1u << lane;
     if (meeting.left == meeting.came) meeting.mask = 0;
