@@ -15,8 +15,7 @@ pub(crate) trait Presence: Send + Sync {
     fn leave(&self);
     /// Whether [`Self::abort`] was called.
     fn is_aborted(&self) -> bool;
-    /// A peer that is seen to take part no more, by its number in the first group;
-    /// `None` also where that shows in operations alone.
+    /// A peer that is seen to take part no more, by its number in the first group.
     fn departed(&self) -> Option<usize> {
         None
     }

@@ -2,7 +2,10 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::Link;
 use crate::membership::Presence;
@@ -12,6 +15,10 @@ pub(crate) struct Links {
     /// By rank of the first group; the own one is `None`.
     links: Vec<Option<Link>>,
     aborted: AtomicBool,
+    /// The first peer that was seen to have closed its side: others follow it.
+    departed: OnceLock<usize>,
+    /// This rank has closed them, which looks as if the peers had.
+    closed: AtomicBool,
 }
 
 impl Links {
@@ -24,6 +31,8 @@ impl Links {
         Ok(Self {
             links,
             aborted: AtomicBool::new(false),
+            departed: OnceLock::new(),
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -34,11 +43,27 @@ impl Links {
 
     /// Closes one or both directions of all of them.
     pub fn close(&self, how: Shutdown) {
+        // Whoever left before is not seen afterwards.
+        let _ = self.departed();
+        self.closed.store(true, Ordering::Release);
         for link in self.links.iter().flatten() {
             // Fails only if the connection is gone already.
             let _ = link.socket().shutdown(how);
         }
     }
+}
+
+/// What a peer does that closes its side, or is gone.
+const GONE: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
+
+/// Whether the peer has closed its side, also behind what it has said before.
+fn is_gone(link: &Link) -> bool {
+    let mut asked = [PollFd::new(link.socket(), PollFlags::RDHUP)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(GONE)
 }
 
 impl Presence for Links {
@@ -54,5 +79,15 @@ impl Presence for Links {
 
     fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
+    }
+
+    fn departed(&self) -> Option<usize> {
+        if let Some(first) = self.departed.get() {
+            return Some(*first);
+        }
+        let gone = |link: &Option<Link>| link.as_ref().is_some_and(is_gone);
+        let first = self.links.iter().position(gone)?;
+        // Not by what this rank has closed meanwhile.
+        (!self.closed.load(Ordering::Acquire)).then(|| *self.departed.get_or_init(|| first))
     }
 }

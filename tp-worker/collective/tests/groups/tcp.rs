@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_collective::{Collective, CollectiveError, Options, Tcp, TcpListenerHandle};
+use lockstep_collective::{
+    AbortHandle, Collective, CollectiveError, Options, Tcp, TcpListenerHandle,
+};
 use proptest::prelude::*;
 
 use crate::attached;
@@ -47,6 +49,48 @@ pub fn joined(
         };
         ranks.into_iter().map(member).collect()
     })
+}
+
+/// Whoever leaves first is seen without an operation, whatever the others do then.
+pub fn who_leaves_is_seen(mut members: Members, leave: impl FnOnce(Box<dyn Collective>)) {
+    let handles: Vec<_> = members.iter().map(|member| member.abort_handle()).collect();
+    assert!(handles.iter().all(|handle| handle.departed().is_none()));
+    leave(members.remove(1));
+    let seen = |handle: &AbortHandle| {
+        while handle.departed().is_none() {
+            thread::yield_now();
+        }
+        handle.departed()
+    };
+    for rank in [0, 2] {
+        assert_eq!(seen(&handles[rank]), Some(1));
+    }
+    drop(members.remove(0));
+    // It has closed its side, and knows still who left before.
+    assert_eq!([0, 2].map(|rank| seen(&handles[rank])), [Some(1); 2]);
+}
+
+#[test]
+fn a_rank_that_leaves_is_seen() {
+    who_leaves_is_seen(group(3, &Options::default()), drop);
+    who_leaves_is_seen(group(3, &Options::default()), |member| {
+        // Behind words that nobody has read.
+        thread::scope(|scope| {
+            let abort = member.abort_handle();
+            let mut member = member;
+            scope.spawn(move || member.barrier().expect_err("it is aborted"));
+            abort.abort();
+        });
+    });
+}
+
+/// A rank that leaves sees all its connections closed, and by none of them a peer.
+#[test]
+fn a_rank_that_leaves_sees_nobody_leave() {
+    let mut members = group(2, &Options::default());
+    let handle = members[0].abort_handle();
+    drop(members.remove(0));
+    assert_eq!(handle.departed(), None);
 }
 
 proptest! {

@@ -62,6 +62,11 @@ fn group(size: usize, options: &Options) -> Members {
     tcp::joined(size, options, &|handle| handle.secured(Some(SHOWN.clone())))
 }
 
+#[test]
+fn a_rank_that_leaves_is_seen() {
+    tcp::who_leaves_is_seen(group(3, &Options::default()), drop);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..Default::default() })]
 
