@@ -157,7 +157,7 @@ impl<B: Backend + 'static> Worker<B> {
                 config.model.vocab_size,
                 limits.step.max_commit,
             ),
-            outcomes: Outcomes::new(limits.step.requests, limits.step.max_commit),
+            outcomes: Outcomes::of_steps(&limits.step),
             tasks: Vec::with_capacity(limits.step.requests),
             drafting,
             digests: Digests::new(),

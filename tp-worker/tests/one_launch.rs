@@ -111,7 +111,7 @@ fn draft(algorithm: &str) -> Option<PathBuf> {
 
 /// An algorithm, and steps, branches and tokens of its drafts.
 type Drafts = Option<(&'static str, [usize; 3])>;
-const DRAFTS: [Drafts; 7] = [
+const DRAFTS: [Drafts; 10] = [
     None,
     Some(("NGRAM", [3, 1, 4])),
     Some(("NGRAM", [3, 2, 6])),
@@ -119,6 +119,9 @@ const DRAFTS: [Drafts; 7] = [
     Some(("STANDALONE", [3, 1, 4])),
     Some(("EAGLE", [3, 1, 4])),
     Some(("EAGLE3", [3, 1, 4])),
+    Some(("STANDALONE", [3, 2, 6])),
+    Some(("EAGLE", [3, 2, 8])),
+    Some(("EAGLE3", [3, 3, 9])),
 ];
 /// Those that draft on the device.
 const MODELS: [&str; 3] = ["STANDALONE", "EAGLE", "EAGLE3"];
@@ -330,7 +333,7 @@ fn a_decode_step_allocates_nothing_but_its_result() {
 #[test]
 fn chains_of_all_depths_are_one_family() {
     for algorithm in MODELS {
-        compare(algorithm, &[4, 1, 3, 2, 2, 4, 3], true);
+        compare(algorithm, [4, 1, 5], &[4, 1, 3, 2, 2, 4, 3], true);
     }
 }
 
@@ -338,18 +341,28 @@ fn chains_of_all_depths_are_one_family() {
 #[test]
 fn what_waits_for_a_chain_is_taken_in_without_one() {
     for algorithm in &MODELS[1..] {
-        compare(algorithm, &[2, 0, 3, 3, 0, 0, 1, 2], false);
+        compare(algorithm, [4, 1, 5], &[2, 0, 3, 3, 0, 0, 1, 2], false);
+        compare(algorithm, [4, 2, 8], &[2, 0, 3, 3, 0, 0, 1, 2], false);
+    }
+}
+
+/// The same of trees.
+#[test]
+fn trees_of_all_depths_are_one_family() {
+    let shapes = [[4, 2, 8], [4, 3, 12], [4, 2, 6]];
+    for (algorithm, shape) in MODELS.into_iter().zip(shapes) {
+        compare(algorithm, shape, &[4, 1, 3, 2, 2, 4, 3], true);
     }
 }
 
 /// Drafts and texts of steps at `depths`: of passes that are recorded; of the host, as
 /// some row's tokens are its to choose; and of the device without recording. Whether
 /// `all` steps draft.
-fn compare(algorithm: &'static str, depths: &[usize], all: bool) {
+fn compare(algorithm: &'static str, shape: [usize; 3], depths: &[usize], all: bool) {
     let mut before = None;
     for (seed, reported) in [(1, 0), (2, 1), (3, 0)] {
         let _order = lockstep_fake_cuda::order(seed);
-        let config = config(Some((algorithm, [4, 1, 5])), seed < 3);
+        let config = config(Some((algorithm, shape)), seed < 3);
         let found = decode_at(&config, reported, depths);
         if calls(c"cuInit").is_some() {
             let launches = found.calls.iter().map(|calls| calls[0]);

@@ -8,10 +8,12 @@ struct Accept {
     const unsigned* batch;
     const unsigned* tokens;     // chosen, of all wanted rows
     unsigned* words;            // [requests, 2 · most]: how many tokens; the tokens; the accepted nodes; and
-                                // behind them, of a batch with chains, [requests, most - 1]: the drafts
+                                // behind them, of a batch with chains, [requests, nodes]: the drafts; and
+                                // of one with trees as many: their parents
     uint2* moves;               // [most_requests, most]: (from, to), of cells
     unsigned* counts;           // [most_requests]: of moves
     unsigned most_requests, most;   // requests that the launch has blocks for; tokens of one
+    unsigned nodes, pad;            // drafts of one
 };
 
 // The first child of `node` that has `token`, 0 where there is none; asked by a
@@ -29,10 +31,16 @@ __device__ inline unsigned child_of(const Accept& a, const Drafted& drafted, con
 }
 
 // Tells the host the drafts that the device has made; asked by a whole warp.
-__device__ inline void tell_drafts(const Accept& a, const Drafted& drafted, unsigned request) {
+__device__ inline void tell_drafts(const Accept& a, const Drafted& drafted, const unsigned* parents, unsigned request) {
     const unsigned* tokens = list(a.batch, TOKENS_AT) + drafted.token + 1;
-    unsigned* to = a.words + (size_t)a.batch[CHOICES] * 2 * a.most + (size_t)request * (a.most - 1);
-    for (unsigned i = threadIdx.x % 32; i + 1 < a.most; i += 32) to[i] = i < drafted.nodes ? tokens[i] : 0;
+    const unsigned requests = a.batch[CHOICES];
+    unsigned* to = a.words + (size_t)requests * 2 * a.most + (size_t)request * a.nodes;
+    unsigned* follows = a.batch[TREES] > 0 ? to + (size_t)requests * a.nodes : nullptr;
+    for (unsigned i = threadIdx.x % 32; i < a.nodes; i += 32) {
+        const bool there = i < drafted.nodes;
+        to[i] = there ? tokens[i] : 0;
+        if (follows) follows[i] = there && parents ? parents[i] : there ? i : 0;
+    }
 }
 
 struct Follow {
@@ -76,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
     unsigned* words = a.words + (size_t)request * 2 * a.most;
     uint2* moves = a.moves + (size_t)request * a.most;
     for (unsigned i = lane; i < 2 * a.most; i += 32) words[i] = 0;
-    if (a.batch[CHAINS] > 0) tell_drafts(a, drafted, request);
+    if (a.batch[CHAINS] > 0) tell_drafts(a, drafted, parents, request);
     __syncwarp();       // the first lane writes what others cleared
 
     unsigned node = 0, count = 0, moved = 0;

@@ -6,10 +6,11 @@
 
 // Words of the header; `Inputs` in Rust writes them.
 enum Header : unsigned {
-    TOKENS, ROWS, WANTED, CHOICES, CHAINS,      // how many
+    TOKENS, ROWS, WANTED, CHOICES, CHAINS, TREES,       // how many
     CHAIN_AT, CHAIN_WORDS,      // the first pass of its chains, a batch like this one
     TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT,      // where lists begin
-    CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT, CHAINS_AT, SOURCES_AT,
+    CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT, CHAINS_AT, SOURCES_AT, TREES_AT,
+    HEADER_WORDS,
 };
 
 // One request's part.

@@ -40,6 +40,21 @@ __device__ inline float exp_nonpositive(float x) {
 // A weight in units, of which 1 has `units`: to nearest, ties to even.
 __device__ inline u64 mass_of(float weight, float units) { return (u64)__float2ll_rn(__fmul_rn(weight, units)); }
 
+// ln of a mass of at least `units`, as `log_mass` of the host computes it: each rounding
+// is spelled out here, too.
+__device__ inline float log_of_mass(u64 mass, float units) {
+    constexpr double SQRT_2 = 1.41421356237309504880, LN_2 = 0.693147180559945309417;
+    const u64 bits = (u64)__double_as_longlong(__ddiv_rn(__ull2double_rn(mass), (double)units));
+    double exponent = (double)(int)(bits >> 52) - 1023.0;
+    double mantissa = __longlong_as_double((long long)((bits & 0xfffffffffffffull) | 0x3ff0000000000000ull));
+    if (mantissa > SQRT_2) mantissa = __dmul_rn(mantissa, 0.5), exponent += 1.0;
+    const double z = __ddiv_rn(__dadd_rn(mantissa, -1.0), __dadd_rn(mantissa, 1.0));
+    const double square = __dmul_rn(z, z);
+    double series = 1.0 / 15.0;
+    for (int divisor = 13; divisor > 0; divisor -= 2) series = __dadd_rn(__dmul_rn(series, square), __ddiv_rn(1.0, (double)divisor));
+    return __double2float_rn(__dadd_rn(__dmul_rn(exponent, LN_2), __dmul_rn(__dmul_rn(z, series), 2.0)));
+}
+
 // The least mass that is `part` of `total`, and at least 1.
 __device__ inline u64 share(float part, u64 total) {
     const u64 mass = (u64)ceil((double)part * (double)total);

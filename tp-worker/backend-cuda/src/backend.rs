@@ -33,6 +33,7 @@ use crate::random::Random;
 use crate::recorded::{Ledger, Recorded};
 use crate::stream::Stream;
 use crate::tensor::CudaTensor;
+use crate::trees::Trees;
 use crate::weights::Uploads;
 use attend::Kernels;
 pub(crate) use choose::Chooser;
@@ -73,6 +74,7 @@ pub struct CudaBackend {
     attention: Vec<Kernels>,
     chooser: Chooser,
     chains: Chains,
+    trees: Trees,
     lists: Lists,
     uploads: Uploads,
     /// For weights that nobody trained, once some were asked for.
@@ -122,6 +124,7 @@ impl CudaBackend {
             attention: Vec::new(),
             chooser: Chooser::new(&stream, &compiler)?,
             chains: Chains::new(&context, &compiler)?,
+            trees: Trees::new(&context, &compiler)?,
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
             random: None,

@@ -24,10 +24,10 @@ const COPIERS: u32 = 16;
 pub(crate) struct Chains {
     begin: Kernel<Chain>,
     advance: Kernel<Chain>,
-    /// How many rows the level has that was staged last.
+    /// How many tokens the level has that was staged last, and how many of them are wanted.
     rows: Buffer<u32>,
     /// How many it may have; `None` outside of levels that are counted.
-    most: Option<usize>,
+    most: Option<[usize; 2]>,
 }
 
 /// Where drafts come from and go to.
@@ -50,24 +50,36 @@ impl Chains {
         Ok(Self {
             begin: module.kernel("chain_begin", THREADS, 0)?,
             advance: module.kernel("chain_advance", THREADS, 0)?,
-            rows: Buffer::new(context, 1, "rows of a level")?,
+            rows: Buffer::new(context, 2, "rows of a level")?,
             most: None,
         })
     }
 
     /// Bytes on the device.
     pub(crate) fn bytes() -> u64 {
-        size_of::<u32>() as u64
+        2 * size_of::<u32>() as u64
     }
 
     /// The rows of an operation that is asked for now, over `rows` at the most: behind
-    /// [`Self::advance`] those that its level has, so that what no chain wants reads
-    /// no weights.
+    /// [`Self::advance`] or a level of trees those that its level has, so that what
+    /// nobody wants reads no weights.
     pub(crate) fn rows(&self, rows: usize) -> Rows<'_> {
         match self.most {
-            Some(most) if most == rows => Rows::counted(rows, &self.rows, 0),
+            Some([tokens, _]) if tokens == rows => Rows::counted(rows, &self.rows, 0),
+            Some([_, wanted]) if wanted == rows => Rows::counted(rows, &self.rows, 1),
             _ => Rows::fixed(rows),
         }
+    }
+
+    /// What is asked for from now on belongs to a level of trees, of so many tokens and
+    /// wanted ones at the most.
+    pub(crate) fn level(&mut self, tokens: usize, wanted: usize) {
+        self.most = Some([tokens, wanted]);
+    }
+
+    /// Where such a level counts them.
+    pub(crate) fn counts(&self) -> &Buffer<u32> {
+        &self.rows
     }
 
     /// What is asked for from now on belongs to no level.
@@ -129,7 +141,7 @@ impl Chains {
             vocab: vocab as u32,
             ..Chain::new(inputs, &self.rows)
         };
-        self.most = Some(most);
+        self.level(most, most);
         // SAFETY: there are as many logits; the batch that is staged names chains,
         // tokens and pages that there are, and the pass behind a token has no more
         // tokens than the one before it.

@@ -159,6 +159,8 @@ impl Choosing {
             counts: chosen.counts().address(),
             most_requests: requests as u32,
             most: chosen.limits().most as u32,
+            nodes: chosen.limits().nodes() as u32,
+            pad: 0,
         };
         // SAFETY: there is room for as many requests; tokens of drafts that are not
         // there are not read.

@@ -8,6 +8,7 @@ use lockstep_backend::{Batch, Chosen as Outcomes, InputLimits, PassKey, Row};
 mod chain;
 mod choices;
 mod chosen;
+mod trees;
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -16,6 +17,8 @@ use crate::rows::Rows;
 use crate::staged::Staged;
 use crate::stream::Stream;
 pub use chosen::Chosen;
+use chosen::Told;
+pub(crate) use trees::{TreeLists, TreeRoom};
 
 /// Words of a row, as `batch.cuh` has it.
 const ROW_WORDS: usize = 5;
@@ -30,11 +33,12 @@ const ROWS: usize = 1;
 const WANTED: usize = 2;
 const CHOICES: usize = 3;
 const CHAINS: usize = 4;
+const TREES: usize = 5;
 /// Where the chains' first pass begins, a batch as this one, and how many words it has.
-const CHAIN_AT: usize = 5;
-const CHAIN_WORDS: usize = 6;
+const CHAIN_AT: usize = 6;
+const CHAIN_WORDS: usize = 7;
 /// Words before those that say where lists begin.
-const COUNTS: usize = 7;
+const COUNTS: usize = 8;
 
 /// The lists behind the header, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,7 @@ pub(crate) enum List {
     Parents,
     Chains,
     Sources,
+    Trees,
 }
 
 impl List {
@@ -62,7 +67,7 @@ impl List {
 }
 
 /// Words before the lists.
-const HEADER_WORDS: usize = COUNTS + List::Sources as usize + 1;
+const HEADER_WORDS: usize = COUNTS + List::Trees as usize + 1;
 
 /// Words of the largest batch, which may want the logits of all its tokens.
 fn words(limits: &InputLimits) -> u64 {
@@ -88,12 +93,14 @@ pub struct Inputs {
     device: Buffer<u32>,
     /// `None` where nothing is chosen.
     chosen: Option<Chosen>,
+    /// `None` where the device drafts no trees.
+    trees: Option<TreeRoom>,
     stages: [Staged<u32>; STAGES],
     turn: usize,
     /// What was staged last.
     counts: [usize; 4],
-    /// It came with chains.
-    chains: bool,
+    /// What the device drafts of it.
+    told: Told,
     /// No other batch has this number, here or elsewhere.
     number: u64,
 }
@@ -114,10 +121,14 @@ impl Inputs {
                 0 => None,
                 _ => Some(Chosen::new(context, &limits.choices)?),
             },
+            trees: match limits.chain.trees {
+                0 => None,
+                trees => Some(TreeRoom::new(context, trees)?),
+            },
             stages: [stage()?, stage()?],
             turn: 0,
             counts: [0; 4],
-            chains: false,
+            told: Told::Nothing,
             number: 0,
         })
     }
@@ -125,7 +136,9 @@ impl Inputs {
     /// Bytes of each array on the device, for batches within `limits`.
     pub fn bytes(limits: &InputLimits) -> impl Iterator<Item = u64> {
         let chosen = (limits.choices.requests > 0).then(|| Chosen::bytes(&limits.choices));
-        std::iter::once(words(limits).saturating_mul(4)).chain(chosen.into_iter().flatten())
+        let trees = (limits.chain.trees > 0).then(|| TreeRoom::bytes(limits.chain.trees));
+        let own = std::iter::once(words(limits).saturating_mul(4));
+        own.chain(chosen.into_iter().flatten()).chain(trees)
     }
 
     /// Queues the copy of a batch. It waits for nothing but the copy before the
@@ -148,7 +161,7 @@ impl Inputs {
             batch.logit_tokens.len(),
             batch.choices.choices.len(),
         ];
-        self.chains = batch.chain.is_some();
+        self.told = Told::of(batch);
         self.renumber();
         Ok(())
     }
@@ -159,12 +172,17 @@ impl Inputs {
     /// # Panics
     /// If there is no room for as many.
     pub(crate) fn expect(&mut self, tokens: usize, rows: usize) {
+        self.expect_wanted(tokens, rows, rows);
+    }
+
+    /// As [`Self::expect`], where so many tokens are wanted.
+    pub(crate) fn expect_wanted(&mut self, tokens: usize, rows: usize, wanted: usize) {
         let limits = &self.limits;
         assert!(
-            tokens <= limits.tokens && rows <= limits.tokens,
+            tokens <= limits.tokens && wanted <= limits.tokens,
             "{rows} rows of {tokens} tokens fit into {limits:?}"
         );
-        self.counts = [tokens, rows.min(limits.requests), rows, 0];
+        self.counts = [tokens, rows.min(limits.requests), wanted, 0];
         self.renumber();
     }
 
@@ -243,13 +261,22 @@ impl Inputs {
             .chosen
             .as_mut()
             .expect("tokens are chosen where there is room");
-        chosen.read(stream, self.counts[CHOICES], self.chains)
+        chosen.read(stream, self.counts[CHOICES], self.told)
     }
     /// Whether `inputs` have room for the first pass of any chains that come with a batch.
     pub(crate) fn holds_first_for(&self, inputs: &Self) -> bool {
         let (chain, to) = (&self.limits.chain, &inputs.limits);
         let words = chain::first_words(chain) <= inputs.device.len() as u64;
         words && to.pages >= chain.pages && to.tokens >= chain.tokens
+    }
+    /// Room for trees that the device drafts.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn trees(&self) -> &TreeRoom {
+        self.trees
+            .as_ref()
+            .expect("trees are drafted where there is room")
     }
     /// What it has room for.
     pub fn limits(&self) -> &InputLimits {
@@ -279,6 +306,8 @@ fn fill(
     words[CHOICES] = batch.choices.choices.len() as u32;
     let requests = batch.chain.map_or(&[][..], |chain| chain.requests);
     words[CHAINS] = requests.len() as u32;
+    let trees = batch.chain.map_or(&[][..], |chain| chain.trees);
+    words[TREES] = trees.len() as u32;
     let (header, lists) = words.split_at_mut(HEADER_WORDS);
     let mut at = 0;
     let mut list = |which: List, len: usize, write: &mut dyn FnMut(&mut [u32])| {
@@ -323,6 +352,9 @@ fn fill(
     });
     list(List::Sources, sources.len(), &mut |to| {
         to.copy_from_slice(sources);
+    });
+    list(List::Trees, trees::WORDS * trees.len(), &mut |to| {
+        trees::fill(to, trees);
     });
     HEADER_WORDS + at
 }

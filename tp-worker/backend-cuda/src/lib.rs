@@ -53,6 +53,7 @@ mod stream;
 mod sums;
 mod tape;
 mod tensor;
+mod trees;
 mod version;
 mod watched;
 mod weights;

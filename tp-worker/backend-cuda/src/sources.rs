@@ -72,3 +72,8 @@ pub(crate) const CHAIN: Source = Source {
     text: include_str!("../kernels/chain.cu"),
     headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
 };
+pub(crate) const TREE: Source = Source {
+    name: "tree.cu",
+    text: include_str!("../kernels/tree.cu"),
+    headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
+};

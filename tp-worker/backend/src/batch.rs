@@ -1,6 +1,6 @@
 //! The ragged extend: every request brings some new tokens over its cached ones.
 
-use crate::{ChoiceBatch, PassKey};
+use crate::{ChoiceBatch, PassKey, TreeSize};
 
 /// One request's part of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,21 +94,30 @@ pub struct ChainBatch<'a> {
     /// For each token of the first pass the row of what the target's last pass has kept
     /// that it goes on from; empty for a draft that reads none of it.
     pub sources: &'a [u32],
+    /// Of each of these rows how its tree grows, the deepest first; empty where all are
+    /// chains. See [`crate::DraftTrees`].
+    pub trees: &'a [TreeSize],
 }
 
 impl ChainBatch<'_> {
-    /// How deep chain number `row` is to be, where it belongs to `batch`.
+    /// How deep chain or tree number `row` is to be, where it belongs to `batch`.
     pub(crate) fn depth(&self, batch: &Batch<'_>, row: usize) -> usize {
+        if let Some(tree) = self.trees.get(row) {
+            return tree.steps as usize;
+        }
         let request = self.requests.get(row).map(|request| *request as usize);
         let drafted = request.and_then(|request| batch.choices.drafted.get(request));
         drafted.map_or(0, |drafted| drafted.nodes as usize)
     }
 
     /// Entries of the page table of its row `row`: as many as all of the chain needs but
-    /// its last token, which is kept nowhere.
+    /// its last token, which is kept nowhere, or all nodes of the tree that are expanded.
     pub fn pages(&self, batch: &Batch<'_>, row: usize, page_size: usize) -> usize {
         let own = &self.first.rows[row];
-        let drafts = self.depth(batch, row).saturating_sub(1);
+        let drafts = match self.trees.get(row) {
+            Some(tree) => tree.expanded(),
+            None => self.depth(batch, row).saturating_sub(1),
+        };
         (own.kv_len as usize + own.q_len as usize + drafts).div_ceil(page_size)
     }
 }

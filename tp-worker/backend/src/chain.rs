@@ -1,6 +1,6 @@
 //! Chains of drafts that a device drafts by itself, for the batch that verifies them.
 
-use crate::{BackendError, Batch, PassKey};
+use crate::{BackendError, Batch, DraftTrees, PassKey};
 
 /// A device that drafts chains by itself: nothing of a draft passes through the host
 /// between the copy that brings the batch in which it is verified and that batch's pass.
@@ -34,6 +34,10 @@ pub trait DraftChains<T, I, V> {
         inputs: &mut I,
         size: PassKey,
     );
+    /// Who drafts trees, where the device does that, too.
+    fn trees(&mut self) -> Option<&mut dyn DraftTrees<T, I, V>> {
+        None
+    }
 }
 
 /// The largest [`ChainBatch`] of some.
@@ -45,6 +49,8 @@ pub struct ChainLimits {
     pub tokens: usize,
     /// Entries of its page tables.
     pub pages: usize,
+    /// Trees among them.
+    pub trees: usize,
 }
 
 impl ChainLimits {
@@ -58,12 +64,16 @@ impl ChainLimits {
             chains: rows.len(),
             tokens: chain.first.tokens.len(),
             pages: rows.map(|row| chain.pages(batch, row, page_size)).sum(),
+            trees: chain.trees.len(),
         }
     }
 
     /// Whether there is room for what takes `batch`.
     pub fn hold(&self, batch: &Self) -> bool {
-        batch.chains <= self.chains && batch.tokens <= self.tokens && batch.pages <= self.pages
+        batch.chains <= self.chains
+            && batch.tokens <= self.tokens
+            && batch.pages <= self.pages
+            && batch.trees <= self.trees
     }
 }
 
@@ -92,11 +102,12 @@ pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'stati
             return Some("a chain's page table lies among those of its batch");
         }
         let request = chain.requests[number] as usize;
-        if batch.choices.is_hosts(request) || batch.choices.drafted[request].parents.is_some() {
+        let is_tree = |request: usize| batch.choices.drafted[request].parents.is_some();
+        if batch.choices.is_hosts(request) || (chain.trees.is_empty() && is_tree(request)) {
             return Some("a chain belongs to a request whose tokens the device chooses");
         }
     }
-    None
+    crate::tree::broken_rule(batch)
 }
 
 #[cfg(test)]
@@ -169,6 +180,7 @@ mod tests {
                 first,
                 requests,
                 sources: &[],
+                trees: &[],
             }),
             ..Batch::default()
         };
@@ -184,6 +196,7 @@ mod tests {
             chains: 2,
             tokens: 3,
             pages: 4,
+            trees: 0,
         };
         assert_eq!(limits, expected);
         assert!(limits.hold(&expected) && !ChainLimits::default().hold(&limits));

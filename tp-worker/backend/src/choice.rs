@@ -50,9 +50,12 @@ pub struct Chosen<'a> {
     /// the one after them; the numbers of the accepted nodes. The rest is zero. One whose
     /// logits were not finite has one token, [`FAILED`].
     pub words: &'a [u32],
-    /// For each request `most - 1`: the tokens that were drafted for it, as far as there
-    /// are any; none of all where the batch had no [`crate::Batch::chain`].
+    /// For each request [`ChoiceLimits::nodes`]: the tokens that were drafted for it, as far
+    /// as there are any; none of all where the batch had no [`crate::Batch::chain`].
     pub drafted: &'a [u32],
+    /// For each of these the number of the node that it follows; none of all where the
+    /// batch had no trees that the device drafts.
+    pub parents: &'a [u32],
 }
 
 /// In place of a token where logits were not finite.
@@ -198,6 +201,13 @@ impl ChoiceLimits {
             parents: batch.parents.len(),
             most: tokens.max().unwrap_or(0),
         }
+    }
+
+    /// Drafts of a request that the device tells of at the most: those of its chain, or
+    /// as many as it has parents in a tree.
+    pub fn nodes(&self) -> usize {
+        let in_tree = self.parents.checked_div(self.requests).unwrap_or(0);
+        self.most.saturating_sub(1).max(in_tree)
     }
 
     /// Whether there is room for what takes `batch`. Of more drafts than a request may

@@ -23,6 +23,8 @@ mod notes;
 mod pass;
 mod random;
 mod shape;
+mod tree;
+mod tree_size;
 mod weights;
 mod world;
 
@@ -44,5 +46,7 @@ pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use shape::{AttentionShape, KvShape, RopeTable};
+pub use tree::{DraftTrees, TreePass};
+pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 pub use world::{World, WorldRows};

@@ -7,6 +7,7 @@ mod hidden;
 mod host;
 mod load;
 mod output;
+mod trees;
 
 use lockstep_backend::{Backend, KvShape};
 use lockstep_types::KvCacheDtype;

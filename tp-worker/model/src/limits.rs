@@ -106,6 +106,11 @@ impl ForwardLimits {
                 chains: self.requests,
                 tokens: self.requests.saturating_mul(self.max_commit),
                 pages,
+                trees: if self.tree_nodes > 0 {
+                    self.requests
+                } else {
+                    0
+                },
             };
         }
         let mask_words = self.tree_nodes * self.tree_nodes.div_ceil(64);

@@ -13,6 +13,7 @@ mod notes;
 mod parts;
 mod size;
 mod staged;
+mod trees;
 
 use std::{ops::Range, path::PathBuf};
 

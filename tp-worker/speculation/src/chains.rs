@@ -1,17 +1,19 @@
-//! Chains as the device is to draft them: what it first takes in.
+//! Chains and trees as the device is to draft them: what it first takes in.
 
 use std::cmp::Reverse;
 
-use lockstep_backend::Batch;
+use lockstep_backend::{Batch, TreeSize};
 
 use crate::{PageTable, Pass};
 
-/// The first pass of some chains, the deepest first, and whose they are.
+/// The first pass of some chains, or of some trees, the deepest first, and whose they are.
 #[derive(Debug, Default)]
 pub struct ChainPass {
     pass: Pass,
     /// Of each chain its depth, and which of the rows that asked it is.
     chains: Vec<(usize, u32)>,
+    /// How each of them grows, where they are trees.
+    trees: Vec<TreeSize>,
     /// Of each token of the pass, where the draft reads what the target has kept.
     sources: Vec<u32>,
 }
@@ -22,6 +24,7 @@ impl ChainPass {
         Self {
             pass: Pass::new(requests, tokens),
             chains: Vec::with_capacity(requests),
+            trees: Vec::with_capacity(requests),
             sources: Vec::with_capacity(tokens),
         }
     }
@@ -30,11 +33,19 @@ impl ChainPass {
     pub(crate) fn begin(&mut self, depths: impl Iterator<Item = usize>) {
         self.pass.clear();
         self.chains.clear();
+        self.trees.clear();
         self.sources.clear();
         let deep = (0..).zip(depths).filter(|(_, depth)| *depth > 0);
         self.chains.extend(deep.map(|(at, depth)| (depth, at)));
         self.chains
             .sort_unstable_by_key(|(depth, at)| (Reverse(*depth), *at));
+    }
+
+    /// Begins anew: each of `rows` rows is to have a tree of such a size.
+    pub(crate) fn begin_trees(&mut self, rows: usize, size: impl Fn(usize) -> TreeSize) {
+        self.begin((0..rows).map(|at| size(at).steps as usize));
+        let sizes = self.chains.iter().map(|(_, at)| size(*at as usize));
+        self.trees.extend(sizes);
     }
 
     /// Calls `row` with each chain's row in their order, to add what its first pass takes
@@ -49,6 +60,11 @@ impl ChainPass {
     /// See [`lockstep_backend::ChainBatch::sources`].
     pub fn sources(&self) -> &[u32] {
         &self.sources
+    }
+
+    /// See [`lockstep_backend::ChainBatch::trees`].
+    pub fn trees(&self) -> &[TreeSize] {
+        &self.trees
     }
 
     /// How many, and how deep the deepest is.

@@ -70,7 +70,7 @@ pub trait Drafter<B: Backend>: Send {
         drafts: &mut Drafts,
     ) -> Result<(), DraftError>;
 
-    /// Who drafts chains on the device, where it can.
+    /// Who drafts chains or trees on the device, where it can.
     fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
         None
     }
@@ -110,12 +110,13 @@ pub trait Drafter<B: Backend>: Send {
     }
 }
 
-/// A drafter whose chains the device can draft: from the copy that brings the batch in
+/// A drafter whose chains or trees the device can draft: from the copy that brings the batch in
 /// which they are verified, to that batch's pass, no host comes between. What is drafted
 /// is what [`Drafter::draft`] drafts, but that no row stops before its depth.
 pub trait DraftsChains<B: Backend> {
-    /// Lays chains out in `chains` for `rows`, and pushes as many nodes to `drafts`, whose rows are
-    /// begun, as there will be drafts; their tokens are any. `false` where the device can't
+    /// Lays chains or trees out in `chains` for `rows`, and pushes as many nodes to `drafts`,
+    /// whose rows are begun, as there will be drafts; their tokens are any, and so is what
+    /// nodes of trees follow, but that two nodes are never a chain. `false` where the device can't
     /// draft these, and [`Drafter::draft`] is to do so: then nothing was laid out.
     ///
     /// # Errors

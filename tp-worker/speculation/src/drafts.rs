@@ -71,11 +71,15 @@ impl Drafts {
         *len as u32
     }
 
-    /// Gives a row's nodes their tokens, in their order.
-    pub fn set_tokens(&mut self, row: usize, tokens: &[u32]) {
+    /// Gives a row's nodes their tokens, in their order, and in a tree what they follow;
+    /// there are no `parents` of chains.
+    pub fn set_nodes(&mut self, row: usize, tokens: &[u32], parents: &[u32]) {
         let nodes = &mut self.nodes[row * self.most..][..self.rows[row]];
         for (node, token) in nodes.iter_mut().zip(tokens) {
             node.token = *token;
+        }
+        for (node, parent) in nodes.iter_mut().zip(parents) {
+            node.parent = *parent;
         }
     }
 

@@ -94,7 +94,11 @@ impl<B: Backend> EagleDrafter<B> {
             window,
             pairs: Pairs::new(requests, limits.max_tokens),
             waiting: Waiting::new(requests, speculation.max_commit()),
-            chains: Chains::new(speculation.max_commit(), speculation.num_steps),
+            chains: Chains::new(
+                speculation.max_commit(),
+                speculation.num_steps,
+                speculation.topk,
+            ),
             kept: (Vec::with_capacity(kept), Vec::with_capacity(kept)),
             rows: Vec::with_capacity(requests),
         })

@@ -1,7 +1,8 @@
 //! Chains and trees of drafts, grown level by level over all rows at once.
 
-pub(crate) mod chain;
+mod chain;
 mod grown;
+pub(crate) mod laid_out;
 
 use lockstep_backend::Backend;
 use lockstep_model::HiddenSource;

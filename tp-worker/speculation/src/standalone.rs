@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A request this far behind is caught up without waiting for its next draft,
-/// whose first pass takes a token in anyway.
+/// whose first pass takes a token in anyway; unless the device drafts trees.
 const LAG: usize = 2;
 
 /// Drafts with a whole model.
@@ -24,9 +24,11 @@ pub struct StandaloneDrafter<B: Backend> {
     /// For each slot that drafted: where it stood, and how many of its drafts
     /// have keys and values.
     drafted: Vec<(usize, usize)>,
-    /// Positions that a request may be behind when it drafts: those of a pause,
-    /// and what was left before it.
+    /// Positions of a pause that a request may be behind when it drafts.
     window: usize,
+    /// One further behind than this, less one, is caught up without waiting for its next
+    /// draft: [`LAG`], or what the first pass of the device's trees takes in.
+    lag: usize,
     /// Tokens of a pass.
     most: usize,
     /// The rows asked for, as deep as they may draft.
@@ -67,6 +69,11 @@ impl<B: Backend> StandaloneDrafter<B> {
             files,
             ..LoadOptions::new(Axis::Alone, limits)
         };
+        let first = match speculation.topk {
+            1 => LAG,
+            // No node of a tree lies where it would belong.
+            _ => speculation.max_commit().max(LAG),
+        };
         let transformer = Transformer::load(backend, &draft.model, options, progress)?;
         let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {
@@ -79,10 +86,11 @@ impl<B: Backend> StandaloneDrafter<B> {
                 logits: Vec::new(),
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
-            chains: Chains::new(LAG, speculation.num_steps),
+            chains: Chains::new(first, speculation.num_steps, speculation.topk),
+            lag: LAG,
             pass: Pass::new(requests, limits.max_tokens),
             drafted: vec![(0, 0); requests],
-            window: speculation.pause_window + LAG - 1,
+            window: speculation.pause_window,
             most: limits.max_tokens.max(1),
             rows: Vec::with_capacity(requests),
         })
@@ -208,7 +216,7 @@ impl<B: Backend> StandaloneDrafter<B> {
         for row in behind {
             let tokens = device.requests.tokens(row.slot);
             let mut at = self.model.known[row.slot];
-            if row.end.saturating_sub(at) < LAG || self.left_behind(row.slot, row.stood) {
+            if row.end.saturating_sub(at) < self.lag || self.left_behind(row.slot, row.stood) {
                 continue;
             }
             while at < row.end {
@@ -225,9 +233,10 @@ impl<B: Backend> StandaloneDrafter<B> {
         self.model.take_in(device, &mut self.pass)
     }
 
-    /// Whether a request that stands at `position` has missed more than it may.
+    /// Whether a request that stands at `position` has missed more than it may: a pause,
+    /// and what was left before it.
     fn left_behind(&self, slot: usize, position: usize) -> bool {
-        position.saturating_sub(self.model.known[slot]) > self.window
+        position.saturating_sub(self.model.known[slot]) > self.window + self.lag - 1
     }
 }
 

@@ -3,7 +3,7 @@
 mod paths;
 mod sampled;
 
-use lockstep_sampling::log_normalizer;
+use lockstep_sampling::log_mass;
 
 use crate::{DraftRow, Drafts, Node};
 
@@ -16,7 +16,12 @@ pub use sampled::Drawing;
 /// the `topk` best tokens after each of the `topk` best nodes of the level
 /// before, best by the sum of log-probabilities on their path. Of the nodes of
 /// all levels the `most` best are kept. Among equals the one generated earlier
-/// is better, and inside a node the lower token.
+/// is better, and inside a node the lower token. After a node whose logits are not
+/// finite come the first tokens, none of which has any chance: so a tree has as many
+/// nodes as its shape says.
+///
+/// A device grows the same trees of the same logits (`lockstep_backend::DraftTrees`):
+/// scores are sums of what [`log_mass`] gives, and have the same bits there.
 ///
 /// ```text
 /// grower.begin(shape);
@@ -114,6 +119,16 @@ impl TreeShape {
         Self { steps, topk, most }
     }
 
+    /// Nodes that a tree has, after logits of `vocab` tokens each.
+    pub fn nodes(self, vocab: usize) -> usize {
+        let (each, mut nodes, mut level) = (self.topk.min(vocab), 0usize, 1);
+        for _ in 0..self.steps {
+            nodes = nodes.saturating_add(level * each);
+            level = self.topk.min(level * each);
+        }
+        nodes.min(self.most)
+    }
+
     /// The most nodes that are ever expanded: the drafter's cells.
     pub fn expanded(self) -> usize {
         self.steps.saturating_sub(1) * self.topk
@@ -144,7 +159,7 @@ impl TreeGrower {
 
     /// Generates the next level from `logits`: one row of the draft vocabulary
     /// for every node of the frontier, or the root's row at first. `map` gives
-    /// the target's number of a draft token. Rows that hold NaN bring nothing.
+    /// the target's number of a draft token.
     pub fn level(&mut self, logits: &[f32], map: &dyn Fn(u32) -> u32) {
         self.grow(logits, |grower, _, parent, logits| {
             let score = grower.score(parent);
@@ -223,11 +238,19 @@ impl TreeGrower {
 
     /// Adds the `topk` best tokens after a node as candidates.
     fn branch(&mut self, parent: u32, score: f32, logits: &[f32], map: &dyn Fn(u32) -> u32) {
-        let Ok((max, log_sum)) = log_normalizer(logits) else {
-            return;
+        let (max, log_sum) = match log_mass(logits) {
+            Ok(found) => {
+                most_likely(logits, self.shape.topk, &mut self.best);
+                found
+            }
+            Err(_) => {
+                let first = 0..self.shape.topk.min(logits.len()) as u32;
+                self.best.clear();
+                self.best
+                    .extend(first.map(|token| (token, f32::NEG_INFINITY)));
+                (0.0, 0.0)
+            }
         };
-        most_likely(logits, self.shape.topk, &mut self.best);
-        let log_sum = log_sum as f32;
         let candidates = self.best.iter().map(|(token, logit)| Candidate {
             token: map(*token),
             parent,

@@ -270,6 +270,10 @@ impl<B: Backend> DraftStage<B> {
             .filter(|(_, row)| row.steps > 0)
         {
             let own = self.drafts.nodes(at).len();
+            // What the device drafts of a row it knows alone, and it is all there can be.
+            if self.on_device && own > 0 {
+                continue;
+            }
             let (first, most) = match row.topk {
                 1 => (0, row.most.min(row.steps)),
                 _ => (own, row.most),

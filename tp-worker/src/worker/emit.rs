@@ -47,8 +47,9 @@ impl LogitSink for Emitter<'_> {
         }
     }
 
-    fn outcomes(&mut self, Chosen { words, drafted }: Chosen<'_>) {
-        self.outcomes.set_drafted(drafted);
+    fn outcomes(&mut self, chosen: Chosen<'_>) {
+        self.outcomes.set_drafted(&chosen);
+        let words = chosen.words;
         let tasks = self.tasks.iter().filter(|task| task.sample);
         for task in tasks.filter(|task| !self.choices.is_hosts(task.choice)) {
             let slot = self.slots.get_mut(task.slot);

@@ -1,8 +1,9 @@
 //! What the rows of a step brought, on every rank.
 
 use lockstep_adaptive::Digest;
-use lockstep_backend::{Axis, Backend, ChoiceBatch};
+use lockstep_backend::{Axis, Backend, ChoiceBatch, Chosen};
 use lockstep_speculation::Verified;
+use lockstep_types::StepLimits;
 
 use super::{
     WorkerError,
@@ -16,6 +17,8 @@ pub struct Outcomes {
     words: Vec<u32>,
     /// For every sampled row what the device has drafted, where it has.
     drafted: Vec<u32>,
+    /// What each of these follows, where they are trees.
+    parents: Vec<u32>,
     /// Tokens of a row at the most.
     most: usize,
     /// Cells whose keys and values move.
@@ -47,11 +50,19 @@ impl<'a> Outcome<'a> {
 }
 
 impl Outcomes {
-    /// For `requests` rows of at most `most` tokens.
-    pub fn new(requests: usize, most: usize) -> Self {
+    /// For the largest step.
+    pub fn of_steps(step: &StepLimits) -> Self {
+        let nodes = step.verified.saturating_sub(1);
+        Self::new(step.requests, step.max_commit, nodes)
+    }
+
+    /// For `requests` rows of at most `most` tokens, for each of which up to `nodes` are
+    /// drafted.
+    pub fn new(requests: usize, most: usize, nodes: usize) -> Self {
         Self {
             words: Vec::with_capacity(requests * 2 * most),
-            drafted: Vec::with_capacity(requests * most.saturating_sub(1)),
+            drafted: Vec::with_capacity(requests * nodes),
+            parents: Vec::with_capacity(requests * nodes),
             most,
             moves: Vec::with_capacity(requests * most),
         }
@@ -62,18 +73,24 @@ impl Outcomes {
         self.words.clear();
         self.words.resize(rows * 2 * self.most, 0);
         self.drafted.clear();
+        self.parents.clear();
     }
 
     /// Takes the drafts of the device's.
-    pub fn set_drafted(&mut self, drafted: &[u32]) {
-        self.drafted.extend_from_slice(drafted);
+    pub fn set_drafted(&mut self, chosen: &Chosen<'_>) {
+        self.drafted.extend_from_slice(chosen.drafted);
+        self.parents.extend_from_slice(chosen.parents);
     }
 
-    /// What the device has drafted for the `at`-th row that samples; nothing where the
-    /// drafts were known before.
-    pub fn drafted(&self, at: usize) -> &[u32] {
-        let each = self.most.saturating_sub(1);
-        self.drafted.get(at * each..(at + 1) * each).unwrap_or(&[])
+    /// Tokens that the device has drafted for the `at`-th row that samples, and in trees
+    /// what they follow; nothing where the drafts were known before.
+    pub fn drafted(&self, at: usize) -> (&[u32], &[u32]) {
+        let rows = self.words.len() / (2 * self.most);
+        let each = self.drafted.len().checked_div(rows).unwrap_or(0);
+        let own = |list: &'_ [u32]| at * each..((at + 1) * each).min(list.len());
+        let tokens = self.drafted.get(own(&self.drafted));
+        let parents = self.parents.get(own(&self.parents));
+        (tokens.unwrap_or(&[]), parents.unwrap_or(&[]))
     }
 
     /// The words of the `at`-th row that samples.

@@ -46,8 +46,8 @@ impl<B: Backend + 'static> Worker<B> {
         self.agree_to_begin(plan, extent, &pass)?;
         self.bring_row(plan, part)?;
         let outputs = self.forward(extent);
-        let outputs = self.take_rows(plan, extent, outputs)?;
-        self.settle()?;
+        let mut outputs = self.take_rows(plan, extent, outputs)?;
+        self.settle(&mut outputs)?;
         let verify_us = clock.stage_us();
         let forward_us = clock.total_us();
         self.extend_drafts()?;
@@ -172,6 +172,7 @@ impl<B: Backend + 'static> Worker<B> {
                 first,
                 requests,
                 sources: chains.sources(),
+                trees: chains.trees(),
             }),
             ..self.batch.batch(&tables, self.choices.batch())
         };
@@ -189,12 +190,18 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// Tells all ranks what was chosen, and the slots what it means.
-    fn settle(&mut self) -> Result<(), WorkerError> {
+    fn settle(&mut self, outputs: &mut [SlotOutput]) -> Result<(), WorkerError> {
         let (backend, cache) = (&mut self.backend, &mut self.cache);
-        let (tasks, choices) = (&self.tasks, self.choices.batch());
-        if self.drafting.know(tasks, &self.outcomes)? {
+        if self.drafting.know(&mut self.tasks, &self.outcomes)? {
             self.drafting.digest(&mut self.digests.tensor);
+            for task in &self.tasks {
+                let output = task.output.and_then(|output| outputs.get_mut(output));
+                if let Some(output) = output {
+                    output.draft_depth = task.draft_depth;
+                }
+            }
         }
+        let (tasks, choices) = (&self.tasks, self.choices.batch());
         self.outcomes.broadcast(backend, choices)?;
         self.outcomes.digest(&mut self.digests.tensor);
         self.outcomes

@@ -83,6 +83,13 @@ inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __ddiv_rn(double x, double y) { return x / y; }
+inline double __ull2double_rn(unsigned long long x) { return double(x); }
+inline float __double2float_rn(double x) { return float(x); }
+inline long long __double_as_longlong(double x) { return cuda_on_host::bits_of<long long>(x); }
+inline double __longlong_as_double(long long x) { return cuda_on_host::bits_of<double>(x); }
 inline long long __float2ll_rn(float x) { return (long long)std::nearbyint(x); }
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
     return (unsigned long long)((unsigned __int128)x * y >> 64);

@@ -1,6 +1,6 @@
-//! Chains that a draft's passes make by themselves.
+//! Chains and trees that a draft's passes make by themselves.
 
-use lockstep_backend::{Backend as _, BackendError, DraftChains, PassKey};
+use lockstep_backend::{Backend as _, BackendError, DraftChains, DraftTrees, PassKey, TreePass};
 
 use super::CudaBackend;
 use crate::chains::ChainInputs;
@@ -8,6 +8,7 @@ use crate::indices::Indices;
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
 use crate::tensor::CudaTensor;
+use crate::trees::{Sources, TreeLevel};
 
 impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
     fn load_ids(&mut self, ids: &[u32]) -> Result<Buffer<f32>, BackendError> {
@@ -52,6 +53,58 @@ impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
         };
         let rows = (&logits.floats, logits.width(), ids);
         let done = self.chains.advance(&self.stream, rows, level, &mut inputs);
+        self.keep(done);
+    }
+
+    fn trees(&mut self) -> Option<&mut dyn DraftTrees<CudaTensor, Inputs, Buffer<f32>>> {
+        Some(self)
+    }
+}
+
+impl DraftTrees<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
+    fn grow(
+        &mut self,
+        (logits, ids): (&CudaTensor, Option<&Buffer<f32>>),
+        number: usize,
+        verified: &mut Inputs,
+        inputs: &mut Inputs,
+        pass: TreePass,
+    ) {
+        let level = TreeLevel {
+            verified,
+            draft: inputs,
+            most: pass.size.tokens,
+            branches: pass.branches,
+            level: number,
+            counts: self.chains.counts(),
+        };
+        let rows = (&logits.floats, logits.width(), ids);
+        let done = self.trees.grow(&self.stream, rows, level);
+        let wanted = pass.size.tokens * pass.branches;
+        self.chains.level((number + 1) * wanted, wanted);
+        self.keep(done);
+    }
+
+    fn take_parents(
+        &mut self,
+        roots: &CudaTensor,
+        outputs: &CudaTensor,
+        verified: &Inputs,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) {
+        let width = roots.width();
+        outputs.expect(outputs.rows(), width, "outputs of a pass");
+        out.expect(inputs.tokens().most(), width, "what tokens go on from");
+        let sources = Sources {
+            roots: &roots.floats,
+            outputs: &outputs.floats,
+            rows: [roots.rows(), outputs.rows()],
+            width,
+        };
+        let done =
+            self.trees
+                .take_parents(&self.stream, &sources, verified, inputs, &mut out.floats);
         self.keep(done);
     }
 }

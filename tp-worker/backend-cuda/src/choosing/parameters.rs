@@ -38,4 +38,6 @@ pub(super) struct Accept {
     pub counts: u64,
     pub most_requests: u32,
     pub most: u32,
+    pub nodes: u32,
+    pub pad: u32,
 }

@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{Defines, Program, Source, library_version, options};
 use crate::floats::Element;
-use crate::{attention, chains, choosing, meter, notes, operations, products, random};
+use crate::{attention, chains, choosing, meter, notes, operations, products, random, trees};
 
 /// As GPUs are compiled for, from the oldest that serves on.
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -48,6 +48,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all.push((notes::SOURCE, Defines::new()));
     all.extend(choosing::SOURCES.map(|source| (source, Defines::new())));
     all.push((chains::SOURCE, Defines::new()));
+    all.push((trees::SOURCE, Defines::new()));
     for [heads, kv_heads, head_dim] in SHAPES {
         let shape = AttentionShape {
             heads,

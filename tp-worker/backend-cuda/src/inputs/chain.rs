@@ -5,7 +5,7 @@ use lockstep_backend::{Batch, ChainLimits};
 use super::{CHAIN_AT, CHAIN_WORDS, HEADER_WORDS, ROW_WORDS};
 
 /// Words of each and how many, of the largest chains.
-pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 4] {
+pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 5] {
     [
         (HEADER_WORDS, usize::from(limits.chains > 0)),
         // Tokens, positions, cells and sources.
@@ -13,6 +13,7 @@ pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 4] {
         // Each has a row, a wanted token and a request.
         (ROW_WORDS + 2, limits.chains),
         (1, limits.pages),
+        (super::trees::WORDS, limits.trees),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_backend::{ChoiceLimits, Chosen as Outcomes};
+use lockstep_backend::{Batch, ChoiceLimits, Chosen as Outcomes};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -20,6 +20,28 @@ pub struct Chosen {
     host: Pinned<u32>,
     /// They are there.
     copied: Event,
+}
+
+/// What the device tells of drafts that it has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It has made none.
+    Nothing,
+    /// Their tokens.
+    Chains,
+    /// Their tokens and their parents.
+    Trees,
+}
+
+impl Told {
+    /// Of those of `batch`.
+    pub(super) fn of(batch: &Batch<'_>) -> Self {
+        match &batch.chain {
+            None => Self::Nothing,
+            Some(chain) if chain.trees.is_empty() => Self::Chains,
+            Some(_) => Self::Trees,
+        }
+    }
 }
 
 impl Chosen {
@@ -56,7 +78,7 @@ impl Chosen {
     }
     /// For each request the words of [`lockstep_backend::Chosen`], one behind the other:
     /// none of one whose tokens the host chooses. Behind them, where the batch came with
-    /// chains, for each request what was drafted for it.
+    /// chains, for each request what was drafted for it, and with trees their parents.
     pub fn words(&self) -> &Buffer<u32> {
         &self.words
     }
@@ -95,8 +117,8 @@ impl Chosen {
         Ok(moves.zip(counts).map(own).collect())
     }
 
-    /// Brings the words of the first requests to the host, and where there were `chains`
-    /// their drafts, by one copy and one wait.
+    /// Brings the words of the first requests to the host, and what is `told` of their
+    /// drafts, by one copy and one wait.
     ///
     /// # Errors
     /// [`CudaError::Driver`]; also of work that was queued before. [`CudaError::Peers`].
@@ -107,11 +129,16 @@ impl Chosen {
         &mut self,
         stream: &Stream,
         requests: usize,
-        chains: bool,
+        told: Told,
     ) -> Result<Outcomes<'_>, CudaError> {
         let own = 2 * self.limits.most * requests;
-        let drafts = self.limits.most.saturating_sub(1) * requests;
-        let len = own + if chains { drafts } else { 0 };
+        let drafts = self.limits.nodes() * requests;
+        let (drafted, parents) = match told {
+            Told::Nothing => (0, 0),
+            Told::Chains => (drafts, 0),
+            Told::Trees => (drafts, drafts),
+        };
+        let len = own + drafted + parents;
         // SAFETY: nobody looks at the words before the wait below, which comes before
         // anything else can be done with them; where it fails, the device has stopped.
         unsafe { stream.queue_download(&self.words, &mut self.host, len) }?;
@@ -122,14 +149,23 @@ impl Chosen {
             let _ = stream.synchronize();
             return Err(error);
         }
-        let (words, drafted) = self.host.as_slice()[..len].split_at(own);
-        Ok(Outcomes { words, drafted })
+        let (words, rest) = self.host.as_slice()[..len].split_at(own);
+        let (drafted, parents) = rest.split_at(drafted);
+        Ok(Outcomes {
+            words,
+            drafted,
+            parents,
+        })
     }
 }
 
 /// Elements of each array.
 fn elements(limits: &ChoiceLimits) -> [usize; 4] {
-    let tokens = limits.requests.saturating_mul(limits.most);
-    let [pairs, words] = [2, 3].map(|each| tokens.saturating_mul(each));
+    let pairs = limits.most.saturating_mul(2);
+    // Where nothing has parents, none are told.
+    let told = if limits.parents > 0 { 2 } else { 1 };
+    let drafts = limits.nodes().saturating_mul(told);
+    let [words, pairs] =
+        [pairs.saturating_add(drafts), pairs].map(|each| each.saturating_mul(limits.requests));
     [limits.rows, words, pairs, limits.requests]
 }

@@ -162,6 +162,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
             first: &first,
             requests: &requests,
             sources: &sources,
+            trees: &[],
         }),
         ..own
     };

@@ -95,10 +95,11 @@ fn everything_takes_what_is_charged(context: &Context) {
                 chains: 6,
                 tokens: 13,
                 pages: 31,
+                trees: 2,
             },
         };
         let (used, _inputs) = taken(context, || gpu.inputs(&limits).unwrap());
-        check("a batch", memory.inputs_bytes(&limits), used, 5);
+        check("a batch", memory.inputs_bytes(&limits), used, 6);
         let shape = KvShape {
             layers: 3,
             kv_heads: 2,

@@ -37,6 +37,8 @@ pub(crate) struct Buffers<T> {
     pub joined: T,
     /// Every slot's root, `[requests, hidden]`.
     pub roots: T,
+    /// Of every tree that the device drafts what follows its root, `[requests, hidden]`.
+    pub tree_roots: T,
     /// Hidden states that logits are wanted of, `[block, hidden]`.
     pub head_input: T,
     /// The same as the output head reads them: normed by EAGLE-3.
@@ -69,6 +71,10 @@ impl<T> Buffers<T> {
             true => sizes.requests.saturating_mul(sizes.vocab),
             false => 0,
         };
+        let trees = match sizes.limits.tree_nodes {
+            0 => 0,
+            _ => sizes.requests,
+        };
         Ok(Self {
             layer: LayerBuffers::new(device, &layer, tokens, 1)?,
             attended_wanted: device.activations(
@@ -81,6 +87,7 @@ impl<T> Buffers<T> {
             embedded: device.activations(tokens, hidden, Holds::Sum)?,
             joined: device.activations(tokens, 2 * hidden, Holds::Operand)?,
             roots: device.activations(sizes.requests, hidden, Holds::Sum)?,
+            tree_roots: device.activations(trees, hidden, Holds::Sum)?,
             head_input: device.activations(block, hidden, Holds::Sum)?,
             head_normed: device.activations(block, hidden, Holds::Operand)?,
             logits: device.activations(block, sizes.vocab, Holds::Logits)?,

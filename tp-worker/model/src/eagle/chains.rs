@@ -1,4 +1,4 @@
-//! Chains that a head drafts.
+//! Chains that a head drafts, and how it begins trees.
 
 use lockstep_backend::{Backend, BackendError};
 
@@ -64,6 +64,9 @@ impl<B: Backend> EagleHead<B> {
     ) -> Result<(), ModelError> {
         // What was fed and what came out of the last pass is written over.
         (self.fed, self.outputs) = (0, 0);
+        if chains.branches() > 1 {
+            return self.run_trees(backend, cache, chains, ChainsSize { key, levels }, staged);
+        }
         let Staged {
             inputs: verified,
             tables,
@@ -93,7 +96,7 @@ impl<B: Backend> EagleHead<B> {
     }
 
     /// The hidden inputs of the first pass, of up to `tokens` tokens.
-    fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
+    pub(super) fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, tokens);
         let joins = matches!(self.wiring, Wiring::Eagle3 { .. });
@@ -113,7 +116,7 @@ impl<B: Backend> EagleHead<B> {
 
     /// The pass over the tokens that are staged, so many, up to the logits of `wanted` of
     /// them: behind the first level, of all, whose hidden inputs are the outputs before.
-    fn draft_level(
+    pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,

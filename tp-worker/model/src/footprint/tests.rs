@@ -181,15 +181,17 @@ fn recorded_passes_are_charged_for_target_and_draft() {
     };
     assert_eq!(charged(&SpeculationConfig::none(), 1, 0), 2 * GRAPH);
     let drafts = head(eagle3(), false, true);
-    assert_eq!(charged(&drafts, 1, 0), (2 + 4) * GRAPH);
+    // All of a head's trees of one request, and of no more than there are, are one.
+    assert_eq!(charged(&drafts, 1, 0), (2 + 4 + 1) * GRAPH);
     // The others draft nothing.
     assert_eq!(charged(&drafts, 2, 1), 2 * GRAPH);
-    // Chains of one request, and of no more than there are, with three passes.
-    let mut chains = head(DraftKind::Model, true, true);
-    assert_eq!(charged(&chains, 1, 0), (2 + 4) * GRAPH);
-    chains.topk = 1;
-    assert_eq!(charged(&chains, 1, 0), (2 + 4 + 3) * GRAPH);
-    assert_eq!(charged(&chains, 2, 0), (2 + 4) * GRAPH);
+    // Those of a model have three passes.
+    let mut drafts = head(DraftKind::Model, true, true);
+    for (branches, passes) in [(1, 3), (2, 3), (22, 3), (23, 0)] {
+        drafts.topk = branches;
+        assert_eq!(charged(&drafts, 1, 0), (2 + 4 + passes) * GRAPH);
+        assert_eq!(charged(&drafts, 2, 0), (2 + 4) * GRAPH);
+    }
 }
 
 #[test]
@@ -279,11 +281,11 @@ fn heads_activations() {
         let speculation = head(kind, false, false);
         let draft = memory(target, &speculation, 1, 0).draft;
         // Captured, then a pass of 40 tokens: those, hidden states, features,
-        // embeddings, both joined; roots and what they come from of the
-        // attention; states and logits of a block.
+        // embeddings, both joined; roots, those of trees of the device's, and what
+        // they come from of the attention; states and logits of a block.
         let pass = 1 + token + 64 + features + 64 + 128;
         let block = 40 * (64 + 64 + vocab);
-        let expected = 30 * features + 40 * pass + 5 * (64 + 64) + block;
+        let expected = 30 * features + 40 * pass + 5 * (64 + 64 + 64) + block;
         assert_eq!(draft.activations, expected, "{speculation:?}");
         // Logits of a frontier of 5 · 2.
         assert_eq!(draft.host, 4 * 10 * vocab);

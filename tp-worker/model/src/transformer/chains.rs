@@ -1,4 +1,4 @@
-//! Chains that a whole model drafts.
+//! Chains that a whole model drafts, and how it begins trees.
 
 use lockstep_backend::{Backend, BackendError};
 
@@ -7,10 +7,10 @@ use super::size::{Rows, Size};
 use crate::{Chains, ModelError, chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
-    /// Queues the passes that draft `count` chains, those that came with the batch staged
-    /// in `verified`, the deepest of `depth` drafts: see [`lockstep_backend::DraftChains`].
-    /// The model is whole on this rank, and its device drafts chains; otherwise nothing
-    /// is drafted.
+    /// Queues the passes that draft `count` chains or trees, those that came with the batch
+    /// staged in `verified`, the deepest of `depth` levels: see
+    /// [`lockstep_backend::DraftChains`] and [`lockstep_backend::DraftTrees`]. The model is
+    /// whole on this rank, and its device drafts them; otherwise nothing is drafted.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -54,6 +54,9 @@ impl<B: Backend> Transformer<B> {
         ChainsSize { key, levels }: ChainsSize,
         verified: &mut B::Inputs,
     ) -> Result<(), BackendError> {
+        if chains.branches() > 1 {
+            return self.run_trees(backend, cache, chains, ChainsSize { key, levels }, verified);
+        }
         let (first, model) = (chains.first(), &mut *self);
         let mut work = |backend: &mut B| {
             if let Some(device) = backend.drafter() {
@@ -74,7 +77,7 @@ impl<B: Backend> Transformer<B> {
 
     /// The pass over `tokens` tokens that are staged, of which `wanted` are wanted, up to
     /// their logits.
-    fn draft_level(
+    pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,

@@ -46,6 +46,7 @@ impl<B: Backend> Transformer<B> {
                 first: &nothing,
                 requests: &[],
                 sources: &[],
+                trees: &[],
             }),
             ..nothing
         };

@@ -1,5 +1,5 @@
-//! Chains of a head's, by the device: pairs that a step brought wait for the next one,
-//! whose chains begin with them.
+//! Chains and trees of a head's, by the device: pairs that a step brought wait for the next one,
+//! whose drafts begin with them.
 
 use lockstep_backend::Backend;
 use lockstep_model::{ModelError, Staged};
@@ -7,10 +7,7 @@ use lockstep_model::{ModelError, Staged};
 use super::{EagleDrafter, Head};
 use crate::{
     ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains, ExtendRow,
-    propose::{
-        Proposer,
-        chain::{depth, push_any},
-    },
+    propose::{Proposer, laid_out::Drafted},
 };
 
 impl<B: Backend> EagleDrafter<B> {
@@ -35,10 +32,17 @@ impl<B: Backend> EagleDrafter<B> {
         }
     }
 
+    fn own(&self) -> Drafted {
+        Drafted {
+            first_cell: Proposer::<B>::first_cell(&self.head),
+            vocab: Proposer::<B>::vocab(&self.head),
+        }
+    }
+
     /// How deep the device would draft for a row: `None` where only the host can.
     fn device_depth(&self, row: &DraftRow) -> Option<usize> {
         let (known, waits) = (self.known[row.slot], self.waiting.of(row.slot).pairs);
-        let wanted = depth(row, Proposer::<B>::first_cell(&self.head));
+        let wanted = self.own().levels(row);
         let window = self.window.as_ref().map_or(0, |window| window.positions());
         match (waits, row.kv_len.saturating_sub(known + waits)) {
             _ if wanted == 0 => Some(0),
@@ -82,17 +86,17 @@ impl<B: Backend> DraftsChains<B> for EagleDrafter<B> {
         if !self.waiting.may() || !self.chains.fit(&self.head.head.limits(), rows.len()) {
             return Ok(false);
         }
-        if rows.iter().any(|row| self.device_depth(row).is_none()) {
-            return Ok(false);
-        }
-        let depths = rows.iter().map(|row| self.device_depth(row).unwrap_or(0));
-        chains.begin(depths);
-        for (at, row) in rows.iter().enumerate() {
-            let depth = self.device_depth(row).unwrap_or(0);
-            push_any(drafts, at, depth);
-            if depth > 0 {
-                self.waiting.chain(row.slot);
+        self.rows.clear();
+        for row in rows {
+            match self.device_depth(row) {
+                None => return Ok(false),
+                Some(0) => self.rows.push(DraftRow { steps: 0, ..*row }),
+                Some(_) => self.rows.push(*row),
             }
+        }
+        self.own().begin(&self.rows, drafts, chains);
+        for row in self.rows.iter().filter(|row| row.steps > 0) {
+            self.waiting.chain(row.slot);
         }
         self.take_waiting(device)?;
         let (waiting, known) = (&mut self.waiting, &mut self.known);
@@ -129,7 +133,7 @@ impl<B: Backend> DraftsChains<B> for EagleDrafter<B> {
         staged: Staged<'_, B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        if backend.drafter().is_none() {
+        if !self.chains.serve(backend, self.own().vocab) {
             return Ok(());
         }
         self.waiting.begin(self.chains.first());

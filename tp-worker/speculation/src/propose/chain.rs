@@ -12,17 +12,10 @@ const LEAST: f32 = 1.0 / 8.0;
 
 /// How deep a row's chain may be: its nodes are kept in cells of their own but
 /// for the last, which no pass follows.
-pub(crate) fn depth(row: &DraftRow, first_cell: usize) -> usize {
+pub(super) fn depth(row: &DraftRow, first_cell: usize) -> usize {
     row.steps
         .min(row.most)
         .min(row.room.saturating_sub(first_cell) + 1)
-}
-
-/// Pushes as many nodes to row `at` as its chain is to be deep, whose tokens are any.
-pub(crate) fn push_any(drafts: &mut Drafts, at: usize, depth: usize) {
-    for parent in 0..depth as u32 {
-        drafts.push(at, Node { token: 0, parent });
-    }
 }
 
 impl Growth {

@@ -1,4 +1,4 @@
-//! Chains of the whole model's, by the device.
+//! Chains and trees of the whole model's, by the device.
 
 use lockstep_backend::Backend;
 use lockstep_model::{ModelError, Staged};
@@ -6,11 +6,14 @@ use lockstep_model::{ModelError, Staged};
 use super::{Model, StandaloneDrafter};
 use crate::{
     ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains,
-    propose::{
-        Proposer,
-        chain::{depth, push_any},
-    },
+    propose::{Proposer, laid_out::Drafted},
 };
+
+impl<B: Backend> StandaloneDrafter<B> {
+    fn vocab(&self) -> usize {
+        Proposer::<B>::vocab(&self.model)
+    }
+}
 
 impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
     fn lay_out(
@@ -23,17 +26,15 @@ impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
         let fit = self
             .chains
             .fit(&self.model.transformer.limits(), rows.len());
-        if !fit || device.backend.drafter().is_none() {
+        if !fit || !self.chains.serve(device.backend, self.vocab()) {
             return Ok(false);
         }
         self.begin(device, rows)?;
-        let first_cell = Proposer::<B>::first_cell(&self.model);
-        let depths = self.rows.iter().map(|row| depth(row, first_cell));
-        depths
-            .clone()
-            .enumerate()
-            .for_each(|(at, depth)| push_any(drafts, at, depth));
-        chains.begin(depths);
+        let own = Drafted {
+            first_cell: Proposer::<B>::first_cell(&self.model),
+            vocab: self.vocab(),
+        };
+        own.begin(&self.rows, drafts, chains);
         let known = &mut self.model.known;
         // Nobody is far behind any more, and what is taken in is final but for the last
         // token, which the target is yet to see.
@@ -69,9 +70,11 @@ impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
         staged: Staged<'_, B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        if backend.drafter().is_none() {
+        if !self.chains.serve(backend, self.vocab()) {
             return Ok(());
         }
+        // What trees left behind is taken in by the next ones.
+        self.lag = self.chains.first();
         let Model {
             transformer, cache, ..
         } = &mut self.model;

@@ -99,12 +99,12 @@ fn oracle(model: &Model, shape: TreeShape) -> Vec<Node> {
         let first = all.len();
         for node in front {
             let logits = model.logits(&path_of(&all, node));
-            let (max, log_sum) = log_normalizer(&logits).unwrap();
+            let (max, log_sum) = log_mass(&logits).unwrap();
             let mut order: Vec<usize> = (0..logits.len()).collect();
             order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
             for token in order.into_iter().take(shape.topk) {
                 let before = node.map_or(0.0, |node| all[node].2);
-                let score = before + (logits[token] - max - log_sum as f32);
+                let score = before + (logits[token] - max - log_sum);
                 all.push((token as u32, node, score));
             }
         }
@@ -154,20 +154,24 @@ fn a_known_tree_keeps_the_best_paths() {
 }
 
 #[test]
-fn rows_that_are_no_numbers_bring_nothing() {
+fn logits_that_are_no_numbers_bring_the_first_tokens() {
     let mut grower = TreeGrower::default();
     let mut drafts = Drafts::new(1, 4, 0);
+    let node = |token, parent| Node { token, parent };
     for logits in [
-        [f32::NAN, 1.0],
-        [f32::NEG_INFINITY; 2],
-        [f32::INFINITY, 0.0],
+        [f32::NAN, 1.0, 2.0],
+        [f32::NEG_INFINITY; 3],
+        [0.0, 0.0, f32::INFINITY],
     ] {
-        grower.begin(shape(3, 2, 4));
-        grower.level(&logits, &|token| token);
+        grower.begin(shape(2, 2, 4));
+        grower.level(&logits, &|token| token + 5);
+        // Whatever follows one of them has as little chance.
+        grower.level(&[logits, [0.0, 1.0, 2.0]].concat(), &|token| token);
         assert!(grower.frontier().is_empty());
         drafts.begin(1);
         grower.finish(&mut drafts, 0);
-        assert!(drafts.nodes(0).is_empty());
+        let expected = [node(5, 0), node(6, 0), node(0, 1), node(1, 1)];
+        assert_eq!(drafts.nodes(0), expected, "{logits:?}");
     }
 }
 
@@ -213,7 +217,7 @@ proptest! {
             let drafts = model.grow(&mut grower, shape);
             let nodes = drafts.nodes(0);
             prop_assert_eq!(nodes, &oracle(&model, shape)[..]);
-            prop_assert!(nodes.len() <= shape.most);
+            prop_assert_eq!(nodes.len(), shape.nodes(vocab));
             prop_assert!(crate::depth(drafts.nodes(0)) as usize <= shape.steps);
             for (at, node) in nodes.iter().enumerate() {
                 prop_assert!(node.parent as usize <= at);

@@ -2,7 +2,7 @@
 
 use lockstep_backend::Backend;
 use lockstep_model::Transformer;
-use lockstep_speculation::{ChainPass, Drafts, DraftsChains};
+use lockstep_speculation::{ChainPass, Drafts, DraftsChains, depth};
 use lockstep_types::Verification;
 
 use super::DraftStage;
@@ -29,13 +29,12 @@ pub struct OnDevice<'a, B: Backend> {
 }
 
 impl<B: Backend> DraftStage<B> {
-    /// Whether the device may draft with such a configuration: chains of the likeliest
-    /// tokens, which it verifies itself.
+    /// Whether the device may draft with such a configuration: the likeliest tokens, which
+    /// it verifies itself.
     /// Other ranks that verify them could not learn them from the host in time.
     pub(super) fn may_draft_on_device(&self, target: &Transformer<B>) -> bool {
-        let config = &self.config;
         let alone = target.shard().topology.world.size == 1;
-        alone && target.chooses() && config.verification == Verification::Target && config.topk == 1
+        alone && target.chooses() && self.config.verification == Verification::Target
     }
 
     /// Whether the device may draft for the rows that decode: it is to choose their
@@ -89,18 +88,24 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Takes note of what the device has drafted, which came with the outcomes. Whether
-    /// it has drafted.
+    /// Takes note of what the device has drafted, which came with the outcomes, and how
+    /// deep. Whether it has drafted.
     ///
     /// # Errors
     /// [`WorkerError::Draft`] where the drafter finds fault with it.
-    pub fn know(&mut self, tasks: &[RowTask], outcomes: &Outcomes) -> Result<bool, WorkerError> {
+    pub fn know(
+        &mut self,
+        tasks: &mut [RowTask],
+        outcomes: &Outcomes,
+    ) -> Result<bool, WorkerError> {
         if !self.on_device {
             return Ok(false);
         }
         for task in tasks {
             if let Some(row) = task.drafts {
-                self.drafts.set_tokens(row, outcomes.drafted(task.choice));
+                let (tokens, parents) = outcomes.drafted(task.choice);
+                self.drafts.set_nodes(row, tokens, parents);
+                task.draft_depth = depth(self.drafts.nodes(row));
             }
         }
         if let Some(on_device) = self

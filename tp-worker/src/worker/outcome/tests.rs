@@ -95,7 +95,7 @@ type Found = (Vec<u32>, Vec<Vec<(u32, u32)>>);
 
 /// What the host finds.
 fn verified(rows: &[Row]) -> Found {
-    let (mut outcomes, mut moves) = (Outcomes::new(rows.len(), MOST), Vec::new());
+    let (mut outcomes, mut moves) = (Outcomes::new(rows.len(), MOST, MOST), Vec::new());
     outcomes.begin(rows.len());
     let mut sampler = Sampler::new(VOCAB);
     let mut verifier = Verifier::new(Verification::Target, VOCAB, MOST);

@@ -390,6 +390,7 @@ impl ChooseTokens<Tensor, Inputs, KvCache> for Watched {
         Ok(Chosen {
             words,
             drafted: &[],
+            parents: &[],
         })
     }
 }

@@ -1,0 +1,139 @@
+//! Trees of drafts that a device drafts by itself, for the batch that verifies them.
+
+use crate::{Batch, MOST_CANDIDATES, PassKey};
+
+/// How many levels some trees have behind the first one, and what a level may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreePass {
+    /// Of the pass that is recorded, of which every token is a tree.
+    pub size: PassKey,
+    /// Nodes that a level expands at the most, of each tree.
+    pub branches: usize,
+}
+
+/// A device that drafts trees by itself, beside [`crate::DraftChains`], which begins
+/// them as it begins chains. `T`, `I` and `V` are its tensors, inputs and vectors. Both
+/// may be part of a pass that is recorded.
+pub trait DraftTrees<T, I, V> {
+    /// Generates level number `level` of every tree that has as many: from the rows of
+    /// `logits` that were wanted of the pass in `inputs`, in the target's numbers where
+    /// there are `ids`. What is kept of a tree whose last level that is goes to
+    /// `verified`: tokens, parents, positions and masks of its nodes. `inputs` get the
+    /// pass behind the level: of every tree that has more a masked row of all nodes that
+    /// are expanded so far, of which the last level's are wanted.
+    fn grow(
+        &mut self,
+        logits: (&T, Option<&V>),
+        level: usize,
+        verified: &mut I,
+        inputs: &mut I,
+        pass: TreePass,
+    );
+    /// `out[i]` is what the `i`-th token of the pass in `inputs` goes on from: a row of
+    /// `outputs`, those of all tokens of the pass before, or, behind its tree's root, of
+    /// `roots`, those that the first pass wanted.
+    fn take_parents(&mut self, roots: &T, outputs: &T, verified: &I, inputs: &I, out: &mut T);
+}
+
+/// The first rule that the trees of `batch` break, of those that kernels rely on.
+pub(crate) fn broken_rule(batch: &Batch<'_>) -> Option<&'static str> {
+    let chain = batch.chain.as_ref()?;
+    if chain.trees.is_empty() {
+        return None;
+    }
+    if chain.trees.len() != chain.requests.len() {
+        return Some("every chain is a tree, or none is");
+    }
+    for (tree, request) in chain.trees.iter().zip(chain.requests) {
+        if tree.steps == 0 || tree.branches == 0 || tree.candidates() > MOST_CANDIDATES {
+            return Some("a tree has levels and branches, and no more than kernels generate");
+        }
+        let Some(drafted) = batch.choices.drafted.get(*request as usize) else {
+            return Some("a tree belongs to a request");
+        };
+        let nodes = drafted.nodes as usize;
+        if nodes > tree.candidates() {
+            return Some("no more nodes are kept than are generated");
+        }
+        let mut rows = batch.rows.iter();
+        let row = rows.find(|row| row.start == drafted.token);
+        let whole = row.filter(|row| row.q_len == drafted.nodes + 1);
+        let Some(row) = whole else {
+            return Some("a tree is verified in a row that is its root and its nodes");
+        };
+        let branches = drafted.parents.is_some();
+        if branches != row.mask.is_some() || (nodes > 1 && !branches) {
+            return Some("a tree of more than a node has parents and a mask");
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ChainBatch, Choice, ChoiceBatch, DraftedRow, How, Row, TreeSize};
+
+    use super::*;
+
+    /// The rule that a request with two drafts breaks where it has such a tree.
+    fn found(tree: TreeSize, parents: Option<u32>, row: Row) -> Option<&'static str> {
+        let nothing = Batch::default();
+        let choice = Choice {
+            how: How::Greedy,
+            seed: 0,
+            position: 0,
+        };
+        let drafted = DraftedRow {
+            logits: 0,
+            token: 4,
+            nodes: 2,
+            parents,
+        };
+        let batch = Batch {
+            rows: &[row],
+            choices: ChoiceBatch {
+                choices: &[choice],
+                drafted: &[drafted],
+                parents: &[0, 0],
+                ..ChoiceBatch::default()
+            },
+            chain: Some(ChainBatch {
+                first: &nothing,
+                requests: &[0],
+                sources: &[],
+                trees: &[tree],
+            }),
+            ..nothing
+        };
+        broken_rule(&batch)
+    }
+
+    #[test]
+    fn trees_that_kernels_could_not_grow_are_found() {
+        let tree = |steps, branches| TreeSize { steps, branches };
+        let row = Row {
+            start: 4,
+            q_len: 3,
+            kv_len: 7,
+            pages_start: 0,
+            mask: Some(0),
+        };
+        assert_eq!((tree(3, 4).candidates(), tree(3, 4).expanded()), (36, 8));
+        for sound in [tree(1, 2), tree(2, 1), tree(4, 18)] {
+            assert_eq!(found(sound, Some(0), row), None, "{sound:?}");
+        }
+        for broken in [tree(0, 2), tree(2, 0), tree(1, 1), tree(4, 19)] {
+            assert!(found(broken, Some(0), row).is_some(), "{broken:?}");
+        }
+        // Without parents or mask, elsewhere, and of other nodes.
+        let others = [
+            Row { mask: None, ..row },
+            Row { start: 3, ..row },
+            Row { q_len: 4, ..row },
+        ];
+        assert!(found(tree(2, 2), None, row).is_some());
+        for other in others {
+            assert!(found(tree(2, 2), Some(0), other).is_some(), "{other:?}");
+        }
+    }
+}

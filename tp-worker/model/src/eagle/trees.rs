@@ -1,0 +1,108 @@
+//! Trees that a head drafts.
+
+use lockstep_backend::{Backend, BackendError, Rows};
+
+use super::{EagleHead, Wiring};
+use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize};
+
+impl<B: Backend> EagleHead<B> {
+    /// The passes of some trees, level by level. Each runs over all nodes that are
+    /// expanded so far, for what a level wrote to the cache the next one could not mask;
+    /// what they go on from are outputs of the pass before, and behind roots of the first
+    /// one.
+    pub(super) fn run_trees(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        trees: &mut Chains<B>,
+        ChainsSize { key, levels }: ChainsSize,
+        staged: Staged<'_, B>,
+    ) -> Result<(), ModelError> {
+        let Staged {
+            inputs: verified,
+            tables,
+            features,
+        } = staged;
+        let Some(features) = features else {
+            return Ok(());
+        };
+        let (passes, head) = (trees.tree_levels(key), &mut *self);
+        let mut work = |backend: &mut B| {
+            if let Some(device) = backend.drafter() {
+                device.begin(verified, &mut head.inputs, key, passes.first);
+            }
+            head.take_features(backend, features, passes.first * key.tokens);
+            for level in 0..levels {
+                let size = passes.tokens(level);
+                match level {
+                    0 => head.draft_roots(backend, cache, tables, size)?,
+                    _ => head.draft_nodes(backend, cache, tables, verified, size)?,
+                }
+                if let Some(device) = backend.drafter().and_then(|device| device.trees()) {
+                    let (logits, inputs) = (&head.buffers.logits, &mut head.inputs);
+                    let ids = head.ids.as_ref();
+                    device.grow((logits, ids), level, verified, inputs, passes.pass);
+                }
+            }
+            Ok(())
+        };
+        Ok(backend.pass(&mut trees.passes, key, &mut work)?)
+    }
+
+    /// The first pass, whose wanted outputs are kept.
+    fn draft_roots(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        (tokens, wanted): (usize, usize),
+    ) -> Result<(), BackendError> {
+        self.draft_level(backend, cache, tables, 0, (tokens, wanted))?;
+        let b = &mut self.buffers;
+        backend.set_rows(&mut b.tree_roots, wanted);
+        backend.place_columns(&b.layer.delta, &mut b.tree_roots, 0);
+        Ok(())
+    }
+
+    /// The pass over the nodes that are staged, up to the logits of those that are wanted.
+    fn draft_nodes(
+        &mut self,
+        backend: &mut B,
+        cache: &mut B::KvCache,
+        tables: Tables<'_, B>,
+        verified: &B::Inputs,
+        (tokens, wanted): (usize, usize),
+    ) -> Result<(), BackendError> {
+        let b = &mut self.buffers;
+        backend.set_rows(&mut b.hidden, tokens);
+        if let Some(device) = backend.drafter().and_then(|device| device.trees()) {
+            let (roots, outputs) = (&b.tree_roots, &b.layer.residual);
+            device.take_parents(roots, outputs, verified, &self.inputs, &mut b.hidden);
+        }
+        self.buffers.set_rows(backend, tokens);
+        self.attend(backend, cache, tables);
+        let b = &mut self.buffers;
+        let layer = &self.layer;
+        layer.finish(
+            backend,
+            &self.shape,
+            b.layer.second_half(None),
+            &layer.post_norm,
+        )?;
+        backend.set_rows(&mut b.head_input, wanted);
+        backend.set_rows(&mut b.head_normed, wanted);
+        backend.set_rows(&mut b.logits, wanted);
+        let last = Rows::Wanted(&self.inputs, 0..wanted);
+        backend.gather_rows(&b.layer.residual, last, &mut b.head_input);
+        let input = match &self.wiring {
+            Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
+            Wiring::Eagle3 { norm, .. } => {
+                backend.rms_norm(&b.head_input, norm, self.shape.eps, &mut b.head_normed);
+                &b.head_normed
+            }
+        };
+        let head = self.head.as_ref().unwrap_or(tables.head);
+        backend.matmul(input, head, None, &mut b.logits);
+        Ok(())
+    }
+}
