@@ -16,7 +16,10 @@ use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 
 use crate::roofline::{self, Ceiling, Drift, Traffic, working_set};
-use crate::{DemoModel, machine, report::Report};
+use crate::{
+    DemoModel, machine,
+    report::{Report, progress},
+};
 use cell::Cell;
 use work::Model;
 
@@ -93,6 +96,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     // All ranks compute at once.
     let threads = config.parallel.tp_size * config.parallel.threads_per_rank;
     let limits = || roofline::measure(config.device, threads, config.isa.as_deref(), bytes);
+    progress("the machine's limits");
     let before = limits()?;
     machine::forget_peak_memory();
     let start = Instant::now();
@@ -100,6 +104,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         weight_cache: node.weight_cache,
         ..LocalOptions::default()
     };
+    progress("loading the model");
     let mut engine = LocalEngine::start(&config, &options)?;
     let loaded = start.elapsed();
     let work = Model::new(&config, engine.weight_bytes());
@@ -108,6 +113,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     let notes = about(&config, &engine, inside);
     let ranks = engine.descriptions().to_vec();
     drop(engine);
+    progress("the machine's limits again");
     let limits = Drift::new(before, limits()?);
 
     let mut report = Report::new("Offline throughput", &cell::columns());

@@ -17,11 +17,13 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use super::Args;
 use super::cell::Cell;
 use super::work::Model;
+use crate::report::progress;
 
 /// All cells that the arguments ask for.
 pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for &length in &args.prefill {
+        progress(&format!("prefill of {length} tokens"));
         cells.push(Cell {
             phase: "prefill",
             batch: 1,
@@ -34,6 +36,7 @@ pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::R
     }
     for &batch in &args.batch {
         let steps = args.output_len - 1;
+        progress(&format!("decode of {batch} at once, {steps} steps"));
         cells.push(Cell {
             phase: "decode",
             batch,
