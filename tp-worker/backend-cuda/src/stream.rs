@@ -103,14 +103,15 @@ impl Stream {
         unsafe { result::event::record(event.raw, self.raw) }.map_err(driver("cuEventRecord"))
     }
 
-    /// Waits until `event` happened, which was recorded on this one.
+    /// Waits until `event` happened, which was recorded on this one behind all that
+    /// was queued: so peers' data before it is on its way no longer.
     ///
     /// # Errors
     /// [`CudaError::Driver`]; also of work that was queued before it.
     /// [`CudaError::Peers`] where peers' data before it may not have come.
     pub(crate) fn reach(&self, event: &Event) -> Result<(), CudaError> {
         event.synchronize()?;
-        self.watched.as_ref().map_or(Ok(()), |way| way.check())
+        self.watched.as_ref().map_or(Ok(()), |way| way.arrived())
     }
 
     /// Has what is queued from now on wait until `event` happened, as it was

@@ -1,7 +1,7 @@
 //! Tokens of several ranks: columns of logits come to those alone that choose, and what
 //! they have chosen to their DP ranks, in the same pass.
 
-use std::ops::Range;
+use std::{ops::Range, sync::mpsc, time::Duration};
 
 use lockstep_backend::{
     Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, Exchanged,
@@ -121,8 +121,9 @@ fn plan() -> CudaPasses {
     }])
 }
 
-/// All passes of a rank; the words that each brought, and whether notes differed.
-fn passes(gpu: &mut CudaBackend, rank: usize) -> Vec<([u32; 12], bool)> {
+/// All passes of a rank, before the last of which it rests; the words that each brought,
+/// and whether notes differed.
+fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<([u32; 12], bool)> {
     gpu.notes().unwrap().prepare(NOTES).unwrap();
     let (dp_rank, leads) = (rank / 2, rank.is_multiple_of(2));
     let first: usize = WIDTHS[..rank].iter().sum();
@@ -136,7 +137,11 @@ fn passes(gpu: &mut CudaBackend, rank: usize) -> Vec<([u32; 12], bool)> {
     });
     let (mut inputs, mut recorded) = (inputs.unwrap(), plan());
     let mut found = Vec::new();
+    let (_nobody, news) = mpsc::channel::<()>();
     for (pass, other) in PASSES.into_iter().enumerate() {
+        if pass + 1 == PASSES.len() {
+            news.recv_timeout(rest).unwrap_err();
+        }
         let own: Vec<f32> = logits(pass)
             .chunks(VOCAB)
             .flat_map(|row| row[first..][..WIDTHS[rank]].to_vec())
@@ -175,23 +180,27 @@ fn passes(gpu: &mut CudaBackend, rank: usize) -> Vec<([u32; 12], bool)> {
     found
 }
 
+fn with_patience(patience: Duration) -> impl Fn(usize) -> CudaOptions {
+    move |_| CudaOptions {
+        graphs: vec![ROWS],
+        collectives: CollectiveOptions {
+            backend: CollectiveBackend::Nccl,
+            joining: PATIENCE,
+            patience,
+            ..CollectiveOptions::default()
+        },
+        ..options(Dtype::Float32)
+    }
+}
+
 /// Where ranks differ, nothing of it is anybody's token.
 #[test]
 fn what_one_rank_chooses_all_ranks_of_its_dp_rank_know() {
     if Gpu::count().unwrap() < WIDTHS.len() {
         return;
     }
-    let options = |_| CudaOptions {
-        graphs: vec![ROWS],
-        collectives: CollectiveOptions {
-            backend: CollectiveBackend::Nccl,
-            joining: PATIENCE,
-            patience: PATIENCE,
-            ..CollectiveOptions::default()
-        },
-        ..options(Dtype::Float32)
-    };
-    let found = with_options(options, (WIDTHS.len(), 2), passes);
+    let all = |gpu: &mut _, rank| passes(gpu, rank, Duration::ZERO);
+    let found = with_options(with_patience(PATIENCE), (WIDTHS.len(), 2), all);
     for (rank, found) in found.into_iter().enumerate() {
         for (pass, (words, differ)) in found.into_iter().enumerate() {
             // The last word of a note is each rank's own.
@@ -204,4 +213,17 @@ fn what_one_rank_chooses_all_ranks_of_its_dp_rank_know() {
             assert_eq!(words, expected, "rank {rank} in pass {pass}");
         }
     }
+}
+
+/// A group that nobody asks for anything waits for nothing, however long that takes: the
+/// wait for outcomes is one for all that peers had to bring.
+#[test]
+fn ranks_that_have_their_tokens_may_rest_for_longer_than_data_may_take() {
+    if Gpu::count().unwrap() < WIDTHS.len() {
+        return;
+    }
+    let patience = Duration::from_secs(3);
+    let all = move |gpu: &mut _, rank| passes(gpu, rank, 2 * patience);
+    let found = with_options(with_patience(patience), (WIDTHS.len(), 2), all);
+    assert!(found.into_iter().all(|found| found.len() == PASSES.len()));
 }
