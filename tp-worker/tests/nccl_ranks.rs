@@ -18,7 +18,7 @@ use lockstep_backend_cuda::{CudaBackend, Gpu};
 use lockstep_collective::local_group;
 use lockstep_config::{
     Hardware, ServeArgs,
-    args::{CollectiveBackendArg, DeviceArg},
+    args::{CollectiveBackendArg, DeviceArg, VerificationArg},
     resolve,
 };
 use lockstep_devices::{Device as _, DeviceFootprint, DeviceOptions, Registry};
@@ -105,7 +105,7 @@ impl Heads {
     }
 }
 
-fn config(ranks: usize, drafts: Drafts, draft: Option<&Path>, way: Way) -> EngineConfig {
+fn arguments(ranks: usize, drafts: Drafts, draft: Option<&Path>, way: Way) -> ServeArgs {
     let mut args = ServeArgs::default();
     args.model.model_path = Some(model());
     args.model.context_length = Some(128);
@@ -126,8 +126,12 @@ fn config(ranks: usize, drafts: Drafts, draft: Option<&Path>, way: Way) -> Engin
         args.speculation.speculative_adaptive = Some(false);
         args.speculation.speculative_draft_model_path = draft.map(Path::to_owned);
     }
+    args
+}
+
+fn resolved(args: &ServeArgs) -> EngineConfig {
     let algorithms = Registry::builtin().algorithms();
-    let resolved = resolve(&args, &Hardware::detect(), &algorithms, &DeviceFootprint);
+    let resolved = resolve(args, &Hardware::detect(), &algorithms, &DeviceFootprint);
     resolved.unwrap().value.0
 }
 
@@ -252,8 +256,20 @@ fn run(
 /// What the lead of so many ranks says: with the weights that it began with, and, with new
 /// ones, which are the same, how likely that is.
 fn texts(ranks: usize, drafts: Drafts, heads: Option<&Heads>, way: Way, seed: u64) -> Texts {
+    verified(VerificationArg::Target, ranks, drafts, heads, (way, seed))
+}
+
+fn verified(
+    how: VerificationArg,
+    ranks: usize,
+    drafts: Drafts,
+    heads: Option<&Heads>,
+    (way, seed): (Way, u64),
+) -> Texts {
     let draft = heads.and_then(|heads| heads.folder(drafts));
-    let config = Arc::new(config(ranks, drafts, draft.as_deref(), way));
+    let mut args = arguments(ranks, drafts, draft.as_deref(), way);
+    args.speculation.speculative_verification = drafts.map(|_| how);
+    let config = Arc::new(resolved(&args));
     let models = draft.is_some();
     // All ranks of a process take the folders that were opened once. Heads lie elsewhere,
     // and stay.
@@ -273,6 +289,7 @@ fn texts(ranks: usize, drafts: Drafts, heads: Option<&Heads>, way: Way, seed: u6
             let mut worker = Worker::load(&config, rank, gpu, options).unwrap();
             // A model that drafts is on the lead, and so is what hosts choose from.
             let repeats = way == Way::Recorded;
+            let repeats = repeats && how == VerificationArg::Target;
             let counts = repeats && !(rank == 0 && models);
             let mut first = run(&mut worker, &config, 1, way, counts);
             worker.reload(Some(&folders)).unwrap();
@@ -336,5 +353,26 @@ fn agree<'a, W: Iterator<Item = &'a (Way, u64)>>(ways: impl Fn(usize, usize) -> 
             let bits = bits.get_or_insert_with(|| found.bits.clone());
             assert_eq!(*bits, found.bits, "{what}");
         }
+    }
+}
+
+/// Which tokens are a host's, ranks that have drafted nothing know too.
+#[test]
+fn sampled_drafts_are_verified_alike_in_every_way() {
+    if Gpu::count().unwrap() < 2 {
+        return;
+    }
+    let alone = texts(1, None, None, Way::Recorded, 1);
+    let heads = Heads::of(&alone.texts);
+    let chain = DRAFTS[4];
+    for (how, drafts) in [
+        (VerificationArg::Rejection, chain),
+        (VerificationArg::Rejection, DRAFTS[5]),
+        (VerificationArg::Block, chain),
+    ] {
+        let ways = [WAYS[0], WAYS[2]];
+        let [recorded, host] = ways.map(|way| verified(how, 2, drafts, Some(&heads), way));
+        assert!(recorded.accepted > 0, "{how:?}, {drafts:?}");
+        assert_eq!(recorded, host, "{how:?}, {drafts:?}");
     }
 }

@@ -102,6 +102,18 @@ impl Drafts {
         distribution
     }
 
+    /// Whether a token of a row was sampled.
+    pub fn is_sampled(&self, row: usize) -> bool {
+        let first = row * self.most;
+        self.sampled[first..first + self.rows[row]].contains(&true)
+    }
+
+    /// Notes that another rank has sampled a row's tokens, and keeps their distributions.
+    pub fn note_sampled(&mut self, row: usize) {
+        let first = row * self.most;
+        self.sampled[first..first + self.rows[row]].fill(true);
+    }
+
     /// How many rows.
     pub fn rows(&self) -> usize {
         self.rows.len()

@@ -218,9 +218,7 @@ fn rule(mode: Verification, row: &VerifyRow<'_>) -> Rule {
 }
 
 fn samples(mode: Verification, drafts: &Drafts, row: usize, params: &SamplingParams) -> bool {
-    let nodes = drafts.nodes(row).len() as u32;
-    let sampled = |number| drafts.probabilities(row, number).is_some();
-    mode == Verification::Target || params.temperature == 0.0 || !(1..=nodes).any(sampled)
+    mode == Verification::Target || params.temperature == 0.0 || !drafts.is_sampled(row)
 }
 
 /// The node that was drafted as `token` behind `parent`.

@@ -41,7 +41,8 @@ impl<'a> Outcome<'a> {
     };
 
     fn of(words: &'a [u32], most: usize) -> Self {
-        let count = words[0] as usize;
+        // A device counted them: no more than there is room for.
+        let count = (words[0] as usize).min(most);
         Self {
             tokens: &words[1..1 + count],
             path: &words[1 + most..][..count.saturating_sub(1)],
