@@ -57,6 +57,8 @@ async fn an_update_without_room_is_refused_with_sizes() {
     copy_demo(&folder);
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
+        // No steps are timed before serving.
+        .flag("--speculative-adaptive=false")
         // Kept free for graphs is more than those of the fake take.
         .flag("--disable-cuda-graph")
         .env("FAKE_CUDA_CODE", "67108864")

@@ -4,10 +4,12 @@
 
 use lockstep_process::exit;
 use lockstep_tests::{
-    body::{COUNTED, counting},
+    body::{COUNTED, completion, counting},
+    http::answer,
+    processes::Role,
     server::{Options, Server},
     turns,
-    wait::LIMIT,
+    wait::{LIMIT, until},
 };
 use serde_json::json;
 
@@ -16,8 +18,10 @@ use crate::{
     agreement::Nodes,
     lost_ranks::are_lost,
     options,
-    ranks::{data_parallel, drafting, taking_turns},
+    ranks::{adapting, data_parallel, drafting, taking_turns},
 };
+
+const PATH: &str = "/v1/chat/completions";
 
 /// The demo model on GPUs, with room for long requests.
 fn long_on_gpus(options: Options) -> Options {
@@ -26,32 +30,77 @@ fn long_on_gpus(options: Options) -> Options {
         .set("--context-length", "1024")
 }
 
-/// Ranks whose depth adapts.
+/// Two DP ranks of two ranks each, which draft with a head as deep as they agree on, and
+/// end as one when a rank is killed.
 #[tokio::test]
-async fn dp_ranks_answer_from_their_gpus() {
+async fn dp_ranks_answer_from_their_gpus_and_end_together() {
     if !lockstep_fake_cuda::seed(1) {
         return; // There may be one GPU.
     }
     let _turn = turns::alone().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let options = data_parallel(on_gpu(), (2, 2)).set("--speculative-num-steps", "3");
-    let options = taking_turns(options, &[0, 1, 3], folder.path());
-    let server = Server::start(options).await;
+    // What is counted is foreseen.
+    let file = json!({
+        "strategy": "ema", "update_interval": 1, "warmup_batches": 0, "ema_alpha": 1,
+        "candidate_steps": [1, 3], "up_hysteresis": -0.5,
+    });
+    let options = data_parallel(long_on_gpus(options()), (4, 2))
+        .set("--speculative-algorithm", "EAGLE3")
+        .set("--speculative-num-steps", "1");
+    let server = Server::start(adapting(options, &file, folder.path())).await;
     let ask = async |rank: u32| {
         let body = counting(&json!({"data_parallel_rank": rank}));
-        server.ok("/v1/chat/completions", &body).await
+        server.ok(PATH, &body).await
     };
     let (first, second) = tokio::join!(ask(0), ask(1));
     for answer in [first, second] {
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     }
-    let log = server.log();
+    let body = completion("3, 4, 5, 6,", &json!({"max_tokens": 8}));
+    let answer = server.ok("/v1/completions", &body).await;
+    assert_eq!(answer["choices"][0]["text"], " 7, 8", "{answer}");
+    let shown = server.get("/speculation").await.ok();
+    for depth in [1, 3] {
+        let depths = shown["by_depth"].as_array().expect("a list");
+        let of = depths.iter().find(|of| of["depth"] == depth);
+        assert!(of.is_some_and(|of| of["steps"] != 0), "{depth}: {shown}");
+    }
     for said in [
         ", cuda 0 ",
-        "data goes from GPU to GPU by NCCL 2.28.3 between 2 ranks",
+        "data goes from GPU to GPU by NCCL 2.28.3 between 4 ranks",
+        "recorded passes",
+        "EAGLE3, 1 or 3 steps",
     ] {
+        let log = server.log();
         assert!(log.contains(said), "{said:?} is not in:\n{log}");
     }
+    end_together(server).await;
+}
+
+/// Kills a rank that leads no DP rank, while both have requests, and waits for the end.
+async fn end_together(server: Server) {
+    let fields = |rank| json!({"max_tokens": 900, "ignore_eos": true, "data_parallel_rank": rank});
+    let asked = [0, 1].map(|rank| {
+        let request = server.client.post(server.url(PATH));
+        tokio::spawn(answer(request.json(&counting(&fields(rank)))))
+    });
+    until("both to run", LIMIT, async || {
+        let metrics = server.metrics().await;
+        (metrics.sum("lockstep_num_requests_running") as usize == asked.len()).then_some(())
+    })
+    .await;
+    let run_dir = server.run_dir();
+    server.process(Role::Worker(3)).await.kill();
+    for asked in asked {
+        let answer = asked.await.expect("no panic").expect("an answer");
+        assert_eq!(answer.status, 503, "{}", answer.text);
+        assert_eq!(answer.error()["code"], "service_unavailable");
+    }
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::PROCESS_DIED), "{log}");
+    assert!(log.contains("worker 3 was killed by signal 9"), "{log}");
+    assert!(!run_dir.exists(), "it has the sockets");
 }
 
 /// Recorded or not, from GPU to GPU or through the host.
@@ -71,7 +120,9 @@ async fn ranks_answer_alike_whichever_way_their_data_goes() {
             "data of the 2 ranks passes through the host's",
         ),
     ] {
+        // No steps are timed before serving.
         let options = on_gpu().set("--tp-size", "2");
+        let options = options.flag("--speculative-adaptive=false");
         let options = options.set("--collective-backend", way);
         let options = match (way, graphs) {
             ("nccl", true) => options.set("--cuda-graph-max-bs", "4"),
@@ -80,7 +131,7 @@ async fn ranks_answer_alike_whichever_way_their_data_goes() {
         };
         let server = Server::start(options).await;
         let asked = counting(&json!({}));
-        let answer = server.ok("/v1/chat/completions", &asked).await;
+        let answer = server.ok(PATH, &asked).await;
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED, "{way}");
         let log = server.log();
         assert!(log.contains(said), "{said:?} is not in:\n{log}");
@@ -101,8 +152,7 @@ async fn ranks_that_would_begin_different_passes_are_named() {
         .env("TEST_FAULT_IN_RANK", "1:20:begun");
     let server = Server::start(options).await;
     let fields = json!({"max_tokens": 900, "ignore_eos": true});
-    let path = "/v1/chat/completions";
-    let answer = server.post(path, &counting(&fields)).await;
+    let answer = server.post(PATH, &counting(&fields)).await;
     assert_eq!(answer.status, 503, "{}", answer.text);
     assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK));
     let log = server.log();
@@ -197,9 +247,7 @@ async fn differ(ways: &[(&str, (usize, usize))]) {
         let fault = format!("1:20:{kind}");
         let server = Server::start(options.env("TEST_FAULT_IN_RANK", &fault)).await;
         let fields = json!({"max_tokens": 900, "ignore_eos": true});
-        let answer = server
-            .post("/v1/chat/completions", &counting(&fields))
-            .await;
+        let answer = server.post(PATH, &counting(&fields)).await;
         assert_eq!(answer.status, 503, "{kind}: {}", answer.text);
         assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK), "{kind}");
         let log = server.log();
