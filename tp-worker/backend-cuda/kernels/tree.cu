@@ -216,6 +216,7 @@ __device__ inline void number_kept(Kept& s, const Tree& tree, unsigned count, un
 __device__ inline void finish(Kept& s, const Grow& a, const Size& size, unsigned number, const Tree& tree) {
     const unsigned request = list(a.verified, CHAINS_AT)[number];
     const Drafted drafted = list_of<Drafted>(a.verified, DRAFTED_AT)[request];
+    if (threadIdx.x == 0) s.mask = CAUSAL;      // unless a row says otherwise, behind the barriers of what follows
     number_kept(s, tree, generated(size, size.steps), drafted.nodes);
     for (unsigned row = threadIdx.x; row < a.verified[ROWS]; row += THREADS) {
         const Row own = row_of(a.verified, row);
