@@ -75,7 +75,8 @@ impl Trees {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer logits than wanted tokens, or no room for the next pass.
+    /// If there are fewer logits than wanted tokens, fewer tokens than branches, or no
+    /// room for the next pass.
     pub(crate) fn grow(
         &self,
         stream: &Stream,
@@ -90,6 +91,12 @@ impl Trees {
             level,
             counts,
         } = level;
+        // A node has as many children as branches, each of another token. Trees that have
+        // more are the host's, which gives a node fewer.
+        assert!(
+            branches <= vocab,
+            "trees of {branches} branches grow on the host where a draft has {vocab} tokens"
+        );
         let rows = if level == 0 { most } else { most * branches };
         logits.expect(Element::F32, rows * vocab, "logits to draft from");
         let named = ids.is_none_or(|ids| ids.len() == vocab);

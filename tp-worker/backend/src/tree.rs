@@ -21,6 +21,10 @@ pub trait DraftTrees<T, I, V> {
     /// `verified`: tokens, parents, positions and masks of its nodes. `inputs` get the
     /// pass behind the level: of every tree that has more a masked row of all nodes that
     /// are expanded so far, of which the last level's are wanted.
+    ///
+    /// # Panics
+    /// If a row of `logits` has fewer tokens than a node has branches: such trees are
+    /// grown on the host.
     fn grow(
         &mut self,
         logits: (&T, Option<&V>),

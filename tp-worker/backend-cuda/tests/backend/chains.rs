@@ -3,7 +3,7 @@
 
 use lockstep_backend::{
     Backend, Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How,
-    InputLimits, MatrixRole, PassKey, Row,
+    InputLimits, MatrixRole, PassKey, Row, TreePass,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
@@ -238,4 +238,25 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let all = multiplied(&mut gpu, &ids, size.tokens, vocab);
         assert_eq!(all, size.tokens, "behind the pass");
     }
+}
+
+/// A node's children are different tokens, so that there have to be as many.
+#[test]
+#[should_panic(expected = "trees of 3 branches grow on the host where a draft has 2 tokens")]
+fn no_node_has_more_children_than_there_are_tokens() {
+    let mut gpu = gpu(Dtype::Float32);
+    let logits = uploaded(&mut gpu, &[1.0, 2.0], 2);
+    let mut verified = Lists::default();
+    verified.push(1, 0, 0);
+    let limits = InputLimits::of(&verified.batch(), PAGE);
+    let [mut inputs, mut drafts] = [(); 2].map(|()| gpu.inputs(&limits).unwrap());
+    let size = PassKey {
+        requests: 1,
+        tokens: 1,
+        max_q_len: 1,
+    };
+    let pass = TreePass { size, branches: 3 };
+    let device = gpu.drafter().and_then(|device| device.trees());
+    let device = device.unwrap();
+    device.grow((&logits, None), 0, &mut inputs, &mut drafts, pass);
 }
