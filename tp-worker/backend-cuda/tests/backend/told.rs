@@ -4,22 +4,27 @@
 use std::{ops::Range, sync::mpsc, time::Duration};
 
 use lockstep_backend::{
-    Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, Exchanged,
-    FAILED, Holds, InputLimits, KvShape, NoteShape, Owners, PassKey, PassPlan, PassRecords as _,
-    Row,
+    AttentionShape, Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow,
+    Exchanged, FAILED, Holds, InputLimits, KvShape, NoteShape, Owners, PassKey, PassPlan,
+    PassRecords as _, Row,
 };
-use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
+use lockstep_backend_cuda::{
+    CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu, PagedCache,
+};
 use lockstep_fake_cuda::calls;
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, sampling::SamplingParams};
 
-use crate::ranks::{PATIENCE, with_options};
-use crate::support::{noise, options};
+use crate::ranks::{PATIENCE, tensor, with_options};
+use crate::support::{noise, options, read, staged};
 
 /// Columns of the logits of each rank, of which two lead.
 const WIDTHS: [usize; 4] = [10, 6, 3, 5];
 const VOCAB: usize = 24;
-/// Rows of logits of a DP rank: of two requests without drafts, and one with a draft.
-const ROWS: usize = 4;
+/// Rows of logits of a DP rank: of two requests without drafts, and one with two, both
+/// of which follow its own token.
+const ROWS: usize = 5;
+/// Words that tell what became of a DP rank's requests.
+const WORDS: usize = 18;
 const OWNED: [Range<usize>; 4] = [0..ROWS, 0..0, ROWS..2 * ROWS, 0..0];
 const OWNERS: Owners<'static> = Owners {
     widths: &WIDTHS,
@@ -43,6 +48,12 @@ const CACHE: KvShape = KvShape {
     page_size: 1,
     dtype: KvCacheDtype::Float32,
 };
+const HEADS: AttentionShape = AttentionShape {
+    heads: 1,
+    kv_heads: 1,
+    head_dim: CACHE.head_dim,
+    scale: 1.0,
+};
 /// In which of the passes a word of rank 3's note is another than it should be.
 const PASSES: [Option<usize>; 5] = [None, Some(1), None, Some(2), Some(3)];
 
@@ -59,48 +70,61 @@ fn likeliest(pass: usize, row: usize) -> u32 {
 }
 
 /// What the first rank of the second DP rank has to tell differs from the first's: the
-/// draft stands in the first one alone.
-fn wanted(pass: usize, dp_rank: usize) -> [u32; 12] {
-    let [a, b, c, d] = [0, 1, 2, 3].map(|row| likeliest(pass, dp_rank * ROWS + row));
-    match dp_rank {
-        0 => [1, a, 0, 0, 1, b, 0, 0, 2, c, d, 1],
-        _ => [1, a, 0, 0, 1, b, 0, 0, 1, c, 0, 0],
-    }
+/// second draft stands in the first one alone.
+fn wanted(pass: usize, dp_rank: usize) -> [u32; WORDS] {
+    let [a, b, c, d] = [0, 1, 2, 4].map(|row| likeliest(pass, dp_rank * ROWS + row));
+    let last = match dp_rank {
+        0 => [2, c, d, 0, 2, 0],
+        _ => [1, c, 0, 0, 0, 0],
+    };
+    let [first, second] = [a, b].map(|token| [1, token, 0, 0, 0, 0]);
+    [first, second, last].concat().try_into().unwrap()
 }
 
-const NOTHING: [u32; 12] = [1, FAILED, 0, 0, 1, FAILED, 0, 0, 1, FAILED, 0, 0];
+/// Of each request.
+fn nothing() -> [u32; WORDS] {
+    [[1, FAILED, 0, 0, 0, 0]; 3].concat().try_into().unwrap()
+}
 
 /// Has `work` do with the batch of a pass.
 fn with_batch(pass: usize, dp_rank: usize, work: impl FnOnce(&Batch<'_>)) {
-    let draft = likeliest(pass, dp_rank * ROWS + 2) ^ dp_rank as u32;
+    let token = likeliest(pass, dp_rank * ROWS + 2);
+    // Of the first DP rank's drafts the second one is right, and belongs where the
+    // first is.
+    let drafts = [token ^ 1, token ^ (2 * dp_rank as u32)];
     let all: Vec<u32> = (0..ROWS as u32).collect();
-    let row = |start, q_len| Row {
+    let row = |start, q_len, mask| Row {
         start,
         q_len,
         kv_len: 0,
-        pages_start: 0,
-        mask: None,
+        pages_start: start,
+        mask,
     };
     let of = |request, depth| ChoiceRow { request, depth };
-    let drafted = |at, nodes| DraftedRow {
+    let drafted = |at, nodes, parents| DraftedRow {
         logits: at,
         token: at,
         nodes,
-        parents: None,
+        parents,
     };
     let choices = [Choice::of(&SamplingParams::greedy(), 0); 3];
     work(&Batch {
-        tokens: &[7, 8, 9, draft],
+        tokens: &[7, 8, 9, drafts[0], drafts[1]],
         positions: &all,
         cells: &all,
-        rows: &[row(0, 1), row(1, 1), row(2, 2)],
-        pages: &[0, 1],
+        rows: &[row(0, 1, None), row(1, 1, None), row(2, 3, Some(0))],
+        pages: &all,
         logit_tokens: &all,
+        masks: &[0b001, 0b011, 0b101],
         choices: ChoiceBatch {
             choices: &choices,
-            rows: &[of(0, 0), of(1, 0), of(2, 0), of(2, 1)],
-            drafted: &[drafted(0, 0), drafted(1, 0), drafted(2, 1)],
-            parents: &[],
+            rows: &[of(0, 0), of(1, 0), of(2, 0), of(2, 1), of(2, 1)],
+            drafted: &[
+                drafted(0, 0, None),
+                drafted(1, 0, None),
+                drafted(2, 2, Some(0)),
+            ],
+            parents: &[0, 0],
         },
         ..Batch::default()
     });
@@ -116,14 +140,75 @@ fn plan() -> CudaPasses {
         key: KEY,
         exchanges: notes
             .chain(Exchanged::collect(Axis::World, OWNERS))
-            .chain(Exchanged::tell(Axis::Attention, 12))
+            .chain(Exchanged::tell(Axis::Attention, WORDS))
             .collect(),
     }])
 }
 
-/// All passes of a rank, before the last of which it rests; the words that each brought,
-/// and whether notes differed.
-fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<([u32; 12], bool)> {
+/// A row that takes in `cells` behind others, of which each has a page; its tokens see
+/// nothing of one another with a mask.
+fn with_cells(pages: &[u32], cells: &[u32], work: impl FnOnce(&Batch<'_>)) {
+    let (count, kept) = (cells.len() as u32, pages.len() - cells.len());
+    work(&Batch {
+        tokens: &vec![0; cells.len()],
+        positions: &vec![0; cells.len()],
+        cells,
+        rows: &[Row {
+            start: 0,
+            q_len: count,
+            kv_len: kept as u32,
+            pages_start: 0,
+            mask: Some(0),
+        }],
+        pages,
+        masks: &vec![0; cells.len()],
+        ..Batch::default()
+    });
+}
+
+/// Attends with `qkv` over `pages`, the last of which `cells` are and take it in.
+fn attend(
+    gpu: &mut CudaBackend,
+    cache: &mut PagedCache,
+    (pages, cells): (&[u32], &[u32]),
+    qkv: &[f32],
+) -> Vec<f32> {
+    let mut inputs = None;
+    with_cells(pages, cells, |batch| inputs = Some(staged(gpu, batch, 1)));
+    let qkv = tensor(gpu, qkv, HEADS.qkv_width(), Holds::Sum);
+    let out = gpu.tensor(cells.len(), HEADS.out_width(), Holds::Operand);
+    let mut out = out.unwrap();
+    gpu.attention(cache, 0, &qkv, &HEADS, &inputs.unwrap(), &mut out);
+    read(gpu, &out)
+}
+
+/// Has the value of every cell of the batch be its number.
+fn fill(gpu: &mut CudaBackend, cache: &mut PagedCache) {
+    let cells: Vec<u32> = (0..ROWS as u32).collect();
+    let parts = 2 * HEADS.head_dim;
+    let qkv = cells.iter().flat_map(|cell| {
+        let value = std::iter::repeat_n(*cell as f32, HEADS.head_dim);
+        std::iter::repeat_n(0.0, parts).chain(value)
+    });
+    let qkv: Vec<f32> = qkv.collect();
+    attend(gpu, cache, (&cells, &cells), &qkv);
+}
+
+/// The value of every cell of the batch, which is all that a token behind it sees.
+fn filled(gpu: &mut CudaBackend, cache: &mut PagedCache) -> [f32; ROWS] {
+    let behind = ROWS as u32;
+    let nothing = vec![0.0; HEADS.qkv_width()];
+    std::array::from_fn(|cell| {
+        let pages = [cell as u32, behind];
+        attend(gpu, cache, (&pages, &[behind]), &nothing)[0]
+    })
+}
+
+/// What a pass brought: words, whether notes differed, and what cells hold behind it.
+type Brought = ([u32; WORDS], bool, [f32; ROWS]);
+
+/// All passes of a rank, before the last of which it rests.
+fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<Brought> {
     gpu.notes().unwrap().prepare(NOTES).unwrap();
     let (dp_rank, leads) = (rank / 2, rank.is_multiple_of(2));
     let first: usize = WIDTHS[..rank].iter().sum();
@@ -155,6 +240,7 @@ fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<([u32; 12],
         with_batch(pass, dp_rank, |batch| {
             gpu.stage(batch, &mut inputs).unwrap();
         });
+        fill(gpu, &mut cache);
         let asked = || calls(c"ncclSend").map(|sent| sent + calls(c"ncclRecv").unwrap_or(0));
         let before = asked();
         let mut work = |gpu: &mut CudaBackend| {
@@ -175,7 +261,8 @@ fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<([u32; 12],
         }
         let words = gpu.outcomes(&mut inputs).unwrap().words;
         let words = words.try_into().unwrap();
-        found.push((words, gpu.notes().unwrap().came().differ));
+        let differ = gpu.notes().unwrap().came().differ;
+        found.push((words, differ, filled(gpu, &mut cache)));
     }
     found
 }
@@ -202,15 +289,20 @@ fn what_one_rank_chooses_all_ranks_of_its_dp_rank_know() {
     let all = |gpu: &mut _, rank| passes(gpu, rank, Duration::ZERO);
     let found = with_options(with_patience(PATIENCE), (WIDTHS.len(), 2), all);
     for (rank, found) in found.into_iter().enumerate() {
-        for (pass, (words, differ)) in found.into_iter().enumerate() {
+        for (pass, (words, differ, cells)) in found.into_iter().enumerate() {
             // The last word of a note is each rank's own.
             let differs = matches!(PASSES[pass], Some(0..3));
             assert_eq!(differ, differs, "pass {pass}");
             let expected = match differs {
-                true => NOTHING,
+                true => nothing(),
                 false => wanted(pass, rank / 2),
             };
             assert_eq!(words, expected, "rank {rank} in pass {pass}");
+            let cells_expected = match differs || rank / 2 == 1 {
+                true => [0.0, 1.0, 2.0, 3.0, 4.0],
+                false => [0.0, 1.0, 2.0, 4.0, 4.0],
+            };
+            assert_eq!(cells, cells_expected, "rank {rank} in pass {pass}");
         }
     }
 }
