@@ -86,7 +86,8 @@ async fn clients_ask_by_https_and_by_grpc_over_tls() {
     let plain = server
         .client
         .get(format!("http://127.0.0.1:{}/health", server.port));
-    plain.send().await.expect_err("no plain HTTP");
+    let plain = plain.send().await.expect("an answer");
+    assert_eq!(plain.status(), 400, "no plain HTTP");
     let stranger = Authority::default().client(&["http/1.1"], None);
     connect(&stranger, server.port)
         .await
