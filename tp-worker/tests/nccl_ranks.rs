@@ -10,7 +10,7 @@ mod heads;
 use std::{
     ffi::CStr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
@@ -77,6 +77,9 @@ enum Way {
     Queued,
     Host,
 }
+
+/// Held by one test at a time: a process keeps the folders of one update.
+static TURN: Mutex<()> = Mutex::new(());
 
 fn model() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -331,6 +334,7 @@ fn texts_are_the_same_of_every_drafter_in_every_way() {
 /// Texts of two and of four ranks against those of one GPU without drafts; bits against
 /// those of as many ranks without, in every way where they are two.
 fn agree<'a, W: Iterator<Item = &'a (Way, u64)>>(ways: impl Fn(usize, usize) -> W) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let alone = texts(1, None, None, Way::Recorded, 1);
     let heads = Heads::of(&alone.texts);
     let whole = |text: &Vec<u32>| text.len() == STEPS as usize + 1;
@@ -362,6 +366,7 @@ fn sampled_drafts_are_verified_alike_in_every_way() {
     if Gpu::count().unwrap() < 2 {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let alone = texts(1, None, None, Way::Recorded, 1);
     let heads = Heads::of(&alone.texts);
     let chain = DRAFTS[4];
