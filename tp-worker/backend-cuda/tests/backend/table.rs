@@ -1,0 +1,170 @@
+//! Every way in which ranks whose data goes from GPU to GPU miss each other, as processes
+//! and in several orders of what CUDA leaves open: all end in time and know why, and leave
+//! nothing behind.
+
+mod rank;
+
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use lockstep_backend_cuda::Gpu;
+
+use crate::stalls::DIFFERENT;
+use crate::support::other_gpus;
+
+/// The rank with which something is wrong.
+const ODD: usize = 1;
+/// What else than [`DIFFERENT`] it may be: its data is of another type; it does not come,
+/// or comes once more; it is aborted.
+const OTHERS: [&str; 4] = ["type", "missing", "late", "aborted"];
+/// When it is killed, in words of `FAKE_NCCL_KILL`. There are two passes, each of one
+/// collective that runs once and is then recorded; behind these come launches of the
+/// graphs, in which devices enter collectives and hosts ask for none.
+const KILLS: [(&str, &str); 5] = [
+    ("killed in recording", "1:2:asked"),
+    ("killed in recording again", "1:4:asked"),
+    ("killed before a launch", "1:5:asked"),
+    ("killed inside an all-reduce", "1:20:entered"),
+    ("killed while it waits", "1:20:brought"),
+];
+const SIZES: [usize; 2] = [2, 4];
+const SEEDS: [u64; 3] = [1, 2, 3];
+/// Groups that run at once on GPUs that are none, and mostly wait for their deadlines.
+const AT_ONCE: usize = 8;
+const SIGKILL: i32 = 9;
+
+/// A group in which something goes wrong.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    /// What, as its ranks are told.
+    wrong: &'static str,
+    kill: Option<&'static str>,
+    size: usize,
+    seed: u64,
+}
+
+/// Every fault at every size in every order. What GPUs do that are real takes no orders.
+fn cases(fake: bool) -> Vec<Case> {
+    let different = DIFFERENT.iter().map(|(wrong, ..)| *wrong);
+    let faults = different.chain(OTHERS).map(|wrong| (wrong, None));
+    let kills = KILLS.map(|(wrong, kill)| (wrong, Some(kill)));
+    let faults: Vec<_> = faults.chain(kills.into_iter().filter(|_| fake)).collect();
+    let seeds = &SEEDS[..if fake { SEEDS.len() } else { 1 }];
+    let gpus = Gpu::count().unwrap();
+    let sizes = SIZES.into_iter().filter(|size| *size <= gpus);
+    let groups = sizes.flat_map(|size| seeds.iter().map(move |seed| (size, *seed)));
+    let of_group = |(size, seed)| {
+        faults.iter().map(move |(wrong, kill)| Case {
+            wrong,
+            kill: *kill,
+            size,
+            seed,
+        })
+    };
+    groups.flat_map(of_group).collect()
+}
+
+#[test]
+fn whatever_one_rank_does_wrong_all_ranks_end_and_know_why() {
+    let fake = lockstep_fake_cuda::seed(1);
+    let _turn = (!fake).then(other_gpus);
+    let mut all = cases(fake);
+    // Those of many ranks first, which take longest.
+    all.sort_by_key(|case| case.size);
+    let (all, wrong) = (Mutex::new(all), Mutex::new(Vec::new()));
+    let next = || all.lock().unwrap().pop();
+    let work = || {
+        for case in std::iter::from_fn(next) {
+            let found = case.run();
+            wrong.lock().unwrap().extend(found);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..if fake { AT_ONCE } else { 1 } {
+            scope.spawn(work);
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+impl Case {
+    fn start(self, group: &str, rank: usize) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([
+            "--exact",
+            "table::rank::rank",
+            "--include-ignored",
+            "--nocapture",
+        ]);
+        let Self {
+            wrong, size, seed, ..
+        } = self;
+        command.env(rank::RANK, format!("{rank} {size} {group} {wrong}"));
+        let order = seed * SIZES[1] as u64 + rank as u64;
+        command.env("FAKE_CUDA_SEED", order.to_string());
+        command.envs(self.kill.map(|kill| ("FAKE_NCCL_KILL", kill)));
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Runs it; what was not as it should be.
+    fn run(self) -> Option<String> {
+        let name: String = self.wrong.split(' ').collect();
+        let Self { size, seed, .. } = self;
+        let group = format!("lockstep-test-{}-{name}-{size}-{seed}", std::process::id());
+        let mut ranks: Vec<_> = (0..size).map(|rank| self.start(&group, rank)).collect();
+        // The odd one stays until its end of this is closed.
+        let stays = ranks[ODD].stdin.take();
+        let owners = ranks
+            .iter()
+            .map(|rank| format!("lockstep-fake-nccl-{}-", rank.id()));
+        let names: Vec<_> = owners.chain([group]).collect();
+        let mut said = String::new();
+        let mut failed = false;
+        let odd = ranks.remove(ODD);
+        for (number, mut rank) in ranks.into_iter().enumerate() {
+            let ended = read(&mut rank, &mut said);
+            failed |= ended != Some(0);
+            said += &format!(
+                "rank {} ended: {ended:?}\n",
+                number + usize::from(number > 0)
+            );
+        }
+        drop(stays);
+        let mut odd = odd;
+        let ended = read(&mut odd, &mut said);
+        let expected = self.kill.map_or(0, |_| -SIGKILL);
+        failed |= ended != Some(expected);
+        let left = left_behind(&names);
+        let wrong = failed || !left.is_empty();
+        wrong.then(|| format!("{self:?}, rank {ODD} ended: {ended:?}, left: {left:?}\n{said}"))
+    }
+}
+
+/// Takes what a process says until it ends, and its code, or the signal as a negative one.
+fn read(process: &mut Child, said: &mut String) -> Option<i32> {
+    for pipe in [
+        process
+            .stdout
+            .take()
+            .map(|pipe| Box::new(pipe) as Box<dyn std::io::Read>),
+        process.stderr.take().map(|pipe| Box::new(pipe) as _),
+    ] {
+        pipe.unwrap().read_to_string(said).unwrap();
+    }
+    let status = process.wait().unwrap();
+    status.code().or(status.signal().map(|signal| -signal))
+}
+
+/// What lies in the folder of shared memory under names that contain one of `names`.
+fn left_behind(names: &[String]) -> Vec<String> {
+    let files = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    let files = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    files
+        .filter(|file| names.iter().any(|name| file.contains(name)))
+        .collect()
+}
