@@ -15,6 +15,7 @@ mod library;
 mod owners;
 mod plane;
 mod start;
+mod warm;
 
 pub(crate) use communicator::Communicator;
 pub(crate) use ending::Farewell;

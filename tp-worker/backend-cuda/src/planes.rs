@@ -50,12 +50,16 @@ impl Planes {
             tracing::info!("data of ranks passes through the host's memory: {why}");
         }
         let staged = device.is_none();
-        Ok(Self {
+        let planes = Self {
             _farewell: device.as_ref().map(Plane::farewell),
             device,
             host: Exchange::new(&context, groups, staged)?,
             why,
-        })
+        };
+        if let Some(plane) = &planes.device {
+            plane.warm_up(stream, options, |axis| planes.rank_and_size(axis))?;
+        }
+        Ok(planes)
     }
 
     /// Whether data goes in the stream's order, without the host.

@@ -34,8 +34,6 @@ type Ways = Vec<Arc<dyn Way>>;
 /// What the devices' own way has to do with, as both threads see it.
 pub(crate) struct Watched {
     rank: usize,
-    /// The longest that data may be on its way.
-    patience: Duration,
     /// Of the host's group, which ends together with the devices'.
     host: AbortHandle,
     /// This one, and how many of them share its DP rank.
@@ -47,6 +45,8 @@ pub(crate) struct Watched {
 }
 
 struct State {
+    /// The longest that data may be on its way.
+    patience: Duration,
     /// Since when data may be on its way that nobody has waited for.
     since: Option<Instant>,
     /// All that has been.
@@ -70,14 +70,19 @@ impl Watched {
         Arc::new(Self {
             rank,
             ranks: (size, near),
-            patience,
             host: groups.of(Axis::World).abort_handle(),
             state: Mutex::new(State {
+                patience,
                 since: None,
                 track: Track::new(),
             }),
             ended: OnceLock::new(),
         })
+    }
+
+    /// Data may be on its way for so long from now on.
+    pub(crate) fn wait_for(&self, patience: Duration) {
+        self.state().patience = patience;
     }
 
     /// Data of these collectives is on its way from now on.
@@ -132,7 +137,10 @@ impl Watched {
     fn look(&self, ways: &Ways, seen: &mut Seen) -> Option<CollectiveError> {
         let rank = self.rank;
         self.live(seen);
-        let since = self.state().since;
+        let (since, patience) = {
+            let state = self.state();
+            (state.since, state.patience)
+        };
         let silent = silent(&seen.beats, self.rank);
         let stall = || match self.state().track.stall(&self.peers()) {
             Stall::Unknown => silent.clone().unwrap_or(Stall::Unknown),
@@ -157,7 +165,7 @@ impl Watched {
             waited,
             stall,
         };
-        if waited >= self.patience {
+        if waited >= patience {
             return Some(stalled(stall()));
         }
         let left_first = self.host.departed()?;

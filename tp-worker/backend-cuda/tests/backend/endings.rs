@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use lockstep_backend::{Axis, Backend, BackendError, Groups, Holds};
-use lockstep_backend_cuda::{CudaBackend, CudaOptions, Gpu};
+use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, Gpu};
 use lockstep_collective::{CollectiveError, Stall, local_group};
 use lockstep_types::{CollectiveBackend, Dtype};
 
@@ -26,9 +26,18 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Runs `work` on ranks with GPUs of their own, each with a backend that is its own, of
 /// `options`; all of them have to end.
 fn ranks_end(
-    (ranks, dp_size): (usize, usize),
+    group: (usize, usize),
     options: impl Fn(usize) -> CudaOptions,
     work: impl Fn(CudaBackend, usize) + Send + Sync + 'static,
+) {
+    starts_end(group, options, move |made, rank| work(made.unwrap(), rank));
+}
+
+/// The same with what came of making the backend.
+fn starts_end(
+    (ranks, dp_size): (usize, usize),
+    options: impl Fn(usize) -> CudaOptions,
+    work: impl Fn(Result<CudaBackend, CudaError>, usize) + Send + Sync + 'static,
 ) {
     if Gpu::count().unwrap() < ranks {
         return;
@@ -44,7 +53,7 @@ fn ranks_end(
         // One that hangs is left behind.
         std::thread::spawn(move || {
             let groups = Groups::form(Box::new(collective), dp_size).unwrap();
-            work(CudaBackend::new(&options, groups).unwrap(), rank);
+            work(CudaBackend::new(&options, groups), rank);
             ends.send(()).unwrap();
         });
     }
@@ -143,6 +152,10 @@ fn all_communicators_of_a_rank_end_together() {
     );
 }
 
+/// How often a rank of one DP rank asks NCCL for something as it starts, one that does not
+/// lead it.
+pub const WARM_UP: usize = 5;
+
 /// What a process of its own does, and what the environment plants there.
 const CASE: &str = "TEST_ENDINGS";
 
@@ -161,7 +174,16 @@ fn succeeds(case: &str, variable: (&str, &str)) {
 
 #[test]
 fn a_call_that_does_not_return_is_ended() {
-    succeeds("stuck", ("FAKE_NCCL_STUCK", "1:5"));
+    let number = format!("1:{}", WARM_UP + 5);
+    succeeds("stuck", ("FAKE_NCCL_STUCK", &number));
+}
+
+#[test]
+fn ranks_that_do_not_come_through_their_start_are_named() {
+    for number in [1, WARM_UP] {
+        let number = format!("1:{number}");
+        succeeds("start", ("FAKE_NCCL_STUCK", &number));
+    }
 }
 
 /// In the group of all ranks, and in that of its DP rank, when the others have theirs.
@@ -184,6 +206,22 @@ fn planted() {
                 let error = cause(Ask::Sums(&[4]).run(&mut gpu, &mut recorded));
                 let stalled = matches!(error, CollectiveError::Stalled { .. });
                 let deserted = matches!(error, CollectiveError::Deserted { .. });
+                assert!(stalled || deserted, "{error}");
+            },
+        ),
+        Ok("start") => starts_end(
+            (2, 1),
+            |_| {
+                let mut options = nccl(Dtype::Float32, DEADLINE);
+                options.collectives.joining = LIMIT / 10;
+                options
+            },
+            |made, rank| {
+                let Some(CudaError::Peers(error)) = made.err() else {
+                    panic!("rank {rank} has started");
+                };
+                let stalled = matches!(*error, CollectiveError::Stalled { .. });
+                let deserted = matches!(*error, CollectiveError::Deserted { .. });
                 assert!(stalled || deserted, "{error}");
             },
         ),

@@ -1,12 +1,14 @@
 //! Ranks whose data goes from GPU to GPU, where something goes wrong: NCCL itself
 //! would wait for ever.
 
+use std::ffi::CStr;
 use std::sync::mpsc;
 use std::time::Instant;
 
 use lockstep_backend::{Axis, Backend, BackendError, Holds};
 use lockstep_backend_cuda::{CudaBackend, Gpu};
 use lockstep_collective::CollectiveError;
+use lockstep_fake_cuda::calls;
 use lockstep_types::{CollectiveBackend, Dtype};
 
 use crate::ranks::{PATIENCE, brought, by_way, summed, tensor, values};
@@ -53,6 +55,43 @@ fn words_do_not_ride_on_data_that_no_host_sees() {
     });
     for found in found.into_iter().flatten() {
         assert_eq!(found, summed(0..2, 5));
+    }
+}
+
+/// Whatever NCCL takes for that, it has taken before memory is measured and passes are
+/// recorded.
+#[test]
+fn every_kind_is_used_as_ranks_start() {
+    const KINDS: [&CStr; 6] = [
+        c"ncclAllReduce",
+        c"ncclBroadcast",
+        c"ncclAllGather",
+        c"ncclReduceScatter",
+        c"ncclSend",
+        c"ncclRecv",
+    ];
+    for (ranks, dp_size) in [(2, 1), (2, 2), (4, 2)] {
+        if Gpu::count().unwrap() < ranks {
+            continue;
+        }
+        let asked = by_way(
+            CollectiveBackend::Nccl,
+            (ranks, dp_size),
+            Dtype::Float32,
+            |_, _| KINDS.map(calls),
+        );
+        for (rank, asked) in asked.into_iter().enumerate() {
+            let leads = rank % (ranks / dp_size) == 0;
+            // In the groups of several ranks.
+            let groups = if ranks > dp_size { dp_size } else { 1 };
+            let sent = dp_size - usize::from(leads);
+            let received = if leads { ranks - 1 } else { 0 };
+            let expected = [groups, groups, 1, 1, sent, received].map(|count| count as u64);
+            for (kind, (asked, expected)) in asked.into_iter().zip(expected).enumerate() {
+                let Some(asked) = asked else { continue };
+                assert_eq!(asked, expected, "{:?}, {rank} of {ranks}", KINDS[kind]);
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::thread;
 
 use lockstep_backend_cuda::Gpu;
 
+use crate::endings::WARM_UP;
 use crate::stalls::DIFFERENT;
 use crate::support::other_gpus;
 
@@ -20,15 +21,16 @@ const ODD: usize = 1;
 /// What else than [`DIFFERENT`] it may be: its data is of another type; it does not come,
 /// or comes once more; it is aborted.
 const OTHERS: [&str; 4] = ["type", "missing", "late", "aborted"];
-/// When it is killed, in words of `FAKE_NCCL_KILL`. There are two passes, each of one
-/// collective that runs once and is then recorded; behind these come launches of the
-/// graphs, in which devices enter collectives and hosts ask for none.
-const KILLS: [(&str, &str); 5] = [
-    ("killed in recording", "1:2:asked"),
-    ("killed in recording again", "1:4:asked"),
-    ("killed before a launch", "1:5:asked"),
-    ("killed inside an all-reduce", "1:20:entered"),
-    ("killed while it waits", "1:20:brought"),
+/// When it is killed: at which operation behind those of its start, and how far in it, in
+/// words of `FAKE_NCCL_KILL`. There are two passes, each of one collective that runs once
+/// and is then recorded; behind these come launches of the graphs, in which devices enter
+/// collectives and hosts ask for none.
+const KILLS: [(&str, (usize, &str)); 5] = [
+    ("killed in recording", (2, "asked")),
+    ("killed in recording again", (4, "asked")),
+    ("killed before a launch", (5, "asked")),
+    ("killed inside an all-reduce", (20, "entered")),
+    ("killed while it waits", (20, "brought")),
 ];
 const SIZES: [usize; 2] = [2, 4];
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -41,7 +43,7 @@ const SIGKILL: i32 = 9;
 struct Case {
     /// What, as its ranks are told.
     wrong: &'static str,
-    kill: Option<&'static str>,
+    kill: Option<(usize, &'static str)>,
     size: usize,
     seed: u64,
 }
@@ -106,7 +108,8 @@ impl Case {
         command.env(rank::RANK, format!("{rank} {size} {group} {wrong}"));
         let order = seed * SIZES[1] as u64 + rank as u64;
         command.env("FAKE_CUDA_SEED", order.to_string());
-        command.envs(self.kill.map(|kill| ("FAKE_NCCL_KILL", kill)));
+        let kill = |(operation, how)| format!("{ODD}:{}:{how}", WARM_UP + operation);
+        command.envs(self.kill.map(|when| ("FAKE_NCCL_KILL", kill(when))));
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped()).spawn().unwrap()
     }

@@ -11,6 +11,7 @@ use lockstep_collective::{CollectiveError, Options, SharedMemory, Stall};
 use lockstep_types::Dtype;
 
 use super::ODD;
+use crate::endings::WARM_UP;
 use crate::ranks::tensor;
 use crate::stalls::{Ask, DIFFERENT, Recorded, nccl, recorded};
 
@@ -186,7 +187,8 @@ impl Rank {
                 },
             ) => {
                 let begun = 2 + u64::from(wrong == "late");
-                assert_eq!((*peer, *theirs, *ours), (ODD, begun, 4), "{stall}");
+                let [theirs, ours] = [theirs, ours].map(|count| *count - WARM_UP as u64);
+                assert_eq!((*peer, theirs, ours), (ODD, begun, 4), "{stall}");
             }
             ("aborted" | "missing" | "late", _) => panic!("{stall}"),
             (killed, Stall::Missing { peer, .. } | Stall::Silent { peer, .. })
