@@ -89,6 +89,16 @@ impl ReserveConfig {
         min(min(depth, self.steps) + 1, self.draft_tokens)
     }
 
+    /// Leading tokens of what a draft model has not read yet that its next pass takes
+    /// in: the last one of a chain that was accepted; of a tree, none of whose nodes lies
+    /// where it would belong, all that a step commits but one.
+    pub const fn left_by_draft_model(&self) -> u32 {
+        match self.topk {
+            0 | 1 => 1,
+            _ => max(self.max_commit_per_decode().saturating_sub(1), 1),
+        }
+    }
+
     /// `L`: how far the device may be ahead of the host's committed count when
     /// a step is planned.
     pub const fn commit_lag(&self, overlap: bool) -> u32 {

@@ -29,6 +29,7 @@ pub(crate) struct Kv {
     page_size: u32,
     draft_kv: DraftKv,
     pause_window: u32,
+    left_by_draft_model: u32,
     pool: PagePool,
     /// `None` without prefix caching.
     cache: Option<Box<dyn PrefixCache>>,
@@ -68,6 +69,7 @@ impl Kv {
             page_size: config.page_size,
             draft_kv: config.draft_kv,
             pause_window: config.pause_window,
+            left_by_draft_model: config.reserve.left_by_draft_model(),
             pool: PagePool::new(config.num_pages),
             cache: config
                 .radix_cache
@@ -194,9 +196,11 @@ impl Kv {
         if pauses && pause::leaves(&piece, self.page_size, self.pause_window) {
             return;
         }
-        let single = piece.len() == 1;
-        let left = if single { self.left_by_drafter() } else { 0 };
-        held.drafted = to - left;
+        let left = match self.left_by_drafter() {
+            left if piece.len() as u32 <= left => left,
+            _ => 0,
+        };
+        held.drafted = held.drafted.max(to.saturating_sub(left));
     }
 
     /// The result of a decode row is here: `tokens` of at most `max_tokens`, in a
@@ -210,15 +214,15 @@ impl Kv {
         let left = self.left_by_drafter();
         let in_reach = !pauses && behind <= self.pause_window.saturating_add(left);
         if in_reach || self.pause_window == 0 {
-            held.drafted = held.committed - left;
+            held.drafted = held.drafted.max(held.committed.saturating_sub(left));
         }
     }
 
     /// Positions that a drafter may leave to its next pass.
     fn left_by_drafter(&self) -> u32 {
         match self.draft_kv {
-            // A single token of a prompt, or the last drafted one.
-            DraftKv::Tokens => 1,
+            // A short piece of a prompt, or the last ones that a step committed.
+            DraftKv::Tokens => self.left_by_draft_model,
             DraftKv::None | DraftKv::Pairs => 0,
         }
     }

@@ -10,10 +10,6 @@ use crate::{
     propose::{Growth, Proposer},
 };
 
-/// A request this far behind is caught up without waiting for its next draft,
-/// whose first pass takes a token in anyway; unless the device drafts trees.
-const LAG: usize = 2;
-
 /// Drafts with a whole model.
 pub struct StandaloneDrafter<B: Backend> {
     /// What the device drafts, where it does. It names the model's memory, and goes first.
@@ -26,9 +22,9 @@ pub struct StandaloneDrafter<B: Backend> {
     drafted: Vec<(usize, usize)>,
     /// Positions of a pause that a request may be behind when it drafts.
     window: usize,
-    /// One further behind than this, less one, is caught up without waiting for its next
-    /// draft: [`LAG`], or what the first pass of the device's trees takes in.
-    lag: usize,
+    /// Positions that a request may be behind without being caught up before its next
+    /// draft, whose first pass takes them in.
+    left: usize,
     /// Tokens of a pass.
     most: usize,
     /// The rows asked for, as deep as they may draft.
@@ -69,11 +65,7 @@ impl<B: Backend> StandaloneDrafter<B> {
             files,
             ..LoadOptions::new(Axis::Alone, limits)
         };
-        let first = match speculation.topk {
-            1 => LAG,
-            // No node of a tree lies where it would belong.
-            _ => speculation.max_commit().max(LAG),
-        };
+        let left = speculation.reserve().left_by_draft_model() as usize;
         let transformer = Transformer::load(backend, &draft.model, options, progress)?;
         let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {
@@ -86,8 +78,8 @@ impl<B: Backend> StandaloneDrafter<B> {
                 logits: Vec::new(),
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
-            chains: Chains::new(first, speculation.num_steps, speculation.topk),
-            lag: LAG,
+            chains: Chains::new(left + 1, speculation.num_steps, speculation.topk),
+            left,
             pass: Pass::new(requests, limits.max_tokens),
             drafted: vec![(0, 0); requests],
             window: speculation.pause_window,
@@ -216,7 +208,7 @@ impl<B: Backend> StandaloneDrafter<B> {
         for row in behind {
             let tokens = device.requests.tokens(row.slot);
             let mut at = self.model.known[row.slot];
-            if row.end.saturating_sub(at) < self.lag || self.left_behind(row.slot, row.stood) {
+            if row.end.saturating_sub(at) <= self.left || self.left_behind(row.slot, row.stood) {
                 continue;
             }
             while at < row.end {
@@ -236,7 +228,7 @@ impl<B: Backend> StandaloneDrafter<B> {
     /// Whether a request that stands at `position` has missed more than it may: a pause,
     /// and what was left before it.
     fn left_behind(&self, slot: usize, position: usize) -> bool {
-        position.saturating_sub(self.model.known[slot]) > self.window + self.lag - 1
+        position.saturating_sub(self.model.known[slot]) > self.window + self.left
     }
 }
 

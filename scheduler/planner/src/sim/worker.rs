@@ -198,6 +198,10 @@ impl SimWorker {
             ..SlotOutput::default()
         };
         let (from, drafted) = (slot.kv_len, slot.drafted);
+        let left = match self.config.draft_kv {
+            DraftKv::Tokens => reserve.left_by_draft_model(),
+            DraftKv::None | DraftKv::Pairs => 0,
+        };
         let to;
         if row.prefill_len > 0 {
             to = from + row.prefill_len;
@@ -209,9 +213,10 @@ impl SimWorker {
             let window = self.config.pause_window;
             let piece = from..to;
             if steps > 0 || !pause::leaves(&piece, self.config.page_size, window) {
-                // A draft model may leave a single token to its next pass.
-                let behind = self.config.draft_kv == DraftKv::Tokens && slot.kv_len - drafted == 1;
-                slot.drafted = slot.kv_len - u32::from(behind);
+                // A draft model may leave a few tokens to its next pass.
+                if slot.kv_len - drafted > left {
+                    slot.drafted = slot.kv_len;
+                }
             }
         } else {
             let depth = slot.depth(steps);
@@ -232,10 +237,9 @@ impl SimWorker {
                     .max(depth),
             };
             let window = self.config.pause_window;
-            // A draft model need not have read the last token that was accepted.
-            let behind = u32::from(self.config.draft_kv == DraftKv::Tokens);
-            if window == 0 || steps > 0 && from - drafted <= window + behind {
-                slot.drafted = slot.kv_len - behind;
+            // A draft model need not have read the last tokens that were accepted.
+            if window == 0 || steps > 0 && from - drafted <= window + left {
+                slot.drafted = slot.drafted.max(slot.kv_len.saturating_sub(left));
             }
         }
         self.cells.store_target(slot, from);

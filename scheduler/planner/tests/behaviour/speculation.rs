@@ -21,6 +21,21 @@ fn drafting(draft_kv: DraftKv) -> PlannerConfig {
     }
 }
 
+type Drafting = fn(DraftKv) -> PlannerConfig;
+
+/// Drafts chains, of as many steps.
+fn drafting_chains(draft_kv: DraftKv) -> PlannerConfig {
+    let trees = drafting(draft_kv);
+    PlannerConfig {
+        reserve: ReserveConfig {
+            topk: 1,
+            draft_tokens: 4,
+            ..trees.reserve
+        },
+        ..trees
+    }
+}
+
 /// A result made up on the spot: tokens, draft steps and drafted tokens.
 fn answer(engine: &mut SimEngine, tokens: &[u32], depth: u32, drafted: u32) -> StepPlan {
     let plan = engine.planner.plan().expect("there is work");
@@ -243,7 +258,7 @@ fn what_follows_a_stop_among_accepted_tokens_is_in_no_key() {
     ] {
         let mut engine = engine(&PlannerConfig {
             page_size: 1,
-            ..drafting(draft_kv)
+            ..drafting_chains(draft_kv)
         });
         let mut stopped = request(prompt(1, 7), 20);
         stopped.sampling.stop_token_ids = vec![4];
@@ -264,11 +279,16 @@ fn what_follows_a_stop_among_accepted_tokens_is_in_no_key() {
 }
 
 #[test]
-fn a_draft_model_may_be_one_token_behind() {
-    for (draft_kv, cached) in [
-        (DraftKv::None, 11),
-        (DraftKv::Tokens, 10),
-        (DraftKv::Pairs, 11),
+fn what_a_draft_model_has_not_read_is_not_shared() {
+    // 11 tokens are the text but its last. The last of a chain that was accepted has
+    // not been read, nor has any of a tree but the one before it.
+    let chains: Drafting = drafting_chains;
+    for (draft_kv, drafting, cached) in [
+        (DraftKv::None, chains, 11),
+        (DraftKv::Tokens, chains, 10),
+        (DraftKv::Pairs, chains, 11),
+        (DraftKv::Tokens, drafting, 8),
+        (DraftKv::Pairs, drafting, 11),
     ] {
         let mut engine = engine(&PlannerConfig {
             page_size: 1,
@@ -290,20 +310,28 @@ fn a_draft_model_may_be_one_token_behind() {
 }
 
 #[test]
-fn a_draft_model_may_leave_a_single_token_for_later() {
-    for (draft_kv, cached) in [(DraftKv::None, 9), (DraftKv::Tokens, 8)] {
+fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
+    // The second prompt has as many tokens more than is cached as may be left, or one
+    // more than that, and the third begins with all of it.
+    let chains: Drafting = drafting_chains;
+    for (draft_kv, drafting, more, cached) in [
+        (DraftKv::None, chains, 1, 9),
+        (DraftKv::Tokens, chains, 1, 8),
+        (DraftKv::Tokens, chains, 2, 10),
+        (DraftKv::Tokens, drafting, 3, 8),
+        (DraftKv::Tokens, drafting, 4, 12),
+    ] {
         let mut engine = engine(&PlannerConfig {
             page_size: 1,
             ..drafting(draft_kv)
         });
-        // The second prompt has one token more than is cached.
-        for (id, len) in [(1, 8), (2, 9), (3, 12)] {
+        for (id, len) in [(1, 8), (2, 8 + more), (3, 16)] {
             submit(&mut engine, id, request(prompt(1, len), 1));
             run(&mut engine);
         }
         assert_eq!(finish(&engine, 2).usage.cached_tokens, 8, "{draft_kv:?}");
         let third = finish(&engine, 3).usage.cached_tokens;
-        assert_eq!(third, cached, "{draft_kv:?}");
+        assert_eq!(third, cached, "{draft_kv:?} {more}");
     }
 }
 

@@ -73,8 +73,6 @@ impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
         if !self.chains.serve(backend, self.vocab()) {
             return Ok(());
         }
-        // What trees left behind is taken in by the next ones.
-        self.lag = self.chains.first();
         let Model {
             transformer, cache, ..
         } = &mut self.model;
