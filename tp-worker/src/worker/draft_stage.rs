@@ -208,7 +208,7 @@ impl<B: Backend> DraftStage<B> {
         if let Some(drafter) = &mut self.drafter {
             let mut device = Device {
                 backend,
-                tables: self.of_target.tables(target),
+                tables: self.of_target.tables(target.tables()),
                 features: target.features(),
                 feature_rows: &[],
                 pages: slots.pages().table(),

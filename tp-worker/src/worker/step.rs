@@ -179,7 +179,7 @@ impl<B: Backend + 'static> Worker<B> {
         let world = extent.world(self.rows.world());
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         let mut draft = |backend: &mut B, staged: Staged<'_, B>| match &mut chains {
-            Some(own) => own.drafter.run(backend, staged, own.chains),
+            Some(own) => own.run(backend, staged),
             None => Ok(()),
         };
         let target = &mut self.transformer;

@@ -1,11 +1,11 @@
 //! What the device drafts, between the step's batch and its pass.
 
 use lockstep_backend::Backend;
-use lockstep_model::Transformer;
+use lockstep_model::{ModelError, Staged, Transformer};
 use lockstep_speculation::{ChainPass, Drafts, DraftsChains, depth};
 use lockstep_types::Verification;
 
-use super::DraftStage;
+use super::{DraftStage, OfTarget};
 use crate::worker::{
     WorkerError, choices,
     outcome::Outcomes,
@@ -22,18 +22,30 @@ pub struct ForPass<'a, B: Backend> {
 
 /// Chains that the device drafts.
 pub struct OnDevice<'a, B: Backend> {
-    pub drafter: &'a mut dyn DraftsChains<B>,
+    drafter: &'a mut dyn DraftsChains<B>,
+    of_target: &'a OfTarget<B>,
     pub chains: &'a ChainPass,
     /// Which of the rows that sample each of them drafts for.
     pub requests: &'a [u32],
 }
 
+impl<B: Backend> OnDevice<'_, B> {
+    /// Queues what drafts them, behind a batch that is `staged`.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`].
+    pub fn run(&mut self, backend: &mut B, staged: Staged<'_, B>) -> Result<(), ModelError> {
+        let staged = self.of_target.whole(staged);
+        self.drafter.run(backend, staged, self.chains)
+    }
+}
+
 impl<B: Backend> DraftStage<B> {
     /// Whether the device may draft with such a configuration: the likeliest tokens, which
     /// it verifies itself.
-    /// Other ranks that verify them could not learn them from the host in time.
+    /// Other ranks that verify the same ones could not learn them from the host in time.
     pub(super) fn may_draft_on_device(&self, target: &Transformer<B>) -> bool {
-        let alone = target.shard().topology.world.size == 1;
+        let alone = target.shard().topology.attention.size == 1;
         alone && target.chooses() && self.config.verification == Verification::Target
     }
 
@@ -68,6 +80,7 @@ impl<B: Backend> DraftStage<B> {
     pub fn for_pass(&mut self) -> ForPass<'_, B> {
         let Self {
             drafter,
+            of_target,
             drafts,
             none,
             chains,
@@ -82,6 +95,7 @@ impl<B: Backend> DraftStage<B> {
                 .and_then(|drafter| drafter.on_device())
                 .map(|drafter| OnDevice {
                     drafter,
+                    of_target,
                     chains,
                     requests: chain_requests,
                 }),

@@ -1,7 +1,9 @@
 //! What drafts stays while the target gets other weights.
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{FileAccess, LoadProgress, Tables, Transformer, WholeTables, whole_head};
+use lockstep_model::{
+    FileAccess, LoadProgress, Staged, Tables, Transformer, WholeTables, whole_head,
+};
 use lockstep_speculation::Drafter;
 use lockstep_types::EngineConfig;
 
@@ -47,9 +49,8 @@ impl<B: Backend> OfTarget<B> {
         Ok(of_target)
     }
 
-    /// The whole tables, of `target` where it has them.
-    pub(super) fn tables<'a>(&'a self, target: &'a Transformer<B>) -> Tables<'a, B> {
-        let own = target.tables();
+    /// The whole tables, where `own`, those of the target on this rank, may be parts.
+    pub(super) fn tables<'a>(&'a self, own: Tables<'a, B>) -> Tables<'a, B> {
         match self {
             Self::Target => own,
             Self::Whole(tables) => tables.tables(),
@@ -57,6 +58,14 @@ impl<B: Backend> OfTarget<B> {
                 embedding: own.embedding,
                 head: head.as_ref().unwrap_or(own.embedding),
             },
+        }
+    }
+
+    /// With whole tables, of a target that is staged on this rank.
+    pub(super) fn whole<'a>(&'a self, staged: Staged<'a, B>) -> Staged<'a, B> {
+        Staged {
+            tables: self.tables(staged.tables),
+            ..staged
         }
     }
 

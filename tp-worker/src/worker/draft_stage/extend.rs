@@ -62,7 +62,7 @@ impl<B: Backend> DraftStage<B> {
         }
         let mut device = Device {
             backend,
-            tables: self.of_target.tables(target),
+            tables: self.of_target.tables(target.tables()),
             features: target.features(),
             feature_rows: &self.feature_rows,
             pages: slots.pages().table(),

@@ -25,7 +25,7 @@ impl<B: Backend> DraftStage<B> {
         };
         let mut device = Device {
             backend,
-            tables: self.of_target.tables(target),
+            tables: self.of_target.tables(target.tables()),
             features: None,
             feature_rows: &[],
             pages: slots.pages().table(),
@@ -34,6 +34,7 @@ impl<B: Backend> DraftStage<B> {
         drafter.record(&mut device, each)?;
         match drafter.on_device().filter(|_| may_draft_on_device) {
             Some(on_device) => Ok(target.record_drafts(backend, &mut |backend, staged| {
+                let staged = self.of_target.whole(staged);
                 on_device.record(backend, staged, each)
             })?),
             None => Ok(()),
