@@ -104,6 +104,8 @@ struct NodeMemory {
     drafts: u64,
     /// What steps need beside weights and cache.
     activations: u64,
+    /// Of that, what ranks exchange by.
+    exchange: u64,
     /// Keys and values of one cached token.
     per_token: u64,
     /// On the host, beside a device with memory of its own.
@@ -118,6 +120,7 @@ impl NodeMemory {
             draft,
             scratch,
             graphs,
+            exchange,
         } = rank;
         self.weights = sum(&[self.weights, target.weights, target.vectors]);
         self.drafts = sum(&[self.drafts, draft.weights, draft.vectors]);
@@ -127,7 +130,9 @@ impl NodeMemory {
             draft.activations,
             *scratch,
             *graphs,
+            *exchange,
         ]);
+        self.exchange = self.exchange.saturating_add(*exchange);
         let host = target.host.saturating_add(draft.host);
         let on = if on_host {
             &mut self.activations
@@ -301,6 +306,13 @@ fn room_for_cache(
         true => ("activations", ""),
         false => ("activations and graphs", ", or --cuda-graph-max-bs"),
     };
+    let (exchange, host) = match node.exchange {
+        0 => (String::new(), ""),
+        bytes => (
+            format!(", {} of it for what ranks exchange by", gib(bytes)),
+            ", or give --collective-backend host",
+        ),
+    };
     let least = node.per_token * sizing.engine.page_size as u64;
     budget
         .checked_sub(weights)
@@ -315,7 +327,7 @@ fn room_for_cache(
                 ),
             },
             have: format!(
-                "--mem-fraction-static {} of {}, and {held} of {}, leave {} of the {} available",
+                "--mem-fraction-static {} of {}, and {held} of {}{exchange}, leave {} of the {} available",
                 sizing.mem_fraction_static,
                 gib(memory.total),
                 gib(activations),
@@ -323,7 +335,7 @@ fn room_for_cache(
                 gib(memory.free),
             ),
             remedy: format!(
-                "{}, raise --mem-fraction-static, or lower --chunked-prefill-size{fewer}",
+                "{}, raise --mem-fraction-static, or lower --chunked-prefill-size{fewer}{host}",
                 memory.remedy()
             ),
         })

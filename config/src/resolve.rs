@@ -90,6 +90,7 @@ fn resolve_on(
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
             dp_size: ranks.parallel.dp_size,
+            collectives: ranks.parallel.collectives.backend,
             threads_per_rank: ranks.parallel.threads_per_rank,
             speculation: &speculation,
             page_size: page_size(args)?,
@@ -106,10 +107,8 @@ fn resolve_on(
         mem_fraction_static: fraction(args)?,
     };
     device::check(device, &sizing.engine, footprint)?;
-    let Resolved {
-        value: (kv, context_length),
-        mut notes,
-    } = memory::size(&sizing, hardware, &device.rooms)?;
+    let sized = memory::size(&sizing, hardware, &device.rooms)?;
+    let ((kv, context_length), mut notes) = (sized.value, sized.notes);
     notes.extend(at_start(device, hardware, &ranks.parallel, model));
     let schedule = schedule::checked(args, context_length)?;
     let node = node(args, model, device, &ranks)?;

@@ -140,6 +140,7 @@ impl Footprint for Plain {
             draft: draft.map_or_else(MemoryUse::default, |draft| of(&draft.model, 1)),
             scratch: 0,
             graphs: (engine.graphs.len() as u64) << 20,
+            exchange: 0,
         }
     }
 }

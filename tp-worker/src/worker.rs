@@ -15,6 +15,7 @@ pub mod faults;
 mod fingerprint;
 mod limits;
 pub mod local;
+mod opened;
 mod opening;
 mod outcome;
 mod pages;
@@ -55,6 +56,7 @@ pub use error::{PlanError, WorkerError};
 pub use exchanges::{DecodeStep, Exchange};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
+pub use opened::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{DeviceConfig, DeviceKind, DeviceRoom};
+use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
 use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
 use crate::{SpeculationConfig, StepLimits};
 
@@ -27,6 +27,8 @@ pub struct EngineShape<'a> {
     pub tp_size: usize,
     /// DP ranks that they form.
     pub dp_size: usize,
+    /// Which way data of several ranks goes.
+    pub collectives: CollectiveBackend,
     /// Compute threads of each.
     pub threads_per_rank: usize,
     /// What is drafted, and with what.
@@ -76,6 +78,8 @@ pub struct RankMemory {
     pub scratch: u64,
     /// Reserved for the passes that the device records, of target and draft.
     pub graphs: u64,
+    /// What several ranks exchange their data by, where that is the devices' own way.
+    pub exchange: u64,
 }
 
 /// What an engine takes of the devices it runs on. Configuration sizes the
@@ -110,6 +114,19 @@ pub trait Footprint {
     fn collectives(&self, kind: DeviceKind, path: Option<&Path>) -> Result<String, String>;
 }
 
+impl RankMemory {
+    /// All that it takes of its device, with `cells` places of tokens in the cache.
+    pub fn on_device(&self, cells: usize) -> u64 {
+        let of = |model: &MemoryUse| {
+            let cache = model.kv_per_token.saturating_mul(cells as u64);
+            (model.fixed() - model.host).saturating_add(cache)
+        };
+        let rest = [self.scratch, self.graphs, self.exchange];
+        let models = [of(&self.target), of(&self.draft)];
+        models.into_iter().chain(rest).fold(0, u64::saturating_add)
+    }
+}
+
 impl MemoryUse {
     /// All but the cache: what is taken before the first token.
     pub fn fixed(&self) -> u64 {
@@ -133,6 +150,7 @@ impl EngineConfig {
             kv_dtype: self.kv.dtype,
             tp_size: self.parallel.tp_size,
             dp_size: self.parallel.dp_size,
+            collectives: self.parallel.collectives.backend,
             threads_per_rank: self.parallel.threads_per_rank,
             speculation: &self.speculation,
             page_size: self.kv.page_size,

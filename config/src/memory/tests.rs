@@ -2,8 +2,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use lockstep_types::{
-    DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape, Footprint, KvCacheDtype, MemoryUse,
-    ModelConfig, Quantization, RankMemory, SpeculationConfig, StepLimits,
+    CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape, Footprint,
+    KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory, SpeculationConfig, StepLimits,
 };
 use proptest::prelude::*;
 
@@ -41,6 +41,7 @@ fn sizing() -> Sizing<'static> {
             kv_dtype: KvCacheDtype::Bfloat16,
             tp_size: 1,
             dp_size: 1,
+            collectives: CollectiveBackend::Auto,
             threads_per_rank: 1,
             speculation: NONE.get_or_init(SpeculationConfig::none),
             page_size: 16,
@@ -73,6 +74,7 @@ fn a_node_takes_what_its_ranks_take() {
         weights: 2 * model_once().parameters() as u64,
         drafts: 0,
         activations: 576 * Plain::TOKEN as u64,
+        exchange: 0,
         // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
         per_token: 256,
         host: 0,
@@ -84,6 +86,7 @@ fn a_node_takes_what_its_ranks_take() {
             weights: whole.weights / 2,
             drafts: 0,
             activations: whole.activations / 2,
+            exchange: 0,
             per_token: 128,
             host: 0,
         };
@@ -134,6 +137,7 @@ fn every_kind_is_charged() {
                 },
                 scratch: 60_000 * scale,
                 graphs: 40_000 * scale,
+                exchange: 500_000 * scale,
             }
         }
     }
@@ -153,7 +157,8 @@ fn every_kind_is_charged() {
         let expected = NodeMemory {
             weights: 11 * scale,
             drafts: 11 * (scale + 2) + drafter,
-            activations: 111_000 * scale + 11_000 * (scale + 2),
+            activations: 611_000 * scale + 11_000 * (scale + 2),
+            exchange: 500_000 * scale,
             per_token: 100 * (2 * scale + 2),
             host: 0,
         };
@@ -161,7 +166,7 @@ fn every_kind_is_charged() {
         // What lies on the host takes nothing of a device with memory of its own.
         let on_device = NodeMemory {
             drafts: 11 * (scale + 2),
-            activations: 101_000 * scale + 1000 * (scale + 2),
+            activations: 601_000 * scale + 1000 * (scale + 2),
             host: 10_000 * scale + 10_000 * (scale + 2) + drafter,
             ..expected
         };

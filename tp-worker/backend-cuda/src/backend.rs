@@ -172,6 +172,12 @@ impl CudaBackend {
         self.ledger.sum()
     }
 
+    /// Bytes of the GPU's memory that ranks' own way to each other was seen to take, where
+    /// their data goes from GPU to GPU.
+    pub fn exchanged(&self) -> u64 {
+        self.exchange.taken()
+    }
+
     /// Writes the current rows of `tensor`, in its type, and waits. What fails is
     /// told as with operations.
     ///

@@ -1,9 +1,9 @@
 //! What a backend takes of the GPU's memory, before there is one.
 
 use lockstep_backend::{
-    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
+    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, Place,
 };
-use lockstep_types::Dtype;
+use lockstep_types::{CollectiveBackend, Dtype};
 
 use crate::attention::WorkLimits;
 use crate::backend::Chooser;
@@ -12,6 +12,7 @@ use crate::exchange::Exchange;
 use crate::floats::Element;
 use crate::inputs::Inputs;
 use crate::lists::Lists;
+use crate::nccl::charge;
 use crate::products::WORKSPACE;
 
 /// Allocations begin at multiples of it.
@@ -32,14 +33,21 @@ const GRAPH: u64 = 3 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaMemory {
     operand: Element,
+    way: CollectiveBackend,
 }
 
 impl CudaMemory {
-    /// Of a backend that multiplies in `dtype`.
-    pub fn new(dtype: Dtype) -> Self {
+    /// Of a backend that multiplies in `dtype`, and exchanges with others that way.
+    pub fn new(dtype: Dtype, way: CollectiveBackend) -> Self {
         Self {
             operand: Element::of(dtype),
+            way,
         }
+    }
+
+    /// Whether ranks' data may go from device to device.
+    fn on_device(&self) -> bool {
+        self.way != CollectiveBackend::Host
     }
 }
 
@@ -71,19 +79,36 @@ impl DeviceMemory for CudaMemory {
         (cache.bytes_per_token() as u64).saturating_mul(tokens as u64)
     }
 
-    fn chooses(&self, _: usize) -> bool {
-        true
+    fn chooses(&self, ranks: usize) -> bool {
+        ranks == 1 || self.on_device()
     }
 
-    fn host_bytes(&self, passes: &[PassShape], ranks: usize) -> u64 {
+    fn host_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+        let device = if self.on_device() {
+            gathered_bytes(passes, place)
+        } else {
+            0
+        };
+        if self.way == CollectiveBackend::Nccl {
+            return device;
+        }
         // Heads are tables, of which a pass multiplies a block's rows.
         let products = passes.iter().flat_map(|pass| &pass.products);
         let heads = products.filter(|(_, matrix)| matrix.role == MatrixRole::Vocabulary);
         let own = heads
             .map(|(rows, head)| rows.saturating_mul(head.rows))
             .max();
-        let gathered = passes.iter().map(|pass| pass.gathered).max();
-        Exchange::host_bytes(ranks, own.unwrap_or(0), gathered.unwrap_or(0))
+        let gathered = gathered(passes);
+        let staged = Exchange::host_bytes(place.ranks, own.unwrap_or(0), gathered);
+        // Which way they go they find when they start.
+        staged.max(device)
+    }
+
+    fn exchange_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+        match self.on_device() {
+            true => charge::bytes(place).saturating_add(gathered_bytes(passes, place)),
+            false => 0,
+        }
     }
 
     fn graph_bytes(&self) -> u64 {
@@ -106,6 +131,19 @@ impl DeviceMemory for CudaMemory {
             .chain(attention)
             .map(whole)
             .fold(0, u64::saturating_add)
+    }
+}
+
+/// Logits of all ranks in a block of any of these passes.
+fn gathered(passes: &[PassShape]) -> usize {
+    passes.iter().map(|pass| pass.gathered).max().unwrap_or(0)
+}
+
+/// Where they come together, on the device and on the host alike.
+fn gathered_bytes(passes: &[PassShape], place: Place) -> u64 {
+    match (place.ranks, gathered(passes)) {
+        (1, _) | (_, 0) => 0,
+        (_, elements) => floats(Element::F32, &[elements]),
     }
 }
 
@@ -152,8 +190,15 @@ mod tests {
             ],
             gathered,
         };
-        let bytes =
-            |passes: &[_], ranks| CudaMemory::new(Dtype::Bfloat16).host_bytes(passes, ranks);
+        let bytes = |passes: &[_], ranks| {
+            let memory = CudaMemory::new(Dtype::Bfloat16, CollectiveBackend::Host);
+            let place = Place {
+                ranks,
+                ..Place::ALONE
+            };
+            assert_eq!(memory.exchange_bytes(passes, place), 0);
+            memory.host_bytes(passes, place)
+        };
         let (small, large) = (pass(10, 20), pass(PIECE, 0));
         assert_eq!(bytes(&[small.clone(), large.clone()], 1), 0);
         // One piece each way, and all logits where they can't be lent.

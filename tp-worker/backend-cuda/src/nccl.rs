@@ -8,6 +8,7 @@
 //!
 //! Nor is the end of a communicator a matter of one rank: see [`ending`].
 
+pub(crate) mod charge;
 mod communicator;
 mod ending;
 mod known;

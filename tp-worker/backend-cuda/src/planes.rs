@@ -23,6 +23,8 @@ pub(crate) struct Planes {
     host: Exchange,
     /// Why there is no way of the devices' own.
     why: String,
+    /// Bytes of the GPU that the device's way was seen to take.
+    taken: u64,
     /// Goes last: peers that see this rank leave end what this rank's NCCL waits for.
     _farewell: Option<Farewell>,
 }
@@ -39,6 +41,7 @@ impl Planes {
         options: &CollectiveOptions,
     ) -> Result<Self, CudaError> {
         let context = stream.context().clone();
+        let (before, _) = context.memory()?;
         let agreed = nccl::agreed(&context, &mut groups, options)?;
         let (device, why) = match agreed {
             Ok(plane) => (Some(plane), String::new()),
@@ -50,14 +53,17 @@ impl Planes {
             tracing::info!("data of ranks passes through the host's memory: {why}");
         }
         let staged = device.is_none();
-        let planes = Self {
+        let mut planes = Self {
             _farewell: device.as_ref().map(Plane::farewell),
             device,
             host: Exchange::new(&context, groups, staged)?,
             why,
+            taken: 0,
         };
         if let Some(plane) = &planes.device {
             plane.warm_up(stream, options, |axis| planes.rank_and_size(axis))?;
+            let (after, _) = context.memory()?;
+            planes.taken = before.saturating_sub(after) as u64;
         }
         Ok(planes)
     }
@@ -74,11 +80,21 @@ impl Planes {
             .map_or([None, None], Plane::communicators)
     }
 
+    /// Bytes of the GPU's memory by which less was free when ranks had joined and each had
+    /// asked for everything once: what the devices' own way took, and others meanwhile.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// For people, where there are several ranks.
     pub(crate) fn describe(&self) -> Option<String> {
         match (&self.device, self.rank_and_size(Axis::World).1) {
             (_, 1) => None,
-            (Some(plane), ranks) => Some(format!("{} between {ranks} ranks", plane.describe())),
+            (Some(plane), ranks) => {
+                let mib = self.taken as f64 / f64::from(1 << 20);
+                let name = plane.describe();
+                Some(format!("{name} between {ranks} ranks ({mib:.1} MiB)"))
+            }
             (None, _) => Some(format!("data through the host ({})", self.why)),
         }
     }

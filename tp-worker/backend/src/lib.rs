@@ -41,7 +41,7 @@ pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
 pub use layer::{Attend, Linear, RmsNorm, RowParallel, Scatter};
 pub use lockstep_collective::Owners;
-pub use memory::{DeviceMemory, MatrixShape, PassShape};
+pub use memory::{DeviceMemory, MatrixShape, PassShape, Place};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};

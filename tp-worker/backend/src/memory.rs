@@ -29,6 +29,36 @@ pub struct PassShape {
     pub gathered: usize,
 }
 
+/// A rank among those that it exchanges data with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its number.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
+    /// DP ranks that they form.
+    pub dp_ranks: usize,
+}
+
+impl Place {
+    /// Of a rank that exchanges nothing.
+    pub const ALONE: Self = Self {
+        rank: 0,
+        ranks: 1,
+        dp_ranks: 1,
+    };
+
+    /// Ranks of a DP rank.
+    pub fn near(&self) -> usize {
+        self.ranks / self.dp_ranks
+    }
+
+    /// Whether it leads a DP rank.
+    pub fn leads(&self) -> bool {
+        self.rank.is_multiple_of(self.near())
+    }
+}
+
 /// Bytes that a backend allocates, as pure functions of how it is set up.
 ///
 /// A device's crate computes them where it allocates, so that what is charged
@@ -52,9 +82,15 @@ pub trait DeviceMemory {
         ranks == 1
     }
     /// Of the host's memory, beside a device that has its own: what its data passes
-    /// through on a rank of `ranks`, in any of these passes.
-    fn host_bytes(&self, passes: &[PassShape], ranks: usize) -> u64 {
-        let _ = (passes, ranks);
+    /// through on a rank in that place, in any of these passes.
+    fn host_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+        let _ = (passes, place);
+        0
+    }
+    /// Of the device's own memory, what several ranks' data needs on its way in any of these
+    /// passes, and what takes it there.
+    fn exchange_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+        let _ = (passes, place);
         0
     }
     /// Kept free for a pass that is recorded.

@@ -36,6 +36,10 @@ impl Metered for CudaBackend {
         let Recorded { graphs, bytes } = Self::recorded(self);
         (graphs, bytes)
     }
+
+    fn exchanged(&self) -> u64 {
+        Self::exchanged(self)
+    }
 }
 
 impl Device for CudaBackend {
@@ -91,7 +95,7 @@ impl Device for CudaBackend {
     }
 
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {
-        Box::new(CudaMemory::new(options.dtype))
+        Box::new(CudaMemory::new(options.dtype, options.collectives.backend))
     }
 
     fn findings() -> Vec<Finding> {
@@ -309,7 +313,7 @@ mod tests {
             (
                 "FAKE_CUDA_EXCLUSIVE",
                 "1",
-                "0.2 GiB, taken by another program: \n",
+                "4.0 GiB, taken by another program: \n",
             ),
             ("FAKE_CUDA_MEMORY", "1000000", "libnvrtc, libcublasLt: \n"),
             (

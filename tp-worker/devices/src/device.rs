@@ -121,7 +121,10 @@ impl<'a> DeviceOptions<'a> {
             cores: None,
             kernels: engine.isa,
             graphs: &[],
-            collectives: Collectives::default(),
+            collectives: Collectives {
+                backend: engine.collectives,
+                ..Collectives::default()
+            },
             folder: None,
         }
     }

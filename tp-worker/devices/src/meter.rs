@@ -32,6 +32,11 @@ pub trait Metered: Sized {
     /// What recorded passes were seen to take of the device's memory: how many there
     /// are, and their bytes.
     fn recorded(&self) -> (u64, u64);
+
+    /// Bytes of the device's memory that what ranks exchange their data by was seen to take.
+    fn exchanged(&self) -> u64 {
+        0
+    }
 }
 
 /// How long memory took.

@@ -2,7 +2,7 @@
 
 mod draft;
 
-use lockstep_backend::{AttentionShape, DeviceMemory, MatrixRole, MatrixShape, PassShape};
+use lockstep_backend::{AttentionShape, DeviceMemory, MatrixRole, MatrixShape, PassShape, Place};
 use lockstep_types::{EngineShape, MemoryUse, ModelConfig, RankMemory};
 
 use crate::{
@@ -36,12 +36,18 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         passes.push(part.pass);
     }
     let mut target = target.memory;
-    let through_host = device.host_bytes(&passes, engine.tp_size);
+    let place = Place {
+        rank,
+        ranks: engine.tp_size,
+        dp_ranks: engine.dp_size,
+    };
+    let through_host = device.host_bytes(&passes, place);
     target.host = target.host.saturating_add(through_host);
     RankMemory {
         target,
         draft,
         scratch: device.scratch_bytes(&passes),
+        exchange: device.exchange_bytes(&passes, place),
         graphs: device.graph_bytes().saturating_mul(graphs as u64),
     }
 }

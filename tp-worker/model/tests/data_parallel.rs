@@ -19,7 +19,8 @@ use lockstep_model::{
     Topology, Transformer, rank_memory, whole_head,
 };
 use lockstep_types::{
-    DeviceConfig, Dtype, EngineShape, KvCacheDtype, Quantization, SpeculationConfig, StepLimits,
+    CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, Quantization,
+    SpeculationConfig, StepLimits,
 };
 use naive::Naive;
 use pass::{Pass, fixture};
@@ -318,6 +319,7 @@ fn ranks_take_what_is_charged() {
                     kv_dtype: KvCacheDtype::Float32,
                     tp_size,
                     dp_size,
+                    collectives: CollectiveBackend::Auto,
                     threads_per_rank: 1,
                     speculation: &speculation,
                     page_size: 4,

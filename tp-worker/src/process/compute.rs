@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     RunError,
-    worker::{Folders, Worker, WorkerError, WorkerOptions},
+    worker::{Folders, Worker, WorkerError, WorkerOptions, open},
 };
 
 /// What the computing thread works with.
@@ -219,7 +219,7 @@ fn load<B: Device>(
         .of_rank(local_rank, ctx.node.weight_cache.as_deref())
         .pinned(cores);
     let groups = Groups::form(collective, ctx.engine.parallel.dp_size)?;
-    let backend = B::open(&options, groups).map_err(WorkerError::from)?;
+    let backend = open::<B>(&ctx.engine, rank, &options, groups)?;
     let link = ctx.link.clone();
     let mut progress = move |LoadProgress { phase, done, total }: LoadProgress| {
         link.progress(phase.label(), done, total);

@@ -34,6 +34,19 @@ pub enum WorkerError {
     /// The CPU backend can't be built.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// What ranks exchange by took more of the device than was kept for it, and what is
+    /// still to come finds no room.
+    #[error(
+        "NCCL has taken {taken} of the GPU, where {kept} were kept for it and no more is free: \
+         set NCCL_MAX_CTAS to 8 or less, unset NCCL_MIN_CTAS and NCCL_BUFFSIZE, lower \
+         --mem-fraction-static or --max-total-tokens, or give --collective-backend host"
+    )]
+    Exchange {
+        /// What was taken, for people.
+        taken: String,
+        /// What was kept.
+        kept: String,
+    },
     /// The scheduler sent something that can't be done.
     #[error("plan {step} cannot be followed: {reason}")]
     Plan {

@@ -19,7 +19,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan, StepResult};
 
-use super::{Worker, WorkerError, WorkerLimits, WorkerOptions};
+use super::{Worker, WorkerError, WorkerLimits, WorkerOptions, open};
 use agreed::agreed;
 
 mod agreed;
@@ -103,11 +103,16 @@ impl LocalGroup {
     ) -> Result<Self, WorkerError> {
         let engine = config.clone();
         let folder = options.weight_cache.map(Path::to_owned);
-        let open = move |rank, groups| {
+        let opens = move |rank, groups| {
             let device = DeviceOptions::new(&engine);
-            Ok(B::open(&device.of_rank(rank, folder.as_deref()), groups)?)
+            open::<B>(
+                &engine,
+                rank,
+                &device.of_rank(rank, folder.as_deref()),
+                groups,
+            )
         };
-        Self::start_on(config, options, open)
+        Self::start_on(config, options, opens)
     }
 
     /// [`Self::start_on_device`] on backends made by `open`, given the rank and its

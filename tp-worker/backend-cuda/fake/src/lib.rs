@@ -17,7 +17,8 @@
 //! * Products come from the algorithm that the caller chose, and algorithms
 //!   differ in their last bits.
 //! * Ranks that ask for different collectives wait for each other until somebody
-//!   aborts them. What is asked of NCCL may come to its stream later; its farewells
+//!   aborts them. Communicators take memory of their devices as NCCL's do, for
+//!   each channel and peer when something first goes that way. What is asked of NCCL may come to its stream later; its farewells
 //!   and aborts wait for graphs, for what the device runs and for the other ranks.
 //!
 //! Kernels are CUDA C++. The machine's C++ compiler makes shared objects of
@@ -28,7 +29,7 @@
 //! |---|---|---|
 //! | `FAKE_CUDA_SEED` | which order things take | 1 |
 //! | `FAKE_CUDA_DEVICES` | number of devices; none: `cuInit` fails | 4 |
-//! | `FAKE_CUDA_MEMORY` | bytes of each | 268435456 |
+//! | `FAKE_CUDA_MEMORY` | bytes of each | 4294967296 |
 //! | `FAKE_CUDA_HIDDEN` | bytes that are said to be free beside those that are | 0 |
 //! | `FAKE_CUDA_CODE` | bytes that the code of kernels takes | 0 |
 //! | `FAKE_CUDA_CAPABILITY` | of each: 90 for 9.0 | 90 |
@@ -42,6 +43,7 @@
 //! | `FAKE_NCCL_KILL` | `1:40:entered`: rank 1 is killed at its 40th collective with all ranks: when it has `asked` for it, has `entered` it, or has `brought` its part | |
 //! | `FAKE_NCCL_STUCK` | `1:3`: rank 1's third collective with all ranks is asked for by a call that returns when the communicator is aborted | |
 //! | `FAKE_NCCL_FAIL` | `1:2`: the second communicator that rank 1 joins fails there when all have come; the rank is that in the first one | |
+//! | `NCCL_MIN_CTAS`, `NCCL_MAX_CTAS` | channels of a communicator, at least and at most, whatever the program wants: as NCCL takes them | 1, 32 |
 //! | `FAKE_CUDA_EDIT` | what `sed` does to sources before they are compiled, for tests that have to notice | |
 //! | `FAKE_CUDA_FLAGS` | flags for the C++ compiler, after its own | |
 //! | `FAKE_CUDA_SANITIZE` | `thread`, `address`, `undefined` or `address,undefined`: how kernels are compiled | |

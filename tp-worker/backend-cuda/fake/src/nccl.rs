@@ -9,15 +9,17 @@
 //! say goodbye too.
 
 mod asked;
+mod config;
 mod kill;
 mod letters;
 mod post;
 mod room;
+mod taken;
 mod values;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
@@ -26,8 +28,10 @@ use crate::settings;
 use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
 use asked::{Asked, What};
+use config::Config;
 use kill::When;
 use room::{MOST_RANKS, Member, Who};
+use taken::Taken;
 use values::{Kind, Operation};
 
 /// Numbers of NCCL's results (`ncclResult_t`).
@@ -41,16 +45,6 @@ const IN_PROGRESS: Code = 7;
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UniqueId([c_char; 128]);
-
-/// The beginning of `ncclConfig_t`, which all versions share.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Config {
-    size: usize,
-    magic: c_uint,
-    version: c_uint,
-    blocking: c_int,
-}
 
 static MEMBERS: LazyLock<Mutex<HashMap<Handle, Arc<Member>>>> = LazyLock::new(Mutex::default);
 
@@ -144,6 +138,7 @@ fn collect(
     let member = member(handle)?;
     member.kill.at(When::Asked);
     member.stick();
+    member.taken.collective()?;
     let ranges = [(at.from, at.brings), (at.to, at.takes)];
     let world = enter()?;
     ranges
@@ -196,7 +191,7 @@ export! {
         size: c_int,
         id: UniqueId,
         rank: c_int,
-        config: In<Config>,
+        config: In<c_int>,
     ) {
         let (size, rank) = (usize::try_from(size).unwrap_or(0), usize::try_from(rank).unwrap_or(0));
         if rank >= size || size > MOST_RANKS {
@@ -204,14 +199,15 @@ export! {
         }
         let name = id.0.iter().map(|byte| *byte as u8);
         let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
-        let blocking = config.get(0).is_none_or(|config| config.blocking != 0);
+        let Config { blocking, channels } = Config::read(config);
         let who = {
             let world = enter()?;
             let context = world.context;
             let device = world.device(context);
             Who { rank, size, device, context, blocking, fails: fails(rank) }
         };
-        let member = Member::join(&name, who);
+        let taken = Taken::new(who.device, size, channels)?;
+        let member = Member::join(&name, who, taken);
         let member = Arc::new(member.map_err(|reason| Refusal::new(UNHANDLED, reason))?);
         let handle = lock().handle();
         members().insert(handle, member.clone());
@@ -251,6 +247,7 @@ export! {
         known.abort();
         settle(known.context);
         known.leave();
+        known.taken.give_back();
         Ok(())
     }
 
@@ -266,7 +263,9 @@ export! {
     }
 
     fn ncclCommDestroy(handle: Handle) {
-        take(handle)?.leave();
+        let known = take(handle)?;
+        known.leave();
+        known.taken.give_back();
         Ok(())
     }
 

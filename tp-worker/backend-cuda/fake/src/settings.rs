@@ -12,6 +12,15 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
         .unwrap_or_else(|_| panic!("{name} is `{text}`: give a number"))
 }
 
+/// The number in the variable `name`, where it is set.
+///
+/// # Panics
+/// Where it is something else than a number.
+pub(crate) fn found(name: &str) -> Option<usize> {
+    std::env::var_os(name)?;
+    Some(number(name, 0) as usize)
+}
+
 /// Whether a call does nothing, as if the program had forgotten it.
 pub(crate) fn forgets(call: &str) -> bool {
     std::env::var("FAKE_CUDA_FORGET").is_ok_and(|forgotten| forgotten == call)
@@ -66,7 +75,7 @@ pub(crate) fn devices() -> u64 {
 
 /// Bytes of memory of every device.
 pub(crate) fn memory() -> usize {
-    number("FAKE_CUDA_MEMORY", 256 << 20) as usize
+    number("FAKE_CUDA_MEMORY", 4 << 30) as usize
 }
 
 /// Bytes that are said to be free and are not, as if somebody else took them just

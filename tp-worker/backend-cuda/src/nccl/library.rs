@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUstream;
 
+use super::charge::channels;
 use crate::error::CudaError;
 
 /// Names by which it is looked for: the one that packages install, and the one
@@ -43,15 +44,22 @@ const SUM: c_int = 0;
 pub(super) struct UniqueId(pub [u32; 32]);
 
 /// The version of [`Config`].
-const CONFIG: c_uint = 21_400;
+const CONFIG: c_uint = 21_700;
+/// `NCCL_CONFIG_UNDEF_INT`: as the library likes it.
+const OPEN: c_int = c_int::MIN;
 
-/// `ncclConfig_t` of version 2.14, which later ones take too.
+/// `ncclConfig_t` of version 2.17, which later ones take too.
 #[repr(C)]
 struct Config {
     size: usize,
     magic: c_uint,
     version: c_uint,
     blocking: c_int,
+    cluster: c_int,
+    least_channels: c_int,
+    most_channels: c_int,
+    network: *const c_char,
+    shares: c_int,
 }
 
 type Reduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Raw, CUstream) -> Code;
@@ -196,6 +204,11 @@ impl Library {
             magic: 0xcafe_beef,
             version: CONFIG,
             blocking: 0,
+            cluster: OPEN,
+            least_channels: OPEN,
+            most_channels: channels() as c_int,
+            network: std::ptr::null(),
+            shares: OPEN,
         };
         let (rank, size) = (rank as c_int, size as c_int);
         let mut made: Raw = std::ptr::null_mut();

@@ -9,6 +9,7 @@ mod chains;
 mod choose;
 mod endings;
 mod errors;
+mod exchanged;
 mod faults;
 mod hangs;
 mod memory;

@@ -5,7 +5,7 @@ use lockstep_backend::{
     KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
 use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, sums};
 
@@ -32,6 +32,11 @@ const RESERVE: u64 = 64 << 20;
 /// for programs.
 const DEVICE: usize = 1;
 
+/// Of a rank whose data passes through the host, if it goes anywhere.
+fn charged(dtype: Dtype) -> CudaMemory {
+    CudaMemory::new(dtype, CollectiveBackend::Host)
+}
+
 fn gpu(device: usize, dtype: Dtype) -> CudaBackend {
     let options = CudaOptions {
         ordinal: device,
@@ -56,7 +61,7 @@ fn what_is_taken_is_what_is_charged() {
 
 fn everything_takes_what_is_charged(context: &Context) {
     for dtype in DTYPES {
-        let memory = CudaMemory::new(dtype);
+        let memory = charged(dtype);
         let gpu = &mut gpu(DEVICE, dtype);
         let (rows, cols) = (37, 53);
         let bytes = matrix(&noise(1, rows * cols), cols);
@@ -126,7 +131,7 @@ fn all_that_is_taken_is_within_what_is_charged() {
 fn all_within(device: usize) {
     let context = Context::open(device).unwrap();
     for dtype in DTYPES {
-        let memory = CudaMemory::new(dtype);
+        let memory = charged(dtype);
         let (rows, cols, count) = (2048, 1024, 8);
         let role = MatrixRole::Projection;
         let (tokens, positions) = (64, 3000);
@@ -218,7 +223,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
             head_dim: 16,
             scale: 0.25,
         };
-        let charged = CudaMemory::new(dtype).scratch_bytes(&[PassShape {
+        let charged = charged(dtype).scratch_bytes(&[PassShape {
             tokens,
             positions,
             attention,

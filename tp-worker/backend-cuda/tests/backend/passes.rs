@@ -9,7 +9,7 @@ use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
 };
 use lockstep_fake_cuda::calls;
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
 use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, read};
 
@@ -408,7 +408,7 @@ fn what_graphs_take_is_within_what_is_charged() {
     assert_eq!(gpu.recorded(), Recorded::default());
     layer.record(&mut gpu);
     let Recorded { graphs, bytes } = gpu.recorded();
-    let charged = graphs * CudaMemory::new(Dtype::Bfloat16).graph_bytes();
+    let charged = graphs * CudaMemory::new(Dtype::Bfloat16, CollectiveBackend::Host).graph_bytes();
     assert!(
         graphs == 4 && 0 < bytes && bytes <= charged,
         "{bytes} bytes"

@@ -4,9 +4,9 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
 };
 use lockstep_types::{
-    Architecture, DeviceConfig, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, KvCacheDtype,
-    LoadFormat, ModelConfig, Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig,
-    StepLimits, Verification,
+    Architecture, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel, Dtype,
+    EngineShape, KvCacheDtype, LoadFormat, ModelConfig, Quantization, RankMemory, RopeConfig,
+    RopeScaling, SpeculationConfig, StepLimits, Verification,
 };
 
 use super::rank_memory;
@@ -145,6 +145,7 @@ fn shape_of<'a>(
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size,
         dp_size: 1,
+        collectives: CollectiveBackend::Auto,
         threads_per_rank: 1,
         speculation,
         page_size: 4,

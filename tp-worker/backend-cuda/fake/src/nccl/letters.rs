@@ -26,6 +26,7 @@ pub(super) fn ask(
         .ok()
         .filter(|peer| *peer < member.size);
     let peer = known.ok_or_else(|| invalid(format!("there is no rank {peer}")))?;
+    member.taken.letter(sends, peer)?;
     let bytes = count * Kind::new(kind)?.bytes();
     enter()?.memory.check(at, bytes)?;
     let letter = Letter {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::kill::{Kill, When};
+use super::taken::Taken;
 use super::{IN_PROGRESS, invalid};
 use crate::abi::{Answer, Code, Handle};
 use crate::settings;
@@ -70,6 +71,8 @@ pub(super) struct Member {
     /// Operations of its own in graphs that exist.
     captured: AtomicU32,
     pub(super) kill: Kill,
+    /// What it takes of its device.
+    pub(super) taken: Taken,
 }
 
 /// Who takes a seat.
@@ -86,7 +89,7 @@ pub(super) struct Who {
 impl Member {
     /// Takes a seat in the group that meets under `name`; the last to come takes
     /// the name away.
-    pub(super) fn join(name: &[u8], who: Who) -> Result<Self, String> {
+    pub(super) fn join(name: &[u8], who: Who, taken: Taken) -> Result<Self, String> {
         let Who { rank, size, .. } = who;
         let name = CString::new(name).map_err(|_| "a zero in a name".to_owned())?;
         let start = map(&name).ok_or_else(|| std::io::Error::last_os_error().to_string())?;
@@ -104,6 +107,7 @@ impl Member {
             count: AtomicU64::new(0),
             captured: AtomicU32::new(0),
             kill: Kill::of_rank(rank),
+            taken,
         };
         let (seats, own) = (member.seats(), std::process::id());
         seats.seats[rank].device.store(who.device, Ordering::SeqCst);

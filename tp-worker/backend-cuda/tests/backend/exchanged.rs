@@ -1,0 +1,135 @@
+//! What ranks exchange by takes of their GPUs: as it is charged before the start, and as
+//! communicators and their connections take it.
+
+use lockstep_backend::{
+    AttentionShape, Axis, Backend, DeviceMemory, Holds, Owners, PassShape, Place,
+};
+use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory};
+use lockstep_types::{CollectiveBackend, Dtype};
+
+use crate::ranks::{brought, by_way, tensor};
+
+/// Ranks, and the DP ranks that they form.
+const SPLITS: [(usize, usize); 5] = [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4)];
+/// Columns of logits of a rank, and rows of a DP rank in a block.
+const COLUMNS: usize = 70_001;
+const ROWS: usize = 3;
+/// What is charged for code, of which the fake device has none: of kernels, and of NCCL's.
+const CODE: u64 = 128 << 20;
+
+fn pass(place: Place) -> PassShape {
+    let gathered = if place.leads() {
+        place.ranks * COLUMNS
+    } else {
+        0
+    };
+    PassShape {
+        tokens: ROWS,
+        positions: 16,
+        attention: AttentionShape {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 16,
+            scale: 1.0,
+        },
+        products: Vec::new(),
+        gathered: gathered * ROWS * place.dp_ranks,
+    }
+}
+
+/// Everything that ranks exchange, once.
+fn exchange(gpu: &mut CudaBackend, place: Place) {
+    let Place {
+        rank,
+        ranks,
+        dp_ranks,
+    } = place;
+    let mut x = tensor(gpu, &brought(rank, 64), 8, Holds::Sum);
+    gpu.all_reduce(Axis::World, &mut x).unwrap();
+    if place.near() > 1 {
+        gpu.all_reduce(Axis::Attention, &mut x).unwrap();
+    }
+    let height = ROWS * dp_ranks;
+    let logits = tensor(gpu, &vec![0.5; height * COLUMNS], COLUMNS, Holds::Logits);
+    let near = place.near();
+    let owned = |rank: usize| match rank % near {
+        0 => rank / near * ROWS..(rank / near + 1) * ROWS,
+        _ => 0..0,
+    };
+    let rows: Vec<_> = (0..ranks).map(owned).collect();
+    let owners = Owners {
+        widths: &vec![COLUMNS; ranks],
+        rows: &rows,
+    };
+    let mut space = Vec::new();
+    let found = gpu.gather_to_host(Axis::World, &logits, owners, &mut space);
+    assert_eq!(found.unwrap().len(), rows[rank].len() * ranks * COLUMNS);
+}
+
+/// Bytes of a GPU that are taken.
+fn taken(device: usize) -> u64 {
+    let (free, all) = Context::open(device).unwrap().memory().unwrap();
+    (all - free) as u64
+}
+
+/// Nothing else takes memory of the GPUs meanwhile.
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn exchanges() {
+    for (ranks, dp_ranks) in SPLITS {
+        // Communicators of the split before go in their own time.
+        while (0..4).any(|device| taken(device) > 0) {
+            std::thread::yield_now();
+        }
+        by_way(
+            CollectiveBackend::Nccl,
+            (ranks, dp_ranks),
+            Dtype::Float32,
+            move |gpu, rank| {
+                let place = Place {
+                    rank,
+                    ranks,
+                    dp_ranks,
+                };
+                assert!(gpu.exchanged() > 0);
+                exchange(gpu, place);
+                let memory = CudaMemory::new(Dtype::Float32, CollectiveBackend::Nccl);
+                let passes = [pass(place)];
+                let charged = memory.exchange_bytes(&passes, place);
+                let charged = charged + memory.scratch_bytes(&passes) - CODE;
+                let used = taken(rank);
+                assert!(
+                    used <= charged,
+                    "{place:?}: {charged} charged, {used} taken"
+                );
+                assert!(4 * used > 3 * charged, "{place:?}: {charged} for {used}");
+            },
+        );
+    }
+}
+
+/// What is asked of such a process, with more in its environment.
+fn process(name: &str, environment: &[(&str, &str)]) -> std::process::Output {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", name, "--ignored", "--nocapture"]);
+    child.envs(environment.iter().copied());
+    child.output().unwrap()
+}
+
+#[test]
+fn what_ranks_exchange_by_is_within_what_is_charged() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // Nobody tells who takes memory of a real GPU.
+    }
+    // Another number of channels is charged, where NCCL is told of it.
+    for environment in [&[][..], &[("NCCL_MAX_CTAS", "3")]] {
+        let output = process("exchanged::exchanges", environment);
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{environment:?}: {told}");
+    }
+    // The test can fail: more channels are connected than are charged.
+    let output = process("exchanged::exchanges", &[("NCCL_MIN_CTAS", "32")]);
+    assert!(!output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("charged"), "{told}");
+}
