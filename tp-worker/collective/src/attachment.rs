@@ -89,6 +89,11 @@ impl Attachment {
         &self.words[..self.shape.count()]
     }
 
+    /// Whether both are words, of which what all ranks have in common is not.
+    pub(crate) fn differs(&self, other: &Self) -> bool {
+        !self.is_none() && !other.is_none() && !self.agrees(other)
+    }
+
     /// Whether two ranks may attach these to the same operation.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         self.shape == other.shape && self.shared() == other.shared()

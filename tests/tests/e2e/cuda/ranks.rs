@@ -217,6 +217,7 @@ async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
 async fn ranks_that_differ_end_within_a_step() {
     differ(&[
         ("depth", (2, 2)),
+        ("depth", (2, 1)),
         ("skipped-exchange", (2, 2)),
         ("group-digest", (4, 2)),
     ])

@@ -195,18 +195,24 @@ impl Member {
         for peer in 0..self.size() {
             let control = self.region.control(peer);
             let theirs = control.operation(parity);
-            if theirs != ours {
-                return Err(self.mismatch(ours, self.names[peer], theirs));
-            }
             // Most transfers take nothing along: no more than this look for those.
-            if shape | control.shapes[parity].load(Ordering::Relaxed) == 0 {
+            let attached = shape | control.shapes[parity].load(Ordering::Relaxed) != 0;
+            if theirs == ours && !attached {
                 continue;
             }
-            let theirs = self.described(peer, parity);
-            if !attachment.agrees(&theirs) {
-                let (rank, peer) = (self.names[self.rank], self.names[peer]);
-                let (own, theirs) = ((rank, attachment), (peer, &theirs));
+            let words = self.described(peer, parity);
+            let (rank, peer) = (self.names[self.rank], self.names[peer]);
+            // Words tell why ranks that differ run different operations.
+            let tell = match theirs == ours {
+                true => !attachment.agrees(&words),
+                false => attachment.differs(&words),
+            };
+            if tell {
+                let (own, theirs) = ((rank, attachment), (peer, &words));
                 return Err(CollectiveError::attached(ours, own, theirs));
+            }
+            if theirs != ours {
+                return Err(self.mismatch(ours, peer, theirs));
             }
         }
         Ok(())

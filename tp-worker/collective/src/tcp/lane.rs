@@ -176,10 +176,19 @@ impl Lane {
         let Some(theirs) = self.header() else {
             return Ok(());
         };
-        if theirs.operation != ours {
-            return Err(Unexpected::Operation(theirs.operation));
-        }
         let shape = attachment.shape();
+        if theirs.operation != ours {
+            // Words tell why ranks that differ run different operations.
+            let both = shape != Shape::NONE && theirs.shape != Shape::NONE;
+            let here = self.got >= self.in_head;
+            return match both {
+                true if !here && !self.closed => Ok(()),
+                true if here && attachment.differs(&self.words(theirs.shape)) => {
+                    Err(Unexpected::Attachment)
+                }
+                _ => Err(Unexpected::Operation(theirs.operation)),
+            };
+        }
         let attached = theirs.shape != Shape::NONE || shape != Shape::NONE;
         if attached && self.got >= self.in_head {
             let theirs = self.words(theirs.shape);

@@ -206,23 +206,33 @@ pub fn the_error_says_what_differs(group: impl Fn() -> Members) {
     assert!(errors[1].contains("rank 1 brings no words"), "{errors:?}");
 }
 
-/// Another operation is the graver difference, and the one that is told.
-pub fn a_different_operation_is_told_first(members: Members) {
-    let errors = on_threads(members, |mut member| match member.rank() {
-        0 => {
-            member.attach(1, &[1; 45]).expect("it fits");
-            member.barrier().expect_err("operations differ")
+/// Ranks that run different operations are told of their words where both have brought
+/// some that differ, since these say why; otherwise of the operations.
+pub fn words_tell_why_operations_differ(group: impl Fn() -> Members) {
+    const SAME: Brought = Some((1, &[1, 2]));
+    for (first, second, of_words) in [
+        (SAME, Some((1, &[3, 2][..])), true),
+        (SAME, Some((1, &[1, 2, 3][..])), true),
+        (SAME, Some((1, &[1, 9][..])), false),
+        (SAME, None, false),
+        (None, None, false),
+    ] {
+        let errors = on_threads(group(), |mut member| {
+            let brought = [first, second][member.rank()];
+            if let Some((shared, words)) = brought {
+                member.attach(shared, words).expect("it fits");
+            }
+            let ended = match member.rank() {
+                0 => member.barrier(),
+                _ => member.exchange(&[0; 4], &mut [0; 8]),
+            };
+            ended.expect_err("operations differ")
+        });
+        for error in errors {
+            let told = matches!(error, CollectiveError::Attached { .. });
+            assert_eq!(told, of_words, "{error}");
+            assert!(told || matches!(error, CollectiveError::Mismatch { .. }));
         }
-        _ => {
-            member.attach(1, &[2; 9]).expect("it fits");
-            let all = &mut [0; 8];
-            member
-                .exchange(&[0; 4], all)
-                .expect_err("operations differ")
-        }
-    });
-    for error in errors {
-        assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
     }
 }
 

@@ -549,8 +549,8 @@ macro_rules! failure_tests {
             crate::attached::the_error_says_what_differs(|| ($group)(2, &support::patient()));
         }
         #[test]
-        fn a_different_operation_is_told_first() {
-            crate::attached::a_different_operation_is_told_first(($group)(2, &support::patient()));
+        fn words_tell_why_operations_differ() {
+            crate::attached::words_tell_why_operations_differ(|| ($group)(2, &support::patient()));
         }
         #[test]
         fn words_add_no_operation() {
