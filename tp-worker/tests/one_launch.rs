@@ -81,6 +81,18 @@ const CALLS: [(&str, &[&CStr], u64); 6] = [
     ),
 ];
 
+/// What ranks join and exchange by.
+const COLLECTIVES: [&CStr; 8] = [
+    c"ncclGetUniqueId",
+    c"ncclCommInitRankConfig",
+    c"ncclAllReduce",
+    c"ncclAllGather",
+    c"ncclReduceScatter",
+    c"ncclBroadcast",
+    c"ncclSend",
+    c"ncclRecv",
+];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -308,6 +320,11 @@ fn a_decode_step_is_one_launch_two_copies_and_one_wait() {
         let speculates = drafts.is_some();
         assert_eq!(found.drafted > 0, speculates, "{drafts:?}");
         assert_eq!(found.accepted > 0, speculates, "{drafts:?}");
+        // Nobody is there to exchange anything with, from the start on.
+        for function in COLLECTIVES {
+            let asked = calls(function).unwrap_or_default();
+            assert_eq!(asked, 0, "{function:?} with {drafts:?}");
+        }
     }
 }
 
