@@ -1,3 +1,5 @@
+mod files;
+
 use std::{fs, net::SocketAddr};
 
 use axum::{Router, routing::get};
@@ -139,6 +141,22 @@ async fn agree(
         .await
 }
 
+/// Both ends of a connection. A port would look at the files by itself, whenever it
+/// comes to it.
+async fn greeted(
+    tls: &Tls,
+    authority: &Authority,
+) -> (client::TlsStream<TcpStream>, Box<TlsStream<TcpStream>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let server = async {
+        let (stream, _) = listener.accept().await?;
+        tls.greet(stream).await
+    };
+    let ends = tokio::try_join!(connect(address, client(authority, None)), server);
+    ends.expect("agreed")
+}
+
 /// What `/` is, over HTTP/1.1.
 async fn ask(stream: &mut client::TlsStream<TcpStream>) -> io::Result<String> {
     let request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -244,13 +262,7 @@ async fn files_are_exchanged_while_connections_stay() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     let files = files(&folder, &authority);
     let tls = Tls::load(&files).expect("read");
-    let (_port, address) = serve(&tls).await;
-    let agree = async || {
-        connect(address, client(&authority, None))
-            .await
-            .expect("agreed")
-    };
-    let mut first = agree().await;
+    let mut first = greeted(&tls, &authority).await;
     assert!(!tls.look().expect("as before"));
     // The certificate without its key, as one moment between the two has it.
     let [certificate, key] = authority.sign();
@@ -261,17 +273,23 @@ async fn files_are_exchanged_while_connections_stay() {
         "{error}"
     );
     assert!(!tls.look().expect("said once"));
-    assert_eq!(shown(&agree().await), shown(&first), "the old one");
+    let old = greeted(&tls, &authority).await;
+    assert_eq!(shown(&old.0), shown(&first.0), "the old one");
     fs::write(&files.key, &key).expect("written");
     assert!(tls.look().expect("a pair"));
-    let mut second = agree().await;
-    assert_ne!(shown(&second), shown(&first));
-    for stream in [&mut first, &mut second] {
-        ask(stream).await.expect("answered");
+    let mut second = greeted(&tls, &authority).await;
+    assert_ne!(shown(&second.0), shown(&first.0));
+    for (client, server) in [&mut first, &mut second] {
+        server.write_all(b"hello").await.expect("sent");
+        server.flush().await.expect("sent");
+        let mut answer = [0; 5];
+        client.read_exact(&mut answer).await.expect("answered");
+        assert_eq!(&answer, b"hello");
     }
     fs::remove_file(&files.certificate).expect("removed");
     tls.look().expect_err("none there");
-    assert_eq!(shown(&agree().await), shown(&second));
+    let last = greeted(&tls, &authority).await;
+    assert_eq!(shown(&last.0), shown(&second.0));
 }
 
 #[tokio::test]
@@ -296,99 +314,4 @@ async fn clients_show_certificates_where_roots_are_named() {
         };
         assert_eq!(answered.await.is_ok(), expected);
     }
-}
-
-#[test]
-fn what_is_wrong_with_a_file_is_said_of_it() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
-    let good = files(&folder, &authority);
-    let [other_certificate, other_key] = authority.sign();
-    let text = folder.path().join("text");
-    fs::write(&text, "hello").expect("written");
-    let other = folder.path().join("other.key");
-    fs::write(&other, other_key).expect("written");
-    let key_alone = folder.path().join("swapped.pem");
-    fs::write(&key_alone, other_certificate).expect("written");
-    let nowhere = folder.path().join("nowhere");
-    let (cut_off, no_certificate) = (folder.path().join("cut"), folder.path().join("none"));
-    let begin = "-----BEGIN CERTIFICATE-----\nAAAA\n";
-    fs::write(&cut_off, begin).expect("written");
-    let whole = format!("{begin}-----END CERTIFICATE-----\n");
-    fs::write(&no_certificate, whole).expect("written");
-    let with = |change: &dyn Fn(&mut TlsFiles)| {
-        let mut files = good.clone();
-        change(&mut files);
-        Tls::load(&files).expect_err("refused")
-    };
-    for (error, path, says) in [
-        (
-            with(&|files| files.certificate.clone_from(&nowhere)),
-            &nowhere,
-            "No such file",
-        ),
-        (
-            with(&|files| files.certificate.clone_from(&text)),
-            &text,
-            "no certificate",
-        ),
-        (
-            with(&|files| files.key.clone_from(&text)),
-            &text,
-            "no private key",
-        ),
-        (
-            with(&|files| files.key.clone_from(&key_alone)),
-            &key_alone,
-            "no private key",
-        ),
-        (
-            with(&|files| files.key.clone_from(&other)),
-            &good.certificate,
-            "other.key is another certificate's; give the two",
-        ),
-        (
-            with(&|files| files.certificate.clone_from(&cut_off)),
-            &cut_off,
-            "copy the file anew",
-        ),
-        (
-            with(&|files| files.certificate.clone_from(&no_certificate)),
-            &no_certificate,
-            "make one of version 3",
-        ),
-        (
-            with(&|files| files.client_roots = Some(text.clone())),
-            &text,
-            "no certificate",
-        ),
-    ] {
-        assert_eq!(&error.path, path);
-        assert!(error.to_string().contains(says), "{error}");
-    }
-}
-
-/// A file system that hangs must not keep connections waiting.
-#[test]
-fn nobody_waits_for_a_look_at_the_files() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
-    let files = files(&folder, &authority);
-    let tls = Tls::load(&files).expect("read");
-    write(&files, &authority.sign());
-    let changed = tls.take_in(|files| {
-        assert!(tls.state.try_lock().is_ok(), "whoever greets would wait");
-        Contents::read(files)
-    });
-    assert!(changed.expect("read"));
-}
-
-#[test]
-fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
-    let files = files(&folder, &authority);
-    let tls = Tls::load(&files).expect("read");
-    fs::remove_file(&files.key).expect("removed");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mkfifoat(rustix::fs::CWD, &files.key, mode).expect("a pipe");
-    let error = tls.look().expect_err("no file").to_string();
-    assert!(error.contains("no regular file"), "{error}");
 }
