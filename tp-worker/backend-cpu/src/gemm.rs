@@ -105,9 +105,10 @@ pub(crate) fn matmul(
     let groups = product.row_groups(blocks);
     let parts = CHUNKS_PER_THREAD.div_ceil(groups);
     pool.for_chunks(threads * parts * groups, |_, index| {
-        let (part, group) = (index / groups, index % groups);
+        let (thread, index) = (index / (parts * groups), index % (parts * groups));
+        let (group, part) = (index / parts, index % parts);
         product.run(
-            chunk(panels, threads, parts, part),
+            chunk(panels, threads, parts, thread * parts + part),
             share(blocks, groups, group),
         );
     });

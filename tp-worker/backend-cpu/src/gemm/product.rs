@@ -80,7 +80,10 @@ impl Product<'_> {
     /// once, as bandwidth bounds them, and so are quantized ones, whose inputs
     /// are small.
     pub(super) fn row_groups(&self, blocks: usize) -> usize {
-        if self.tiles.input == Input::Blocks || !matches!(self.w.element, Packed::Native(_)) {
+        if self.tiles.input == Input::Blocks {
+            return blocks.div_ceil(TILE_ROWS_GROUP / self.height).max(1);
+        }
+        if !matches!(self.w.element, Packed::Native(_)) {
             return 1;
         }
         let groups = blocks.div_ceil((ROWS_GROUP / self.height).max(1));
