@@ -27,9 +27,9 @@ use crate::partition::Shared;
 use crate::pool::Pool;
 
 pub use cache::CpuKvCache;
-use plan::{MAX_ROWS, Plan};
+use plan::{MAX_ROWS, Plan, Tiling};
 use scratch::{Scratch, partial_len};
-use task::Call;
+use task::{Call, row_unit};
 
 /// Multiply-adds not worth waking a thread for.
 const ALONE: usize = 1 << 17;
@@ -98,16 +98,17 @@ impl Attention {
         cache.write(pool, isa, layer, qkv, shape.qkv_width(), &inputs.cells);
         let element = cache.element(compute);
         let tiles = select(isa, element);
+        let integers = integers::select(isa, tiles, cache);
+        let tiled = tiled::select(isa, tiles, cache);
+        let tiling = Tiling {
+            height: tiles.rows(),
+            unit: row_unit(tiled, integers),
+            heads_together: tiled.is_some() && cache.is_scattered(),
+        };
         let plan = &mut self.plan;
-        plan.make(
-            shape,
-            &inputs.rows,
-            tiles.rows(),
-            partial_len(shape.head_dim),
-        );
+        plan.make(shape, &inputs.rows, tiling, partial_len(shape.head_dim));
         plan.joins.iter().for_each(plan::Join::reset);
         self.partials.grow(plan.partials, "partial attention")?;
-        let integers = integers::select(isa, tiles, cache);
         let rows = task_rows(shape);
         for scratch in &mut self.scratch {
             scratch.grow(rows, shape.head_dim)?;
@@ -118,7 +119,7 @@ impl Attention {
             tiles,
             direct: integers.map_or_else(|| direct::select(isa, tiles, cache), |_| None),
             integers,
-            tiled: tiled::select(isa, tiles, cache),
+            tiled,
             cache,
             layer,
             qkv,

@@ -49,8 +49,9 @@ impl During {
 /// Which packed query rows a block is attended with.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Queries {
-    /// All of the task, in blocks of the tile's height.
-    Task,
+    /// All of the task's under one key head, in blocks of the tile's height; they
+    /// begin with so many words.
+    Task(usize),
     /// Those of one query.
     Own,
 }
@@ -76,7 +77,7 @@ impl Queries {
     /// What follows `rows` of their rows, packed or summed.
     pub(super) fn height(self, rows: usize) -> Height {
         match self {
-            Self::Task => Height::Padded(rows),
+            Self::Task(_) => Height::Padded(rows),
             // Sums of other queries follow.
             Self::Own => Height::Exact(rows),
         }
@@ -167,7 +168,7 @@ impl Call<'_> {
         } = scratch;
         let height = queries.height(rows.len());
         let queries = match queries {
-            Queries::Task => &of_task[packed..],
+            Queries::Task(first) => &of_task[first + packed..],
             Queries::Own => &own_queries[packed..],
         };
         let seen = tile.visible[rows.len() - 1];

@@ -1,7 +1,9 @@
 //! How a batch's attention is cut into tasks for threads to take.
 //!
-//! A task is some queries of one request under one key head. Where whole tasks
-//! can't keep all threads equally busy, as with one long request and few heads,
+//! A task is some queries of one request under one key head, or under as many as
+//! fit where a page holds little of each: keys of neighbouring heads lie side by
+//! side, and memory is fastest where it is read in order. Where whole tasks can't
+//! keep all threads equally busy, as with one long request and few heads,
 //! the dearest are also cut by segments of positions (flash-decoding: Dao et
 //! al., 2023), which are computed apart and then folded in order. Cuts never
 //! show in the result, because segments always begin from nothing.
@@ -32,7 +34,7 @@ const MAX_PARTIALS: usize = 16 << 20;
 
 /// Tasks of one batch. All layers of a pass have the same.
 pub(crate) struct Plan {
-    made_for: Option<(AttentionShape, usize)>,
+    made_for: Option<(AttentionShape, Tiling)>,
     rows: Vec<Row>,
     pub tasks: Vec<Task>,
     /// Each thread's part of the cost, as far as can be told beforehand.
@@ -42,6 +44,17 @@ pub(crate) struct Plan {
     pub partials: usize,
     /// In (query row, position) pairs.
     pub cost: usize,
+}
+
+/// How query rows lie in a task's working memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tiling {
+    /// Rows of a tile.
+    pub height: usize,
+    /// Rows that begin together: those of a head take a multiple of it.
+    pub unit: usize,
+    /// Whether a task takes neighbouring heads together.
+    pub heads_together: bool,
 }
 
 /// Tasks that compute segments of the same queries.
@@ -79,16 +92,16 @@ impl Plan {
         }
     }
 
-    /// Makes the plan for these rows, unless it is the last one. Tiles are
-    /// `tile_rows` high; a query row's partial result takes `partial` floats.
+    /// Makes the plan for these rows, unless it is the last one. A query row's
+    /// partial result takes `partial` floats.
     pub(crate) fn make(
         &mut self,
         shape: &AttentionShape,
         rows: &[Row],
-        tile_rows: usize,
+        tiling: Tiling,
         partial: usize,
     ) {
-        let made_for = Some((*shape, tile_rows));
+        let made_for = Some((*shape, tiling));
         if self.made_for == made_for && self.rows == rows {
             return;
         }
@@ -97,7 +110,7 @@ impl Plan {
         self.rows.extend_from_slice(rows);
         self.joins.clear();
         self.partials = 0;
-        self.cut_queries(shape, tile_rows);
+        self.cut_queries(shape, tiling);
         let group = shape.heads / shape.kv_heads;
         self.cost = self
             .tasks
@@ -110,20 +123,31 @@ impl Plan {
     }
 
     /// Cuts rows into whole tasks.
-    fn cut_queries(&mut self, shape: &AttentionShape, tile_rows: usize) {
+    fn cut_queries(&mut self, shape: &AttentionShape, tiling: Tiling) {
         let group = shape.heads / shape.kv_heads;
         let tokens: usize = self.rows.iter().map(|row| row.q_len as usize).sum();
-        let wanted = (tokens * shape.heads).div_ceil(self.loads.len() * TASKS_PER_THREAD);
-        let height = wanted.max(MIN_ROWS).next_multiple_of(tile_rows);
+        let tasks = self.loads.len() * TASKS_PER_THREAD;
+        let wanted = (tokens * shape.heads).div_ceil(tasks);
+        let height = wanted.max(MIN_ROWS).next_multiple_of(tiling.height);
         let queries = (height.min(MAX_ROWS) / group).max(1);
+        // Heads are kept together as far as segments are enough for all threads.
+        let segments = |row: &Row| seen(row, row.q_len as usize).div_ceil(SEGMENT);
+        let cuts = tasks.div_ceil(self.rows.iter().map(segments).sum::<usize>().max(1));
+        let together = shape.kv_heads.div_ceil(cuts.min(shape.kv_heads));
         self.tasks.clear();
         for (index, row) in self.rows.iter().enumerate() {
-            for head in 0..shape.kv_heads {
+            let most = (row.q_len as usize).min(queries);
+            let fit = MAX_ROWS / (most * group).next_multiple_of(tiling.unit).max(1);
+            let heads = match row.mask {
+                None if tiling.heads_together => together.min(fit).max(1),
+                _ => 1,
+            };
+            for head in (0..shape.kv_heads).step_by(heads) {
                 for from in (0..row.q_len as usize).step_by(queries) {
                     let to = (row.q_len as usize).min(from + queries);
                     self.tasks.push(Task {
                         row: index,
-                        head,
+                        heads: head..shape.kv_heads.min(head + heads),
                         queries: from..to,
                         segments: 0..seen(row, to).div_ceil(SEGMENT),
                         join: None,
@@ -141,7 +165,7 @@ impl Plan {
             let task = self.tasks[index].clone();
             let segments = task.segments.end;
             let parts = self.cost_of(&task, group).div_ceil(share).min(segments);
-            let partials = segments * task.queries.len() * group * partial;
+            let partials = segments * task.heads.len() * task.queries.len() * group * partial;
             // Threads that wait cost less than memory that is not there.
             if parts < 2 || self.partials + partials > MAX_PARTIALS {
                 self.tasks.push(task);
@@ -168,7 +192,7 @@ impl Plan {
         let Range { start, end } = task.segments;
         let seen = seen(&self.rows[task.row], task.queries.end);
         let positions = (end * SEGMENT).min(seen) - start * SEGMENT;
-        (task.queries.len() * group + PACKING_ROWS) * positions
+        task.heads.len() * (task.queries.len() * group + PACKING_ROWS) * positions
     }
 
     /// The dearest thread's part when each takes the next task as it is done
@@ -216,7 +240,22 @@ fn seen(row: &Row, end: usize) -> usize {
 mod tests {
     use super::*;
 
+    const TILING: Tiling = Tiling {
+        height: 12,
+        unit: 1,
+        heads_together: false,
+    };
+    const TOGETHER: Tiling = Tiling {
+        height: 12,
+        unit: 16,
+        heads_together: true,
+    };
+
     fn plan(threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
+        plan_by(TILING, threads, kv_heads, rows)
+    }
+
+    fn plan_by(tiling: Tiling, threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
         let shape = AttentionShape {
             heads: 4 * kv_heads,
             kv_heads,
@@ -234,7 +273,7 @@ mod tests {
             })
             .collect();
         let mut plan = Plan::new(threads);
-        plan.make(&shape, &rows, 12, 66);
+        plan.make(&shape, &rows, tiling, 66);
         plan
     }
 
@@ -265,26 +304,43 @@ mod tests {
 
     #[test]
     fn cut_tasks_cover_every_position_once() {
-        let mut plan = plan(5, 3, &[(1, 9_000), (3, 100), (1, 700), (300, 1_000)]);
-        let seen = |row: usize, head, query| -> Vec<usize> {
-            let tasks = plan.tasks.iter();
-            let tasks = tasks.filter(|task| (task.row, task.head) == (row, head));
-            let tasks = tasks.filter(|task| task.queries.contains(&query));
-            tasks.flat_map(|task| task.segments.clone()).collect()
-        };
-        for (row, (q_len, kv_len)) in [(1, 9_000), (3, 100), (1, 700), (300, 1_000)]
-            .into_iter()
-            .enumerate()
-        {
-            for head in 0..3 {
-                for query in 0..q_len {
-                    let found = seen(row, head, query);
-                    assert!(found.iter().copied().eq(0..found.len()));
-                    assert!(found.len() * SEGMENT > kv_len + query);
+        for tiling in [TILING, TOGETHER] {
+            let rows = [(1, 9_000), (3, 100), (1, 700), (300, 1_000)];
+            let mut plan = plan_by(tiling, 5, 3, &rows);
+            let seen = |row: usize, head, query| -> Vec<usize> {
+                let tasks = plan.tasks.iter();
+                let tasks = tasks.filter(|task| task.row == row && task.heads.contains(&head));
+                let tasks = tasks.filter(|task| task.queries.contains(&query));
+                tasks.flat_map(|task| task.segments.clone()).collect()
+            };
+            for (row, (q_len, kv_len)) in rows.into_iter().enumerate() {
+                for head in 0..3 {
+                    for query in 0..q_len as usize {
+                        let found = seen(row, head, query);
+                        assert!(found.iter().copied().eq(0..found.len()));
+                        assert!(found.len() * SEGMENT > kv_len as usize + query);
+                    }
                 }
             }
+            assert!(largest(&mut plan) <= 125);
         }
-        assert!(largest(&mut plan) <= 125);
+    }
+
+    #[test]
+    fn heads_stay_together_as_far_as_threads_have_work() {
+        let heads = |threads, kv_heads, rows: &[(u32, u32)]| {
+            let mut plan = plan_by(TOGETHER, threads, kv_heads, rows);
+            assert!(largest(&mut plan) <= 125, "{threads} {kv_heads} {rows:?}");
+            plan.tasks.iter().map(|task| task.heads.len()).max()
+        };
+        let requests = |count| vec![(1, 400); count];
+        assert_eq!(heads(2, 8, &[(1, 9_000)]), Some(8));
+        assert_eq!(heads(2, 8, &requests(8)), Some(8));
+        assert_eq!(heads(2, 8, &requests(4)), Some(4));
+        assert_eq!(heads(2, 8, &requests(1)), Some(1));
+        assert_eq!(heads(2, 32, &requests(8)), Some(MAX_ROWS / 16));
+        // Rows that fill a task alone.
+        assert_eq!(heads(2, 8, &[(512, 9_000)]), Some(1));
     }
 
     #[test]
@@ -293,11 +349,11 @@ mod tests {
         let shape = plan.made_for.unwrap().0;
         let rows = plan.rows.clone();
         plan.tasks.clear();
-        plan.make(&shape, &rows, 12, 66);
+        plan.make(&shape, &rows, TILING, 66);
         assert!(plan.tasks.is_empty(), "the same rows are not planned again");
         let mut other = rows;
         other[0].kv_len += 1;
-        plan.make(&shape, &other, 12, 66);
+        plan.make(&shape, &other, TILING, 66);
         assert!(!plan.tasks.is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! One share of attention: some queries of one request under one key head.
+//! One share of attention: some queries of one request under some key heads.
 //!
-//! Keys and values are read in blocks of 64 positions, once for all query rows
-//! of the task, with an online softmax between scores and weighted sums. Blocks
+//! Keys and values are read in blocks of 64 positions, head after head, once for
+//! all query rows of the task, with an online softmax between scores and weighted sums. Blocks
 //! and the segments of 512 positions they form lie at absolute positions, and a
 //! query skips what it does not see, so its bits depend neither on pages nor
 //! on which queries share the task. A segment starts from nothing and is folded
@@ -14,7 +14,7 @@ use lockstep_backend::{AttentionShape, Row};
 use super::ahead::Ahead;
 use super::block::Queries;
 use super::cache::CpuKvCache;
-use super::cells::{BLOCK, Plane};
+use super::cells::BLOCK;
 use super::direct::{Direct, Order};
 use super::integers::{Integers, pack_query, query_words};
 use super::plan::Join;
@@ -31,11 +31,11 @@ use crate::partition::Shared;
 /// Positions folded into the total at once.
 pub(crate) const SEGMENT: usize = 512;
 
-/// Queries `queries` of request `row` under key head `head` over `segments`.
+/// Queries `queries` of request `row` under key heads `heads` over `segments`.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub row: usize,
-    pub head: usize,
+    pub heads: Range<usize>,
     pub queries: Range<usize>,
     pub segments: Range<usize>,
     /// Where it leaves its segments when others compute the rest.
@@ -66,11 +66,33 @@ pub(super) struct View<'a> {
     pub task: &'a Task,
     pub row: Row,
     pub pages: &'a [u32],
-    pub plane: Plane,
-    /// Query rows: (query, head) with the head running fastest.
+    /// Query rows of each key head: (query, head) with the head running fastest.
     pub rows: usize,
+    /// Rows from those of one key head to those of the next.
+    pub apart: usize,
     /// Positions that its queries see.
     pub seen: usize,
+}
+
+impl View<'_> {
+    /// Each of its query rows: the key head, the row under it, and where the
+    /// task's working memory has it.
+    fn places(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<'_> {
+        let (rows, apart) = (self.rows, self.apart);
+        let heads = self.task.heads.clone().enumerate();
+        heads.flat_map(move |(index, head)| {
+            (0..rows).map(move |row| (head, row, index * apart + row))
+        })
+    }
+}
+
+/// Rows that kernels write together.
+pub(super) fn row_unit(tiled: Option<&Tiled>, integers: Option<&Integers>) -> usize {
+    if tiled.is_some() || integers.is_some() {
+        tiled::ROWS
+    } else {
+        1
+    }
 }
 
 impl Call<'_> {
@@ -90,8 +112,8 @@ impl Call<'_> {
             task,
             row,
             pages: &self.inputs.pages[row.pages_start as usize..],
-            plane: self.cache.keys(self.layer, task.head),
             rows,
+            apart: rows.next_multiple_of(row_unit(self.tiled, self.integers)),
             seen: row.kv_len as usize + new,
         }
     }
@@ -101,7 +123,11 @@ impl Call<'_> {
     pub(crate) fn run(&self, task: &Task, next: Option<&Task>, scratch: &mut Scratch) {
         let next = next.map(|task| self.view(task));
         let (view, next) = (&self.view(task), next.as_ref());
-        self.pack_queries(view, 0..view.rows, Queries::Task, &mut scratch.queries);
+        for index in 0..task.heads.len() {
+            let (head, to) = (task.heads.start + index, self.packed_at(view, index));
+            let out = &mut scratch.queries[to..];
+            self.pack_queries(view, head, 0..view.rows, Queries::Task(to), out);
+        }
         for segment in task.segments.clone() {
             self.segment(view, segment, next, scratch);
             if let Some(join) = task.join {
@@ -112,9 +138,9 @@ impl Call<'_> {
             } else {
                 let (part, total) = (&scratch.segment, &mut scratch.total);
                 let width = padded(self.shape.head_dim);
-                for index in 0..view.rows {
-                    let acc = &part.acc[index * width..(index + 1) * width];
-                    self.fold(total, index, &part.states[index], acc);
+                for (_, _, slot) in view.places() {
+                    let acc = &part.acc[slot * width..(slot + 1) * width];
+                    self.fold(total, slot, &part.states[slot], acc);
                 }
             }
         }
@@ -138,14 +164,21 @@ impl Call<'_> {
         }
     }
 
-    /// Packs query rows in blocks of the tile's height.
-    fn pack_queries(&self, view: &View<'_>, rows: Range<usize>, queries: Queries, out: &mut [u32]) {
+    /// Packs query rows of a key head in blocks of the tile's height.
+    fn pack_queries(
+        &self,
+        view: &View<'_>,
+        head: usize,
+        rows: Range<usize>,
+        queries: Queries,
+        out: &mut [u32],
+    ) {
         let (head_dim, group) = (self.shape.head_dim, self.group());
         let len = self.query_words();
         let first = view.row.start as usize + view.task.queries.start;
         let (height, few) = (self.tiles.rows(), self.is_few(rows.len()));
         for (index, row) in rows.clone().enumerate() {
-            let (token, head) = (first + row / group, view.task.head * group + row % group);
+            let (token, head) = (first + row / group, head * group + row % group);
             let start = token * self.shape.qkv_width() + head * head_dim;
             let query = &self.qkv[start..start + head_dim];
             let block = index / height * height;
@@ -195,39 +228,62 @@ impl Call<'_> {
         next: Option<&View<'_>>,
         scratch: &mut Scratch,
     ) {
-        scratch
-            .segment
-            .clear(view.rows, padded(self.shape.head_dim));
+        let heads = &view.task.heads;
+        let height = heads.len() * view.apart;
+        scratch.segment.clear(height, padded(self.shape.head_dim));
         let start = segment * SEGMENT;
         let end = view.seen.min(start + SEGMENT);
-        let cached = view.row.kv_len as usize;
         for from in (start..end).step_by(BLOCK) {
             let to = end.min(from + BLOCK);
-            // What was read ahead, unless this task has just begun.
-            std::mem::swap(&mut scratch.cells, &mut scratch.ahead.cells);
-            if from == view.task.segments.start * SEGMENT {
-                scratch.cells.clear();
-                scratch.cells.extend(&view.plane, view.pages, from..to);
-            }
-            self.look_ahead(view, to, next, &mut scratch.ahead);
-            match view.row.mask {
-                Some(mask) if to > cached => {
-                    let visible = Visible::new(&self.inputs.masks, mask, &view.row);
-                    self.masked_block(view, &visible, from, scratch);
+            for index in 0..heads.len() {
+                let head = heads.start + index;
+                // What was read ahead, unless this task has just begun.
+                std::mem::swap(&mut scratch.cells, &mut scratch.ahead.cells);
+                if index == 0 && from == view.task.segments.start * SEGMENT {
+                    scratch.cells.clear();
+                    let plane = self.cache.keys(self.layer, head);
+                    scratch.cells.extend(&plane, view.pages, from..to);
                 }
-                _ => {
-                    let first = cached + view.task.queries.start;
-                    self.attend(0..view.rows, Queries::Task, scratch, |row| {
-                        (first + row / self.group() + 1).saturating_sub(from)
-                    });
+                if head + 1 < heads.end {
+                    let plane = self.cache.keys(self.layer, head + 1);
+                    let cells = scratch.ahead.restart();
+                    cells.extend(&plane, view.pages, from..to);
+                } else {
+                    self.look_ahead(view, to, next, &mut scratch.ahead);
                 }
+                self.block(view, index, from..to, scratch);
+                scratch.ahead.fetch(self.cache, 2 * BLOCK);
             }
-            scratch.ahead.fetch(self.cache, 2 * BLOCK);
         }
     }
 
-    /// A block that reaches into the new tokens of a masked row: each query has
-    /// its own positions there.
+    /// Attends to the block at `scratch.cells`, the positions `block` under the
+    /// task's key head number `index`.
+    fn block(&self, view: &View<'_>, index: usize, block: Range<usize>, scratch: &mut Scratch) {
+        let cached = view.row.kv_len as usize;
+        match view.row.mask {
+            Some(mask) if block.end > cached => {
+                let visible = Visible::new(&self.inputs.masks, mask, &view.row);
+                self.masked_block(view, &visible, block.start, scratch);
+            }
+            _ => {
+                let first = cached + view.task.queries.start;
+                let slot = index * view.apart;
+                let queries = Queries::Task(self.packed_at(view, index));
+                self.attend(slot..slot + view.rows, queries, scratch, |row| {
+                    (first + (row - slot) / self.group() + 1).saturating_sub(block.start)
+                });
+            }
+        }
+    }
+
+    /// Where the packed rows of a task's key head number `index` begin.
+    fn packed_at(&self, view: &View<'_>, index: usize) -> usize {
+        index * view.apart * self.query_words()
+    }
+
+    /// A block that reaches into the new tokens of a masked row, whose tasks have
+    /// one key head: each query has its own positions there.
     fn masked_block(
         &self,
         view: &View<'_>,
@@ -238,7 +294,8 @@ impl Call<'_> {
         let (cached, group) = (view.row.kv_len as usize, self.group());
         for (index, query) in view.task.queries.clone().enumerate() {
             scratch.cells.clear();
-            let (plane, cells) = (&view.plane, &mut scratch.cells);
+            let head = view.task.heads.start;
+            let (plane, cells) = (&self.cache.keys(self.layer, head), &mut scratch.cells);
             cells.extend(plane, view.pages, from..cached.max(from));
             let skipped = from.saturating_sub(cached);
             let left = BLOCK - cells.len();
@@ -249,7 +306,8 @@ impl Call<'_> {
             let count = cells.len();
             if count > 0 {
                 let rows = index * group..(index + 1) * group;
-                self.pack_queries(view, rows.clone(), Queries::Own, &mut scratch.own_queries);
+                let out = &mut scratch.own_queries;
+                self.pack_queries(view, head, rows.clone(), Queries::Own, out);
                 self.attend(rows, Queries::Own, scratch, |_| count);
             }
         }
@@ -261,11 +319,13 @@ impl Call<'_> {
         let cells = ahead.restart();
         let end = view.seen.min(view.task.segments.end * SEGMENT);
         if from < end {
-            cells.extend(&view.plane, view.pages, from..end.min(from + BLOCK));
+            let plane = self.cache.keys(self.layer, view.task.heads.start);
+            cells.extend(&plane, view.pages, from..end.min(from + BLOCK));
         } else if let Some(next) = next {
             let from = next.task.segments.start * SEGMENT;
             let to = next.seen.min(from + BLOCK);
-            cells.extend(&next.plane, next.pages, from..to);
+            let plane = self.cache.keys(self.layer, next.task.heads.start);
+            cells.extend(&plane, next.pages, from..to);
         }
     }
 
@@ -280,7 +340,8 @@ impl Call<'_> {
 
     /// Where a join keeps one segment's result.
     fn partial(&self, view: &View<'_>, join: &Join, segment: usize) -> Range<usize> {
-        let len = view.rows * partial_len(self.shape.head_dim);
+        let rows = view.task.heads.len() * view.rows;
+        let len = rows * partial_len(self.shape.head_dim);
         let start = join.start + segment * len;
         start..start + len
     }
@@ -291,9 +352,10 @@ impl Call<'_> {
         // SAFETY: each segment of a join belongs to one task.
         let parts = unsafe { self.partials.slice(self.partial(view, join, segment)) };
         let parts = parts.chunks_exact_mut(2 + width);
-        for ((part, state), acc) in parts.zip(&sums.states).zip(sums.acc.chunks_exact(width)) {
+        for (part, (_, _, slot)) in parts.zip(view.places()) {
+            let state = &sums.states[slot];
             (part[0], part[1]) = (state.max, state.sum);
-            part[2..].copy_from_slice(acc);
+            part[2..].copy_from_slice(&sums.acc[slot * width..(slot + 1) * width]);
         }
     }
 
@@ -304,16 +366,16 @@ impl Call<'_> {
             // SAFETY: all tasks of the join are done, as its counter told this
             // thread, so nobody else touches its segments.
             let parts = unsafe { self.partials.slice(self.partial(view, join, segment)) };
-            for (row, part) in parts.chunks_exact(2 + width).enumerate() {
+            for (part, (_, _, slot)) in parts.chunks_exact(2 + width).zip(view.places()) {
                 let state = State {
                     max: part[0],
                     sum: part[1],
                 };
                 if segment == 0 {
-                    total.states[row] = state;
-                    total.acc[row * width..(row + 1) * width].copy_from_slice(&part[2..]);
+                    total.states[slot] = state;
+                    total.acc[slot * width..(slot + 1) * width].copy_from_slice(&part[2..]);
                 } else {
-                    self.fold(total, row, &state, &part[2..]);
+                    self.fold(total, slot, &state, &part[2..]);
                 }
             }
         }
@@ -323,15 +385,10 @@ impl Call<'_> {
     fn finish(&self, view: &View<'_>, sums: &Sums) {
         let (head_dim, group) = (self.shape.head_dim, self.group());
         let first = view.row.start as usize + view.task.queries.start;
-        let rows = sums
-            .states
-            .iter()
-            .zip(sums.acc.chunks_exact(padded(head_dim)));
-        for (index, (state, acc)) in rows.take(view.rows).enumerate() {
-            let (token, head) = (
-                first + index / group,
-                view.task.head * group + index % group,
-            );
+        let width = padded(head_dim);
+        for (head, row, slot) in view.places() {
+            let (token, head) = (first + row / group, head * group + row % group);
+            let (state, acc) = (&sums.states[slot], &sums.acc[slot * width..]);
             let start = token * self.shape.out_width() + head * head_dim;
             // SAFETY: tasks and joins cover disjoint (token, head) pairs.
             let out = unsafe { self.out.slice(start..start + head_dim) };
