@@ -102,8 +102,10 @@ pub(crate) fn pack_row(
             let slots = out.iter_mut().step_by(rows);
             slots.zip(packed).for_each(|(slot, packed)| *slot = *packed);
         } else {
-            for (packed, out) in packed.chunks_exact(run).zip(out.chunks_mut(rows * run)) {
-                out[..run].copy_from_slice(packed);
+            // Of constant length, so that a block is copied without a call.
+            let (packed, _) = packed.as_chunks::<BLOCK_STEPS>();
+            for (packed, out) in packed.iter().zip(out.chunks_mut(rows * BLOCK_STEPS)) {
+                out[..BLOCK_STEPS].copy_from_slice(packed);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! features in user space applications").
 
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_sfence, _xgetbv};
 use std::cell::Cell;
 use std::sync::LazyLock;
 
@@ -144,10 +144,13 @@ pub(crate) unsafe fn shape(rows: usize) {
     SHAPED.set(rows);
 }
 
-/// Lets go of this thread's tiles.
+/// Lets go of this thread's tiles, and waits until others see what it has written
+/// past the caches.
 #[inline]
 pub(crate) fn release() {
     if SHAPED.replace(0) != 0 {
+        // SAFETY: every x86-64 processor has it.
+        unsafe { _mm_sfence() };
         // SAFETY: this thread has used tiles, so it may.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }

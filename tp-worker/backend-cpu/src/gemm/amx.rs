@@ -5,9 +5,11 @@
 //! is one `asm!`, so that no tile outlives it.
 
 use std::arch::asm;
+use std::arch::x86_64::{_mm512_load_ps, _mm512_stream_ps};
+use std::mem::MaybeUninit;
 
 use super::ahead::STREAMS;
-use super::tile::{PANEL, Tile};
+use super::tile::{LANES, PANEL, Tile};
 use super::tiles::{BLOCK_STEPS, Tiles, tiles};
 use crate::amx::shape;
 
@@ -180,12 +182,22 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     // SAFETY: the process may use AMX.
     unsafe { shape(M) };
     let (blocks, tail) = (work.steps / BLOCK_STEPS, work.steps % BLOCK_STEPS);
+    let mut sums = MaybeUninit::<Sums>::uninit();
+    let aside = M > ROWS && work.past_caches && !work.resume && tail == 0 && blocks > 0 && {
+        let line = 64;
+        work.c.addr().is_multiple_of(line) && (work.ldc * 4).is_multiple_of(line)
+    };
+    let (out, stride) = if aside {
+        (sums.as_mut_ptr().cast(), STEP)
+    } else {
+        (work.c, work.ldc * 4)
+    };
     let whole = Work {
         inputs: work.a,
         weights: work.b,
         blocks,
-        out: work.c,
-        stride: work.ldc * 4,
+        out,
+        stride,
         resume: work.resume,
         next: work.ahead.from,
         runs: work.ahead.stride * 4,
@@ -201,6 +213,11 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     if blocks > 0 {
         // SAFETY: forwarded to the caller.
         unsafe { run(&whole, M) };
+    }
+    if aside {
+        // SAFETY: the tile has set `M` rows of sums, and `c` has room for them; a
+        // processor with tiles has AVX-512.
+        unsafe { write_past_caches::<M>(sums.as_ptr().cast(), work.c, work.ldc) };
     }
     if tail > 0 || blocks == 0 {
         let mut padded = Padded([0; BLOCK_STEPS * PANEL]);
@@ -225,6 +242,29 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
                 few(&last, M);
             } else {
                 many_alone(&last, M);
+            }
+        }
+    }
+}
+
+/// Sums of a tile before they are written where they belong.
+#[repr(align(64))]
+struct Sums([f32; 2 * ROWS * PANEL]);
+
+/// Writes rows of sums past all caches. A tile that stores to rows of a wide
+/// matrix reads each line first, and they share few places of a cache.
+/// [`crate::amx::Release`] waits until others see them.
+///
+/// # Safety
+/// As for [`bf16_tile`]; `out`'s rows begin on lines of the cache.
+#[target_feature(enable = "avx512f")]
+unsafe fn write_past_caches<const M: usize>(sums: *const f32, out: *mut f32, stride: usize) {
+    for row in 0..M {
+        for half in [0, LANES] {
+            // SAFETY: forwarded to the caller.
+            unsafe {
+                let part = _mm512_load_ps(sums.add(row * PANEL + half));
+                _mm512_stream_ps(out.add(row * stride + half), part);
             }
         }
     }

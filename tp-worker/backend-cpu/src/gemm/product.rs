@@ -313,6 +313,10 @@ impl Product<'_> {
                 parts: ahead.parts * weights.growth,
                 ..ahead.or(data.as_ptr())
             },
+            past_caches: self.bias.is_none()
+                && self.rows >= TILE_ROWS_GROUP
+                && steps.len() == self.w.steps()
+                && target.1 == self.w.rows,
         };
         // SAFETY: `tile` was compiled for an instruction set this machine runs
         // and for as many rows as the block has; the slices above begin where

@@ -35,6 +35,8 @@ pub(crate) struct Tile {
     pub resume: bool,
     /// What to ask memory for meanwhile.
     pub ahead: Ahead,
+    /// The result is too large to stay in a cache: a tile may write it past them.
+    pub past_caches: bool,
 }
 
 /// A compiled [`tile`].
