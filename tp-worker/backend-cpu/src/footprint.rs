@@ -4,7 +4,7 @@ use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, P
 use lockstep_types::{Dtype, Quantization};
 
 use crate::attention;
-use crate::gemm::{Packed, packed_words};
+use crate::gemm::{Packed, scratch_words};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
@@ -76,7 +76,12 @@ impl DeviceMemory for CpuMemory {
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let packed = |(rows, matrix): &(usize, MatrixShape)| {
             let packed = Packed::of(self.dtype, self.quantization, matrix.role);
-            grown(packed_words(packed, self.isa, *rows, matrix.cols))
+            grown(scratch_words(
+                packed,
+                self.isa,
+                *rows,
+                [matrix.rows, matrix.cols],
+            ))
         };
         let most = |size: &dyn Fn(&PassShape) -> usize| passes.iter().map(size).max().unwrap_or(0);
         let products = most(&|pass| pass.products.iter().map(packed).max().unwrap_or(0));

@@ -38,7 +38,7 @@ use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
 pub(crate) use ahead::Ahead;
-use product::{PANEL_GROUP, Product};
+use product::{PANEL_GROUP, Product, keeps_sums_aside, sums_words};
 pub(crate) use quantized::describe as describe_quantized;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
@@ -68,20 +68,18 @@ pub(crate) fn matmul(
     }
     let tiles = w.element.tiles(isa, n);
     let packed = packed_words(w.element, isa, n, w.cols);
-    scratch.grow(packed, "packed activations")?;
+    scratch.grow(
+        scratch_words(w.element, isa, n, [w.rows, w.cols]),
+        "packed activations",
+    )?;
+    let (packed, sums) = scratch.split_at_mut(packed);
     // Blocks of about the same height: a low one wastes registers.
     let height = n.div_ceil(n.div_ceil(tiles.rows()));
-    pack_rows(
-        pool,
-        isa,
-        tiles.input,
-        height,
-        x,
-        w.cols,
-        &mut scratch[..packed],
-    );
+    pack_rows(pool, isa, tiles.input, height, x, w.cols, packed);
     let blocks = n.div_ceil(height);
     let (row_shares, panel_shares) = shares(pool.threads(), blocks, w.panels());
+    let aside = bias.is_none() && keeps_sums_aside(tiles, w, n, out);
+    let sums = &mut sums[..sums_words(tiles, w.element, n, [w.rows, w.cols])];
     let product = Product {
         isa,
         tiles,
@@ -89,8 +87,9 @@ pub(crate) fn matmul(
         bias,
         rows: n,
         height,
-        a: scratch,
+        a: packed,
         out: Shared::new(out),
+        sums: aside.then(|| Shared::new(bytemuck::cast_slice_mut(sums))),
     };
     if row_shares > 1 {
         pool.run(|thread| {
@@ -115,9 +114,16 @@ pub(crate) fn matmul(
     Ok(())
 }
 
+/// Words that a product of `rows` rows and a matrix of so many outputs and inputs
+/// works with: its packed inputs, and sums between slices.
+pub(crate) fn scratch_words(element: Packed, isa: Isa, rows: usize, matrix: [usize; 2]) -> usize {
+    let sums = sums_words(element.tiles(isa, rows), element, rows, matrix);
+    packed_words(element, isa, rows, matrix[1]).saturating_add(sums)
+}
+
 /// Words that `rows` rows of inputs take when they are packed for a matrix of
 /// `cols` columns.
-pub(crate) fn packed_words(element: Packed, isa: Isa, rows: usize, cols: usize) -> usize {
+fn packed_words(element: Packed, isa: Isa, rows: usize, cols: usize) -> usize {
     rows.saturating_mul(element.tiles(isa, rows).input.len(cols))
 }
 

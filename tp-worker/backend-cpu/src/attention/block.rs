@@ -316,7 +316,7 @@ impl Call<'_> {
                 ldc: BLOCK,
                 resume: false,
                 ahead: Ahead::NOTHING.or(keys.as_ptr()),
-                past_caches: false,
+                aside: None,
             };
             // SAFETY: `tile` suits this machine and as many rows as `scores`
             // has, whose columns `panel` covers; `queries` holds those rows.
@@ -362,7 +362,7 @@ impl Call<'_> {
                 ldc: width,
                 resume: true,
                 ahead: Ahead::NOTHING.or(values.as_ptr()),
-                past_caches: false,
+                aside: None,
             };
             // SAFETY: `tile` suits this machine and `rows` rows, as many as
             // `weights` and `acc` hold; `panel` lies within their columns.

@@ -217,17 +217,24 @@ fn operations_need_what_is_charged() {
                     head_dim,
                     scale: 1.0,
                 };
+                // Packed inputs that fill a power of two, and sums beside them.
+                let long = MatrixShape {
+                    rows: 32,
+                    cols: 4_096,
+                    role: MatrixRole::Projection,
+                };
+                let short = shapes().into_iter().map(|shape| (6, shape));
                 let pass = PassShape {
                     tokens: 6,
                     positions: 6,
                     attention,
-                    products: shapes().into_iter().map(|shape| (6, shape)).collect(),
+                    products: short.chain([(256, long)]).collect(),
                     gathered: 0,
                 };
                 attend(&mut backend, &attention, 6);
-                shapes()
-                    .into_iter()
-                    .for_each(|shape| multiply(&mut backend, 6, shape));
+                for (rows, shape) in &pass.products {
+                    multiply(&mut backend, *rows, *shape);
+                }
                 let other = PassShape {
                     tokens: 1,
                     products: vec![(1, shapes()[0])],

@@ -182,15 +182,12 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     // SAFETY: the process may use AMX.
     unsafe { shape(M) };
     let (blocks, tail) = (work.steps / BLOCK_STEPS, work.steps % BLOCK_STEPS);
-    let mut sums = MaybeUninit::<Sums>::uninit();
-    let aside = M > ROWS && work.past_caches && !work.resume && tail == 0 && blocks > 0 && {
-        let line = 64;
-        work.c.addr().is_multiple_of(line) && (work.ldc * 4).is_multiple_of(line)
-    };
-    let (out, stride) = if aside {
-        (sums.as_mut_ptr().cast(), STEP)
-    } else {
-        (work.c, work.ldc * 4)
+    let mut own = MaybeUninit::<Sums>::uninit();
+    let aside = work.aside.filter(|_| M > ROWS);
+    let (out, stride) = match aside {
+        Some(aside) if aside.sums.is_null() => (own.as_mut_ptr().cast(), STEP),
+        Some(aside) => (aside.sums, STEP),
+        None => (work.c, work.ldc * 4),
     };
     let whole = Work {
         inputs: work.a,
@@ -214,10 +211,10 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
         // SAFETY: forwarded to the caller.
         unsafe { run(&whole, M) };
     }
-    if aside {
+    if aside.is_some_and(|aside| aside.complete) {
         // SAFETY: the tile has set `M` rows of sums, and `c` has room for them; a
         // processor with tiles has AVX-512.
-        unsafe { write_past_caches::<M>(sums.as_ptr().cast(), work.c, work.ldc) };
+        unsafe { write_past_caches::<M>(out, work.c, work.ldc) };
     }
     if tail > 0 || blocks == 0 {
         let mut padded = Padded([0; BLOCK_STEPS * PANEL]);
@@ -248,7 +245,7 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
 }
 
 /// Sums of a tile before they are written where they belong.
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Sums([f32; 2 * ROWS * PANEL]);
 
 /// Writes rows of sums past all caches. A tile that stores to rows of a wide

@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use super::ahead::{Ahead, STREAMS};
-use super::tile::{PANEL, Tile, TileFn};
-use super::tiles::{Input, Packed, Tiles};
+use super::tile::{Aside, LANES, PANEL, Tile, TileFn};
+use super::tiles::{BLOCK_STEPS, Input, Packed, Tiles};
 use super::widen::{SLICE, Widened};
 use crate::isa::Isa;
 use crate::pack::CpuMatrix;
@@ -39,6 +39,8 @@ const LONG_ROWS_GROUP: usize = 528;
 const TILE_ROWS_GROUP: usize = 256;
 /// The same with 8-bit integers, times steps of a slice: a mebibyte.
 const TILE_GROUPS: usize = 8_192;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
 
@@ -53,6 +55,32 @@ pub(super) struct Product<'a> {
     pub height: usize,
     pub a: &'a [u32],
     pub out: Shared<'a, f32>,
+    /// Room for sums between slices, [`sums_words`] of it, where tiles may keep
+    /// them there.
+    pub sums: Option<Shared<'a, f32>>,
+}
+
+/// Whether tiles keep the sums of so many rows aside.
+pub(super) fn keeps_sums_aside(tiles: &Tiles, w: &CpuMatrix, rows: usize, out: &[f32]) -> bool {
+    let steps = w.steps();
+    tiles.input == Input::Blocks
+        && rows >= TILE_ROWS_GROUP
+        && steps > 0
+        && steps.is_multiple_of(BLOCK_STEPS)
+        && w.rows.is_multiple_of(LANES)
+        && out.as_ptr().addr().is_multiple_of(LINE)
+}
+
+/// Words that sums of a product take between its slices, at the most.
+pub(super) fn sums_words(tiles: &Tiles, element: Packed, rows: usize, matrix: [usize; 2]) -> usize {
+    let [outputs, inputs] = matrix;
+    let sliced = element.steps(inputs) > SLICE / element.step_words();
+    if tiles.input == Input::Blocks && sliced && rows >= TILE_ROWS_GROUP {
+        let blocks = rows.div_ceil(tiles.rows());
+        blocks.saturating_mul(outputs / PANEL * PANEL * PANEL)
+    } else {
+        0
+    }
 }
 
 /// Some panels times some blocks of rows, and how the steps are cut.
@@ -313,10 +341,9 @@ impl Product<'_> {
                 parts: ahead.parts * weights.growth,
                 ..ahead.or(data.as_ptr())
             },
-            past_caches: self.bias.is_none()
-                && self.rows >= TILE_ROWS_GROUP
-                && steps.len() == self.w.steps()
-                && target.1 == self.w.rows,
+            aside: self
+                .aside(weights, block)
+                .filter(|_| target.1 == self.w.rows),
         };
         // SAFETY: `tile` was compiled for an instruction set this machine runs
         // and for as many rows as the block has; the slices above begin where
@@ -324,6 +351,20 @@ impl Product<'_> {
         // them (further panels follow a first one in the same matrix); the
         // target has room for the rows, and no other thread touches it.
         unsafe { tile(&work) };
+    }
+
+    /// Where a tile of a long prompt keeps its sums.
+    fn aside(&self, weights: &Weights<'_>, block: usize) -> Option<Aside> {
+        let Weights { panel, steps, .. } = weights;
+        let index = panel * self.rows.div_ceil(self.height) + block;
+        let sums = self.sums.as_ref()?;
+        let sums = match sums.len() {
+            0 => std::ptr::null_mut(),
+            // SAFETY: there is room for the sums of every panel and block.
+            _ => unsafe { sums.as_ptr().add(index * PANEL * PANEL) },
+        };
+        let complete = steps.end == self.w.steps();
+        Some(Aside { sums, complete })
     }
 
     fn add_bias(&self, panels: Range<usize>, rows: Range<usize>) {

@@ -35,8 +35,19 @@ pub(crate) struct Tile {
     pub resume: bool,
     /// What to ask memory for meanwhile.
     pub ahead: Ahead,
-    /// The result is too large to stay in a cache: a tile may write it past them.
-    pub past_caches: bool,
+    /// A tile may keep its sums here and write `c` past all caches.
+    pub aside: Option<Aside>,
+}
+
+/// Where sums are until they are complete: a wide matrix' rows share few places of
+/// a cache, and are too large for it where they are many.
+#[derive(Clone, Copy)]
+pub(crate) struct Aside {
+    /// Rows of a panel behind each other, which the next slice resumes; null where
+    /// there is one slice.
+    pub sums: *mut f32,
+    /// This is the last slice.
+    pub complete: bool,
 }
 
 /// A compiled [`tile`].

@@ -76,7 +76,7 @@ impl Case {
                 ldc,
                 resume: part.start > 0,
                 ahead: Ahead::NOTHING,
-                past_caches: false,
+                aside: None,
             };
             // SAFETY: only kernels that run here are called, with the rows and
             // panels they are made for and room for both.
