@@ -103,7 +103,7 @@ impl Attention {
         let tiling = Tiling {
             height: tiles.rows(),
             unit: row_unit(tiled, integers),
-            heads_together: tiled.is_some() && cache.is_scattered(),
+            heads_together: tiled.is_some(),
         };
         let plan = &mut self.plan;
         plan.make(shape, &inputs.rows, tiling, partial_len(shape.head_dim));

@@ -104,6 +104,9 @@ impl Call<'_> {
         } = &mut *scratch;
         panels.load_scales(self.cache, cells, scale);
         let few = self.is_few(rows.len());
+        if few && self.tiled.is_some() && !self.cache.is_scattered() {
+            ahead.skip();
+        }
         if let Some(integers) = self.integers.filter(|_| !few) {
             let (keys, values) = (panels.keys.as_mut_ptr(), panels.values.as_mut_ptr());
             // SAFETY: the kernels were chosen for this machine and cache; cells

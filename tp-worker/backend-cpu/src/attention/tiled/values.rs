@@ -9,6 +9,8 @@ use super::{Asking, BLOCK, CpuKvCache};
 use crate::attention::transpose::LANES;
 use crate::gemm::{BLOCK_STEPS, PANEL};
 
+/// Rows that are woven at once where they follow each other.
+const RUN: usize = 16;
 /// Words of a panel of a block's values.
 const PANEL_LEN: usize = BLOCK / 2 * PANEL;
 
@@ -27,21 +29,18 @@ pub(super) unsafe fn weave(
     let (data, bytes) = cache.bytes();
     let data = data.wrapping_add(cache.values_after() * bytes);
     let (panels, pairs) = (bytes / (2 * PANEL), rows.len().div_ceil(2));
-    for (pair, rows) in rows.chunks(2).enumerate() {
-        asking.until(pair + 1, pairs);
-        let first = data.wrapping_add(rows[0] * bytes);
-        let second = rows.get(1).map(|row| data.wrapping_add(row * bytes));
-        for panel in 0..panels {
-            let column = panel * 2 * PANEL;
-            // SAFETY: rows lie in the cache and hold these columns; `out` holds
-            // a block.
-            unsafe {
-                let low = _mm512_loadu_si512(first.add(column).cast());
-                let high = match second {
-                    Some(second) => _mm512_loadu_si512(second.add(column).cast()),
-                    None => _mm512_setzero_si512(),
-                };
-                store(out.add(panel * PANEL_LEN + pair * PANEL), low, high);
+    for (run, rows) in rows.chunks(RUN).enumerate() {
+        let first = run * RUN / 2;
+        let after = first + rows.len().div_ceil(2);
+        asking.until(after, pairs);
+        let start = data.wrapping_add(rows[0] * bytes);
+        // SAFETY: rows lie in the cache and hold whole panels; `out` holds a block.
+        unsafe {
+            let out = out.add(first * PANEL);
+            match panels {
+                2 if is_run(rows) => weave_run(start, 2, out),
+                4 if is_run(rows) => weave_run(start, 4, out),
+                _ => weave_rows(data, rows, panels, out),
             }
         }
     }
@@ -50,6 +49,56 @@ pub(super) unsafe fn weave(
             let zero = _mm512_setzero_si512();
             // SAFETY: `out` holds a block.
             unsafe { store(out.add(panel * PANEL_LEN + pair * PANEL), zero, zero) };
+        }
+    }
+}
+
+/// Whether so many rows as are woven at once follow each other.
+#[inline(always)]
+fn is_run(rows: &[usize]) -> bool {
+    rows.len() == RUN && rows.iter().zip(rows[0]..).all(|(&row, next)| row == next)
+}
+
+/// Weaves 16 rows that follow each other; with a constant number of panels the
+/// compiler leaves no loop.
+#[inline(always)]
+unsafe fn weave_run(start: *const u8, panels: usize, out: *mut u32) {
+    let bytes = panels * 2 * PANEL;
+    for pair in 0..RUN / 2 {
+        let first = start.wrapping_add(2 * pair * bytes);
+        // SAFETY: forwarded to the caller.
+        unsafe {
+            let to = out.add(pair * PANEL);
+            weave_pair(first, Some(first.wrapping_add(bytes)), panels, to);
+        }
+    }
+}
+
+/// Weaves up to 16 rows, zero after an odd one.
+#[inline(always)]
+unsafe fn weave_rows(data: *const u8, rows: &[usize], panels: usize, out: *mut u32) {
+    let bytes = panels * 2 * PANEL;
+    for (pair, rows) in rows.chunks(2).enumerate() {
+        let first = data.wrapping_add(rows[0] * bytes);
+        let second = rows.get(1).map(|row| data.wrapping_add(row * bytes));
+        // SAFETY: forwarded to the caller.
+        unsafe { weave_pair(first, second, panels, out.add(pair * PANEL)) };
+    }
+}
+
+/// Weaves two rows.
+#[inline(always)]
+unsafe fn weave_pair(first: *const u8, second: Option<*const u8>, panels: usize, out: *mut u32) {
+    for panel in 0..panels {
+        let column = panel * 2 * PANEL;
+        // SAFETY: the caller's promise: rows hold these columns, `out` a block.
+        unsafe {
+            let low = _mm512_loadu_si512(first.add(column).cast());
+            let high = match second {
+                Some(second) => _mm512_loadu_si512(second.add(column).cast()),
+                None => _mm512_setzero_si512(),
+            };
+            store(out.add(panel * PANEL_LEN), low, high);
         }
     }
 }
