@@ -27,6 +27,14 @@ impl Plane {
     }
 }
 
+/// Whether each of these rows, at least one, follows the one before, as those of
+/// one page do, and of pages that were granted in order.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn is_run(rows: &[usize]) -> bool {
+    rows.iter().zip(rows[0]..).all(|(&row, next)| row == next)
+}
+
 /// Cache rows of the keys of up to 64 positions, in order.
 #[derive(Debug)]
 pub(crate) struct Cells {

@@ -27,6 +27,8 @@ use super::ahead::Asking;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 #[cfg(target_arch = "x86_64")]
+use super::cells::is_run;
+#[cfg(target_arch = "x86_64")]
 use super::transpose::LANES;
 
 /// Bytes that come at once.
@@ -82,12 +84,8 @@ impl Source<'_> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) unsafe fn together(&self, rows: &[usize], room: *mut u8) -> *const u8 {
-        let (first, count) = (rows[0], rows.len());
-        // Most often they are of one page, or of pages that were granted in order.
-        if rows[count - 1] == first + count - 1
-            && first + LANES <= self.all_rows
-            && rows.iter().zip(first..).all(|(&row, next)| row == next)
-        {
+        let first = rows[0];
+        if first + LANES <= self.all_rows && is_run(rows) {
             return self.row(first);
         }
         for (index, &row) in rows.iter().enumerate() {

@@ -6,6 +6,7 @@ use std::arch::x86_64::{
 };
 
 use super::{Asking, BLOCK, CpuKvCache};
+use crate::attention::cells::is_run;
 use crate::attention::transpose::LANES;
 use crate::gemm::{BLOCK_STEPS, PANEL};
 
@@ -33,13 +34,14 @@ pub(super) unsafe fn weave(
         let first = run * RUN / 2;
         let after = first + rows.len().div_ceil(2);
         asking.until(after, pairs);
+        let together = rows.len() == RUN && is_run(rows);
         let start = data.wrapping_add(rows[0] * bytes);
         // SAFETY: rows lie in the cache and hold whole panels; `out` holds a block.
         unsafe {
             let out = out.add(first * PANEL);
             match panels {
-                2 if is_run(rows) => weave_run(start, 2, out),
-                4 if is_run(rows) => weave_run(start, 4, out),
+                2 if together => weave_run(start, 2, out),
+                4 if together => weave_run(start, 4, out),
                 _ => weave_rows(data, rows, panels, out),
             }
         }
@@ -51,12 +53,6 @@ pub(super) unsafe fn weave(
             unsafe { store(out.add(panel * PANEL_LEN + pair * PANEL), zero, zero) };
         }
     }
-}
-
-/// Whether so many rows as are woven at once follow each other.
-#[inline(always)]
-fn is_run(rows: &[usize]) -> bool {
-    rows.len() == RUN && rows.iter().zip(rows[0]..).all(|(&row, next)| row == next)
 }
 
 /// Weaves 16 rows that follow each other; with a constant number of panels the
