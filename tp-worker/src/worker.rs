@@ -60,6 +60,10 @@ pub use opened::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
 
+/// Times that passes are recorded at the most: once what drafts has taken its memory,
+/// nothing makes them void.
+const RECORDINGS: usize = 2;
+
 /// One rank. All take the same plans in the same order, each its DP rank's part; of a
 /// DP rank's results only the lead's has outputs.
 pub struct Worker<B: Backend> {
@@ -188,7 +192,9 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// Has the device record the passes that it will repeat, the target's and the
-    /// drafter's.
+    /// drafter's. Ranks meet in equal passes alone, recorded on all of them or on none:
+    /// where drafting, which some of them do, has taken more of what both use, and so made
+    /// the target's void, all record them anew.
     fn record(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
         let (mut done, mut total) = (0, 0);
         let mut each = |left: usize| {
@@ -201,16 +207,22 @@ impl<B: Backend + 'static> Worker<B> {
             });
         };
         let (backend, target) = (&mut self.backend, &mut self.transformer);
+        let (drafting, slots) = (&mut self.drafting, &self.slots);
         backend.forget_passes();
         fingerprint::compare(backend, target.planned_exchanges())?;
-        target.record(backend, &mut self.cache, &mut each)?;
-        let (drafting, slots) = (&mut self.drafting, &self.slots);
-        drafting.record(backend, target, slots, &mut each)?;
-        // Where drafting has taken more of what both use, the target's are void.
-        target.record(backend, &mut self.cache, &mut each)?;
-        let exchanged = fingerprint::compare(backend, &target.noted_exchanges())?;
-        self.passes.recorded(exchanged);
-        Ok(())
+        let mut void = Vec::new();
+        for _ in 0..RECORDINGS {
+            target.forget_passes();
+            target.record(backend, &mut self.cache, &mut each)?;
+            drafting.record(backend, target, slots, &mut each)?;
+            void = agree::which(backend, !target.keeps_passes(backend))?;
+            if void.is_empty() {
+                let exchanged = fingerprint::compare(backend, &target.noted_exchanges())?;
+                self.passes.recorded(exchanged);
+                return Ok(());
+            }
+        }
+        Err(WorkerError::Unrecorded { ranks: void })
     }
 
     /// Has the depth adapt, if it may: by a policy that knows what steps cost here, where

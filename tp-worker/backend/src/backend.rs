@@ -126,9 +126,8 @@ pub trait Backend: Send + Sized {
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<Self::Matrix, BackendError> {
         let _ = (rows, cols, role, unit, fill);
-        Err(BackendError::Unsupported(
-            "this backend's matrices cannot be restored; leave --weight-cache out".into(),
-        ))
+        let remedy = "this backend's matrices cannot be restored; leave --weight-cache out";
+        Err(BackendError::Unsupported(remedy.into()))
     }
 
     // ---- a pass ----
@@ -144,9 +143,8 @@ pub trait Backend: Send + Sized {
     /// # Panics
     /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
-    /// The size of the smallest pass that it repeats which holds batches of up to `most` of
-    /// each of so many DP ranks, which want all logits, and has the bits of one of just that
-    /// size; `None` where none does.
+    /// The smallest pass that it repeats which holds batches of up to `most` of each of so
+    /// many DP ranks, which want all logits, and has the bits of one of just that size.
     fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Self::Inputs) -> Option<PassKey> {
         let _ = (most, dp_ranks, inputs);
         None
@@ -160,9 +158,8 @@ pub trait Backend: Send + Sized {
     fn repeated(&self, _: &Self::Inputs) -> Vec<PassKey> {
         Vec::new()
     }
-    /// Runs `work`, a pass of the size `key` over the staged batch. The device may record
-    /// in `passes` what it asks for and repeat that without calling it. It keeps to this:
-    ///
+    /// Runs `work`, a pass of the size `key` over the staged batch. The device may record in
+    /// `passes` what it asks for and repeat that without calling it. It keeps to this:
     /// * `work` asks for the same operations on the same tensors, matrices and caches
     ///   whenever `key` is the same, and leaves the rest to [`Self::Inputs`].
     /// * It changes nothing on the host that is relied on behind it, no row count or place.
@@ -181,6 +178,10 @@ pub trait Backend: Send + Sized {
     }
     /// Memory that passes name was exchanged: what was recorded so far is void.
     fn forget_passes(&mut self) {}
+    /// Whether nothing in `passes` is void.
+    fn keeps(&self, _: &Self::Passes) -> bool {
+        true
+    }
 
     // ---- transformer operations ----
     /// `out[i] = table[tokens[i] - first]`, zero where the token lies outside
@@ -315,8 +316,7 @@ pub trait Backend: Send + Sized {
     /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and so does
     /// its row count. No row is a target twice: a device may copy them in any order.
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
-    /// `out[i, first..first + width] = x[i]`, other columns stay: `x` is
-    /// `[n, width]`, `out` has as many rows.
+    /// `out[i, first..first + width] = x[i]` of as many rows; other columns stay.
     fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
     /// `x`, which holds sums, as products read it: `x` itself on a device that keeps both
     /// alike, otherwise a copy in `space`, which holds operands and has the shape of `x`.

@@ -33,8 +33,18 @@ pub fn compare_passes<B: Backend>(backend: &mut B, ours: u64) -> Result<(), Work
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
 pub fn count<B: Backend>(backend: &mut B, yes: bool) -> Result<usize, WorkerError> {
-    let all = exchange(backend, [u32::from(yes)])?;
-    Ok(all.into_iter().filter(|[vote]| *vote != 0).count())
+    Ok(which(backend, yes)?.len())
+}
+
+/// The ranks on which `yes` is true.
+///
+/// # Errors
+/// [`WorkerError::Backend`] when a peer is gone.
+pub fn which<B: Backend>(backend: &mut B, yes: bool) -> Result<Vec<usize>, WorkerError> {
+    let all = exchange(backend, [u32::from(yes)])?.into_iter().enumerate();
+    Ok(all
+        .filter_map(|(rank, [vote])| (vote != 0).then_some(rank))
+        .collect())
 }
 
 /// Whether the ranks of each node, so many of them, say the same.

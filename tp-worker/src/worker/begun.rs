@@ -18,11 +18,13 @@ pub struct Begun {
     pub key: PassKey,
     /// Digest of the pass that is prepared for that size, and of its collectives.
     pub pass: u64,
+    /// Whether all that the rank has recorded is repeated as it is.
+    pub keeps: bool,
 }
 
 impl Begun {
     /// Words of the fixed-size encoding.
-    pub const WORDS: usize = 10;
+    pub const WORDS: usize = 11;
 
     /// The encoding.
     pub fn to_words(self) -> [u32; Self::WORDS] {
@@ -34,7 +36,10 @@ impl Begun {
         let halves = |word: u64| [word as u32, (word >> 32) as u32];
         let [[a, b], [c, d], [e, f]] = [self.step, self.shared, self.pass].map(halves);
         let [requests, tokens, longest] = [requests, tokens, max_q_len].map(|size| size as u32);
-        [a, b, c, d, e, f, requests, tokens, longest, self.depth]
+        let keeps = u32::from(self.keeps);
+        [
+            a, b, c, d, e, f, requests, tokens, longest, self.depth, keeps,
+        ]
     }
 
     /// The inverse of [`Self::to_words`].
@@ -43,6 +48,7 @@ impl Begun {
         Self {
             step: whole(0),
             depth: words[9],
+            keeps: words[10] != 0,
             shared: whole(2),
             pass: whole(4),
             key: PassKey {
@@ -62,10 +68,13 @@ impl fmt::Display for Begun {
             shared,
             key,
             pass,
+            keeps,
         } = self;
+        let recorded = if *keeps { "" } else { ", to be recorded anew" };
         write!(
             f,
-            "step {step} at depth {depth} in state {shared:016x} with pass {pass:016x} of {key}"
+            "step {step} at depth {depth} in state {shared:016x} with pass {pass:016x} of \
+             {key}{recorded}"
         )
     }
 }
@@ -86,8 +95,15 @@ mod tests {
                 max_q_len: 9,
             },
             pass: u64::MAX - 1,
+            keeps: true,
         };
         assert_eq!(Begun::from_words(&begun.to_words()), begun);
+        let void = Begun {
+            keeps: false,
+            ..begun
+        };
+        assert_eq!(Begun::from_words(&void.to_words()), void);
+        assert_ne!(void.to_string(), begun.to_string());
         let words = begun.to_string();
         assert!(
             words.contains("step 1099511627783") && words.contains("17 tokens"),

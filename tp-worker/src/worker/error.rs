@@ -121,6 +121,15 @@ pub enum WorkerError {
         /// The other's.
         theirs: Option<Exchanged>,
     },
+    /// What ranks recorded of their passes did not last until all had recorded theirs.
+    #[error(
+        "the passes that ranks {ranks:?} recorded were void again once drafting had recorded its \
+         own: this is a bug, and --disable-cuda-graph goes around it"
+    )]
+    Unrecorded {
+        /// On which ranks.
+        ranks: Vec<usize>,
+    },
     /// Ranks took different steps.
     #[error("ranks {} and {} diverged in step {step}: {difference}", ranks.0, ranks.1)]
     Diverged {

@@ -131,6 +131,7 @@ impl<B: Backend + 'static> Worker<B> {
             shared: shared ^ u64::from(self.faults.strikes(plan.step, Fault::Begun)),
             key: extent.key(),
             pass: pass.digest,
+            keeps: self.transformer.keeps_passes(&self.backend),
         };
         let control = self.backend.control(Axis::World);
         Ok(control.agree(&begun.to_words())?)

@@ -9,6 +9,7 @@
 //! say goodbye too.
 
 mod asked;
+mod captured;
 mod config;
 mod kill;
 mod letters;
@@ -25,12 +26,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
 use crate::run::settle;
 use crate::settings;
-use crate::world::graph::{Task, Work};
 use crate::world::{enter, lock};
 use asked::{Asked, What};
 use config::Config;
 use kill::When;
-use room::{MOST_RANKS, Member, Who};
+use room::{Captured, MOST_RANKS, Member, Who};
 use taken::Taken;
 use values::{Kind, Operation};
 
@@ -100,14 +100,17 @@ struct Call {
 }
 
 impl Call {
-    fn signature(self) -> u64 {
+    /// Two words, the second of which says which of the operations it is that its rank has
+    /// captured.
+    fn signature(self, captured: Captured) -> [u64; 2] {
         let Self {
             which,
             kind,
             detail,
             count,
         } = self;
-        which << 56 | u64::from(kind.number()) << 48 | (detail as u64) << 40 | count as u64
+        let what = which << 56 | u64::from(kind.number()) << 48 | (detail as u64) << 40;
+        [what | count as u64, captured.0]
     }
 
     fn bytes(self) -> usize {
@@ -146,27 +149,21 @@ fn collect(
         .try_for_each(|(from, bytes)| world.memory.check(*from, *bytes))?;
     drop(world);
     let asked = member.clone();
-    let work: Work = Arc::new(move || {
+    let work = move |captured: Captured| {
         member.kill.at(When::Entered);
         // SAFETY: the ranges are memory of the device, which its owner keeps
         // until the stream has run.
         let mine = unsafe { std::slice::from_raw_parts(at.from as *const u8, at.brings) }.to_vec();
-        if let Some(all) = member.gather(call.signature(), &mine) {
+        if let Some(all) = member.gather(call.signature(captured), &mine) {
             let result = combine(&member, &all);
             // SAFETY: as above.
             unsafe { std::ptr::copy(result.as_ptr(), at.to as *mut u8, at.takes) }
         }
-        Ok(())
-    });
-    let task = Task {
-        name: "collective",
-        work,
-        waits: true,
     };
     asked::ask(Asked {
         member: asked,
         stream,
-        what: What::Collective(task),
+        what: What::Collective(Arc::new(work)),
     })
 }
 

@@ -113,6 +113,10 @@ impl Backend for CudaBackend {
         self.rooms += 1;
     }
 
+    fn keeps(&self, passes: &CudaPasses) -> bool {
+        passes.name(self.rooms)
+    }
+
     fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
         self.sizes(inputs.limits()).rev().collect()
     }

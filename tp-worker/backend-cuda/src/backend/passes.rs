@@ -46,6 +46,11 @@ impl CudaPasses {
         self.graphs.is_empty()
     }
 
+    /// Whether all of them name these rooms.
+    pub(super) fn name(&self, rooms: u64) -> bool {
+        self.graphs.values().all(|pass| pass.rooms == rooms)
+    }
+
     /// Refuses work that asks for another collective than is planned: peers would wait
     /// for it, or it for them, and for ever.
     fn expect_planned(&self, key: PassKey, asked: &Asked) -> Result<(), BackendError> {

@@ -1,6 +1,6 @@
 //! The ragged extend.
 
-use lockstep_backend::{Backend, BackendError, Batch, PassKey, World, WorldRows};
+use lockstep_backend::{Backend, BackendError, Batch, PassKey, PassRecords as _, World, WorldRows};
 
 use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
@@ -216,6 +216,16 @@ impl<B: Backend> Transformer<B> {
             capture.begin(backend, 0);
         }
         Ok(())
+    }
+
+    /// Whether the device repeats all that it has recorded of this model as it is.
+    pub fn keeps_passes(&self, backend: &B) -> bool {
+        backend.keeps(&self.passes)
+    }
+
+    /// Gives up what is recorded of this model, so that it is recorded anew.
+    pub fn forget_passes(&mut self) {
+        self.passes = B::Passes::planned(self.passes.plans().to_vec());
     }
 
     /// Sets the row count of all that a pass writes.

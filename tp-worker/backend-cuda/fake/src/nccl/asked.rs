@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::post::{self, Letter};
-use super::room::{Held, Member};
+use super::room::{Captured, Held, Member};
 use super::{IN_PROGRESS, UNHANDLED, invalid};
 use crate::abi::{Answer, Handle, Refusal};
 use crate::order;
-use crate::world::graph::Task;
+use crate::world::graph::{Task, Work};
 use crate::world::{act_for, current, enter, thread};
 
 /// One of so many operations comes late.
@@ -28,7 +28,7 @@ pub(super) struct Asked {
 /// What it does.
 pub(super) enum What {
     /// All ranks of the group come to it.
-    Collective(Task),
+    Collective(Arc<dyn Fn(Captured) + Send + Sync>),
     /// Two do.
     Letter(Letter),
     /// The letters of a group, which are one operation.
@@ -121,24 +121,35 @@ fn push(asked: Asked) -> Answer {
         stream,
         what,
     } = asked;
-    let mut task = match what {
-        What::Collective(task) => task,
-        What::Letter(letter) => post::task(&member, vec![letter]),
-        What::Post(letters) => post::task(&member, letters),
-    };
     // Nobody keeps its memory any more.
     if member.is_aborted() {
         return Ok(());
     }
     let mut world = enter()?;
     let own = world.stream(stream);
-    if own.is_ok_and(|own| world.capture_of(own).is_some()) {
-        let (held, work) = (Held::by_graph(&member), task.work);
-        task.work = Arc::new(move || {
+    let held = own.is_ok_and(|own| world.capture_of(own).is_some());
+    let held = held.then(|| Held::by_graph(&member));
+    let captures = held.is_some();
+    let (name, work): (_, Work) = match what {
+        What::Collective(work) => {
+            let captured = member.captured.collective(captures);
+            let work: Work = Arc::new(move || {
+                work(captured);
+                Ok(())
+            });
+            ("collective", work)
+        }
+        What::Letter(letter) => ("letters", post::work(&member, &[letter], captures)),
+        What::Post(letters) => ("letters", post::work(&member, &letters, captures)),
+    };
+    let task = Task {
+        name,
+        work: Arc::new(move || {
             let _held = &held;
             work()
-        });
-    }
+        }),
+        waits: true,
+    };
     let pushed = world.push_task(stream, task);
     pushed.map_err(|refusal| Refusal::new(UNHANDLED, refusal.reason))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::kill::When;
-use super::room::{BOX, Member, PIECE, pause_until};
-use crate::world::graph::{Task, Work};
+use super::room::{BOX, Captured, Member, PIECE, pause_until};
+use crate::world::graph::Work;
 
 /// A letter, as its sender or its receiver knows it.
 #[derive(Clone, Copy)]
@@ -27,22 +27,35 @@ struct Head {
     /// Bytes of the letter that the last one belongs to, of which its receiver takes no
     /// other number.
     bytes: AtomicU64,
+    /// Which of the letters it is that its sender has captured; its receiver takes no other.
+    captured: AtomicU64,
 }
 
 /// A letter, and how many of its bytes have gone.
 struct Going {
     letter: Letter,
+    captured: Captured,
     gone: usize,
     begun: bool,
 }
 
-/// All `letters` of a rank: none waits for another but those that go the same way.
-pub(super) fn task(member: &Arc<Member>, letters: Vec<Letter>) -> Task {
+/// All `letters` of a rank, which a graph `captures`, or none does: none waits for another
+/// but those that go the same way.
+pub(super) fn work(member: &Arc<Member>, letters: &[Letter], captures: bool) -> Work {
     let member = member.clone();
-    let work: Work = Arc::new(move || {
+    let number = |letter: &Letter| {
+        let captured = &member.captured;
+        (
+            *letter,
+            captured.letter(captures, letter.sends, letter.peer),
+        )
+    };
+    let letters: Vec<_> = letters.iter().map(number).collect();
+    Arc::new(move || {
         member.kill.at(When::Entered);
-        let going = |letter: &Letter| Going {
-            letter: *letter,
+        let going = |&(letter, captured): &(Letter, Captured)| Going {
+            letter,
+            captured,
             gone: 0,
             begun: false,
         };
@@ -57,12 +70,7 @@ pub(super) fn task(member: &Arc<Member>, letters: Vec<Letter>) -> Task {
             done || member.is_aborted()
         });
         Ok(())
-    });
-    Task {
-        name: "letters",
-        work,
-        waits: true,
-    }
+    })
 }
 
 impl Going {
@@ -97,7 +105,11 @@ impl Going {
         );
         let ready = match sends {
             true => put == taken,
-            false => put > taken && head.bytes.load(Ordering::SeqCst) == bytes as u64,
+            false => {
+                let expected = [bytes as u64, self.captured.0];
+                let came = [&head.bytes, &head.captured].map(|word| word.load(Ordering::SeqCst));
+                put > taken && came == expected
+            }
         };
         if !ready {
             return;
@@ -113,6 +125,7 @@ impl Going {
         match sends {
             true => {
                 head.bytes.store(bytes as u64, Ordering::SeqCst);
+                head.captured.store(self.captured.0, Ordering::SeqCst);
                 head.put.store(put + 1, Ordering::SeqCst);
             }
             false => head.taken.store(taken + 1, Ordering::SeqCst),

@@ -4,6 +4,8 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+pub(super) use super::captured::Captured;
+use super::captured::Captures;
 use super::kill::{Kill, When};
 use super::taken::Taken;
 use super::{IN_PROGRESS, invalid};
@@ -32,7 +34,7 @@ struct Seat {
     /// The turn up to which it has read everybody's.
     read: AtomicU64,
     /// What it takes part in.
-    signature: AtomicU64,
+    signature: [AtomicU64; 2],
     /// Its device.
     device: AtomicI32,
     /// Its process; zero before it has come.
@@ -69,7 +71,9 @@ pub(super) struct Member {
     /// Operations that were asked for.
     count: AtomicU64,
     /// Operations of its own in graphs that exist.
-    captured: AtomicU32,
+    held: AtomicU32,
+    /// Those that it has ever captured.
+    pub(super) captured: Captures,
     pub(super) kill: Kill,
     /// What it takes of its device.
     pub(super) taken: Taken,
@@ -105,7 +109,8 @@ impl Member {
             asked: AtomicI32::new(0),
             finalized: AtomicBool::new(false),
             count: AtomicU64::new(0),
-            captured: AtomicU32::new(0),
+            held: AtomicU32::new(0),
+            captured: Captures::default(),
             kill: Kill::of_rank(rank),
             taken,
         };
@@ -163,8 +168,8 @@ impl Member {
 
     /// Zero, what came of what was asked for, or that it is under way.
     pub(super) fn progress(&self) -> Code {
-        let captured = self.captured.load(Ordering::SeqCst) > 0;
-        match self.finalized.load(Ordering::SeqCst) && captured {
+        let held = self.held.load(Ordering::SeqCst) > 0;
+        match self.finalized.load(Ordering::SeqCst) && held {
             true => IN_PROGRESS,
             false => self.asked.load(Ordering::SeqCst),
         }
@@ -205,7 +210,7 @@ impl Member {
             let process = seat.process.load(Ordering::SeqCst);
             seat.leaves.load(Ordering::SeqCst) || process == 0 || !lives(process)
         };
-        pause_until(|| self.captured.load(Ordering::SeqCst) == 0 && others.clone().all(left));
+        pause_until(|| self.held.load(Ordering::SeqCst) == 0 && others.clone().all(left));
     }
 
     /// Waits until `ready` says so of every rank's seat; false, if aborted.
@@ -217,7 +222,7 @@ impl Member {
 
     /// Brings `mine`, and returns what all have brought to the same operation,
     /// as many bytes each, by rank; `None` once this rank is aborted.
-    pub(super) fn gather(&self, signature: u64, mine: &[u8]) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn gather(&self, signature: [u64; 2], mine: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mut all = vec![Vec::with_capacity(mine.len()); self.size];
         let mut rest = mine;
         // Even nothing is brought together.
@@ -231,7 +236,7 @@ impl Member {
         }
     }
 
-    fn show(&self, signature: u64, chunk: &[u8], all: &mut [Vec<u8>]) -> Option<()> {
+    fn show(&self, signature: [u64; 2], chunk: &[u8], all: &mut [Vec<u8>]) -> Option<()> {
         let turn = self.turn.fetch_add(1, Ordering::SeqCst) + 1;
         let own = &self.seats().seats[self.rank];
         // Nobody still reads what this rank showed last.
@@ -240,13 +245,16 @@ impl Member {
         // SAFETY: the desk is this rank's, has room for a chunk, and all have
         // read what lay there.
         unsafe { std::ptr::copy_nonoverlapping(chunk.as_ptr(), self.desk(self.rank), chunk.len()) }
-        own.signature.store(signature, Ordering::SeqCst);
+        for (word, value) in own.signature.iter().zip(signature) {
+            word.store(value, Ordering::SeqCst);
+        }
         own.shown.store(turn, Ordering::SeqCst);
         self.kill.at(When::Brought);
         // Ranks that are elsewhere are waited for, as long as that takes.
         let same = |seat: &Seat| {
             let shown = seat.shown.load(Ordering::SeqCst) == turn;
-            shown && seat.signature.load(Ordering::SeqCst) == signature
+            let theirs = [0, 1].map(|word| seat.signature[word].load(Ordering::SeqCst));
+            shown && theirs == signature
         };
         self.wait(same).then_some(())?;
         for (rank, theirs) in all.iter_mut().enumerate() {
@@ -266,14 +274,14 @@ pub(super) struct Held(Arc<Member>);
 impl Held {
     /// Another operation of it was recorded.
     pub(super) fn by_graph(member: &Arc<Member>) -> Self {
-        member.captured.fetch_add(1, Ordering::SeqCst);
+        member.held.fetch_add(1, Ordering::SeqCst);
         Self(member.clone())
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.captured.fetch_sub(1, Ordering::SeqCst);
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

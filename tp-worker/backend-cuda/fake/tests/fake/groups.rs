@@ -331,6 +331,51 @@ fn an_abort_waits_for_what_the_device_runs() {
     });
 }
 
+/// How a rank asks for a sum of its own.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    /// By itself.
+    Queued,
+    /// By the graph of that number, of two that it has captured.
+    Captured(usize),
+}
+
+#[test]
+fn captured_operations_meet_those_of_the_same_number_alone() {
+    for [first, second] in [
+        [Asks::Captured(0), Asks::Queued],
+        [Asks::Queued, Asks::Captured(1)],
+        [Asks::Captured(0), Asks::Captured(1)],
+    ] {
+        two(|rank| {
+            let values = Buffer::of(&[1.0f32; 4]);
+            let graphs = [(); 2].map(|()| {
+                rank.stream.begin_capture().expect("begun");
+                rank.sum(&values, 4);
+                rank.stream.end_capture().expect("a graph")
+            });
+            let ask = |asks| match asks {
+                Asks::Queued => rank.sum(&values, 4),
+                Asks::Captured(number) => rank.stream.replay(&graphs[number]).expect("launched"),
+            };
+            // What both ask for in the same way comes about, in whatever order.
+            for alike in [Asks::Captured(1), Asks::Queued, Asks::Captured(0)] {
+                ask(alike);
+            }
+            assert_eq!(values.read::<f32>(4, &rank.stream), [8.0; 4]);
+            ask([first, second][rank.rank]);
+            let event = rank.stream.event();
+            for _ in 0..100 {
+                assert_eq!(event.query(), Err(600), "{first:?} meets {second:?}");
+            }
+            let over = end(rank, rank.nccl.abort);
+            event.synchronize().expect("aborted");
+            drop(graphs);
+            assert_eq!(over.recv_timeout(SOON), Ok(0));
+        });
+    }
+}
+
 /// Some operations come to their stream later.
 #[test]
 fn what_is_asked_for_may_be_under_way() {
