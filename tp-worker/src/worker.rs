@@ -141,8 +141,8 @@ impl<B: Backend + 'static> Worker<B> {
         let (device, model, files) = (&mut backend, &config.model, options.files);
         let mut transformer = Transformer::load(device, model, options, progress)?;
         let target = &mut transformer;
-        let drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
-        agree::share_capture(device, &mut transformer, &drafting)?;
+        let mut drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
+        agree::share_drafting(device, &mut transformer, &mut drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
         let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);

@@ -1,5 +1,5 @@
-//! Several ranks on GPUs of their own, whose leads draft on their devices: what is drafted,
-//! and what texts come of it, is as if their hosts had. Started by cargo on fake GPUs,
+//! Several ranks on GPUs of their own, whose leads draft on their devices, for those of their
+//! DP rank too: what is drafted, and what texts come of it, is as if their hosts had. Started by cargo on fake GPUs,
 //! which count.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -364,6 +364,11 @@ fn leads_draft_on_their_devices_what_their_hosts_would() {
         ((2, 2), ("STANDALONE", [2, 1, 3]), planned, both),
         ((2, 2), ("EAGLE", [2, 2, 5]), planned, &both[..1]),
         ((2, 2), ("EAGLE3", [2, 1, 3]), agreed, &both[..1]),
+        // Others verify what the lead's device has made.
+        ((2, 1), ("STANDALONE", [2, 2, 5]), planned, both),
+        ((2, 1), ("EAGLE3", [2, 1, 3]), agreed, &both[..1]),
+        ((4, 2), ("EAGLE", [2, 1, 3]), planned, &both[..1]),
+        ((4, 1), ("EAGLE", [2, 2, 5]), planned, &both[..1]),
     ] {
         compare(split, drafts, &heads, depths, ways);
     }

@@ -1,9 +1,10 @@
 //! A batch where kernels read it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_backend::{Batch, Chosen as Outcomes, InputLimits, PassKey, Row};
+use lockstep_backend::{Batch, Chosen as Outcomes, DraftShape, InputLimits, PassKey, Row};
 
 mod chain;
 mod choices;
@@ -17,7 +18,6 @@ use crate::rows::Rows;
 use crate::staged::Staged;
 use crate::stream::Stream;
 pub use chosen::Chosen;
-use chosen::Told;
 pub(crate) use trees::{TreeLists, TreeRoom};
 
 /// Words of a row, as `batch.cuh` has it.
@@ -99,8 +99,8 @@ pub struct Inputs {
     turn: usize,
     /// What was staged last.
     counts: [usize; 4],
-    /// What the device drafts of it.
-    told: Told,
+    /// What devices draft of it.
+    drafts: Option<DraftShape>,
     /// No other batch has this number, here or elsewhere.
     number: u64,
 }
@@ -128,7 +128,7 @@ impl Inputs {
             stages: [stage()?, stage()?],
             turn: 0,
             counts: [0; 4],
-            told: Told::Nothing,
+            drafts: None,
             number: 0,
         })
     }
@@ -161,7 +161,7 @@ impl Inputs {
             batch.logit_tokens.len(),
             batch.choices.choices.len(),
         ];
-        self.told = Told::of(batch);
+        self.drafts = batch.draft_shape();
         self.renumber();
         Ok(())
     }
@@ -236,18 +236,22 @@ impl Inputs {
             .as_ref()
             .expect("tokens are chosen where there is room")
     }
-    /// The words of what became of them, and how many there are for launches.
+    /// The words of what became of them, and which there are for launches.
     ///
     /// # Panics
     /// If there is no room for any.
-    pub(crate) fn outcome_words(&mut self) -> (&mut Buffer<u32>, usize) {
-        let requests = self.requests().most();
-        let chosen = self
-            .chosen
-            .as_mut()
-            .expect("tokens are chosen where there is room");
-        let len = 2 * chosen.limits().most * requests;
-        (chosen.words_mut(), len)
+    pub(crate) fn outcome_words(&mut self) -> (&mut Buffer<u32>, Range<usize>) {
+        let (requests, limits) = (self.requests().most(), &self.limits);
+        let len = limits.choices.outcome_words(requests, limits.drafts());
+        let chosen = self.chosen.as_mut();
+        let chosen = chosen.expect("tokens are chosen where there is room");
+        (chosen.words_mut(), 0..len)
+    }
+    /// The words of a batch, and which of them depend on drafts at the most, where it has up
+    /// to so many tokens.
+    pub(crate) fn drafted_words(&mut self, tokens: usize) -> (&mut Buffer<u32>, Range<usize>) {
+        let words = HEADER_WORDS..HEADER_WORDS + self.limits.drafted_words(tokens);
+        (&mut self.device, words)
     }
     /// Waits, and brings the words of those to the host that are staged.
     ///
@@ -261,7 +265,7 @@ impl Inputs {
             .chosen
             .as_mut()
             .expect("tokens are chosen where there is room");
-        chosen.read(stream, self.counts[CHOICES], self.told)
+        chosen.read(stream, self.counts[CHOICES], self.drafts)
     }
     /// Whether `inputs` have room for the first pass of any chains that come with a batch.
     pub(crate) fn holds_first_for(&self, inputs: &Self) -> bool {
@@ -300,14 +304,18 @@ fn fill(
     sources: &[u32],
     pages: &dyn Fn(usize) -> usize,
 ) -> usize {
-    words[TOKENS] = batch.tokens.len() as u32;
-    words[ROWS] = batch.rows.len() as u32;
-    words[WANTED] = batch.logit_tokens.len() as u32;
-    words[CHOICES] = batch.choices.choices.len() as u32;
     let requests = batch.chain.map_or(&[][..], |chain| chain.requests);
-    words[CHAINS] = requests.len() as u32;
     let trees = batch.chain.map_or(&[][..], |chain| chain.trees);
-    words[TREES] = trees.len() as u32;
+    for (count, len) in [
+        (TOKENS, batch.tokens.len()),
+        (ROWS, batch.rows.len()),
+        (WANTED, batch.logit_tokens.len()),
+        (CHOICES, batch.choices.choices.len()),
+        (CHAINS, requests.len()),
+        (TREES, trees.len()),
+    ] {
+        words[count] = len as u32;
+    }
     let (header, lists) = words.split_at_mut(HEADER_WORDS);
     let mut at = 0;
     let mut list = |which: List, len: usize, write: &mut dyn FnMut(&mut [u32])| {
@@ -315,9 +323,21 @@ fn fill(
         write(&mut lists[at..at + len]);
         at += len;
     };
+    // What drafts are comes first, as ranks that draft tell it in one piece.
     let plain = [
         (List::Tokens, batch.tokens),
         (List::Positions, batch.positions),
+        (List::Parents, batch.choices.parents),
+    ];
+    for (which, values) in plain {
+        list(which, values.len(), &mut |to| to.copy_from_slice(values));
+    }
+    list(List::Masks, 2 * batch.masks.len(), &mut |to| {
+        for (to, mask) in to.as_chunks_mut::<2>().0.iter_mut().zip(batch.masks) {
+            *to = [*mask as u32, (*mask >> 32) as u32];
+        }
+    });
+    let plain = [
         (List::Cells, batch.cells),
         (List::Wanted, batch.logit_tokens),
     ];
@@ -333,19 +353,7 @@ fn fill(
         }
     });
     let all = (0..batch.rows.len()).map(pages).sum();
-    list(List::Pages, all, &mut |mut to| {
-        for (number, row) in batch.rows.iter().enumerate() {
-            let table = &batch.pages[row.pages_start as usize..][..pages(number)];
-            let (own, rest) = to.split_at_mut(table.len());
-            own.copy_from_slice(table);
-            to = rest;
-        }
-    });
-    list(List::Masks, 2 * batch.masks.len(), &mut |to| {
-        for (to, mask) in to.as_chunks_mut::<2>().0.iter_mut().zip(batch.masks) {
-            *to = [*mask as u32, (*mask >> 32) as u32];
-        }
-    });
+    list(List::Pages, all, &mut |to| fill_pages(to, batch, pages));
     choices::fill(&batch.choices, &mut list);
     list(List::Chains, requests.len(), &mut |to| {
         to.copy_from_slice(requests);
@@ -357,6 +365,16 @@ fn fill(
         trees::fill(to, trees);
     });
     HEADER_WORDS + at
+}
+
+/// Writes rows' page tables, one behind the other.
+fn fill_pages(mut to: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> usize) {
+    for (number, row) in batch.rows.iter().enumerate() {
+        let table = &batch.pages[row.pages_start as usize..][..pages(number)];
+        let (own, rest) = to.split_at_mut(table.len());
+        own.copy_from_slice(table);
+        to = rest;
+    }
 }
 
 /// A row whose page table begins at entry `table`.

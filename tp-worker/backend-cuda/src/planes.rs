@@ -261,10 +261,10 @@ impl Planes {
         stream: &Stream,
         axis: Axis,
         words: &mut Buffer<u32>,
-        len: usize,
+        told: Range<usize>,
     ) -> Result<(), CudaError> {
         let plane = self.device.as_ref();
-        plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, len))
+        plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, told))
     }
 
     /// See [`lockstep_backend::Backend::gather_to_host`]: of the first `len` floats of

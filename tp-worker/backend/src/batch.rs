@@ -60,6 +60,18 @@ pub struct Batch<'a> {
     pub choices: ChoiceBatch<'a>,
     /// Which of its tokens a device drafts that does: see [`crate::DraftChains`].
     pub chain: Option<ChainBatch<'a>>,
+    /// Where another rank's device drafts them, which tells this one: see
+    /// [`crate::DraftChains::tell`].
+    pub told: Option<DraftShape>,
+}
+
+/// What drafts are that a device makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraftShape {
+    /// Each follows the one before.
+    Chains,
+    /// Nodes and their parents.
+    Trees,
 }
 
 impl<'a> Batch<'a> {
@@ -70,6 +82,11 @@ impl<'a> Batch<'a> {
 }
 
 impl Batch<'_> {
+    /// What drafts of it devices make, this rank's or another one's.
+    pub fn draft_shape(&self) -> Option<DraftShape> {
+        self.chain.as_ref().map(ChainBatch::shape).or(self.told)
+    }
+
     /// Its size.
     pub fn key(&self) -> PassKey {
         let lengths = self.rows.iter().map(|row| row.q_len as usize);
@@ -100,6 +117,14 @@ pub struct ChainBatch<'a> {
 }
 
 impl ChainBatch<'_> {
+    /// What its drafts are.
+    pub fn shape(&self) -> DraftShape {
+        match self.trees {
+            [] => DraftShape::Chains,
+            _ => DraftShape::Trees,
+        }
+    }
+
     /// How deep chain or tree number `row` is to be, where it belongs to `batch`.
     pub(crate) fn depth(&self, batch: &Batch<'_>, row: usize) -> usize {
         if let Some(tree) = self.trees.get(row) {

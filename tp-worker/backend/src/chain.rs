@@ -1,6 +1,6 @@
 //! Chains of drafts that a device drafts by itself, for the batch that verifies them.
 
-use crate::{BackendError, Batch, DraftTrees, PassKey};
+use crate::{Axis, BackendError, Batch, DraftTrees, PassKey};
 
 /// A device that drafts chains by itself: nothing of a draft passes through the host
 /// between the copy that brings the batch in which it is verified and that batch's pass.
@@ -34,6 +34,12 @@ pub trait DraftChains<T, I, V> {
         inputs: &mut I,
         size: PassKey,
     );
+    /// Gives the ranks of `axis`, which have staged the same batch of up to so many `tokens`,
+    /// the drafts that the first one's device has made of it.
+    ///
+    /// # Errors
+    /// [`BackendError`] of what has failed on the device.
+    fn tell(&mut self, axis: Axis, verified: &mut I, tokens: usize) -> Result<(), BackendError>;
     /// Who drafts trees, where the device does that, too.
     fn trees(&mut self) -> Option<&mut dyn DraftTrees<T, I, V>> {
         None
@@ -152,6 +158,7 @@ mod tests {
             parents: &[],
         },
         chain: None,
+        told: None,
     };
 
     /// The rule that is broken, and what is taken, by a request with one draft and one

@@ -210,6 +210,14 @@ impl ChoiceLimits {
         self.most.saturating_sub(1).max(in_tree)
     }
 
+    /// Words in which a device tells what became of so many requests, and where `drafts`
+    /// are made by devices those.
+    pub fn outcome_words(&self, requests: usize, drafts: bool) -> usize {
+        let each = if self.parents > 0 { 2 } else { 1 };
+        let drafted = if drafts { each * self.nodes() } else { 0 };
+        requests * (2 * self.most + drafted)
+    }
+
     /// Whether there is room for what takes `batch`. Of more drafts than a request may
     /// take tokens, the rest is not looked at.
     pub fn hold(&self, batch: &Self) -> bool {

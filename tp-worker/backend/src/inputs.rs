@@ -39,6 +39,22 @@ impl InputLimits {
         }
     }
 
+    /// Whether devices may draft what it verifies.
+    pub fn drafts(&self) -> bool {
+        self.chain.chains > 0
+    }
+
+    /// Words of a batch of up to so many `tokens` that may depend on what is drafted: in
+    /// trees also where nodes are, what they follow and what they see.
+    pub fn drafted_words(&self, tokens: usize) -> usize {
+        if self.choices.parents == 0 {
+            return tokens;
+        }
+        let seen = tokens.saturating_mul((self.choices.nodes() + 1).div_ceil(64));
+        let masks = 2 * seen.min(self.mask_words);
+        2 * tokens + tokens.min(self.choices.parents) + masks
+    }
+
     /// Whether there is room for a batch that takes `batch`.
     pub fn hold(&self, batch: &Self) -> bool {
         batch.tokens <= self.tokens

@@ -30,7 +30,7 @@ mod world;
 
 pub use axis::{Axis, Groups};
 pub use backend::Backend;
-pub use batch::{Batch, ChainBatch, Row};
+pub use batch::{Batch, ChainBatch, DraftShape, Row};
 pub use chain::{ChainLimits, DraftChains};
 pub use choice::{
     Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, ChooseTokens, Chosen, DraftedRow, FAILED, How,

@@ -32,7 +32,7 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         draft.kv_per_token = part.memory.kv_per_token;
         draft.activations = draft.activations.saturating_add(part.memory.activations);
         draft.host = part.memory.host;
-        graphs += recorded(part.pass.tokens) + draft::passes_of_chains(engine);
+        graphs += recorded(part.pass.tokens) + draft::passes_of_chains(device, engine);
         passes.push(part.pass);
     }
     let mut target = target.memory;

@@ -13,6 +13,7 @@ mod notes;
 mod parts;
 mod size;
 mod staged;
+mod told;
 mod trees;
 
 use std::{ops::Range, path::PathBuf};
@@ -64,6 +65,8 @@ pub struct Transformer<B: Backend> {
     owned: Vec<Range<usize>>,
     /// The device chooses tokens.
     chooses: bool,
+    /// The device of a DP rank's lead drafts, and tells those of its other ranks.
+    tells_drafts: bool,
     /// What is kept for a drafter, if anything.
     capture: Option<Capture<B>>,
     origin: WeightOrigin,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use lockstep_backend::{Batch, TreeSize};
+use lockstep_backend::{Batch, DraftShape, TreeSize};
 
 use crate::{PageTable, Pass};
 
@@ -65,6 +65,14 @@ impl ChainPass {
     /// See [`lockstep_backend::ChainBatch::trees`].
     pub fn trees(&self) -> &[TreeSize] {
         &self.trees
+    }
+
+    /// What they are.
+    pub fn shape(&self) -> DraftShape {
+        match self.trees.as_slice() {
+            [] => DraftShape::Chains,
+            _ => DraftShape::Trees,
+        }
     }
 
     /// How many, and how deep the deepest is.

@@ -61,13 +61,24 @@ pub fn alike_on_nodes<B: Backend>(
     Ok(nodes.all(|node| node.iter().all(|words| *words == node[0])))
 }
 
-/// Makes every rank compute what the drafter reads, which is on one of them:
-/// the width of the last layer's collectives depends on it.
+/// Has the ranks of a target that was loaded follow what drafts for it, which is on those
+/// that lead.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone; [`WorkerError::Model`] for want
 /// of memory.
-pub fn share_capture<B: Backend>(
+pub fn share_drafting<B: Backend>(
+    backend: &mut B,
+    target: &mut Transformer<B>,
+    drafting: &mut DraftStage<B>,
+) -> Result<(), WorkerError> {
+    share_capture(backend, target, drafting)?;
+    share_drafts(backend, target, drafting)
+}
+
+/// Makes every rank compute what the drafter reads: the width of the last layer's
+/// collectives depends on it.
+fn share_capture<B: Backend>(
     backend: &mut B,
     target: &mut Transformer<B>,
     drafting: &DraftStage<B>,
@@ -81,6 +92,19 @@ pub fn share_capture<B: Backend>(
         };
         target.set_capture(backend, spec)?;
     }
+    Ok(())
+}
+
+/// Has passes tell the drafts that leads make on their devices to the other ranks', where all
+/// leads do.
+fn share_drafts<B: Backend>(
+    backend: &mut B,
+    target: &mut Transformer<B>,
+    drafting: &mut DraftStage<B>,
+) -> Result<(), WorkerError> {
+    let leads = backend.group(Axis::World).1 / backend.group(Axis::Attention).1;
+    let on_devices = count(backend, drafting.drafts_on_device())?;
+    target.tell_drafts(backend, on_devices == leads);
     Ok(())
 }
 

@@ -167,6 +167,7 @@ impl BatchBuffers {
             masks: &self.masks,
             choices,
             chain: None,
+            told: None,
         }
     }
 

@@ -9,7 +9,7 @@ mod tell;
 
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, DraftShape};
 use lockstep_model::{CaptureSpec, FileAccess, ForwardLimits, LoadProgress, Transformer};
 use lockstep_speculation::{
     Build, ChainPass, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterRegistry,
@@ -31,8 +31,9 @@ pub struct DraftStage<B: Backend> {
     drafter: Option<Box<dyn Drafter<B>>>,
     of_target: OfTarget<B>,
     drafts: Drafts,
-    /// The device drafts the step's, in these chains.
-    on_device: bool,
+    /// What the device of the rank that leads drafts of the step's, if it does: there in
+    /// these chains.
+    on_device: Option<DraftShape>,
     chains: ChainPass,
     /// Of each of these which of the rows that sample it drafts for.
     chain_requests: Vec<u32>,
@@ -69,7 +70,7 @@ pub struct DraftStage<B: Backend> {
 
 impl<B: Backend> DraftStage<B> {
     /// Loads the configured drafter on the rank that leads and lets the target
-    /// keep what it reads; [`super::agree::share_capture`] then does so on the
+    /// keep what it reads; [`super::agree::share_drafting`] then does so on the
     /// other ranks. No collective runs, so that a rank that fails leaves none waiting.
     ///
     /// # Errors
@@ -113,7 +114,7 @@ impl<B: Backend> DraftStage<B> {
         Ok(Self {
             config: speculation.clone(),
             drafts: Drafts::new(limits.step.requests, most, vocab),
-            on_device: false,
+            on_device: None,
             chains: ChainPass::new(limits.step.requests, limits.step.tokens),
             chain_requests: Vec::with_capacity(limits.step.requests),
             choices: Vec::with_capacity(limits.step.requests),
@@ -198,7 +199,7 @@ impl<B: Backend> DraftStage<B> {
             .draft_tokens_at(steps as usize)
             .saturating_sub(1);
         self.drafts.begin(self.rows.len());
-        self.on_device = false;
+        self.on_device = None;
         self.words.clear();
         let drafts = self.most > 0 && self.rows.iter().any(|row| row.steps > 0);
         if settled && drafts {
@@ -216,13 +217,13 @@ impl<B: Backend> DraftStage<B> {
             };
             if let Some(on_device) = drafter.on_device() {
                 let (drafts, chains) = (&mut self.drafts, &mut self.chains);
-                self.on_device =
-                    choosable && on_device.lay_out(&mut device, &self.rows, drafts, chains)?;
-                if !self.on_device {
+                if choosable && on_device.lay_out(&mut device, &self.rows, drafts, chains)? {
+                    self.on_device = Some(chains.shape());
+                } else {
                     on_device.settle(&mut device)?;
                 }
             }
-            if drafts && !self.on_device {
+            if drafts && self.on_device.is_none() {
                 drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
                 self.check()?;
             }
@@ -233,10 +234,7 @@ impl<B: Backend> DraftStage<B> {
         if self.fills_up && self.drafter.is_some() {
             self.fill_up();
         }
-        match self.on_device {
-            true => Ok(()),
-            false => self.broadcast(backend),
-        }
+        self.broadcast(backend)
     }
 
     /// The drafts of the step's `decode`-th decode row.
@@ -271,7 +269,7 @@ impl<B: Backend> DraftStage<B> {
         {
             let own = self.drafts.nodes(at).len();
             // What the device drafts of a row it knows alone, and it is all there can be.
-            if self.on_device && own > 0 {
+            if self.on_device.is_some() && own > 0 {
                 continue;
             }
             let (first, most) = match row.topk {

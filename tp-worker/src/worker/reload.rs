@@ -65,7 +65,8 @@ impl<B: Backend + 'static> Worker<B> {
             Drafting::Anew(drafting) => self.drafting = *drafting,
             Drafting::Stays(of_target) => self.drafting.change_target(of_target),
         }
-        agree::share_capture(&mut self.backend, &mut self.transformer, &self.drafting)?;
+        let (backend, target) = (&mut self.backend, &mut self.transformer);
+        agree::share_drafting(backend, target, &mut self.drafting)?;
         // What was recorded was of the old weights.
         self.record(&mut |_| {})
     }

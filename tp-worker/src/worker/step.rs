@@ -145,7 +145,11 @@ impl<B: Backend + 'static> Worker<B> {
             outputs.reserve_exact(self.batch.reporting());
             outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
         }
-        let ForPass { drafts, mut chains } = self.drafting.for_pass();
+        let ForPass {
+            drafts,
+            mut chains,
+            told,
+        } = self.drafting.for_pass();
         let mut emitter = Emitter {
             slots: &mut self.slots,
             tasks: &self.tasks,
@@ -174,6 +178,7 @@ impl<B: Backend + 'static> Worker<B> {
                 sources: chains.sources(),
                 trees: chains.trees(),
             }),
+            told,
             ..self.batch.batch(&tables, self.choices.batch())
         };
         let world = extent.world(self.rows.world());

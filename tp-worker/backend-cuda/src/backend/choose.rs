@@ -83,8 +83,8 @@ impl CudaBackend {
             kernels.accept(stream, inputs)?;
         }
         if ranks > 1 {
-            let (words, len) = inputs.outcome_words();
-            self.exchange.tell(stream, Axis::Attention, words, len)?;
+            let (words, told) = inputs.outcome_words();
+            self.exchange.tell(stream, Axis::Attention, words, told)?;
         }
         let differs = self.notes.as_ref().map(NoteRoom::differs);
         match ranks > 1 || differs.is_some() {

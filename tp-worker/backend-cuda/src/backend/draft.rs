@@ -1,6 +1,8 @@
 //! Chains and trees that a draft's passes make by themselves.
 
-use lockstep_backend::{Backend as _, BackendError, DraftChains, DraftTrees, PassKey, TreePass};
+use lockstep_backend::{
+    Axis, Backend as _, BackendError, DraftChains, DraftTrees, PassKey, TreePass,
+};
 
 use super::CudaBackend;
 use crate::chains::ChainInputs;
@@ -54,6 +56,17 @@ impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
         let rows = (&logits.floats, logits.width(), ids);
         let done = self.chains.advance(&self.stream, rows, level, &mut inputs);
         self.keep(done);
+    }
+
+    fn tell(
+        &mut self,
+        axis: Axis,
+        verified: &mut Inputs,
+        tokens: usize,
+    ) -> Result<(), BackendError> {
+        self.failures()?;
+        let (words, told) = verified.drafted_words(tokens);
+        Ok(self.exchange.tell(&self.stream, axis, words, told)?)
     }
 
     fn trees(&mut self) -> Option<&mut dyn DraftTrees<CudaTensor, Inputs, Buffer<f32>>> {

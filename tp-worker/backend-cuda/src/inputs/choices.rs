@@ -23,7 +23,7 @@ pub(super) fn words(limits: &ChoiceLimits) -> [(usize, usize); 3] {
 /// Makes room for so many words of a list, and has them written.
 type MakeList<'a> = dyn FnMut(List, usize, &mut dyn FnMut(&mut [u32])) + 'a;
 
-/// Writes the lists of `batch`.
+/// Writes the lists of `batch`, but that of parents.
 pub(super) fn fill(batch: &ChoiceBatch<'_>, list: &mut MakeList<'_>) {
     let choices = batch.choices;
     list(List::Choices, CHOICE_WORDS * choices.len(), &mut |to| {
@@ -43,10 +43,6 @@ pub(super) fn fill(batch: &ChoiceBatch<'_>, list: &mut MakeList<'_>) {
             let parents = row.parents.unwrap_or(CHAIN);
             *to = [row.logits, row.token, row.nodes, parents];
         }
-    });
-    let parents = batch.parents;
-    list(List::Parents, parents.len(), &mut |to| {
-        to.copy_from_slice(parents);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_backend::{Batch, ChoiceLimits, Chosen as Outcomes};
+use lockstep_backend::{ChoiceLimits, Chosen as Outcomes, DraftShape};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -20,28 +20,6 @@ pub struct Chosen {
     host: Pinned<u32>,
     /// They are there.
     copied: Event,
-}
-
-/// What the device tells of drafts that it has made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
-    /// It has made none.
-    Nothing,
-    /// Their tokens.
-    Chains,
-    /// Their tokens and their parents.
-    Trees,
-}
-
-impl Told {
-    /// Of those of `batch`.
-    pub(super) fn of(batch: &Batch<'_>) -> Self {
-        match &batch.chain {
-            None => Self::Nothing,
-            Some(chain) if chain.trees.is_empty() => Self::Chains,
-            Some(_) => Self::Trees,
-        }
-    }
 }
 
 impl Chosen {
@@ -117,8 +95,8 @@ impl Chosen {
         Ok(moves.zip(counts).map(own).collect())
     }
 
-    /// Brings the words of the first requests to the host, and what is `told` of their
-    /// drafts, by one copy and one wait.
+    /// Brings the words of the first requests to the host, and their drafts where devices
+    /// made them, by one copy and one wait.
     ///
     /// # Errors
     /// [`CudaError::Driver`]; also of work that was queued before. [`CudaError::Peers`].
@@ -129,14 +107,14 @@ impl Chosen {
         &mut self,
         stream: &Stream,
         requests: usize,
-        told: Told,
+        drafts: Option<DraftShape>,
     ) -> Result<Outcomes<'_>, CudaError> {
         let own = 2 * self.limits.most * requests;
-        let drafts = self.limits.nodes() * requests;
-        let (drafted, parents) = match told {
-            Told::Nothing => (0, 0),
-            Told::Chains => (drafts, 0),
-            Told::Trees => (drafts, drafts),
+        let nodes = self.limits.nodes() * requests;
+        let (drafted, parents) = match drafts {
+            None => (0, 0),
+            Some(DraftShape::Chains) => (nodes, 0),
+            Some(DraftShape::Trees) => (nodes, nodes),
         };
         let len = own + drafted + parents;
         // SAFETY: nobody looks at the words before the wait below, which comes before

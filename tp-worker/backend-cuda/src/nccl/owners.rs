@@ -1,6 +1,8 @@
 //! What some ranks alone get of what all have: columns of logits, and from one of them
 //! what became of these.
 
+use std::ops::Range;
+
 use lockstep_backend::{Axis, BackendError, Exchanged, Owners, host};
 use lockstep_collective::Parts;
 
@@ -101,7 +103,7 @@ impl Plane {
         self.of(axis).ask("ncclSend", ask)
     }
 
-    /// Gives all ranks of `axis` the first `len` words of its first one.
+    /// Gives all ranks of `axis` those of the words of its first one that are to be `told`.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -113,10 +115,11 @@ impl Plane {
         stream: &Stream,
         axis: Axis,
         words: &mut Buffer<u32>,
-        len: usize,
+        told: Range<usize>,
     ) -> Result<(), CudaError> {
-        assert!(len <= words.len(), "there are words to tell");
-        let (at, raw) = (words.address(), stream.raw());
+        assert!(told.end <= words.len(), "there are words to tell");
+        let (at, len) = (words.address() + 4 * told.start as u64, told.len());
+        let raw = stream.raw();
         let told = Exchanged::tell(axis, len);
         if !told.is_some_and(|one| self.note(stream, &one, [at, at])) {
             return Ok(());

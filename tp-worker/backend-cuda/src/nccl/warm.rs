@@ -52,7 +52,7 @@ impl Plane {
         self.watched().wait_for(*joining.max(patience));
         for axis in axes {
             self.all_reduce(stream, *axis, &mut own, 1)?;
-            self.tell(stream, *axis, &mut words, 1)?;
+            self.tell(stream, *axis, &mut words, 0..1)?;
         }
         // What DP ranks bring to each other, and the columns of leads.
         let world = (Axis::World, rank);

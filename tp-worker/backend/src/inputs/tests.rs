@@ -55,6 +55,7 @@ fn batch() -> Batch<'static> {
             parents: &[],
         },
         chain: None,
+        told: None,
     }
 }
 
@@ -171,4 +172,46 @@ fn every_rule_is_looked_at() {
         let broken = broken_rule(&batch, PAGE_SIZE);
         assert!(broken.is_some_and(|rule| rule.contains(part)), "{broken:?}");
     }
+}
+
+#[test]
+fn what_devices_tell_of_drafts_has_a_size_of_its_own() {
+    let chains = InputLimits {
+        tokens: 64,
+        requests: 2,
+        pages: 8,
+        page_size: 16,
+        mask_words: 0,
+        choices: ChoiceLimits {
+            requests: 2,
+            rows: 64,
+            parents: 0,
+            most: 3,
+        },
+        chain: ChainLimits::default(),
+    };
+    // Tokens; how many, those and the nodes of each request, and two drafts.
+    assert_eq!(chains.drafted_words(6), 6);
+    assert_eq!(chains.choices.outcome_words(2, false), 12);
+    assert_eq!(chains.choices.outcome_words(2, true), 16);
+    let choices = ChoiceLimits {
+        parents: 8,
+        ..chains.choices
+    };
+    let trees = InputLimits {
+        mask_words: 10,
+        choices,
+        ..chains
+    };
+    // Tokens, positions, parents and masks; of each request four drafts and their parents.
+    assert_eq!(trees.drafted_words(6), 12 + 6 + 12);
+    assert_eq!(trees.drafted_words(20), 40 + 8 + 20);
+    assert_eq!(trees.choices.outcome_words(2, true), 12 + 16);
+    assert_eq!(trees.choices.outcome_words(2, false), 12);
+    assert!(!trees.drafts());
+    let chain = ChainLimits {
+        chains: 2,
+        ..trees.chain
+    };
+    assert!(InputLimits { chain, ..trees }.drafts());
 }

@@ -56,15 +56,15 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
 }
 
 /// Passes among those that are recorded together to draft chains or trees on the device.
-pub(super) fn passes_of_chains(engine: &EngineShape<'_>) -> usize {
+pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> usize {
     let speculation = engine.speculation;
     let verifies = speculation.verification == Verification::Target;
-    let alone = engine.tp_size == engine.dp_size;
+    let chooses = device.chooses(engine.tp_size);
     let (steps, branches) = (speculation.num_steps, speculation.topk);
     let grown = branches == 1 || are_grown(steps, branches);
     // The passes of a head are together about as long as one of a model.
     let each = match speculation.draft.as_ref().map(|draft| &draft.kind) {
-        _ if !verifies || !alone || !grown => 0,
+        _ if !verifies || !chooses || !grown => 0,
         None => 0,
         Some(DraftKind::Model) => speculation.num_steps,
         Some(DraftKind::Eagle | DraftKind::Eagle3 { .. }) => 1,

@@ -104,8 +104,9 @@ impl<B: Backend> Transformer<B> {
             widths: &self.vocab_widths,
             rows: &owned,
         };
-        let choices = self.limits.inputs().choices;
-        let words = 2 * choices.most * choices.requests.min(key.requests);
+        let limits = self.limits.inputs();
+        let requests = limits.choices.requests.min(key.requests);
+        let words = limits.choices.outcome_words(requests, limits.drafts());
         let told = match size {
             1 => None,
             _ => Exchanged::tell(attention_axis(self.shape.axis), words),

@@ -24,6 +24,7 @@ impl<B: Backend> Transformer<B> {
             key,
             exchanges: self
                 .noted_words()
+                .chain(self.drafted_words(key))
                 .chain(schedule.exchanges(topology, key.tokens, backend.operand()))
                 .chain(self.chosen_exchanges(key))
                 .collect(),

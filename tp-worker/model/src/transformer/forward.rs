@@ -245,6 +245,7 @@ impl<B: Backend> Transformer<B> {
         size: Size,
     ) -> Result<(), BackendError> {
         self.exchange_notes(backend)?;
+        self.exchange_drafts(backend, size.tokens.own)?;
         let b = &mut self.buffers.layer;
         let (first, eps) = (self.shard.embedding.start as u32, self.model.rms_norm_eps);
         backend.embed(&self.embedding, first, &self.inputs, &mut b.residual);

@@ -58,12 +58,7 @@ impl<B: Backend> Transformer<B> {
         options: LoadOptions<'_>,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        let LoadOptions {
-            axis,
-            limits,
-            cache,
-            ..
-        } = options;
+        let (axis, limits, cache) = (options.axis, options.limits, options.cache);
         let topology = Topology::of(backend, axis);
         let shard = Shard::new(model, topology)?;
         let weights = Weights::of(model, options.files)?;
@@ -108,6 +103,7 @@ impl<B: Backend> Transformer<B> {
             numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),
             owned: vec![0..0; topology.world.size],
             chooses: limits.max_commit > 0,
+            tells_drafts: false,
             world: (topology.dp_size() > 1).then(|| World::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,

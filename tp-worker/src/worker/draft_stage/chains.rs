@@ -1,6 +1,6 @@
 //! What the device drafts, between the step's batch and its pass.
 
-use lockstep_backend::Backend;
+use lockstep_backend::{Backend, DraftShape};
 use lockstep_model::{ModelError, Staged, Transformer};
 use lockstep_speculation::{ChainPass, Drafts, DraftsChains, depth};
 use lockstep_types::Verification;
@@ -16,8 +16,10 @@ use crate::worker::{
 pub struct ForPass<'a, B: Backend> {
     /// See [`DraftStage::drafts`].
     pub drafts: (&'a Drafts, &'a Drafts),
-    /// `None` where the drafts are known.
+    /// `None` where the drafts are known, or another rank's device makes them.
     pub chains: Option<OnDevice<'a, B>>,
+    /// See [`lockstep_backend::Batch::told`].
+    pub told: Option<DraftShape>,
 }
 
 /// Chains that the device drafts.
@@ -41,12 +43,19 @@ impl<B: Backend> OnDevice<'_, B> {
 }
 
 impl<B: Backend> DraftStage<B> {
-    /// Whether the device may draft with such a configuration: the likeliest tokens, which
-    /// it verifies itself.
-    /// Other ranks that verify the same ones could not learn them from the host in time.
+    /// Whether the device of the rank that leads may draft with such a configuration: the
+    /// likeliest tokens, which devices verify themselves. Other ranks that verify the same
+    /// ones learn them from it in time.
     pub(super) fn may_draft_on_device(&self, target: &Transformer<B>) -> bool {
-        let alone = target.shard().topology.attention.size == 1;
-        alone && target.chooses() && self.config.verification == Verification::Target
+        let reaches = target.shard().topology.attention.size == 1 || target.tells_drafts();
+        reaches && target.chooses() && self.config.verification == Verification::Target
+    }
+
+    /// Whether this rank has what drafts on its device.
+    pub fn drafts_on_device(&mut self) -> bool {
+        let drafter = self.drafter.as_mut();
+        let can = drafter.is_some_and(|drafter| drafter.on_device().is_some());
+        can && self.config.verification == Verification::Target
     }
 
     /// Whether the device may draft for the rows that decode: it is to choose their
@@ -65,7 +74,7 @@ impl<B: Backend> DraftStage<B> {
     /// Notes which rows of the batch, as it is laid out, the device drafts for.
     pub fn address(&mut self, tasks: &[RowTask]) {
         self.chain_requests.clear();
-        if !self.on_device {
+        if self.on_device.is_none() {
             return;
         }
         // Of the decode rows, in their order.
@@ -85,12 +94,16 @@ impl<B: Backend> DraftStage<B> {
             none,
             chains,
             chain_requests,
+            on_device,
             ..
         } = self;
-        let has_chains = self.on_device && !chain_requests.is_empty();
-        let drafter = drafter.as_deref_mut().filter(|_| has_chains);
+        let told = on_device.filter(|_| drafter.is_none());
+        let drafter = drafter
+            .as_deref_mut()
+            .filter(|_| on_device.is_some() && !chain_requests.is_empty());
         ForPass {
             drafts: (drafts, none),
+            told,
             chains: drafter
                 .and_then(|drafter| drafter.on_device())
                 .map(|drafter| OnDevice {
@@ -112,7 +125,7 @@ impl<B: Backend> DraftStage<B> {
         tasks: &mut [RowTask],
         outcomes: &Outcomes,
     ) -> Result<bool, WorkerError> {
-        if !self.on_device {
+        if self.on_device.is_none() {
             return Ok(false);
         }
         for task in tasks {

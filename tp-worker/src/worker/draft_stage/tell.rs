@@ -1,7 +1,7 @@
 //! What all ranks know of a step's drafts.
 
 use lockstep_adaptive::Digest;
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, DraftShape};
 use lockstep_speculation::Node;
 
 use super::DraftStage;
@@ -9,6 +9,10 @@ use crate::worker::WorkerError;
 
 /// Beside the number of a row's nodes: its tokens were sampled.
 const SAMPLED: u32 = 1 << 31;
+/// The device of the rank that leads is to make them: chains, or trees.
+const CHAINS: u32 = 1 << 30;
+const TREES: u32 = 1 << 29;
+const FLAGS: u32 = SAMPLED | CHAINS | TREES;
 
 impl<B: Backend> DraftStage<B> {
     /// Takes the drafts into the step's digest.
@@ -16,27 +20,32 @@ impl<B: Backend> DraftStage<B> {
         digest.list(&self.words);
     }
 
-    /// Puts the drafts into words, on the rank that drafts.
+    /// Puts the drafts into words.
     pub(super) fn word(&mut self) {
         let stride = self.stride;
+        let made = match self.on_device {
+            None => 0,
+            Some(DraftShape::Chains) => CHAINS,
+            Some(DraftShape::Trees) => TREES,
+        };
         self.words.clear();
         self.words.resize(self.rows.len() * stride, 0);
-        let rows = self.words.chunks_exact_mut(stride).enumerate();
-        for (row, words) in rows.filter(|_| self.drafter.is_some()) {
+        for (row, words) in self.words.chunks_exact_mut(stride).enumerate() {
             let nodes = self.drafts.nodes(row);
             let sampled = if self.drafts.is_sampled(row) {
                 SAMPLED
             } else {
                 0
             };
-            words[0] = nodes.len() as u32 | sampled;
+            words[0] = nodes.len() as u32 | sampled | made;
             for (words, node) in words[1..].chunks_exact_mut(2).zip(nodes) {
                 words.copy_from_slice(&[node.token, node.parent]);
             }
         }
     }
 
-    /// Gives every rank the drafts of the one that leads.
+    /// Gives every rank the drafts of the one that leads; of those that its device is to
+    /// make, how many there will be.
     pub(super) fn broadcast(&mut self, backend: &mut B) -> Result<(), WorkerError> {
         self.word();
         let stride = self.stride;
@@ -45,7 +54,7 @@ impl<B: Backend> DraftStage<B> {
             .broadcast(0, &mut self.words)?;
         if self.drafter.is_none() {
             for (row, words) in self.words.chunks_exact(stride).enumerate() {
-                let nodes = (words[0] & !SAMPLED) as usize;
+                let nodes = (words[0] & !FLAGS) as usize;
                 for node in words[1..].chunks_exact(2).take(nodes) {
                     let (token, parent) = (node[0], node[1]);
                     self.drafts.push(row, Node { token, parent });
@@ -53,6 +62,11 @@ impl<B: Backend> DraftStage<B> {
                 if words[0] & SAMPLED != 0 {
                     self.drafts.note_sampled(row);
                 }
+                self.on_device = match words[0] & (CHAINS | TREES) {
+                    0 => None,
+                    CHAINS => Some(DraftShape::Chains),
+                    _ => Some(DraftShape::Trees),
+                };
             }
         }
         Ok(())
