@@ -75,6 +75,7 @@ fn drafters_conform_on_several_ranks() {
     ] {
         let ranks = Ranks {
             device: DeviceKind::Cpu,
+            own_gpus: false,
             tp_size,
             dp_size,
         };

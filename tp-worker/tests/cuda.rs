@@ -1,9 +1,13 @@
 //! Drafters on a GPU: started by cargo on the fake one, started by hand on the
 //! machine's own.
 
+#[path = "one_launch/heads.rs"]
+mod heads;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use lockstep_backend_cuda::Gpu;
 use lockstep_devices::Registry;
 use lockstep_tp_worker::conformance::{ConformanceError, Ranks, Report, check_on};
 use lockstep_types::DeviceKind;
@@ -43,17 +47,51 @@ fn ngrams_conform() {
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
 }
 
-/// Ranks that share a GPU, as one DP rank and as two.
+/// Ranks, and DP ranks among them.
+type Split = (usize, usize);
+
+/// Ranks with GPUs of their own, or with one that they share.
+fn on_gpus((tp_size, dp_size): Split, own_gpus: bool) -> Ranks {
+    Ranks {
+        device: DeviceKind::Cuda,
+        own_gpus,
+        tp_size,
+        dp_size,
+    }
+}
+
+/// Ranks that share a GPU, and DP ranks that have one each.
 #[test]
 fn ngrams_conform_on_several_ranks() {
-    for dp_size in [1, 2] {
-        let ranks = Ranks {
-            device: DeviceKind::Cuda,
-            tp_size: 2,
-            dp_size,
-        };
-        let report = battery(ranks, "NGRAM", &small(), None);
+    for (split, own_gpus) in [((2, 1), false), ((2, 2), true)] {
+        if own_gpus && Gpu::count().expect("GPUs") < split.0 {
+            continue;
+        }
+        let report = battery(on_gpus(split, own_gpus), "NGRAM", &small(), None);
         assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+    }
+}
+
+#[test]
+#[ignore = "half an hour: every drafter that has a model on ranks of one and of several DP ranks"]
+fn all_drafters_conform_on_several_ranks() {
+    let texts = [(5..11).cycle().take(96).collect::<Vec<u32>>()];
+    let heads = [
+        heads::eagle(&small(), &texts),
+        heads::eagle3(&small(), &texts),
+    ];
+    for split in [(2, 1), (2, 2), (4, 2)] {
+        if Gpu::count().expect("GPUs") < split.0 {
+            continue;
+        }
+        for (name, draft) in [
+            ("STANDALONE", small()),
+            ("EAGLE", heads[0].path().to_owned()),
+            ("EAGLE3", heads[1].path().to_owned()),
+        ] {
+            let report = battery(on_gpus(split, true), name, &small(), Some(&draft));
+            assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+        }
     }
 }
 

@@ -71,6 +71,10 @@ const DRAFTS: [Drafts; 6] = [
     Some(("EAGLE3", [2, 2, 5])),
 ];
 
+/// Over so many positions that attention is summed in parts, which take room.
+const LONG: Drafts = Some(("EAGLE", [2, 1, 3]));
+const LONGER: usize = 512;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Recorded,
@@ -111,7 +115,7 @@ impl Heads {
 fn arguments(ranks: usize, drafts: Drafts, draft: Option<&Path>, way: Way) -> ServeArgs {
     let mut args = ServeArgs::default();
     args.model.model_path = Some(model());
-    args.model.context_length = Some(128);
+    args.model.context_length = Some(if drafts == LONG { LONGER } else { 128 });
     args.parallel.device = Some(DeviceArg::Cuda);
     args.parallel.tp_size = Some(ranks);
     args.parallel.collective_backend = (ranks > 1).then_some(match way {
@@ -358,6 +362,25 @@ fn agree<'a, W: Iterator<Item = &'a (Way, u64)>>(ways: impl Fn(usize, usize) -> 
             assert_eq!(*bits, found.bits, "{what}");
         }
     }
+}
+
+/// Where a draft that only the lead has is of the shape that each rank's part of the target
+/// has, both use one room of its device; a draft's passes are larger ones, for which the
+/// lead exchanges the room that it has recorded. All ranks record anew then.
+#[test]
+fn a_draft_that_takes_more_of_what_the_target_has_recorded_does_so_on_all_ranks() {
+    if Gpu::count().unwrap() < 2 {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = texts(1, None, None, Way::Recorded, 1);
+    let heads = Heads([
+        heads::eagle_of([2, 1], &model(), &alone.texts),
+        heads::eagle3(&model(), &alone.texts),
+    ]);
+    let found = texts(2, LONG, Some(&heads), Way::Recorded, 1);
+    assert!(found.accepted > 0);
+    assert_eq!(alone.begin(), found.begin());
 }
 
 /// Which tokens are a host's, ranks that have drafted nothing know too.

@@ -12,16 +12,19 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     process::{Child, Command},
+    time::{Duration, Instant},
 };
 
 use lockstep_process::exit;
 use lockstep_tests::{
     body::{COUNTED, counting},
+    http::answer,
     ports,
+    processes::Role,
     server::{Options, Server},
     turns,
     turns_policy::ASTRAY,
-    wait::{LIMIT, blocking},
+    wait::{LIMIT, blocking, until},
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -113,6 +116,43 @@ impl Nodes {
             assert_eq!(content, COUNTED, "{ranks} ranks, {rank:?}");
         }
         end(servers).await;
+    }
+
+    /// The second node's last rank gets `signal` while requests run: their clients are told
+    /// within `limit`, both nodes end, and the first one names the rank.
+    pub async fn lose(&self, signal: Signal, limit: Duration) {
+        let servers = self.start(self.options(1)).await;
+        let last = self.ranks.0 - 1;
+        let fields = json!({"max_tokens": 900, "ignore_eos": true});
+        let asked = [(); 2].map(|()| {
+            let request = servers[0].client.post(servers[0].url(PATH));
+            tokio::spawn(answer(request.json(&counting(&fields))))
+        });
+        until("both to run", LIMIT, async || {
+            let metrics = servers[0].metrics().await;
+            let running = metrics.sum("lockstep_num_requests_running") as usize;
+            (running == asked.len()).then_some(())
+        })
+        .await;
+        let folders = servers.each_ref().map(Server::run_dir);
+        let begun = Instant::now();
+        servers[1].process(Role::Worker(last)).await.signal(signal);
+        for asked in asked {
+            let answer = asked.await.expect("no panic").expect("an answer");
+            assert_eq!(answer.status, 503, "{}", answer.text);
+            assert_eq!(answer.error()["code"], "service_unavailable");
+        }
+        let took = begun.elapsed();
+        assert!(took < limit, "{signal:?}: told after {took:?}");
+        for server in &servers {
+            let code = server.exit(LIMIT).await;
+            assert_eq!(code, i32::from(exit::PROCESS_DIED), "{}", server.log());
+        }
+        let log = servers[0].log();
+        assert!(log.contains(&format!("rank {last}")), "{log}");
+        for folder in folders {
+            assert!(!folder.exists(), "it has the sockets");
+        }
     }
 
     /// The second node's rank decides differently in one step: the next one ends

@@ -25,9 +25,9 @@ use crate::{
 
 const PATH: &str = "/v1/chat/completions";
 /// What the watchdog waits.
-const WATCHDOG: Duration = Duration::from_secs(4);
+pub const WATCHDOG: Duration = Duration::from_secs(4);
 /// What clients then wait at the most to be told.
-const PROMISE: Duration = Duration::from_secs(3);
+pub const PROMISE: Duration = Duration::from_secs(3);
 /// Depths of drafts, the initial one first.
 const DEPTHS: [u64; 2] = [1, 3];
 /// Steps before the first decision.

@@ -6,9 +6,11 @@ use lockstep_types::DeviceKind;
 /// Ranks of a group, as threads of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranks {
-    /// What each computes on, the processor with one thread; of GPUs all share the
-    /// first.
+    /// What each computes on, the processor with one thread.
     pub device: DeviceKind,
+    /// Each has a GPU of its own, so that data may go from one to the other and passes are
+    /// recorded. Otherwise all share the first, and data passes through the host.
+    pub own_gpus: bool,
     /// How many there are.
     pub tp_size: usize,
     /// DP ranks that they form, each with a part of the requests.
@@ -20,6 +22,7 @@ impl From<DeviceKind> for Ranks {
     fn from(device: DeviceKind) -> Self {
         Self {
             device,
+            own_gpus: false,
             tp_size: 1,
             dp_size: 1,
         }
@@ -39,7 +42,7 @@ impl Ranks {
             DeviceKind::Cpu => args.threads_per_rank = Some(1),
             DeviceKind::Cuda => {
                 args.device = Some(DeviceArg::Cuda);
-                args.gpu_id_step = Some(0);
+                args.gpu_id_step = Some(usize::from(self.own_gpus));
             }
         }
         args

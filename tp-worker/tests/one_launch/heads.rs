@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 /// Sizes of the target's.
 const HIDDEN: usize = 64;
-const HEADS: [usize; 2] = [4 * 32, 2 * 32];
+const HEADS: [usize; 2] = [4, 2];
+const HEAD_DIM: usize = 32;
 const MLP: usize = 80;
 const VOCAB: usize = 331;
 /// Of what a head computes beside what it remembers.
@@ -62,8 +63,8 @@ impl Checkpoint {
         self.floats(name, shape, &values);
     }
 
-    fn layer(&mut self, prefix: &str, inputs: usize) {
-        let [heads, kv] = HEADS;
+    fn layer(&mut self, prefix: &str, inputs: usize, heads: [usize; 2]) {
+        let [heads, kv] = heads.map(|heads| heads * HEAD_DIM);
         for (name, shape) in [
             ("self_attn.q_proj.weight", &[heads, inputs][..]),
             ("self_attn.k_proj.weight", &[kv, inputs]),
@@ -90,15 +91,15 @@ impl Checkpoint {
     }
 }
 
-fn config() -> serde_json::Value {
+fn config([heads, kv]: [usize; 2]) -> serde_json::Value {
     serde_json::json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": HIDDEN,
         "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "head_dim": HEAD_DIM,
         "intermediate_size": MLP,
         "vocab_size": VOCAB,
         "max_position_embeddings": 512,
@@ -161,14 +162,19 @@ fn rows(target: &Path, tokens: &[u32], pairs: &[(u32, u32)]) -> Vec<f32> {
 
 /// An EAGLE-1 head for `target` that drafts what comes next in some of `texts`.
 pub fn eagle(target: &Path, texts: &[Vec<u32>]) -> TempDir {
+    eagle_of(HEADS, target, texts)
+}
+
+/// The same with so many attention heads, and so many of keys and values.
+pub fn eagle_of(heads: [usize; 2], target: &Path, texts: &[Vec<u32>]) -> TempDir {
     let mut head = Checkpoint::default();
     let fc = first_columns(&mut head, 2 * HIDDEN);
     head.floats("fc.weight", &[HIDDEN, 2 * HIDDEN], &fc);
-    head.layer("layers.0", HIDDEN);
+    head.layer("layers.0", HIDDEN, heads);
     let all: Vec<u32> = (0..VOCAB as u32).collect();
     let rows = rows(target, &all, &pairs(texts, 1));
     head.floats("lm_head.weight", &[VOCAB, HIDDEN], &rows);
-    head.write(&config())
+    head.write(&config(heads))
 }
 
 /// An EAGLE-3 head, which goes by the token before the last one, and has no others than
@@ -186,12 +192,12 @@ pub fn eagle3(target: &Path, texts: &[Vec<u32>]) -> TempDir {
     head.random("midlayer.input_layernorm.weight", &[HIDDEN]);
     let rows = rows(target, &tokens, &pairs);
     head.floats("lm_head.weight", &[tokens.len(), HIDDEN], &rows);
-    head.layer("midlayer", 2 * HIDDEN);
+    head.layer("midlayer", 2 * HIDDEN, HEADS);
     let offsets = tokens.iter().zip(0..);
     let offsets = offsets.map(|(token, own)| i64::from(*token) - own);
     let bytes: Vec<u8> = offsets.flat_map(i64::to_le_bytes).collect();
     head.push("d2t", "I64", &[tokens.len()], &bytes);
-    let mut config = config();
+    let mut config = config(HEADS);
     config["draft_vocab_size"] = tokens.len().into();
     config["eagle_aux_hidden_state_layer_ids"] = serde_json::json!([0, 1, 2]);
     head.write(&config)

@@ -11,12 +11,13 @@ use lockstep_tests::{
     turns,
     wait::{LIMIT, until},
 };
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::{fails_at, on_gpu, small_on_gpus};
 use crate::{
     agreement::Nodes,
-    lost_ranks::are_lost,
+    lost_ranks::{PROMISE, WATCHDOG, are_lost},
     options,
     ranks::{adapting, data_parallel, drafting, taking_turns},
 };
@@ -138,6 +139,42 @@ async fn ranks_answer_alike_whichever_way_their_data_goes() {
     }
 }
 
+/// The cache gets all memory but what is kept for others, NCCL among them; where that takes
+/// more, ranks say so before they load anything.
+#[tokio::test]
+async fn ranks_fit_into_what_nccl_leaves() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // Only a fake GPU has just so much memory.
+    }
+    let _turn = turns::alone().await;
+    let options = |ranks: (usize, usize), memory: &str| {
+        data_parallel(small_on_gpus(options()), ranks)
+            .without("--max-total-tokens")
+            .set("--context-length", "256")
+            .set("--mem-fraction-static", "0.99")
+            .set("--speculative-num-steps", "1")
+            .flag("--speculative-adaptive=false")
+            .env("FAKE_CUDA_MEMORY", memory)
+    };
+    for (ranks, memory) in [((2, 1), "900000000"), ((4, 2), "1800000000")] {
+        let server = Server::start(options(ranks, memory)).await;
+        let answer = server.ok(PATH, &counting(&json!({}))).await;
+        let content = &answer["choices"][0]["message"]["content"];
+        assert_eq!(*content, COUNTED, "{ranks:?}");
+        let log = server.log();
+        assert!(log.contains("data goes from GPU to GPU by NCCL"), "{log}");
+        assert!(!log.contains("NCCL has taken more"), "{log}");
+    }
+    let greedy = options((2, 1), "900000000").env("NCCL_MIN_CTAS", "32");
+    let server = Server::launch(greedy);
+    let code = server.exit(LIMIT).await;
+    let log = server.log();
+    assert_eq!(code, i32::from(exit::START_FAILED), "{log}");
+    for said in ["NCCL has taken", "set NCCL_MAX_CTAS to 8 or less"] {
+        assert!(log.contains(said), "{said:?} is not in:\n{log}");
+    }
+}
+
 /// NCCL would not tell ranks that begin different passes: they agree before, also where
 /// no depth is to be agreed on.
 #[tokio::test]
@@ -208,6 +245,28 @@ async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
         if ranks == (2, 2) {
             nodes.diverge().await;
         }
+    }
+}
+
+/// Data goes by NCCL, which waits for ever for a rank that is gone; hosts' words go over TCP.
+#[tokio::test]
+async fn a_lost_gpu_of_another_node_ends_both() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // One machine's GPUs can't be two machines'.
+    }
+    let _turn = turns::alone().await;
+    let watched = |options| {
+        long_on_gpus(options)
+            .set("--watchdog-timeout", &WATCHDOG.as_secs().to_string())
+            .set("--ping-timeout", "0")
+    };
+    for (ranks, signal, limit) in [
+        ((2, 1), Signal::KILL, PROMISE),
+        ((2, 2), Signal::STOP, WATCHDOG + PROMISE),
+    ] {
+        let mut nodes = Nodes::on_loopback();
+        (nodes.device, nodes.ranks) = (watched, ranks);
+        nodes.lose(signal, limit).await;
     }
 }
 

@@ -211,7 +211,9 @@ impl CudaBackend {
             return Ok(self.failures()?);
         }
         // The old graph's memory goes before the new one takes its own.
-        passes.graphs.remove(&key);
+        if let Some(void) = passes.graphs.remove(&key) {
+            expect_own(key, &void.asked)?;
+        }
         // Ranks that differ are not let loose on each other.
         let rehearsed = self.listen(Take::Rehearsal, work)?;
         passes.expect_planned(key, &rehearsed)?;
@@ -249,6 +251,17 @@ impl CudaBackend {
         done?;
         self.failures()?;
         Ok(asked)
+    }
+}
+
+/// Refuses to record anew what peers repeat as they have recorded it: who gives up all that
+/// is recorded, as all ranks do together, has fresh passes.
+fn expect_own(key: PassKey, void: &Asked) -> Result<(), CudaError> {
+    match void.exchanges.is_empty() {
+        true => Ok(()),
+        false => Err(CudaError::Unsupported(format!(
+            "a pass of {key} names memory that was exchanged behind its back, on this rank alone, and would not meet what its peers have recorded: this is a bug, and --disable-cuda-graph goes around it"
+        ))),
     }
 }
 

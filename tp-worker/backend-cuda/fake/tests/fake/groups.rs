@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::CUstream;
 
-use crate::device::{Buffer, Stream, begin_on};
+use crate::device::{Buffer, Graph, Stream, begin_on};
 
 /// Results (`ncclResult_t`).
 const INVALID_USAGE: c_int = 5;
@@ -46,8 +46,11 @@ struct Nccl {
     reduce_scatter: Reduce,
     broadcast: unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Group, CUstream) -> c_int,
     gather: unsafe extern "C" fn(u64, u64, usize, c_int, Group, CUstream) -> c_int,
+    send: Letter,
+    receive: Letter,
 }
 
+type Letter = unsafe extern "C" fn(u64, usize, c_int, c_int, Group, CUstream) -> c_int;
 type Reduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Group, CUstream) -> c_int;
 
 /// A function of the library, of the type that `nccl.h` gives it.
@@ -75,6 +78,8 @@ fn nccl() -> Nccl {
         reduce_scatter: find(c"ncclReduceScatter"),
         broadcast: find(c"ncclBroadcast"),
         gather: find(c"ncclAllGather"),
+        send: find(c"ncclSend"),
+        receive: find(c"ncclRecv"),
     }
 }
 
@@ -124,6 +129,25 @@ impl Rank {
         let (at, stream) = (values.address, self.stream.0);
         // SAFETY: the buffer is large enough, or the fake refuses.
         unsafe { (self.nccl.reduce)(at, at, count, F32, SUM, self.group, stream) }
+    }
+
+    /// Rank 0 sends, and the other one receives.
+    fn letter(&self, values: &Buffer, count: usize) {
+        let (ask, peer) = match self.rank {
+            0 => (self.nccl.send, 1),
+            _ => (self.nccl.receive, 0),
+        };
+        let (at, stream) = (values.address, self.stream.0);
+        // SAFETY: the buffer is large enough, or the fake refuses.
+        let code = unsafe { ask(at, count, F32, peer, self.group, stream) };
+        assert_eq!(self.taken(code), 0);
+    }
+
+    /// What `ask` asks for, captured.
+    fn captured(&self, ask: impl Fn()) -> Graph {
+        self.stream.begin_capture().expect("begun");
+        ask();
+        self.stream.end_capture().expect("a graph")
     }
 
     /// What comes of what was asked for and answered with `code`.
@@ -331,51 +355,6 @@ fn an_abort_waits_for_what_the_device_runs() {
     });
 }
 
-/// How a rank asks for a sum of its own.
-#[derive(Clone, Copy, Debug)]
-enum Asks {
-    /// By itself.
-    Queued,
-    /// By the graph of that number, of two that it has captured.
-    Captured(usize),
-}
-
-#[test]
-fn captured_operations_meet_those_of_the_same_number_alone() {
-    for [first, second] in [
-        [Asks::Captured(0), Asks::Queued],
-        [Asks::Queued, Asks::Captured(1)],
-        [Asks::Captured(0), Asks::Captured(1)],
-    ] {
-        two(|rank| {
-            let values = Buffer::of(&[1.0f32; 4]);
-            let graphs = [(); 2].map(|()| {
-                rank.stream.begin_capture().expect("begun");
-                rank.sum(&values, 4);
-                rank.stream.end_capture().expect("a graph")
-            });
-            let ask = |asks| match asks {
-                Asks::Queued => rank.sum(&values, 4),
-                Asks::Captured(number) => rank.stream.replay(&graphs[number]).expect("launched"),
-            };
-            // What both ask for in the same way comes about, in whatever order.
-            for alike in [Asks::Captured(1), Asks::Queued, Asks::Captured(0)] {
-                ask(alike);
-            }
-            assert_eq!(values.read::<f32>(4, &rank.stream), [8.0; 4]);
-            ask([first, second][rank.rank]);
-            let event = rank.stream.event();
-            for _ in 0..100 {
-                assert_eq!(event.query(), Err(600), "{first:?} meets {second:?}");
-            }
-            let over = end(rank, rank.nccl.abort);
-            event.synchronize().expect("aborted");
-            drop(graphs);
-            assert_eq!(over.recv_timeout(SOON), Ok(0));
-        });
-    }
-}
-
 /// Some operations come to their stream later.
 #[test]
 fn what_is_asked_for_may_be_under_way() {
@@ -392,6 +371,76 @@ fn what_is_asked_for_may_be_under_way() {
     });
     let late = late.into_inner();
     assert!((1..128).contains(&late), "{late}");
+}
+
+/// Values of a letter, in more than one piece.
+const LONG: usize = 2000;
+
+#[test]
+fn equal_captures_meet_again_and_again() {
+    two(|rank| {
+        let [sums, letters] = [4, LONG].map(|count| Buffer::new(4 * count));
+        let sum = || rank.sum(&sums, 4);
+        let both = || {
+            rank.letter(&letters, LONG);
+            rank.sum(&sums, 4);
+        };
+        let graphs = [rank.captured(sum), rank.captured(both), rank.captured(sum)];
+        // What is queued, and captured later, is in nobody's way.
+        for (turn, at) in [0, 1, 1, 2, 0, 3, 1, 4, 2, 4].into_iter().enumerate() {
+            let own = (rank.rank + 1) as f32 + turn as f32;
+            rank.stream.upload(&sums, &[own; 4]).expect("asked for");
+            rank.stream
+                .upload(&letters, &[own; LONG])
+                .expect("asked for");
+            let late = (at == 4).then(|| rank.captured(both));
+            match late.as_ref().or(graphs.get(at)) {
+                Some(graph) => rank.stream.replay(graph).expect("launched"),
+                None => both(),
+            }
+            let expected = [2.0 * turn as f32 + 3.0; 4];
+            assert_eq!(sums.read::<f32>(4, &rank.stream), expected);
+            if matches!(at, 1 | 3 | 4) {
+                let sent = [1.0 + turn as f32; LONG];
+                assert_eq!(letters.read::<f32>(LONG, &rank.stream), sent);
+            }
+        }
+    });
+}
+
+/// One is queued, or is another one of those that its rank has captured.
+#[test]
+fn what_one_rank_has_captured_meets_nothing_else() {
+    let both = std::sync::Barrier::new(2);
+    for lettered in [false, true] {
+        // Which captured one each rank launches; 0: it queues it.
+        for pair in [[0, 1], [1, 0], [1, 2], [2, 1]] {
+            two(|rank| {
+                let values = Buffer::of(&[1.0f32 + rank.rank as f32; LONG]);
+                let ask = || match lettered {
+                    true => rank.letter(&values, LONG),
+                    false => rank.sum(&values, LONG),
+                };
+                let mut graphs = Vec::new();
+                graphs.resize_with(2, || rank.captured(ask));
+                match pair[rank.rank] {
+                    0 => ask(),
+                    at => rank.stream.replay(&graphs[at - 1]).expect("launched"),
+                }
+                let event = rank.stream.event();
+                both.wait();
+                for _ in 0..1000 {
+                    assert_eq!(event.query(), Err(600), "{pair:?} met");
+                    std::thread::yield_now();
+                }
+                both.wait();
+                let over = end(rank, rank.nccl.abort);
+                event.synchronize().expect("aborted");
+                drop(graphs);
+                assert_eq!(over.recv_timeout(SOON), Ok(0));
+            });
+        }
+    }
 }
 
 #[test]
