@@ -75,7 +75,9 @@ pub enum CudaError {
         needed: Version,
     },
     /// The device, or the host's pinned memory, has no room.
-    #[error("{what} needs {bytes} bytes, which {place} does not have")]
+    #[error(
+        "{what} needs {bytes} bytes, which {place} does not have; lower --mem-fraction-static or --max-total-tokens, or end what else uses it"
+    )]
     OutOfMemory {
         /// What was being allocated.
         what: &'static str,

@@ -41,10 +41,14 @@ impl OnDevice for Computing<'_> {
 
     /// Computes until the orders end, and reports what it failed with.
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
-        let (outgoing, mut worker) = (self.outgoing, None);
+        let (orders, outgoing, mut worker) = (self.orders, self.outgoing, None);
         let computed = self.compute(drafters, &mut worker);
         // Before the worker goes, which may take a while where peers are gone.
         if let Err(error) = &computed {
+            // A peer that failed to load left the group before it could say why.
+            if worker.is_none() && collectives::is_collective(error) {
+                is_told(orders);
+            }
             stream::report(outgoing, error);
         }
         computed
@@ -93,6 +97,20 @@ impl Computing<'_> {
 /// How long a rank whose peers have left waits to be told why.
 const REASON: Duration = Duration::from_secs(1);
 
+/// Waits until the scheduler has heard why peers have left, which takes a moment to arrive
+/// here; whether others have found that ranks differ.
+fn is_told(orders: &Receiver<Order>) -> bool {
+    let deadline = Instant::now() + REASON;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match orders.recv_timeout(left) {
+            Ok(Order::WriteSteps) => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
 /// What a worker that is loaded takes its orders with.
 struct Following<'a> {
     ctx: &'a RoleContext,
@@ -140,20 +158,6 @@ impl Following<'_> {
         Ok(false)
     }
 
-    /// Whether others have found that ranks differ. A peer that has leaves its group at
-    /// once, and what the scheduler makes of that takes a moment to arrive here.
-    fn is_told(&self) -> bool {
-        let deadline = Instant::now() + REASON;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.orders.recv_timeout(left) {
-                Ok(Order::WriteSteps) => return true,
-                Ok(_) => {}
-                Err(_) => return false,
-            }
-        }
-    }
-
     /// Writes down the last steps where ranks were found to differ, here or by others.
     fn ended<B: Device>(
         &self,
@@ -162,7 +166,7 @@ impl Following<'_> {
     ) -> Result<(), RunError> {
         let found = outcome.as_ref().is_err_and(RunError::is_divergence);
         let left = outcome.as_ref().is_err_and(collectives::is_collective);
-        let told = matches!(outcome, Ok(true)) || !found && left && self.is_told();
+        let told = matches!(outcome, Ok(true)) || !found && left && is_told(self.orders);
         if !told && !found {
             return outcome.map(|_| ());
         }

@@ -156,7 +156,7 @@ async fn ranks_fit_into_what_nccl_leaves() {
             .flag("--speculative-adaptive=false")
             .env("FAKE_CUDA_MEMORY", memory)
     };
-    for (ranks, memory) in [((2, 1), "900000000"), ((4, 2), "1800000000")] {
+    for (ranks, memory) in [((2, 1), "900000000"), ((4, 2), "2100000000")] {
         let server = Server::start(options(ranks, memory)).await;
         let answer = server.ok(PATH, &counting(&json!({}))).await;
         let content = &answer["choices"][0]["message"]["content"];
@@ -165,13 +165,24 @@ async fn ranks_fit_into_what_nccl_leaves() {
         assert!(log.contains("data goes from GPU to GPU by NCCL"), "{log}");
         assert!(!log.contains("NCCL has taken more"), "{log}");
     }
-    let greedy = options((2, 1), "900000000").env("NCCL_MIN_CTAS", "32");
-    let server = Server::launch(greedy);
-    let code = server.exit(LIMIT).await;
-    let log = server.log();
-    assert_eq!(code, i32::from(exit::START_FAILED), "{log}");
-    for said in ["NCCL has taken", "set NCCL_MAX_CTAS to 8 or less"] {
-        assert!(log.contains(said), "{said:?} is not in:\n{log}");
+    // The other rank says the same or that it is left alone, which is no reason.
+    for (memory, said) in [
+        ("960000000", "set NCCL_MAX_CTAS to 8 or less"),
+        (
+            "900000000",
+            "products needs 33554432 bytes, which the GPU does not have; lower --mem-fraction-static",
+        ),
+    ] {
+        let greedy = options((2, 1), memory).env("NCCL_MIN_CTAS", "32");
+        let server = Server::launch(greedy);
+        let code = server.exit(LIMIT).await;
+        let log = server.log();
+        assert_eq!(code, i32::from(exit::START_FAILED), "{log}");
+        let last = log.lines().find(|line| line.starts_with("error: "));
+        assert!(
+            last.is_some_and(|line| line.contains(said)),
+            "{said:?} is not the reason:\n{log}"
+        );
     }
 }
 
@@ -256,9 +267,8 @@ async fn a_lost_gpu_of_another_node_ends_both() {
     }
     let _turn = turns::alone().await;
     let watched = |options| {
-        long_on_gpus(options)
-            .set("--watchdog-timeout", &WATCHDOG.as_secs().to_string())
-            .set("--ping-timeout", "0")
+        let watchdog = WATCHDOG.as_secs().to_string();
+        long_on_gpus(options).set("--watchdog-timeout", &watchdog)
     };
     for (ranks, signal, limit) in [
         ((2, 1), Signal::KILL, PROMISE),
