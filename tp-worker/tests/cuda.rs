@@ -1,6 +1,8 @@
 //! Drafters on a GPU: started by cargo on the fake one, started by hand on the
 //! machine's own.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "one_launch/heads.rs"]
 mod heads;
 
