@@ -7,6 +7,7 @@ mod alone;
 mod attend;
 mod chains;
 mod choose;
+mod drafts;
 mod endings;
 mod errors;
 mod exchanged;
