@@ -373,3 +373,22 @@ fn leads_draft_on_their_devices_what_their_hosts_would() {
         compare(split, drafts, &heads, depths, ways);
     }
 }
+
+#[test]
+#[ignore = "four minutes: chains and trees of every drafter, at depths of both kinds, on every split"]
+fn drafts_for_other_ranks_are_the_hosts_in_every_way() {
+    if calls(c"cuInit").is_none() {
+        return;
+    }
+    let heads = heads();
+    for split in [(2, 1), (4, 1), (4, 2)] {
+        for drafter in ["STANDALONE", "EAGLE", "EAGLE3"] {
+            for shape in [[2, 1, 3], [2, 2, 5]] {
+                for depths in [Depths::Planned, Depths::Agreed] {
+                    let ways = &[Way::Recorded, Way::Queued];
+                    compare(split, (drafter, shape), &heads, depths, ways);
+                }
+            }
+        }
+    }
+}
