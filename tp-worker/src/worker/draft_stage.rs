@@ -206,6 +206,7 @@ impl<B: Backend> DraftStage<B> {
             self.cut();
         }
         let choosable = drafts && self.are_choosable(target, slots, tasks);
+        let mut laid_out = false;
         if let Some(drafter) = &mut self.drafter {
             let mut device = Device {
                 backend,
@@ -217,13 +218,15 @@ impl<B: Backend> DraftStage<B> {
             };
             if let Some(on_device) = drafter.on_device() {
                 let (drafts, chains) = (&mut self.drafts, &mut self.chains);
-                if choosable && on_device.lay_out(&mut device, &self.rows, drafts, chains)? {
-                    self.on_device = Some(chains.shape());
+                laid_out =
+                    choosable && on_device.lay_out(&mut device, &self.rows, drafts, chains)?;
+                if laid_out {
+                    self.on_device = (chains.size().0 > 0).then(|| chains.shape());
                 } else {
                     on_device.settle(&mut device)?;
                 }
             }
-            if drafts && self.on_device.is_none() {
+            if drafts && !laid_out {
                 drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
                 self.check()?;
             }
