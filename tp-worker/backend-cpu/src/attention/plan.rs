@@ -1,8 +1,8 @@
 //! How a batch's attention is cut into tasks for threads to take.
 //!
-//! A task is some queries of one request under one key head, or under as many as
-//! fit where a page holds little of each: keys of neighbouring heads lie side by
-//! side, and memory is fastest where it is read in order. Where whole tasks can't
+//! A task is some queries of one request under one key head, or, with tiles, under as
+//! many as fit: keys of neighbouring heads lie side by side, and memory is fastest
+//! where it is read in order. Where whole tasks can't
 //! keep all threads equally busy, as with one long request and few heads,
 //! the dearest are also cut by segments of positions (flash-decoding: Dao et
 //! al., 2023), which are computed apart and then folded in order. Cuts never

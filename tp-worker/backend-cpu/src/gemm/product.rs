@@ -19,6 +19,8 @@ use crate::partition::Shared;
 /// From so many blocks of rows on, widening a slice once costs less than
 /// widening it for every block.
 const WIDEN_BLOCKS: usize = 4;
+/// The same where 16 registers hold sums and what is widened (AVX2).
+const WIDEN_AVX2_BLOCKS: usize = 3;
 /// The same for 4-bit weights, which save more.
 const WIDEN_INT4_BLOCKS: usize = 3;
 /// The same where tiles read the widened slice.
@@ -104,9 +106,8 @@ impl Product<'_> {
     /// How many times all panels pass by: once, or for each group of row blocks
     /// whose inputs stay in the second-level cache. The latter where panels have
     /// several slices and rows are many: for every few panels all their inputs
-    /// would come from farther away again. Weights that tiles multiply are read
-    /// once, as bandwidth bounds them, and so are quantized ones, whose inputs
-    /// are small.
+    /// would come from farther away again. Weights that tiles multiply pass for each
+    /// group of rows too; quantized ones pass once, as their inputs are small.
     pub(super) fn row_groups(&self, blocks: usize) -> usize {
         if self.tiles.input == Input::Blocks {
             return blocks.div_ceil(TILE_ROWS_GROUP / self.height).max(1);
@@ -134,6 +135,7 @@ impl Product<'_> {
         let widen = match self.w.element {
             _ if self.tiles.input == Input::IntegerBlocks => blocks.len() >= WIDEN_TILE_BLOCKS,
             Packed::Int4 => blocks.len() >= WIDEN_INT4_BLOCKS,
+            _ if self.isa == Isa::Avx2 => blocks.len() >= WIDEN_AVX2_BLOCKS,
             _ => blocks.len() >= WIDEN_BLOCKS,
         };
         let widened = self.tiles.widened.filter(|_| widen);
@@ -341,9 +343,11 @@ impl Product<'_> {
                 parts: ahead.parts * weights.growth,
                 ..ahead.or(data.as_ptr())
             },
-            aside: self
-                .aside(weights, block)
-                .filter(|_| target.1 == self.w.rows),
+            // A last panel that is not full has no sums there.
+            aside: match target.1 == self.w.rows {
+                true => self.aside(weights, block),
+                false => None,
+            },
         };
         // SAFETY: `tile` was compiled for an instruction set this machine runs
         // and for as many rows as the block has; the slices above begin where
@@ -353,14 +357,14 @@ impl Product<'_> {
         unsafe { tile(&work) };
     }
 
-    /// Where a tile of a long prompt keeps its sums.
+    /// Where a tile of a long prompt keeps its sums, in a full panel.
     fn aside(&self, weights: &Weights<'_>, block: usize) -> Option<Aside> {
         let Weights { panel, steps, .. } = weights;
         let index = panel * self.rows.div_ceil(self.height) + block;
         let sums = self.sums.as_ref()?;
         let sums = match sums.len() {
             0 => std::ptr::null_mut(),
-            // SAFETY: there is room for the sums of every panel and block.
+            // SAFETY: there is room for the sums of every full panel and block.
             _ => unsafe { sums.as_ptr().add(index * PANEL * PANEL) },
         };
         let complete = steps.end == self.w.steps();

@@ -11,6 +11,8 @@ use lockstep_backend::Place;
 /// Channels of a communicator, at the most: as many as reach the speed of NVLink with
 /// large sums. Connections of letters have a power of two of them.
 const CHANNELS: usize = 16;
+/// Channels that NCCL has at the most, whatever people say (`MAXCHANNELS`).
+const MOST: usize = 64;
 /// The variable with which people say another number, which NCCL prefers to the program's.
 pub(crate) const MOST_CHANNELS: &str = "NCCL_MAX_CTAS";
 
@@ -36,7 +38,8 @@ const SWITCHED: u64 = 2 * MIB;
 pub(crate) fn channels() -> usize {
     let said = std::env::var(MOST_CHANNELS).ok();
     let said = said.and_then(|said| said.trim().parse().ok());
-    said.filter(|number| *number > 0).unwrap_or(CHANNELS)
+    let said = said.filter(|number| *number > 0).unwrap_or(CHANNELS);
+    said.min(MOST)
 }
 
 /// Bytes of the communicators of a rank in that place.
