@@ -121,7 +121,9 @@ impl NodeMemory {
             scratch,
             graphs,
             exchange,
+            gathered,
         } = rank;
+        let exchange = sum(&[*exchange, *gathered]);
         self.weights = sum(&[self.weights, target.weights, target.vectors]);
         self.drafts = sum(&[self.drafts, draft.weights, draft.vectors]);
         self.activations = sum(&[
@@ -130,9 +132,9 @@ impl NodeMemory {
             draft.activations,
             *scratch,
             *graphs,
-            *exchange,
+            exchange,
         ]);
-        self.exchange = self.exchange.saturating_add(*exchange);
+        self.exchange = self.exchange.saturating_add(exchange);
         let host = target.host.saturating_add(draft.host);
         let on = if on_host {
             &mut self.activations

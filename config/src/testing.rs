@@ -141,6 +141,7 @@ impl Footprint for Plain {
             scratch: 0,
             graphs: (engine.graphs.len() as u64) << 20,
             exchange: 0,
+            gathered: 0,
         }
     }
 }

@@ -78,8 +78,11 @@ pub struct RankMemory {
     pub scratch: u64,
     /// Reserved for the passes that the device records, of target and draft.
     pub graphs: u64,
-    /// What several ranks exchange their data by, where that is the devices' own way.
+    /// What several ranks exchange their data by, where that is the devices' own way: what
+    /// its library takes, before anything else is there.
     pub exchange: u64,
+    /// Where logits come together that go that way.
+    pub gathered: u64,
 }
 
 /// What an engine takes of the devices it runs on. Configuration sizes the
@@ -121,7 +124,7 @@ impl RankMemory {
             let cache = model.kv_per_token.saturating_mul(cells as u64);
             (model.fixed() - model.host).saturating_add(cache)
         };
-        let rest = [self.scratch, self.graphs, self.exchange];
+        let rest = [self.scratch, self.graphs, self.exchange, self.gathered];
         let models = [of(&self.target), of(&self.draft)];
         models.into_iter().chain(rest).fold(0, u64::saturating_add)
     }

@@ -137,7 +137,8 @@ fn every_kind_is_charged() {
                 },
                 scratch: 60_000 * scale,
                 graphs: 40_000 * scale,
-                exchange: 500_000 * scale,
+                exchange: 300_000 * scale,
+                gathered: 200_000 * scale,
             }
         }
     }

@@ -84,11 +84,7 @@ impl DeviceMemory for CudaMemory {
     }
 
     fn host_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
-        let device = if self.on_device() {
-            gathered_bytes(passes, place)
-        } else {
-            0
-        };
+        let device = self.gathered_bytes(passes, place);
         if self.way == CollectiveBackend::Nccl {
             return device;
         }
@@ -104,9 +100,16 @@ impl DeviceMemory for CudaMemory {
         staged.max(device)
     }
 
-    fn exchange_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    fn exchange_bytes(&self, place: Place) -> u64 {
         match self.on_device() {
-            true => charge::bytes(place).saturating_add(gathered_bytes(passes, place)),
+            true => charge::bytes(place),
+            false => 0,
+        }
+    }
+
+    fn gathered_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+        match self.on_device() {
+            true => gathered_bytes(passes, place),
             false => 0,
         }
     }
@@ -196,7 +199,8 @@ mod tests {
                 ranks,
                 ..Place::ALONE
             };
-            assert_eq!(memory.exchange_bytes(passes, place), 0);
+            assert_eq!(memory.exchange_bytes(place), 0);
+            assert_eq!(memory.gathered_bytes(passes, place), 0);
             memory.host_bytes(passes, place)
         };
         let (small, large) = (pass(10, 20), pass(PIECE, 0));

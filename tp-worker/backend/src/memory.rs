@@ -87,9 +87,15 @@ pub trait DeviceMemory {
         let _ = (passes, place);
         0
     }
-    /// Of the device's own memory, what several ranks' data needs on its way in any of these
-    /// passes, and what takes it there.
-    fn exchange_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    /// Of the device's own memory, what takes several ranks' data from device to device: the
+    /// library's communicators on a rank in that place, which it opens before anything else.
+    fn exchange_bytes(&self, place: Place) -> u64 {
+        let _ = place;
+        0
+    }
+    /// Of the device's own memory, where logits of several ranks come together on a rank in
+    /// that place, in any of these passes.
+    fn gathered_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
         let _ = (passes, place);
         0
     }

@@ -47,7 +47,8 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         target,
         draft,
         scratch: device.scratch_bytes(&passes),
-        exchange: device.exchange_bytes(&passes, place),
+        exchange: device.exchange_bytes(place),
+        gathered: device.gathered_bytes(&passes, place),
         graphs: device.graph_bytes().saturating_mul(graphs as u64),
     }
 }

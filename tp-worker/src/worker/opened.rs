@@ -2,7 +2,7 @@
 
 use lockstep_backend::Groups;
 use lockstep_devices::{Device, DeviceFootprint, DeviceOptions};
-use lockstep_types::{EngineConfig, Footprint as _};
+use lockstep_types::{EngineConfig, Footprint as _, RankMemory};
 
 use super::WorkerError;
 
@@ -25,25 +25,78 @@ pub fn open<B: Device>(
         _ => B::free(options.device.base_gpu_id)?,
     };
     let backend = B::open(options, groups)?;
-    let (taken, kept) = (backend.exchanged(), charged.exchange);
-    let beyond = taken.saturating_sub(kept);
-    if beyond == 0 {
-        return Ok(backend);
+    let cells = config.kv.num_pages * config.kv.page_size;
+    let taken = backend.exchanged();
+    if beyond(&charged, cells, free, taken)? > 0 {
+        tracing::warn!(
+            taken = mib(taken),
+            kept = mib(charged.exchange),
+            "NCCL has taken more of the GPU than is kept for it; there is room for that"
+        );
     }
-    let all = charged.on_device(config.kv.num_pages * config.kv.page_size);
-    if free.is_some_and(|free| free < all.saturating_add(beyond)) {
+    Ok(backend)
+}
+
+/// How much more NCCL has taken than was charged for it alone, on a device that had `free`
+/// bytes before and is to hold a cache of `cells`: what else is charged is still to come.
+///
+/// # Errors
+/// [`WorkerError::Exchange`] where that finds no room then.
+fn beyond(
+    charged: &RankMemory,
+    cells: usize,
+    free: Option<u64>,
+    taken: u64,
+) -> Result<u64, WorkerError> {
+    let kept = charged.exchange;
+    let beyond = taken.saturating_sub(kept);
+    let all = charged.on_device(cells).saturating_add(beyond);
+    if beyond > 0 && free.is_some_and(|free| free < all) {
         let (taken, kept) = (mib(taken), mib(kept));
         return Err(WorkerError::Exchange { taken, kept });
     }
-    tracing::warn!(
-        taken = mib(taken),
-        kept = mib(kept),
-        "NCCL has taken more of the GPU than is kept for it; there is room for that"
-    );
-    Ok(backend)
+    Ok(beyond)
 }
 
 /// Bytes for people.
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::MemoryUse;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Logits that come together later are no room for NCCL: what it takes beyond its own part
+    /// is told from the first byte on, and is too much from the first that finds no room.
+    #[test]
+    fn what_nccl_takes_is_held_against_its_own_part_of_the_charge() {
+        let charged = RankMemory {
+            target: MemoryUse {
+                weights: 100 * MIB,
+                kv_per_token: 1000,
+                ..MemoryUse::default()
+            },
+            scratch: 10 * MIB,
+            exchange: 488 * MIB,
+            gathered: 64 * MIB,
+            ..RankMemory::default()
+        };
+        let all = (100 + 10 + 488 + 64) * MIB + 32 * 1000;
+        let found = |free, taken| beyond(&charged, 32, free, taken).ok();
+        for taken in [0, 488 * MIB] {
+            // That there is too little for the rest, the rest says itself.
+            assert_eq!(found(Some(0), taken), Some(0));
+        }
+        for more in [1, 64 * MIB, 65 * MIB] {
+            let taken = 488 * MIB + more;
+            assert_eq!(found(None, taken), Some(more));
+            assert_eq!(found(Some(all + more), taken), Some(more));
+            assert_eq!(found(Some(all + more - 1), taken), None);
+        }
+    }
 }

@@ -95,7 +95,8 @@ fn exchanges() {
                 exchange(gpu, place);
                 let memory = CudaMemory::new(Dtype::Float32, CollectiveBackend::Nccl);
                 let passes = [pass(place)];
-                let charged = memory.exchange_bytes(&passes, place);
+                let gathered = memory.gathered_bytes(&passes, place);
+                let charged = memory.exchange_bytes(place) + gathered;
                 let charged = charged + memory.scratch_bytes(&passes) - CODE;
                 let used = taken(rank);
                 assert!(

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use lockstep_backend::{
-    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
+    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, Place,
 };
 use lockstep_types::{
     Architecture, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel, Dtype,
@@ -39,6 +39,13 @@ impl DeviceMemory for Elements {
     }
     fn kv_bytes(&self, cache: &KvShape) -> u64 {
         (cache.bytes_per_token() * cache.pages * cache.page_size) as u64
+    }
+    fn exchange_bytes(&self, place: Place) -> u64 {
+        (place.rank + 10 * place.ranks) as u64
+    }
+    fn gathered_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+        let gathered: usize = passes.iter().map(|pass| pass.gathered).sum();
+        (gathered * place.ranks) as u64
     }
     fn graph_bytes(&self) -> u64 {
         GRAPH
@@ -245,6 +252,8 @@ fn ranks_share_and_rank_0_gathers() {
     assert_eq!(first.target.host, second.target.host + 4 * 30 * 100);
     assert_eq!(first.scratch, 30 * 64 + 30 * 100 * 1_000_000);
     assert_eq!(second.scratch, 30 * 64);
+    assert_eq!([first.exchange, second.exchange], [20, 21]);
+    assert_eq!([first.gathered, second.gathered], [2 * 30 * 100, 0]);
 }
 
 #[test]
