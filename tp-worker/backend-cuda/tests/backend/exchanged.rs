@@ -1,6 +1,8 @@
 //! What ranks exchange by takes of their GPUs: as it is charged before the start, and as
 //! communicators and their connections take it.
 
+use std::time::{Duration, Instant};
+
 use lockstep_backend::{
     AttentionShape, Axis, Backend, DeviceMemory, Holds, Owners, PassShape, Place,
 };
@@ -16,6 +18,8 @@ const COLUMNS: usize = 70_001;
 const ROWS: usize = 3;
 /// What is charged for code, of which the fake device has none: of kernels, and of NCCL's.
 const CODE: u64 = 128 << 20;
+/// Longer than any communicator takes to go.
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn pass(place: Place) -> PassShape {
     let gathered = if place.leads() {
@@ -72,15 +76,30 @@ fn taken(device: usize) -> u64 {
     (all - free) as u64
 }
 
+/// Waits until nothing of the GPUs is taken: communicators that were there before go in
+/// their own time. Without that nothing can be measured once `next`.
+fn given_back(next: &str) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let all: Vec<_> = (0..4).map(taken).collect();
+        if all.iter().all(|taken| *taken == 0) {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "before {next}, what was there is to give back its memory, and after {LIMIT:?} GPUs \
+             still hold {all:?} bytes"
+        );
+        std::thread::yield_now();
+    }
+}
+
 /// Nothing else takes memory of the GPUs meanwhile.
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn exchanges() {
     for (ranks, dp_ranks) in SPLITS {
-        // Communicators of the split before go in their own time.
-        while (0..4).any(|device| taken(device) > 0) {
-            std::thread::yield_now();
-        }
+        given_back(&format!("{ranks} ranks of {dp_ranks} DP ranks begin"));
         by_way(
             CollectiveBackend::Nccl,
             (ranks, dp_ranks),

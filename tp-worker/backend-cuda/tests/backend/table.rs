@@ -4,11 +4,11 @@
 
 mod rank;
 
-use std::io::Read as _;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use lockstep_backend_cuda::Gpu;
 
@@ -94,7 +94,7 @@ fn whatever_one_rank_does_wrong_all_ranks_end_and_know_why() {
 }
 
 impl Case {
-    fn start(self, group: &str, rank: usize) -> Child {
+    fn start(self, group: &str, rank: usize) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([
             "--exact",
@@ -111,7 +111,7 @@ impl Case {
         let kill = |(operation, how)| format!("{ODD}:{}:{how}", WARM_UP + operation);
         command.envs(self.kill.map(|when| ("FAKE_NCCL_KILL", kill(when))));
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(Stdio::piped()).spawn().unwrap()
+        Process::read(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
     /// Runs it; what was not as it should be.
@@ -121,16 +121,16 @@ impl Case {
         let group = format!("lockstep-test-{}-{name}-{size}-{seed}", std::process::id());
         let mut ranks: Vec<_> = (0..size).map(|rank| self.start(&group, rank)).collect();
         // The odd one stays until its end of this is closed.
-        let stays = ranks[ODD].stdin.take();
+        let stays = ranks[ODD].child.stdin.take();
         let owners = ranks
             .iter()
-            .map(|rank| format!("lockstep-fake-nccl-{}-", rank.id()));
+            .map(|rank| format!("lockstep-fake-nccl-{}-", rank.child.id()));
         let names: Vec<_> = owners.chain([group]).collect();
         let mut said = String::new();
         let mut failed = false;
         let odd = ranks.remove(ODD);
-        for (number, mut rank) in ranks.into_iter().enumerate() {
-            let ended = read(&mut rank, &mut said);
+        for (number, rank) in ranks.into_iter().enumerate() {
+            let ended = rank.end(&mut said);
             failed |= ended != Some(0);
             said += &format!(
                 "rank {} ended: {ended:?}\n",
@@ -138,8 +138,7 @@ impl Case {
             );
         }
         drop(stays);
-        let mut odd = odd;
-        let ended = read(&mut odd, &mut said);
+        let ended = odd.end(&mut said);
         let expected = self.kill.map_or(0, |_| -SIGKILL);
         failed |= ended != Some(expected);
         let left = left_behind(&names);
@@ -148,19 +147,37 @@ impl Case {
     }
 }
 
-/// Takes what a process says until it ends, and its code, or the signal as a negative one.
-fn read(process: &mut Child, said: &mut String) -> Option<i32> {
-    for pipe in [
-        process
-            .stdout
-            .take()
-            .map(|pipe| Box::new(pipe) as Box<dyn std::io::Read>),
-        process.stderr.take().map(|pipe| Box::new(pipe) as _),
-    ] {
-        pipe.unwrap().read_to_string(said).unwrap();
+/// A rank's process, and who reads what it says: both of its pipes from the beginning, since
+/// one that is full would have it wait, and its peers for it.
+struct Process {
+    child: Child,
+    reads: [JoinHandle<String>; 2],
+}
+
+impl Process {
+    fn read(mut child: Child) -> Self {
+        let reads = [
+            reads(child.stdout.take().unwrap()),
+            reads(child.stderr.take().unwrap()),
+        ];
+        Self { child, reads }
     }
-    let status = process.wait().unwrap();
-    status.code().or(status.signal().map(|signal| -signal))
+
+    /// Takes what it says until it ends, and its code, or the signal as a negative one.
+    fn end(mut self, said: &mut String) -> Option<i32> {
+        said.extend(self.reads.map(|reads| reads.join().unwrap()));
+        let status = self.child.wait().unwrap();
+        status.code().or(status.signal().map(|signal| -signal))
+    }
+}
+
+/// Reads a pipe to its end.
+fn reads(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut said = String::new();
+        pipe.read_to_string(&mut said).unwrap();
+        said
+    })
 }
 
 /// What lies in the folder of shared memory under names that contain one of `names`.
