@@ -42,30 +42,26 @@ impl Planes {
     ) -> Result<Self, CudaError> {
         let context = stream.context().clone();
         let (before, _) = context.memory()?;
-        let agreed = nccl::agreed(&context, &mut groups, options)?;
+        let agreed = nccl::agreed(stream, &mut groups, options)?;
         let (device, why) = match agreed {
             Ok(plane) => (Some(plane), String::new()),
             Err(why) => (None, why),
         };
-        if let Some(plane) = &device {
-            stream.watched_by(plane.watched().clone());
+        let mut taken = 0;
+        if device.is_some() {
+            let (after, _) = context.memory()?;
+            taken = before.saturating_sub(after) as u64;
         } else if groups.rank_and_size(Axis::World).1 > 1 {
             tracing::info!("data of ranks passes through the host's memory: {why}");
         }
         let staged = device.is_none();
-        let mut planes = Self {
+        Ok(Self {
             _farewell: device.as_ref().map(Plane::farewell),
             device,
             host: Exchange::new(&context, groups, staged)?,
             why,
-            taken: 0,
-        };
-        if let Some(plane) = &planes.device {
-            plane.warm_up(stream, options, |axis| planes.rank_and_size(axis))?;
-            let (after, _) = context.memory()?;
-            planes.taken = before.saturating_sub(after) as u64;
-        }
-        Ok(planes)
+            taken,
+        })
     }
 
     /// Whether data goes in the stream's order, without the host.

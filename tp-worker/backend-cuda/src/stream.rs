@@ -54,6 +54,11 @@ impl Stream {
         self.watched = Some(watched);
     }
 
+    /// No peers' data comes on it after all.
+    pub(crate) fn watched_by_nobody(&mut self) {
+        self.watched = None;
+    }
+
     /// The device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context

@@ -51,6 +51,8 @@ struct State {
     since: Option<Instant>,
     /// All that has been.
     track: Track,
+    /// Ranks try whether the way works: where it does not, it ends without the host's group.
+    trial: bool,
 }
 
 /// What the thread has seen so far.
@@ -75,6 +77,7 @@ impl Watched {
                 patience,
                 since: None,
                 track: Track::new(),
+                trial: false,
             }),
             ended: OnceLock::new(),
         })
@@ -83,6 +86,29 @@ impl Watched {
     /// Data may be on its way for so long from now on.
     pub(crate) fn wait_for(&self, patience: Duration) {
         self.state().patience = patience;
+    }
+
+    /// Ranks try the way from now on, and vote by the host's group whether it works: until
+    /// [`Self::adopt`], that group goes on where the way ends.
+    pub(crate) fn try_out(&self) {
+        self.state().trial = true;
+    }
+
+    /// The way does not work for this rank: peers that try it and can see that end it too,
+    /// before their patience does.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state();
+        state.track.blame(self.rank);
+        self.host.show(&state.track.shown().to_words());
+    }
+
+    /// It works for all: from now on the host's group ends with it.
+    ///
+    /// # Errors
+    /// [`CudaError::Peers`] where it has ended since.
+    pub(crate) fn adopt(&self) -> Result<(), CudaError> {
+        self.state().trial = false;
+        self.check()
     }
 
     /// Data of these collectives is on its way from now on.
@@ -113,7 +139,8 @@ impl Watched {
         }
     }
 
-    /// Ends all ways and the host's group, for this rank and for whoever waits for it.
+    /// Ends all ways and the host's group, for this rank and for whoever waits for it; of ways
+    /// that are tried, these alone.
     fn end(&self, ways: &Ways, error: CollectiveError) {
         tracing::debug!(%error, "the devices' collectives end");
         if let CollectiveError::Deserted { peer, .. }
@@ -126,10 +153,16 @@ impl Watched {
             state.track.blame(*peer);
             self.host.show(&state.track.shown().to_words());
         }
-        // Before the stream goes on, so that nobody takes what it brings for data.
-        let _ = self.ended.set(error);
-        // Before the ways: these may come to their ends when all ranks end theirs.
-        self.host.abort();
+        let trial = {
+            let state = self.state();
+            // Before the stream goes on, so that nobody takes what it brings for data.
+            let _ = self.ended.set(error);
+            state.trial
+        };
+        if !trial {
+            // Before the ways: these may come to their ends when all ranks end theirs.
+            self.host.abort();
+        }
         ways.iter().for_each(|way| way.abort());
     }
 
@@ -154,6 +187,9 @@ impl Watched {
             return Some(CollectiveError::Aborted { rank, missing });
         }
         if let Some(reason) = ways.iter().find_map(|way| way.failed()) {
+            return Some(CollectiveError::Way { rank, reason });
+        }
+        if let Some(reason) = self.given_up() {
             return Some(CollectiveError::Way { rank, reason });
         }
         let Some(waited) = since.map(|since| since.elapsed()) else {
@@ -184,6 +220,16 @@ impl Watched {
             Stall::Unknown => CollectiveError::Deserted { rank, peer },
             stall => stalled(stall),
         })
+    }
+
+    /// That a peer has, if it can be seen that one did in a trial.
+    fn given_up(&self) -> Option<String> {
+        if !self.state().trial {
+            return None;
+        }
+        let mut peers = self.peers().into_iter();
+        let peer = peers.find(|peer| peer.shown.blames() == Some(peer.rank))?;
+        Some(format!("rank {} could not use NCCL", peer.rank))
     }
 
     /// Gives a sign of life, and looks for those of others.

@@ -42,6 +42,7 @@
 //! | `FAKE_CUDA_FAULT` | `attend:3`: that launch of that kernel touches what is no memory | |
 //! | `FAKE_NCCL_KILL` | `1:40:entered`: rank 1 is killed at its 40th collective with all ranks: when it has `asked` for it, has `entered` it, or has `brought` its part | |
 //! | `FAKE_NCCL_STUCK` | `1:3`: rank 1's third collective with all ranks is asked for by a call that returns when the communicator is aborted | |
+//! | `FAKE_NCCL_REFUSE` | `1:3`: rank 1's third operation of a communicator fails as it is asked for | |
 //! | `FAKE_NCCL_FAIL` | `1:2`: the second communicator that rank 1 joins fails there when all have come; the rank is that in the first one | |
 //! | `NCCL_MIN_CTAS`, `NCCL_MAX_CTAS` | channels of a communicator, at least and at most, whatever the program wants: as NCCL takes them | 1, 32 |
 //! | `FAKE_CUDA_EDIT` | what `sed` does to sources before they are compiled, for tests that have to notice | |

@@ -140,7 +140,7 @@ fn collect(
 ) -> Answer {
     let member = member(handle)?;
     member.kill.at(When::Asked);
-    member.stick();
+    member.falters()?;
     member.taken.collective()?;
     let ranges = [(at.from, at.brings), (at.to, at.takes)];
     let world = enter()?;

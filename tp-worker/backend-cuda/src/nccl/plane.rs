@@ -69,6 +69,12 @@ impl Plane {
         Farewell::of(all.map(|one| one.ending().clone()).collect())
     }
 
+    /// Has its communicators end, and what the device waits for with them.
+    pub(super) fn abort(&self) {
+        let all = self.communicators.iter().flatten();
+        all.for_each(|one| one.abort());
+    }
+
     /// What recorded passes hold as long as they live.
     pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
         self.communicators.clone()

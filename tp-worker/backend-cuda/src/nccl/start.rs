@@ -11,6 +11,7 @@ use super::library::{Library, UniqueId};
 use super::{Communicator, Plane};
 use crate::context::Context;
 use crate::error::CudaError;
+use crate::stream::Stream;
 use crate::watched::Way as _;
 
 /// Between two questions whether all ranks have joined.
@@ -44,16 +45,18 @@ impl Default for CollectiveOptions {
 /// there is none, and who its GPU is.
 type Words = [u32; 5];
 
-/// The devices' own way, where all ranks have it, or the reason why there is none. All
-/// ranks call it together, and come to the same.
+/// The devices' own way, where all ranks have it and have used it once, or the reason why
+/// there is none. All ranks call it together, and come to the same. What `stream` brings
+/// from then on is watched, where there is one.
 ///
 /// # Errors
 /// [`CudaError`]: a peer is gone; or there is none, and no other way is wanted.
 pub(crate) fn agreed(
-    context: &Arc<Context>,
+    stream: &mut Stream,
     groups: &mut Groups,
     options: &CollectiveOptions,
 ) -> Result<Result<Plane, String>, CudaError> {
+    let context = &stream.context().clone();
     let (_, size) = groups.rank_and_size(Axis::World);
     if size == 1 || options.backend == CollectiveBackend::Host {
         return Ok(Err("as --collective-backend host says".to_owned()));
@@ -72,10 +75,43 @@ pub(crate) fn agreed(
         (Some(why), _) => return refused(options, why),
         (None, Err(error)) => return Err(error),
     };
-    match join(context, groups, &library, options)? {
-        Ok(plane) => Ok(Ok(plane)),
-        Err(why) => refused(options, why),
+    let plane = match join(context, groups, &library, options)? {
+        Ok(plane) => plane,
+        Err(why) => return refused(options, why),
+    };
+    stream.watched_by(plane.watched().clone());
+    if options.backend == CollectiveBackend::Nccl {
+        plane.warm_up(stream, options, |axis| groups.rank_and_size(axis))?;
+        return Ok(Ok(plane));
     }
+    let Some(why) = unusable(&plane, stream, groups, options)? else {
+        return Ok(Ok(plane));
+    };
+    stream.watched_by_nobody();
+    plane.abort();
+    Ok(Err(why))
+}
+
+/// Has ranks that have joined use their way once and vote on whether it works: why it does
+/// not, if so. They end it by themselves where a peer does not come, or says that it failed,
+/// so that all of them come to vote: by their hosts' group, which does not end with it yet.
+fn unusable(
+    plane: &Plane,
+    stream: &Stream,
+    groups: &mut Groups,
+    options: &CollectiveOptions,
+) -> Result<Option<String>, CudaError> {
+    let watched = plane.watched();
+    watched.try_out();
+    let used = plane.warm_up(stream, options, |axis| groups.rank_and_size(axis));
+    if used.is_err() {
+        watched.give_up();
+    }
+    let why = missing(groups, &used)?;
+    if why.is_none() {
+        watched.adopt()?;
+    }
+    Ok(why)
 }
 
 /// There is no such way, which is an error where it is asked for.

@@ -194,6 +194,23 @@ fn ranks_go_through_their_hosts_where_one_cannot_join() {
     }
 }
 
+/// Whether a rank's first words fail as they are asked for, or do not come back: the peers
+/// that wait for them give up NCCL too.
+#[test]
+fn ranks_go_through_their_hosts_where_one_cannot_use_what_it_joined() {
+    for variable in ["FAKE_NCCL_REFUSE", "FAKE_NCCL_STUCK"] {
+        for number in [1, 3, WARM_UP] {
+            let number = format!("1:{number}");
+            succeeds("join", (variable, &number));
+        }
+    }
+}
+
+#[test]
+fn a_way_that_was_asked_for_and_cannot_be_used_is_an_error() {
+    succeeds("refused", ("FAKE_NCCL_REFUSE", "1:3"));
+}
+
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn planted() {
@@ -225,10 +242,21 @@ fn planted() {
                 assert!(stalled || deserted, "{error}");
             },
         ),
+        Ok("refused") => starts_end(
+            (2, 1),
+            |_| nccl(Dtype::Float32, HOUR),
+            |made, rank| {
+                let error = made.err().expect("none can start").to_string();
+                let expected = ["rank 1 left the group", "ncclAllGather"][rank];
+                assert!(error.contains(expected), "{error}");
+            },
+        ),
         Ok("join") => {
             let options = |_| {
                 let mut options = nccl(Dtype::Float32, DEADLINE);
                 options.collectives.backend = CollectiveBackend::Auto;
+                // So long ranks wait for one that is stuck.
+                options.collectives.joining = LIMIT / 10;
                 options
             };
             ranks_end((4, 2), options, |mut gpu, rank| {

@@ -21,7 +21,7 @@ pub(super) fn ask(
 ) -> Answer {
     let member = member(handle)?;
     member.kill.at(When::Asked);
-    member.stick();
+    member.falters()?;
     let known = usize::try_from(peer)
         .ok()
         .filter(|peer| *peer < member.size);

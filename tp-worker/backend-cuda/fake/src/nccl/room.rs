@@ -8,8 +8,8 @@ pub(super) use super::captured::Captured;
 use super::captured::Captures;
 use super::kill::{Kill, When};
 use super::taken::Taken;
-use super::{IN_PROGRESS, invalid};
-use crate::abi::{Answer, Code, Handle};
+use super::{IN_PROGRESS, SYSTEM, invalid};
+use crate::abi::{Answer, Code, Handle, Refusal};
 use crate::settings;
 
 /// Ranks of a group, at most.
@@ -153,11 +153,19 @@ impl Member {
         (1..self.size).any(|rank| devices[..rank].contains(&devices[rank]))
     }
 
-    /// Does not return from the call that the environment names, but for an abort.
-    pub(super) fn stick(&self) {
-        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
-        if settings::of_rank("FAKE_NCCL_STUCK") == Some((self.rank, number)) {
+    /// Another operation is asked for: does not return from the call that the environment
+    /// names so, but for an abort.
+    ///
+    /// # Errors
+    /// The environment says that this one fails.
+    pub(super) fn falters(&self) -> Answer {
+        let this = (self.rank, self.count.fetch_add(1, Ordering::SeqCst) + 1);
+        if settings::of_rank("FAKE_NCCL_STUCK") == Some(this) {
             pause_until(|| self.aborted.load(Ordering::SeqCst));
+        }
+        match settings::of_rank("FAKE_NCCL_REFUSE") == Some(this) {
+            false => Ok(()),
+            true => Err(Refusal::new(SYSTEM, "the environment has it fail")),
         }
     }
 
