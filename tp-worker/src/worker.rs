@@ -253,6 +253,7 @@ impl<B: Backend + 'static> Worker<B> {
             return Err(WorkerError::Broken);
         }
         let result = self.run(plan).map_err(depth::named);
+        let result = result.map_err(|error| error.in_step(plan.step));
         self.recorder.note(self.record);
         self.broken = result.is_err();
         result

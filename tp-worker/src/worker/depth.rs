@@ -2,9 +2,8 @@
 //! decision, which all ranks come to alike.
 
 use lockstep_adaptive::{AdaptiveConfig, Decider, Digest, Row, Seen};
-use lockstep_backend::{Axis, Backend, BackendError};
+use lockstep_backend::{Axis, Backend};
 use lockstep_collective::CollectiveError;
-use lockstep_model::ModelError;
 use lockstep_types::{
     SpeculationConfig,
     step::{PlanPart, StageTimes, StepPlan},
@@ -150,17 +149,15 @@ fn decodes(part: &PlanPart) -> (u32, u32, u32) {
 
 /// Names the rows of ranks that differ.
 pub fn named(error: WorkerError) -> WorkerError {
-    let cause = match &error {
-        WorkerError::Backend(BackendError::Collective(cause))
-        | WorkerError::Model(ModelError::Backend(BackendError::Collective(cause))) => cause,
-        _ => return error,
+    let Some(cause) = error.collective() else {
+        return error;
     };
     if let CollectiveError::Disagree {
         rank,
         ours,
         peer,
         theirs,
-    } = &**cause
+    } = cause
     {
         let words = (ours.as_slice().try_into(), theirs.as_slice().try_into());
         return match words {
@@ -179,7 +176,7 @@ pub fn named(error: WorkerError) -> WorkerError {
         peer,
         theirs,
         ..
-    } = &**cause
+    } = cause
     else {
         return error;
     };

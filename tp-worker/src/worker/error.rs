@@ -182,6 +182,14 @@ pub enum WorkerError {
         /// What that one brought.
         theirs: Box<Row>,
     },
+    /// What peers bring to a step did not come in time.
+    #[error("step {step}: {waited}")]
+    Late {
+        /// The step.
+        step: u64,
+        /// Who waited for whom, and for what.
+        waited: Box<Self>,
+    },
     /// A test wants a fault that there is none of.
     #[error("TEST_FAULT_IN_RANK={0}: write RANK:STEP:KIND, see tp-worker/src/worker/faults.rs")]
     Fault(String),
@@ -197,6 +205,34 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
+    /// What a collective of ranks failed with, where that is all.
+    pub(super) fn collective(&self) -> Option<&CollectiveError> {
+        match self {
+            Self::Backend(BackendError::Collective(cause))
+            | Self::Model(ModelError::Backend(BackendError::Collective(cause))) => Some(cause),
+            Self::Late { waited, .. } => waited.collective(),
+            _ => None,
+        }
+    }
+
+    /// Names the step in which peers came late or not at all; what else can be wrong with
+    /// a step says so itself.
+    pub(super) fn in_step(self, step: u64) -> Self {
+        let late = self.collective().is_some_and(|cause| {
+            matches!(
+                cause,
+                CollectiveError::Timeout { .. } | CollectiveError::Stalled { .. }
+            )
+        });
+        match late {
+            true => Self::Late {
+                step,
+                waited: Box::new(self),
+            },
+            false => self,
+        }
+    }
+
     /// Whether ranks, or a rank and its scheduler, were found to differ.
     pub fn is_divergence(&self) -> bool {
         match self {
@@ -208,18 +244,18 @@ impl WorkerError {
             | Self::BegunDiffer { .. }
             | Self::GroupRowsDiffer { .. }
             | Self::Model(ModelError::World { .. }) => true,
-            Self::Backend(BackendError::Collective(cause))
-            | Self::Model(ModelError::Backend(BackendError::Collective(cause))) => matches!(
-                **cause,
-                CollectiveError::Mismatch { .. }
-                    | CollectiveError::Stalled {
-                        stall: Stall::Diverged { .. },
-                        ..
-                    }
-                    | CollectiveError::Attached { .. }
-                    | CollectiveError::Disagree { .. }
-            ),
-            _ => false,
+            _ => self.collective().is_some_and(|cause| {
+                matches!(
+                    cause,
+                    CollectiveError::Mismatch { .. }
+                        | CollectiveError::Stalled {
+                            stall: Stall::Diverged { .. },
+                            ..
+                        }
+                        | CollectiveError::Attached { .. }
+                        | CollectiveError::Disagree { .. }
+                )
+            }),
         }
     }
 }

@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-use lockstep_backend::{Backend, BackendError, Groups};
+use lockstep_backend::{Backend, Groups};
 use lockstep_collective::{Collective, Options, local_group_with};
 use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
-use lockstep_model::{LoadProgress, ModelError, WeightOrigin};
+use lockstep_model::{LoadProgress, WeightOrigin};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan, StepResult};
@@ -276,8 +276,7 @@ fn all_loaded(starts: &Receiver<Started>, size: usize) -> Result<Vec<Loaded>, Wo
 fn cause(failures: Vec<WorkerError>) -> Option<WorkerError> {
     let weight = |error: &WorkerError| match error {
         WorkerError::Ended { .. } => 1,
-        WorkerError::Backend(BackendError::Collective(_))
-        | WorkerError::Model(ModelError::Backend(BackendError::Collective(_))) => 2,
+        error if error.collective().is_some() => 2,
         _ => 0,
     };
     failures.into_iter().min_by_key(weight)

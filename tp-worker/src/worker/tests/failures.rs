@@ -1,9 +1,14 @@
 //! Ranks that fail, and a request whose numbers do.
 
-use std::{fs, thread};
+use std::{
+    fs,
+    sync::{Arc, Barrier},
+    thread,
+    time::Duration,
+};
 
 use lockstep_backend_cpu::CpuError;
-use lockstep_collective::local_group;
+use lockstep_collective::{Options, local_group, local_group_with};
 use lockstep_devices::DeviceError;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::step::{PlanPart, SlotExtend, StepPlan};
@@ -84,6 +89,51 @@ fn ranks_that_prepared_other_passes_do_not_start() {
         assert_eq!((rank, peer), (1 - other, other));
         assert_ne!(ours, theirs);
     }
+}
+
+/// Ranks whose depth does not adapt exchange no rows that would say it.
+#[test]
+fn a_late_rank_is_named_with_the_step() {
+    const LATE: u64 = 3;
+    let config = &config(2, 16, Dtype::Float32);
+    let options = Options {
+        timeout: Duration::from_secs(3),
+        ..Options::default()
+    };
+    let plans = &plans(&[&[7, 8, 9]], 0);
+    let found: Vec<_> = thread::scope(|scope| {
+        let waits = Arc::new(Barrier::new(2));
+        let rank = |(rank, collective): (usize, _)| {
+            let waits = waits.clone();
+            scope.spawn(move || {
+                let mut worker = load(config, rank, Box::new(collective)).unwrap();
+                let steps = match rank {
+                    0 => LATE,
+                    _ => LATE - 1,
+                };
+                let plans = &plans[..steps as usize];
+                let end = plans.iter().find_map(|plan| worker.step(plan).err());
+                // The late one is there until the other has given up.
+                waits.wait();
+                end
+            })
+        };
+        let ranks: Vec<_> = local_group_with(2, &options)
+            .into_iter()
+            .enumerate()
+            .map(rank)
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    let [Some(error), None] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert!(matches!(error, WorkerError::Late { step: LATE, .. }));
+    let told = error.to_string();
+    for part in ["step 3: ", "rank 0 waited", "for rank 1 in"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(!error.is_divergence());
 }
 
 /// Copies a small model and makes the embedding of one token NaN.
