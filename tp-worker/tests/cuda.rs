@@ -106,7 +106,7 @@ fn layers_that_no_model_has_are_refused_on_a_gpu_too() {
 }
 
 #[test]
-#[ignore = "minutes: every drafter of the demo model"]
+#[ignore = "an hour: every drafter of the demo model"]
 fn all_drafters_conform() {
     for (name, draft) in [
         ("NGRAM", None),
