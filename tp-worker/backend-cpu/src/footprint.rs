@@ -77,6 +77,7 @@ impl DeviceMemory for CpuMemory {
         let packed = |(rows, matrix): &(usize, MatrixShape)| {
             let packed = Packed::of(self.dtype, self.quantization, matrix.role);
             grown(scratch_words(
+                self.threads,
                 packed,
                 self.isa,
                 *rows,

@@ -11,12 +11,14 @@ mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod amx_emulated;
+mod aside;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+mod cut;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod product;
@@ -26,25 +28,23 @@ mod tile;
 mod tiles;
 mod widen;
 
-use std::ops::Range;
-
 use lockstep_backend::BackendError;
 
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::number::pack_row;
 use crate::pack::CpuMatrix;
-use crate::partition::{Shared, share};
+use crate::partition::Shared;
 use crate::pool::Pool;
 
 pub(crate) use ahead::Ahead;
-use product::{PANEL_GROUP, Product, keeps_sums_aside, sums_words};
+use aside::{Rooms, Sums};
+use cut::{Cut, block_height};
+use product::Product;
 pub(crate) use quantized::describe as describe_quantized;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
 
-/// Parts that a thread's work is cut into, at least.
-const CHUNKS_PER_THREAD: usize = 4;
 /// Up to this many packed words, the caller packs alone.
 const PACK_ALONE: usize = 4_096;
 /// Columns that are packed at a time: whole groups of quantized inputs, and
@@ -67,19 +67,14 @@ pub(crate) fn matmul(
         return Ok(());
     }
     let tiles = w.element.tiles(isa, n);
+    let rooms = Rooms::new(pool.threads(), tiles, w.element, n, [w.rows, w.cols]);
     let packed = packed_words(w.element, isa, n, w.cols);
-    scratch.grow(
-        scratch_words(w.element, isa, n, [w.rows, w.cols]),
-        "packed activations",
-    )?;
-    let (packed, sums) = scratch.split_at_mut(packed);
-    // Blocks of about the same height: a low one wastes registers.
-    let height = n.div_ceil(n.div_ceil(tiles.rows()));
+    let words = packed + rooms.map_or(0, |rooms| rooms.words());
+    scratch.grow(words, "packed activations")?;
+    let (packed, sums) = scratch[..words].split_at_mut(packed);
+    let height = block_height(tiles, n);
     pack_rows(pool, isa, tiles.input, height, x, w.cols, packed);
-    let blocks = n.div_ceil(height);
-    let (row_shares, panel_shares) = shares(pool.threads(), blocks, w.panels());
-    let aside = bias.is_none() && keeps_sums_aside(tiles, w, n, out);
-    let sums = &mut sums[..sums_words(tiles, w.element, n, [w.rows, w.cols])];
+    let rooms = rooms.filter(|_| bias.is_none() && aside::is_aligned(out));
     let product = Product {
         isa,
         tiles,
@@ -89,35 +84,27 @@ pub(crate) fn matmul(
         height,
         a: packed,
         out: Shared::new(out),
-        sums: aside.then(|| Shared::new(bytemuck::cast_slice_mut(sums))),
+        sums: rooms.map(|rooms| Sums::new(rooms, sums)),
     };
-    if row_shares > 1 {
-        pool.run(|thread| {
-            let panels = share(w.panels(), panel_shares, thread % panel_shares);
-            let blocks = share(blocks, row_shares, thread / panel_shares);
-            product.run(panels, blocks);
-        });
-        return Ok(());
-    }
-    // A thread that the machine disturbs leaves its last chunks to the others.
-    let (threads, panels) = (pool.threads(), w.panels());
-    let groups = product.row_groups(blocks);
-    let parts = CHUNKS_PER_THREAD.div_ceil(groups);
-    pool.for_chunks(threads * parts * groups, |_, index| {
-        let (thread, index) = (index / (parts * groups), index % (parts * groups));
-        let (group, part) = (index / parts, index % parts);
-        product.run(
-            chunk(panels, threads, parts, thread * parts + part),
-            share(blocks, groups, group),
-        );
+    let blocks = n.div_ceil(height);
+    let passes = product.row_groups(blocks);
+    let cut = Cut::new(pool.threads(), w.panels(), blocks, passes);
+    pool.for_chunks(cut.chunks(), |thread, index| {
+        product.run(thread, cut.chunk(index));
     });
     Ok(())
 }
 
-/// Words that a product of `rows` rows and a matrix of so many outputs and inputs
-/// works with: its packed inputs, and sums between slices.
-pub(crate) fn scratch_words(element: Packed, isa: Isa, rows: usize, matrix: [usize; 2]) -> usize {
-    let sums = sums_words(element.tiles(isa, rows), element, rows, matrix);
+/// Words that products of up to `rows` rows and a matrix of so many outputs and
+/// inputs work with, on so many threads: packed inputs, and sums between slices.
+pub(crate) fn scratch_words(
+    threads: usize,
+    element: Packed,
+    isa: Isa,
+    rows: usize,
+    matrix: [usize; 2],
+) -> usize {
+    let sums = aside::most_words(threads, element.tiles(isa, rows), element, rows, matrix);
     packed_words(element, isa, rows, matrix[1]).saturating_add(sums)
 }
 
@@ -163,48 +150,5 @@ fn pack_rows(
     pool.for_chunks(units, |_, unit| pack(unit, &out));
 }
 
-/// Panels of part `index` of `threads · parts`. Each thread's parts make up its
-/// even share; they are cut at whole groups of panels where that leaves shares even.
-fn chunk(panels: usize, threads: usize, parts: usize, index: usize) -> Range<usize> {
-    let groups = panels.div_ceil(PANEL_GROUP);
-    let even = groups.is_multiple_of(threads) || groups >= 16 * threads;
-    let unit = if even { PANEL_GROUP } else { 1 };
-    let own = share(panels.div_ceil(unit), threads, index / parts);
-    let part = share(own.len(), parts, index % parts);
-    let bound = |at: usize| ((own.start + at) * unit).min(panels);
-    bound(part.start)..bound(part.end)
-}
-
-/// How many ways rows and panels are cut: the cut whose largest part is
-/// smallest, preferring to cut panels, which reads each weight once.
-fn shares(threads: usize, blocks: usize, panels: usize) -> (usize, usize) {
-    let largest = |rows: usize| blocks.div_ceil(rows) * panels.div_ceil(threads / rows);
-    let cuts = (1..=threads.min(blocks)).filter(|rows| threads.is_multiple_of(*rows));
-    let rows = cuts.min_by_key(|&rows| (largest(rows), rows)).unwrap_or(1);
-    (rows, threads / rows)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_cover_all_panels_once_and_give_threads_even_shares() {
-        for threads in [1, 2, 3, 64] {
-            for panels in [0, 1, 7, 28, 36, 64, 304, 1_000, 4_748] {
-                let cut = |i| chunk(panels, threads, CHUNKS_PER_THREAD, i);
-                let parts: Vec<_> = (0..threads * CHUNKS_PER_THREAD).map(cut).collect();
-                let all: Vec<usize> = parts.iter().cloned().flatten().collect();
-                assert_eq!(all, (0..panels).collect::<Vec<_>>());
-                let shares = parts.chunks(CHUNKS_PER_THREAD);
-                let shares = shares.map(|parts| parts.iter().map(Range::len).sum::<usize>());
-                let most = shares.max().unwrap();
-                let even = panels.div_ceil(threads);
-                assert!(
-                    most <= even + even / 12,
-                    "{most} of {panels} for one of {threads}"
-                );
-            }
-        }
-    }
-}
+mod tests;

@@ -46,25 +46,46 @@ multiversion! {
     }
 }
 
+/// Rows up to which AMX's tiles keep no sums aside, and neither do these.
+const FEW: usize = 16;
+
 /// `M` rows times one panel; `P` and `H` are those of other tiles' tables.
 unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
+    let aside = work.aside.filter(|aside| M > FEW && !aside.sums.is_null());
+    let out = (work.c, work.ldc);
+    let (from, to) = match aside {
+        Some(aside) if aside.complete => ((aside.sums, PANEL), out),
+        Some(aside) => ((aside.sums, PANEL), (aside.sums, PANEL)),
+        None => (out, out),
+    };
     for row in 0..M {
         for half in 0..PANEL / LANES {
+            let column = half * LANES;
             // SAFETY: the caller's promise: the pointers are valid for `M` rows
             // and the steps of a panel.
-            unsafe { columns(work, M, row, half * LANES) };
+            unsafe {
+                let place = |(start, stride): (*mut f32, usize)| start.add(row * stride + column);
+                let (from, to) = (place(from).cast(), place(to).cast());
+                columns(work, M, row, column, from, to);
+            }
         }
     }
 }
 
-/// 16 columns of a row.
-unsafe fn columns(work: &Tile, rows: usize, row: usize, column: usize) {
+/// 16 columns of a row, which resume sums at `from` and are left at `to`.
+unsafe fn columns(
+    work: &Tile,
+    rows: usize,
+    row: usize,
+    column: usize,
+    from: *const Lanes,
+    to: *mut Lanes,
+) {
     let isa = Isa::AmxEmulated;
     // SAFETY: forwarded to the caller.
     unsafe {
-        let out = work.c.add(row * work.ldc + column).cast::<Lanes>();
         let mut sums = if work.resume {
-            out.read()
+            from.read()
         } else {
             [0.0; LANES]
         };
@@ -81,7 +102,7 @@ unsafe fn columns(work: &Tile, rows: usize, row: usize, column: usize) {
                 std::slice::from_raw_parts(weights, words),
             );
         }
-        out.write(sums);
+        to.write(sums);
     }
 }
 

@@ -9,8 +9,10 @@
 use std::ops::Range;
 
 use super::ahead::{Ahead, STREAMS};
-use super::tile::{Aside, LANES, PANEL, Tile, TileFn};
-use super::tiles::{BLOCK_STEPS, Input, Packed, Tiles};
+use super::aside::Sums;
+use super::cut::{PANEL_GROUP, groups, tile_group, tile_passes};
+use super::tile::{Aside, PANEL, Tile, TileFn};
+use super::tiles::{Input, Packed, Tiles};
 use super::widen::{SLICE, Widened};
 use crate::isa::Isa;
 use crate::pack::CpuMatrix;
@@ -25,8 +27,6 @@ const WIDEN_AVX2_BLOCKS: usize = 3;
 const WIDEN_INT4_BLOCKS: usize = 3;
 /// The same where tiles read the widened slice.
 const WIDEN_TILE_BLOCKS: usize = 2;
-/// Panels that share one pass over a group of row blocks.
-pub(super) const PANEL_GROUP: usize = 4;
 /// Rows whose steps of a slice stay in the second-level cache beside the slice:
 /// five eighths of a mebibyte.
 const ROWS_GROUP: usize = 144;
@@ -35,14 +35,9 @@ const FEW_GROUPS: usize = 2;
 /// Rows that pass over a slice of quantized weights, whose steps are a quarter
 /// as long: a usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
-/// Rows that pass over a slice of weights where tiles multiply them: their inputs
-/// fill half of the second-level cache that processors with tiles have. All
-/// panels of a chunk pass them, as sums are cheaper to read again than inputs.
-const TILE_ROWS_GROUP: usize = 256;
-/// The same with 8-bit integers, times steps of a slice: a mebibyte.
+/// Rows that pass over a slice of 8-bit integers where tiles multiply them, times steps
+/// of a slice: a mebibyte.
 const TILE_GROUPS: usize = 8_192;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
 
@@ -57,36 +52,13 @@ pub(super) struct Product<'a> {
     pub height: usize,
     pub a: &'a [u32],
     pub out: Shared<'a, f32>,
-    /// Room for sums between slices, [`sums_words`] of it, where tiles may keep
-    /// them there.
-    pub sums: Option<Shared<'a, f32>>,
-}
-
-/// Whether tiles keep the sums of so many rows aside.
-pub(super) fn keeps_sums_aside(tiles: &Tiles, w: &CpuMatrix, rows: usize, out: &[f32]) -> bool {
-    let steps = w.steps();
-    tiles.input == Input::Blocks
-        && rows >= TILE_ROWS_GROUP
-        && steps > 0
-        && steps.is_multiple_of(BLOCK_STEPS)
-        && w.rows.is_multiple_of(LANES)
-        && out.as_ptr().addr().is_multiple_of(LINE)
-}
-
-/// Words that sums of a product take between its slices, at the most.
-pub(super) fn sums_words(tiles: &Tiles, element: Packed, rows: usize, matrix: [usize; 2]) -> usize {
-    let [outputs, inputs] = matrix;
-    let sliced = element.steps(inputs) > SLICE / element.step_words();
-    if tiles.input == Input::Blocks && sliced && rows >= TILE_ROWS_GROUP {
-        let blocks = rows.div_ceil(tiles.rows());
-        blocks.saturating_mul(outputs / PANEL * PANEL * PANEL)
-    } else {
-        0
-    }
+    /// Room for sums between slices, where tiles may keep them there.
+    pub sums: Option<Sums<'a>>,
 }
 
 /// Some panels times some blocks of rows, and how the steps are cut.
 struct Group {
+    thread: usize,
     panels: Range<usize>,
     blocks: Range<usize>,
     slice: usize,
@@ -110,7 +82,7 @@ impl Product<'_> {
     /// group of rows too; quantized ones pass once, as their inputs are small.
     pub(super) fn row_groups(&self, blocks: usize) -> usize {
         if self.tiles.input == Input::Blocks {
-            return blocks.div_ceil(TILE_ROWS_GROUP / self.height).max(1);
+            return tile_passes(blocks, self.height);
         }
         if !matches!(self.w.element, Packed::Native(_)) {
             return 1;
@@ -124,8 +96,8 @@ impl Product<'_> {
         }
     }
 
-    /// Computes `panels` for `blocks`.
-    pub(super) fn run(&self, panels: Range<usize>, blocks: Range<usize>) {
+    /// Computes `panels` for `blocks` on a thread.
+    pub(super) fn run(&self, thread: usize, (panels, blocks): (Range<usize>, Range<usize>)) {
         if blocks.is_empty() || panels.is_empty() {
             return;
         }
@@ -140,29 +112,26 @@ impl Product<'_> {
         };
         let widened = self.tiles.widened.filter(|_| widen);
         let slice = self.slice(widened.is_some());
-        let (panel_group, rows) = match (self.tiles.input, self.w.element) {
-            (Input::Blocks, _) => (panels.len(), TILE_ROWS_GROUP),
-            (Input::IntegerBlocks, _) => (panels.len(), TILE_GROUPS / slice),
-            _ if blocks.len() == 1 => (1, ROWS_GROUP),
-            (_, Packed::Native(_)) => (PANEL_GROUP, ROWS_GROUP),
-            (_, Packed::Int8 | Packed::Int4) => (1, LONG_ROWS_GROUP),
+        let (panel_group, mut block_group) = match (self.tiles.input, self.w.element) {
+            (Input::Blocks, _) => (panels.len(), tile_group(self.height)),
+            (Input::IntegerBlocks, _) => (panels.len(), self.blocks_of(TILE_GROUPS / slice)),
+            _ if blocks.len() == 1 => (1, 1),
+            (_, Packed::Native(_)) => (PANEL_GROUP, self.blocks_of(ROWS_GROUP)),
+            (_, Packed::Int8 | Packed::Int4) => (1, self.blocks_of(LONG_ROWS_GROUP)),
         };
-        let mut block_group = (rows / self.height).max(1);
         if self.tiles.input == Input::IntegerBlocks {
             // Groups of about the same size: each reads the weights once.
             block_group = blocks.len().div_ceil(blocks.len().div_ceil(block_group));
         }
         let mut widened = widened.map(Widened::new);
-        for first_block in blocks.clone().step_by(block_group) {
-            let blocks = first_block..blocks.end.min(first_block + block_group);
-            for first in panels.clone().step_by(panel_group) {
-                let group = Group {
-                    panels: first..panels.end.min(first + panel_group),
-                    blocks: blocks.clone(),
-                    slice,
-                };
-                self.group(&group, widened.as_mut());
-            }
+        for (panels, blocks) in groups((panels, blocks), [panel_group, block_group]) {
+            let group = Group {
+                thread,
+                panels,
+                blocks,
+                slice,
+            };
+            self.group(&group, widened.as_mut());
         }
     }
 
@@ -177,12 +146,12 @@ impl Product<'_> {
                 1 => Ahead::FOLLOWING,
                 _ => self.ahead((next, 0), self.w.steps(), 0, 1),
             };
-            self.tile(tile, &weights(panel), 0, ahead);
+            self.tile(tile, &weights(panel), 0, ahead, None);
             panel += at_once;
         }
         let tile = self.tiles.single[self.rows - 1];
         for panel in panel..panels.end {
-            self.tile_or_edge(tile, &weights(panel), 0, Ahead::NOTHING);
+            self.tile_or_edge(tile, &weights(panel), 0, Ahead::NOTHING, None);
         }
         self.add_bias(panels, 0..self.rows);
     }
@@ -193,6 +162,7 @@ impl Product<'_> {
             panels,
             blocks,
             slice,
+            ..
         } = group;
         let steps = self.w.steps();
         // A matrix without inputs still has to set its outputs.
@@ -216,7 +186,8 @@ impl Product<'_> {
                             self.ahead(next, *slice, index, asking)
                         });
                     let tile = weights.tiles.single[self.block_rows(block) - 1];
-                    self.tile_or_edge(tile, &weights, block, ahead);
+                    let aside = self.aside(group, &weights, block);
+                    self.tile_or_edge(tile, &weights, block, ahead, aside);
                 }
             }
         }
@@ -252,6 +223,11 @@ impl Product<'_> {
         slice.next_multiple_of(self.tiles.input.run())
     }
 
+    /// Blocks that have so many rows together.
+    fn blocks_of(&self, rows: usize) -> usize {
+        (rows / self.height).max(1)
+    }
+
     fn block_rows(&self, block: usize) -> usize {
         self.height.min(self.rows - block * self.height)
     }
@@ -281,12 +257,19 @@ impl Product<'_> {
     }
 
     /// Runs `tile`; the last panel's padding has no place in `out`.
-    fn tile_or_edge(&self, tile: TileFn, weights: &Weights<'_>, block: usize, ahead: Ahead) {
+    fn tile_or_edge(
+        &self,
+        tile: TileFn,
+        weights: &Weights<'_>,
+        block: usize,
+        ahead: Ahead,
+        aside: Option<Aside>,
+    ) {
         let Weights { panel, steps, .. } = weights;
         let rows = self.block_rows(block);
         let columns = self.w.rows.min((panel + 1) * PANEL) - panel * PANEL;
         if columns == PANEL {
-            return self.tile(tile, weights, block, ahead);
+            return self.tile(tile, weights, block, ahead, aside);
         }
         let mut edge = [0.0; PANEL * PANEL];
         let first = block * self.height;
@@ -301,7 +284,8 @@ impl Product<'_> {
                 edge[row * PANEL..row * PANEL + columns].copy_from_slice(part);
             }
         }
-        self.call(tile, weights, block, (edge.as_mut_ptr(), PANEL), ahead);
+        let target = (edge.as_mut_ptr(), PANEL);
+        self.call(tile, weights, block, target, (ahead, None));
         for row in 0..rows {
             // SAFETY: as above.
             let part = unsafe { self.out.slice(range(row)) };
@@ -309,11 +293,18 @@ impl Product<'_> {
         }
     }
 
-    fn tile(&self, tile: TileFn, weights: &Weights<'_>, block: usize, ahead: Ahead) {
+    fn tile(
+        &self,
+        tile: TileFn,
+        weights: &Weights<'_>,
+        block: usize,
+        ahead: Ahead,
+        aside: Option<Aside>,
+    ) {
         let first = block * self.height * self.w.rows + weights.panel * PANEL;
         // SAFETY: the tile's first element lies inside `out`.
         let c = unsafe { self.out.as_ptr().add(first) };
-        self.call(tile, weights, block, (c, self.w.rows), ahead);
+        self.call(tile, weights, block, (c, self.w.rows), (ahead, aside));
     }
 
     /// Runs `tile` with its result at `target`: where it begins, and elements
@@ -324,7 +315,7 @@ impl Product<'_> {
         weights: &Weights<'_>,
         block: usize,
         target: (*mut f32, usize),
-        ahead: Ahead,
+        (ahead, aside): (Ahead, Option<Aside>),
     ) {
         let (input, element) = (self.tiles.input, self.w.element);
         let Weights { steps, data, .. } = weights;
@@ -343,11 +334,7 @@ impl Product<'_> {
                 parts: ahead.parts * weights.growth,
                 ..ahead.or(data.as_ptr())
             },
-            // A last panel that is not full has no sums there.
-            aside: match target.1 == self.w.rows {
-                true => self.aside(weights, block),
-                false => None,
-            },
+            aside,
         };
         // SAFETY: `tile` was compiled for an instruction set this machine runs
         // and for as many rows as the block has; the slices above begin where
@@ -357,18 +344,16 @@ impl Product<'_> {
         unsafe { tile(&work) };
     }
 
-    /// Where a tile of a long prompt keeps its sums, in a full panel.
-    fn aside(&self, weights: &Weights<'_>, block: usize) -> Option<Aside> {
+    /// Where a tile of a long prompt keeps its sums; those of a last panel that is not
+    /// full are nowhere else than in the result.
+    fn aside(&self, group: &Group, weights: &Weights<'_>, block: usize) -> Option<Aside> {
         let Weights { panel, steps, .. } = weights;
-        let index = panel * self.rows.div_ceil(self.height) + block;
-        let sums = self.sums.as_ref()?;
-        let sums = match sums.len() {
-            0 => std::ptr::null_mut(),
-            // SAFETY: there is room for the sums of every full panel and block.
-            _ => unsafe { sums.as_ptr().add(index * PANEL * PANEL) },
-        };
-        let complete = steps.end == self.w.steps();
-        Some(Aside { sums, complete })
+        let sums = self
+            .sums
+            .as_ref()
+            .filter(|_| *panel < self.w.rows / PANEL)?;
+        let place = [panel - group.panels.start, block - group.blocks.start];
+        Some(sums.aside(group.thread, place, steps.end == self.w.steps()))
     }
 
     fn add_bias(&self, panels: Range<usize>, rows: Range<usize>) {

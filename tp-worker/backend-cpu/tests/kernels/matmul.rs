@@ -166,6 +166,7 @@ fn a_row_does_not_depend_on_a_large_batch() {
         (34, 4_300, 33, true),
         (517, 96, 80, false),
         (260, 4_160, 48, false),
+        (260, 2_112, 400, false),
     ] {
         let case = Case::new(n, cols, rows, with_bias);
         for (isa, dtype) in variants() {

@@ -1,0 +1,149 @@
+//! Where tiles keep the sums of long prompts between slices.
+//!
+//! A thread goes through all slices of a group of panels and blocks before it
+//! begins the next group, so each has room for the largest group alone, which
+//! stays nearer than the sums of a whole product would.
+
+use super::cut::{Cut, TILE_ROWS_GROUP, block_height, tile_group, tile_passes};
+use super::tile::{Aside, LANES, PANEL};
+use super::tiles::{BLOCK_STEPS, Input, Packed, Tiles};
+use super::widen::SLICE;
+use crate::partition::Shared;
+
+/// Words of the sums of a panel and a block.
+const SUMS: usize = PANEL * PANEL;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Up to this many blocks, each number of them is looked at for its room.
+const COUNTED_BLOCKS: usize = 1 << 14;
+
+/// The rooms of a product's threads, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rooms {
+    threads: usize,
+    /// Of the largest group: full panels, and blocks. None where there is one slice,
+    /// as a tile's own working memory is enough then.
+    panels: usize,
+    blocks: usize,
+}
+
+impl Rooms {
+    /// Where tiles keep sums of so many rows aside, of a matrix of so many outputs
+    /// and inputs. A product with a bias, and one whose result lies across
+    /// lines of the cache, leaves its rooms empty.
+    pub(super) fn new(
+        threads: usize,
+        tiles: &Tiles,
+        element: Packed,
+        rows: usize,
+        [outputs, inputs]: [usize; 2],
+    ) -> Option<Self> {
+        let steps = element.steps(inputs);
+        let keeps = tiles.input == Input::Blocks
+            && rows >= TILE_ROWS_GROUP
+            && steps > 0
+            && steps.is_multiple_of(BLOCK_STEPS)
+            && outputs.is_multiple_of(LANES);
+        let sliced = steps > SLICE / element.step_words();
+        keeps.then(|| match sliced {
+            true => Self::of_groups(threads, outputs, rows, block_height(tiles, rows)),
+            false => Self {
+                threads,
+                panels: 0,
+                blocks: 0,
+            },
+        })
+    }
+
+    /// Rooms for all panels of a chunk and a group of its blocks.
+    fn of_groups(threads: usize, outputs: usize, rows: usize, height: usize) -> Self {
+        let blocks = rows.div_ceil(height);
+        let passes = tile_passes(blocks, height);
+        let cut = Cut::new(threads, outputs.div_ceil(PANEL), blocks, passes);
+        let (panels, blocks) = cut.chunk(0);
+        // Sums of a last panel that is not full are with the result.
+        let full = panels.end.min(outputs / PANEL);
+        Self {
+            threads,
+            panels: full.saturating_sub(panels.start),
+            blocks: blocks.len().min(tile_group(height)),
+        }
+    }
+
+    /// Words of all.
+    pub(super) fn words(&self) -> usize {
+        let room = self.panels.saturating_mul(self.blocks * SUMS);
+        room.saturating_mul(self.threads)
+    }
+
+    /// Where the sums of a full panel and a block begin, both counted from the
+    /// first of the thread's group.
+    fn place(&self, thread: usize, [panel, block]: [usize; 2]) -> usize {
+        let fits = thread < self.threads && panel < self.panels && block < self.blocks;
+        assert!(fits, "a group that is larger than its thread's room");
+        ((thread * self.panels + panel) * self.blocks + block) * SUMS
+    }
+}
+
+/// Rooms, and the memory that they lie in.
+pub(super) struct Sums<'a> {
+    rooms: Rooms,
+    words: Shared<'a, f32>,
+}
+
+impl<'a> Sums<'a> {
+    /// `words` are as many as the rooms say.
+    pub(super) fn new(rooms: Rooms, words: &'a mut [u32]) -> Self {
+        assert!(words.len() == rooms.words(), "memory as large as the rooms");
+        Self {
+            rooms,
+            words: Shared::new(bytemuck::cast_slice_mut(words)),
+        }
+    }
+
+    /// Where a tile of a full panel keeps its sums; panel and block are counted
+    /// from the first of the thread's group.
+    pub(super) fn aside(&self, thread: usize, place: [usize; 2], complete: bool) -> Aside {
+        let sums = match self.words.len() {
+            0 => std::ptr::null_mut(),
+            // SAFETY: places lie inside the rooms, as they check themselves, and
+            // the memory is as large as these.
+            _ => unsafe { self.words.as_ptr().add(self.rooms.place(thread, place)) },
+        };
+        Aside { sums, complete }
+    }
+}
+
+/// Whether whole lines of the cache can be written to a result.
+pub(super) fn is_aligned(out: &[f32]) -> bool {
+    out.as_ptr().addr().is_multiple_of(LINE)
+}
+
+/// The most words of rooms that products of up to `rows` rows take. Fewer rows may
+/// take more, where their cut leaves a thread larger groups.
+pub(super) fn most_words(
+    threads: usize,
+    tiles: &Tiles,
+    element: Packed,
+    rows: usize,
+    matrix: [usize; 2],
+) -> usize {
+    let words = |rows| Rooms::new(threads, tiles, element, rows, matrix).map_or(0, |r| r.words());
+    let (height, blocks) = (tiles.rows(), rows.div_ceil(tiles.rows()));
+    if words(rows) == 0 {
+        return 0;
+    }
+    if blocks > COUNTED_BLOCKS {
+        // No group is larger than the largest share of a cut by panels alone.
+        let share = matrix[0].div_ceil(PANEL).div_ceil(threads);
+        return blocks.saturating_mul(share.saturating_mul(threads * SUMS));
+    }
+    let counts = 1..=blocks;
+    counts
+        .map(|blocks| words(rows.min(blocks * height)))
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! How a product is cut among threads, and a thread's chunk into groups.
+
+use std::ops::Range;
+
+use super::tiles::Tiles;
+use crate::partition::share;
+
+/// Parts that a thread's work is cut into, at least.
+const CHUNKS_PER_THREAD: usize = 4;
+/// Panels that share one pass over a group of row blocks.
+pub(super) const PANEL_GROUP: usize = 4;
+/// Rows that pass over a slice of weights where tiles multiply them: their inputs
+/// fill half of the second-level cache that processors with tiles have. All
+/// panels of a chunk pass them, as sums are cheaper to read again than inputs.
+pub(super) const TILE_ROWS_GROUP: usize = 256;
+
+/// A product's chunks: some panels times some blocks of rows each, disjoint and
+/// together all of it. The first is as large as any.
+pub(super) struct Cut {
+    threads: usize,
+    panels: usize,
+    blocks: usize,
+    /// How many ways rows are cut for good, and panels where that is more than one.
+    row_shares: usize,
+    panel_shares: usize,
+    /// Times that a thread's panels pass by otherwise, each for some of the blocks.
+    passes: usize,
+    /// Parts of a thread's panels that pass.
+    parts: usize,
+}
+
+impl Cut {
+    /// Of so many panels and blocks, where panels pass by so many times.
+    pub(super) fn new(threads: usize, panels: usize, blocks: usize, passes: usize) -> Self {
+        let (row_shares, panel_shares) = shares(threads, blocks, panels);
+        Self {
+            threads,
+            panels,
+            blocks,
+            row_shares,
+            panel_shares,
+            passes,
+            parts: CHUNKS_PER_THREAD.div_ceil(passes),
+        }
+    }
+
+    /// Chunks. Where there are more than threads, a thread that the machine
+    /// disturbs leaves its last ones to the others.
+    pub(super) fn chunks(&self) -> usize {
+        match self.row_shares {
+            1 => self.threads * self.parts * self.passes,
+            _ => self.threads,
+        }
+    }
+
+    /// Panels and blocks of one.
+    pub(super) fn chunk(&self, index: usize) -> (Range<usize>, Range<usize>) {
+        if self.row_shares > 1 {
+            return (
+                share(self.panels, self.panel_shares, index % self.panel_shares),
+                share(self.blocks, self.row_shares, index / self.panel_shares),
+            );
+        }
+        let (parts, passes) = (self.parts, self.passes);
+        let (thread, index) = (index / (parts * passes), index % (parts * passes));
+        let (pass, part) = (index / parts, index % parts);
+        (
+            chunk(self.panels, self.threads, parts, thread * parts + part),
+            share(self.blocks, passes, pass),
+        )
+    }
+}
+
+/// Rows of every block but the last. Blocks have about the same height: a low one
+/// wastes registers.
+pub(super) fn block_height(tiles: &Tiles, rows: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(tiles.rows()))
+}
+
+/// Blocks of a group where tiles multiply weights by them.
+pub(super) fn tile_group(height: usize) -> usize {
+    (TILE_ROWS_GROUP / height).max(1)
+}
+
+/// Times that such weights pass by: once for each of these groups.
+pub(super) fn tile_passes(blocks: usize, height: usize) -> usize {
+    blocks.div_ceil(tile_group(height)).max(1)
+}
+
+/// The groups of a chunk, of so many panels and blocks, in the order in which a
+/// thread computes them.
+pub(super) fn groups(
+    (panels, blocks): (Range<usize>, Range<usize>),
+    [panel_group, block_group]: [usize; 2],
+) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    blocks.clone().step_by(block_group).flat_map(move |block| {
+        let (panels, end) = (panels.clone(), panels.end);
+        let blocks = block..blocks.end.min(block + block_group);
+        panels
+            .step_by(panel_group)
+            .map(move |panel| (panel..end.min(panel + panel_group), blocks.clone()))
+    })
+}
+
+/// Panels of part `index` of `threads · parts`. Each thread's parts make up its
+/// even share; they are cut at whole groups of panels where that leaves shares even.
+fn chunk(panels: usize, threads: usize, parts: usize, index: usize) -> Range<usize> {
+    let groups = panels.div_ceil(PANEL_GROUP);
+    let even = groups.is_multiple_of(threads) || groups >= 16 * threads;
+    let unit = if even { PANEL_GROUP } else { 1 };
+    let own = share(panels.div_ceil(unit), threads, index / parts);
+    let part = share(own.len(), parts, index % parts);
+    let bound = |at: usize| ((own.start + at) * unit).min(panels);
+    bound(part.start)..bound(part.end)
+}
+
+/// How many ways rows and panels are cut: the cut whose largest part is
+/// smallest, preferring to cut panels, which reads each weight once.
+fn shares(threads: usize, blocks: usize, panels: usize) -> (usize, usize) {
+    let largest = |rows: usize| blocks.div_ceil(rows) * panels.div_ceil(threads / rows);
+    let cuts = (1..=threads.min(blocks)).filter(|rows| threads.is_multiple_of(*rows));
+    let rows = cuts.min_by_key(|&rows| (largest(rows), rows)).unwrap_or(1);
+    (rows, threads / rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_all_panels_once_and_give_threads_even_shares() {
+        for threads in [1, 2, 3, 64] {
+            for panels in [0, 1, 7, 28, 36, 64, 304, 1_000, 4_748] {
+                let cut = |i| chunk(panels, threads, CHUNKS_PER_THREAD, i);
+                let parts: Vec<_> = (0..threads * CHUNKS_PER_THREAD).map(cut).collect();
+                let all: Vec<usize> = parts.iter().cloned().flatten().collect();
+                assert_eq!(all, (0..panels).collect::<Vec<_>>());
+                let shares = parts.chunks(CHUNKS_PER_THREAD);
+                let shares = shares.map(|parts| parts.iter().map(Range::len).sum::<usize>());
+                let most = shares.max().unwrap();
+                let even = panels.div_ceil(threads);
+                assert!(
+                    most <= even + even / 12,
+                    "{most} of {panels} for one of {threads}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn groups_cover_a_product_once_and_the_first_chunk_is_as_large_as_any() {
+        for threads in [1, 2, 3, 4, 6, 12] {
+            for panels in [0, 1, 2, 5, 7, 36, 97] {
+                for (blocks, passes) in [(0, 1), (1, 1), (5, 1), (8, 1), (9, 2), (33, 5)] {
+                    let cut = Cut::new(threads, panels, blocks, passes);
+                    let size = |(panels, blocks): (Range<usize>, Range<usize>)| {
+                        (panels.len(), blocks.len())
+                    };
+                    let (most_panels, most_blocks) = size(cut.chunk(0));
+                    let mut found = vec![0; panels * blocks];
+                    for chunk in (0..cut.chunks()).map(|index| cut.chunk(index)) {
+                        let (of_panels, of_blocks) = size(chunk.clone());
+                        assert!(of_panels <= most_panels && of_blocks <= most_blocks);
+                        for (group, of_blocks) in groups(chunk, [4, 3]) {
+                            assert!(group.len() <= 4 && of_blocks.len() <= 3);
+                            for panel in group {
+                                of_blocks
+                                    .clone()
+                                    .for_each(|b| found[panel * blocks + b] += 1);
+                            }
+                        }
+                    }
+                    assert!(found.iter().all(|&times| times == 1));
+                }
+            }
+        }
+    }
+}

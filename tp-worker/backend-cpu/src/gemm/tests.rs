@@ -1,0 +1,95 @@
+use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix};
+
+use super::*;
+use crate::memory::grown;
+
+const BF16: Packed = Packed::Native(Element::Bf16);
+
+/// Instruction sets whose tiles keep sums aside, whether this machine runs them or not.
+fn tiled() -> impl Iterator<Item = Isa> {
+    let amx = cfg!(target_arch = "x86_64").then_some(Isa::Amx);
+    std::iter::once(Isa::AmxEmulated).chain(amx)
+}
+
+/// Words of sums among those that a product is charged.
+fn sums_words(threads: usize, isa: Isa, rows: usize, matrix: [usize; 2]) -> usize {
+    scratch_words(threads, BF16, isa, rows, matrix) - packed_words(BF16, isa, rows, matrix[1])
+}
+
+#[test]
+fn sums_of_a_long_prompt_take_some_mebibytes_of_a_thread() {
+    const OUTPUTS: usize = 28_672;
+    let long = [OUTPUTS, 4_096];
+    for isa in tiled() {
+        for threads in 1..=64 {
+            let words = sums_words(threads, isa, 8_192, long);
+            assert!(words > 0 && 4 * words < (threads * 64) << 20);
+        }
+        // All panels, and as many blocks as pass together.
+        assert_eq!(sums_words(1, isa, 8_192, long), OUTPUTS * 256);
+        // One slice needs none, nor do few rows, or parts of tiles.
+        assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 2_048]), 0);
+        assert_eq!(sums_words(1, isa, 255, long), 0);
+        assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 4_098]), 0);
+        assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS - 2, 4_096]), 0);
+        // Half a panel has its sums in the result.
+        assert_eq!(sums_words(1, isa, 256, [48, 4_096]), 32 * 256);
+        // As many rows as no machine has are not counted one by one.
+        assert!(sums_words(1, isa, usize::MAX / 4_096, long) > 0);
+    }
+    assert_eq!(sums_words(1, Isa::Scalar, 8_192, long), 0);
+}
+
+#[test]
+fn products_take_no_more_than_is_charged_for_as_many_rows_or_more() {
+    for isa in tiled() {
+        for threads in [1, 2, 3, 4, 6, 12, 48] {
+            for outputs in [16, 32, 80, 144, 1_024, 28_672] {
+                let matrix = [outputs, 4_096];
+                let mut most = 0;
+                for rows in 0..1_100 {
+                    let rooms = Rooms::new(threads, BF16.tiles(isa, rows), BF16, rows, matrix);
+                    let sums = rooms.map_or(0, |rooms| rooms.words());
+                    most = most.max(packed_words(BF16, isa, rows, 4_096) + sums);
+                    let charged = scratch_words(threads, BF16, isa, rows, matrix);
+                    assert!(most <= charged, "{threads} {outputs} {rows}");
+                }
+            }
+        }
+    }
+}
+
+/// A matrix of so many outputs and inputs, of zeros.
+fn zeros(pool: &mut Pool, isa: Isa, [outputs, inputs]: [usize; 2]) -> CpuMatrix {
+    let block = HostBlock {
+        bytes: &vec![0; 4 * outputs * inputs],
+        offset: 0,
+        stride: 4 * inputs,
+        rows: outputs,
+    };
+    let host = HostMatrix {
+        cols: inputs,
+        dtype: CheckpointDtype::F32,
+        blocks: vec![block],
+    };
+    CpuMatrix::pack(pool, isa, BF16, &host).unwrap()
+}
+
+#[test]
+fn products_grow_to_what_is_charged() {
+    for isa in Isa::available() {
+        for threads in [1, 2, 5] {
+            let mut pool = Pool::new(threads, None, false).unwrap();
+            for (rows, matrix) in [(256, [96, 2_080]), (300, [112, 2_080]), (40, [64, 64])] {
+                let w = zeros(&mut pool, isa, matrix);
+                let x = vec![1.0; rows * matrix[1]];
+                let mut scratch = Buffer::empty();
+                let mut out = vec![f32::NAN; rows * matrix[0]];
+                matmul(&mut pool, isa, &x, &w, None, &mut scratch, &mut out).unwrap();
+                assert!(out.iter().all(|x| *x == 0.0));
+                let charged = scratch_words(threads, BF16, isa, rows, matrix);
+                assert!(scratch.len() <= grown(charged), "{isa} {threads} {rows}");
+            }
+        }
+    }
+}
