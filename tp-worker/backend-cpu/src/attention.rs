@@ -29,7 +29,7 @@ use crate::pool::Pool;
 pub use cache::CpuKvCache;
 use plan::{MAX_ROWS, Plan, Tiling};
 use scratch::{Scratch, partial_len};
-use task::{Call, row_unit};
+use task::Call;
 
 /// Multiply-adds not worth waking a thread for.
 const ALONE: usize = 1 << 17;
@@ -57,6 +57,15 @@ pub(crate) fn most_partials(threads: usize, pass: &PassShape) -> usize {
     ))
 }
 
+/// How a call's attention was cut into tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AttentionTasks {
+    /// Key heads that a task took together, at the most.
+    pub heads: usize,
+    /// The same of tasks whose positions others attended to as well; 0 without one.
+    pub joined_heads: usize,
+}
+
 /// Buffers that outlive a call.
 pub(crate) struct Attention {
     plan: Plan,
@@ -80,6 +89,19 @@ impl Attention {
         threads + self.partials.bytes()
     }
 
+    /// How the last call was cut.
+    pub(crate) fn tasks(&self) -> AttentionTasks {
+        let most = |joined: bool| {
+            let tasks = self.plan.tasks.iter();
+            let tasks = tasks.filter(|task| !joined || task.join.is_some());
+            tasks.map(|task| task.heads.len()).max().unwrap_or(0)
+        };
+        AttentionTasks {
+            heads: most(false),
+            joined_heads: most(true),
+        }
+    }
+
     /// Stores the batch's keys and values, then attends; see
     /// [`lockstep_backend::Backend::attention`].
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
@@ -100,10 +122,12 @@ impl Attention {
         let tiles = select(isa, element);
         let integers = integers::select(isa, tiles, cache);
         let tiled = tiled::select(isa, tiles, cache);
+        let heads_together = tiled::fits(isa, tiles, cache);
+        let whole_tiles = heads_together || integers.is_some();
         let tiling = Tiling {
             height: tiles.rows(),
-            unit: row_unit(tiled, integers),
-            heads_together: tiled.is_some(),
+            unit: if whole_tiles { tiled::ROWS } else { 1 },
+            heads_together,
         };
         let plan = &mut self.plan;
         plan.make(shape, &inputs.rows, tiling, partial_len(shape.head_dim));
@@ -120,6 +144,7 @@ impl Attention {
             direct: integers.map_or_else(|| direct::select(isa, tiles, cache), |_| None),
             integers,
             tiled,
+            unit: tiling.unit,
             cache,
             layer,
             qkv,

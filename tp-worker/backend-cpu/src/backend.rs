@@ -11,7 +11,7 @@ use lockstep_backend::{
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
 
-use crate::attention::{Attention, CpuKvCache};
+use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
 use crate::footprint::CpuAllocated;
 use crate::gemm::{Element, Packed, describe_quantized};
@@ -79,6 +79,11 @@ impl CpuBackend {
             scratch: scratch as u64,
             ..self.allocated
         }
+    }
+
+    /// How the last call of [`Backend::attention`] was cut; never shows in its result.
+    pub fn attention_tasks(&self) -> AttentionTasks {
+        self.attention.tasks()
     }
 }
 

@@ -32,7 +32,7 @@ mod rope;
 mod rows;
 mod tensor;
 
-pub use attention::CpuKvCache;
+pub use attention::{AttentionTasks, CpuKvCache};
 pub use backend::CpuBackend;
 pub use footprint::{CpuAllocated, CpuMemory};
 pub use inputs::CpuInputs;

@@ -51,6 +51,8 @@ pub(crate) struct Call<'a> {
     pub direct: Option<&'static Direct>,
     pub integers: Option<&'static Integers>,
     pub tiled: Option<&'static Tiled>,
+    /// Rows that those of a key head take a multiple of.
+    pub unit: usize,
     pub cache: &'a CpuKvCache,
     pub layer: usize,
     pub qkv: &'a [f32],
@@ -86,15 +88,6 @@ impl View<'_> {
     }
 }
 
-/// Rows that kernels write together.
-pub(super) fn row_unit(tiled: Option<&Tiled>, integers: Option<&Integers>) -> usize {
-    if tiled.is_some() || integers.is_some() {
-        tiled::ROWS
-    } else {
-        1
-    }
-}
-
 impl Call<'_> {
     /// Query heads per key head.
     pub(super) fn group(&self) -> usize {
@@ -113,7 +106,7 @@ impl Call<'_> {
             row,
             pages: &self.inputs.pages[row.pages_start as usize..],
             rows,
-            apart: rows.next_multiple_of(row_unit(self.tiled, self.integers)),
+            apart: rows.next_multiple_of(self.unit),
             seen: row.kv_len as usize + new,
         }
     }

@@ -119,11 +119,17 @@ static AMX: Option<Tiled> = Some(Tiled {
 #[cfg(not(target_arch = "x86_64"))]
 static AMX: Option<Tiled> = None;
 
-/// The kernels for what a cache holds, where there are some.
-pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Tiled> {
-    let fits = isa == Isa::Amx
+/// Whether tiles read what a cache holds as it lies, or their emulation gives those
+/// bits: tasks are cut alike then.
+pub(super) fn fits(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> bool {
+    matches!(isa, Isa::Amx | Isa::AmxEmulated)
         && matches!(cache.data, Data::Bf16(_))
         && tiles.input == Input::Blocks
-        && cache.shape.head_dim.is_multiple_of(COLUMNS);
+        && cache.shape.head_dim.is_multiple_of(COLUMNS)
+}
+
+/// The kernels for what a cache holds, where there are some.
+pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Tiled> {
+    let fits = isa == Isa::Amx && fits(isa, tiles, cache);
     AMX.as_ref().filter(|_| fits)
 }

@@ -1,6 +1,7 @@
 //! Paged attention against contiguous attention in f64.
 
 mod tiles;
+mod together;
 mod trees;
 mod world;
 
@@ -10,6 +11,7 @@ use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
 use crate::machine::{backend, bits, runs_amx, variants};
+use together::heads_taken_together_do_not_show;
 use world::{Run, World, one_by_one, ragged, whole};
 
 fn check(world: &World, outputs: &[Vec<f32>], dtype: Dtype, kv_dtype: KvCacheDtype, what: &str) {
@@ -131,6 +133,9 @@ fn segments_computed_apart_give_the_same_bits() {
                 assert!(found == expected, "{isa} {dtype:?} {kv_dtype:?} {threads}");
             }
         }
+    }
+    if Isa::AmxEmulated.is_available() {
+        heads_taken_together_do_not_show(Isa::AmxEmulated);
     }
 }
 

@@ -6,6 +6,7 @@ use lockstep_types::Dtype;
 use lockstep_types::KvCacheDtype;
 
 use super::kv_dtypes;
+use super::together::heads_taken_together_do_not_show;
 use super::world::{Run, World, one_by_one, ragged, whole};
 use crate::machine::{backend, bits, runs_amx, variants};
 
@@ -21,6 +22,7 @@ fn tiles_give_the_bits_of_their_emulation() {
     if !runs_amx() {
         return;
     }
+    heads_taken_together_do_not_show(Isa::Amx);
     for (index, head_dim) in [16, 32, 48, 64, 80, 96, 128, 192, 256]
         .into_iter()
         .enumerate()

@@ -1,7 +1,7 @@
 //! Requests to attend, and caches to attend them in.
 
 use lockstep_backend::{AttentionShape, Backend, Batch, Holds, KvShape, Row};
-use lockstep_backend_cpu::{CpuBackend, CpuKvCache};
+use lockstep_backend_cpu::{AttentionTasks, CpuBackend, CpuKvCache};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::machine::{Values, rounded, staged, tensor};
@@ -53,6 +53,38 @@ impl World {
         Self {
             shape,
             requests: lengths.iter().map(request).collect(),
+        }
+    }
+
+    /// One key head, and the query heads that it serves.
+    pub fn of_key_head(&self, head: usize) -> Self {
+        let AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = self.shape;
+        let group = heads / kv_heads;
+        let parts = [
+            (head * group, group),
+            (heads + head, 1),
+            (heads + kv_heads + head, 1),
+        ];
+        let of_token = |token: &[f32]| {
+            let part = |(first, count)| &token[first * head_dim..][..count * head_dim];
+            parts.map(part).concat()
+        };
+        let of_request = |tokens: &Vec<f32>| {
+            let tokens = tokens.chunks(self.shape.qkv_width());
+            tokens.flat_map(of_token).collect()
+        };
+        Self {
+            shape: AttentionShape {
+                heads: group,
+                kv_heads: 1,
+                ..self.shape
+            },
+            requests: self.requests.iter().map(of_request).collect(),
         }
     }
 
@@ -160,7 +192,66 @@ impl Run {
         steps: &[Vec<(usize, usize)>],
     ) -> Vec<Vec<f32>> {
         let (cache, tables) = self.cache(backend, world);
-        self.outputs_in(cache, &tables, backend, world, steps)
+        let done = vec![0; world.requests.len()];
+        self.outputs_in(cache, &tables, done, backend, world, steps, |_| {})
+    }
+
+    /// The same of the last `last` tokens of each request, or all of it. What comes
+    /// before them is in the cache, and nobody has waited for its attention.
+    pub fn last_outputs(
+        &self,
+        backend: &mut CpuBackend,
+        world: &World,
+        last: usize,
+        steps: &[Vec<(usize, usize)>],
+        look: impl FnMut(AttentionTasks),
+    ) -> Vec<Vec<f32>> {
+        let (mut cache, tables) = self.cache(backend, world);
+        let width = world.shape.qkv_width();
+        let before = |request| world.length(request).saturating_sub(last);
+        let done: Vec<usize> = (0..world.requests.len()).map(before).collect();
+        for ((table, request), &done) in tables.iter().zip(&world.requests).zip(&done) {
+            let cell = |token| {
+                let page = table[token / self.page_size] as usize;
+                (page * self.page_size + token % self.page_size) as u32
+            };
+            let cells: Vec<u32> = (0..done).map(cell).collect();
+            self.fill(backend, world, &mut cache, &cells, &request[..done * width]);
+        }
+        self.outputs_in(cache, &tables, done, backend, world, steps, look)
+    }
+
+    /// Brings tokens to cells of the cache, each of which attends to one position alone.
+    fn fill(
+        &self,
+        backend: &mut CpuBackend,
+        world: &World,
+        cache: &mut CpuKvCache,
+        cells: &[u32],
+        qkv: &[f32],
+    ) -> Vec<f32> {
+        let rows = (0..cells.len() as u32).map(|start| Row {
+            start,
+            q_len: 1,
+            kv_len: 0,
+            pages_start: 0,
+            mask: None,
+        });
+        let batch = Batch {
+            tokens: cells,
+            positions: cells,
+            cells,
+            rows: &rows.collect::<Vec<_>>(),
+            pages: &[0],
+            logit_tokens: &[],
+            ..Batch::default()
+        };
+        let qkv = tensor(backend, qkv, world.shape.qkv_width());
+        let width = world.shape.out_width();
+        let mut out = backend.tensor(cells.len(), width, Holds::Operand).unwrap();
+        let inputs = staged(backend, &batch, self.page_size);
+        backend.attention(cache, 1, &qkv, &world.shape, &inputs, &mut out);
+        out.values().to_vec()
     }
 
     /// The same in a cache whose cells hold NaN from before.
@@ -177,40 +268,23 @@ impl Run {
         for token in qkv.chunks_mut(world.shape.qkv_width()) {
             token[world.shape.out_width()..].fill(f32::NAN);
         }
-        let rows = (0..cells.len() as u32).map(|start| Row {
-            start,
-            q_len: 1,
-            kv_len: 0,
-            pages_start: 0,
-            mask: None,
-        });
-        let batch = Batch {
-            tokens: &cells,
-            positions: &cells,
-            cells: &cells,
-            rows: &rows.collect::<Vec<_>>(),
-            pages: &[0],
-            logit_tokens: &[],
-            ..Batch::default()
-        };
-        let qkv = tensor(backend, &qkv, world.shape.qkv_width());
-        let width = world.shape.out_width();
-        let mut out = backend.tensor(cells.len(), width, Holds::Operand).unwrap();
-        let inputs = staged(backend, &batch, self.page_size);
-        backend.attention(&mut cache, 1, &qkv, &world.shape, &inputs, &mut out);
-        assert!(out.values().iter().all(|x| x.is_nan()));
-        self.outputs_in(cache, &tables, backend, world, steps)
+        let out = self.fill(backend, world, &mut cache, &cells, &qkv);
+        assert!(out.iter().all(|x| x.is_nan()));
+        let done = vec![0; world.requests.len()];
+        self.outputs_in(cache, &tables, done, backend, world, steps, |_| {})
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the state of a run")]
     fn outputs_in(
         &self,
         mut cache: CpuKvCache,
         tables: &[Vec<u32>],
+        mut done: Vec<usize>,
         backend: &mut CpuBackend,
         world: &World,
         steps: &[Vec<(usize, usize)>],
+        mut look: impl FnMut(AttentionTasks),
     ) -> Vec<Vec<f32>> {
-        let mut done = vec![0; world.requests.len()];
         let mut outputs = vec![Vec::new(); world.requests.len()];
         for step in steps {
             self.step(
@@ -222,6 +296,7 @@ impl Run {
                 &mut done,
                 &mut outputs,
             );
+            look(backend.attention_tasks());
         }
         outputs
     }

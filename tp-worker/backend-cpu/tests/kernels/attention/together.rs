@@ -1,0 +1,68 @@
+//! Tasks of several key heads, whole and with positions that others attend to.
+
+use lockstep_backend_cpu::{AttentionTasks, Isa};
+use lockstep_types::{Dtype, KvCacheDtype};
+
+use super::world::{Run, World, one_by_one, ragged, whole};
+use crate::machine::{backend, bits};
+
+/// Tokens of a request that attend, the last ones.
+const LAST: usize = 8;
+
+/// Compares key heads that threads of an instruction set take together with those of
+/// worlds that have one, as AMX's emulation attends them.
+pub fn heads_taken_together_do_not_show(isa: Isa) {
+    let worlds = [
+        World::new(32, 8, 64, &[2_600, 40], 61),
+        World::new(24, 12, 32, &[600; 8], 62),
+    ];
+    for world in &worlds {
+        let last = World::new(1, 1, 2, &vec![LAST; world.requests.len()], 0);
+        let expected = heads_alone(world, &whole(&last));
+        for (threads, page_size) in [(1, 16), (2, 1), (5, 1), (5, 16)] {
+            let mut backend = backend(isa, Dtype::Bfloat16, threads);
+            let mut most = AttentionTasks::default();
+            for steps in [whole(&last), ragged(&last, 63), one_by_one(&last)] {
+                let run = run(page_size);
+                let found = run.last_outputs(&mut backend, world, LAST, &steps, |tasks| {
+                    most.heads = most.heads.max(tasks.heads);
+                    most.joined_heads = most.joined_heads.max(tasks.joined_heads);
+                });
+                let same = bits(&found.concat()) == expected;
+                assert!(same, "{isa} page {page_size}, {threads} threads");
+            }
+            assert!(most.heads > 1, "{threads} {most:?}");
+            // Fewer threads have enough to do without cuts.
+            assert!(threads < 5 || most.joined_heads > 1, "{most:?}");
+        }
+    }
+}
+
+fn run(page_size: usize) -> Run {
+    Run {
+        page_size,
+        kv_dtype: KvCacheDtype::Bfloat16,
+        seed: 5,
+    }
+}
+
+/// The bits of all outputs, of one key head after another.
+fn heads_alone(world: &World, steps: &[Vec<(usize, usize)>]) -> Vec<u32> {
+    let mut backend = backend(Isa::AmxEmulated, Dtype::Bfloat16, 1);
+    let mut of = |head| {
+        let alone = world.of_key_head(head);
+        let outputs = run(16).last_outputs(&mut backend, &alone, LAST, steps, |tasks| {
+            assert_eq!((tasks.heads, tasks.joined_heads), (1, 0));
+        });
+        outputs.concat()
+    };
+    let heads: Vec<Vec<f32>> = (0..world.shape.kv_heads).map(&mut of).collect();
+    let width = world.shape.out_width() / heads.len();
+    let tokens = 0..LAST * world.requests.len();
+    let token = |token: usize| {
+        heads
+            .iter()
+            .flat_map(move |out| &out[token * width..][..width])
+    };
+    tokens.flat_map(token).map(|x| x.to_bits()).collect()
+}
