@@ -39,6 +39,8 @@ use crate::pool::Pool;
 
 pub(crate) use ahead::Ahead;
 use aside::{Rooms, Sums};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
 use product::Product;
 pub(crate) use quantized::describe as describe_quantized;

@@ -10,6 +10,7 @@ use std::arch::x86_64::{
 use super::format::{Bf16, F32, Int8, Simd};
 use super::kernel::direct;
 use crate::attention::transpose::{LANES, avx2};
+use crate::gemm::{FEW_ROWS, multiply_add};
 
 pub(super) struct Avx2;
 
@@ -120,13 +121,22 @@ impl Simd for Avx2 {
         unsafe { [byte(words[0], index), byte(words[1], index)] }
     }
     #[inline(always)]
-    unsafe fn fma(sum: [__m256; 2], input: *const u32, words: [__m256i; 2]) -> [__m256; 2] {
+    unsafe fn fma<const ROWS: usize>(
+        sum: [__m256; 2],
+        input: *const u32,
+        words: [__m256i; 2],
+    ) -> [__m256; 2] {
         // SAFETY: the caller's promise.
         unsafe {
+            let words = [_mm256_castsi256_ps(words[0]), _mm256_castsi256_ps(words[1])];
+            // Fewer rows leave the compiler registers, and need no addresses of their own.
+            if ROWS > FEW_ROWS {
+                return multiply_add(sum, input, words);
+            }
             let input = _mm256_set1_ps(*input.cast());
             [
-                _mm256_fmadd_ps(input, _mm256_castsi256_ps(words[0]), sum[0]),
-                _mm256_fmadd_ps(input, _mm256_castsi256_ps(words[1]), sum[1]),
+                _mm256_fmadd_ps(input, words[0], sum[0]),
+                _mm256_fmadd_ps(input, words[1], sum[1]),
             ]
         }
     }

@@ -75,7 +75,7 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn fma(sum: __m512, input: *const u32, words: __m512i) -> __m512 {
+    unsafe fn fma<const ROWS: usize>(sum: __m512, input: *const u32, words: __m512i) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe {
             _mm512_fmadd_ps(

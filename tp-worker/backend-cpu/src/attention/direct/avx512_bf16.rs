@@ -56,7 +56,7 @@ impl Format for Bf16 {
         }
     }
     #[inline(always)]
-    unsafe fn dot(sum: __m512, input: *const u32, part: __m512i) -> __m512 {
+    unsafe fn dot<const ROWS: usize>(sum: __m512, input: *const u32, part: __m512i) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { dot_pairs(sum, input, part) }
     }
@@ -84,7 +84,7 @@ impl Format for Int8 {
         unsafe { pair(Avx512::codes(row.add(at)), Avx512::codes(next.add(at))) }
     }
     #[inline(always)]
-    unsafe fn dot(sum: __m512, input: *const u32, part: __m512i) -> __m512 {
+    unsafe fn dot<const ROWS: usize>(sum: __m512, input: *const u32, part: __m512i) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { dot_pairs(sum, input, part) }
     }

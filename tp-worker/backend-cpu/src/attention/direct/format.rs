@@ -29,8 +29,12 @@ pub(super) trait Simd {
     unsafe fn high(words: Self::Words) -> Self::Words;
     /// Byte `index` of each word, a code, as f32.
     unsafe fn code(words: Self::Words, index: usize) -> Self::Words;
-    /// `sum + input · words`, the f32 `input` for all lanes.
-    unsafe fn fma(sum: Self::Sum, input: *const u32, words: Self::Words) -> Self::Sum;
+    /// `sum + input · words`, the f32 `input` for all lanes, where `ROWS` rows have sums.
+    unsafe fn fma<const ROWS: usize>(
+        sum: Self::Sum,
+        input: *const u32,
+        words: Self::Words,
+    ) -> Self::Sum;
 }
 
 /// How words of keys and rows of values become operands.
@@ -48,8 +52,12 @@ pub(super) trait Format {
     /// One of two operands of 32 columns of a row and, with two positions, of
     /// the next.
     unsafe fn value(row: *const u8, next: *const u8, column: usize, half: usize) -> Words<Self>;
-    /// `sum + input · part`.
-    unsafe fn dot(sum: Sum<Self>, input: *const u32, part: Words<Self>) -> Sum<Self>;
+    /// `sum + input · part`, where `ROWS` rows have sums.
+    unsafe fn dot<const ROWS: usize>(
+        sum: Sum<Self>,
+        input: *const u32,
+        part: Words<Self>,
+    ) -> Sum<Self>;
 }
 
 pub(super) type Sum<F> = <<F as Format>::Simd as Simd>::Sum;
@@ -77,9 +85,9 @@ impl<S: Simd> Format for F32<S> {
         unsafe { S::words(row.add(4 * (column + half * LANES))) }
     }
     #[inline(always)]
-    unsafe fn dot(sum: S::Sum, input: *const u32, part: S::Words) -> S::Sum {
+    unsafe fn dot<const ROWS: usize>(sum: S::Sum, input: *const u32, part: S::Words) -> S::Sum {
         // SAFETY: the caller's promise.
-        unsafe { S::fma(sum, input, part) }
+        unsafe { S::fma::<ROWS>(sum, input, part) }
     }
 }
 
@@ -105,9 +113,9 @@ impl<S: Simd> Format for Bf16<S> {
         unsafe { Self::key(S::words(row.add(2 * column)), half) }
     }
     #[inline(always)]
-    unsafe fn dot(sum: S::Sum, input: *const u32, part: S::Words) -> S::Sum {
+    unsafe fn dot<const ROWS: usize>(sum: S::Sum, input: *const u32, part: S::Words) -> S::Sum {
         // SAFETY: the caller's promise.
-        unsafe { S::fma(sum, input, part) }
+        unsafe { S::fma::<ROWS>(sum, input, part) }
     }
 }
 
@@ -127,8 +135,8 @@ impl<S: Simd> Format for Int8<S> {
         unsafe { S::codes(row.add(column + half * LANES)) }
     }
     #[inline(always)]
-    unsafe fn dot(sum: S::Sum, input: *const u32, part: S::Words) -> S::Sum {
+    unsafe fn dot<const ROWS: usize>(sum: S::Sum, input: *const u32, part: S::Words) -> S::Sum {
         // SAFETY: the caller's promise.
-        unsafe { S::fma(sum, input, part) }
+        unsafe { S::fma::<ROWS>(sum, input, part) }
     }
 }

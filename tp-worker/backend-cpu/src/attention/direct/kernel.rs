@@ -43,7 +43,7 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
                     for part in 0..F::KEY_PARTS {
                         let key = F::key(words, part);
                         for r in 0..M {
-                            sums[r] = F::dot(sums[r], input.add(r), key);
+                            sums[r] = F::dot::<M>(sums[r], input.add(r), key);
                         }
                         input = input.add(M);
                     }
@@ -143,7 +143,7 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
                 for r in 0..M {
                     let weight = weights.add(r).cast::<u32>().add(step);
                     for h in 0..H {
-                        sums[r][p][h] = F::dot(sums[r][p][h], weight, values[h]);
+                        sums[r][p][h] = F::dot::<M>(sums[r][p][h], weight, values[h]);
                     }
                 }
             }

@@ -84,7 +84,7 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
-    unsafe fn fma(
+    unsafe fn fma<const ROWS: usize>(
         mut sum: [float32x4_t; 4],
         input: *const u32,
         words: [uint32x4_t; 4],
