@@ -134,7 +134,7 @@ pub(super) fn most_words(
         return 0;
     }
     if blocks > COUNTED_BLOCKS {
-        // No group is larger than the largest share of a cut by panels alone.
+        // All rooms together are no larger than the sums of the whole product.
         let share = matrix[0].div_ceil(PANEL).div_ceil(threads);
         return blocks.saturating_mul(share.saturating_mul(threads * SUMS));
     }
