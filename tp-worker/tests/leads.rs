@@ -33,7 +33,7 @@ use lockstep_tp_worker::{
 use lockstep_types::{
     EngineConfig,
     sampling::{LogprobParams, SamplingParams},
-    step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
+    step::{PlanPart, SlotExtend, SlotOpen, StageTimes, StepPlan},
 };
 use tempfile::TempDir;
 
@@ -236,6 +236,7 @@ struct Asked {
     /// Rows of this rank.
     rows: usize,
     calls: [u64; CALLS.len()],
+    times: StageTimes,
 }
 
 fn rank(config: &EngineConfig, rank: usize, groups: Groups, way: Way) -> (Brought, Vec<Asked>) {
@@ -272,6 +273,7 @@ fn rank(config: &EngineConfig, rank: usize, groups: Groups, way: Way) -> (Brough
                 depth,
                 rows: plan.parts[config.parallel.dp_rank(rank)].extends.len(),
                 calls: std::array::from_fn(|at| now[at] - calls[at]),
+                times: result.stages,
             });
         }
         before = depth;
@@ -323,7 +325,11 @@ fn compare(split: Split, drafts: Drafts, heads: &Heads, depths: Depths, ways: &[
             let leads = rank.is_multiple_of(config.parallel.attn_tp_size());
             let counted = found.1.iter().filter(|asked| asked.rows > 0).count();
             assert!(counted > 0 || depths == Depths::Agreed, "{}", what(way));
-            for Asked { depth, rows, calls } in found.1.iter().filter(|_| way == Way::Recorded) {
+            for asked in found.1.iter().filter(|_| way == Way::Recorded) {
+                check_times(asked, leads);
+                let Asked {
+                    depth, rows, calls, ..
+                } = asked;
                 let drafts = leads && *rows > 0;
                 for (made, (name, _, most)) in calls.iter().zip(CALLS) {
                     let most = match name {
@@ -337,6 +343,17 @@ fn compare(split: Split, drafts: Drafts, heads: &Heads, depths: Depths, ways: &[
                 }
             }
         }
+    }
+}
+
+/// What drafting takes, the rank tells whose device does it, by that device's clock; the
+/// others of its DP rank wait for it in their passes, and tell no times.
+fn check_times(asked: &Asked, leads: bool) {
+    let Asked { rows, times, .. } = asked;
+    match leads {
+        _ if *rows == 0 || calls(c"cuInit").is_none() => {}
+        true => assert!(times.draft_us >= 1_000, "{times:?}"),
+        false => assert_eq!(*times, StageTimes::default()),
     }
 }
 

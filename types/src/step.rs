@@ -233,7 +233,8 @@ pub struct RankResult {
     pub expected_us: u32,
 }
 
-/// Where a step's time went, in microseconds.
+/// Where a step's time went, in microseconds. All zero of a rank that waits in its pass for
+/// what another rank's device drafts, and can't tell the one from the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageTimes {
     /// Drafting, over all draft steps.
@@ -245,6 +246,14 @@ pub struct StageTimes {
 }
 
 impl StageTimes {
+    /// Counts so much of the pass as drafting: a device did both one behind the other, and
+    /// the host waited for them together.
+    pub fn count_as_drafting(&mut self, us: u32) {
+        let us = us.min(self.verify_us);
+        self.verify_us -= us;
+        self.draft_us = self.draft_us.saturating_add(us);
+    }
+
     /// The longer time of each stage.
     #[must_use]
     pub fn max(self, other: Self) -> Self {

@@ -74,8 +74,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) follow(Follow a) {
 }
 
 // Walks every request's drafts. A node whose logits were not finite ends the path
-// before it; so a request whose own token's were has failed. Grid: (requests / 4).
-extern "C" __global__ void __launch_bounds__(32 * WARPS) accept(Accept a) {
+// before it; so a request whose own token's were has failed. One block alone has all
+// registers: some compilers keep to 32 of them otherwise, and spill. Grid: (requests / 4).
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) accept(Accept a) {
     const unsigned request = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (request >= min(a.batch[CHOICES], a.most_requests)) return;
     const Drafted drafted = list_of<Drafted>(a.batch, DRAFTED_AT)[request];

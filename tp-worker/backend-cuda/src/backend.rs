@@ -31,6 +31,7 @@ use crate::planes::Planes;
 use crate::products::Products;
 use crate::random::Random;
 use crate::recorded::{Ledger, Recorded};
+use crate::stopwatch::Stopwatch;
 use crate::stream::Stream;
 use crate::tensor::CudaTensor;
 use crate::trees::Trees;
@@ -86,6 +87,8 @@ pub struct CudaBackend {
     stream: Stream,
     /// See [`CudaOptions::graphs`].
     graphs: Vec<usize>,
+    /// Of drafts, where the driver tells times.
+    stopwatch: Option<Stopwatch>,
     /// For benchmarks.
     meter: Option<Meter>,
     /// What recorded passes take.
@@ -133,6 +136,7 @@ impl CudaBackend {
             compiler,
             stream,
             graphs: options.graphs.clone(),
+            stopwatch: Stopwatch::new(&context)?,
             meter: None,
             ledger: Ledger::default(),
             rooms: 0,

@@ -49,6 +49,7 @@ mod recorded;
 mod rows;
 mod sources;
 mod staged;
+mod stopwatch;
 mod stream;
 mod sums;
 mod tape;

@@ -10,17 +10,12 @@ use crate::error::CudaError;
 use crate::memory::Buffer;
 use crate::module::{Kernel, Module};
 use crate::sources;
+use crate::stopwatch::CLOCK;
 use crate::stream::{Event, Stream};
-use crate::version::Version;
 
 const THREADS: u32 = 256;
 /// Blocks of the kernel that reads: a few for each multiprocessor of any GPU.
 const BLOCKS: u32 = 2048;
-/// Drivers before it have no `cuEventElapsedTime_v2`, the name that CUDA 13 knows.
-const CLOCK: Version = Version {
-    major: 12,
-    minor: 8,
-};
 /// What the kernel reads at a time.
 const UNIT: usize = 16;
 

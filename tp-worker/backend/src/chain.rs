@@ -4,7 +4,7 @@ use crate::{Axis, BackendError, Batch, DraftTrees, PassKey};
 
 /// A device that drafts chains by itself: nothing of a draft passes through the host
 /// between the copy that brings the batch in which it is verified and that batch's pass.
-/// `T`, `I` and `V` are its tensors, inputs and vectors. All but [`Self::load_ids`] may be
+/// `T`, `I` and `V` are its tensors, inputs and vectors. All but [`Self::load_ids`] and the clock may be
 /// part of a pass that is recorded; `size` is that pass's, of which every token is a chain.
 pub trait DraftChains<T, I, V> {
     /// Uploads the target's numbers of a draft's tokens, for [`Self::advance`] alone.
@@ -34,6 +34,17 @@ pub trait DraftChains<T, I, V> {
         inputs: &mut I,
         size: PassKey,
     );
+    /// Times what is queued from here on by the device's clock: hosts only see when a whole
+    /// step is done. Outside of recorded passes.
+    fn start_clock(&mut self);
+    /// Times nothing that is queued behind this.
+    fn stop_clock(&mut self);
+    /// Microseconds of what was timed, which the host has waited for; 0 if nothing was since
+    /// this was asked last, or where the device has no clock.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn clocked_us(&mut self) -> Result<u32, BackendError>;
     /// Gives the ranks of `axis`, which have staged the same batch of up to so many `tokens`,
     /// the drafts that the first one's device has made of it.
     ///

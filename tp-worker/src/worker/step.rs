@@ -51,11 +51,12 @@ impl<B: Backend + 'static> Worker<B> {
         let verify_us = clock.stage_us();
         let forward_us = clock.total_us();
         self.extend_drafts()?;
-        let stages = StageTimes {
+        let extend_us = clock.stage_us();
+        let stages = self.told_apart(StageTimes {
             draft_us,
             verify_us,
-            extend_us: clock.stage_us(),
-        };
+            extend_us,
+        })?;
         let decided = self.decide(plan, extent);
         let seen = self.seen(plan, stages);
         self.depth.note(seen);
@@ -69,6 +70,17 @@ impl<B: Backend + 'static> Worker<B> {
             agreed_depth: decided.map(|(depth, _)| depth),
             expected_us: decided.map_or(0, |(_, expected)| expected),
         })
+    }
+
+    /// What the host saw of a step, whose drafts a device may have made in between.
+    fn told_apart(&mut self, mut seen: StageTimes) -> Result<StageTimes, WorkerError> {
+        if self.drafting.are_told() {
+            return Ok(StageTimes::default());
+        }
+        if let Some(device) = self.backend.drafter() {
+            seen.count_as_drafting(device.clocked_us()?);
+        }
+        Ok(seen)
     }
 
     /// What its DP rank does in a step.

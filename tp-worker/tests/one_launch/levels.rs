@@ -24,6 +24,7 @@ pub(super) struct Step {
     recorded: u64,
     /// Bytes that were brought to the device.
     pub(super) brought: u64,
+    draft_us: u32,
 }
 
 /// A run of some requests.
@@ -127,6 +128,7 @@ pub(super) fn run_behind(
                 fetched: weights() - bytes,
                 recorded: recorded() - graphs,
                 brought: brought().unwrap_or_default() - copied,
+                draft_us: result.stages.draft_us,
             });
             run.accepted += result
                 .outputs
@@ -284,5 +286,7 @@ fn check_calls(algorithm: &str, steps: &[Step]) {
         let launches = if step.depth > 0 { 2 } else { 1 };
         let expected = [launches, kept, 1 + kept, 1, 1, 0];
         assert_eq!(step.calls, expected, "{algorithm} at {}", step.depth);
+        // By the fake device's clock.
+        assert!(step.depth == 0 || step.draft_us >= 1_000, "{algorithm}");
     }
 }

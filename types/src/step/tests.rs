@@ -28,6 +28,26 @@ fn either_digest_tells_ranks_apart_and_is_named() {
 }
 
 #[test]
+fn what_a_device_drafted_is_no_part_of_the_pass() {
+    let seen = StageTimes {
+        draft_us: 5,
+        verify_us: 100,
+        extend_us: 7,
+    };
+    for (drafted, draft_us, verify_us) in [(0, 5, 100), (30, 35, 70), (100, 105, 0), (900, 105, 0)]
+    {
+        let mut told = seen;
+        told.count_as_drafting(drafted);
+        let expected = StageTimes {
+            draft_us,
+            verify_us,
+            ..seen
+        };
+        assert_eq!(told, expected);
+    }
+}
+
+#[test]
 fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
     let row = |slot, prefill_len| SlotExtend {
         slot,

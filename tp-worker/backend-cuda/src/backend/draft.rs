@@ -9,6 +9,7 @@ use crate::chains::ChainInputs;
 use crate::indices::Indices;
 use crate::inputs::Inputs;
 use crate::memory::Buffer;
+use crate::stopwatch::Stopwatch;
 use crate::tensor::CudaTensor;
 use crate::trees::{Sources, TreeLevel};
 
@@ -56,6 +57,25 @@ impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
         let rows = (&logits.floats, logits.width(), ids);
         let done = self.chains.advance(&self.stream, rows, level, &mut inputs);
         self.keep(done);
+    }
+
+    fn start_clock(&mut self) {
+        if let Some(stopwatch) = &mut self.stopwatch {
+            let done = stopwatch.start(&self.stream);
+            self.keep(done);
+        }
+    }
+
+    fn stop_clock(&mut self) {
+        if let Some(stopwatch) = &mut self.stopwatch {
+            let done = stopwatch.stop(&self.stream);
+            self.keep(done);
+        }
+    }
+
+    fn clocked_us(&mut self) -> Result<u32, BackendError> {
+        let stopwatch = self.stopwatch.as_mut();
+        Ok(stopwatch.map_or(Ok(0), Stopwatch::read)?)
     }
 
     fn tell(

@@ -8,6 +8,8 @@ use lockstep_backend::{
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
 
+// What it reads goes through no operation, which would go by the level's rows too.
+use crate::ranks::values;
 use crate::support::{gpu, host_matrix, matrix, noise, read, sums};
 
 const PAGE: usize = 4;
@@ -99,7 +101,7 @@ fn tokens(gpu: &mut CudaBackend, ids: &CudaMatrix, inputs: &Inputs, most: usize)
     let mut out = gpu.tensor(most, 1, Holds::Sum).unwrap();
     gpu.upload(&mut out, &vec![0.0; most]);
     gpu.embed(ids, 0, inputs, &mut out);
-    read(gpu, &out).into_iter().map(|id| id as u32).collect()
+    values(gpu, &out).into_iter().map(|id| id as u32).collect()
 }
 
 /// How many of `rows` rows a product gives values, which are the first ones.
@@ -108,7 +110,7 @@ fn multiplied(gpu: &mut CudaBackend, weight: &CudaMatrix, rows: usize, vocab: us
     gpu.upload(&mut x, &vec![1.0; rows]);
     let mut out = uploaded(gpu, &vec![f32::NAN; rows * vocab], vocab);
     gpu.matmul(&x, weight, None, &mut out);
-    let found = read(gpu, &out);
+    let found = values(gpu, &out);
     let there = found.iter().take_while(|value| !value.is_nan()).count();
     assert!(found[there..].iter().all(|value| value.is_nan()));
     there / vocab
@@ -238,6 +240,19 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let all = multiplied(&mut gpu, &ids, size.tokens, vocab);
         assert_eq!(all, size.tokens, "behind the pass");
     }
+}
+
+#[test]
+fn what_was_timed_is_told_once() {
+    let mut gpu = gpu(Dtype::Float32);
+    let told = |gpu: &mut CudaBackend| gpu.drafter().unwrap().clocked_us().unwrap();
+    assert_eq!(told(&mut gpu), 0);
+    gpu.drafter().unwrap().start_clock();
+    let values = sums(&mut gpu, &[1.0, 2.0, 3.0], 1);
+    gpu.drafter().unwrap().stop_clock();
+    assert_eq!(read(&mut gpu, &values), [1.0, 2.0, 3.0]);
+    assert!(told(&mut gpu) > 0);
+    assert_eq!(told(&mut gpu), 0);
 }
 
 /// A node's children are different tokens, so that there have to be as many.

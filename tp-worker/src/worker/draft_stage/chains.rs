@@ -32,13 +32,20 @@ pub struct OnDevice<'a, B: Backend> {
 }
 
 impl<B: Backend> OnDevice<'_, B> {
-    /// Queues what drafts them, behind a batch that is `staged`.
+    /// Queues what drafts them, behind a batch that is `staged`, by the device's clock.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
     pub fn run(&mut self, backend: &mut B, staged: Staged<'_, B>) -> Result<(), ModelError> {
         let staged = self.of_target.whole(staged);
-        self.drafter.run(backend, staged, self.chains)
+        if let Some(device) = backend.drafter() {
+            device.start_clock();
+        }
+        self.drafter.run(backend, staged, self.chains)?;
+        if let Some(device) = backend.drafter() {
+            device.stop_clock();
+        }
+        Ok(())
     }
 }
 
@@ -83,6 +90,11 @@ impl<B: Backend> DraftStage<B> {
         self.choices.extend(decodes.map(|task| task.choice as u32));
         let choice = |row: usize| self.choices[row];
         self.chain_requests.extend(self.chains.rows().map(choice));
+    }
+
+    /// Whether another rank's device drafts of the step's.
+    pub fn are_told(&self) -> bool {
+        self.on_device.is_some() && self.drafter.is_none()
     }
 
     /// What the step's pass needs.

@@ -26,8 +26,9 @@ fn create(flags: c_uint) -> Answer<Handle> {
 
 /// `CU_EVENT_DISABLE_TIMING`
 const UNTIMED: c_uint = 2;
-/// What every item of a stream takes, milliseconds: a fake has no speed of its own.
-const ITEM: f32 = 1e-3;
+/// What every item of a stream takes, milliseconds: a fake has no speed of its own. More
+/// than a host needs to queue it, so that tests tell the two apart.
+const ITEM: f32 = 1.0;
 
 /// Where the event was recorded, and whether that has happened.
 fn timed(event: Handle) -> Answer<Point> {
