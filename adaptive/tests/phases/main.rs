@@ -12,8 +12,8 @@ mod world;
 
 use arm::{Arm, DEPTHS, Outcome, Phase, run};
 use world::{
-    CROWDED, DENSE, GROWING, HEAD, MISJUDGED, Machine, NGRAM, STANDALONE, TINY, Text, UNMEASURED,
-    hash,
+    CROWDED, DENSE, GPU, GPU_TOGETHER, GROWING, HEAD, MISJUDGED, Machine, NGRAM, STANDALONE, TINY,
+    Text, UNMEASURED, hash,
 };
 
 const fn phase(text: Text, streams: usize, requests: u32, tokens: (u32, u32)) -> Phase {
@@ -133,6 +133,28 @@ fn goodput_beats_every_fixed_depth_and_is_close_to_the_oracle() {
                 }
             }
         }
+    }
+}
+
+/// A device drafts behind the host's back: what a pass takes by its tokens is then told
+/// wrong, unless the device's clock tells drafting apart.
+#[test]
+fn drafting_that_is_told_apart_finds_better_depths() {
+    for seed in 1..4 {
+        for phases in [&NINE[..], &TWO] {
+            let (table, arm, line) = goodput(&GPU, phases, seed);
+            assert!(permille(table.best_fixed(), arm.us()) >= 1030, "{line}");
+            assert!(permille(table.oracle.us(), arm.us()) >= 955, "{line}");
+        }
+        let [apart, together] = [GPU, GPU_TOGETHER].map(|machine| goodput(&machine, &NINE, seed));
+        assert!(apart.1.us() < together.1.us(), "{} {}", apart.2, together.2);
+        let hard = |(_, arm, _): &(Table, Outcome, String)| arm.phase_us[1];
+        assert!(
+            hard(&apart) * 9 < hard(&together) * 8,
+            "{} {}",
+            apart.2,
+            together.2
+        );
     }
 }
 
