@@ -156,7 +156,7 @@ async fn ranks_fit_into_what_nccl_leaves() {
             .flag("--speculative-adaptive=false")
             .env("FAKE_CUDA_MEMORY", memory)
     };
-    for (ranks, memory) in [((2, 1), "900000000"), ((4, 2), "2100000000")] {
+    for (ranks, memory) in [((2, 1), "1202000000"), ((4, 2), "2402000000")] {
         let server = Server::start(options(ranks, memory)).await;
         let answer = server.ok(PATH, &counting(&json!({}))).await;
         let content = &answer["choices"][0]["message"]["content"];
@@ -167,13 +167,13 @@ async fn ranks_fit_into_what_nccl_leaves() {
     }
     // The other rank says the same or that it is left alone, which is no reason.
     for (memory, said) in [
-        ("960000000", "set NCCL_MAX_CTAS to 8 or less"),
+        ("1828000000", "set NCCL_MAX_CTAS to 8 or less"),
         (
-            "900000000",
+            "1768000000",
             "products needs 33554432 bytes, which the GPU does not have; lower --mem-fraction-static",
         ),
     ] {
-        let greedy = options((2, 1), memory).env("NCCL_MIN_CTAS", "32");
+        let greedy = options((2, 1), memory).env("NCCL_MIN_CTAS", "64");
         let server = Server::launch(greedy);
         let code = server.exit(LIMIT).await;
         let log = server.log();
