@@ -286,7 +286,12 @@ impl Sums {
                     }
                 }
             }
-            let scales = [0, 1].map(|half| W::scales::<U::Lanes>(self.b, half));
+            // Not by `map`, which is not inlined: its closure would not be compiled for
+            // the unit's instructions.
+            let scales = [
+                W::scales::<U::Lanes>(self.b, 0),
+                W::scales::<U::Lanes>(self.b, 1),
+            ];
             for (r, acc) in acc.iter_mut().enumerate() {
                 let factor = self.a.add(BLOCK_SCALE_WORD * self.rows + row + r).cast();
                 let undo = self.a.add(BLOCK_UNDO_WORD * self.rows + row + r);
