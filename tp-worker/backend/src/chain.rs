@@ -4,8 +4,9 @@ use crate::{Axis, BackendError, Batch, DraftTrees, PassKey};
 
 /// A device that drafts chains by itself: nothing of a draft passes through the host
 /// between the copy that brings the batch in which it is verified and that batch's pass.
-/// `T`, `I` and `V` are its tensors, inputs and vectors. All but [`Self::load_ids`] and the clock may be
-/// part of a pass that is recorded; `size` is that pass's, of which every token is a chain.
+/// `T`, `I` and `V` are its tensors, inputs and vectors. All but [`Self::load_ids`] and the
+/// clock may be part of a pass that is recorded; `size` is that pass's, of which every token
+/// is a chain.
 pub trait DraftChains<T, I, V> {
     /// Uploads the target's numbers of a draft's tokens, for [`Self::advance`] alone.
     ///

@@ -101,6 +101,12 @@ unsafe fn few(work: &Work, rows: usize) {
 /// a slice, tiles of inputs that are loaded as what is not needed again soon, with
 /// nothing brought near, take 0.9 of the time; either of these alone does not.
 macro_rules! many {
+    (near: $name:ident, $lines:tt, $advance:literal) => {
+        many!($name, "tileloadd", [0 64 128 192 256 320 384 448], $lines, $advance);
+    };
+    (passing: $name:ident, $lines:tt, $advance:literal) => {
+        many!($name, "tileloaddt1", [], $lines, $advance);
+    };
     ($name:ident, $load:literal, [$($near:literal)*], [$($line:literal)*], $advance:literal) => {
         unsafe fn $name(work: &Work, rows: usize) {
             // SAFETY: as for `few`.
@@ -170,11 +176,11 @@ macro_rules! many {
     };
 }
 
-many!(many_alone, "tileloadd", [0 64 128 192 256 320 384 448], [], "0");
-many!(many_eighth, "tileloaddt1", [], [0], "64");
-many!(many_quarter, "tileloadd", [0 64 128 192 256 320 384 448], [0 64], "128");
-many!(many_half, "tileloadd", [0 64 128 192 256 320 384 448], [0 64 128 192], "256");
-many!(many_whole, "tileloadd", [0 64 128 192 256 320 384 448], [0 64 128 192 256 320 384 448], "512");
+many!(near: many_alone, [], "0");
+many!(passing: many_eighth, [0], "64");
+many!(near: many_quarter, [0 64], "128");
+many!(near: many_half, [0 64 128 192], "256");
+many!(near: many_whole, [0 64 128 192 256 320 384 448], "512");
 
 /// `M` rows times one panel; `P` and `H` are those of other tiles' tables.
 ///
