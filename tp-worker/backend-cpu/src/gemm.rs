@@ -89,7 +89,7 @@ pub(crate) fn matmul(
         sums: rooms.map(|rooms| Sums::new(rooms, sums)),
     };
     let blocks = n.div_ceil(height);
-    let passes = product.row_groups(blocks);
+    let passes = product.passes(pool.threads(), blocks);
     let cut = Cut::new(pool.threads(), w.panels(), blocks, passes);
     pool.for_chunks(cut.chunks(), |thread, index| {
         product.run(thread, cut.chunk(index));

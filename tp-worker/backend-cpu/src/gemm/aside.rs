@@ -58,7 +58,7 @@ impl Rooms {
     /// Rooms for all panels of a chunk and a group of its blocks.
     fn of_groups(threads: usize, outputs: usize, rows: usize, height: usize) -> Self {
         let blocks = rows.div_ceil(height);
-        let passes = tile_passes(blocks, height);
+        let passes = tile_passes(threads, blocks, height);
         let cut = Cut::new(threads, outputs.div_ceil(PANEL), blocks, passes);
         let (panels, blocks) = cut.chunk(0);
         // Sums of a last panel that is not full are with the result.

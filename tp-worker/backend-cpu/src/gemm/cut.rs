@@ -7,6 +7,9 @@ use crate::partition::share;
 
 /// Parts that a thread's work is cut into, at least.
 const CHUNKS_PER_THREAD: usize = 4;
+/// The same where panels pass by several times: each part of them has the inputs
+/// of its rows come again.
+const CHUNKS_PER_PASS: usize = 2;
 /// Panels that share one pass over a group of row blocks.
 pub(super) const PANEL_GROUP: usize = 4;
 /// Rows that pass over a slice of weights where tiles multiply them: their inputs
@@ -23,15 +26,45 @@ pub(super) struct Cut {
     /// How many ways rows are cut for good, and panels where that is more than one.
     row_shares: usize,
     panel_shares: usize,
-    /// Times that a thread's panels pass by otherwise, each for some of the blocks.
-    passes: usize,
+    passes: Passes,
     /// Parts of a thread's panels that pass.
     parts: usize,
 }
 
+/// Times that panels pass by, each for some of the blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Passes {
+    count: usize,
+    /// Groups of threads that take passes apart from each other, as many each.
+    groups: usize,
+}
+
+impl Passes {
+    /// All threads take part in each pass, with panels of their own.
+    pub(super) fn of_all(count: usize) -> Self {
+        Self { count, groups: 1 }
+    }
+
+    /// As many threads as possible have passes of their own, with all panels. A pass
+    /// reads weights once either way, but the inputs of a thread's passes alone
+    /// go through its caches, where it may have packed them itself.
+    pub(super) fn apart(count: usize, threads: usize) -> Self {
+        let groups = (1..=threads.min(count))
+            .rev()
+            .find(|&groups| threads.is_multiple_of(groups) && count.is_multiple_of(groups));
+        let groups = groups.unwrap_or(1);
+        Self { count, groups }
+    }
+
+    /// Of one thread.
+    fn own(self) -> usize {
+        self.count / self.groups
+    }
+}
+
 impl Cut {
-    /// Of so many panels and blocks, where panels pass by so many times.
-    pub(super) fn new(threads: usize, panels: usize, blocks: usize, passes: usize) -> Self {
+    /// Of so many panels and blocks.
+    pub(super) fn new(threads: usize, panels: usize, blocks: usize, passes: Passes) -> Self {
         let (row_shares, panel_shares) = shares(threads, blocks, panels);
         Self {
             threads,
@@ -40,7 +73,9 @@ impl Cut {
             row_shares,
             panel_shares,
             passes,
-            parts: CHUNKS_PER_THREAD.div_ceil(passes),
+            parts: CHUNKS_PER_THREAD
+                .div_ceil(passes.count)
+                .max(CHUNKS_PER_PASS.div_ceil(passes.own())),
         }
     }
 
@@ -48,7 +83,7 @@ impl Cut {
     /// disturbs leaves its last ones to the others.
     pub(super) fn chunks(&self) -> usize {
         match self.row_shares {
-            1 => self.threads * self.parts * self.passes,
+            1 => self.threads * self.parts * self.passes.own(),
             _ => self.threads,
         }
     }
@@ -61,12 +96,14 @@ impl Cut {
                 share(self.blocks, self.row_shares, index / self.panel_shares),
             );
         }
-        let (parts, passes) = (self.parts, self.passes);
+        let (parts, passes) = (self.parts, self.passes.own());
         let (thread, index) = (index / (parts * passes), index % (parts * passes));
         let (pass, part) = (index / parts, index % parts);
+        let sharing = self.threads / self.passes.groups;
+        let (group, thread) = (thread / sharing, thread % sharing);
         (
-            chunk(self.panels, self.threads, parts, thread * parts + part),
-            share(self.blocks, passes, pass),
+            chunk(self.panels, sharing, parts, thread * parts + part),
+            share(self.blocks, self.passes.count, group * passes + pass),
         )
     }
 }
@@ -82,9 +119,9 @@ pub(super) fn tile_group(height: usize) -> usize {
     (TILE_ROWS_GROUP / height).max(1)
 }
 
-/// Times that such weights pass by: once for each of these groups.
-pub(super) fn tile_passes(blocks: usize, height: usize) -> usize {
-    blocks.div_ceil(tile_group(height)).max(1)
+/// How such weights pass by: once for each of these groups.
+pub(super) fn tile_passes(threads: usize, blocks: usize, height: usize) -> Passes {
+    Passes::apart(blocks.div_ceil(tile_group(height)).max(1), threads)
 }
 
 /// The groups of a chunk, of so many panels and blocks, in the order in which a
@@ -151,28 +188,51 @@ mod tests {
     fn groups_cover_a_product_once_and_the_first_chunk_is_as_large_as_any() {
         for threads in [1, 2, 3, 4, 6, 12] {
             for panels in [0, 1, 2, 5, 7, 36, 97] {
-                for (blocks, passes) in [(0, 1), (1, 1), (5, 1), (8, 1), (9, 2), (33, 5)] {
-                    let cut = Cut::new(threads, panels, blocks, passes);
-                    let size = |(panels, blocks): (Range<usize>, Range<usize>)| {
-                        (panels.len(), blocks.len())
-                    };
-                    let (most_panels, most_blocks) = size(cut.chunk(0));
-                    let mut found = vec![0; panels * blocks];
-                    for chunk in (0..cut.chunks()).map(|index| cut.chunk(index)) {
-                        let (of_panels, of_blocks) = size(chunk.clone());
-                        assert!(of_panels <= most_panels && of_blocks <= most_blocks);
-                        for (group, of_blocks) in groups(chunk, [4, 3]) {
-                            assert!(group.len() <= 4 && of_blocks.len() <= 3);
-                            for panel in group {
-                                of_blocks
-                                    .clone()
-                                    .for_each(|b| found[panel * blocks + b] += 1);
-                            }
-                        }
+                for (blocks, passes) in [(0, 1), (1, 1), (5, 1), (9, 2), (24, 4), (33, 5)] {
+                    for passes in [Passes::of_all(passes), Passes::apart(passes, threads)] {
+                        covers(&Cut::new(threads, panels, blocks, passes), panels, blocks);
                     }
-                    assert!(found.iter().all(|&times| times == 1));
                 }
             }
+        }
+    }
+
+    fn covers(cut: &Cut, panels: usize, blocks: usize) {
+        let size = |(panels, blocks): &(Range<usize>, Range<usize>)| (panels.len(), blocks.len());
+        let (most_panels, most_blocks) = size(&cut.chunk(0));
+        let mut found = vec![0; panels * blocks];
+        for chunk in (0..cut.chunks()).map(|index| cut.chunk(index)) {
+            let (of_panels, of_blocks) = size(&chunk);
+            assert!(of_panels <= most_panels && of_blocks <= most_blocks);
+            for (group, of_blocks) in groups(chunk, [4, 3]) {
+                assert!(group.len() <= 4 && of_blocks.len() <= 3);
+                for panel in group {
+                    let blocks = of_blocks.clone().map(|block| panel * blocks + block);
+                    blocks.for_each(|tile| found[tile] += 1);
+                }
+            }
+        }
+        assert!(found.iter().all(|&times| times == 1));
+    }
+
+    #[test]
+    fn threads_that_can_have_passes_of_their_own() {
+        for (threads, count, groups) in [(2, 2, 2), (2, 3, 1), (4, 2, 2), (6, 4, 2), (16, 8, 8)] {
+            let passes = Passes::apart(count, threads);
+            assert_eq!((passes.groups, passes.own()), (groups, count / groups));
+        }
+        // Each goes through all panels with its own rows.
+        let cut = Cut::new(2, 64, 16, Passes::apart(2, 2));
+        let of = |thread: usize| {
+            let share = cut.chunks() / 2;
+            (thread * share..(thread + 1) * share).map(|index| cut.chunk(index))
+        };
+        for thread in 0..2 {
+            assert!(of(thread).all(|(_, blocks)| blocks == (8 * thread..8 * thread + 8)));
+            assert_eq!(
+                of(thread).map(|(panels, _)| panels.len()).sum::<usize>(),
+                64
+            );
         }
     }
 }

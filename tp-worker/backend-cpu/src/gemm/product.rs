@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::ahead::{Ahead, STREAMS};
 use super::aside::Sums;
-use super::cut::{PANEL_GROUP, groups, tile_group, tile_passes};
+use super::cut::{PANEL_GROUP, Passes, groups, tile_group, tile_passes};
 use super::tile::{Aside, PANEL, Tile, TileFn};
 use super::tiles::{Input, Packed, Tiles};
 use super::widen::{SLICE, Widened};
@@ -75,25 +75,22 @@ struct Weights<'a> {
 }
 
 impl Product<'_> {
-    /// How many times all panels pass by: once, or for each group of row blocks
+    /// How panels pass by: once, or for each group of row blocks
     /// whose inputs stay in the second-level cache. The latter where panels have
     /// several slices and rows are many: for every few panels all their inputs
     /// would come from farther away again. Weights that tiles multiply pass for each
     /// group of rows too; quantized ones pass once, as their inputs are small.
-    pub(super) fn row_groups(&self, blocks: usize) -> usize {
+    pub(super) fn passes(&self, threads: usize, blocks: usize) -> Passes {
         if self.tiles.input == Input::Blocks {
-            return tile_passes(blocks, self.height);
-        }
-        if !matches!(self.w.element, Packed::Native(_)) {
-            return 1;
+            return tile_passes(threads, blocks, self.height);
         }
         let groups = blocks.div_ceil((ROWS_GROUP / self.height).max(1));
+        let native = matches!(self.w.element, Packed::Native(_));
         let sliced = self.slice(false) < self.w.steps();
-        if sliced && groups > FEW_GROUPS {
-            groups
-        } else {
-            1
-        }
+        Passes::of_all(match native && sliced && groups > FEW_GROUPS {
+            true => groups,
+            false => 1,
+        })
     }
 
     /// Computes `panels` for `blocks` on a thread.

@@ -16,7 +16,7 @@ use crate::exp::{LOWEST_POWER, exp2_nonpositive};
 use crate::gemm::BLOCK_STEPS;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
-use crate::number::bf16_bits;
+use crate::number::flushed_bf16_bits;
 
 /// How far, in powers of two, scores may lie above the maximum that a row's sums
 /// were brought to.
@@ -84,16 +84,6 @@ fn power(x: f32) -> f32 {
     if x < LOWEST_POWER { 0.0 } else { p * power }
 }
 
-/// A weight as `vcvtne2ps2bf16` rounds it.
-#[inline(always)]
-fn rounded(weight: f32) -> u32 {
-    let bits = weight.to_bits();
-    if bits & 0x7f80_0000 == 0 {
-        return bits >> 31 << 15;
-    }
-    bf16_bits(weight)
-}
-
 multiversion! {
     /// See [`softmax_blocks`].
     fn plain(
@@ -138,7 +128,8 @@ multiversion! {
             for (half, scores) in scores.as_chunks::<{ 2 * BLOCK_STEPS }>().0.iter().enumerate() {
                 let out = &mut out[(half * height + row) * BLOCK_STEPS..][..BLOCK_STEPS];
                 for (pair, out) in out.iter_mut().enumerate() {
-                    *out = rounded(scores[2 * pair]) | (rounded(scores[2 * pair + 1]) << 16);
+                    *out = flushed_bf16_bits(scores[2 * pair])
+                        | (flushed_bf16_bits(scores[2 * pair + 1]) << 16);
                 }
             }
         }

@@ -12,7 +12,7 @@ fn product(threads: usize, rows: usize, outputs: usize) -> (Rooms, Cut, usize) {
     let rooms = Rooms::new(threads, tiles, BF16, rows, [outputs, 4_096]).unwrap();
     let height = block_height(tiles, rows);
     let blocks = rows.div_ceil(height);
-    let passes = tile_passes(blocks, height);
+    let passes = tile_passes(threads, blocks, height);
     let cut = Cut::new(threads, outputs.div_ceil(PANEL), blocks, passes);
     (rooms, cut, tile_group(height))
 }
