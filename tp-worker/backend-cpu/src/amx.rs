@@ -22,7 +22,7 @@ impl Drop for Release {
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use signal_stack::grow_signal_stack;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use tiles::{permission, release, shape};
+pub(crate) use tiles::{permission, release, shape, shape_few};
 
 /// Lets go of tiles, of which this processor has none.
 #[cfg(not(target_arch = "x86_64"))]

@@ -11,6 +11,8 @@ use super::signal_stack::grow_signal_stack;
 
 /// Rows of a tile.
 const ROWS: usize = 16;
+/// Tiles of a thread.
+const TILES: usize = 8;
 
 /// What `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -23,9 +25,18 @@ struct Shapes {
     rows: [u8; 16],
 }
 
+/// What a thread's tiles have shapes for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shaped {
+    Nothing,
+    /// So many rows of inputs; see [`shape`].
+    Rows(usize),
+    /// So many query rows; see [`shape_few`].
+    FewQueries(usize),
+}
+
 thread_local! {
-    /// Rows that this thread's tiles have shapes for; 0 = none.
-    static SHAPED: Cell<usize> = const { Cell::new(0) };
+    static SHAPED: Cell<Shaped> = const { Cell::new(Shaped::Nothing) };
 }
 
 /// Why this process has no tiles.
@@ -121,34 +132,69 @@ fn ask() -> Result<(), NoTiles> {
 /// [`permission`] was given.
 #[inline]
 pub(crate) unsafe fn shape(rows: usize) {
-    if SHAPED.get() == rows {
+    if SHAPED.get() == Shaped::Rows(rows) {
         return;
     }
-    grow_signal_stack();
     let first = rows.clamp(1, ROWS) as u8;
     let others = match rows {
         0..=ROWS => ROWS,
         _ => (rows - ROWS).min(ROWS),
     } as u8;
-    let shapes = Shapes {
+    let of_tiles = [first, first, others, others, first, others, 16, 16];
+    // SAFETY: the process may use tiles, and no shape is larger than a tile.
+    unsafe { load(Shaped::Rows(rows), [64; TILES], of_tiles) };
+}
+
+/// Gives this thread's tiles the shapes for attention of `rows` (1 to 16) query rows:
+///
+/// | Tiles | Hold | Rows | Columns of 4 bytes |
+/// |---|---|---|---|
+/// | 0, 1 | scores, keys row by row | 16 | query rows, rounded up to fours |
+/// | 2, 3 | queries | 16 | as many |
+/// | 4, 5 | keys, or values | 16 | 16 |
+/// | 6 | sums | query rows | 16 |
+/// | 7 | weights | as many | 16 |
+///
+/// # Safety
+/// [`permission`] was given.
+#[inline]
+pub(crate) unsafe fn shape_few(rows: usize) {
+    if SHAPED.get() == Shaped::FewQueries(rows) {
+        return;
+    }
+    let rows = rows.clamp(1, ROWS);
+    let (high, wide) = (rows as u8, 4 * rows.next_multiple_of(4) as u16);
+    let bytes = [wide, wide, wide, wide, 64, 64, 64, 64];
+    let of_tiles = [16, 16, 16, 16, 16, 16, high, high];
+    // SAFETY: as above.
+    unsafe { load(Shaped::FewQueries(rows), bytes, of_tiles) };
+}
+
+/// Loads shapes: bytes of a row of each tile, and its rows.
+///
+/// # Safety
+/// [`permission`] was given; rows have up to 64 bytes and are up to 16.
+unsafe fn load(shaped: Shaped, bytes: [u16; TILES], rows: [u8; TILES]) {
+    grow_signal_stack();
+    let mut shapes = Shapes {
         palette: 1,
         start_row: 0,
         reserved: [0; 14],
-        bytes: std::array::from_fn(|tile| if tile < 8 { 64 } else { 0 }),
-        rows: [
-            first, first, others, others, first, others, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0,
-        ],
+        bytes: [0; 16],
+        rows: [0; 16],
     };
-    // SAFETY: the process may use tiles, and the shapes are valid.
+    shapes.bytes[..TILES].copy_from_slice(&bytes);
+    shapes.rows[..TILES].copy_from_slice(&rows);
+    // SAFETY: the caller's promise.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(nostack, readonly)) };
-    SHAPED.set(rows);
+    SHAPED.set(shaped);
 }
 
 /// Lets go of this thread's tiles, and waits until others see what it has written
 /// past the caches.
 #[inline]
 pub(crate) fn release() {
-    if SHAPED.replace(0) != 0 {
+    if SHAPED.replace(Shaped::Nothing) != Shaped::Nothing {
         // SAFETY: every x86-64 processor has it.
         unsafe { _mm_sfence() };
         // SAFETY: this thread has used tiles, so it may.

@@ -31,12 +31,6 @@ impl Ahead {
         &mut self.cells
     }
 
-    /// Asks for nothing: the processor's own prefetching follows rows that are
-    /// read in order, and what is asked for besides takes the places of its misses.
-    pub(crate) fn skip(&mut self) {
-        self.done = 2 * self.cells.len();
-    }
-
     /// Hands out `count` more rows to ask for: all keys come before the values,
     /// since memory is faster at one stream than at two in turn.
     #[inline]
@@ -95,7 +89,6 @@ impl<'a> Asking<'a> {
     }
 
     /// Nothing to ask for.
-    #[cfg(test)]
     pub(crate) const NOTHING: Asking<'static> = Asking {
         data: std::ptr::null(),
         bytes: 0,

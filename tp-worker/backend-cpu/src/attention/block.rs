@@ -95,18 +95,14 @@ impl Call<'_> {
         scratch: &mut Scratch,
         visible: impl Fn(usize) -> usize,
     ) {
-        let scale = self.shape.scale * std::f32::consts::LOG2_E;
         let Scratch {
             panels,
             cells,
             ahead,
             ..
         } = &mut *scratch;
-        panels.load_scales(self.cache, cells, scale);
+        panels.load_scales(self.cache, cells, self.score_scale());
         let few = self.is_few(rows.len());
-        if few && self.tiled.is_some() && !self.cache.is_scattered() {
-            ahead.skip();
-        }
         if let Some(integers) = self.integers.filter(|_| !few) {
             let (keys, values) = (panels.keys.as_mut_ptr(), panels.values.as_mut_ptr());
             // SAFETY: the kernels were chosen for this machine and cache; cells
@@ -147,6 +143,11 @@ impl Call<'_> {
                 self.tile(first..last, queries, packed, few, scratch);
             }
         }
+    }
+
+    /// What scores are multiplied by before they are powers of two.
+    pub(super) fn score_scale(&self) -> f32 {
+        self.shape.scale * std::f32::consts::LOG2_E
     }
 
     /// One tile of query rows.

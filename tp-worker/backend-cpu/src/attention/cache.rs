@@ -122,11 +122,6 @@ impl CpuKvCache {
         matches!(self.data, Data::Int8(..))
     }
 
-    /// Whether a head's rows lie apart, and other heads' between them.
-    pub(super) fn is_scattered(&self) -> bool {
-        self.shape.page_size < TOGETHER
-    }
-
     /// Where row 0 begins, and the bytes of a row.
     pub(super) fn bytes(&self) -> (*const u8, usize) {
         let head_dim = self.shape.head_dim;

@@ -7,6 +7,8 @@
 //! on which queries share the task. A segment starts from nothing and is folded
 //! into the total when it ends, so segments can be computed apart.
 
+mod heads;
+
 use std::ops::Range;
 
 use lockstep_backend::{AttentionShape, Row};
@@ -226,8 +228,13 @@ impl Call<'_> {
         scratch.segment.clear(height, padded(self.shape.head_dim));
         let start = segment * SEGMENT;
         let end = view.seen.min(start + SEGMENT);
+        let together = self.takes_heads_together(view);
         for from in (start..end).step_by(BLOCK) {
             let to = end.min(from + BLOCK);
+            if let Some(tiled) = together {
+                self.heads(tiled, view, from..to, scratch);
+                continue;
+            }
             for index in 0..heads.len() {
                 let head = heads.start + index;
                 // What was read ahead, unless this task has just begun.

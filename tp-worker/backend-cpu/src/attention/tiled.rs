@@ -100,12 +100,26 @@ type SumsFn = unsafe fn(
     width: usize,
 );
 
+/// The same of few rows, which are packed as they are: `rows`, at most 16.
+///
+/// # Safety
+/// As for [`ScoresFn`].
+type FewSumsFn = unsafe fn(
+    weights: *const u32,
+    values: *const u32,
+    count: usize,
+    rows: usize,
+    acc: *mut f32,
+    width: usize,
+);
+
 /// Kernels of one instruction set.
 pub(super) struct Tiled {
     pub scores: ScoresFn,
     pub few_scores: FewScoresFn,
     pub weave: WeaveFn,
     pub sums: SumsFn,
+    pub few_sums: FewSumsFn,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -114,6 +128,7 @@ static AMX: Option<Tiled> = Some(Tiled {
     few_scores: keys::scores,
     weave: values::weave,
     sums: amx::sums,
+    few_sums: amx::few_sums,
 });
 
 #[cfg(not(target_arch = "x86_64"))]

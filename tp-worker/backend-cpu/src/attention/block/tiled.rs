@@ -54,11 +54,17 @@ impl Call<'_> {
             asking: ahead.hand_out(self.cache, if few { SOFTMAX } else { 0 }),
         };
         let (lanes, weights) = (&mut tile.lanes, &mut tile.weights);
-        softmax_blocks(self.isa, softmax, None, lanes, weights, height.padded());
-        // SAFETY: as above; weights and `acc` hold the padded height.
+        let high = if few { rows } else { height.padded() };
+        softmax_blocks(self.isa, softmax, None, lanes, weights, high);
+        // SAFETY: as above; weights and `acc` hold the height.
         unsafe {
             let (weights, values) = (weights.as_ptr(), panels.values.as_ptr());
-            (tiled.sums)(weights, values, seen, height, acc.as_mut_ptr(), width);
+            let acc = acc.as_mut_ptr();
+            if few {
+                (tiled.few_sums)(weights, values, seen, rows, acc, width);
+            } else {
+                (tiled.sums)(weights, values, seen, height, acc, width);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::arch::asm;
 
 use super::{BLOCK, Height, ROWS};
-use crate::amx::shape;
+use crate::amx::{shape, shape_few};
 use crate::gemm::{BLOCK_STEPS, PANEL};
 
 /// Bytes from row to row of a block of inputs.
@@ -12,6 +12,8 @@ const ROW: usize = BLOCK_STEPS * 4;
 const STEP: usize = PANEL * 4;
 /// Words of a block of a panel.
 const PANEL_BLOCK: usize = BLOCK_STEPS * PANEL;
+/// Columns of a tile.
+const COLUMNS: usize = 16;
 /// Blocks of a block of positions.
 const HALVES: usize = BLOCK / (2 * BLOCK_STEPS);
 
@@ -97,6 +99,51 @@ pub(super) unsafe fn sums(
                 resume: true,
             };
             product(&work, rows);
+        }
+    }
+}
+
+/// See [`super::FewSumsFn`].
+///
+/// # Safety
+/// As there; the process may use AMX.
+pub(super) unsafe fn few_sums(
+    weights: *const u32,
+    values: *const u32,
+    count: usize,
+    rows: usize,
+    acc: *mut f32,
+    width: usize,
+) {
+    // SAFETY: the process may use AMX.
+    unsafe { shape_few(rows) };
+    for column in (0..width).step_by(COLUMNS) {
+        let panel = values.wrapping_add(column / PANEL * HALVES * PANEL_BLOCK + column % PANEL);
+        // SAFETY: the caller's promise: tiles have their shapes, and the pointers
+        // are valid for the rows and halves of the block.
+        unsafe {
+            asm!(
+                "tileloadd tmm6, [{acc} + {stride}]",
+                "2:",
+                "tileloadd tmm7, [{weights} + {row}]",
+                "tileloadd tmm4, [{values} + {step}]",
+                "tdpbf16ps tmm6, tmm7, tmm4",
+                "add {weights}, {half}",
+                "add {values}, 2048",
+                "dec {halves}",
+                "jnz 2b",
+                "tilestored [{acc} + {stride}], tmm6",
+                acc = in(reg) acc.add(column),
+                stride = in(reg) width * 4,
+                weights = inout(reg) weights => _,
+                half = in(reg) rows * ROW,
+                values = inout(reg) panel => _,
+                halves = inout(reg) count.div_ceil(2 * BLOCK_STEPS) => _,
+                row = in(reg) ROW,
+                step = in(reg) STEP,
+                out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 }
@@ -207,5 +254,5 @@ unsafe fn high(work: &Work, rows: usize) {
     }
 }
 
-// Both loops step over 2,048 bytes of a panel.
+// All loops step over 2,048 bytes of a panel.
 const _: () = assert!(PANEL_BLOCK * 4 == 2_048);

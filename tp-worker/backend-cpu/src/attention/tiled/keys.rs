@@ -5,11 +5,11 @@ use std::arch::x86_64::_mm512_storeu_ps;
 use std::mem::MaybeUninit;
 
 use super::{BLOCK, ROWS, Source};
-use crate::amx::shape;
+use crate::amx::shape_few;
 use crate::attention::transpose::{LANES, avx512};
 
-/// Scores of a block of keys and 16 query rows, keys row by row: what a tile has
-/// stored is read back once others have been multiplied.
+/// Scores of a block of keys and up to 16 query rows, keys row by row: what a tile
+/// has stored is read back once others have been multiplied.
 #[repr(C, align(64))]
 struct Turned([f32; BLOCK * ROWS]);
 
@@ -29,10 +29,8 @@ pub(super) unsafe fn scores(
     let mut turned = MaybeUninit::<Turned>::uninit();
     let turned = turned.as_mut_ptr().cast::<f32>();
     // SAFETY: the process may use AMX.
-    unsafe { shape(2 * ROWS) };
-    source.bring(0);
+    unsafe { shape_few(rows) };
     for (group, keys) in source.rows.chunks(LANES).enumerate() {
-        source.bring((group + 1) * LANES);
         // SAFETY: rows lie in the cache, `room` holds 16; queries hold 16 rows.
         unsafe {
             let from = source.together(keys, room);
@@ -50,7 +48,7 @@ pub(super) unsafe fn scores(
     }
 }
 
-/// 16 keys times 16 query rows.
+/// 16 keys times few query rows, whose scores lie a whole tile's row apart.
 #[inline(always)]
 unsafe fn multiply(keys: *const u8, row_bytes: usize, queries: *const u32, out: *mut f32) {
     // SAFETY: the caller's promise: tiles hold 16 rows, and the pointers are valid
@@ -60,8 +58,8 @@ unsafe fn multiply(keys: *const u8, row_bytes: usize, queries: *const u32, out: 
             "tilezero tmm0",
             "2:",
             "tileloadd tmm4, [{keys} + {row_bytes}]",
-            "tileloadd tmm6, [{queries} + {row}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm2, [{queries} + {row}]",
+            "tdpbf16ps tmm0, tmm4, tmm2",
             "add {keys}, 64",
             "add {queries}, 1024",
             "dec {blocks}",
@@ -73,7 +71,7 @@ unsafe fn multiply(keys: *const u8, row_bytes: usize, queries: *const u32, out: 
             blocks = inout(reg) row_bytes / 64 => _,
             out = in(reg) out,
             row = in(reg) 64_usize,
-            out("tmm0") _, out("tmm4") _, out("tmm6") _,
+            out("tmm0") _, out("tmm2") _, out("tmm4") _,
             options(nostack),
         );
     }
