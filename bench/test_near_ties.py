@@ -1,0 +1,50 @@
+"""Tests of near_ties.py: python -m unittest test_near_ties.py, in this folder."""
+
+import contextlib
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+
+import near_ties
+
+
+def answer(tokens: list, gaps: list) -> dict:
+    """An answer whose second token is always `second`."""
+    top = [[[token, -0.1], ["second", -0.1 - gap]] for token, gap in zip(tokens, gaps)]
+    return {"prompt": "p", "text": "".join(tokens), "tokens": tokens, "logprobs": [-0.1] * len(tokens),
+            "top": top, "usage": {}}
+
+
+def compared(plain: list, other: list) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        names = [str(pathlib.Path(folder) / name) for name in ("plain.json", "other.json")]
+        options = {"max_tokens": 4, "concurrency": 1}
+        for name, answers in zip(names, (plain, other)):
+            run = {"options": options, "seconds": 1, "answers": answers}
+            pathlib.Path(name).write_text(json.dumps(run), encoding="utf-8")
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            near_ties.compare(*names, 12)
+        return said.getvalue()
+
+
+class Compared(unittest.TestCase):
+    def test_the_same_answers_do_not_differ(self) -> None:
+        same = [answer(["a", "b"], [3, 4])]
+        self.assertIn("answers that differ: 0 of 1", compared(same, same))
+
+    def test_a_near_tie_is_told_with_its_gap(self) -> None:
+        said = compared([answer(["a", "b", "c"], [3, 0.001, 5])], [answer(["a", "second", "x"], [3, 0.002, 5])])
+        self.assertIn("answers that differ: 1 of 1; the other token is the plain run's second in 1 of 1", said)
+        self.assertIn("position   1: gap 0.001000 (other run 0.002000)", said)
+        self.assertIn("1 of 3 positions", said)
+
+    def test_what_no_tie_explains_stands_out(self) -> None:
+        said = compared([answer(["a", "b"], [3, 4])], [answer(["a", "c"], [3, 4])])
+        self.assertIn("NOT ITS SECOND", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
