@@ -41,8 +41,7 @@ def read_prompts(path: str) -> list:
 
 
 def ask(base: str, prompt: str | list, args: argparse.Namespace) -> dict:
-    body = {"prompt": prompt, "temperature": 0, "max_tokens": args.max_tokens, "logprobs": args.logprobs}
-    body |= json.loads(args.body)
+    body = {"prompt": prompt, "temperature": 0, "max_tokens": args.max_tokens, "logprobs": 2} | args.body
     post = urllib.request.Request(base + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with OPENER.open(post, timeout=300) as response:
@@ -61,6 +60,8 @@ def ask(base: str, prompt: str | list, args: argparse.Namespace) -> dict:
 def record(args: argparse.Namespace) -> None:
     base = args.base_url.rstrip("/").removesuffix("/v1")
     prompts = read_prompts(args.prompts)
+    if not prompts:
+        sys.exit(f"{args.prompts} has no prompts")
     wanted = [prompts[at % len(prompts)] for at in range(args.requests)]
     wait_until_ready(base, 60)
     began = time.monotonic()
@@ -81,6 +82,7 @@ def describe(name: str, run: dict) -> str:
                           for kind in ("accepted", "rejected"))
     return (f"{name}: {len(good)} of {len(run['answers'])} answered, {sum(len(of['tokens']) for of in good)} tokens, "
             f"{run['options']['concurrency']} at once, {run['seconds']} s; "
+            f"{'with ' + json.dumps(run['options']['body']) + '; ' if run['options']['body'] else ''}"
             f"drafts: {accepted} accepted, {rejected} rejected")
 
 
@@ -147,8 +149,8 @@ def main() -> None:
         parser.add_argument(name)
     for name, default in (("--requests", 256), ("--concurrency", 8), ("--max-tokens", 96)):
         parser.add_argument(name, type=int, default=default)
-    parser.add_argument("--logprobs", type=int, choices=range(2, 6), default=2)
-    parser.add_argument("--body", default="{}", help='more fields, such as {"speculative": {"enabled": false}}')
+    parser.add_argument("--body", type=json.loads, default={}, metavar="JSON",
+                        help='more fields of requests, such as {"speculative": {"enabled": false}}')
     parser.add_argument("--compare", nargs=2, metavar=("PLAIN", "OTHER"))
     parser.add_argument("--list", type=int, default=12, help="differing answers to print, the widest gaps first")
     args = parser.parse_args()

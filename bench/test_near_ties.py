@@ -20,7 +20,7 @@ def answer(tokens: list, gaps: list) -> dict:
 def compared(plain: list, other: list) -> str:
     with tempfile.TemporaryDirectory() as folder:
         names = [str(pathlib.Path(folder) / name) for name in ("plain.json", "other.json")]
-        options = {"max_tokens": 4, "concurrency": 1}
+        options = {"max_tokens": 4, "concurrency": 1, "body": {}}
         for name, answers in zip(names, (plain, other)):
             run = {"options": options, "seconds": 1, "answers": answers}
             pathlib.Path(name).write_text(json.dumps(run), encoding="utf-8")
@@ -44,6 +44,26 @@ class Compared(unittest.TestCase):
     def test_what_no_tie_explains_stands_out(self) -> None:
         said = compared([answer(["a", "b"], [3, 4])], [answer(["a", "c"], [3, 4])])
         self.assertIn("NOT ITS SECOND", said)
+
+    def test_an_answer_that_ends_earlier_differs_there(self) -> None:
+        said = compared([answer(["a", "b"], [3, 4])], [answer(["a"], [3])])
+        self.assertIn("position   1: gap 4.000000 (other run none), 'b' -> None, NOT ITS SECOND", said)
+
+    def test_a_failed_answer_is_left_out(self) -> None:
+        said = compared([{"prompt": "p", "error": "none"}] * 2, [answer(["a"], [3])] * 2)
+        self.assertIn("answers that differ: 0 of 0", said)
+
+    def test_runs_that_were_asked_otherwise_are_refused(self) -> None:
+        with self.assertRaises(SystemExit):
+            compared([answer(["a"], [3])], [answer(["a"], [3]) | {"prompt": "q"}])
+
+
+class Prompts(unittest.TestCase):
+    def test_a_line_is_text_a_string_or_ids(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "prompts"
+            path.write_text('as it is\n\n"two\\nlines"\n[1, 2]\n', encoding="utf-8")
+            self.assertEqual(near_ties.read_prompts(str(path)), ["as it is", "two\nlines", [1, 2]])
 
 
 if __name__ == "__main__":

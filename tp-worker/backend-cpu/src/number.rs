@@ -27,14 +27,20 @@ pub(crate) fn bf16_bits(x: f32) -> u32 {
     }
 }
 
-/// `x` as `vcvtne2ps2bf16` rounds it: a subnormal becomes a zero of its sign.
+/// `x`, or a zero of its sign where it is subnormal.
+#[inline(always)]
+fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() {
+        0.0f32.copysign(x)
+    } else {
+        x
+    }
+}
+
+/// `x` as `vcvtne2ps2bf16` rounds it: what is subnormal becomes zero.
 #[inline(always)]
 pub(crate) fn flushed_bf16_bits(x: f32) -> u32 {
-    let bits = x.to_bits();
-    if bits & 0x7f80_0000 == 0 {
-        return bits >> 31 << 15;
-    }
-    bf16_bits(x)
+    bf16_bits(flushed(x))
 }
 
 /// The f32 with the value of a bf16.
@@ -56,28 +62,23 @@ multiversion! {
     }
 }
 
-multiversion! {
-    /// As [`to_pairs`], with [`flushed_bf16_bits`].
-    fn to_flushed_pairs(x: &[f32], pairs: &mut [u32]) {
-        let halves = x.chunks_exact(2);
-        if let ([last], Some(pair)) = (halves.remainder(), pairs.get_mut(x.len() / 2)) {
-            *pair = flushed_bf16_bits(*last);
-        }
-        for (pair, half) in pairs.iter_mut().zip(halves) {
-            *pair = flushed_bf16_bits(half[0]) | (flushed_bf16_bits(half[1]) << 16);
-        }
-    }
-}
-
-/// Rounds consecutive values to pairs for products in the instruction set. Tiles
-/// take subnormal inputs for zeros, so the instruction that does may round theirs.
+/// Rounds up to [`CHUNK`] consecutive values to pairs as products of the instruction
+/// set take them: for tiles by the processor's own instruction, which takes what is
+/// subnormal for zero, as tiles do with what has been rounded.
 fn to_operands(isa: Isa, x: &[f32], pairs: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a backend is built only for an instruction set this machine runs;
         // what has AMX has AVX-512 with bf16.
         Isa::Amx => unsafe { avx512::to_flushed_pairs(x, pairs) },
-        _ if matches!(isa, Isa::Amx | Isa::AmxEmulated) => to_flushed_pairs(isa, x, pairs),
+        Isa::AmxEmulated => {
+            let mut values = [0.0; CHUNK];
+            values
+                .iter_mut()
+                .zip(x)
+                .for_each(|(value, &x)| *value = flushed(x));
+            to_pairs(isa, &values[..x.len()], pairs);
+        }
         _ => to_pairs(isa, x, pairs),
     }
 }
@@ -205,7 +206,7 @@ mod tests {
         }
 
         #[test]
-        fn rows_are_packed_alike_everywhere(
+        fn rows_are_packed_as_value_by_value(
             row in prop::collection::vec(bits().prop_map(f32::from_bits), 1..700),
             stride in 1usize..5,
         ) {

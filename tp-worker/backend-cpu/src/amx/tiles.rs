@@ -147,25 +147,25 @@ pub(crate) unsafe fn shape(rows: usize) {
 
 /// Gives this thread's tiles the shapes for attention of `rows` (1 to 16) query rows:
 ///
-/// | Tiles | Hold | Rows | Columns of 4 bytes |
+/// | Tile | Holds | Rows | Columns of 4 bytes |
 /// |---|---|---|---|
-/// | 0, 1 | scores, keys row by row | 16 | query rows, rounded up to fours |
-/// | 2, 3 | queries | 16 | as many |
-/// | 4, 5 | keys, or values | 16 | 16 |
-/// | 6 | sums | query rows | 16 |
-/// | 7 | weights | as many | 16 |
+/// | 0 | scores, keys row by row | 16 | query rows, rounded up to fours |
+/// | 1 | queries | 16 | as many |
+/// | 2 | keys, or values | 16 | 16 |
+/// | 3 | sums | query rows | 16 |
+/// | 4 | weights | as many | 16 |
 ///
 /// # Safety
 /// [`permission`] was given.
 #[inline]
 pub(crate) unsafe fn shape_few(rows: usize) {
+    debug_assert!((1..=ROWS).contains(&rows), "{rows} rows of a tile");
     if SHAPED.get() == Shaped::FewQueries(rows) {
         return;
     }
-    let rows = rows.clamp(1, ROWS);
     let (high, wide) = (rows as u8, 4 * rows.next_multiple_of(4) as u16);
-    let bytes = [wide, wide, wide, wide, 64, 64, 64, 64];
-    let of_tiles = [16, 16, 16, 16, 16, 16, high, high];
+    let bytes = [wide, wide, 64, 64, 64, 0, 0, 0];
+    let of_tiles = [16, 16, 16, high, high, 0, 0, 0];
     // SAFETY: as above.
     unsafe { load(Shaped::FewQueries(rows), bytes, of_tiles) };
 }
@@ -173,7 +173,7 @@ pub(crate) unsafe fn shape_few(rows: usize) {
 /// Loads shapes: bytes of a row of each tile, and its rows.
 ///
 /// # Safety
-/// [`permission`] was given; rows have up to 64 bytes and are up to 16.
+/// [`permission`] was given; rows have up to 64 bytes, and there are up to 16.
 unsafe fn load(shaped: Shaped, bytes: [u16; TILES], rows: [u8; TILES]) {
     grow_signal_stack();
     let mut shapes = Shapes {

@@ -14,7 +14,6 @@ use super::softmax::{Finish, Rows, State, softmax_blocks, softmax_pairs, softmax
 use super::task::Call;
 use super::tiled::Height;
 use super::transpose::{LANES, transpose};
-use tiled::WEAVE;
 
 use crate::gemm::{Ahead, Input, PANEL, Tile};
 
@@ -103,6 +102,9 @@ impl Call<'_> {
         } = &mut *scratch;
         panels.load_scales(self.cache, cells, self.score_scale());
         let few = self.is_few(rows.len());
+        if few && self.tiled.is_some() {
+            ahead.skip();
+        }
         if let Some(integers) = self.integers.filter(|_| !few) {
             let (keys, values) = (panels.keys.as_mut_ptr(), panels.values.as_mut_ptr());
             // SAFETY: the kernels were chosen for this machine and cache; cells
@@ -116,7 +118,7 @@ impl Call<'_> {
             panels.pack_keys(self.isa, self.element, self.cache, cells);
         }
         if let Some(tiled) = self.tiled {
-            let asking = ahead.hand_out(self.cache, if few { WEAVE } else { FETCH });
+            let asking = ahead.hand_out(self.cache, FETCH);
             // SAFETY: the kernels were chosen for this machine and cache; cells
             // hold rows of the cache, and panels hold a block.
             unsafe {

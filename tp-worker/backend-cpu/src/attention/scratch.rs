@@ -24,7 +24,8 @@ pub(crate) struct Scratch {
     pub total: Sums,
 }
 
-/// Scores and weights of the rows of one tile.
+/// Scores and weights of the rows of one tile, or of several heads that have no
+/// more together.
 pub(crate) struct TileScratch {
     /// Positions of the block each row sees.
     pub visible: [usize; PANEL],

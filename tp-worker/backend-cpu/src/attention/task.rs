@@ -1,6 +1,6 @@
 //! One share of attention: some queries of one request under some key heads.
 //!
-//! Keys and values are read in blocks of 64 positions, head after head, once for
+//! Keys and values are read in blocks of 64 positions, once for
 //! all query rows of the task, with an online softmax between scores and weighted sums. Blocks
 //! and the segments of 512 positions they form lie at absolute positions, and a
 //! query skips what it does not see, so its bits depend neither on pages nor
@@ -113,8 +113,8 @@ impl Call<'_> {
         }
     }
 
-    /// Computes the task's part of `out`, or of a join's partial results, and
-    /// reads ahead into the `next`, which most likely follows on this thread.
+    /// Computes the task's part of `out`, or of a join's partial results, and may
+    /// read ahead into the `next`, which most likely follows on this thread.
     pub(crate) fn run(&self, task: &Task, next: Option<&Task>, scratch: &mut Scratch) {
         let next = next.map(|task| self.view(task));
         let (view, next) = (&self.view(task), next.as_ref());

@@ -100,10 +100,12 @@ type SumsFn = unsafe fn(
     width: usize,
 );
 
-/// The same of few rows, which are packed as they are: `rows`, at most 16.
+/// The same of `rows` rows, 1 to 16, and at least one position: weights are
+/// `[2][rows][16 pairs]`, and nothing but these rows of `acc` is touched.
 ///
 /// # Safety
-/// As for [`ScoresFn`].
+/// The machine runs the table's instruction set; weights, values and `acc` hold the
+/// rows and a block.
 type FewSumsFn = unsafe fn(
     weights: *const u32,
     values: *const u32,

@@ -4,7 +4,7 @@
 //! begins the next group, so each has room for the largest group alone, which
 //! stays nearer than the sums of a whole product would.
 
-use super::cut::{Cut, TILE_ROWS_GROUP, block_height, tile_group, tile_passes};
+use super::cut::{Cut, TILE_PANEL_GROUP, TILE_ROWS_GROUP, block_height, tile_group, tile_passes};
 use super::tile::{Aside, LANES, PANEL};
 use super::tiles::{BLOCK_STEPS, Input, Packed, Tiles};
 use super::widen::SLICE;
@@ -55,7 +55,7 @@ impl Rooms {
         })
     }
 
-    /// Rooms for all panels of a chunk and a group of its blocks.
+    /// Rooms for a group of a chunk's panels and one of its blocks.
     fn of_groups(threads: usize, outputs: usize, rows: usize, height: usize) -> Self {
         let blocks = rows.div_ceil(height);
         let passes = tile_passes(threads, blocks, height);
@@ -65,7 +65,7 @@ impl Rooms {
         let full = panels.end.min(outputs / PANEL);
         Self {
             threads,
-            panels: full.saturating_sub(panels.start),
+            panels: full.saturating_sub(panels.start).min(TILE_PANEL_GROUP),
             blocks: blocks.len().min(tile_group(height)),
         }
     }

@@ -5,17 +5,20 @@ use std::ops::Range;
 use super::tiles::Tiles;
 use crate::partition::share;
 
-/// Parts that a thread's work is cut into, at least.
+/// Parts that a thread's work is cut into where panels pass by once.
 const CHUNKS_PER_THREAD: usize = 4;
-/// The same where panels pass by several times: each part of them has the inputs
-/// of its rows come again.
-const CHUNKS_PER_PASS: usize = 2;
+/// The least of them where they pass by more often.
+const LEAST_CHUNKS: usize = 2;
+/// Shares are even where the largest has no more than one in so many blocks too much.
+const UNEVEN: usize = 16;
 /// Panels that share one pass over a group of row blocks.
 pub(super) const PANEL_GROUP: usize = 4;
 /// Rows that pass over a slice of weights where tiles multiply them: their inputs
-/// fill half of the second-level cache that processors with tiles have. All
-/// panels of a chunk pass them, as sums are cheaper to read again than inputs.
+/// fill half of the second-level cache that processors with tiles have.
 pub(super) const TILE_ROWS_GROUP: usize = 256;
+/// Panels that pass them before the next slice does: their sums are a mebibyte, too,
+/// and are cheaper to read again than inputs.
+pub(super) const TILE_PANEL_GROUP: usize = 32;
 
 /// A product's chunks: some panels times some blocks of rows each, disjoint and
 /// together all of it. The first is as large as any.
@@ -45,13 +48,19 @@ impl Passes {
         Self { count, groups: 1 }
     }
 
-    /// As many threads as possible have passes of their own, with all panels. A pass
-    /// reads weights once either way, but the inputs of a thread's passes alone
-    /// go through its caches, where it may have packed them itself.
-    pub(super) fn apart(count: usize, threads: usize) -> Self {
-        let groups = (1..=threads.min(count))
-            .rev()
-            .find(|&groups| threads.is_multiple_of(groups) && count.is_multiple_of(groups));
+    /// Of tiles. As many threads as can share `blocks` evenly have passes of their
+    /// own, with all panels: a pass reads weights once either way, but only a
+    /// thread's own inputs go through its caches, where it may have packed them.
+    fn apart(threads: usize, blocks: usize, count: usize) -> Self {
+        let fullest = |groups: usize| -> usize {
+            let passes = 0..count / groups;
+            passes.map(|pass| share(blocks, count, pass).len()).sum()
+        };
+        let groups = (1..=threads.min(count)).rev().find(|&groups| {
+            threads.is_multiple_of(groups)
+                && count.is_multiple_of(groups)
+                && fullest(groups) * groups * UNEVEN <= blocks * (UNEVEN + 1)
+        });
         let groups = groups.unwrap_or(1);
         Self { count, groups }
     }
@@ -75,7 +84,7 @@ impl Cut {
             passes,
             parts: CHUNKS_PER_THREAD
                 .div_ceil(passes.count)
-                .max(CHUNKS_PER_PASS.div_ceil(passes.own())),
+                .max(LEAST_CHUNKS.div_ceil(passes.own())),
         }
     }
 
@@ -121,7 +130,8 @@ pub(super) fn tile_group(height: usize) -> usize {
 
 /// How such weights pass by: once for each of these groups.
 pub(super) fn tile_passes(threads: usize, blocks: usize, height: usize) -> Passes {
-    Passes::apart(blocks.div_ceil(tile_group(height)).max(1), threads)
+    let count = blocks.div_ceil(tile_group(height)).max(1);
+    Passes::apart(threads, blocks, count)
 }
 
 /// The groups of a chunk, of so many panels and blocks, in the order in which a
@@ -189,7 +199,10 @@ mod tests {
         for threads in [1, 2, 3, 4, 6, 12] {
             for panels in [0, 1, 2, 5, 7, 36, 97] {
                 for (blocks, passes) in [(0, 1), (1, 1), (5, 1), (9, 2), (24, 4), (33, 5)] {
-                    for passes in [Passes::of_all(passes), Passes::apart(passes, threads)] {
+                    for passes in [
+                        Passes::of_all(passes),
+                        Passes::apart(threads, blocks, passes),
+                    ] {
                         covers(&Cut::new(threads, panels, blocks, passes), panels, blocks);
                     }
                 }
@@ -217,12 +230,23 @@ mod tests {
 
     #[test]
     fn threads_that_can_have_passes_of_their_own() {
-        for (threads, count, groups) in [(2, 2, 2), (2, 3, 1), (4, 2, 2), (6, 4, 2), (16, 8, 8)] {
-            let passes = Passes::apart(count, threads);
+        let cases = [
+            (2, 16, 2, 2),
+            (2, 17, 3, 1),
+            (4, 16, 2, 2),
+            (6, 32, 4, 2),
+            (16, 64, 8, 8),
+            (4, 31, 4, 4),
+            // One of two would have five of nine blocks, one of four seven of 25.
+            (2, 9, 2, 1),
+            (4, 25, 4, 2),
+        ];
+        for (threads, blocks, count, groups) in cases {
+            let passes = Passes::apart(threads, blocks, count);
             assert_eq!((passes.groups, passes.own()), (groups, count / groups));
         }
         // Each goes through all panels with its own rows.
-        let cut = Cut::new(2, 64, 16, Passes::apart(2, 2));
+        let cut = Cut::new(2, 64, 16, Passes::apart(2, 16, 2));
         let of = |thread: usize| {
             let share = cut.chunks() / 2;
             (thread * share..(thread + 1) * share).map(|index| cut.chunk(index))

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::ahead::{Ahead, STREAMS};
 use super::aside::Sums;
-use super::cut::{PANEL_GROUP, Passes, groups, tile_group, tile_passes};
+use super::cut::{PANEL_GROUP, Passes, TILE_PANEL_GROUP, groups, tile_group, tile_passes};
 use super::tile::{Aside, PANEL, Tile, TileFn};
 use super::tiles::{Input, Packed, Tiles};
 use super::widen::{SLICE, Widened};
@@ -110,7 +110,7 @@ impl Product<'_> {
         let widened = self.tiles.widened.filter(|_| widen);
         let slice = self.slice(widened.is_some());
         let (panel_group, mut block_group) = match (self.tiles.input, self.w.element) {
-            (Input::Blocks, _) => (panels.len(), tile_group(self.height)),
+            (Input::Blocks, _) => (TILE_PANEL_GROUP, tile_group(self.height)),
             (Input::IntegerBlocks, _) => (panels.len(), self.blocks_of(TILE_GROUPS / slice)),
             _ if blocks.len() == 1 => (1, 1),
             (_, Packed::Native(_)) => (PANEL_GROUP, self.blocks_of(ROWS_GROUP)),

@@ -17,16 +17,16 @@ fn sums_words(threads: usize, isa: Isa, rows: usize, matrix: [usize; 2]) -> usiz
 }
 
 #[test]
-fn sums_of_a_long_prompt_take_some_mebibytes_of_a_thread() {
+fn sums_of_a_long_prompt_take_a_mebibyte_of_a_thread() {
     const OUTPUTS: usize = 28_672;
     let long = [OUTPUTS, 4_096];
     for isa in tiled() {
         for threads in 1..=64 {
             let words = sums_words(threads, isa, 8_192, long);
-            assert!(words > 0 && 4 * words < (threads * 64) << 20);
+            assert!(words > 0 && 4 * words <= threads << 20, "{threads} {words}");
         }
-        // All panels, and as many blocks as pass together.
-        assert_eq!(sums_words(1, isa, 8_192, long), OUTPUTS * 256);
+        // As many panels as a part has, and as many blocks as pass together.
+        assert_eq!(sums_words(1, isa, 8_192, long), 32 * 32 * 256);
         // One slice needs none, nor do few rows, or parts of tiles.
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 2_048]), 0);
         assert_eq!(sums_words(1, isa, 255, long), 0);

@@ -45,7 +45,8 @@ pub(super) fn pack_panel(
             let values = &mut values[..to - from];
             decode(matrix.dtype, &source[from * width..to * width], values);
             let out = &mut out[element.steps(from) * PANEL..];
-            pack_row(isa, input, values, out, lane, PANEL);
+            // As without tiles, so that packed weights are the same on every machine.
+            pack_row(isa.vectors(), input, values, out, lane, PANEL);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A tile of query rows in AMX tiles.
 
+use super::super::ahead::Asking;
 use super::super::scratch::padded;
 use super::super::softmax::{Rows, softmax_blocks};
 use super::super::task::Call;
@@ -7,12 +8,6 @@ use super::super::tiled::Tiled;
 use super::{FETCH, KernelTile};
 
 use crate::gemm::PANEL;
-
-/// Rows asked for while few rows are attended, keys before values: while values
-/// are woven, during scores and the softmax, about as long as each takes.
-pub(super) const WEAVE: usize = 64;
-const SCORES: usize = 32;
-const SOFTMAX: usize = 32;
 
 impl Call<'_> {
     /// Attends one tile to one block.
@@ -35,7 +30,7 @@ impl Call<'_> {
         // panels of keys a block.
         unsafe {
             if few {
-                let mut source = self.source(block, ahead.hand_out(self.cache, SCORES));
+                let mut source = self.source(block, Asking::NOTHING);
                 let room = panels.keys.as_mut_ptr().cast();
                 (tiled.few_scores)(&mut source, queries.as_ptr(), rows, room, scores);
             } else {
@@ -51,7 +46,7 @@ impl Call<'_> {
             scales: &panels.key_scales,
             states,
             acc: &mut acc[..rows * width],
-            asking: ahead.hand_out(self.cache, if few { SOFTMAX } else { 0 }),
+            asking: Asking::NOTHING,
         };
         let (lanes, weights) = (&mut tile.lanes, &mut tile.weights);
         let high = if few { rows } else { height.padded() };

@@ -33,13 +33,9 @@ impl Call<'_> {
         block: Range<usize>,
         scratch: &mut Scratch,
     ) {
-        let Scratch {
-            cells,
-            panels,
-            tile,
-            ..
-        } = &mut *scratch;
-        panels.load_scales(self.cache, cells, self.score_scale());
+        let Scratch { panels, tile, .. } = &mut *scratch;
+        // Tiles read caches without scales of their own.
+        panels.key_scales.fill(self.score_scale());
         let first = view.row.kv_len as usize + view.task.queries.start;
         for (row, visible) in tile.visible[..view.rows].iter_mut().enumerate() {
             let seen = (first + row / self.group() + 1).saturating_sub(block.start);
@@ -67,7 +63,8 @@ impl Call<'_> {
         scratch.cells.extend(&plane, view.pages, block.clone());
     }
 
-    /// Scores of key head number `index`, left at its place among the rows.
+    /// Computes the scores of key head number `index`, in number `place` of the heads
+    /// that the tile's scratch has room for.
     fn head_scores(
         &self,
         tiled: &Tiled,
@@ -82,12 +79,11 @@ impl Call<'_> {
         let room = scratch.panels.keys.as_mut_ptr().cast();
         let scores = scratch.tile.scores[place * view.rows..].as_mut_ptr();
         // SAFETY: the kernels were chosen for this machine and cache; cells hold
-        // rows of the cache, and panels a block; queries hold whole tiles and
-        // scores as many rows.
+        // rows of the cache, panels a block, queries a tile, and scores the rows.
         unsafe { (tiled.few_scores)(&mut source, queries, view.rows, room, scores) };
     }
 
-    /// Turns them into weights.
+    /// Turns a head's scores into weights.
     fn head_softmax(&self, view: &View<'_>, (index, place): (usize, usize), scratch: &mut Scratch) {
         let Scratch {
             panels,
@@ -109,7 +105,7 @@ impl Call<'_> {
         softmax_blocks(self.isa, softmax, None, &mut tile.lanes, weights, rows);
     }
 
-    /// Adds them times the head's values.
+    /// Adds a head's weights times its values.
     fn head_sums(
         &self,
         tiled: &Tiled,
@@ -123,7 +119,7 @@ impl Call<'_> {
         let values = scratch.panels.values.as_mut_ptr();
         let weights = scratch.tile.weights[place * rows * BLOCK / 2..].as_ptr();
         let acc = scratch.segment.acc[index * view.apart * width..].as_mut_ptr();
-        // SAFETY: as for scores; weights and sums hold as many rows.
+        // SAFETY: as above; weights and sums hold the rows.
         unsafe {
             (tiled.weave)(self.cache, scratch.cells.rows(), values, Asking::NOTHING);
             (tiled.few_sums)(weights, values, block.len(), rows, acc, width);

@@ -123,16 +123,16 @@ pub(super) unsafe fn few_sums(
         // are valid for the rows and halves of the block.
         unsafe {
             asm!(
-                "tileloadd tmm6, [{acc} + {stride}]",
+                "tileloadd tmm3, [{acc} + {stride}]",
                 "2:",
-                "tileloadd tmm7, [{weights} + {row}]",
-                "tileloadd tmm4, [{values} + {step}]",
-                "tdpbf16ps tmm6, tmm7, tmm4",
+                "tileloadd tmm4, [{weights} + {row}]",
+                "tileloadd tmm2, [{values} + {step}]",
+                "tdpbf16ps tmm3, tmm4, tmm2",
                 "add {weights}, {half}",
                 "add {values}, 2048",
                 "dec {halves}",
                 "jnz 2b",
-                "tilestored [{acc} + {stride}], tmm6",
+                "tilestored [{acc} + {stride}], tmm3",
                 acc = in(reg) acc.add(column),
                 stride = in(reg) width * 4,
                 weights = inout(reg) weights => _,
@@ -141,7 +141,7 @@ pub(super) unsafe fn few_sums(
                 halves = inout(reg) count.div_ceil(2 * BLOCK_STEPS) => _,
                 row = in(reg) ROW,
                 step = in(reg) STEP,
-                out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                out("tmm2") _, out("tmm3") _, out("tmm4") _,
                 options(nostack),
             );
         }

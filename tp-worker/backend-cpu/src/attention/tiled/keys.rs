@@ -57,9 +57,9 @@ unsafe fn multiply(keys: *const u8, row_bytes: usize, queries: *const u32, out: 
         asm!(
             "tilezero tmm0",
             "2:",
-            "tileloadd tmm4, [{keys} + {row_bytes}]",
-            "tileloadd tmm2, [{queries} + {row}]",
-            "tdpbf16ps tmm0, tmm4, tmm2",
+            "tileloadd tmm2, [{keys} + {row_bytes}]",
+            "tileloadd tmm1, [{queries} + {row}]",
+            "tdpbf16ps tmm0, tmm2, tmm1",
             "add {keys}, 64",
             "add {queries}, 1024",
             "dec {blocks}",
@@ -71,7 +71,7 @@ unsafe fn multiply(keys: *const u8, row_bytes: usize, queries: *const u32, out: 
             blocks = inout(reg) row_bytes / 64 => _,
             out = in(reg) out,
             row = in(reg) 64_usize,
-            out("tmm0") _, out("tmm2") _, out("tmm4") _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _,
             options(nostack),
         );
     }

@@ -27,8 +27,7 @@ fn sums_of_every_group_lie_in_the_room_of_its_thread() {
                 let room = rooms.words() / threads;
                 let mut largest = 0;
                 for chunk in (0..cut.chunks()).map(|index| cut.chunk(index)) {
-                    let panels = chunk.0.len().max(1);
-                    for (panels, blocks) in groups(chunk, [panels, block_group]) {
+                    for (panels, blocks) in groups(chunk, [TILE_PANEL_GROUP, block_group]) {
                         let full = panels.end.min(outputs / PANEL).max(panels.start);
                         largest = largest.max((full - panels.start) * blocks.len());
                         // Any thread may take over a chunk.
