@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Whether answers that differ between two runs of a server part where two tokens were almost equally likely.
 
-  near_ties.py --base-url http://127.0.0.1:8000 --out plain.json --prompts prompts.txt
-  near_ties.py --base-url http://127.0.0.1:8001 --out other.json --prompts prompts.txt
-  near_ties.py --compare plain.json other.json
+  near_ties.py --base-url http://127.0.0.1:8000 --prompts prompts.txt --out drafts.json
+  near_ties.py --base-url http://127.0.0.1:8000 --prompts prompts.txt --out plain.json \\
+               --body '{"speculative": {"enabled": false}}'
+  near_ties.py --compare plain.json drafts.json
+
+Prompts go to /v1/completions as they are: give a chat model text with its template applied, and enough of it that
+answers are long. A prompt is a line of the file: a JSON string, a JSON array of token ids, or text.
 
 A gap is the log-probability of a position's likeliest token less that of the next. Of an answer only the first
 difference counts: what comes behind it answers another text.
@@ -119,6 +123,9 @@ def compare(plain_name: str, other_name: str, listed: int) -> None:
             rest = [name for name, _ in plain["top"][at] if name != token] if at < len(tokens) else []
             found.append((gap(plain, at), gap(other, at), number, at, token, instead, instead in rest[:1]))
     found.sort(key=lambda one: (one[0] is not None, -(one[0] or 0)))  # Without a gap first, then the widest.
+    if not found:
+        print(f"no answer differs: {len(pairs)} are the same")
+        return
     gaps, every = [one[0] for one in found], [gap(of, at) for _, of, _ in pairs for at in range(len(of["tokens"]))]
     print(f"answers that differ: {len(found)} of {len(pairs)}; the other token is the plain run's second in "
           f"{sum(one[-1] for one in found)} of {len(found)}")
@@ -143,23 +150,37 @@ def compare(plain_name: str, other_name: str, listed: int) -> None:
               f"{len(every) - len(known)} without a second")
 
 
+def fields(text: str) -> dict:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError("a JSON object is wanted")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--base-url", "--out", "--prompts"):
-        parser.add_argument(name)
-    for name, default in (("--requests", 256), ("--concurrency", 8), ("--max-tokens", 96)):
-        parser.add_argument(name, type=int, default=default)
-    parser.add_argument("--body", type=json.loads, default={}, metavar="JSON",
-                        help='more fields of requests, such as {"speculative": {"enabled": false}}')
-    parser.add_argument("--compare", nargs=2, metavar=("PLAIN", "OTHER"))
-    parser.add_argument("--list", type=int, default=12, help="differing answers to print, the widest gaps first")
+    parser.add_argument("--base-url", help="the server to ask")
+    parser.add_argument("--prompts", help="file of prompts, one a line")
+    parser.add_argument("--out", help="file to write the answers to; what it held is lost")
+    parser.add_argument("--requests", type=int, default=256, help="prompts are taken in turn (default: 256)")
+    parser.add_argument("--concurrency", type=int, default=8, help="requests at once (default: 8)")
+    parser.add_argument("--max-tokens", type=int, default=96, help="of an answer (default: 96)")
+    parser.add_argument("--body", type=fields, default={}, metavar="JSON", help="more fields of each request")
+    parser.add_argument("--compare", nargs=2, metavar=("PLAIN", "OTHER"), help="two files of answers to compare")
+    parser.add_argument("--list", type=int, default=12, help="differing answers to print, the widest gaps first (default: 12)")
     args = parser.parse_args()
-    if args.compare:
-        compare(*args.compare, args.list)
-    elif args.base_url and args.out and args.prompts:
-        record(args)
-    else:
-        parser.error("--base-url, --out and --prompts, or --compare")
+    try:
+        if args.compare:
+            compare(*args.compare, args.list)
+        elif args.base_url and args.out and args.prompts:
+            record(args)
+        else:
+            parser.error("give --base-url, --prompts and --out, or --compare")
+    except FileNotFoundError as error:
+        sys.exit(f"{error.filename}: no such file")
 
 
 if __name__ == "__main__":
