@@ -96,3 +96,39 @@ pub(super) fn read_row(element: Element, panel: &[u32], lane: usize, out: &mut [
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use lockstep_backend::HostBlock;
+
+    use super::*;
+
+    #[test]
+    fn every_machine_packs_subnormal_weights_alike() {
+        let row = [
+            1e-39,
+            -1e-39,
+            f32::from_bits(0x007f_ffff),
+            f32::MIN_POSITIVE,
+        ];
+        let matrix = HostMatrix {
+            cols: row.len(),
+            dtype: CheckpointDtype::F32,
+            blocks: vec![HostBlock {
+                bytes: bytemuck::cast_slice(&row),
+                offset: 0,
+                stride: size_of_val(&row),
+                rows: 1,
+            }],
+        };
+        let bits = row.map(|x| u32::from(bf16::from_f32(x).to_bits()));
+        for isa in Isa::available() {
+            let mut panel = [0; 2 * PANEL];
+            pack_panel(isa, Element::Bf16, &matrix, 0, &mut panel);
+            let pairs = [panel[0], panel[PANEL]];
+            let wanted = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
+            assert_eq!(pairs, wanted, "{isa}");
+        }
+    }
+}

@@ -2,8 +2,7 @@
 //!
 //! Heads do each kind of work together: scores of all, their softmax, their
 //! weighted sums. So the keys of neighbouring heads, which lie side by side, are
-//! read in one go, and so are their values; and nothing waits for what its own
-//! head has just written.
+//! read in one go, and so are their values.
 
 use std::ops::Range;
 
@@ -18,6 +17,21 @@ use crate::gemm::PANEL;
 /// Rows that the scores and weights of a tile's scratch have room for.
 const ROOM: usize = PANEL;
 
+/// Positions, and who attends to them by which kernels.
+struct Block<'a> {
+    tiled: &'a Tiled,
+    view: &'a View<'a>,
+    positions: Range<usize>,
+}
+
+/// A key head: its number in the task, and among those that the tile's scratch has
+/// room for at a time.
+#[derive(Clone, Copy)]
+struct Head {
+    index: usize,
+    place: usize,
+}
+
 impl Call<'_> {
     /// The kernels for it, where a task's heads go through blocks together.
     pub(super) fn takes_heads_together(&self, view: &View<'_>) -> Option<&'static Tiled> {
@@ -25,12 +39,12 @@ impl Call<'_> {
         self.tiled.filter(|_| few)
     }
 
-    /// Attends to the positions `block` under all key heads of the task.
+    /// Attends to `positions`, a block of them, under all key heads of the task.
     pub(super) fn heads(
         &self,
         tiled: &Tiled,
         view: &View<'_>,
-        block: Range<usize>,
+        positions: Range<usize>,
         scratch: &mut Scratch,
     ) {
         let Scratch { panels, tile, .. } = &mut *scratch;
@@ -38,53 +52,57 @@ impl Call<'_> {
         panels.key_scales.fill(self.score_scale());
         let first = view.row.kv_len as usize + view.task.queries.start;
         for (row, visible) in tile.visible[..view.rows].iter_mut().enumerate() {
-            let seen = (first + row / self.group() + 1).saturating_sub(block.start);
-            *visible = seen.min(block.len());
+            let seen = (first + row / self.group() + 1).saturating_sub(positions.start);
+            *visible = seen.min(positions.len());
         }
+        let block = &Block {
+            tiled,
+            view,
+            positions,
+        };
         let heads = view.task.heads.len();
         for from in (0..heads).step_by(ROOM / view.rows) {
             let heads = from..heads.min(from + ROOM / view.rows);
-            for (place, index) in heads.clone().enumerate() {
-                self.head_scores(tiled, view, (index, place), &block, scratch);
+            let heads = heads
+                .enumerate()
+                .map(|(place, index)| Head { index, place });
+            for head in heads.clone() {
+                self.head_scores(block, head, scratch);
             }
-            for (place, index) in heads.clone().enumerate() {
-                self.head_softmax(view, (index, place), scratch);
+            for head in heads.clone() {
+                self.head_softmax(block, head, scratch);
             }
-            for (place, index) in heads.enumerate() {
-                self.head_sums(tiled, view, (index, place), &block, scratch);
+            for head in heads {
+                self.head_sums(block, head, scratch);
             }
         }
     }
 
-    /// Points `scratch.cells` at the block under the task's key head number `index`.
-    fn look_at(&self, view: &View<'_>, index: usize, block: &Range<usize>, scratch: &mut Scratch) {
-        let plane = self.cache.keys(self.layer, view.task.heads.start + index);
+    /// Points `scratch.cells` at the block under a head.
+    fn look_at(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
+        let first = block.view.task.heads.start;
+        let plane = self.cache.keys(self.layer, first + head.index);
+        let positions = block.positions.clone();
         scratch.cells.clear();
-        scratch.cells.extend(&plane, view.pages, block.clone());
+        scratch.cells.extend(&plane, block.view.pages, positions);
     }
 
-    /// Computes the scores of key head number `index`, in number `place` of the heads
-    /// that the tile's scratch has room for.
-    fn head_scores(
-        &self,
-        tiled: &Tiled,
-        view: &View<'_>,
-        (index, place): (usize, usize),
-        block: &Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        self.look_at(view, index, block, scratch);
+    /// Computes a head's scores.
+    fn head_scores(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
+        self.look_at(block, head, scratch);
+        let view = block.view;
         let mut source = self.source(scratch.cells.rows(), Asking::NOTHING);
-        let queries = scratch.queries[self.packed_at(view, index)..].as_ptr();
+        let queries = scratch.queries[self.packed_at(view, head.index)..].as_ptr();
         let room = scratch.panels.keys.as_mut_ptr().cast();
-        let scores = scratch.tile.scores[place * view.rows..].as_mut_ptr();
+        let scores = scratch.tile.scores[head.place * view.rows..].as_mut_ptr();
         // SAFETY: the kernels were chosen for this machine and cache; cells hold
         // rows of the cache, panels a block, queries a tile, and scores the rows.
-        unsafe { (tiled.few_scores)(&mut source, queries, view.rows, room, scores) };
+        unsafe { (block.tiled.few_scores)(&mut source, queries, view.rows, room, scores) };
     }
 
     /// Turns a head's scores into weights.
-    fn head_softmax(&self, view: &View<'_>, (index, place): (usize, usize), scratch: &mut Scratch) {
+    fn head_softmax(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
+        let (view, Head { index, place }) = (block.view, head);
         let Scratch {
             panels,
             tile,
@@ -106,15 +124,9 @@ impl Call<'_> {
     }
 
     /// Adds a head's weights times its values.
-    fn head_sums(
-        &self,
-        tiled: &Tiled,
-        view: &View<'_>,
-        (index, place): (usize, usize),
-        block: &Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        self.look_at(view, index, block, scratch);
+    fn head_sums(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
+        self.look_at(block, head, scratch);
+        let (view, tiled, Head { index, place }) = (block.view, block.tiled, head);
         let (rows, width) = (view.rows, padded(self.shape.head_dim));
         let values = scratch.panels.values.as_mut_ptr();
         let weights = scratch.tile.weights[place * rows * BLOCK / 2..].as_ptr();
@@ -122,7 +134,7 @@ impl Call<'_> {
         // SAFETY: as above; weights and sums hold the rows.
         unsafe {
             (tiled.weave)(self.cache, scratch.cells.rows(), values, Asking::NOTHING);
-            (tiled.few_sums)(weights, values, block.len(), rows, acc, width);
+            (tiled.few_sums)(weights, values, block.positions.len(), rows, acc, width);
         }
     }
 }
