@@ -122,12 +122,10 @@ impl Attention {
         let tiles = select(isa, element);
         let integers = integers::select(isa, tiles, cache);
         let tiled = tiled::select(isa, tiles, cache);
-        let heads_together = tiled::fits(isa, tiles, cache);
-        let whole_tiles = heads_together || integers.is_some();
+        let whole_tiles = tiled::fits(isa, tiles, cache) || integers.is_some();
         let tiling = Tiling {
             height: tiles.rows(),
             unit: if whole_tiles { tiled::ROWS } else { 1 },
-            heads_together,
         };
         let plan = &mut self.plan;
         plan.make(shape, &inputs.rows, tiling, partial_len(shape.head_dim));

@@ -20,30 +20,10 @@ use crate::gemm::{Ahead, Input, PANEL, Tile};
 /// Rows asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 16;
 
-/// Rows asked for while few rows are attended, keys before values, by what is
-/// worked on.
-struct During {
-    scores: usize,
-    softmax: usize,
-    sums: usize,
-}
-
-impl During {
-    /// About as long as each takes, so that memory is never without work.
-    fn of(few: bool, input: Input) -> Self {
-        let [scores, softmax, sums] = match (few, input) {
-            (false, _) => [0; 3],
-            (true, Input::Pairs) => [48, 32, 48],
-            // Its softmax asks for all at once.
-            (true, _) => [64, 0, 64],
-        };
-        Self {
-            scores,
-            softmax,
-            sums,
-        }
-    }
-}
+/// Rows asked for while few rows are attended, keys before values: during scores,
+/// softmax and sums, about as long as each takes, so that memory is never without
+/// work.
+const DURING: [usize; 3] = [48, 32, 48];
 
 /// Which packed query rows a block is attended with.
 #[derive(Debug, Clone, Copy)]
@@ -197,9 +177,9 @@ impl Call<'_> {
             return self.kernel_tile(of);
         }
         let acc = &mut acc[..rows * width];
-        let during = During::of(few, self.tiles.input);
+        let during = if few { DURING } else { [0; 3] };
         if let Some(direct) = self.direct.filter(|_| few) {
-            let mut source = self.source(block, ahead.hand_out(self.cache, during.scores));
+            let mut source = self.source(block, ahead.hand_out(self.cache, during[0]));
             let scores = tile.scores[..rows].as_mut_ptr();
             // SAFETY: the kernels were chosen for this machine and cache; cells
             // hold rows of the cache; queries and scores hold `rows` rows.
@@ -208,10 +188,9 @@ impl Call<'_> {
             self.scores(queries, panels, seen, &mut tile.scores[..rows]);
             ahead.fetch(self.cache, 2 * FETCH);
         }
-        let asking = ahead.hand_out(self.cache, during.softmax);
+        let asking = ahead.hand_out(self.cache, during[1]);
         self.softmax(panels, tile, states, acc, asking);
-        let during = during.sums;
-        self.sums(block, during, ahead, panels, tile, acc);
+        self.sums(block, during[2], ahead, panels, tile, acc);
     }
 
     /// One tile where scores, softmax and sums go by kernels of their own.

@@ -1,8 +1,8 @@
 //! How a batch's attention is cut into tasks for threads to take.
 //!
-//! A task is some queries of one request under one key head, or, with tiles, under as
-//! many as fit: keys of neighbouring heads lie side by side, and memory is fastest
-//! where it is read in order. Where whole tasks can't
+//! A task is some queries of one request under as many neighbouring key heads as
+//! fit: their keys lie side by side, and memory is fastest where it is read in
+//! order. Where whole tasks can't
 //! keep all threads equally busy, as with one long request and few heads,
 //! the dearest are also cut by segments of positions (flash-decoding: Dao et
 //! al., 2023), which are computed apart and then folded in order. Cuts never
@@ -53,8 +53,6 @@ pub(crate) struct Tiling {
     pub height: usize,
     /// Rows that begin together: those of a head take a multiple of it.
     pub unit: usize,
-    /// Whether a task takes neighbouring heads together.
-    pub heads_together: bool,
 }
 
 /// Tasks that compute segments of the same queries.
@@ -139,8 +137,8 @@ impl Plan {
             let most = (row.q_len as usize).min(queries);
             let fit = MAX_ROWS / (most * group).next_multiple_of(tiling.unit).max(1);
             let heads = match row.mask {
-                None if tiling.heads_together => together.min(fit).max(1),
-                _ => 1,
+                None => even(shape.kv_heads, together.min(fit).max(1)),
+                Some(_) => 1,
             };
             for head in (0..shape.kv_heads).step_by(heads) {
                 for from in (0..row.q_len as usize).step_by(queries) {
@@ -209,6 +207,11 @@ impl Plan {
     }
 }
 
+/// At most `most` of `all`, so that parts of as many are about equal.
+fn even(all: usize, most: usize) -> usize {
+    all.div_ceil(all.div_ceil(most))
+}
+
 /// Floats that joins' segments take at the most in a pass of `tokens` tokens,
 /// `partial` for a query row and segment.
 pub(crate) fn most_partials(
@@ -243,12 +246,11 @@ mod tests {
     const TILING: Tiling = Tiling {
         height: 12,
         unit: 1,
-        heads_together: false,
     };
-    const TOGETHER: Tiling = Tiling {
+    /// Where the rows of a head fill tiles.
+    const WHOLE: Tiling = Tiling {
         height: 12,
         unit: 16,
-        heads_together: true,
     };
 
     fn plan(threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
@@ -283,12 +285,16 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_divide_evenly_stay_whole() {
-        for (threads, kv_heads) in [(1, 3), (2, 2), (2, 8), (4, 8)] {
-            let mut plan = plan(threads, kv_heads, &[(1, 4_000)]);
-            assert_eq!((plan.joins.len(), plan.tasks.len()), (0, kv_heads));
+    fn what_divides_evenly_stays_whole() {
+        for (threads, kv_heads, requests, tasks) in [(1, 3, 1, 1), (2, 2, 8, 8), (4, 8, 16, 16)] {
+            let mut plan = plan(threads, kv_heads, &vec![(1, 4_000); requests]);
+            assert_eq!((plan.joins.len(), plan.tasks.len()), (0, tasks));
             assert_eq!(largest(&mut plan), 100);
         }
+        // A segment cannot be cut, so heads are.
+        let mut plan = plan(2, 8, &[(1, 400)]);
+        assert_eq!((plan.joins.len(), plan.tasks.len()), (0, 8));
+        assert_eq!(largest(&mut plan), 100);
     }
 
     #[test]
@@ -296,7 +302,7 @@ mod tests {
         for (threads, kv_heads) in [(2, 1), (2, 3), (8, 2), (7, 1)] {
             for q_len in [1, 8] {
                 let mut plan = plan(threads, kv_heads, &[(q_len, 32_000)]);
-                assert_eq!(plan.joins.len(), kv_heads);
+                assert!(!plan.joins.is_empty());
                 assert!(largest(&mut plan) <= 125, "{threads} {kv_heads}");
             }
         }
@@ -304,7 +310,7 @@ mod tests {
 
     #[test]
     fn cut_tasks_cover_every_position_once() {
-        for tiling in [TILING, TOGETHER] {
+        for tiling in [TILING, WHOLE] {
             let rows = [(1, 9_000), (3, 100), (1, 700), (300, 1_000)];
             let mut plan = plan_by(tiling, 5, 3, &rows);
             let seen = |row: usize, head, query| -> Vec<usize> {
@@ -328,19 +334,23 @@ mod tests {
 
     #[test]
     fn heads_stay_together_as_far_as_threads_have_work() {
-        let heads = |threads, kv_heads, rows: &[(u32, u32)]| {
-            let mut plan = plan_by(TOGETHER, threads, kv_heads, rows);
+        let heads = |tiling, threads, kv_heads, rows: &[(u32, u32)]| {
+            let mut plan = plan_by(tiling, threads, kv_heads, rows);
             assert!(largest(&mut plan) <= 125, "{threads} {kv_heads} {rows:?}");
             plan.tasks.iter().map(|task| task.heads.len()).max()
         };
         let requests = |count| vec![(1, 400); count];
-        assert_eq!(heads(2, 8, &[(1, 9_000)]), Some(8));
-        assert_eq!(heads(2, 8, &requests(8)), Some(8));
-        assert_eq!(heads(2, 8, &requests(4)), Some(4));
-        assert_eq!(heads(2, 8, &requests(1)), Some(1));
-        assert_eq!(heads(2, 32, &requests(8)), Some(MAX_ROWS / 16));
-        // Rows that fill a task alone.
-        assert_eq!(heads(2, 8, &[(512, 9_000)]), Some(1));
+        for tiling in [TILING, WHOLE] {
+            assert_eq!(heads(tiling, 2, 8, &[(1, 9_000)]), Some(8));
+            assert_eq!(heads(tiling, 2, 8, &requests(8)), Some(8));
+            assert_eq!(heads(tiling, 2, 8, &requests(4)), Some(4));
+            assert_eq!(heads(tiling, 2, 8, &requests(1)), Some(1));
+            // Rows that fill a task alone.
+            assert_eq!(heads(tiling, 2, 8, &[(512, 9_000)]), Some(1));
+        }
+        // 12 fit where each takes 16 rows, and 6 where it has 32: parts are about equal.
+        assert_eq!(heads(WHOLE, 2, 32, &requests(8)), Some(11));
+        assert_eq!(heads(TILING, 2, 8, &[(8, 9_000)]), Some(4));
     }
 
     #[test]

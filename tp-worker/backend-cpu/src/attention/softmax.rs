@@ -144,10 +144,10 @@ multiversion! {
     /// their long chains of dependent instructions overlap.
     pub(crate) fn softmax_rows(tile: Rows<'_>, finish: &Finish<'_>, lanes: &mut [[f32; LANES]]) {
         let Rows { scores, visible, scales, states, acc, mut asking } = tile;
-        asking.until(1, 1);
         let rows = scores.len();
         let (visible, states, lanes) = (&visible[..rows], &mut states[..rows], &mut lanes[..rows]);
         for row in 0..rows {
+            asking.until(row + 1, 2 * rows);
             lanes[row] = scale_row(&mut scores[row], visible[row], scales);
         }
         let width = acc.len() / rows;
@@ -161,6 +161,7 @@ multiversion! {
             }
         }
         for row in 0..rows {
+            asking.until(rows + row + 1, 2 * rows);
             if visible[row] == 0 {
                 scores[row].fill(0.0);
                 lanes[row].fill(0.0);

@@ -90,13 +90,13 @@ impl Simd for Avx512 {
 // As many sums as registers hold beside the operands.
 direct!(F32_ROWS in f32_rows: F32<Avx512>, Plain,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    [1 2 3 4 5 6 7 8],
+    [1 2 3 4 5 6 7 8 : 1],
     [1 2 2, 2 2 2, 3 2 2, 4 2 2, 5 2 2, 6 2 2, 7 1 2, 8 1 2, 9 1 2, 10 1 2, 11 1 2, 12 1 2]);
 direct!(BF16_ROWS in bf16_rows: Bf16<Avx512>, EvenOdd,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    [1 2 3 4 5 6 7 8],
+    [1 2 3 4 5 6 7 8 : 1],
     [1 2 2, 2 2 2, 3 2 2, 4 2 2, 5 2 2, 6 2 2, 7 1 2, 8 1 2, 9 1 2, 10 1 2, 11 1 2, 12 1 2]);
 direct!(INT8_ROWS in int8_rows: Int8<Avx512>, Plain,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    [1 2 3 4 5 6 7 8],
+    [1 2 3 4 5 6 7 8 : 1],
     [1 2 2, 2 2 2, 3 2 2, 4 2 2, 5 2 2, 6 2 2, 7 1 2, 8 1 2, 9 1 2, 10 1 2, 11 1 2, 12 1 2]);

@@ -92,9 +92,9 @@ impl Format for Int8 {
 
 direct!(BF16_ROWS in bf16_rows: Bf16, EvenOdd,
     #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    [1 2 3 4 5 6 7 8],
+    [1 2 3 4 5 6 7 8 : 1],
     [1 2 2, 2 2 2, 3 2 2, 4 2 2, 5 2 2, 6 2 2, 7 1 2, 8 1 2, 9 1 2, 10 1 2, 11 1 2, 12 1 2]);
 direct!(INT8_ROWS in int8_rows: Int8, Plain,
     #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    [1 2 3 4 5 6 7 8],
+    [1 2 3 4 5 6 7 8 : 1],
     [1 2 2, 2 2 2, 3 2 2, 4 2 2, 5 2 2, 6 2 2, 7 1 2, 8 1 2, 9 1 2, 10 1 2, 11 1 2, 12 1 2]);

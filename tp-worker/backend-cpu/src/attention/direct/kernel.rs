@@ -5,7 +5,9 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::format::{Format, Simd};
+use std::mem::MaybeUninit;
+
+use super::format::{Format, Simd, Words};
 use super::{COLUMNS, Source};
 use crate::attention::cells::BLOCK;
 use crate::attention::transpose::LANES;
@@ -13,19 +15,26 @@ use crate::attention::transpose::LANES;
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
 
-/// See [`super::ScoresFn`], for `M` rows.
+/// Steps over the positions between two looks at what is to be asked for.
+const STRETCH: usize = 8;
+
+/// See [`super::ScoresFn`], for `M` rows. Keys of `S` steps are turned around before
+/// they are used: more than one where registers do not hold them beside the sums,
+/// as the compiler would keep them in memory one by one.
 ///
 /// # Safety
 /// As there, inlined in a function compiled for the format's instructions.
 #[inline(always)]
-pub(super) unsafe fn scores<F: Format, const M: usize>(
+pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
     source: &mut Source<'_>,
     queries: *const u32,
     scores: *mut [f32; BLOCK],
 ) {
     let words = source.row_bytes / 4;
     let steps = words / WORDS;
-    let all = steps * source.rows.len().div_ceil(LANES);
+    // Turned around and used.
+    let all = 2 * steps * source.rows.len().div_ceil(LANES);
+    let mut turned = [const { MaybeUninit::<[Words<F>; WORDS]>::uninit() }; S];
     for (group, rows) in source.rows.chunks(LANES).enumerate() {
         // Lanes without a position repeat the first; their scores are not seen.
         let mut from = [source.row(rows[0]).cast::<u32>(); LANES];
@@ -37,15 +46,26 @@ pub(super) unsafe fn scores<F: Format, const M: usize>(
         unsafe {
             let mut sums = [F::Simd::zero(); M];
             let mut input = queries;
-            for step in 0..steps {
-                source.asking.until(group * steps + step + 1, all);
-                for words in F::Simd::quarter(&from, step * WORDS) {
-                    for part in 0..F::KEY_PARTS {
-                        let key = F::key(words, part);
-                        for r in 0..M {
-                            sums[r] = F::dot::<M>(sums[r], input.add(r), key);
+            for first in (0..steps).step_by(S) {
+                let turned = &mut turned[..S.min(steps - first)];
+                let (begun, count) = (2 * (group * steps + first), turned.len());
+                for (step, turned) in turned.iter_mut().enumerate() {
+                    // What is turned alone is used at once, and asks then.
+                    if S > 1 {
+                        source.asking.until(begun + step + 1, all);
+                    }
+                    turned.write(F::Simd::quarter(&from, (first + step) * WORDS));
+                }
+                for (step, turned) in turned.iter().enumerate() {
+                    source.asking.until(begun + count + step + 1, all);
+                    for words in turned.assume_init() {
+                        for part in 0..F::KEY_PARTS {
+                            let key = F::key(words, part);
+                            for r in 0..M {
+                                sums[r] = F::dot::<M>(sums[r], input.add(r), key);
+                            }
+                            input = input.add(M);
                         }
-                        input = input.add(M);
                     }
                 }
             }
@@ -74,39 +94,44 @@ pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: us
     // SAFETY: forwarded to the caller; panels lie within the head.
     unsafe {
         while panel + P <= panels {
-            for half in (0..2).step_by(H) {
-                if source.asking.is_done() {
-                    columns::<F, M, P, H, false>(source, weights, acc, width, panel, half);
-                } else {
-                    columns::<F, M, P, H, true>(source, weights, acc, width, panel, half);
-                }
-            }
+            halves::<F, M, P, H>(source, weights, acc, width, panel);
             panel += P;
         }
         while panel < panels {
-            for half in (0..2).step_by(H) {
-                if source.asking.is_done() {
-                    columns::<F, M, 1, H, false>(source, weights, acc, width, panel, half);
-                } else {
-                    columns::<F, M, 1, H, true>(source, weights, acc, width, panel, half);
-                }
-            }
+            halves::<F, M, 1, H>(source, weights, acc, width, panel);
             panel += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, const ASKS: bool>(
+unsafe fn halves<F: Format, const M: usize, const P: usize, const H: usize>(
     source: &mut Source<'_>,
     weights: *const [u32; BLOCK],
     acc: *mut f32,
     width: usize,
     panel: usize,
-    half: usize,
+) {
+    // SAFETY: forwarded to the caller.
+    unsafe {
+        columns::<F, M, P, H, 0>(source, weights, acc, width, panel);
+        if H == 1 {
+            columns::<F, M, P, H, 1>(source, weights, acc, width, panel);
+        }
+    }
+}
+
+/// `H` halves from `HALF` on of `P` times 32 columns.
+#[inline(always)]
+unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, const HALF: usize>(
+    source: &mut Source<'_>,
+    weights: *const [u32; BLOCK],
+    acc: *mut f32,
+    width: usize,
+    panel: usize,
 ) {
     let at = |r: usize, p: usize, h: usize| {
-        acc.wrapping_add(r * width + (panel + p) * COLUMNS + (half + h) * LANES)
+        acc.wrapping_add(r * width + (panel + p) * COLUMNS + (HALF + h) * LANES)
     };
     // SAFETY: rows lie in the cache; weights and sums hold `M` rows.
     unsafe {
@@ -118,32 +143,29 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
                 }
             }
         }
-        // Where registers hold the sums of one half alone, the first pass over
-        // the block asks for everything: the others have no registers left.
-        let steps = source.rows.len().div_ceil(F::POSITIONS);
-        let passes = match H {
-            1 => 1,
-            _ => (source.head_dim / COLUMNS).div_ceil(P),
-        };
-        let (all, done) = (steps * passes, steps * (panel / P + half));
-        for (step, rows) in source.rows.chunks(F::POSITIONS).enumerate() {
-            if ASKS {
-                source.asking.until(done + step + 1, all);
-            }
-            let first = source.row(rows[0] + source.values_after);
-            // An odd last position is paired with itself: its partner's weight is 0.
-            let next = source.row(rows[rows.len() - 1] + source.values_after);
-            for p in 0..P {
-                let column = (panel + p) * COLUMNS;
-                let mut values = [F::value(first, next, column, half); H];
-                for h in 1..H {
-                    values[h] = F::value(first, next, column, half + h);
-                }
-                // Halves run fastest: they share a weight, which is loaded once.
-                for r in 0..M {
-                    let weight = weights.add(r).cast::<u32>().add(step);
-                    for h in 0..H {
-                        sums[r][p][h] = F::dot::<M>(sums[r][p][h], weight, values[h]);
+        // All passes over the block ask for their part.
+        let stretches = source.rows.len().div_ceil(STRETCH * F::POSITIONS);
+        let all = stretches * (source.head_dim / COLUMNS).div_ceil(P) * 2 / H;
+        let done = stretches * (panel / P * 2 / H + HALF);
+        for (stretch, rows) in source.rows.chunks(STRETCH * F::POSITIONS).enumerate() {
+            source.asking.until(done + stretch + 1, all);
+            for (step, rows) in rows.chunks(F::POSITIONS).enumerate() {
+                let first = source.row(rows[0] + source.values_after);
+                // An odd last position is paired with itself: its partner's weight is 0.
+                let next = source.row(rows[rows.len() - 1] + source.values_after);
+                let step = stretch * STRETCH + step;
+                for p in 0..P {
+                    let column = (panel + p) * COLUMNS;
+                    let mut values = [F::value(first, next, column, HALF); H];
+                    for h in 1..H {
+                        values[h] = F::value(first, next, column, HALF + h);
+                    }
+                    // Halves run fastest: they share a weight, which is loaded once.
+                    for r in 0..M {
+                        let weight = weights.add(r).cast::<u32>().add(step);
+                        for h in 0..H {
+                            sums[r][p][h] = F::dot::<M>(sums[r][p][h], weight, values[h]);
+                        }
                     }
                 }
             }
@@ -158,12 +180,12 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
     }
 }
 
-/// `direct!(NAME in module: Format, Order, "features": scores [m …], sums [m p h …])`:
+/// `direct!(NAME in module: Format, Order, "features": scores [m … : s], sums [m p h …])`:
 /// the kernels of one format, compiled for the instructions it needs.
 macro_rules! direct {
     (
         $name:ident in $module:ident: $format:ty, $order:ident, $(#[$features:meta])?
-        [$($scores:literal)*], [$($m:literal $p:literal $h:literal),*]
+        [$($scores:literal)* : $steps:literal], [$($m:literal $p:literal $h:literal),*]
     ) => {
         mod $module {
             use super::*;
@@ -177,7 +199,7 @@ macro_rules! direct {
                 scores: *mut [f32; BLOCK],
             ) {
                 // SAFETY: the caller's promise; compiled for the format.
-                unsafe { kernel::scores::<$format, M>(source, queries, scores) }
+                unsafe { kernel::scores::<$format, M, $steps>(source, queries, scores) }
             }
 
             $(#[$features])?

@@ -102,8 +102,8 @@ impl Simd for Neon {
 
 // As many sums as registers hold beside the operands.
 direct!(F32_ROWS in f32_rows: F32<Neon>, Plain,
-    [1 2 3 4 5], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1]);
+    [1 2 3 4 5 : 1], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1]);
 direct!(BF16_ROWS in bf16_rows: Bf16<Neon>, EvenOdd,
-    [1 2 3 4 5], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1]);
+    [1 2 3 4 5 : 1], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1]);
 direct!(INT8_ROWS in int8_rows: Int8<Neon>, Plain,
-    [1 2 3 4 5], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1]);
+    [1 2 3 4 5 : 1], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1]);

@@ -10,15 +10,15 @@ use crate::machine::{backend, bits};
 const LAST: usize = 8;
 
 /// Compares key heads that threads of an instruction set take together with those of
-/// worlds that have one, as AMX's emulation attends them.
-pub fn heads_taken_together_do_not_show(isa: Isa) {
+/// worlds that have one, as `alone` attends them.
+pub fn heads_taken_together_do_not_show(isa: Isa, alone: Isa) {
     let worlds = [
         World::new(32, 8, 64, &[2_600, 40], 61),
         World::new(24, 12, 32, &[600; 8], 62),
     ];
     for world in &worlds {
         let last = World::new(1, 1, 2, &vec![LAST; world.requests.len()], 0);
-        let expected = heads_alone(world, &whole(&last));
+        let expected = heads_alone(alone, world, &whole(&last));
         for (threads, page_size) in [(1, 16), (2, 1), (5, 1), (5, 16)] {
             let mut backend = backend(isa, Dtype::Bfloat16, threads);
             let mut most = AttentionTasks::default();
@@ -47,8 +47,8 @@ fn run(page_size: usize) -> Run {
 }
 
 /// The bits of all outputs, of one key head after another.
-fn heads_alone(world: &World, steps: &[Vec<(usize, usize)>]) -> Vec<u32> {
-    let mut backend = backend(Isa::AmxEmulated, Dtype::Bfloat16, 1);
+fn heads_alone(isa: Isa, world: &World, steps: &[Vec<(usize, usize)>]) -> Vec<u32> {
+    let mut backend = backend(isa, Dtype::Bfloat16, 1);
     let mut of = |head| {
         let alone = world.of_key_head(head);
         let outputs = run(16).last_outputs(&mut backend, &alone, LAST, steps, |tasks| {
