@@ -14,7 +14,7 @@ const LAST: usize = 8;
 pub fn heads_taken_together_do_not_show(isa: Isa, alone: Isa) {
     let worlds = [
         World::new(32, 8, 64, &[2_600, 40], 61),
-        World::new(24, 12, 32, &[600; 8], 62),
+        World::new(24, 12, 96, &[600; 8], 62),
     ];
     for world in &worlds {
         let last = World::new(1, 1, 2, &vec![LAST; world.requests.len()], 0);
