@@ -138,8 +138,10 @@ fn segments_computed_apart_give_the_same_bits() {
 
 #[test]
 fn heads_attended_together_give_the_bits_of_one_alone() {
-    for (isa, _) in variants().filter(|&(_, dtype)| dtype == Dtype::Bfloat16) {
-        heads_taken_together_do_not_show(isa, isa);
+    for (isa, dtype) in variants() {
+        for kv_dtype in kv_dtypes(dtype, 64) {
+            heads_taken_together_do_not_show(isa, isa, dtype, kv_dtype);
+        }
     }
 }
 

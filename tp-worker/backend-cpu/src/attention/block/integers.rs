@@ -4,11 +4,7 @@ use super::super::integers::{CODES, Integers};
 use super::super::scratch::padded;
 use super::super::softmax::{Bytes, Rows};
 use super::super::task::Call;
-use super::KernelTile;
-
-/// Rows asked for while few rows are attended, keys before values: during scores,
-/// softmax and weighted sums, about as long as each takes.
-const DURING: [usize; 3] = [48, 32, 48];
+use super::{DURING, KernelTile};
 
 impl Call<'_> {
     /// Attends one tile to one block.

@@ -15,12 +15,11 @@ use crate::attention::transpose::LANES;
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
 
-/// Steps over the positions between two looks at what is to be asked for.
+/// Positions between two looks at what is to be asked for.
 const STRETCH: usize = 8;
 
 /// See [`super::ScoresFn`], for `M` rows. Keys of `S` steps are turned around before
-/// they are used: more than one where registers do not hold them beside the sums,
-/// as the compiler would keep them in memory one by one.
+/// they are used.
 ///
 /// # Safety
 /// As there, inlined in a function compiled for the format's instructions.
@@ -143,17 +142,18 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
                 }
             }
         }
-        // All passes over the block ask for their part.
-        let stretches = source.rows.len().div_ceil(STRETCH * F::POSITIONS);
-        let all = stretches * (source.head_dim / COLUMNS).div_ceil(P) * 2 / H;
-        let done = stretches * (panel / P * 2 / H + HALF);
-        for (stretch, rows) in source.rows.chunks(STRETCH * F::POSITIONS).enumerate() {
-            source.asking.until(done + stretch + 1, all);
+        // All passes over the block ask for their part, by halves of 32 columns.
+        let stretches = source.rows.len().div_ceil(STRETCH);
+        let all = stretches * source.head_dim / COLUMNS * 2;
+        let done = stretches * (2 * panel + HALF * P);
+        for (stretch, rows) in source.rows.chunks(STRETCH).enumerate() {
+            source.asking.until(done + (stretch + 1) * P * H, all);
+            let before = stretch * STRETCH / F::POSITIONS;
             for (step, rows) in rows.chunks(F::POSITIONS).enumerate() {
                 let first = source.row(rows[0] + source.values_after);
                 // An odd last position is paired with itself: its partner's weight is 0.
                 let next = source.row(rows[rows.len() - 1] + source.values_after);
-                let step = stretch * STRETCH + step;
+                let step = before + step;
                 for p in 0..P {
                     let column = (panel + p) * COLUMNS;
                     let mut values = [F::value(first, next, column, HALF); H];

@@ -22,7 +22,10 @@ fn tiles_give_the_bits_of_their_emulation() {
     if !runs_amx() {
         return;
     }
-    heads_taken_together_do_not_show(Isa::Amx, Isa::AmxEmulated);
+    for kv_dtype in kv_dtypes(Dtype::Bfloat16, 64) {
+        let (isa, dtype) = (Isa::Amx, Dtype::Bfloat16);
+        heads_taken_together_do_not_show(isa, Isa::AmxEmulated, dtype, kv_dtype);
+    }
     for (index, head_dim) in [16, 32, 48, 64, 80, 96, 128, 192, 256]
         .into_iter()
         .enumerate()

@@ -1,6 +1,6 @@
 //! Tasks of several key heads, whole and with positions that others attend to.
 
-use lockstep_backend_cpu::{AttentionTasks, Isa};
+use lockstep_backend_cpu::{AttentionTasks, CpuBackend, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use super::world::{Run, World, one_by_one, ragged, whole};
@@ -11,25 +11,38 @@ const LAST: usize = 8;
 
 /// Compares key heads that threads of an instruction set take together with those of
 /// worlds that have one, as `alone` attends them.
-pub fn heads_taken_together_do_not_show(isa: Isa, alone: Isa) {
+pub fn heads_taken_together_do_not_show(
+    isa: Isa,
+    alone: Isa,
+    dtype: Dtype,
+    kv_dtype: KvCacheDtype,
+) {
     let worlds = [
         World::new(32, 8, 64, &[2_600, 40], 61),
         World::new(24, 12, 96, &[600; 8], 62),
     ];
     for world in &worlds {
         let last = World::new(1, 1, 2, &vec![LAST; world.requests.len()], 0);
-        let expected = heads_alone(alone, world, &whole(&last));
+        let expected = heads_alone(
+            &mut backend(alone, dtype, 1),
+            kv_dtype,
+            world,
+            &whole(&last),
+        );
         for (threads, page_size) in [(1, 16), (2, 1), (5, 1), (5, 16)] {
-            let mut backend = backend(isa, Dtype::Bfloat16, threads);
+            let mut backend = backend(isa, dtype, threads);
             let mut most = AttentionTasks::default();
             for steps in [whole(&last), ragged(&last, 63), one_by_one(&last)] {
-                let run = run(page_size);
+                let run = run(page_size, kv_dtype);
                 let found = run.last_outputs(&mut backend, world, LAST, &steps, |tasks| {
                     most.heads = most.heads.max(tasks.heads);
                     most.joined_heads = most.joined_heads.max(tasks.joined_heads);
                 });
                 let same = bits(&found.concat()) == expected;
-                assert!(same, "{isa} page {page_size}, {threads} threads");
+                assert!(
+                    same,
+                    "{isa} {dtype:?} {kv_dtype:?} page {page_size}, {threads} threads"
+                );
             }
             assert!(most.heads > 1, "{threads} {most:?}");
             // Fewer threads have enough to do without cuts.
@@ -38,20 +51,24 @@ pub fn heads_taken_together_do_not_show(isa: Isa, alone: Isa) {
     }
 }
 
-fn run(page_size: usize) -> Run {
+fn run(page_size: usize, kv_dtype: KvCacheDtype) -> Run {
     Run {
         page_size,
-        kv_dtype: KvCacheDtype::Bfloat16,
+        kv_dtype,
         seed: 5,
     }
 }
 
 /// The bits of all outputs, of one key head after another.
-fn heads_alone(isa: Isa, world: &World, steps: &[Vec<(usize, usize)>]) -> Vec<u32> {
-    let mut backend = backend(isa, Dtype::Bfloat16, 1);
+fn heads_alone(
+    backend: &mut CpuBackend,
+    kv_dtype: KvCacheDtype,
+    world: &World,
+    steps: &[Vec<(usize, usize)>],
+) -> Vec<u32> {
     let mut of = |head| {
         let alone = world.of_key_head(head);
-        let outputs = run(16).last_outputs(&mut backend, &alone, LAST, steps, |tasks| {
+        let outputs = run(16, kv_dtype).last_outputs(backend, &alone, LAST, steps, |tasks| {
             assert_eq!((tasks.heads, tasks.joined_heads), (1, 0));
         });
         outputs.concat()
