@@ -53,6 +53,9 @@ pub(crate) struct Tiling {
     pub height: usize,
     /// Rows that begin together: those of a head take a multiple of it.
     pub unit: usize,
+    /// Rows of a head up to which a task takes its neighbours too: those of more wait
+    /// for arithmetic rather than memory.
+    pub together: usize,
 }
 
 /// Tasks that compute segments of the same queries.
@@ -153,8 +156,10 @@ impl Plan {
             let most = (row.q_len as usize).min(queries);
             let fit = MAX_ROWS / (most * group).next_multiple_of(tiling.unit).max(1);
             let heads = match row.mask {
-                None => even(shape.kv_heads, together.min(fit).max(1)),
-                Some(_) => 1,
+                None if most * group <= tiling.together => {
+                    even(shape.kv_heads, together.min(fit).max(1))
+                }
+                _ => 1,
             };
             for head in (0..shape.kv_heads).step_by(heads) {
                 for from in (0..row.q_len as usize).step_by(queries) {
@@ -262,11 +267,13 @@ mod tests {
     const TILING: Tiling = Tiling {
         height: 12,
         unit: 1,
+        together: 16,
     };
     /// Where the rows of a head fill tiles.
     const WHOLE: Tiling = Tiling {
         height: 12,
         unit: 16,
+        together: MAX_ROWS,
     };
 
     fn plan(threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
@@ -370,7 +377,9 @@ mod tests {
         }
         // 12 fit where each takes 16 rows, and 6 where it has 32: parts are about equal.
         assert_eq!(heads(WHOLE, 2, 32, &requests(8)), Some(11));
-        assert_eq!(heads(TILING, 2, 8, &[(8, 9_000)]), Some(4));
+        assert_eq!(heads(WHOLE, 2, 8, &[(8, 9_000)]), Some(4));
+        assert_eq!(heads(TILING, 2, 8, &[(4, 9_000)]), Some(8));
+        assert_eq!(heads(TILING, 2, 8, &[(5, 9_000)]), Some(1));
     }
 
     #[test]
