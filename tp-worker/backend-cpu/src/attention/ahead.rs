@@ -121,6 +121,12 @@ impl<'a> Asking<'a> {
         }
     }
 
+    /// Whether there is nothing left to ask for.
+    #[inline(always)]
+    pub(crate) fn is_done(&self) -> bool {
+        self.done == self.turns.len()
+    }
+
     #[inline(always)]
     fn ask(&self, row: usize) {
         if let Some(scales) = self.scales

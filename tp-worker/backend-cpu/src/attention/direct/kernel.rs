@@ -143,12 +143,14 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
             }
         }
         // All passes over the block ask for their part, by halves of 32 columns.
-        let stretches = source.rows.len().div_ceil(STRETCH);
+        let done = source.asking.is_done();
+        let positions = if done { BLOCK } else { STRETCH };
+        let stretches = source.rows.len().div_ceil(positions);
         let all = stretches * source.head_dim / COLUMNS * 2;
         let done = stretches * (2 * panel + HALF * P);
-        for (stretch, rows) in source.rows.chunks(STRETCH).enumerate() {
+        for (stretch, rows) in source.rows.chunks(positions).enumerate() {
             source.asking.until(done + (stretch + 1) * P * H, all);
-            let before = stretch * STRETCH / F::POSITIONS;
+            let before = stretch * positions / F::POSITIONS;
             for (step, rows) in rows.chunks(F::POSITIONS).enumerate() {
                 let first = source.row(rows[0] + source.values_after);
                 // An odd last position is paired with itself: its partner's weight is 0.
