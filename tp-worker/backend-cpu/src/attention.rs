@@ -122,12 +122,16 @@ impl Attention {
         let tiles = select(isa, element);
         let integers = integers::select(isa, tiles, cache);
         let tiled = tiled::select(isa, tiles, cache);
-        let fits = tiled::fits(isa, tiles, cache);
-        let whole_tiles = fits || integers.is_some();
+        let in_tiles = tiled::fits(isa, tiles, cache);
+        let whole_tiles = in_tiles || integers.is_some();
         let tiling = Tiling {
             height: tiles.rows(),
             unit: if whole_tiles { tiled::ROWS } else { 1 },
-            together: if fits { plan::MAX_ROWS } else { tiled::ROWS },
+            together: if in_tiles {
+                plan::MAX_ROWS
+            } else {
+                tiled::ROWS
+            },
         };
         let plan = &mut self.plan;
         plan.make(shape, &inputs.rows, tiling, partial_len(shape.head_dim));

@@ -2,8 +2,8 @@
 //!
 //! Values lie in the cache as weighted sums need them, so packing them is never
 //! worth it where these kernels exist. Keys are turned around a few at a time and
-//! used where query rows are as few as a decoding request's; for more
-//! rows they are better turned once and packed. Each score and each weighted
+//! used where query rows are as few as a decoding request's; for more rows they
+//! are better turned once and packed. Each score and each weighted
 //! sum is the same chain of multiply-adds as in the tiles over packed blocks,
 //! so which kernel attended a token does not show in its bits.
 

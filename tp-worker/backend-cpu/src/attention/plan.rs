@@ -115,6 +115,8 @@ impl Plan {
             self.joins.clear();
             self.partials = 0;
             self.cut_queries(shape, tiling, heads);
+            let costs = self.tasks.iter().map(|task| self.cost_of(task, group));
+            self.cost = costs.sum();
             if self.is_uneven(group) {
                 self.cut_positions(group, partial);
             }
@@ -139,13 +141,11 @@ impl Plan {
 
     /// Whether a thread would have much more to do than the average one.
     fn is_uneven(&mut self, group: usize) -> bool {
-        let costs = self.tasks.iter().map(|task| self.cost_of(task, group));
-        self.cost = costs.sum();
         16 * self.longest(group) * self.loads.len() > (16 + UNEVEN) * self.cost
     }
 
     /// Cuts rows into whole tasks of at most so many key heads.
-    fn cut_queries(&mut self, shape: &AttentionShape, tiling: Tiling, together: usize) {
+    fn cut_queries(&mut self, shape: &AttentionShape, tiling: Tiling, most_heads: usize) {
         let group = shape.heads / shape.kv_heads;
         let tokens: usize = self.rows.iter().map(|row| row.q_len as usize).sum();
         let wanted = (tokens * shape.heads).div_ceil(self.tasks_wanted());
@@ -157,7 +157,7 @@ impl Plan {
             let fit = MAX_ROWS / (most * group).next_multiple_of(tiling.unit).max(1);
             let heads = match row.mask {
                 None if most * group <= tiling.together => {
-                    even(shape.kv_heads, together.min(fit).max(1))
+                    even(shape.kv_heads, most_heads.min(fit).max(1))
                 }
                 _ => 1,
             };

@@ -143,8 +143,8 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
             }
         }
         // All passes over the block ask for their part, by halves of 32 columns.
-        let done = source.asking.is_done();
-        let positions = if done { BLOCK } else { STRETCH };
+        let asks = !source.asking.is_done();
+        let positions = if asks { STRETCH } else { BLOCK };
         let stretches = source.rows.len().div_ceil(positions);
         let all = stretches * source.head_dim / COLUMNS * 2;
         let done = stretches * (2 * panel + HALF * P);
