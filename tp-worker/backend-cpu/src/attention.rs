@@ -123,10 +123,10 @@ impl Attention {
         let integers = integers::select(isa, tiles, cache);
         let tiled = tiled::select(isa, tiles, cache);
         let in_tiles = tiled::fits(isa, tiles, cache);
-        let whole_tiles = in_tiles || integers.is_some();
+        let unit = if in_tiles { tiled::ROWS } else { 1 };
         let tiling = Tiling {
             height: tiles.rows(),
-            unit: if whole_tiles { tiled::ROWS } else { 1 },
+            unit: integers.map_or(unit, |integers| integers.unit),
             together: if in_tiles {
                 plan::MAX_ROWS
             } else {

@@ -1,11 +1,13 @@
 //! Query rows against a block of an 8-bit cache, in whole numbers.
 //!
 //! Queries are 16-bit integers with one scale a row, and so are weights with one
-//! a row and block, each as an upper and a lower byte. So codes are multiplied
-//! four at a time, and are never widened. Sums of products are exact: only what
-//! is rounded beforehand, and the order in which blocks are added up, shows in
-//! the bits.
+//! a row and block. Where codes are multiplied four at a time, and are never
+//! widened, each is an upper and a lower byte; AVX2 widens codes and multiplies two.
+//! Sums of products are exact: only what is rounded beforehand, and the order in
+//! which blocks are added up, shows in the bits.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod emulated;
 #[cfg(target_arch = "x86_64")]
 mod few;
@@ -22,6 +24,7 @@ use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 use super::direct::{Order, Source};
 use super::softmax::{Bytes, Rows};
+use super::tiled::ROWS as TILE_ROWS;
 #[cfg(target_arch = "x86_64")]
 use super::transpose::LANES;
 use crate::gemm::{Input, Tiles};
@@ -110,9 +113,24 @@ pub(super) struct Integers {
     pub few: &'static [(FewScoresFn, FewSumsFn)],
     /// How queries are packed, those of many rows and of few.
     pub layouts: [Layout; 2],
+    /// Rows that those of a key head take a multiple of.
+    pub unit: usize,
     /// The order in which sums hold columns.
     pub order: Order,
 }
+
+#[cfg(target_arch = "x86_64")]
+static AVX2: Integers = Integers {
+    pack_keys: avx2::keys,
+    pack_values: avx2::values,
+    scores: &avx2::SCORES,
+    weigh: avx2::weigh,
+    sums: &avx2::SUMS,
+    few: &avx2::FEW,
+    layouts: [Layout::Widened; 2],
+    unit: 1,
+    order: Order::Plain,
+};
 
 #[cfg(target_arch = "x86_64")]
 static AVX512: Integers = Integers {
@@ -123,6 +141,7 @@ static AVX512: Integers = Integers {
     sums: &kernel::SUMS,
     few: &few::ROWS,
     layouts: [Layout::SideBySide(1); 2],
+    unit: TILE_ROWS,
     order: Order::Quads,
 };
 
@@ -135,6 +154,7 @@ static AMX: Integers = Integers {
     sums: &tiles::SUMS,
     few: &tiles::FEW,
     layouts: [Layout::Tiles, Layout::SideBySide(LANES)],
+    unit: TILE_ROWS,
     order: Order::Quads,
 };
 
@@ -146,12 +166,15 @@ static EMULATED: Integers = Integers {
     sums: &emulated::SUMS,
     few: &[],
     layouts: [Layout::SideBySide(1); 2],
+    unit: TILE_ROWS,
     order: Order::Plain,
 };
 
 /// The kernels for what a cache holds, where there are some.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Integers> {
     let integers = match (isa, &cache.data) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, Data::Int8(..)) if tiles.input == Input::Rounded => &AVX2,
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512Bf16, Data::Int8(..))
             if tiles.input == Input::Pairs && std::arch::is_x86_feature_detected!("avx512vnni") =>

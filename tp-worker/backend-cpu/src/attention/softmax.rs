@@ -92,11 +92,19 @@ static SEEN: [u32; 2 * BLOCK] = {
     seen
 };
 
+/// Ones for the positions of a block that a query sees, zeros for others.
+#[inline(always)]
+fn seen(visible: usize) -> &'static [u32; BLOCK] {
+    SEEN[BLOCK - visible..]
+        .first_chunk()
+        .expect("as many follow")
+}
+
 /// Scales a row's raw scores, hides those from `visible` on, and returns the
 /// largest in each lane.
 #[inline(always)]
 fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -> [f32; LANES] {
-    let seen = &SEEN[BLOCK - visible..][..BLOCK];
+    let seen = seen(visible);
     let hidden = f32::NEG_INFINITY.to_bits();
     for i in 0..BLOCK {
         let scaled = (scores[i] * scales[i]).to_bits();

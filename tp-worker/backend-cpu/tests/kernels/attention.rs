@@ -231,37 +231,42 @@ proptest! {
 #[test]
 fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
     // Plain Rust packs every block; others read whole columns of 32 directly.
-    let worlds = [40, 64].map(|head_dim| World::new(6, 2, head_dim, &[150, 3], 31));
-    let run = |isa, dtype, kv_dtype| {
+    let run = |isa, dtype, kv_dtype, heads: &[usize]| {
         let run = Run {
             page_size: 16,
             kv_dtype,
             seed: 1,
         };
-        worlds.each_ref().map(|world| {
-            let outputs = run.outputs(&mut backend(isa, dtype, 1), world, &whole(world));
+        let outputs = heads.iter().map(|&head_dim| {
+            let world = World::new(6, 2, head_dim, &[150, 3], 31);
+            let outputs = run.outputs(&mut backend(isa, dtype, 1), &world, &whole(&world));
             bits(&outputs.concat())
-        })
+        });
+        outputs.collect::<Vec<_>>()
     };
+    let heads = [40, 64].as_slice();
     let exact = [Isa::Avx2, Isa::Avx512, Isa::Neon];
     let here: Vec<Isa> = exact.into_iter().filter(|isa| isa.is_available()).collect();
     for &isa in &here {
-        for kv_dtype in [
+        for kv in [
             KvCacheDtype::Float32,
             KvCacheDtype::Bfloat16,
             KvCacheDtype::Int8,
         ] {
-            let (dtype, kv) = (Dtype::Float32, kv_dtype);
-            assert_eq!(run(isa, dtype, kv), run(here[0], dtype, kv));
+            let run = |isa| run(isa, Dtype::Float32, kv, heads);
+            assert_eq!(run(isa), run(here[0]));
         }
-        for kv_dtype in [KvCacheDtype::Bfloat16, KvCacheDtype::Int8] {
-            let (dtype, kv) = (Dtype::Bfloat16, kv_dtype);
-            assert_eq!(run(isa, dtype, kv), run(Isa::Scalar, dtype, kv));
+        for kv in [KvCacheDtype::Bfloat16, KvCacheDtype::Int8] {
+            // With AVX2 eight bits are multiplied as whole numbers where heads allow.
+            let whole_numbers = isa == Isa::Avx2 && kv == KvCacheDtype::Int8;
+            let heads = if whole_numbers { &[40] } else { heads };
+            let run = |isa| run(isa, Dtype::Bfloat16, kv, heads);
+            assert_eq!(run(isa), run(Isa::Scalar));
         }
     }
     if runs_amx() {
         for kv in [KvCacheDtype::Bfloat16, KvCacheDtype::Int8] {
-            let run = |isa| run(isa, Dtype::Bfloat16, kv);
+            let run = |isa| run(isa, Dtype::Bfloat16, kv, heads);
             assert_eq!(run(Isa::Amx), run(Isa::AmxEmulated));
         }
     }

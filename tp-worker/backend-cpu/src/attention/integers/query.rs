@@ -31,6 +31,10 @@ pub(in crate::attention) const fn query_words(head_dim: usize) -> usize {
 pub(in crate::attention) enum Layout {
     /// Word by word, in each those of all queries: of a multiple of so many.
     SideBySide(usize),
+    /// As 16-bit numbers, two in a word: of each four values the even ones, then the
+    /// odd ones. Word by word, in each those of all queries.
+    #[cfg(any(test, target_arch = "x86_64"))]
+    Widened,
     /// As AMX tiles of 16 words of 16 queries: of each 64 values, the upper bytes
     /// of all queries, then their lower ones.
     #[cfg(any(test, target_arch = "x86_64"))]
@@ -43,6 +47,8 @@ impl Layout {
         match self {
             Self::SideBySide(multiple) => queries.next_multiple_of(multiple),
             #[cfg(any(test, target_arch = "x86_64"))]
+            Self::Widened => queries,
+            #[cfg(any(test, target_arch = "x86_64"))]
             Self::Tiles => queries.next_multiple_of(TILE),
         }
     }
@@ -52,6 +58,8 @@ impl Layout {
     fn slot(self, query: usize, part: usize, word: usize, words: usize, height: usize) -> usize {
         match self {
             Self::SideBySide(_) => (part * words + word) * height + query,
+            #[cfg(any(test, target_arch = "x86_64"))]
+            Self::Widened => (2 * word + part) * height + query,
             #[cfg(any(test, target_arch = "x86_64"))]
             Self::Tiles => {
                 let run = (2 * (word / TILE) + part) * height + query;
@@ -81,8 +89,11 @@ pub(in crate::attention) fn pack_query(
     let mut sum = 0;
     let mut bytes = [[0u8; CHUNK]; 2];
     for (from, chunk) in query.chunks(CHUNK).enumerate() {
-        let [upper, lower] = &mut bytes;
-        sum += split(isa, chunk, inverse, upper, lower);
+        sum += match layout {
+            #[cfg(any(test, target_arch = "x86_64"))]
+            Layout::Widened => widen(isa, chunk, inverse, &mut bytes),
+            _ => split(isa, chunk, inverse, &mut bytes),
+        };
         for (part, bytes) in bytes.iter().enumerate() {
             let codes = bytes[..chunk.len()].as_chunks::<CODES>().0.iter();
             for (word, &codes) in (from * CHUNK / CODES..).zip(codes) {
@@ -111,12 +122,38 @@ multiversion! {
     }
 }
 
+#[inline(always)]
+fn integer(x: f32, inverse: f32) -> i16 {
+    (rounded(x) * inverse + ROUND).to_bits() as i16
+}
+
+#[cfg(any(test, target_arch = "x86_64"))]
 multiversion! {
-    /// The bytes of a query's integers; returns their sum.
-    fn split(query: &[f32], inverse: f32, upper: &mut [u8], lower: &mut [u8]) -> i32 {
+    /// A query's integers, the even ones of each four and the odd ones; returns
+    /// their sum.
+    fn widen(query: &[f32], inverse: f32, words: &mut [[u8; CHUNK]; 2]) -> i32 {
         let mut sum = 0i32;
+        let [even, odd] = words;
+        let words = even.chunks_exact_mut(CODES).zip(odd.chunks_exact_mut(CODES));
+        for (four, (even, odd)) in query.as_chunks::<CODES>().0.iter().zip(words) {
+            let four = four.map(|x| integer(x, inverse));
+            sum += four.iter().map(|&integer| i32::from(integer)).sum::<i32>();
+            for (word, first) in [even, odd].into_iter().zip(0..) {
+                word[..2].copy_from_slice(&four[first].to_le_bytes());
+                word[2..].copy_from_slice(&four[first + 2].to_le_bytes());
+            }
+        }
+        sum
+    }
+}
+
+multiversion! {
+    /// The upper and lower bytes of a query's integers; returns their sum.
+    fn split(query: &[f32], inverse: f32, bytes: &mut [[u8; CHUNK]; 2]) -> i32 {
+        let mut sum = 0i32;
+        let [upper, lower] = bytes;
         for ((&x, upper), lower) in query.iter().zip(upper).zip(lower) {
-            let integer = i32::from((rounded(x) * inverse + ROUND).to_bits() as i16);
+            let integer = i32::from(integer(x, inverse));
             sum += integer;
             // The lower byte is signed too.
             *upper = ((integer + OFFSET) >> 8) as u8;
@@ -141,13 +178,14 @@ mod tests {
         ) {
             let query: Vec<f32> = query.iter().map(|x| x * 2f32.powi(exponent)).collect();
             let words = query_words(query.len());
-            let packed = |isa| {
+            let packed = |isa, layout| {
                 let mut out = vec![0; words * stride];
-                let layout = Layout::SideBySide(1);
                 pack_query(isa, &query, &mut out, layout, 0, stride);
                 out.into_iter().step_by(stride).collect::<Vec<u32>>()
             };
-            let plain = packed(Isa::Scalar);
+            let plain = packed(Isa::Scalar, Layout::SideBySide(1));
+            let widened = packed(Isa::Scalar, Layout::Widened);
+            prop_assert_eq!(&widened[words - 2..], &plain[words - 2..]);
             let (scale, undo) = (f32::from_bits(plain[words - 2]), plain[words - 1]);
             let bytes: Vec<i32> = plain[..words - 2]
                 .iter()
@@ -158,13 +196,18 @@ mod tests {
             for (i, &x) in query.iter().enumerate() {
                 let integer = 256 * bytes[i] + bytes[query.len() + i];
                 sum += integer;
+                // Of each four the even ones share a word, and the odd ones.
+                let word = widened[i / CODES * 2 + i % 2].to_le_bytes();
+                let at = i % CODES / 2 * 2;
+                prop_assert_eq!(i32::from(i16::from_le_bytes([word[at], word[at + 1]])), integer);
                 let rounded = half::bf16::from_f32(x).to_f32();
                 let error = f64::from(integer) * f64::from(scale) - f64::from(rounded);
                 prop_assert!(error.abs() <= 0.51 * f64::from(scale), "{x}: {integer}");
             }
             prop_assert_eq!(undo.cast_signed(), -128 * sum);
             for isa in Isa::available() {
-                prop_assert_eq!(packed(isa), &plain[..]);
+                prop_assert_eq!(&packed(isa, Layout::SideBySide(1)), &plain);
+                prop_assert_eq!(&packed(isa, Layout::Widened), &widened);
             }
         }
     }

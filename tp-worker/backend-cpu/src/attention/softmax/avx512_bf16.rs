@@ -171,9 +171,9 @@ pub(super) unsafe fn pairs(
 }
 
 /// Turns raw scores into weights times `scales`, as 16-bit integers, and tells
-/// what one of those is worth in each row. The largest of a row has its
-/// uppermost bit set, so a weight is exact within 2⁻¹⁶ of it; what a row sees of
-/// numbers that are not finite makes it worth NaN.
+/// what one of those is worth in each row. The largest of a row is at least
+/// 2¹⁴, so a weight is exact within 2⁻¹⁴ of it; what a row sees of numbers that are
+/// not finite makes it worth NaN.
 ///
 /// # Safety
 /// As for [`pairs`].

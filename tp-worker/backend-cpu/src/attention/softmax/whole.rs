@@ -1,6 +1,6 @@
 //! The softmax of [`super::avx512_bf16::integers`] in plain Rust, bit for bit.
 
-use super::{Bytes, LANES, Rows, State, fold, larger};
+use super::{Bytes, LANES, Rows, State, fold, larger, scale_row, seen};
 use crate::attention::cells::BLOCK;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 use crate::multiversion::multiversion;
@@ -22,64 +22,128 @@ fn power(x: f32) -> f32 {
     if x < LOWEST_POWER { 0.0 } else { p * power }
 }
 
-/// What brings numbers of at most this exponent below 2¹⁶, and back.
+/// What brings numbers of at most this exponent below 2¹⁵, and back.
 #[inline(always)]
 pub(super) fn powers_around(exponent: u32) -> (f32, f32) {
     /// The exponent of what is not finite; a sign only adds to it.
     const NOT_FINITE: u32 = 255;
     /// Numbers below this one's lose bits: their power would overflow.
-    const LEAST: u32 = 16;
+    const LEAST: u32 = 15;
     if exponent >= NOT_FINITE {
         return (0.0, f32::NAN);
     }
     let exponent = exponent.max(LEAST);
     (
-        f32::from_bits((269 - exponent) << 23),
-        f32::from_bits((exponent - 15) << 23),
+        f32::from_bits((268 - exponent) << 23),
+        f32::from_bits((exponent - 14) << 23),
     )
 }
 
+/// Scales raw scores, and raises the maxima to those of this block.
+#[inline(always)]
+fn raise_maxima(tile: &mut Rows<'_>) {
+    let rows = tile.scores.len();
+    let width = tile.acc.len() / rows;
+    for row in 0..rows {
+        tile.asking.until(row + 1, 2 * rows);
+        let lanes = scale_row(&mut tile.scores[row], tile.visible[row], tile.scales);
+        let (max, state) = (fold(lanes, larger), &mut tile.states[row]);
+        if max > state.max {
+            let rescale = exp2_nonpositive(state.max - max);
+            let sum = state.sum * rescale;
+            *state = State { max, sum };
+            let acc = &mut tile.acc[row * width..(row + 1) * width];
+            acc.iter_mut().for_each(|value| *value *= rescale);
+        }
+    }
+}
+
+/// Weights of a row as integers, and what one of those is worth.
+#[inline(always)]
+fn weigh_row(
+    scores: &mut [f32; BLOCK],
+    visible: usize,
+    state: &mut State,
+    scales: &[f32; BLOCK],
+) -> ([u16; BLOCK], f32) {
+    let seen = seen(visible);
+    let (mut sums, mut largest) = ([0.0f32; LANES], [0; LANES]);
+    for (part, scores) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        // What it does not see may have scales that are not finite.
+        let shown = |x: f32, lane| f32::from_bits(x.to_bits() & seen[part * LANES + lane]);
+        for lane in 0..LANES {
+            scores[lane] = shown(power(scores[lane] - state.max), lane);
+            sums[lane] += scores[lane];
+        }
+        for lane in 0..LANES {
+            scores[lane] = shown(scores[lane] * scales[part * LANES + lane], lane);
+            // None is negative, and such numbers are ordered like their bits.
+            largest[lane] = largest[lane].max(scores[lane].to_bits());
+        }
+    }
+    state.sum += fold(sums, |a, b| a + b);
+    let largest = largest.into_iter().fold(0, u32::max);
+    let (up, worth) = powers_around(largest >> 23);
+    let mut integers = [0; BLOCK];
+    if up > 0.0 {
+        for i in 0..BLOCK {
+            // SAFETY: a number of at most 2¹⁵, as all are finite.
+            integers[i] = unsafe { (scores[i] * up).to_int_unchecked::<i32>() } as u16;
+        }
+    }
+    (integers, worth)
+}
+
+/// The weights of all rows, stored by `store`.
+#[inline(always)]
+fn weigh(
+    mut tile: Rows<'_>,
+    scales: &[f32; BLOCK],
+    out: &mut [Bytes],
+    worth: &mut [f32],
+    store: impl Fn(&[u16; BLOCK], &mut Bytes),
+) {
+    raise_maxima(&mut tile);
+    let rows = tile.scores.len();
+    for row in 0..rows {
+        tile.asking.until(rows + row + 1, 2 * rows);
+        let (scores, state) = (&mut tile.scores[row], &mut tile.states[row]);
+        let integers;
+        (integers, worth[row]) = weigh_row(scores, tile.visible[row], state, scales);
+        store(&integers, &mut out[row]);
+    }
+}
+
 multiversion! {
-    /// Turns raw scores into weights times `scales`, as 16-bit integers, and
-    /// tells what one of those is worth in each row.
+    /// Turns raw scores into weights times `scales`, as 16-bit integers taken apart,
+    /// and tells what one of those is worth in each row.
     pub(in crate::attention) fn integers(
         tile: Rows<'_>,
         scales: &[f32; BLOCK],
         out: &mut [Bytes],
         worth: &mut [f32],
     ) {
-        let Rows { scores, visible, scales: factors, states, acc, mut asking } = tile;
-        asking.until(1, 1);
-        let width = acc.len() / scores.len();
-        for (row, scores) in scores.iter_mut().enumerate() {
-            let (state, visible) = (&mut states[row], visible[row]);
-            let mut max = f32::NEG_INFINITY;
-            for i in 0..BLOCK {
-                scores[i] *= factors[i];
-                max = if i < visible { larger(scores[i], max) } else { max };
+        weigh(tile, scales, out, worth, |integers, [upper, lower]| {
+            for (i, integer) in integers.iter().enumerate() {
+                (upper[i], lower[i]) = ((integer >> 8) as u8, *integer as u8);
             }
-            if max > state.max {
-                let rescale = exp2_nonpositive(state.max - max);
-                *state = State { max, sum: state.sum * rescale };
-                let acc = &mut acc[row * width..(row + 1) * width];
-                acc.iter_mut().for_each(|value| *value *= rescale);
+        });
+    }
+}
+
+multiversion! {
+    /// The same, integers as they are, the lower byte first.
+    pub(in crate::attention) fn words(
+        tile: Rows<'_>,
+        scales: &[f32; BLOCK],
+        out: &mut [Bytes],
+        worth: &mut [f32],
+    ) {
+        weigh(tile, scales, out, worth, |integers, out| {
+            let words = out.as_flattened_mut().as_chunks_mut().0;
+            for (word, integer) in words.iter_mut().zip(integers) {
+                *word = integer.to_le_bytes();
             }
-            let mut sums = [0.0f32; LANES];
-            let mut largest = 0;
-            for i in 0..BLOCK {
-                let weight = if i < visible { power(scores[i] - state.max) } else { 0.0 };
-                sums[i % LANES] += weight;
-                scores[i] = if i < visible { weight * scales[i] } else { 0.0 };
-                largest = largest.max(scores[i].to_bits());
-            }
-            state.sum += fold(sums, |a, b| a + b);
-            let (up, down) = powers_around(largest >> 23);
-            worth[row] = down;
-            let [upper, lower] = &mut out[row];
-            for i in 0..BLOCK {
-                let integer = (scores[i] * up) as i32;
-                (upper[i], lower[i]) = ((integer >> 8) as u8, integer as u8);
-            }
-        }
+        });
     }
 }

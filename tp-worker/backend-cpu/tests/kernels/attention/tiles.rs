@@ -113,24 +113,26 @@ fn what_cells_held_before_does_not_show() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn an_eight_bit_cache_has_the_bits_of_integers_without_tiles() {
-    if !Isa::Avx512Bf16.is_available() || !std::arch::is_x86_feature_detected!("avx512vnni") {
-        return;
-    }
-    for head_dim in [64, 128] {
-        let world = World::new(6, 2, head_dim, &[200, 3], 57);
-        let run = |isa| {
-            let run = Run {
-                page_size: 16,
-                kv_dtype: KvCacheDtype::Int8,
-                seed: 1,
+    let vnni = std::arch::is_x86_feature_detected!("avx512vnni");
+    let whole_numbers = [Isa::Avx2, Isa::Avx512Bf16]
+        .into_iter()
+        .filter(|isa| isa.is_available() && (*isa == Isa::Avx2 || vnni));
+    for isa in whole_numbers {
+        for (head_dim, heads) in [(64, 2), (64, 6), (128, 10), (192, 14)] {
+            let world = World::new(heads, 2, head_dim, &[200, 3], 57);
+            let run = |isa| {
+                let run = Run {
+                    page_size: 16,
+                    kv_dtype: KvCacheDtype::Int8,
+                    seed: 1,
+                };
+                let mut backend = backend(isa, Dtype::Bfloat16, 1);
+                let outputs = [whole(&world), one_by_one(&world)]
+                    .map(|steps| run.outputs(&mut backend, &world, &steps).concat());
+                bits(&outputs.concat())
             };
-            let outputs = run.outputs(
-                &mut backend(isa, Dtype::Bfloat16, 1),
-                &world,
-                &whole(&world),
-            );
-            bits(&outputs.concat())
-        };
-        assert!(run(Isa::AmxEmulated) == run(Isa::Avx512Bf16), "{head_dim}");
+            let (found, expected) = (run(isa), run(Isa::AmxEmulated));
+            assert!(found == expected, "{isa} {head_dim} {heads}");
+        }
     }
 }

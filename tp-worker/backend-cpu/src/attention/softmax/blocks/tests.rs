@@ -154,6 +154,34 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn words_are_the_bytes_together(tile in tiles()) {
+        let rows = tile.visible.len();
+        let run = |isa, together: bool| {
+            let mut out: Vec<Bytes> = vec![[[7; BLOCK]; 2]; rows];
+            let mut worth = vec![7.0; rows];
+            let after = tile.clone().after(|rows| {
+                let weigh = if together { whole::words } else { whole::integers };
+                weigh(isa, rows, &tile.scales, &mut out, &mut worth);
+            });
+            if together {
+                for row in &mut out {
+                    let words = row.as_flattened().as_chunks::<2>().0.to_vec();
+                    for (i, word) in words.into_iter().enumerate() {
+                        (row[0][i], row[1][i]) = (word[1], word[0]);
+                    }
+                }
+            }
+            (after, out, worth.into_iter().map(bits).collect::<Vec<_>>())
+        };
+        let expected = run(Isa::Scalar, false);
+        for isa in Isa::available() {
+            prop_assert_eq!(&run(isa, true), &expected);
+        }
+    }
+}
+
 #[test]
 fn powers_are_within_three_ulp_and_exact_where_they_can_be() {
     for i in 0..=134_000 {

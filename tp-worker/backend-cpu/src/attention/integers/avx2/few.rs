@@ -1,0 +1,111 @@
+//! The two products of few query rows, straight from the cache: codes are widened
+//! in registers and used at once.
+
+use super::super::{Bytes, CODES, FewScoresFn, FewSumsFn, Source};
+use super::{
+    BLOCK, HALVES, LANES, WORDS, add_sums, multiply_add, pair, quarter, sixteen, store_scores,
+    widened, woven, zero,
+};
+
+/// Positions between two looks at what is to be asked for.
+const STRETCH: usize = 8;
+
+/// See [`FewScoresFn`], for `M` rows.
+///
+/// # Safety
+/// As there; the machine runs AVX2.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn scores<const M: usize>(
+    source: &mut Source<'_>,
+    queries: *const u32,
+    scores: *mut [f32; BLOCK],
+) {
+    let steps = source.row_bytes / CODES / WORDS;
+    let all = steps * source.rows.len().div_ceil(LANES);
+    for (group, rows) in source.rows.chunks(LANES).enumerate() {
+        let from = sixteen(rows, |row| source.row(row));
+        // SAFETY: rows lie in the cache; queries and scores hold `M` rows.
+        unsafe {
+            let mut sums = [zero(); M];
+            let mut input = queries;
+            for step in 0..steps {
+                source.asking.until(group * steps + step + 1, all);
+                for words in quarter(&from, step * WORDS) {
+                    for codes in widened(words) {
+                        for (r, sum) in sums.iter_mut().enumerate() {
+                            *sum = multiply_add::<M, 2>(*sum, input.add(r), codes);
+                        }
+                        input = input.add(M);
+                    }
+                }
+            }
+            let scales = input.cast::<f32>();
+            for (r, sum) in sums.into_iter().enumerate() {
+                let to = (*scores.add(r)).as_mut_ptr().add(group * LANES);
+                store_scores(to, sum, *scales.add(r));
+            }
+        }
+    }
+}
+
+/// See [`FewSumsFn`], for `M` rows, `P` times 16 columns at a time.
+///
+/// # Safety
+/// As there; the machine runs AVX2; `P` divides the head's columns.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn sums<const M: usize, const P: usize>(
+    source: &mut Source<'_>,
+    weights: *const Bytes,
+    worth: *const f32,
+    acc: *mut f32,
+    width: usize,
+) {
+    let columns = P * LANES;
+    let stretches = source.rows.len().div_ceil(STRETCH);
+    let all = stretches * (source.head_dim / columns);
+    // SAFETY: rows lie in the cache; weights and sums hold `M` rows.
+    unsafe {
+        // Each pass goes by these again.
+        let mut from = [source.data; BLOCK];
+        for (from, &row) in from.iter_mut().zip(source.rows) {
+            *from = source.row(row + source.values_after);
+        }
+        let count = source.rows.len();
+        for first in (0..source.head_dim).step_by(columns) {
+            let mut sums = [[zero(); P]; M];
+            for stretch in 0..stretches {
+                let done = first / columns * stretches + stretch + 1;
+                source.asking.until(done, all);
+                let begin = stretch * STRETCH;
+                for at in (begin..count.min(begin + STRETCH)).step_by(HALVES) {
+                    // An odd last position is beside itself: its partner's weight is zero.
+                    let (row, other) = (from[at], from[(at + 1).min(count - 1)]);
+                    for p in 0..P {
+                        let column = first + p * LANES;
+                        let value = woven(row.add(column), other.add(column));
+                        for (r, sums) in sums.iter_mut().enumerate() {
+                            let weight = pair(weights, r, at / HALVES);
+                            sums[p] = multiply_add::<M, 4>(sums[p], weight, value);
+                        }
+                    }
+                }
+            }
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (p, sum) in sums.into_iter().enumerate() {
+                    let at = acc.add(r * width + first + p * LANES);
+                    add_sums(at, sum, *worth.add(r));
+                }
+            }
+        }
+    }
+}
+
+/// For as many rows as registers hold sums of.
+pub(in super::super) static ROWS: [(FewScoresFn, FewSumsFn); 6] = [
+    (scores::<1>, sums::<1, 4>),
+    (scores::<2>, sums::<2, 2>),
+    (scores::<3>, sums::<3, 1>),
+    (scores::<4>, sums::<4, 1>),
+    (scores::<5>, sums::<5, 1>),
+    (scores::<6>, sums::<6, 1>),
+];
