@@ -1,8 +1,9 @@
 //! Query rows against a block of an 8-bit cache, in whole numbers.
 //!
 //! Queries are 16-bit integers with one scale a row, and so are weights with one
-//! a row and block. Where codes are multiplied four at a time, and are never
-//! widened, each is an upper and a lower byte; AVX2 widens codes and multiplies two.
+//! a row and block. Where codes are multiplied four at a time as they are, queries
+//! and weights are taken apart into an upper and a lower byte; AVX2 widens codes and
+//! multiplies two at a time.
 //! Sums of products are exact: only what is rounded beforehand, and the order in
 //! which blocks are added up, shows in the bits.
 
@@ -34,15 +35,27 @@ pub(super) use query::{Layout, pack_query, query_words};
 
 /// Columns of values that are packed together; heads are a multiple of it.
 pub(super) const COLUMNS: usize = 64;
-/// Codes multiplied at a time.
+/// Codes in a word of the cache.
 pub(super) const CODES: usize = 4;
+
+/// Where 16 keys lie, or fewer: lanes past the last repeat the first, and their scores
+/// are not seen.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn sixteen(rows: &[usize], row: impl Fn(usize) -> *const u8) -> [*const u32; LANES] {
+    let mut from = [row(rows[0]).cast(); LANES];
+    for (from, &index) in from.iter_mut().zip(rows) {
+        *from = row(index).cast();
+    }
+    from
+}
 
 /// Packs the keys or the values at `rows` of the cache and asks for the next
 /// block meanwhile.
 ///
 /// # Safety
 /// The machine runs the table's instruction set; there are rows, which lie in
-/// the cache; `out` holds the codes of 64 of them.
+/// the cache; `out` holds a word for each code of 64 of them.
 pub(super) type PackFn =
     unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead);
 
@@ -72,7 +85,7 @@ pub(super) type WeighFn =
 /// whose rows are `width` apart.
 ///
 /// # Safety
-/// As for [`ScoresFn`].
+/// As for [`ScoresFn`]; weights lie as words do.
 pub(super) type SumsFn = unsafe fn(
     weights: *const Bytes,
     worth: *const f32,
@@ -113,7 +126,7 @@ pub(super) struct Integers {
     pub few: &'static [(FewScoresFn, FewSumsFn)],
     /// How queries are packed, those of many rows and of few.
     pub layouts: [Layout; 2],
-    /// Rows that those of a key head take a multiple of.
+    /// The rows of a key head get room for a multiple of this.
     pub unit: usize,
     /// The order in which sums hold columns.
     pub order: Order,

@@ -244,7 +244,7 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
         });
         outputs.collect::<Vec<_>>()
     };
-    let heads = [40, 64].as_slice();
+    let heads = [40, 64, 96].as_slice();
     let exact = [Isa::Avx2, Isa::Avx512, Isa::Neon];
     let here: Vec<Isa> = exact.into_iter().filter(|isa| isa.is_available()).collect();
     for &isa in &here {
@@ -259,7 +259,7 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
         for kv in [KvCacheDtype::Bfloat16, KvCacheDtype::Int8] {
             // With AVX2 eight bits are multiplied as whole numbers where heads allow.
             let whole_numbers = isa == Isa::Avx2 && kv == KvCacheDtype::Int8;
-            let heads = if whole_numbers { &[40] } else { heads };
+            let heads = if whole_numbers { &[40, 96] } else { heads };
             let run = |isa| run(isa, Dtype::Bfloat16, kv, heads);
             assert_eq!(run(isa), run(Isa::Scalar));
         }

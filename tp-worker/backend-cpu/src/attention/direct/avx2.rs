@@ -63,16 +63,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn quarter(rows: &[*const u32; LANES], word: usize) -> [[__m256i; 2]; 4] {
         // SAFETY: the caller's promise.
-        unsafe {
-            let low = avx2::quarter(&rows[..8], word);
-            let high = avx2::quarter(&rows[8..], word);
-            [
-                [low[0], high[0]],
-                [low[1], high[1]],
-                [low[2], high[2]],
-                [low[3], high[3]],
-            ]
-        }
+        unsafe { avx2::sixteen(rows, word) }
     }
     #[inline(always)]
     unsafe fn words(from: *const u8) -> [__m256i; 2] {

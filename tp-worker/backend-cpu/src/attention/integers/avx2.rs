@@ -15,12 +15,13 @@ use super::super::ahead::Ahead;
 use super::super::cells::BLOCK;
 use super::super::softmax::{Rows, whole};
 use super::super::transpose::{LANES, avx2};
-use super::{Bytes, CODES, CpuKvCache, ScoresFn, SumsFn};
+use super::{Bytes, CODES, CpuKvCache, ScoresFn, SumsFn, sixteen};
+use crate::gemm::FEW_ROWS;
 use crate::isa::Isa;
 
 pub(super) use few::ROWS as FEW;
 
-/// 32-bit lanes of a register; 16 positions or columns are two.
+/// 32-bit lanes of a register; 16 positions or columns take two registers.
 const WIDTH: usize = LANES / 2;
 /// Words that are turned around at once.
 const WORDS: usize = 4;
@@ -69,17 +70,19 @@ unsafe fn woven(row: *const u8, other: *const u8) -> Lanes {
     }
 }
 
-/// `sums + row · b`, of the two 16-bit numbers at `row`, where more than `FEW` rows
-/// leave no register for what the compiler would load early.
+/// `sums` plus the products of the two 16-bit numbers at `row` with those of `b`. With
+/// more than `EARLY` rows each is loaded when it is needed, for the reason that
+/// [`crate::gemm::multiply_add`] gives: the sums of six, `b` and two more take all
+/// registers.
 #[inline(always)]
-unsafe fn multiply_add<const ROWS: usize, const FEW: usize>(
+unsafe fn multiply_add<const ROWS: usize, const EARLY: usize>(
     sums: Lanes,
     row: *const u32,
     b: Lanes,
 ) -> Lanes {
     // SAFETY: the caller's promise; it runs AVX2.
     unsafe {
-        if ROWS > FEW {
+        if ROWS > EARLY {
             return multiply_add_now(sums, row, b);
         }
         let row = _mm256_set1_epi32(row.read().cast_signed());
@@ -90,7 +93,7 @@ unsafe fn multiply_add<const ROWS: usize, const FEW: usize>(
     }
 }
 
-/// The same with a row that is loaded when it is needed.
+/// The same for any number of rows.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_add_now(sums: Lanes, row: *const u32, b: Lanes) -> Lanes {
@@ -168,53 +171,29 @@ unsafe fn add_sums(to: *mut f32, sums: Lanes, worth: f32) {
     }
 }
 
-/// Weights of two positions of a row from `pair` on, two in a word.
+/// The word of a row's weights of positions `2 · pair` and `2 · pair + 1`.
 #[inline(always)]
 fn pair(weights: *const Bytes, row: usize, pair: usize) -> *const u32 {
     weights.wrapping_add(row).cast::<u32>().wrapping_add(pair)
 }
 
-/// 16 keys from which lanes without one repeat the first; their scores are not seen.
-#[inline(always)]
-fn sixteen(rows: &[usize], row: impl Fn(usize) -> *const u8) -> [*const u32; LANES] {
-    let mut from = [row(rows[0]).cast(); LANES];
-    for (from, &index) in from.iter_mut().zip(rows) {
-        *from = row(index).cast();
-    }
-    from
-}
-
-/// Four words of codes of 16 keys from `word` on.
-#[inline(always)]
-unsafe fn quarter(keys: &[*const u32; LANES], word: usize) -> [Lanes; WORDS] {
-    // SAFETY: the caller's promise; it runs AVX2.
-    unsafe {
-        let low = avx2::quarter(&keys[..WIDTH], word);
-        let high = avx2::quarter(&keys[WIDTH..], word);
-        [
-            [low[0], high[0]],
-            [low[1], high[1]],
-            [low[2], high[2]],
-            [low[3], high[3]],
-        ]
-    }
-}
-
-/// Words of two codes of `rows`, `[words][64 positions]`. What lies past the rows'
+/// Words of two codes of `rows`, `[words][64 positions]`: of each four codes the even
+/// ones, then the odd ones, as in [`super::Layout::Widened`]. What lies past the rows'
 /// last 16 positions keeps what it held. Asks for the next block meanwhile.
 ///
 /// # Safety
-/// The machine runs AVX2; there are rows, which lie in the cache; `out` holds 64 of them.
+/// The machine runs AVX2; there are rows, which lie in the cache; `out` holds half a
+/// word for each code of 64 rows.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
     let (data, bytes) = cache.bytes();
     for (group, rows) in rows.chunks(LANES).enumerate() {
         let from = sixteen(rows, |row| data.wrapping_add(row * bytes));
         for word in (0..bytes / CODES).step_by(WORDS) {
-            // SAFETY: rows lie in the cache and hold these words; `out` holds 64 rows
-            // of twice as many.
+            // SAFETY: rows lie in the cache and hold these words; `out` holds 64 rows of
+            // twice as many.
             unsafe {
-                for (i, words) in quarter(&from, word).into_iter().enumerate() {
+                for (i, words) in avx2::sixteen(&from, word).into_iter().enumerate() {
                     for (half, lanes) in widened(words).into_iter().enumerate() {
                         let at = HALVES * (word + i) + half;
                         store(out.add(at * BLOCK + group * LANES), lanes);
@@ -248,7 +227,8 @@ pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, a
     }
 }
 
-/// See [`ScoresFn`], for `M` rows.
+/// See [`ScoresFn`], for `M` rows. No sum overflows: they are at most
+/// 32,512 · 127 · 512.
 ///
 /// # Safety
 /// The machine runs AVX2; queries and scores have `M` rows.
@@ -268,7 +248,7 @@ unsafe fn scores<const M: usize>(
             for step in 0..steps {
                 let key = load(keys.add(step * BLOCK + position));
                 for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = multiply_add::<M, 4>(*sum, queries.add(step * M + r), key);
+                    *sum = multiply_add::<M, FEW_ROWS>(*sum, queries.add(step * M + r), key);
                 }
             }
             let scales = queries.add(steps * M).cast::<f32>();
@@ -280,7 +260,7 @@ unsafe fn scores<const M: usize>(
     }
 }
 
-/// See [`SumsFn`], for `M` rows.
+/// See [`SumsFn`], for `M` rows. No sum overflows: they are at most 2¹⁵ · 127 · 64.
 ///
 /// # Safety
 /// The machine runs AVX2; weights, `worth` and sums have `M` rows.
@@ -301,7 +281,7 @@ unsafe fn sums<const M: usize>(
             for at in 0..count.div_ceil(HALVES) {
                 let value = load(values.add(at * head_dim + column));
                 for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = multiply_add::<M, 4>(*sum, pair(weights, r, at), value);
+                    *sum = multiply_add::<M, FEW_ROWS>(*sum, pair(weights, r, at), value);
                 }
             }
             for (r, sum) in sums.into_iter().enumerate() {
@@ -321,7 +301,7 @@ pub(super) unsafe fn weigh(
     out: &mut [Bytes],
     worth: &mut [f32],
 ) {
-    whole::words(Isa::Avx2, rows, scales, out, worth);
+    whole::shorts(Isa::Avx2, rows, scales, out, worth);
 }
 
 /// For as many rows as registers hold sums of.

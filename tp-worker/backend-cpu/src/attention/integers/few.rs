@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 use super::super::cells::BLOCK;
 use super::super::transpose::{LANES, avx512};
 use super::pack::{FLIP, WORDS, half_weave};
-use super::{Bytes, CODES, COLUMNS, FewScoresFn, FewSumsFn, Source};
+use super::{Bytes, CODES, COLUMNS, FewScoresFn, FewSumsFn, Source, sixteen};
 
 /// Words of one byte of a row of weights.
 const BYTE_WORDS: usize = BLOCK / CODES;
@@ -38,11 +38,7 @@ unsafe fn scores<const M: usize>(
     let steps = words / WORDS;
     let all = steps * source.rows.len().div_ceil(LANES);
     for (group, rows) in source.rows.chunks(LANES).enumerate() {
-        // Lanes without a position repeat the first; their scores are not seen.
-        let mut from = [source.row(rows[0]).cast::<u32>(); LANES];
-        for (from, &row) in from.iter_mut().zip(rows) {
-            *from = source.row(row).cast();
-        }
+        let from = sixteen(rows, |row| source.row(row));
         // SAFETY: rows lie in the cache; queries and scores hold `M` rows.
         unsafe {
             let (mut upper, mut lower) = ([_mm512_setzero_si512(); M], [_mm512_setzero_si512(); M]);

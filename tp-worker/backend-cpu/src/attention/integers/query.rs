@@ -20,8 +20,8 @@ const TILE: usize = 16;
 /// What is added to codes to make them unsigned.
 const OFFSET: i32 = 128;
 
-/// Words of a packed query: upper bytes, lower bytes, its scale, and what undoes
-/// the offsets of codes.
+/// Words of a packed query: its integers, two words for each four; its scale; and what
+/// undoes the offsets of codes, where those have some.
 pub(in crate::attention) const fn query_words(head_dim: usize) -> usize {
     2 * head_dim / CODES + 2
 }
@@ -53,8 +53,8 @@ impl Layout {
         }
     }
 
-    /// Where a query's `word` of the upper (0) or lower bytes (1) lies, of `words`
-    /// and of `height` queries.
+    /// Where a query's `word` lies, of its upper or lower bytes, or of its even or odd
+    /// values (part 0 or 1), of `words` and of `height` queries.
     fn slot(self, query: usize, part: usize, word: usize, words: usize, height: usize) -> usize {
         match self {
             Self::SideBySide(_) => (part * words + word) * height + query,
@@ -91,7 +91,7 @@ pub(in crate::attention) fn pack_query(
     for (from, chunk) in query.chunks(CHUNK).enumerate() {
         sum += match layout {
             #[cfg(any(test, target_arch = "x86_64"))]
-            Layout::Widened => widen(isa, chunk, inverse, &mut bytes),
+            Layout::Widened => interleave(isa, chunk, inverse, &mut bytes),
             _ => split(isa, chunk, inverse, &mut bytes),
         };
         for (part, bytes) in bytes.iter().enumerate() {
@@ -131,7 +131,7 @@ fn integer(x: f32, inverse: f32) -> i16 {
 multiversion! {
     /// A query's integers, the even ones of each four and the odd ones; returns
     /// their sum.
-    fn widen(query: &[f32], inverse: f32, words: &mut [[u8; CHUNK]; 2]) -> i32 {
+    fn interleave(query: &[f32], inverse: f32, words: &mut [[u8; CHUNK]; 2]) -> i32 {
         let mut sum = 0i32;
         let [even, odd] = words;
         let words = even.chunks_exact_mut(CODES).zip(odd.chunks_exact_mut(CODES));

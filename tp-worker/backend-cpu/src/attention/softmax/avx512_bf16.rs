@@ -6,24 +6,21 @@ use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _CMP_NLT_UQ, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehdup_ps,
     _mm_movehl_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
     _mm256_extractf128_ps, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512,
-    _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cvtne2ps_pbh, _mm512_cvttps_epi32,
+    _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cvtne2ps_pbh, _mm512_cvtps_epi32,
     _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_cmp_ps_mask,
-    _mm512_mask_max_ps, _mm512_maskz_mul_ps, _mm512_max_epu32, _mm512_mul_ps, _mm512_packus_epi16,
-    _mm512_packus_epi32, _mm512_permutexvar_epi32, _mm512_reduce_max_epu32, _mm512_reduce_max_ps,
-    _mm512_set_epi32, _mm512_set1_epi16, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_sub_ps,
+    _mm512_mask_max_ps, _mm512_maskz_mul_ps, _mm512_max_epu32, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_packus_epi16, _mm512_packus_epi32, _mm512_permutexvar_epi32, _mm512_reduce_max_epu32,
+    _mm512_reduce_max_ps, _mm512_set_epi32, _mm512_set1_epi16, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_storeu_si512, _mm512_sub_ps,
 };
 
-use super::whole::powers_around;
+use super::whole::{LARGEST, ROUND, powers_around};
 use super::{Bytes, LANES, Rows, State};
 use crate::attention::cells::BLOCK;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 
 /// Vectors of a block.
 const PARTS: usize = BLOCK / LANES;
-/// Adding it rounds to the nearest integer, whose power of two then only needs
-/// a shift: 1.5 · 2²³, and the exponent's offset.
-const ROUND: f32 = 12_582_912.0 + 127.0;
 
 /// The visible ones of each part's positions.
 #[inline(always)]
@@ -172,8 +169,8 @@ pub(super) unsafe fn pairs(
 
 /// Turns raw scores into weights times `scales`, as 16-bit integers, and tells
 /// what one of those is worth in each row. The largest of a row is at least
-/// 2¹⁴, so a weight is exact within 2⁻¹⁴ of it; what a row sees of numbers that are
-/// not finite makes it worth NaN.
+/// 2¹⁴, unless it is below 2⁻¹¹², and a weight is exact within 2⁻¹⁵ of it; what a row
+/// sees of numbers that are not finite makes it worth NaN.
 ///
 /// # Safety
 /// As for [`pairs`].
@@ -198,7 +195,12 @@ pub(in crate::attention) unsafe fn integers(
             let (up, down) = powers_around(exponent);
             *worth = down;
             let up = _mm512_set1_ps(up);
-            let words = weights.map(|weights| _mm512_cvttps_epi32(_mm512_mul_ps(weights, up)));
+            let largest = _mm512_set1_ps(LARGEST);
+            let words = weights.map(|weights| {
+                // What is not a number becomes the largest.
+                let scaled = _mm512_min_ps(_mm512_mul_ps(weights, up), largest);
+                _mm512_cvtps_epi32(scaled)
+            });
             store_bytes(words, out);
         }
     }

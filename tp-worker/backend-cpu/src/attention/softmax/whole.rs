@@ -1,12 +1,19 @@
-//! The softmax of [`super::avx512_bf16::integers`] in plain Rust, bit for bit.
+//! The softmax of [`super::avx512_bf16::integers`] in plain Rust, bit for bit: that of
+//! AVX2 and of the emulation.
 
 use super::{Bytes, LANES, Rows, State, fold, larger, scale_row, seen};
 use crate::attention::cells::BLOCK;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 use crate::multiversion::multiversion;
 
-/// Adding and subtracting it rounds to the nearest integer: 1.5 · 2²³.
-const ROUND: f32 = 12_582_912.0;
+/// Adding it rounds to the nearest integer, whose power of two then only needs a
+/// shift: 1.5 · 2²³, and the exponent's offset. An odd number: which of two integers
+/// is taken, where both are as near, depends on it.
+pub(super) const ROUND: f32 = WHOLE + 127.0;
+/// Adding it rounds to the nearest integer, which then sits in the low bits: 1.5 · 2²³.
+const WHOLE: f32 = 12_582_912.0;
+/// The largest integer, the last that is a signed one too.
+pub(super) const LARGEST: f32 = 32_767.0;
 
 /// `2ˣ` for `x ≤ 0`, zero below [`LOWEST_POWER`], NaN for NaN.
 #[inline(always)]
@@ -18,11 +25,12 @@ fn power(x: f32) -> f32 {
     for coefficient in &POWERS[1..] {
         p = p.mul_add(r, *coefficient);
     }
-    let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    let power = f32::from_bits(shifted.to_bits() << 23);
     if x < LOWEST_POWER { 0.0 } else { p * power }
 }
 
-/// What brings numbers of at most this exponent below 2¹⁵, and back.
+/// What brings numbers of at most this exponent below 2¹⁵, so that they are signed
+/// 16-bit numbers too, as AVX2 multiplies them; and back.
 #[inline(always)]
 pub(super) fn powers_around(exponent: u32) -> (f32, f32) {
     /// The exponent of what is not finite; a sign only adds to it.
@@ -85,11 +93,11 @@ fn weigh_row(
     let largest = largest.into_iter().fold(0, u32::max);
     let (up, worth) = powers_around(largest >> 23);
     let mut integers = [0; BLOCK];
-    if up > 0.0 {
-        for i in 0..BLOCK {
-            // SAFETY: a number of at most 2¹⁵, as all are finite.
-            integers[i] = unsafe { (scores[i] * up).to_int_unchecked::<i32>() } as u16;
-        }
+    for (integer, score) in integers.iter_mut().zip(scores) {
+        // What is not a number is worth none, whatever it becomes.
+        let scaled = *score * up;
+        let below = if scaled < LARGEST { scaled } else { LARGEST };
+        *integer = (below + WHOLE).to_bits() as u16;
     }
     (integers, worth)
 }
@@ -131,18 +139,19 @@ multiversion! {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 multiversion! {
     /// The same, integers as they are, the lower byte first.
-    pub(in crate::attention) fn words(
+    pub(in crate::attention) fn shorts(
         tile: Rows<'_>,
         scales: &[f32; BLOCK],
         out: &mut [Bytes],
         worth: &mut [f32],
     ) {
         weigh(tile, scales, out, worth, |integers, out| {
-            let words = out.as_flattened_mut().as_chunks_mut().0;
-            for (word, integer) in words.iter_mut().zip(integers) {
-                *word = integer.to_le_bytes();
+            let shorts = out.as_flattened_mut().as_chunks_mut().0;
+            for (short, integer) in shorts.iter_mut().zip(integers) {
+                *short = integer.to_le_bytes();
             }
         });
     }

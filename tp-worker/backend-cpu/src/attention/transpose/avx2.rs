@@ -34,6 +34,28 @@ pub(in crate::attention) unsafe fn quarter(rows: &[*const u32], step: usize) -> 
     }
 }
 
+/// The same of 16 rows, two registers per step.
+///
+/// # Safety
+/// As for [`quarter`], with 16 rows.
+#[inline(always)]
+pub(in crate::attention) unsafe fn sixteen(
+    rows: &[*const u32; LANES],
+    step: usize,
+) -> [[__m256i; 2]; STEPS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = quarter(&rows[..WIDTH], step);
+        let high = quarter(&rows[WIDTH..], step);
+        [
+            [low[0], high[0]],
+            [low[1], high[1]],
+            [low[2], high[2]],
+            [low[3], high[3]],
+        ]
+    }
+}
+
 /// See [`super::transpose`]; `steps` is a multiple of 4.
 ///
 /// # Safety

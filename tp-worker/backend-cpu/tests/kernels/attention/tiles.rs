@@ -110,29 +110,91 @@ fn what_cells_held_before_does_not_show() {
     }
 }
 
+/// The sets but AMX that multiply codes as whole numbers, where this machine has them.
+#[cfg(target_arch = "x86_64")]
+fn without_tiles() -> impl Iterator<Item = Isa> {
+    let vnni = std::arch::is_x86_feature_detected!("avx512vnni");
+    let all = [(Isa::Avx2, true), (Isa::Avx512Bf16, vnni)];
+    let here = all
+        .into_iter()
+        .filter(|(isa, has)| isa.is_available() && *has);
+    here.map(|(isa, _)| isa)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn agrees_with_the_emulation(isa: Isa, world: &World, ways: &[Vec<Vec<(usize, usize)>>]) {
+    let run = |isa| {
+        let run = Run {
+            page_size: 16,
+            kv_dtype: KvCacheDtype::Int8,
+            seed: 1,
+        };
+        let mut backend = backend(isa, Dtype::Bfloat16, 1);
+        let outputs = ways.iter();
+        let outputs = outputs.map(|steps| run.outputs(&mut backend, world, steps).concat());
+        bits(&outputs.collect::<Vec<_>>().concat())
+    };
+    let (found, expected) = (run(isa), run(Isa::AmxEmulated));
+    assert!(found == expected, "{isa} {:?}", world.shape);
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn an_eight_bit_cache_has_the_bits_of_integers_without_tiles() {
-    let vnni = std::arch::is_x86_feature_detected!("avx512vnni");
-    let whole_numbers = [Isa::Avx2, Isa::Avx512Bf16]
-        .into_iter()
-        .filter(|isa| isa.is_available() && (*isa == Isa::Avx2 || vnni));
-    for isa in whole_numbers {
-        for (head_dim, heads) in [(64, 2), (64, 6), (128, 10), (192, 14)] {
-            let world = World::new(heads, 2, head_dim, &[200, 3], 57);
-            let run = |isa| {
-                let run = Run {
-                    page_size: 16,
-                    kv_dtype: KvCacheDtype::Int8,
-                    seed: 1,
-                };
-                let mut backend = backend(isa, Dtype::Bfloat16, 1);
-                let outputs = [whole(&world), one_by_one(&world)]
-                    .map(|steps| run.outputs(&mut backend, &world, &steps).concat());
-                bits(&outputs.concat())
-            };
-            let (found, expected) = (run(isa), run(Isa::AmxEmulated));
-            assert!(found == expected, "{isa} {head_dim} {heads}");
+    // Of few rows each number that kernels are written for, beside blocks of many.
+    let shapes = [1, 2, 3, 4, 5, 6, 7].map(|group| (64, group));
+    let wide = [(128, 4), (192, 5), (256, 6), (512, 7)];
+    for isa in without_tiles() {
+        for (head_dim, group) in shapes.into_iter().chain(wide) {
+            let world = World::new(2 * group, 2, head_dim, &[140, 3], 57);
+            agrees_with_the_emulation(isa, &world, &[whole(&world), one_by_one(&world)]);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_largest_integers_do_not_overflow() {
+    // All are the largest of their rows: 32,512 times 127, 512 times in a score.
+    let mut world = World::new(6, 1, 512, &[70], 58);
+    world.requests.iter_mut().flatten().for_each(|x| *x = 1.0);
+    for isa in without_tiles() {
+        agrees_with_the_emulation(isa, &world, &[whole(&world), one_by_one(&world)]);
+    }
+    let run = Run {
+        page_size: 16,
+        kv_dtype: KvCacheDtype::Int8,
+        seed: 1,
+    };
+    for isa in Isa::available() {
+        let mut backend = backend(isa, Dtype::Bfloat16, 1);
+        let outputs = run.outputs(&mut backend, &world, &whole(&world)).concat();
+        assert!(outputs.iter().all(|x| (x - 1.0).abs() < 0.01), "{isa}");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn whole_numbers_hide_what_is_not_finite_from_those_before_it() {
+    const ODD: usize = 70;
+    for column in [2 * 64, 3 * 64 + 5] {
+        let mut world = World::new(2, 1, 64, &[150], 43);
+        let width = world.shape.qkv_width();
+        world.requests[0][ODD * width + column] = f32::NAN;
+        let run = Run {
+            page_size: 16,
+            kv_dtype: KvCacheDtype::Int8,
+            seed: 3,
+        };
+        for isa in without_tiles().chain([Isa::AmxEmulated]) {
+            let mut backend = backend(isa, Dtype::Bfloat16, 1);
+            // At once, so that rows that see it share tiles with rows that do not.
+            let outputs = run.outputs(&mut backend, &world, &whole(&world)).concat();
+            let tokens = outputs.chunks(world.shape.out_width());
+            for (token, out) in tokens.enumerate() {
+                let odd = out.iter().any(|x| x.is_nan());
+                assert_eq!(odd, token >= ODD, "{isa} {column} {token}");
+            }
         }
     }
 }

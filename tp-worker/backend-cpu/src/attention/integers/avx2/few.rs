@@ -3,12 +3,17 @@
 
 use super::super::{Bytes, CODES, FewScoresFn, FewSumsFn, Source};
 use super::{
-    BLOCK, HALVES, LANES, WORDS, add_sums, multiply_add, pair, quarter, sixteen, store_scores,
+    BLOCK, HALVES, LANES, WORDS, add_sums, avx2, multiply_add, pair, sixteen, store_scores,
     widened, woven, zero,
 };
+use crate::gemm::FEW_ROWS;
 
 /// Positions between two looks at what is to be asked for.
 const STRETCH: usize = 8;
+const _: () = assert!(STRETCH.is_multiple_of(HALVES));
+/// Rows of which the compiler may load queries early: the codes that are turned around
+/// need eight registers.
+const EARLY: usize = 2;
 
 /// See [`FewScoresFn`], for `M` rows.
 ///
@@ -30,10 +35,10 @@ unsafe fn scores<const M: usize>(
             let mut input = queries;
             for step in 0..steps {
                 source.asking.until(group * steps + step + 1, all);
-                for words in quarter(&from, step * WORDS) {
+                for words in avx2::sixteen(&from, step * WORDS) {
                     for codes in widened(words) {
                         for (r, sum) in sums.iter_mut().enumerate() {
-                            *sum = multiply_add::<M, 2>(*sum, input.add(r), codes);
+                            *sum = multiply_add::<M, EARLY>(*sum, input.add(r), codes);
                         }
                         input = input.add(M);
                     }
@@ -51,7 +56,7 @@ unsafe fn scores<const M: usize>(
 /// See [`FewSumsFn`], for `M` rows, `P` times 16 columns at a time.
 ///
 /// # Safety
-/// As there; the machine runs AVX2; `P` divides the head's columns.
+/// As there; the machine runs AVX2; `P` times 16 divides the head's columns.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn sums<const M: usize, const P: usize>(
     source: &mut Source<'_>,
@@ -85,7 +90,7 @@ unsafe fn sums<const M: usize, const P: usize>(
                         let value = woven(row.add(column), other.add(column));
                         for (r, sums) in sums.iter_mut().enumerate() {
                             let weight = pair(weights, r, at / HALVES);
-                            sums[p] = multiply_add::<M, 4>(sums[p], weight, value);
+                            sums[p] = multiply_add::<M, FEW_ROWS>(sums[p], weight, value);
                         }
                     }
                 }

@@ -56,6 +56,8 @@ fn tiles() -> impl Strategy<Value = Tile> {
     let score = prop_oneof![
         30 => -40f32..40.0,
         1 => -400f32..400.0,
+        // As near to one integer as to another, where factors are one.
+        10 => (-80i32..80).prop_map(|n| n as f32 / 2.0),
         1 => Just(f32::NEG_INFINITY),
     ];
     let row = (
@@ -73,7 +75,10 @@ fn tiles() -> impl Strategy<Value = Tile> {
         ]),
     );
     let scales = (
-        prop::collection::vec(0.01f32..2.0, BLOCK),
+        prop_oneof![
+            prop::collection::vec(0.01f32..2.0, BLOCK),
+            Just(vec![1.0; BLOCK]),
+        ],
         prop::collection::vec(0f32..2.0, BLOCK),
         prop::sample::select(vec![0, 3, -20, -124, -130]),
     );
@@ -156,19 +161,19 @@ proptest! {
 
 proptest! {
     #[test]
-    fn words_are_the_bytes_together(tile in tiles()) {
+    fn shorts_are_the_bytes_together(tile in tiles()) {
         let rows = tile.visible.len();
         let run = |isa, together: bool| {
             let mut out: Vec<Bytes> = vec![[[7; BLOCK]; 2]; rows];
             let mut worth = vec![7.0; rows];
             let after = tile.clone().after(|rows| {
-                let weigh = if together { whole::words } else { whole::integers };
+                let weigh = if together { whole::shorts } else { whole::integers };
                 weigh(isa, rows, &tile.scales, &mut out, &mut worth);
             });
             if together {
                 for row in &mut out {
-                    let words = row.as_flattened().as_chunks::<2>().0.to_vec();
-                    for (i, word) in words.into_iter().enumerate() {
+                    let shorts = row.as_flattened().as_chunks::<2>().0.to_vec();
+                    for (i, word) in shorts.into_iter().enumerate() {
                         (row[0][i], row[1][i]) = (word[1], word[0]);
                     }
                 }
