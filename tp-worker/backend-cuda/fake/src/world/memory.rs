@@ -1,6 +1,10 @@
 //! Memory of devices, and host memory that they can reach.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::OnceLock;
 
 use super::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::abi::{Answer, Refusal};
@@ -12,6 +16,9 @@ const ALIGNMENT: usize = 256;
 const FENCE: usize = 65536;
 /// NaN in every format of floats, and -1.
 const POISON: u8 = 0xff;
+/// Bytes of it that memory is mapped from, again and again: a multiple of every machine's
+/// pages, and so many that no process runs out of mappings.
+const POISONED: usize = 2 << 20;
 
 /// Allocations by address.
 #[derive(Default)]
@@ -216,21 +223,50 @@ fn room(bytes: usize) -> Answer<(usize, Room)> {
     let room = bytes.next_multiple_of(ALIGNMENT);
     let pages = room.next_multiple_of(page());
     let all = pages + FENCE;
-    // SAFETY: fresh pages, of which the last ones lose their rights again.
-    let start = unsafe {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let start = libc::mmap(std::ptr::null_mut(), all, rights, flags, -1, 0);
-        if start == libc::MAP_FAILED {
+    let start = map(None, all, libc::PROT_NONE, libc::MAP_ANONYMOUS, -1).ok_or_else(none)?;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let file = poisoned().ok_or_else(none)?;
+    for at in (0..pages).step_by(POISONED) {
+        let bytes = POISONED.min(pages - at);
+        if map(Some(start + at), bytes, rights, 0, file).is_none() {
+            // SAFETY: the pages are nobody's yet.
+            unsafe { libc::munmap(start as *mut libc::c_void, all) };
             return Err(none());
         }
-        let start = start as usize;
-        libc::mprotect((start + pages) as *mut libc::c_void, FENCE, libc::PROT_NONE);
-        start
-    };
-    // SAFETY: so many bytes lie in front of the pages that fault.
-    unsafe { (start as *mut u8).write_bytes(POISON, pages) }
+    }
     Ok((start + pages - room, Room::Pages(start, all)))
+}
+
+/// A file of as many poisoned bytes. Memory is a private copy of it, page by page as pages
+/// are written: most of what programs take they never touch, or not in tests.
+fn poisoned() -> Option<libc::c_int> {
+    static FILE: OnceLock<Option<File>> = OnceLock::new();
+    let make = || {
+        // SAFETY: the name ends with a zero, and the file is nobody else's.
+        let mut file = unsafe {
+            let file = libc::memfd_create(c"poison".as_ptr(), libc::MFD_CLOEXEC);
+            (file >= 0).then(|| File::from_raw_fd(file))?
+        };
+        file.write_all(&vec![POISON; POISONED]).ok()?;
+        Some(file)
+    };
+    FILE.get_or_init(make).as_ref().map(AsRawFd::as_raw_fd)
+}
+
+/// Maps private pages, in the place of those at an address or where there is room.
+fn map(
+    at: Option<usize>,
+    bytes: usize,
+    rights: libc::c_int,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> Option<usize> {
+    let fixed = at.map_or(0, |_| libc::MAP_FIXED);
+    let flags = libc::MAP_PRIVATE | fixed | flags;
+    let at = at.unwrap_or_default() as *mut libc::c_void;
+    // SAFETY: a fixed address is one of pages that the caller has to itself.
+    let at = unsafe { libc::mmap(at, bytes, rights, flags, file, 0) };
+    (at != libc::MAP_FAILED).then_some(at as usize)
 }
 
 /// Bytes of a page of the machine's memory.
