@@ -32,19 +32,25 @@ enum class Wait : uint8_t { NOTHING, BLOCK, WARP, DONE };
 struct Meeting;             // of lanes: see warp.h
 struct Copies;              // asynchronous ones: see async_copy.h
 
-struct Thread {
+// Of one thread, touched where it is used. No power of two: the ends in use lie
+// in different sets of the cache.
+constexpr size_t STACK = 256 * 1024 + 33 * 64;
+
+// Without sanitizers, in one line of a cache.
+struct alignas(64) Thread {
     Fiber fiber;
-    uint3 index{};
-    unsigned number = 0;                // in the block, x first
-    unsigned barriers = 0;              // that it came to
-    Wait wait = Wait::NOTHING;
-    Place place{"", 0};                 // where it waits
-    Meeting* meeting = nullptr;         // that it waits for
     std::shared_ptr<Copies> copies;
+    Place place{"", 0};                 // where it waits
+    uint3 index{};
+    unsigned number : 11;               // in the block, x first
+    unsigned barriers : 1;              // that it came to, by twos
+    Wait wait : 8;
 };
 
 struct Warp {
     unsigned live = 0;                  // lanes that have not returned
+    unsigned ready = 0;                 // of which, those that can go on
+    unsigned blocked = 0;               // and those that wait for the block
     std::vector<std::unique_ptr<Meeting>> meetings;
 };
 
@@ -73,6 +79,13 @@ struct Block {
     Some<Thread> threads{};
     Some<Warp> warps{};
     uint64_t began = 0, met[2] = {0, 0}, ended = 0;     // addresses for release and acquire
+    Fiber* before = nullptr;            // that ran before the one that runs
+    Warp* warp = nullptr;               // that runs
+    uint8_t lanes[32];                  // its lanes, in their order
+    unsigned turns = 32;                // that have been taken of those
+    unsigned blocked = 0;               // threads at the barrier
+    Place barrier{"", 0};               // where the first of them came to it
+    bool apart = false;                 // some are at another place
 
     // xorshift64
     uint64_t draw() {
@@ -84,10 +97,9 @@ struct Block {
     // One of `count`, which is below 2^32 and not zero; no division, as this is
     // drawn for every thread that goes on.
     size_t below(size_t count) { return (draw() >> 32) * count >> 32; }
-    template <class T> void shuffle(std::vector<T>& all) {
-        for (size_t left = all.size(); left > 1; left--) std::swap(all[left - 1], all[below(left)]);
+    template <class T> void shuffle(T& all) {
+        for (size_t left = std::size(all); left > 1; left--) std::swap(all[left - 1], all[below(left)]);
     }
-    Warp& warp_of(const Thread& thread) { return warps[thread.number / 32]; }
 };
 
 // The block that runs. Launches of a module never overlap.
@@ -119,8 +131,38 @@ __attribute__((format(printf, 1, 2))) inline void add(const char* format, ...) {
     va_end(more);
 }
 
-// From a CUDA thread: back to whoever chooses the next one.
-inline void pause() { go_on(here().fiber, block->scheduler); }
+// The next lane of the warp that runs which can go on and has not had its turn.
+inline Thread* next_lane() {
+    Block& b = *block;
+    while (b.turns < 32) {
+        const unsigned lane = b.lanes[b.turns++];
+        Thread* threads = &b.threads[32 * (b.warp - b.warps.first)];
+        if (!(b.warp->ready >> lane & 1)) continue;
+        // Whoever may come behind it is in no near cache.
+        if (b.turns < 32) __builtin_prefetch(threads[b.lanes[b.turns]].fiber.stack_pointer);
+        return &threads[lane];
+    }
+    return nullptr;
+}
+
+// Whether a thread wrote behind its stack. The far ends of stacks are no cache's, so this
+// is not looked at in every meeting.
+inline bool broke_its_stack(const Thread& thread) {
+    return thread.wait != Wait::WARP && overflowed(thread.fiber);
+}
+
+// From a CUDA thread: to the warp's next lane, or back to whoever chooses the next warp.
+// Lanes mostly wait where the others do: a processor that foresees where calls return
+// to is right when they go on with each other, and wrong at each turn of a scheduler.
+inline void pause() {
+    Own own;
+    Block& b = *block;
+    Thread& thread = here();
+    Thread* next = b.outcome->code == SUCCESS && !broke_its_stack(thread) ? next_lane() : nullptr;
+    if (next) b.current = next;
+    b.before = &thread.fiber;
+    go_on(thread.fiber, next ? next->fiber : b.scheduler);
+}
 
 // From a CUDA thread: the launch has failed and goes on no more.
 [[noreturn]] inline void give_up() {
@@ -128,10 +170,12 @@ inline void pause() { go_on(here().fiber, block->scheduler); }
     __builtin_trap();       // nobody goes on with a thread of a failed launch
 }
 
+inline void leave_warp(Warp& warp, unsigned lane);
+
 // A fiber's whole life: the same thread of one block after the other, of all
 // launches.
 inline void begin_thread() {
-    arrived(block->scheduler);
+    arrived(*block->before);
     for (;;) {
         acquire(&block->began);
         block->body(block->arguments);
@@ -139,33 +183,35 @@ inline void begin_thread() {
         {
             Own own;
             thread.wait = Wait::DONE;
-            block->warp_of(thread).live &= ~(1u << lane_of(thread));
+            leave_warp(*block->warp, lane_of(thread));
             release(&block->ended);
         }
-        go_on(thread.fiber, block->scheduler);
+        pause();
     }
 }
 
 inline void wait_for_block(Place place) {
     Own own;
+    Block& b = *block;
     Thread& thread = here();
     thread.wait = Wait::BLOCK;
     thread.place = place;
+    if (b.blocked++ == 0) {
+        b.barrier = place;
+        b.apart = false;
+    } else if (!(place == b.barrier)) {
+        b.apart = true;
+    }
+    const unsigned lane = 1u << lane_of(thread);
+    b.warp->ready &= ~lane;
+    b.warp->blocked |= lane;
     // Two addresses in turn: who leaves one barrier late must not seem to know
     // what others did on their way to the next.
-    uint64_t* met = &block->met[thread.barriers++ % 2];
+    uint64_t* met = &b.met[thread.barriers++];
     release(met);
     pause();
+    thread.wait = Wait::NOTHING;
     acquire(met);
-}
-
-inline bool complete(const Meeting& meeting, const Warp& warp);
-
-// Whether a thread can go on by itself.
-inline bool ready(Thread& thread) {
-    if (thread.wait == Wait::WARP && complete(*thread.meeting, block->warp_of(thread)))
-        thread.wait = Wait::NOTHING;
-    return thread.wait == Wait::NOTHING;
 }
 
 // Names one thread of each place where threads wait.
@@ -180,55 +226,61 @@ inline void tell_who_waits() {
     }
 }
 
-// All that can't go on wait for the block, or for ever. Returns whether the
-// barrier opened.
-inline bool open_barrier() {
+// Why threads wait for ever.
+inline void tell_why() {
     const Place* at = nullptr;
     for (const Thread& thread : block->threads) {
         if (thread.wait == Wait::DONE) continue;
-        const bool alike = thread.wait == Wait::BLOCK && (!at || *at == thread.place);
-        if (!alike) {
-            note(LAUNCH_FAILED, thread.wait == Wait::BLOCK ? "threads wait at different barriers"
-                                                            : "threads wait for others that never come");
-            tell_who_waits();
-            return false;
+        if (thread.wait == Wait::BLOCK && (!at || *at == thread.place)) {
+            at = &thread.place;
+            continue;
         }
-        at = &thread.place;
+        note(LAUNCH_FAILED, thread.wait == Wait::BLOCK ? "threads wait at different barriers"
+                                                        : "threads wait for others that never come");
+        tell_who_waits();
+        return;
     }
-    for (Thread& thread : block->threads)
-        if (thread.wait == Wait::BLOCK) thread.wait = Wait::NOTHING;
-    return at != nullptr;
 }
 
-// Lets the lanes of a warp that can go on do so, in the order of `lanes`. Whether any
-// could; a launch that failed is seen by its outcome.
-inline bool run_lanes(const std::vector<unsigned>& lanes, size_t first) {
+// All that can't go on wait for the block, or for ever. Returns whether the
+// barrier opened.
+inline bool open_barrier() {
     Block& b = *block;
-    bool moved = false;
-    for (unsigned lane : lanes) {
-        if (first + lane >= b.threads.size()) continue;
-        Thread& thread = b.threads[first + lane];
-        if (!ready(thread)) continue;
-        moved = true;
-        b.current = &thread;
-        go_on(b.scheduler, thread.fiber);
-        if (b.outcome->code != SUCCESS) return true;
-        // The far ends of the stacks are no cache's, so not at every meeting.
-        if (thread.wait != Wait::WARP && overflowed(thread.fiber)) {
-            note(LAUNCH_FAILED, "a thread's variables need more than its stack of %zu bytes", thread.fiber.size);
-            return true;
-        }
+    bool alike = !b.apart;
+    for (const Warp& warp : b.warps) alike &= warp.blocked == warp.live;
+    if (b.blocked == 0 || !alike) {
+        tell_why();
+        return false;
     }
-    return moved;
+    for (Warp& warp : b.warps) {
+        warp.ready = warp.blocked;
+        warp.blocked = 0;
+    }
+    b.blocked = 0;
+    return true;
+}
+
+// Lets the lanes of the warp that can go on do so. Whether any could; a launch that
+// failed is seen by its outcome.
+inline bool run_lanes() {
+    Block& b = *block;
+    if (b.warp->ready == 0) return false;
+    b.turns = 0;
+    b.current = next_lane();
+    b.before = &b.scheduler;
+    go_on(b.scheduler, b.current->fiber);
+    if (b.outcome->code == SUCCESS && broke_its_stack(*b.current))
+        note(LAUNCH_FAILED, "a thread's variables need more than its stack of %zu bytes", STACK);
+    return true;
 }
 
 // Lets every thread run to its end, or the launch fail. Warps go on one after the other,
 // each as far as a few meetings of its lanes: those know what caches still have.
 inline void run_threads() {
     Block& b = *block;
-    std::vector<unsigned> order(b.warps.size()), lanes(32);
+    std::vector<unsigned> order(b.warps.size());
     for (size_t i = 0; i < order.size(); i++) order[i] = unsigned(i);
-    for (size_t i = 0; i < lanes.size(); i++) lanes[i] = unsigned(i);
+    for (unsigned i = 0; i < 32; i++) b.lanes[i] = uint8_t(i);
     uint64_t lag = 0;       // warps that stay behind for a while
     for (;;) {
         b.shuffle(order);
@@ -239,8 +291,9 @@ inline void run_threads() {
                 held = true;
                 continue;
             }
-            b.shuffle(lanes);
-            for (size_t meetings = 1 + b.below(16); meetings > 0 && run_lanes(lanes, 32 * warp); meetings--) {
+            b.warp = &b.warps[warp];
+            b.shuffle(b.lanes);
+            for (size_t meetings = 1 + b.below(16); meetings > 0 && run_lanes(); meetings--) {
                 moved = true;
                 if (b.outcome->code != SUCCESS) return;
             }

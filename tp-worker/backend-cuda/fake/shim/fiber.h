@@ -68,10 +68,14 @@ namespace cuda_on_host {
 
 struct Fiber {
     void* stack_pointer = nullptr;
-    void* tsan = nullptr;
-    void* fake_stack = nullptr;     // of the address sanitizer
     const void* bottom = nullptr;   // lowest address of the stack
+#ifdef CUDA_ON_HOST_ASAN
+    void* fake_stack = nullptr;
     size_t size = 0;
+#endif
+#ifdef CUDA_ON_HOST_TSAN
+    void* tsan = nullptr;
+#endif
 };
 
 // What a stack begins with at its lowest address; gone means overflow.
@@ -82,10 +86,10 @@ constexpr uint64_t STACK_END = 0x5afe57ac5afe57ac;
 CUDA_ON_HOST_UNCHECKED inline void prepare(Fiber& fiber, unsigned char* bottom, size_t size, void (*entry)()) {
 #ifdef CUDA_ON_HOST_ASAN
     ASAN_UNPOISON_MEMORY_REGION(bottom, size);      // of frames that never returned
-#endif
     fiber.fake_stack = nullptr;
-    fiber.bottom = bottom;
     fiber.size = size;
+#endif
+    fiber.bottom = bottom;
     memcpy(bottom, &STACK_END, sizeof STACK_END);
     void** top = (void**)(bottom + size);   // a multiple of 16
 #if defined(__x86_64__)

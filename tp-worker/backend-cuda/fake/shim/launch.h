@@ -18,9 +18,6 @@ struct Kernel {
     const unsigned* sizes;          // of the parameters, in bytes
 };
 
-// Of one thread, touched where it is used. No power of two: the ends in use lie
-// in different sets of the cache.
-constexpr size_t STACK = 256 * 1024 + 33 * 64;
 constexpr size_t MOST_DYNAMIC = 256 * 1024;
 constexpr size_t MOST_THREADS = 1024;   // of a block
 
@@ -128,11 +125,13 @@ inline void take_threads(Block& b, Kept& kept) {
 inline void run_block(Block& b, uint3 index, size_t dynamic) {
     b.index = index;
     for (Warp& warp : b.warps) {
-        warp.live = 0;
-        for (auto& meeting : warp.meetings) meeting->mask = 0;
+        const size_t first = 32 * (&warp - b.warps.first), count = b.threads.size() - first;
+        warp.live = warp.ready = count < 32 ? (1u << count) - 1 : ~0u;
+        warp.blocked = 0;
+        for (auto& meeting : warp.meetings) meeting->mask = meeting->waiting = 0;
     }
+    b.blocked = 0;
     for (Thread& thread : b.threads) {
-        b.warp_of(thread).live |= 1u << lane_of(thread);
         thread.barriers = 0;
         thread.wait = Wait::NOTHING;
         if (thread.copies) thread.copies->clear();

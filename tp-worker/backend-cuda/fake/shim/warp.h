@@ -10,14 +10,32 @@ namespace cuda_on_host {
 struct Meeting {
     unsigned mask = 0;          // who has to come; nobody: it is free
     unsigned came = 0, left = 0;
+    unsigned waiting = 0;       // of those who came
     bool closed = false;        // everybody came, and somebody went on
     Place place{"", 0};
-    alignas(16) unsigned char brought[32][64];
+    alignas(16) unsigned char brought[32 * 64];     // side by side, whatever it is
     Meeting() {}                // what nobody brought is not worth clearing
+    template <class T> T& of(unsigned lane) { return ((T*)brought)[lane]; }
 };
 
 inline bool complete(const Meeting& meeting, const Warp& warp) {
     return (meeting.mask & warp.live & ~meeting.came) == 0;
+}
+
+// Lets those go on who wait for a meeting, where nobody has to come any more.
+inline bool let_go_on(Meeting& meeting, Warp& warp) {
+    if (!complete(meeting, warp)) return false;
+    warp.ready |= meeting.waiting;
+    meeting.waiting = 0;
+    return true;
+}
+
+// A lane that returns comes to no meeting.
+inline void leave_warp(Warp& warp, unsigned lane) {
+    warp.live &= ~(1u << lane);
+    warp.ready &= ~(1u << lane);
+    for (auto& meeting : warp.meetings)
+        if (meeting->waiting) let_go_on(*meeting, warp);
 }
 
 // The meeting under `mask` that the lane has not been to, or a new one.
@@ -43,7 +61,7 @@ template <class T> struct Brought {
     const Meeting& meeting;
     // Whether that lane came.
     bool by(unsigned lane) const { return meeting.came >> lane & 1; }
-    const T& operator()(unsigned lane) const { return *(const T*)meeting.brought[lane]; }
+    const T& operator()(unsigned lane) const { return ((const T*)meeting.brought)[lane]; }
 };
 
 // Every lane of `mask` brings `mine`; the first to go on does `once` what one can do for
@@ -51,10 +69,10 @@ template <class T> struct Brought {
 template <class T, class Read>
 inline auto meet(Place place, unsigned mask, const T& mine, Read&& read, void (*once)(Meeting&) = nullptr) {
     Own own;
-    static_assert(sizeof(T) <= sizeof Meeting::brought[0], "a lane brings 64 bytes at most");
+    static_assert(32 * sizeof(T) <= sizeof Meeting::brought, "a lane brings 64 bytes at most");
     static_assert(std::is_trivially_copyable_v<T>, "lanes bring bytes");
     Thread& thread = here();
-    Warp& warp = block->warp_of(thread);
+    Warp& warp = *block->warp;
     const unsigned lane = lane_of(thread);
     if (!(mask >> lane & 1)) {
         note(LAUNCH_FAILED, "lane %u is not in its own mask %08x at %s:%d", lane, mask, place.file, place.line);
@@ -66,14 +84,16 @@ inline auto meet(Place place, unsigned mask, const T& mine, Read&& read, void (*
              meeting.place.line, place.file, place.line);
         give_up();
     }
-    memcpy(meeting.brought[lane], &mine, sizeof(T));
+    memcpy(&meeting.of<T>(lane), &mine, sizeof(T));
     meeting.came |= 1u << lane;
     release(&meeting);
     thread.place = place;
-    thread.meeting = &meeting;
-    if (!complete(meeting, warp)) {
+    if (!let_go_on(meeting, warp)) {
+        meeting.waiting |= 1u << lane;
+        warp.ready &= ~(1u << lane);
         thread.wait = Wait::WARP;
         pause();
+        thread.wait = Wait::NOTHING;
     }
     acquire(&meeting);
     if (once && !meeting.closed) once(meeting);
