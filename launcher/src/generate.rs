@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use lockstep_config::ServeArgs;
-use lockstep_config::args::{ModelArgs, SpeculationArgs};
+use lockstep_config::args::{KvCacheDtypeArg, ModelArgs, SpeculationArgs};
 use lockstep_devices::Registry;
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_process::exit;
@@ -80,6 +80,9 @@ pub(crate) struct GenerateArgs {
     /// this machine runs].
     #[arg(long, env = "LOCKSTEP_ISA", value_name = "NAME")]
     isa: Option<String>,
+    /// What keys and values are cached as [default: auto].
+    #[arg(long, env = "LOCKSTEP_KV_CACHE_DTYPE", value_name = "TYPE")]
+    kv_cache_dtype: Option<KvCacheDtypeArg>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -193,6 +196,7 @@ pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
     serve.parallel.isa = args.isa.clone();
+    serve.memory.kv_cache_dtype = args.kv_cache_dtype;
     // Each DP rank runs one at least.
     serve.schedule.max_running_requests = Some(args.dp_size);
     serve

@@ -20,6 +20,7 @@ async fn what_is_wrong_with_the_configuration_has_one_exit_code_in_all_commands(
         ("config --tp-size 3", usage, "--tp-size"),
         ("generate hi --tp-size 3", usage, "--tp-size"),
         ("generate hi --temperature 3", usage, "--temperature"),
+        ("generate hi --kv-cache-dtype fp8", usage, "int8"),
         ("generate hi --model-path /no/such", usage, "/no/such"),
         ("generate hi --no-such-option", usage, "--no-such-option"),
         ("pack", usage, "--weight-cache"),
