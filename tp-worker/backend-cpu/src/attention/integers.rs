@@ -38,18 +38,6 @@ pub(super) const COLUMNS: usize = 64;
 /// Codes in a word of the cache.
 pub(super) const CODES: usize = 4;
 
-/// Where 16 keys lie, or fewer: lanes past the last repeat the first, and their scores
-/// are not seen.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn sixteen(rows: &[usize], row: impl Fn(usize) -> *const u8) -> [*const u32; LANES] {
-    let mut from = [row(rows[0]).cast(); LANES];
-    for (from, &index) in from.iter_mut().zip(rows) {
-        *from = row(index).cast();
-    }
-    from
-}
-
 /// Packs the keys or the values at `rows` of the cache and asks for the next
 /// block meanwhile.
 ///

@@ -19,6 +19,17 @@ pub(crate) const LANES: usize = 16;
 /// Steps turned around at once.
 const STEPS: usize = 4;
 
+/// Where 16 keys lie, or fewer: lanes past the last repeat the first, and their scores
+/// are not seen.
+#[inline(always)]
+pub(super) fn keys_at(rows: &[usize], row: impl Fn(usize) -> *const u8) -> [*const u32; LANES] {
+    let mut from = [row(rows[0]).cast(); LANES];
+    for (from, &index) in from.iter_mut().zip(rows) {
+        *from = row(index).cast();
+    }
+    from
+}
+
 /// `out[s · stride + lane] = rows[lane][s]` for `lanes` rows of `steps` steps.
 ///
 /// # Safety

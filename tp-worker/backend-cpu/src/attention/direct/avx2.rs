@@ -63,7 +63,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn quarter(rows: &[*const u32; LANES], word: usize) -> [[__m256i; 2]; 4] {
         // SAFETY: the caller's promise.
-        unsafe { avx2::sixteen(rows, word) }
+        unsafe { avx2::both_quarters(rows, word) }
     }
     #[inline(always)]
     unsafe fn words(from: *const u8) -> [__m256i; 2] {

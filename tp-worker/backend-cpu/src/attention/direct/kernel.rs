@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use super::format::{Format, Simd, Words};
 use super::{COLUMNS, Source};
 use crate::attention::cells::BLOCK;
-use crate::attention::transpose::LANES;
+use crate::attention::transpose::{LANES, keys_at};
 
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
@@ -35,11 +35,7 @@ pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
     let all = 2 * steps * source.rows.len().div_ceil(LANES);
     let mut turned = [const { MaybeUninit::<[Words<F>; WORDS]>::uninit() }; S];
     for (group, rows) in source.rows.chunks(LANES).enumerate() {
-        // Lanes without a position repeat the first; their scores are not seen.
-        let mut from = [source.row(rows[0]).cast::<u32>(); LANES];
-        for (from, &row) in from.iter_mut().zip(rows) {
-            *from = source.row(row).cast();
-        }
+        let from = keys_at(rows, |row| source.row(row));
         // SAFETY: rows lie in the cache and hold `words`; queries hold `M` rows
         // of their inputs, and scores `M` rows of a block.
         unsafe {

@@ -14,8 +14,8 @@ use std::arch::x86_64::{
 use super::super::ahead::Ahead;
 use super::super::cells::BLOCK;
 use super::super::softmax::{Rows, whole};
-use super::super::transpose::{LANES, avx2};
-use super::{Bytes, CODES, CpuKvCache, ScoresFn, SumsFn, sixteen};
+use super::super::transpose::{LANES, avx2, keys_at};
+use super::{Bytes, CODES, CpuKvCache, ScoresFn, SumsFn};
 use crate::gemm::FEW_ROWS;
 use crate::isa::Isa;
 
@@ -188,12 +188,12 @@ fn pair(weights: *const Bytes, row: usize, pair: usize) -> *const u32 {
 pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
     let (data, bytes) = cache.bytes();
     for (group, rows) in rows.chunks(LANES).enumerate() {
-        let from = sixteen(rows, |row| data.wrapping_add(row * bytes));
+        let from = keys_at(rows, |row| data.wrapping_add(row * bytes));
         for word in (0..bytes / CODES).step_by(WORDS) {
             // SAFETY: rows lie in the cache and hold these words; `out` holds 64 rows of
             // twice as many.
             unsafe {
-                for (i, words) in avx2::sixteen(&from, word).into_iter().enumerate() {
+                for (i, words) in avx2::both_quarters(&from, word).into_iter().enumerate() {
                     for (half, lanes) in widened(words).into_iter().enumerate() {
                         let at = HALVES * (word + i) + half;
                         store(out.add(at * BLOCK + group * LANES), lanes);

@@ -8,9 +8,9 @@ use std::arch::x86_64::{
 };
 
 use super::super::cells::BLOCK;
-use super::super::transpose::{LANES, avx512};
+use super::super::transpose::{LANES, avx512, keys_at};
 use super::pack::{FLIP, WORDS, half_weave};
-use super::{Bytes, CODES, COLUMNS, FewScoresFn, FewSumsFn, Source, sixteen};
+use super::{Bytes, CODES, COLUMNS, FewScoresFn, FewSumsFn, Source};
 
 /// Words of one byte of a row of weights.
 const BYTE_WORDS: usize = BLOCK / CODES;
@@ -38,7 +38,7 @@ unsafe fn scores<const M: usize>(
     let steps = words / WORDS;
     let all = steps * source.rows.len().div_ceil(LANES);
     for (group, rows) in source.rows.chunks(LANES).enumerate() {
-        let from = sixteen(rows, |row| source.row(row));
+        let from = keys_at(rows, |row| source.row(row));
         // SAFETY: rows lie in the cache; queries and scores hold `M` rows.
         unsafe {
             let (mut upper, mut lower) = ([_mm512_setzero_si512(); M], [_mm512_setzero_si512(); M]);

@@ -7,8 +7,8 @@ use std::arch::x86_64::{
 
 use super::super::ahead::Ahead;
 use super::super::cells::BLOCK;
-use super::super::transpose::{LANES, avx512};
-use super::{CODES, COLUMNS, CpuKvCache, sixteen};
+use super::super::transpose::{LANES, avx512, keys_at};
+use super::{CODES, COLUMNS, CpuKvCache};
 
 /// Turns signed codes into unsigned ones.
 pub(super) const FLIP: i32 = 0x8080_8080_u32.cast_signed();
@@ -56,7 +56,7 @@ unsafe fn turned<const FLIPPED: i32>(
     // SAFETY: the caller runs AVX-512.
     let flip = unsafe { _mm512_set1_epi32(FLIPPED) };
     for (group, rows) in rows.chunks(LANES).enumerate() {
-        let from = sixteen(rows, |row| data.wrapping_add(row * bytes));
+        let from = keys_at(rows, |row| data.wrapping_add(row * bytes));
         for word in (0..bytes / CODES).step_by(WORDS) {
             // SAFETY: rows lie in the cache and hold these words.
             let columns = unsafe { avx512::quarter(&from, word) };

@@ -39,7 +39,7 @@ pub(in crate::attention) unsafe fn quarter(rows: &[*const u32], step: usize) -> 
 /// # Safety
 /// As for [`quarter`], with 16 rows.
 #[inline(always)]
-pub(in crate::attention) unsafe fn sixteen(
+pub(in crate::attention) unsafe fn both_quarters(
     rows: &[*const u32; LANES],
     step: usize,
 ) -> [[__m256i; 2]; STEPS] {

@@ -237,7 +237,7 @@ fn room(bytes: usize) -> Answer<(usize, Room)> {
     Ok((start + pages - room, Room::Pages(start, all)))
 }
 
-/// A file of as many poisoned bytes. Memory is a private copy of it, page by page as pages
+/// A file of [`POISONED`] bytes. Memory is a private copy of it, page by page as pages
 /// are written: most of what programs take they never touch, or not in tests.
 fn poisoned() -> Option<libc::c_int> {
     static FILE: OnceLock<Option<File>> = OnceLock::new();

@@ -3,7 +3,7 @@
 
 use super::super::{Bytes, CODES, FewScoresFn, FewSumsFn, Source};
 use super::{
-    BLOCK, HALVES, LANES, WORDS, add_sums, avx2, multiply_add, pair, sixteen, store_scores,
+    BLOCK, HALVES, LANES, WORDS, add_sums, avx2, keys_at, multiply_add, pair, store_scores,
     widened, woven, zero,
 };
 use crate::gemm::FEW_ROWS;
@@ -28,14 +28,14 @@ unsafe fn scores<const M: usize>(
     let steps = source.row_bytes / CODES / WORDS;
     let all = steps * source.rows.len().div_ceil(LANES);
     for (group, rows) in source.rows.chunks(LANES).enumerate() {
-        let from = sixteen(rows, |row| source.row(row));
+        let from = keys_at(rows, |row| source.row(row));
         // SAFETY: rows lie in the cache; queries and scores hold `M` rows.
         unsafe {
             let mut sums = [zero(); M];
             let mut input = queries;
             for step in 0..steps {
                 source.asking.until(group * steps + step + 1, all);
-                for words in avx2::sixteen(&from, step * WORDS) {
+                for words in avx2::both_quarters(&from, step * WORDS) {
                     for codes in widened(words) {
                         for (r, sum) in sums.iter_mut().enumerate() {
                             *sum = multiply_add::<M, EARLY>(*sum, input.add(r), codes);
