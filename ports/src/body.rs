@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     port::BodyLimits,
     report::Closed,
     reserve::{Reserve, Room},
+    wanted::Wanted,
 };
 
 /// Of a message, at the most: the gRPC services refuse a larger one by its head.
@@ -34,6 +35,9 @@ pub enum BodyError {
     /// The client was too slow. gRPC takes the status from here.
     #[error("the request's body came too slowly")]
     Slow(#[source] Status),
+    /// The client brought nothing for too long while others found no room.
+    #[error("the request's body brought nothing while others waited for memory")]
+    Silent(#[source] Status),
     /// The process holds as many bytes of requests as it may, of all, of this
     /// address, or of those without a key.
     #[error("the server has no memory for the request")]
@@ -43,12 +47,17 @@ pub enum BodyError {
     Transport(#[from] hyper::Error),
 }
 
+/// For a client, until it is too late.
+type Waiting = Pin<Box<dyn Future<Output = Late> + Send>>;
+
 /// A request's body that must come in time.
 pub(crate) struct Paced<B = Incoming> {
     body: B,
     pace: Option<Pace>,
     /// Set while the client is waited for.
-    timer: Option<Pin<Box<Sleep>>>,
+    late: Option<Waiting>,
+    /// Who finds no room since the last byte came; `None` until more is waited for.
+    wanted: Option<Wanted>,
     held: Option<Held>,
     /// Room for what has come and was not asked for yet.
     pub(crate) window: Option<Arc<Charge>>,
@@ -106,6 +115,11 @@ impl Held {
         self.holding().charge.most_beside()
     }
 
+    /// Who finds no room from now on that this may hold.
+    fn wanted(&self) -> Wanted {
+        self.holding().charge.wanted()
+    }
+
     /// What is reserved.
     pub(crate) fn room(&self) -> Room {
         self.answer.clone()
@@ -136,6 +150,8 @@ struct Pace {
     received: u64,
     /// Until the last part came.
     waited: Duration,
+    /// Of that, until the last byte came: a part may have none.
+    heard: Duration,
     /// Since when the next part is waited for.
     since: Option<Instant>,
 }
@@ -146,6 +162,7 @@ impl Pace {
             limits,
             received: 0,
             waited: Duration::ZERO,
+            heard: Duration::ZERO,
             since: None,
         }
     }
@@ -153,7 +170,7 @@ impl Pace {
     /// Until when the client, who is waited for at the time `now`, may go on
     /// bringing nothing.
     fn deadline(&mut self, now: Instant) -> Instant {
-        let BodyLimits { whole, rate } = self.limits;
+        let BodyLimits { whole, rate, .. } = self.limits;
         let allowed = match self.received.checked_div(rate) {
             None => whole,
             Some(seconds) => whole.min(GRACE.saturating_add(Duration::from_secs(seconds))),
@@ -161,11 +178,58 @@ impl Pace {
         *self.since.get_or_insert(now) + allowed.saturating_sub(self.waited)
     }
 
+    /// From when on the client, who is waited for at the time `now`, has brought nothing
+    /// for too long where others find no room.
+    fn silent(&mut self, now: Instant) -> Instant {
+        let silence = self.waited - self.heard;
+        *self.since.get_or_insert(now) + self.limits.silence.saturating_sub(silence)
+    }
+
     /// A part came.
     fn came(&mut self, bytes: usize, now: Instant) {
         self.received = self.received.saturating_add(bytes as u64);
         if let Some(since) = self.since.take() {
             self.waited += now.duration_since(since);
+        }
+        if bytes > 0 {
+            self.heard = self.waited;
+        }
+    }
+}
+
+/// How a client is too late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Late {
+    Slow,
+    Silent,
+}
+
+/// Ready at the `deadline`, and from the time `silent` on once room is `wanted`.
+async fn late(deadline: Instant, silent: Instant, wanted: Option<Wanted>) -> Late {
+    let in_the_way = async {
+        sleep_until(silent).await;
+        match wanted {
+            Some(wanted) => wanted.told().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = sleep_until(deadline) => Late::Slow,
+        () = in_the_way => Late::Silent,
+    }
+}
+
+impl From<Late> for BodyError {
+    fn from(late: Late) -> Self {
+        match late {
+            Late::Slow => Self::Slow(Status::deadline_exceeded(
+                "the request's message came too slowly",
+            )),
+            Late::Silent => Self::Silent(Status::deadline_exceeded(
+                "nothing of the request's message came for too long while others waited for \
+                 memory; send it without such a pause",
+            )),
         }
     }
 }
@@ -180,7 +244,8 @@ impl<B> Paced<B> {
         Self {
             body,
             pace: limits.map(Pace::new),
-            timer: None,
+            late: None,
+            wanted: None,
             held,
             window: None,
             place,
@@ -190,12 +255,20 @@ impl<B> Paced<B> {
 
 impl<B> Paced<B> {
     /// Ready when the client has been waited for long enough.
-    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Late> {
         let Some(pace) = &mut self.pace else {
             return Poll::Pending;
         };
-        let timer = || Box::pin(sleep_until(pace.deadline(Instant::now())));
-        self.timer.get_or_insert_with(timer).as_mut().poll(context)
+        if self.wanted.is_none() {
+            self.wanted = self.held.as_ref().map(Held::wanted);
+        }
+        let waiting = || -> Waiting {
+            let now = Instant::now();
+            let wanted = self.wanted.clone();
+            Box::pin(late(pace.deadline(now), pace.silent(now), wanted))
+        };
+        let late = self.late.get_or_insert_with(waiting);
+        late.as_mut().poll(context)
     }
 }
 
@@ -213,16 +286,18 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
-            std::task::ready!(this.poll_late(context));
+            let late = std::task::ready!(this.poll_late(context));
             this.place.places().count(Closed::SlowBody);
-            let status = Status::deadline_exceeded("the request's message came too slowly");
-            return Poll::Ready(Some(Err(BodyError::Slow(status))));
+            return Poll::Ready(Some(Err(late.into())));
         };
-        this.timer = None;
+        this.late = None;
         if let Some(Ok(frame)) = &frame {
             let data = frame.data_ref().map_or(&[][..], |data| data);
             if let Some(pace) = &mut this.pace {
                 pace.came(data.len(), Instant::now());
+            }
+            if !data.is_empty() {
+                this.wanted = None;
             }
             if let Some(held) = &this.held
                 && let Err(over) = held.take(data)

@@ -33,6 +33,7 @@ mod serve;
 mod tls;
 mod visit;
 mod waiting;
+mod wanted;
 
 pub use body::{BodyError, Held};
 pub use budget::{Budget, OverBudget};

@@ -21,6 +21,9 @@ const ASK_CLIENTS: Duration = Duration::from_secs(20);
 /// The same for nodes, whose work waits for each other.
 const ASK_NODES: Duration = Duration::from_secs(2);
 const NODES_ANSWER: Duration = Duration::from_secs(3);
+/// A body that brings nothing for so long ends where others find no room, whatever it
+/// has brought before.
+const SILENCE: Duration = Duration::from_secs(20);
 /// Places on a port for nodes, beside those of the ranks themselves.
 const SPARE_FOR_NODES: usize = 64;
 /// Descriptors that a process needs for other things than connections.
@@ -88,6 +91,8 @@ pub(crate) struct BodyLimits {
     pub(crate) whole: Duration,
     /// Bytes per second, 0 for any.
     pub(crate) rate: u64,
+    /// For so long it may bring nothing where others find no room.
+    pub(crate) silence: Duration,
 }
 
 impl PortLimits {
@@ -164,6 +169,7 @@ impl Port {
             body: Some(BodyLimits {
                 whole: Duration::from_secs(limits.body_s),
                 rate: limits.body_rate,
+                silence: SILENCE,
             }),
             ask: ASK_CLIENTS,
             answer: ASK_CLIENTS,
@@ -212,7 +218,7 @@ impl Port {
         Self::new("x", protocol, limits, budget, tls)
     }
 
-    fn new(
+    pub(crate) fn new(
         name: &'static str,
         protocol: Protocol,
         mut limits: PortLimits,

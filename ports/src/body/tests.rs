@@ -4,15 +4,18 @@ use axum::body::to_bytes;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{places::Places, port::PortLimits};
+use crate::{peer::Peer, places::Places, port::PortLimits};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 fn pace(whole: u64, rate: u64) -> Pace {
-    let whole = seconds(whole);
-    Pace::new(BodyLimits { whole, rate })
+    Pace::new(BodyLimits {
+        whole: seconds(whole),
+        rate,
+        silence: seconds(20),
+    })
 }
 
 #[test]
@@ -50,6 +53,26 @@ fn a_body_is_waited_for_only_so_long() {
     assert_eq!(fast.deadline(now), now, "all is used up");
 }
 
+#[test]
+fn silence_is_what_is_waited_for_since_the_last_byte() {
+    let begin = Instant::now();
+    let mut body = pace(300, 1);
+    assert_eq!(body.silent(begin), begin + seconds(20));
+    body.came(1_000_000, begin + seconds(15));
+    // Whatever it has brought; the server's own time is nobody's silence.
+    let later = begin + seconds(1000);
+    assert_eq!(body.silent(later), later + seconds(20));
+    // A part without a byte brings nothing.
+    body.came(0, later + seconds(7));
+    assert_eq!(body.silent(later + seconds(9)), later + seconds(9 + 20 - 7));
+    body.came(0, later + seconds(100));
+    let late = later + seconds(200);
+    assert_eq!(body.silent(late), late, "it has been silent for longer");
+    assert!(body.deadline(late) > late);
+    body.came(1, late);
+    assert_eq!(body.silent(late), late + seconds(20));
+}
+
 /// A body made of what is sent to it.
 struct Parts(mpsc::UnboundedReceiver<&'static str>);
 
@@ -71,7 +94,11 @@ async fn what_comes_arrives_and_what_does_not_ends_with_an_error() {
     let places = Places::new(PortLimits::for_tests(1, 1));
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
     let body = |parts, whole| {
-        let limits = BodyLimits { whole, rate: 0 };
+        let limits = BodyLimits {
+            whole,
+            rate: 0,
+            silence: Duration::ZERO,
+        };
         let body = Paced::new(Parts(parts), Some(limits), None, place.clone());
         to_bytes(axum::body::Body::new(body), 100)
     };
@@ -144,4 +171,89 @@ async fn what_is_over_the_budget_ends_and_gives_all_back() {
     }
     let closed = places.report("x").closed;
     assert!(closed.contains(&(Closed::OverBudget, 2)), "{closed:?}");
+}
+
+/// A body whose part this is, and which may not be silent where others find no room.
+fn held_body(
+    part: &'static str,
+    held: &Held,
+) -> (mpsc::UnboundedSender<&'static str>, Paced<Parts>) {
+    let places = Places::new(PortLimits::for_tests(1, 1));
+    let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
+    let limits = BodyLimits {
+        whole: seconds(3600),
+        rate: 0,
+        silence: Duration::ZERO,
+    };
+    let (sender, parts) = mpsc::unbounded_channel();
+    sender.send(part).expect("read");
+    let body = Paced::new(Parts(parts), Some(limits), Some(held.clone()), place);
+    (sender, body)
+}
+
+/// Its next part, or why there is none.
+async fn next(body: &mut Paced<Parts>) -> Result<usize, BodyError> {
+    let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+    let frame = frame.await.expect("its sender is there")?;
+    Ok(frame.data_ref().map_or(0, Bytes::len))
+}
+
+/// Whether more of it is waited for, although it has been silent for long enough.
+async fn is_waited_for(body: &mut Paced<Parts>) -> bool {
+    // It is looked at once more when this later time has come.
+    let more = tokio::time::timeout(Duration::ZERO, next(body)).await;
+    more.is_err()
+}
+
+#[tokio::test]
+async fn silence_ends_a_body_only_where_others_find_no_room() {
+    const LARGE: usize = 300_000;
+    // As it is read, or as a message whose head announces as much.
+    let message = format!("\0\0\x04\0\0{}", "x".repeat(100));
+    for (messages, part) in [(false, "x".repeat(LARGE)), (true, message)] {
+        let part = part.leak();
+        // Of which an address has half, and its large requests three quarters of that.
+        let budget = Budget::new(1 << 20);
+        let [own, other] = [1, 2].map(|last| budget.of_peer(Peer::from([10, 0, 0, last])));
+        let add = |part: &Arc<Budget>, bytes| part.charge().add(bytes);
+        for whole in [false, true] {
+            let held = Held::new(&own, messages);
+            let (sender, mut body) = held_body(part, &held);
+            // Before it is silent.
+            let mut filled = own.charge();
+            filled.add(200_000).expect("there is room");
+            assert_eq!(add(&own, LARGE), Err(OverBudget::Peer));
+            drop(filled);
+            assert_eq!(next(&mut body).await.expect("a part"), part.len());
+            assert!(is_waited_for(&mut body).await, "nobody wants its room");
+            // Another address has taken its part, and somebody wants what nobody has.
+            let mut others = other.charge();
+            others.add(384 << 10).expect("three quarters of its half");
+            assert_eq!(add(&other, LARGE), Err(OverBudget::Peer));
+            assert!(add(&own, 1 << 20).is_err());
+            assert!(is_waited_for(&mut body).await, "nobody wants its room");
+            // A byte ends the silence.
+            assert_eq!(add(&own, LARGE), Err(OverBudget::Peer));
+            sender.send("x").expect("read");
+            assert_eq!(next(&mut body).await.expect("a part"), 1);
+            assert!(is_waited_for(&mut body).await, "of its silence");
+            if whole {
+                let third = budget.of_peer(Peer::from([10, 0, 0, 3]));
+                assert_eq!(add(&third, LARGE), Err(OverBudget::Process));
+            } else {
+                assert_eq!(add(&own, LARGE), Err(OverBudget::Peer));
+            }
+            // A part without a byte is silence, too.
+            sender.send("").expect("read");
+            assert_eq!(next(&mut body).await.expect("a part"), 0);
+            let error = next(&mut body).await.expect_err("it is silent");
+            assert!(matches!(error, BodyError::Silent(_)), "{error}");
+            let status = Status::from_error(error.into());
+            assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+            let closed = body.place.places().report("x").closed;
+            assert!(closed.contains(&(Closed::SlowBody, 1)), "{closed:?}");
+            drop((body, held, others));
+            assert_eq!(budget.taken(), 0);
+        }
+    }
 }

@@ -1,4 +1,11 @@
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use axum::{Extension, body::Body, routing::get};
 use socket2::SockRef;
@@ -9,7 +16,11 @@ use tokio::{
 };
 
 use super::*;
-use crate::{body::Held, budget::Budget, port::PortLimits};
+use crate::{
+    body::Held,
+    budget::Budget,
+    port::{BodyLimits, PortLimits},
+};
 
 /// Small, so that an answer does not vanish in them.
 const SOCKET_BUFFER: u32 = 4096;
@@ -29,6 +40,12 @@ async fn open(bytes: usize, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAd
 /// A port with these routes, and its address.
 async fn listening(router: Router, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
     let port = Port::for_tests(PortLimits::for_tests(9, 9), budget, None);
+    let address = serving(&port, router).await;
+    (port, address)
+}
+
+/// The address of a port that serves these routes from now on.
+async fn serving(port: &Arc<Port>, router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let buffer = SockRef::from(&listener).set_send_buffer_size(SOCKET_BUFFER as usize);
@@ -37,7 +54,7 @@ async fn listening(router: Router, budget: Option<Arc<Budget>>) -> (Arc<Port>, S
         .clone()
         .serve(listener, router, CancellationToken::new());
     tokio::spawn(serve);
-    (port, address)
+    address
 }
 
 /// Whether a body was taken, or why not.
@@ -66,14 +83,27 @@ async fn until(is_so: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
+    in_time(wait).await;
+}
+
+/// Waits for what comes soon, or never.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(60);
-    tokio::time::timeout(limit, wait).await.expect("it is so");
+    tokio::time::timeout(limit, what).await.expect("in time")
 }
 
 fn over_budget(port: &Port) -> u64 {
+    closed(port, Closed::OverBudget)
+}
+
+fn slow_bodies(port: &Port) -> u64 {
+    closed(port, Closed::SlowBody)
+}
+
+fn closed(port: &Port, why: Closed) -> u64 {
     let closed = port.report().closed.into_iter();
     closed
-        .filter(|(reason, _)| *reason == Closed::OverBudget)
+        .filter(|(reason, _)| *reason == why)
         .map(|(_, count)| count)
         .sum()
 }
@@ -83,7 +113,7 @@ async fn read(client: &mut TcpStream, bytes: usize) {
     let mut buffer = [0; 1024];
     let mut come = 0;
     while come < bytes {
-        let read = client.read(&mut buffer).await.expect("readable");
+        let read = in_time(client.read(&mut buffer)).await.expect("readable");
         assert!(read > 0, "{come} of {bytes} bytes came");
         come += buffer[..read].iter().filter(|byte| **byte == b'x').count();
     }
@@ -128,7 +158,7 @@ async fn answers_that_wait_are_charged() {
     assert_eq!(budget.taken(), 300_000);
     let mut second = asking(address).await;
     let mut answer = vec![0; 1000];
-    let came = second.read(&mut answer).await.expect("answered");
+    let came = in_time(second.read(&mut answer)).await.expect("answered");
     let answer = String::from_utf8_lossy(&answer[..came]);
     assert!(answer.contains("requests of this address"), "{answer}");
     assert_eq!(over_budget(&port), 1);
@@ -166,7 +196,7 @@ async fn what_was_reserved_is_the_answers_room() {
     );
     let mut second = asking(address).await;
     let mut answer = vec![0; 1000];
-    let came = second.read(&mut answer).await.expect("answered");
+    let came = in_time(second.read(&mut answer)).await.expect("answered");
     let answer = String::from_utf8_lossy(&answer[..came]);
     assert!(answer.contains("requests of this address"), "{answer}");
     assert_eq!(over_budget(&port), 0, "it was refused before its work");
@@ -184,7 +214,7 @@ async fn an_answer_that_outgrows_its_reserve_takes_no_room_of_small_requests() {
     others.add(460_000).expect("there is room");
     let mut client = asking(address).await;
     let mut answer = vec![0; 1000];
-    let came = client.read(&mut answer).await.expect("answered");
+    let came = in_time(client.read(&mut answer)).await.expect("answered");
     let answer = String::from_utf8_lossy(&answer[..came]);
     assert!(answer.contains("--max-request-memory allows"), "{answer}");
     assert_eq!(over_budget(&port), 1);
@@ -195,6 +225,145 @@ async fn an_answer_that_outgrows_its_reserve_takes_no_room_of_small_requests() {
     let client = asking(address).await;
     client.readable().await.expect("answered");
     assert_eq!((over_budget(&port), budget.taken()), (0, 900_000));
+}
+
+#[tokio::test]
+async fn a_small_answer_is_sent_where_the_budget_is_full() {
+    const FULL: usize = 1 << 20;
+    let budget = Budget::new(FULL);
+    let (own, others) = (budget.clone(), Arc::new(Mutex::new(Vec::new())));
+    let taken = others.clone();
+    let fill = async move |Extension(held): Extension<Held>| {
+        let mut reserves = held.reserve(&[100]).expect("there is room");
+        reserves[0].came(100).expect("it is reserved");
+        let mut others = taken.lock().expect("no panic");
+        while own.taken() < FULL {
+            let mut other = own.charge();
+            let bytes = (FULL - own.taken()).min(64 << 10);
+            other.add(bytes).expect("there is room");
+            others.push(other);
+        }
+        vec![b'x'; 4 << 10]
+    };
+    let router = Router::new().route("/", get(fill));
+    let (port, address) = listening(router, Some(budget.clone())).await;
+    let mut client = asking(address).await;
+    client.readable().await.expect("answered");
+    // It gives back what was reserved for it, before it is taken.
+    until(|| budget.taken() == FULL - 100).await;
+    read(&mut client, 4 << 10).await;
+    assert_eq!(over_budget(&port), 0);
+}
+
+#[tokio::test]
+async fn heads_of_a_kept_connection_count_one_by_one() {
+    let budget = Budget::new(1 << 20);
+    let most = Arc::new(AtomicUsize::new(0));
+    let (own, seen) = (budget.clone(), most.clone());
+    let answer = get(async move || {
+        seen.fetch_max(own.taken(), Relaxed);
+        "x"
+    });
+    let router = Router::new().route("/", answer);
+    let (_port, address) = listening(router, Some(budget)).await;
+    let mut client = TcpStream::connect(address).await.expect("served");
+    // Two of them have more than what is not charged of one.
+    let long = "a".repeat(3000);
+    for _ in 0..20 {
+        let request = format!("GET / HTTP/1.1\r\nhost: y\r\nlong: {long}\r\n\r\n");
+        client.write_all(request.as_bytes()).await.expect("sent");
+        read(&mut client, 1).await;
+    }
+    assert_eq!(most.load(Relaxed), 0, "bytes were charged");
+}
+
+/// HTTP/2's preface and settings, the head of a call of `path`, and `body` without
+/// an end.
+fn begun_over_http2(path: &str, body: &[u8]) -> Vec<u8> {
+    let frame = |kind: u8, flags: u8, stream: u8, content: &[u8]| {
+        let length = u32::try_from(content.len()).expect("small").to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, stream], content].concat()
+    };
+    // `:method: POST`, `:scheme: http` and `:path` (RFC 7541, appendix A).
+    let length = u8::try_from(path.len()).expect("short");
+    let head = [&[0x83, 0x86, 0x44, length], path.as_bytes()].concat();
+    let mut begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    begun.extend(frame(4, 0, 0, &[]));
+    begun.extend(frame(1, 4, 1, &head));
+    for part in body.chunks(16 << 10) {
+        begun.extend(frame(0, 0, 1, part));
+    }
+    begun
+}
+
+/// A body of each kind that has brought something and goes on with nothing, and what it
+/// holds then of a part of 128 KiB.
+fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
+    const WINDOW: usize = (128 << 10) / 16;
+    let http = || {
+        Port::for_tests(PortLimits::for_tests(1, 1), None, None)
+            .protocol
+            .clone()
+    };
+    let body = vec![b'y'; 60_000];
+    let over_http1 = |head: &str| {
+        let head = format!("POST /x.Y/Z HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n");
+        [head.as_bytes(), &body].concat()
+    };
+    // A message of as many bytes, of which some came.
+    let message = [&[0, 0, 0, 0xea, 0x60], &body[..1000]].concat();
+    [
+        (http(), over_http1("content-length: 90000"), 60_000),
+        // A chunk of 90,000 bytes, which begins with a line's end.
+        (
+            http(),
+            over_http1("transfer-encoding: chunked\r\n\r\n15f90"),
+            60_002,
+        ),
+        (http(), begun_over_http2("/x.Y/Z", &body), 60_000 + WINDOW),
+        (
+            Protocol::Grpc {
+                head_bytes: 16 << 10,
+            },
+            begun_over_http2("/x.Y/Z", &message),
+            60_000 + WINDOW,
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_silent_body_of_any_kind_gives_way_to_who_finds_no_room() {
+    for (at, (protocol, begun, holds)) in begun_bodies().into_iter().enumerate() {
+        // Of which an address has half, and its large requests three quarters of that.
+        let budget = Budget::new(256 << 10);
+        let mut limits = PortLimits::for_tests(9, 9);
+        limits.body = Some(BodyLimits {
+            whole: Duration::from_secs(3600),
+            rate: 0,
+            silence: Duration::ZERO,
+        });
+        let port = Port::new("x", protocol, limits, Some(budget.clone()), None);
+        let router = Router::new().route("/x.Y/Z", axum::routing::post(taken));
+        let address = serving(&port, router).await;
+        let mut silent = TcpStream::connect(address).await.expect("served");
+        silent.write_all(&begun).await.expect("sent");
+        until(|| budget.taken() == holds).await;
+        // Others find room, and it goes on waiting.
+        let own = budget.of_peer(crate::peer::of(address.ip()));
+        own.charge().add(10_000).expect("there is room");
+        assert_eq!(slow_bodies(&port), 0, "{at}");
+        assert!(own.charge().add(90_000).is_err());
+        let mut answer = Vec::new();
+        let wanted = b"brought nothing while others waited";
+        while !answer.windows(wanted.len()).any(|part| part == wanted) {
+            let mut some = [0; 1000];
+            let came = in_time(silent.read(&mut some)).await.expect("readable");
+            assert!(came > 0, "{at}: {}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&some[..came]);
+        }
+        assert_eq!(slow_bodies(&port), 1, "{at}");
+        until(|| budget.taken() == 0).await;
+    }
 }
 
 #[tokio::test]
@@ -259,7 +428,7 @@ async fn a_body_that_came_with_its_head_is_refused_by_an_answer() {
     let request = [head.as_bytes(), &[b'a'; 6000]].concat();
     client.write_all(&request).await.expect("sent");
     let mut answer = vec![0; 1000];
-    let came = client.read(&mut answer).await.expect("answered");
+    let came = in_time(client.read(&mut answer)).await.expect("answered");
     let answer = String::from_utf8_lossy(&answer[..came]);
     assert!(answer.contains("no memory for the request"), "{answer}");
     assert_eq!(over_budget(&port), 1);

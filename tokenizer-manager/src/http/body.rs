@@ -133,6 +133,12 @@ fn unreadable(error: &axum::Error) -> ApiError {
         Some(BodyError::Slow(_)) => {
             RequestError::new(ErrorKind::Timeout, "The request's body came too slowly.").into()
         }
+        Some(BodyError::Silent(_)) => RequestError::new(
+            ErrorKind::Timeout,
+            "Nothing of the request's body came for too long while other requests waited for \
+             memory: send it without such a pause.",
+        )
+        .into(),
         Some(BodyError::OverBudget(status)) => {
             RequestError::new(ErrorKind::Overloaded, status.message()).into()
         }
