@@ -37,6 +37,7 @@ impl Frames {
             // Answers are plain structs, which always serialise; say so if one does not.
             self.bytes.truncate(start);
             let error = ApiError::internal(format!("The answer could not be written: {error}"));
+            self.failed(&error);
             self.bytes.put_slice(error.json().as_bytes());
         }
         self.bytes.put_slice(b"\n\n");
@@ -44,10 +45,15 @@ impl Frames {
 
     /// Adds the error that ends a stream.
     pub(super) fn error(&mut self, error: &ApiError) {
+        self.failed(error);
+        self.event(&error.body());
+    }
+
+    /// Has the access log say so.
+    fn failed(&self, error: &ApiError) {
         if let Some(stats) = &self.stats {
             stats.failed(error.code());
         }
-        self.event(&error.body());
     }
 
     /// Adds a comment, which clients skip.
@@ -204,6 +210,22 @@ mod tests {
         fn end(&mut self, frames: &mut Frames) {
             frames.done();
         }
+    }
+
+    #[test]
+    fn what_can_not_be_written_has_failed() {
+        // Keys of JSON's objects are texts.
+        let unwritable = std::collections::BTreeMap::from([((), 1)]);
+        let stats = Arc::new(RequestStats::default());
+        let mut frames = Frames::new(Some(stats.clone()));
+        frames.event(&"a");
+        assert_eq!(stats.error(), None);
+        frames.event(&unwritable);
+        assert_eq!(stats.error(), Some("internal_error"));
+        let bytes = frames.take().expect("two events");
+        let text = String::from_utf8(bytes.to_vec()).expect("text");
+        let error = "data: \"a\"\n\ndata: {\"error\":{\"message\":\"The answer could not";
+        assert!(text.starts_with(error) && text.ends_with("}\n\n"), "{text}");
     }
 
     #[tokio::test]

@@ -124,6 +124,7 @@ async fn lines_count_the_tokens_of_all_choices() {
     let late = line(&mut lines, "logged-late").await;
     assert_eq!(late["status"], 200);
     assert_eq!(late["code"], "internal_error");
+    assert_eq!(late["complete"], false, "{late}");
 
     let body = chat(&json!({"guided_json": {"a": 1}}));
     post(&front, "/v1/chat/completions", "logged-refused", &body).await;
