@@ -33,7 +33,7 @@ pub enum PlannerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{running} requests are running and {in_flight} steps are in flight")]
 pub struct Busy {
-    /// Requests that hold a slot; while admission is held, that have begun.
+    /// Clients' requests that hold a slot; while admission is held, that have begun.
     pub running: u32,
     /// Steps without a result.
     pub in_flight: u32,

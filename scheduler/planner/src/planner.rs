@@ -13,7 +13,7 @@ use crate::{
     Busy, Counters, Millis, PlannerConfig, PlannerError, RequestId, SpeculationCounters,
     admission::Admission,
     dp_rank::DpRank,
-    request::{RequestTable, Stage},
+    request::{RequestState, RequestTable, Stage},
     steps::Steps,
 };
 
@@ -288,6 +288,14 @@ impl Planner {
             running += self.admission.waiting().filter(begun).count();
         }
         if running > 0 || self.in_flight() > 0 {
+            // Of its own it says nothing: they end with the steps in flight.
+            let held = self.admission.is_held();
+            let counts = |own: &&RequestState| match own.stage {
+                Stage::Running => true,
+                Stage::Waiting => held && own.retracted,
+                Stage::Draining => false,
+            };
+            running -= self.own().filter(counts).count();
             return Err(Busy {
                 running: u32::try_from(running).unwrap_or(u32::MAX),
                 in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),

@@ -37,7 +37,7 @@ impl Planner {
         Load {
             running_requests: running,
             waiting_requests: waiting,
-            waiting_tokens: self.admission.waiting_tokens(),
+            waiting_tokens: self.admission.waiting_tokens() - self.waiting_tokens_of_probes(),
             kv_tokens_used: kv.used,
             kv_tokens_cached: kv.evictable,
             kv_tokens_total: kv.total,
@@ -51,17 +51,27 @@ impl Planner {
     }
 
     /// How many of clients' requests run and wait. Requests are looked at only while
-    /// there is one of the engine's own among them.
+    /// there is one of the engine's own among them, here and below.
     fn of_clients(&self) -> [u32; 2] {
         let running = self.running_count();
         let mut counts = [running, self.requests.len() - running];
-        if self.probes > 0 {
-            let probes = self.requests.iter().map(|(_, request)| request);
-            for probe in probes.filter(|request| request.rest.is_probe) {
-                counts[usize::from(probe.stage != Stage::Running)] -= 1;
-            }
+        for probe in self.own() {
+            counts[usize::from(probe.stage != Stage::Running)] -= 1;
         }
         counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// Tokens that wait and no client sent.
+    fn waiting_tokens_of_probes(&self) -> u64 {
+        let waiting = self.own().filter(|probe| probe.stage == Stage::Waiting);
+        waiting.map(|probe| u64::from(probe.len())).sum()
+    }
+
+    /// Requests of the engine's own that have not ended.
+    pub(super) fn own(&self) -> impl Iterator<Item = &RequestState> {
+        let probes = (self.probes > 0).then(|| self.requests.iter().map(|(_, request)| request));
+        let probes = probes.into_iter().flatten();
+        probes.filter(|request| request.rest.is_probe)
     }
 
     /// What belongs to each DP rank; looks at all requests.

@@ -96,12 +96,17 @@ fn requests_that_have_not_ended_are_told_one_by_one() {
     let counted = |engine: &SimEngine| {
         let (load, ranks) = (engine.planner.load(), engine.planner.dp_rank_loads());
         let of_ranks = ranks[0].running_requests;
-        [load.running_requests, load.waiting_requests, of_ranks]
+        let tokens = [load.waiting_tokens, ranks[0].waiting_tokens];
+        let requests = [load.running_requests, load.waiting_requests, of_ranks];
+        (requests, tokens)
     };
-    assert_eq!(counted(&engine), [0; 3], "nobody asked for what waits");
+    let none = ([0; 3], [0; 2]);
+    assert_eq!(counted(&engine), none, "nobody asked for what waits");
     engine.planner.tick(Millis(6));
     let plan = engine.planner.plan().unwrap();
-    assert_eq!(counted(&engine), [0; 3], "nobody asked for what runs");
+    assert_eq!(counted(&engine), none, "nobody asked for what runs");
+    let busy = engine.planner.flush_cache().unwrap_err();
+    assert_eq!((busy.running, busy.in_flight), (0, 1), "it ends by itself");
     let result = engine.workers.execute(&plan).unwrap();
     engine.planner.complete(Millis(7), result).unwrap();
     run(&mut engine);
