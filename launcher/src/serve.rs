@@ -18,6 +18,7 @@ mod control;
 mod end;
 mod event;
 mod lifecycle;
+mod outlook;
 mod processes;
 mod progress;
 mod pulse;

@@ -1,7 +1,7 @@
 //! What a gRPC port serves beside its own service: `grpc.health.v1`, and
 //! reflection on both.
 
-use std::{future::Future, io, time::Duration};
+use std::{future::Future, io, pin::pin, time::Duration};
 
 use lockstep_proto::limits::SMALL_MESSAGE_BYTES;
 use tokio_stream::{Stream, StreamExt as _};
@@ -53,32 +53,42 @@ impl Health {
         Ok((health, routes))
     }
 
-    /// Tells what `check` finds, which is asked every `period` and whenever one of
-    /// `changes` makes worthless what it found. On `close` open watches end, which
-    /// would hold up the server's end otherwise.
-    pub async fn report<C: Future<Output = bool>>(
+    /// Tells whether the service `serves`, now and after each of `changes`. What they
+    /// cannot know is found out by `check`, every `period`: what it finds is one of them.
+    /// On `close` open watches end, which would hold up the server's end otherwise.
+    pub async fn report<C: Future<Output = ()>>(
         mut self,
-        check: impl Fn() -> C,
+        serves: impl Fn() -> bool,
         mut changes: impl Stream<Item = ()> + Unpin,
+        check: impl Fn() -> C,
         period: Duration,
         close: CancellationToken,
     ) {
         let period = period.max(SHORTEST_PERIOD);
+        let mut checks = pin!(async {
+            loop {
+                check().await;
+                tokio::time::sleep(period).await;
+            }
+        });
+        let mut told = false;
         loop {
-            let serving = tokio::select! {
+            let serving = serves();
+            // Watches get what they hear of as news.
+            if serving != told {
+                self.tell(serving).await;
+                told = serving;
+            }
+            tokio::select! {
                 biased;
                 () = close.cancelled() => break,
-                Some(()) = changes.next() => continue,
-                serving = check() => serving,
-            };
-            self.tell(serving).await;
-            tokio::select! {
-                () = close.cancelled() => break,
                 Some(()) = changes.next() => {}
-                () = tokio::time::sleep(period) => {}
+                () = &mut checks => {}
             }
         }
-        self.tell(false).await;
+        if told {
+            self.tell(false).await;
+        }
         for name in self.names {
             self.reporter.clear_service_status(name).await;
         }

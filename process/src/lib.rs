@@ -21,7 +21,7 @@ mod socket;
 
 pub use answer::print;
 pub use bearer::{BearerError, check_bearer};
-pub use link::{ControlLink, Lifecycle};
+pub use link::{ControlLink, Lifecycle, Outlook};
 pub use logging::LineQueue;
 pub use message::{ChildMessage, ChildReport, LauncherMessage};
 pub use role::{Role, RoleContext, RoleError};

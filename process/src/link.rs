@@ -36,8 +36,30 @@ struct Pings {
     lost_log_lines: u64,
 }
 
+/// When requests that can't be served will be, as far as the launcher knows: while the
+/// engine serves, if it failed now.
+#[derive(Debug, Clone)]
+pub struct Outlook(watch::Receiver<Option<u32>>);
+
+impl Outlook {
+    /// Seconds, as of a moment ago.
+    pub fn seconds(&self) -> Option<u32> {
+        *self.0.borrow()
+    }
+}
+
+impl From<Option<u32>> for Outlook {
+    /// That never changes.
+    fn from(seconds: Option<u32>) -> Self {
+        Self(watch::channel(seconds).1)
+    }
+}
+
 /// From the halt to the end of the process at the latest.
 pub(crate) const HALT_GRACE: Duration = Duration::from_millis(1500);
+
+/// Where what the launcher says arrives.
+type Told = (watch::Sender<Pings>, watch::Sender<Option<u32>>);
 
 /// A child's line to its launcher. Cheap to clone; no method blocks.
 #[derive(Debug, Clone)]
@@ -45,6 +67,7 @@ pub struct ControlLink {
     outgoing: UnboundedSender<ChildMessage>,
     lifecycle: Lifecycle,
     pings: watch::Receiver<Pings>,
+    outlook: Outlook,
     /// Cancelled when nothing more will be reported.
     closing: CancellationToken,
     /// Disconnected when all reports are written.
@@ -82,7 +105,7 @@ impl ControlLink {
         end: impl FnOnce(u8) + Send + 'static,
     ) -> Result<Self, RoleError> {
         let (written_all, written) = mpsc::channel();
-        let (link, outgoing, pings) = Self::new(written);
+        let (link, outgoing, (pings, outlook)) = Self::new(written);
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         link.send(ChildMessage::Hello {
             role: role.to_string(),
@@ -91,6 +114,7 @@ impl ControlLink {
         let reports = driver::Reports {
             outgoing,
             pings,
+            outlook,
             closing: link.closing.clone(),
             written_all,
         };
@@ -102,15 +126,14 @@ impl ControlLink {
     /// can be read from the receiver, and the [`Lifecycle`] is the caller's to
     /// cancel.
     pub fn detached() -> (Self, UnboundedReceiver<ChildMessage>) {
-        let (link, reports, _nobody_pings) = Self::new(mpsc::channel().1);
+        let (link, reports, _nobody_tells) = Self::new(mpsc::channel().1);
         (link, reports)
     }
 
-    fn new(
-        written: mpsc::Receiver<()>,
-    ) -> (Self, UnboundedReceiver<ChildMessage>, watch::Sender<Pings>) {
+    fn new(written: mpsc::Receiver<()>) -> (Self, UnboundedReceiver<ChildMessage>, Told) {
         let (outgoing, reports) = unbounded_channel();
         let (pinged, pings) = watch::channel(Pings::default());
+        let (foreseen, outlook) = watch::channel(None);
         let written = Arc::new(Mutex::new(written));
         let (lifecycle, closing) = (Lifecycle::default(), CancellationToken::new());
         (
@@ -118,11 +141,12 @@ impl ControlLink {
                 outgoing,
                 lifecycle,
                 pings,
+                outlook: Outlook(outlook),
                 closing,
                 written,
             },
             reports,
-            pinged,
+            (pinged, foreseen),
         )
     }
 
@@ -168,6 +192,11 @@ impl ControlLink {
     pub fn lost_log_lines(&self) -> u64 {
         let all = self.pings.borrow().lost_log_lines;
         all.max(crate::logging::lost_lines())
+    }
+
+    /// When requests that can't be served will be.
+    pub fn outlook(&self) -> &Outlook {
+        &self.outlook
     }
 
     /// When this process shall end.

@@ -52,6 +52,12 @@ pub enum LauncherMessage {
     Drain,
     /// Stop now.
     Halt,
+    /// When requests that can't be served will be, if the launcher knows. While the
+    /// engine serves: if it failed now.
+    Outlook {
+        /// Seconds from now, at least one.
+        served_in_s: Option<u32>,
+    },
     /// Asks whether the role's own runtime still runs.
     Ping {
         /// Log lines that all processes of this node have lost.

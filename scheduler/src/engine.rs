@@ -162,8 +162,10 @@ impl Engine {
                 tracing::error!(%error, "the engine ends");
                 format!("the engine failed: {error}")
             };
-            self.planner.fail_all(unavailable(message));
-            self.health.failed(&error.to_string());
+            self.planner
+                .fail_all(unavailable(message, self.served_in()));
+            let news = self.health.failed(&error.to_string());
+            self.tell_health(news);
             let diverged = matches!(error, RunError::Diverged(_));
             self.group.fail(&error.to_string(), diverged);
             self.fail_update(&error.to_string());
@@ -352,6 +354,7 @@ impl Engine {
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
             Command::Drafter { command, reply } => self.command_drafters(&command, reply)?,
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
+            Command::HealthLate { asked } => self.health_late(asked),
             Command::Load { reply } => {
                 // The asker may have given up.
                 let _ = reply.send(self.load());

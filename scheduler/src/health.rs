@@ -2,19 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// A step so recent needs no new one.
 const RECENT: Duration = Duration::from_secs(1);
 
 type Reply = oneshot::Sender<Result<(), String>>;
 
-/// When steps were last done on every rank, and who waits to hear of one.
+/// Whether it is healthy, where that has changed.
+type News = Option<bool>;
+
+/// When steps were last done on every rank, who waits to hear of one, and whether the
+/// last who asked would be told that it is healthy.
 #[derive(Default)]
 pub struct Health {
     last: Option<Instant>,
     /// (reply, the step must have a higher number than this)
     waiting: Vec<(Reply, u64)>,
+    healthy: bool,
+    /// The same, for others: written when it changes alone, and not for every step.
+    known: watch::Sender<bool>,
 }
 
 impl Health {
@@ -34,26 +41,51 @@ impl Health {
     }
 
     /// A step is done on every rank.
-    pub fn step_done(&mut self, step: u64) {
+    pub fn step_done(&mut self, step: u64) -> News {
         self.last = Some(Instant::now());
         for (reply, _) in self.waiting.extract_if(.., |(_, after)| step > *after) {
             // The asker may have given up.
             let _ = reply.send(Ok(()));
         }
+        self.is_known(true)
+    }
+
+    /// Somebody who asked at the time `asked` has waited for a step for too long.
+    pub fn late(&mut self, asked: Instant) -> News {
+        // One that was done meanwhile has told everybody.
+        match self.last.is_some_and(|last| last >= asked) {
+            true => None,
+            false => self.is_known(false),
+        }
     }
 
     /// The group failed.
-    pub fn failed(&mut self, reason: &str) {
+    pub fn failed(&mut self, reason: &str) -> News {
         for (reply, _) in self.waiting.drain(..) {
             // The asker may have given up.
             let _ = reply.send(Err(reason.to_owned()));
         }
+        self.is_known(false)
     }
 
     /// Whether somebody still waits.
     pub fn wanted(&mut self) -> bool {
         self.waiting.retain(|(reply, _)| !reply.is_closed());
         !self.waiting.is_empty()
+    }
+
+    /// What is known without another step, now and whenever that changes.
+    pub fn known(&self) -> watch::Receiver<bool> {
+        self.known.subscribe()
+    }
+
+    fn is_known(&mut self, healthy: bool) -> News {
+        if self.healthy == healthy {
+            return None;
+        }
+        self.healthy = healthy;
+        self.known.send_replace(healthy);
+        Some(healthy)
     }
 }
 
@@ -93,5 +125,25 @@ mod tests {
         health.failed("rank 1 is gone");
         assert_eq!(answer.try_recv(), Ok(Err("rank 1 is gone".to_owned())));
         assert!(!health.wanted());
+    }
+
+    #[test]
+    fn changes_are_news_once_and_cost_no_step() {
+        let mut health = Health::default();
+        let known = health.known();
+        let begin = Instant::now();
+        assert!(!*known.borrow(), "nothing has run");
+        assert_eq!(health.late(begin), None, "no news");
+        assert_eq!(health.step_done(1), Some(true));
+        assert_eq!(health.step_done(2), None);
+        assert_eq!(health.late(begin), None, "a step was done meanwhile");
+        assert!(*known.borrow());
+        let later = Instant::now() + RECENT;
+        assert_eq!(health.late(later), Some(false));
+        assert_eq!(health.late(later), None);
+        assert!(!*known.borrow());
+        assert_eq!(health.step_done(3), Some(true));
+        assert_eq!(health.failed("rank 1 is gone"), Some(false));
+        assert!(!*known.borrow());
     }
 }

@@ -2,7 +2,7 @@
 //! workers say. Both come through one queue, so that the loop takes them in the
 //! order in which they were said; each side has an inlet of its own type.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep::{
@@ -79,6 +79,8 @@ pub enum Command {
         force_step: bool,
         reply: oneshot::Sender<Result<(), String>>,
     },
+    /// Who asked that at this time has waited for too long.
+    HealthLate { asked: Instant },
     /// Current counters.
     Load {
         reply: oneshot::Sender<GetLoadResponse>,
@@ -185,13 +187,18 @@ impl Commands {
 
     /// Closes a sink from where nobody can wait; its requests are aborted.
     pub fn close(&self, sink: SinkId) {
-        let close = Event::Client(Command::Close { sink });
-        if let Err(mpsc::error::TrySendError::Full(close)) = self.0.try_send(close) {
+        self.put(Command::Close { sink });
+    }
+
+    /// Hands over a command that nobody waits for.
+    fn put(&self, command: Command) {
+        let event = Event::Client(command);
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.0.try_send(event) {
             // The queue is full for a moment.
             let sender = self.0.clone();
             tokio::spawn(async move {
                 // Nobody listens any more when the engine has ended.
-                let _ = sender.send(close).await;
+                let _ = sender.send(event).await;
             });
         }
     }
@@ -209,7 +216,8 @@ impl Commands {
         answer.await.map_err(|_| stopping())
     }
 
-    /// Answers whether a step ran on every rank, within `timeout`.
+    /// Answers whether a step ran on every rank, within `timeout`. That none did is told
+    /// to all who go by what is known.
     ///
     /// # Errors
     /// UNAVAILABLE when the engine has ended.
@@ -218,6 +226,7 @@ impl Commands {
         timeout: Duration,
         force_step: bool,
     ) -> Result<CheckHealthResponse, Status> {
+        let asked = Instant::now();
         let check = self.ask(|reply| Command::Health { force_step, reply });
         let unhealthy = |reason| CheckHealthResponse {
             healthy: false,
@@ -231,10 +240,13 @@ impl Commands {
                 },
                 Err(reason) => unhealthy(reason),
             },
-            Err(_) => unhealthy(format!(
-                "no step ran on every rank within {} ms",
-                timeout.as_millis()
-            )),
+            Err(_) => {
+                self.put(Command::HealthLate { asked });
+                unhealthy(format!(
+                    "no step ran on every rank within {} ms",
+                    timeout.as_millis()
+                ))
+            }
         })
     }
 }

@@ -61,7 +61,8 @@ async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
     }
     if let Some(port) = ports.sglang.clone() {
         let port = (port, ports.budget.clone());
-        let server = sglang::server(ctx.clone(), port, commands.clone(), stop.clone()).await?;
+        let (health, commands) = (engine.health(), commands.clone());
+        let server = sglang::server(ctx.clone(), port, commands, health, stop.clone()).await?;
         servers.spawn(server.map(Ok));
     }
     drop((commands, workers));

@@ -17,9 +17,12 @@ mod trace;
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
+use futures::{StreamExt as _, stream};
 use lockstep_ports::{Budget, Health, Port};
 use lockstep_process::RoleContext;
 use lockstep_proto::pb;
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::{error::RunError, inbox::Commands, net::listen_tcp};
@@ -28,7 +31,8 @@ use service::Service;
 /// The service's full name, also in `grpc.health.v1`.
 const NAME: &str = "sglang.grpc.scheduler.SglangScheduler";
 
-/// Binds the public port and returns what serves it.
+/// Binds the public port and returns what serves it. Whether steps run is `known`, as far
+/// as it is without another one.
 ///
 /// # Errors
 /// [`RunError::Io`] when the port can't be bound.
@@ -36,6 +40,7 @@ pub async fn server(
     ctx: Arc<RoleContext>,
     (port, budget): (Arc<Port>, Arc<Budget>),
     commands: Commands,
+    known: watch::Receiver<bool>,
     stop: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + use<>, RunError> {
     let server = &ctx.engine.server;
@@ -52,7 +57,8 @@ pub async fn server(
                 what: "describing the SGLang service".to_owned(),
                 source,
             })?;
-    let report = report_health(health, commands.clone(), stop.clone(), ctx.clone());
+    let steps = (known, commands.clone());
+    let report = report_health(health, steps, stop.clone(), ctx.clone());
     tokio::spawn(report);
     let routes = routes.add_service(Service::grpc(ctx, commands, budget));
     Ok(port.serve(listener, routes.prepare().into_axum_router(), stop))
@@ -61,20 +67,22 @@ pub async fn server(
 /// Serving only while steps run, and not while the server drains.
 async fn report_health(
     health: Health,
-    commands: Commands,
+    (known, commands): (watch::Receiver<bool>, Commands),
     stop: CancellationToken,
     ctx: Arc<RoleContext>,
 ) {
-    let limit = Duration::from_secs(ctx.engine.timeouts.health_s);
+    let period = Duration::from_secs(ctx.engine.timeouts.health_s);
     let lifecycle = ctx.link.lifecycle();
     let (leave, drain) = (&lifecycle.leave, &lifecycle.drain);
+    let serves = || *known.borrow() && !leave.is_cancelled() && !drain.is_cancelled();
     let check = || async {
-        let answer = commands.check_health(limit, false).await;
-        let stays = !leave.is_cancelled() && !drain.is_cancelled();
-        answer.is_ok_and(|answer| answer.healthy) && stays
+        // What it finds is known from then on.
+        let _ = commands.check_health(period, false).await;
     };
-    let leaves = futures::stream::once(leave.cancelled());
-    let drains = futures::stream::once(drain.cancelled());
-    let changes = pin!(futures::stream::select(leaves, drains));
-    health.report(check, changes, limit, stop).await;
+    let steps = WatchStream::from_changes(known.clone()).map(|_| ());
+    let leaves = stream::once(leave.cancelled());
+    let drains = stream::once(drain.cancelled());
+    let changes = stream::select(stream::select(leaves, drains), steps);
+    let changes = pin!(changes);
+    health.report(serves, changes, check, period, stop).await;
 }

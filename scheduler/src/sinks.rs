@@ -41,6 +41,8 @@ pub struct Sinks {
     next: SinkId,
     /// Where they are not those of the start.
     weights: Option<WeightsInUse>,
+    /// Whether steps run on every rank, as far as is known.
+    healthy: bool,
 }
 
 struct OpenSink {
@@ -77,6 +79,7 @@ impl Sinks {
             let _ = events.try_send(FrontendEvent {
                 welcome: Some(welcome),
                 weights: self.weights.clone(),
+                healthy: Some(self.healthy),
                 ..FrontendEvent::default()
             });
         }
@@ -154,6 +157,15 @@ impl Sinks {
             ..FrontendEvent::default()
         });
         self.weights = Some(weights);
+    }
+
+    /// Steps run on every rank or don't any more; every frontend is told.
+    pub fn broadcast_health(&mut self, healthy: bool) {
+        self.tell_frontends(|| FrontendEvent {
+            healthy: Some(healthy),
+            ..FrontendEvent::default()
+        });
+        self.healthy = healthy;
     }
 
     /// Tells every frontend something, behind what was pushed so far; returns how

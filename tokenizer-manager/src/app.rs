@@ -13,7 +13,10 @@ pub use figures::Figures;
 use futures::FutureExt;
 use lockstep_proto::pb::lockstep::{FrontFigures, WeightsInUse};
 use lockstep_traces::Traces;
-use lockstep_types::EngineConfig;
+use lockstep_types::{
+    EngineConfig,
+    request::{ErrorKind, RequestError},
+};
 pub use shared::Shared;
 use tokio::time::Instant;
 
@@ -125,7 +128,15 @@ impl App {
         }
         let limit = Duration::from_secs(self.config.timeouts.health_s);
         let health = self.scheduler.health(force_step, limit).await;
-        health.map_err(|reason| ApiError::unavailable(format!("The engine is unhealthy: {reason}")))
+        health.map_err(|reason| {
+            let retry_after_s = self.scheduler.served_in();
+            let message = format!("The engine is unhealthy: {reason}");
+            RequestError {
+                retry_after_s,
+                ..RequestError::new(ErrorKind::Unavailable, message)
+            }
+            .into()
+        })
     }
 }
 

@@ -6,7 +6,7 @@ mod info;
 
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, stream};
 use lockstep_ports::{Health, Held};
 use lockstep_proto::{
     limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, metadata::MetadataMap, service::InterceptorLayer};
 
 use crate::{
-    app::App, error::ApiError, http::known_as, request_stats::RequestStats,
+    app::App, error::ApiError, gate::GateState, http::known_as, request_stats::RequestStats,
     request_trace::RequestTrace,
 };
 
@@ -71,11 +71,16 @@ pub async fn serve(
 /// Serving while requests are let in and steps run on every rank.
 async fn report_health(health: Health, app: Arc<App>, close: CancellationToken) {
     let period = Duration::from_secs(app.config.timeouts.health_s);
-    let check = || async { app.healthy(false).await.is_ok() };
+    let serves = || app.gate.state() == GateState::Open && app.scheduler.is_healthy();
+    let check = || async {
+        // What it finds is known from then on.
+        let _ = app.healthy(false).await;
+    };
     let gate = WatchStream::from_changes(app.gate.subscribe()).map(|_| ());
     let link = WatchStream::from_changes(app.scheduler.state()).map(|_| ());
-    let changes = futures::stream::select(gate, link);
-    health.report(check, changes, period, close).await;
+    let steps = WatchStream::from_changes(app.scheduler.healthy()).map(|_| ());
+    let changes = stream::select(stream::select(gate, link), steps);
+    health.report(serves, changes, check, period, close).await;
 }
 
 impl InferenceService {

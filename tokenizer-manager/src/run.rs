@@ -196,6 +196,7 @@ fn build(
             name: format!("tokenizer-manager-{index}"),
             capacity: config.schedule.max_running_requests + config.schedule.max_queued_requests,
             budget: figures.ports.budget.clone(),
+            outlook: context.link.outlook().clone(),
         },
         Arc::new(move |metrics| own.now(metrics)),
         halt,

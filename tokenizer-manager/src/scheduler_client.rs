@@ -17,6 +17,7 @@ use std::{
 pub use handle::RequestHandle;
 use lockstep_adaptive::DepthRange;
 use lockstep_ports::{Budget, Paid};
+use lockstep_process::Outlook;
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
     GetFiguresRequest, GetLoadRequest, GetLoadResponse, ListRequestsRequest, ListRequestsResponse,
@@ -50,6 +51,8 @@ pub struct LinkOptions {
     pub capacity: usize,
     /// For outputs that wait for their clients.
     pub budget: Arc<Budget>,
+    /// When there will be a scheduler again, while there is none.
+    pub outlook: Outlook,
 }
 
 /// What this process tells of itself when any tokenizer-manager asks for all;
@@ -69,12 +72,29 @@ pub enum LinkState {
     Closed,
 }
 
+/// What the scheduler tells of itself.
+#[derive(Debug, Clone)]
+struct Told {
+    /// Where they are not those of its start.
+    weights: watch::Sender<Option<WeightsInUse>>,
+    /// Steps run on every rank, as far as is known without another one.
+    healthy: watch::Sender<bool>,
+}
+
+impl Told {
+    fn is_healthy(&self, healthy: bool) {
+        let change = |told: &mut bool| std::mem::replace(told, healthy) != healthy;
+        self.healthy.send_if_modified(change);
+    }
+}
+
 /// A shared client of the scheduler.
 #[derive(Debug)]
 pub struct SchedulerClient {
     commands: mpsc::UnboundedSender<LinkCommand>,
     state: watch::Receiver<LinkState>,
-    weights: watch::Receiver<Option<WeightsInUse>>,
+    told: Told,
+    outlook: Outlook,
     next: AtomicU64,
     live: Arc<AtomicUsize>,
     capacity: usize,
@@ -90,17 +110,21 @@ impl SchedulerClient {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (state, watch) = watch::channel(LinkState::Connecting);
-        let (in_use, weights) = watch::channel(None);
+        let told = Told {
+            weights: watch::Sender::new(None),
+            healthy: watch::Sender::new(false),
+        };
         let scheduler = Self {
             commands,
             state: watch,
-            weights,
+            told: told.clone(),
+            outlook: options.outlook.clone(),
             next: AtomicU64::new(1),
             live: Arc::default(),
             capacity: options.capacity,
             budget: options.budget.clone(),
         };
-        let link = Link::new(options, inbox, state, in_use, own, halt);
+        let link = Link::new(options, inbox, state, told, own, halt);
         (scheduler, link.run())
     }
 
@@ -112,6 +136,22 @@ impl SchedulerClient {
     /// Whether requests can be submitted now.
     pub fn is_ready(&self) -> bool {
         matches!(*self.state.borrow(), LinkState::Ready(_))
+    }
+
+    /// Whether [`Self::health`] would say so, as far as is known without another step.
+    pub fn is_healthy(&self) -> bool {
+        self.is_ready() && *self.told.healthy.borrow()
+    }
+
+    /// Seconds until requests are served that can't be now, as far as the launcher knows.
+    pub fn served_in(&self) -> Option<u32> {
+        self.outlook.seconds()
+    }
+
+    /// A receiver that is notified when what [`Self::is_healthy`] says changes, but for
+    /// changes of the stream's state.
+    pub fn healthy(&self) -> watch::Receiver<bool> {
+        self.told.healthy.subscribe()
     }
 
     /// Requests that were submitted and have not finished.
@@ -139,7 +179,7 @@ impl SchedulerClient {
         trace: Option<TraceContext>,
     ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {
-            return Err(disconnected());
+            return Err(self.disconnected());
         }
         let live = handle::LivePermit::acquire(&self.live, self.capacity)?;
         // Request numbers are never reused, so an output that was under way
@@ -156,7 +196,9 @@ impl SchedulerClient {
             live,
             weights: weights.clone(),
         };
-        self.commands.send(submit).map_err(|_| disconnected())?;
+        self.commands
+            .send(submit)
+            .map_err(|_| self.disconnected())?;
         let commands = self.commands.clone();
         Ok(RequestHandle::new(number, outputs, commands, weights))
     }
@@ -169,10 +211,12 @@ impl SchedulerClient {
     pub async fn abort(&self, trace_ids: Option<Vec<String>>) -> Result<usize, RequestError> {
         let (reply, count) = oneshot::channel();
         let command = LinkCommand::AbortTrace { trace_ids, reply };
-        self.commands.send(command).map_err(|_| disconnected())?;
+        self.commands
+            .send(command)
+            .map_err(|_| self.disconnected())?;
         match tokio::time::timeout(CALL_TIMEOUT, count).await {
             Ok(Ok(count)) => Ok(count),
-            Ok(Err(_)) | Err(_) => Err(disconnected()),
+            Ok(Err(_)) | Err(_) => Err(self.disconnected()),
         }
     }
 
@@ -195,19 +239,27 @@ impl SchedulerClient {
             Ok(Ok(response)) => {
                 let response = response.into_inner();
                 if response.healthy {
+                    self.told.is_healthy(true);
                     Ok(())
                 } else {
+                    // The scheduler tells everybody itself, in order with what follows.
                     Err(response.reason)
                 }
             }
-            Ok(Err(status)) => Err(format!(
-                "the scheduler refused the check: {}",
-                status.message()
-            )),
-            Err(_) => Err(format!(
-                "the scheduler did not answer within {} s",
-                timeout.as_secs_f32()
-            )),
+            Ok(Err(status)) => {
+                self.told.is_healthy(false);
+                Err(format!(
+                    "the scheduler refused the check: {}",
+                    status.message()
+                ))
+            }
+            Err(_) => {
+                self.told.is_healthy(false);
+                Err(format!(
+                    "the scheduler did not answer within {} s",
+                    timeout.as_secs_f32()
+                ))
+            }
         }
     }
 
@@ -217,7 +269,7 @@ impl SchedulerClient {
     /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
     pub async fn load(&self) -> Result<GetLoadResponse, RequestError> {
         let mut client = self.client()?;
-        answer(client.get_load(GetLoadRequest {})).await
+        self.answer(client.get_load(GetLoadRequest {})).await
     }
 
     /// Requests that have not ended, by whichever frontend they came: at most so many.
@@ -226,7 +278,8 @@ impl SchedulerClient {
     /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
     pub async fn requests(&self, limit: u32) -> Result<ListRequestsResponse, RequestError> {
         let mut client = self.client()?;
-        answer(client.list_requests(ListRequestsRequest { limit })).await
+        self.answer(client.list_requests(ListRequestsRequest { limit }))
+            .await
     }
 
     /// What all tokenizer-managers know of themselves, as far as they answer in
@@ -238,11 +291,11 @@ impl SchedulerClient {
         &self,
         metrics: bool,
     ) -> impl Future<Output = Result<Vec<FrontFigures>, RequestError>> + Send + use<> {
-        let client = self.client();
+        let (client, outlook) = (self.client(), self.outlook.clone());
         async move {
             let mut client = client?;
             let request = GetFiguresRequest { metrics };
-            Ok(answer(client.get_figures(request)).await?.fronts)
+            Ok(answer(client.get_figures(request), &outlook).await?.fronts)
         }
     }
 
@@ -252,7 +305,7 @@ impl SchedulerClient {
     /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
     pub async fn flush(&self) -> Result<FlushCacheResponse, RequestError> {
         let mut client = self.client()?;
-        answer(client.flush_cache(FlushCacheRequest {})).await
+        self.answer(client.flush_cache(FlushCacheRequest {})).await
     }
 
     /// Lets ranks decide on these depths alone; `None` = on any.
@@ -262,13 +315,14 @@ impl SchedulerClient {
     pub async fn set_depth_range(&self, range: Option<DepthRange>) -> Result<(), RequestError> {
         let mut client = self.client()?;
         let range = range.map(Into::into);
-        answer(client.set_depth_range(SetDepthRangeRequest { range })).await?;
+        self.answer(client.set_depth_range(SetDepthRangeRequest { range }))
+            .await?;
         Ok(())
     }
 
     /// The weights in use; `None` = those that the engine started with.
     pub fn weights(&self) -> Option<WeightsInUse> {
-        self.weights.borrow().clone()
+        self.told.weights.borrow().clone()
     }
 
     /// Replaces the weights. Waits for running requests and for the files to be
@@ -282,7 +336,7 @@ impl SchedulerClient {
     ) -> Result<UpdateWeightsResponse, RequestError> {
         let mut client = self.client()?;
         let answer = client.update_weights(wanted).await;
-        let answer = answer.map_err(|_| disconnected())?.into_inner();
+        let answer = answer.map_err(|_| self.disconnected())?.into_inner();
         match answer.error {
             Some(error) => Err(error.into()),
             None => Ok(answer),
@@ -299,30 +353,48 @@ impl SchedulerClient {
         let reply = client
             .command_drafter(wire::DrafterCommand::from(command))
             .await;
-        reply.map_err(|_| disconnected())?.into_inner().into()
+        reply.map_err(|_| self.disconnected())?.into_inner().into()
     }
 
     fn client(&self) -> Result<FrontendClient<Channel>, RequestError> {
         match &*self.state.borrow() {
             LinkState::Ready(client) => Ok(client.clone()),
-            _ => Err(disconnected()),
+            _ => Err(self.disconnected()),
         }
+    }
+
+    fn disconnected(&self) -> RequestError {
+        disconnected(self.served_in())
+    }
+
+    /// The answer to a call, where it comes in time.
+    async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T, RequestError> {
+        answer(call, &self.outlook).await
     }
 }
 
 async fn answer<T>(
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    outlook: &Outlook,
 ) -> Result<T, RequestError> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(_)) | Err(_) => Err(disconnected()),
+        Ok(Err(_)) | Err(_) => Err(disconnected(outlook.seconds())),
     }
 }
 
-/// The error while there is no scheduler.
-pub fn disconnected() -> RequestError {
-    RequestError::new(
-        ErrorKind::Unavailable,
-        "The engine is not available at the moment: it is starting, restarting or shutting down.",
-    )
+/// The error while there is no scheduler, with the seconds until there is one, where they
+/// are known.
+pub fn disconnected(retry_after_s: Option<u32>) -> RequestError {
+    RequestError {
+        retry_after_s,
+        ..RequestError::new(
+            ErrorKind::Unavailable,
+            "The engine is not available at the moment: it is starting, restarting or shutting \
+             down.",
+        )
+    }
 }

@@ -20,10 +20,11 @@ pub struct ProcessArgs {
     pub run_dir: Option<PathBuf>,
     /// Restart the engine so many times when one of its processes dies [default: 0].
     ///
-    /// All its processes are started anew after a pause that grows; for a
-    /// tokenizer-manager, that one alone. What served well for ten minutes may be
-    /// restarted as often again. The first start is not repeated: what stops it
-    /// seldom goes away by itself.
+    /// All its processes are started anew; for a tokenizer-manager, that one alone.
+    /// The first three restarts within ten minutes come at once, the others after a
+    /// pause of 1, 2, 4, 8, 16 and then 30 seconds. What served well for ten minutes
+    /// may be restarted as often again. The first start is not repeated: what stops
+    /// it seldom goes away by itself.
     #[arg(long, env = "LOCKSTEP_MAX_RESTARTS", value_name = "COUNT", help_heading = HEADING)]
     pub max_restarts: Option<u32>,
 }

@@ -78,6 +78,8 @@ pub(super) struct Children {
     events: UnboundedReceiver<Event>,
     sender: UnboundedSender<Event>,
     lines: Lines,
+    /// When requests will be served again, as was told last.
+    foreseen: Option<u32>,
     /// Of processes that were replaced.
     lost_log_lines: u64,
     _control: AbortOnDropHandle<()>,
@@ -118,6 +120,7 @@ impl Children {
             events,
             sender,
             lines: lines.clone(),
+            foreseen: None,
             lost_log_lines: 0,
             _control: control,
         })
@@ -138,6 +141,10 @@ impl Children {
     fn apply(&mut self, event: Event) -> Option<Change> {
         match event {
             Event::Linked(name, number, link) => {
+                if self.foreseen.is_some() {
+                    let served_in_s = self.foreseen;
+                    let _ = link.send(LauncherMessage::Outlook { served_in_s });
+                }
                 let member = self.named(&name)?;
                 if let Some(message) = member.asked {
                     let _ = link.send(message);
@@ -237,6 +244,15 @@ impl Children {
             .filter_map(|member| member.link.as_ref());
         for (_, link) in links {
             let _ = link.send(message);
+        }
+    }
+
+    /// Tells all in how many seconds requests that can't be served will be, where that
+    /// has changed. Who opens its link later hears of it then.
+    pub(super) fn foresee(&mut self, served_in_s: Option<u32>) {
+        if self.foreseen != served_in_s {
+            self.foreseen = served_in_s;
+            self.tell(LauncherMessage::Outlook { served_in_s });
         }
     }
 

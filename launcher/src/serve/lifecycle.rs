@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use lockstep_process::{LauncherMessage, Role, exit};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, interval, timeout_at};
 
 use super::cause::{self, Cause};
 use super::children::{Change, Children, Filter, Member, everyone, fronts};
 use super::end::Ending;
+use super::outlook::FORESEEN;
 use super::pulse::Pulse;
 use super::replace::Replacements;
 use super::signals::Signals;
@@ -37,6 +38,7 @@ pub(super) async fn serve(
     (drain_delay, drain_limit): (Duration, Duration),
     has_front: bool,
 ) -> Served {
+    let mut ticks = interval(FORESEEN);
     loop {
         tokio::select! {
             change = children.next() => match change {
@@ -56,10 +58,13 @@ pub(super) async fn serve(
                 Change::Progress(..) => {}
             },
             () = pulse.due() => pulse.ping(children),
+            _ = ticks.tick() => replacements.foresee(children),
             role = replacements.due() => if !replacements.step(children, role) {
                 return collapse(children, role).await;
             },
             name = signals.next() => {
+                // No restart follows.
+                children.foresee(None);
                 if has_front && !drain_delay.is_zero() {
                     tracing::info!(
                         "{name}: not healthy any more; requests are served for {} s                          (--drain-delay) before the drain",

@@ -9,11 +9,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::child::ChildSpec;
 use super::children::{Children, fronts};
+use super::outlook::Outlook;
 use super::restarts::Restarts;
 
 /// Those that are being replaced.
 pub(super) struct Replacements<'a> {
     restarts: &'a mut Restarts,
+    outlook: &'a Outlook,
     startup: Duration,
     spec: &'a dyn Fn(Role) -> ChildSpec,
     /// When the next step is due.
@@ -32,16 +34,23 @@ impl<'a> Replacements<'a> {
     /// As often as `restarts` allow; each must be ready within `startup`.
     pub(super) fn new(
         restarts: &'a mut Restarts,
+        outlook: &'a Outlook,
         startup: Duration,
         spec: &'a dyn Fn(Role) -> ChildSpec,
     ) -> Self {
-        let under_way = BTreeMap::new();
         Self {
             restarts,
+            outlook,
             startup,
             spec,
-            under_way,
+            under_way: BTreeMap::new(),
         }
+    }
+
+    /// Tells the children when they would serve again if the engine failed now.
+    pub(super) fn foresee(&self, children: &mut Children) {
+        let next = self.restarts.next(Instant::now());
+        children.foresee(self.outlook.while_serving(next));
     }
 
     /// `role` failed and its end is on its way; whether that may be waited for.
@@ -63,10 +72,9 @@ impl<'a> Replacements<'a> {
             return false;
         };
         tracing::error!(
-            "{why}\nonly its own requests are lost; it is replaced, restart {} of {}, in {} s",
+            "{why}\nonly its own requests are lost; it is replaced, restart {} of {}, {restart}",
             restart.number,
             self.restarts.most(),
-            restart.pause.as_secs()
         );
         children.excuse(role);
         let due = (Step::Start, now + restart.pause);

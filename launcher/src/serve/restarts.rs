@@ -1,14 +1,20 @@
-//! How often something may be started anew.
+//! How often something may be started anew, and after which pause.
 
+use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Before the first restart; doubled for each one after it.
+/// Restarts without a pause, of those within [`WINDOW`]: what dies once in a while is
+/// back as soon as it can be.
+const AT_ONCE: usize = 3;
+/// Before the restart after those; doubled for each one after it. What dies again and
+/// again should leave its machine some time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// What served for so long has recovered: restarts before that count no more.
-const RECOVERED: Duration = Duration::from_secs(600);
+/// Restarts so long ago make no pause. What served for so long has recovered: restarts
+/// before that count no more.
+const WINDOW: Duration = Duration::from_secs(600);
 
 /// Counts restarts, of the engine and of single processes alike.
 #[derive(Debug)]
@@ -16,6 +22,8 @@ pub(super) struct Restarts {
     most: u32,
     used: u32,
     healthy_since: Option<Instant>,
+    /// Restarts within the window, and perhaps older ones.
+    recent: Vec<Instant>,
 }
 
 /// One that is allowed.
@@ -34,6 +42,7 @@ impl Restarts {
             most,
             used: 0,
             healthy_since: None,
+            recent: Vec::new(),
         }
     }
 
@@ -47,19 +56,45 @@ impl Restarts {
         self.healthy_since = Some(now);
     }
 
-    /// Something failed; `None` when nothing may be started anew any more.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Restart> {
-        let since = self.healthy_since.take();
-        if since.is_some_and(|since| now.duration_since(since) >= RECOVERED) {
-            self.used = 0;
-        }
-        if self.used == self.most {
+    /// What something that failed at the time `now` would get; `None` when nothing may
+    /// be started anew any more.
+    pub(super) fn next(&self, now: Instant) -> Option<Restart> {
+        let within = |since: &Instant| now.duration_since(*since) < WINDOW;
+        let recovered = self.healthy_since.is_some_and(|since| !within(&since));
+        let used = if recovered { 0 } else { self.used };
+        if used == self.most {
             return None;
         }
-        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(self.used.min(8)));
-        self.used += 1;
-        let number = self.used;
+        let recent = self.recent.iter().filter(|since| within(since)).count();
+        let pause = match recent.checked_sub(AT_ONCE) {
+            None => Duration::ZERO,
+            Some(beyond) => LONGEST_PAUSE.min(FIRST_PAUSE * (1 << beyond.min(8))),
+        };
+        let number = used + 1;
         Some(Restart { number, pause })
+    }
+
+    /// Something failed; `None` when nothing may be started anew any more.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Restart> {
+        let restart = self.next(now);
+        self.healthy_since = None;
+        if let Some(Restart { number, .. }) = restart {
+            self.used = number;
+            self.recent
+                .retain(|since| now.duration_since(*since) < WINDOW);
+            self.recent.push(now);
+        }
+        restart
+    }
+}
+
+impl fmt::Display for Restart {
+    /// When it comes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pause {
+            Duration::ZERO => f.write_str("at once"),
+            pause => write!(f, "in {} s", pause.as_secs()),
+        }
     }
 }
 
@@ -73,29 +108,68 @@ mod tests {
             .collect()
     }
 
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
     fn they_are_counted_and_forgotten_after_a_healthy_while() {
         let now = Instant::now();
         let mut restarts = Restarts::new(3);
         assert_eq!(numbers(&mut restarts, now), [1, 2, 3]);
         restarts.healthy(now);
-        let early = now + RECOVERED - Duration::from_millis(1);
+        let early = now + WINDOW - Duration::from_millis(1);
         assert_eq!(restarts.take(early), None);
         restarts.healthy(now);
-        assert_eq!(numbers(&mut restarts, now + RECOVERED), [1, 2, 3]);
+        assert_eq!(numbers(&mut restarts, now + WINDOW), [1, 2, 3]);
         // A start that takes long is no health.
-        assert_eq!(restarts.take(now + 3 * RECOVERED), None);
+        assert_eq!(restarts.take(now + 3 * WINDOW), None);
         assert_eq!(Restarts::new(0).take(now), None);
     }
 
     #[test]
-    fn pauses_grow_to_a_limit() {
+    fn the_first_three_come_at_once_and_then_pauses_grow_to_a_limit() {
         let mut restarts = Restarts::new(20);
         let now = Instant::now();
         let pauses: Vec<_> = std::iter::from_fn(|| restarts.take(now))
             .map(|restart| restart.pause.as_secs())
             .collect();
-        assert_eq!(pauses[..6], [1, 2, 4, 8, 16, 30]);
-        assert_eq!(pauses.last(), Some(&30));
+        assert_eq!(pauses[..9], [0, 0, 0, 1, 2, 4, 8, 16, 30]);
+        assert_eq!((pauses.len(), pauses.last()), (20, Some(&30)));
+    }
+
+    #[test]
+    fn pauses_follow_what_ten_minutes_have_seen() {
+        let begin = Instant::now();
+        let mut restarts = Restarts::new(100);
+        // One in four minutes never waits, however long that goes on.
+        for number in 0..20 {
+            let restart = restarts.take(begin + seconds(240) * number);
+            assert_eq!(restart.map(|restart| restart.pause), Some(seconds(0)));
+        }
+        let later = begin + seconds(240 * 20);
+        let pauses = [0, 1, 590, 601].map(|after| {
+            let restart = restarts.take(later + seconds(after));
+            restart.map(|restart| restart.pause.as_secs())
+        });
+        // Beside two of the last ten minutes, three, two, and one.
+        assert_eq!(pauses, [0, 1, 0, 0].map(Some));
+    }
+
+    #[test]
+    fn what_comes_next_is_known_before() {
+        let now = Instant::now();
+        let mut restarts = Restarts::new(5);
+        loop {
+            let next = restarts.next(now);
+            assert_eq!(restarts.next(now), next, "nothing is used up");
+            assert_eq!(restarts.take(now), next);
+            if next.is_none() {
+                break;
+            }
+        }
+        let restart = |pause| Restart { number: 1, pause };
+        assert_eq!(restart(seconds(0)).to_string(), "at once");
+        assert_eq!(restart(seconds(8)).to_string(), "in 8 s");
     }
 }

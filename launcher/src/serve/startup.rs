@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 use super::cause::{self, Cause};
 use super::children::{Change, Children};
+use super::outlook::FORESEEN;
 use super::progress::Progress;
 use super::signals::Signals;
 
@@ -21,17 +22,24 @@ pub(super) enum Started {
     Signal(&'static str),
 }
 
-/// Waits until all children are ready.
+/// Waits until all children are ready. Meanwhile they are told when that will be, as far
+/// as it is foreseen.
 pub(super) async fn until_ready(
     children: &mut Children,
     limit: Duration,
     signals: &mut Signals,
     progress: &mut Progress,
+    foresee: impl Fn() -> Option<u32>,
 ) -> Started {
     let deadline = Instant::now() + limit;
+    let mut ticks = interval(FORESEEN);
     while !children.all_ready() {
         let change = tokio::select! {
             change = children.next() => change,
+            _ = ticks.tick() => {
+                children.foresee(foresee());
+                continue;
+            }
             name = signals.next() => return Started::Signal(name),
             () = sleep_until(deadline) => return Started::TimedOut(unready(children)),
         };

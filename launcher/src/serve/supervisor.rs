@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::cause::Cause;
 use super::children::Children;
 use super::lifecycle::{self, Served};
+use super::outlook::Outlook;
 use super::progress::Progress;
 use super::pulse::Pulse;
 use super::replace::Replacements;
@@ -34,10 +35,10 @@ enum Life {
 pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, LaunchError> {
     let system = |what| move |source| LaunchError::System { what, source };
     let mut signals = Signals::new().map_err(system("signals"))?;
-    let mut restarts = Restarts::new(settings.max_restarts);
+    let mut known = (Restarts::new(settings.max_restarts), Outlook::default());
     let mut again = false;
     loop {
-        let what = match live(settings, console, &mut signals, &mut restarts, again).await? {
+        let what = match live(settings, console, &mut signals, &mut known, again).await? {
             Life::Stopped(code) => {
                 summary::stopped(settings, console, code);
                 return Ok(code);
@@ -46,16 +47,16 @@ pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, La
             Life::StartFailed(why) => why,
             Life::Died(cause) => cause.to_string(),
         };
+        let restarts = &mut known.0;
         let Some(restart) = restarts.take(Instant::now()) else {
             tracing::error!("the engine ended: {what}");
             return Ok(exit::PROCESS_DIED);
         };
         again = true;
         tracing::error!(
-            "the engine ended: {what}\nrestart {} of {} in {} s",
+            "the engine ended: {what}\nrestart {} of {} {restart}",
             restart.number,
             restarts.most(),
-            restart.pause.as_secs()
         );
         tokio::select! {
             () = sleep(restart.pause) => {}
@@ -65,12 +66,12 @@ pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, La
 }
 
 /// Starts an engine and serves with it to its end. `again` says that another
-/// one served before.
+/// one served before, and what is known of restarts is of all that did.
 async fn live(
     settings: &Settings,
     console: &Console,
     signals: &mut Signals,
-    restarts: &mut Restarts,
+    (restarts, outlook): &mut (Restarts, Outlook),
     again: bool,
 ) -> Result<Life, LaunchError> {
     let (engine, node) = (&settings.file.engine, &settings.file.node);
@@ -89,7 +90,8 @@ async fn live(
     })?;
     let limit = Duration::from_secs(engine.timeouts.startup_s);
     let mut progress = Progress::new(console);
-    let started = startup::until_ready(&mut children, limit, signals, &mut progress).await;
+    let foresee = || outlook.while_starting(begin.elapsed());
+    let started = startup::until_ready(&mut children, limit, signals, &mut progress, foresee).await;
     progress.finish();
     match started {
         Started::Ready if again => summary::ready_again(settings, console, begin.elapsed()),
@@ -114,9 +116,10 @@ async fn live(
             return Ok(Life::Stopped(exit::OK));
         }
     }
+    outlook.started(begin.elapsed());
     restarts.healthy(Instant::now());
     let spec = |role| processes::spec(&settings.file, role);
-    let replacements = Replacements::new(restarts, limit, &spec);
+    let replacements = Replacements::new(restarts, outlook, limit, &spec);
     let pulse = Pulse::new(settings.ping_timeout);
     let drain = (
         Duration::from_secs(engine.timeouts.drain_delay_s),

@@ -28,15 +28,23 @@ async fn watches_follow_changes_and_end_with_the_server() {
 
         let (says, said) = watch::channel(true);
         let changes = WatchStream::from_changes(said.clone()).map(|_| ());
-        let check = move || std::future::ready(*said.borrow());
+        let (checked, mut checks) = watch::channel(0);
+        let check = move || {
+            checked.send_modify(|checks| *checks += 1);
+            std::future::ready(())
+        };
+        let serves = move || *said.borrow();
         let close = CancellationToken::new();
         let never = Duration::from_secs(3600);
-        let report = tokio::spawn(health.report(check, changes, never, close.clone()));
+        let report = health.report(serves, changes, check, never, close.clone());
+        let report = tokio::spawn(report);
         assert_eq!(next().await, Some(ServingStatus::Serving));
+        checks.wait_for(|checks| *checks == 1).await.expect("asked");
         says.send_replace(false);
         assert_eq!(next().await, Some(ServingStatus::NotServing));
         says.send_replace(true);
         assert_eq!(next().await, Some(ServingStatus::Serving));
+        assert_eq!(*checks.borrow(), 1, "it costs no check");
         close.cancel();
         assert_eq!(next().await, Some(ServingStatus::NotServing));
         assert_eq!(next().await, None, "an end");
@@ -45,18 +53,29 @@ async fn watches_follow_changes_and_end_with_the_server() {
 }
 
 #[tokio::test]
-async fn a_check_that_hangs_does_not_hold_up_the_end() {
+async fn what_a_check_hangs_on_is_told_all_the_same() {
     let made = Health::routes(NAME, FILE_DESCRIPTOR_SET).await;
-    let (health, _routes) = made.expect("descriptors");
+    let (health, routes) = made.expect("descriptors");
+    let request = HealthCheckRequest {
+        service: NAME.to_owned(),
+    };
+    let watch = HealthClient::new(routes).watch(request).await;
+    let mut watch = watch.expect("served").into_inner();
+    let mut next = async || watch.message().await.expect("no broken stream");
+    let not_serving = next().await.map(|told| told.status());
+    assert_eq!(not_serving, Some(ServingStatus::NotServing));
+    let (says, said) = watch::channel(false);
+    let changes = WatchStream::from_changes(said.clone()).map(|_| ());
+    let serves = move || *said.borrow();
     let close = CancellationToken::new();
-    let report = health.report(
-        std::future::pending,
-        tokio_stream::empty(),
-        Duration::ZERO,
-        close.clone(),
-    );
+    let hangs = std::future::pending;
+    let report = health.report(serves, changes, hangs, Duration::ZERO, close.clone());
     let report = tokio::spawn(report);
-    tokio::task::yield_now().await;
+    for serving in [true, false] {
+        says.send_replace(serving);
+        let told = next().await.map(|told| told.status());
+        assert_eq!(told == Some(ServingStatus::Serving), serving);
+    }
     close.cancel();
     report.await.expect("ended");
 }

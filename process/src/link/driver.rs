@@ -20,6 +20,8 @@ pub(super) struct Reports {
     pub(super) outgoing: UnboundedReceiver<ChildMessage>,
     /// Told of every ping; the answer is the role's.
     pub(super) pings: watch::Sender<Pings>,
+    /// Told when the launcher says when requests will be served.
+    pub(super) outlook: watch::Sender<Option<u32>>,
     /// Cancelled when nothing more comes.
     pub(super) closing: CancellationToken,
     /// Dropped when all is written.
@@ -49,9 +51,9 @@ pub(super) fn start(
         .name("control".into())
         .spawn(move || {
             let (reader, writer) = stream.into_split();
-            let pings = reports.pings.clone();
+            let told = (reports.pings.clone(), reports.outlook.clone());
             runtime.spawn(write(writer, reports));
-            let code = runtime.block_on(until_halt(reader, terminate, &lifecycle, &pings));
+            let code = runtime.block_on(until_halt(reader, terminate, &lifecycle, &told));
             lifecycle.halt.cancel();
             runtime.block_on(async { tokio::time::sleep(HALT_GRACE).await });
             end(code);
@@ -65,7 +67,7 @@ async fn until_halt(
     reader: OwnedReadHalf,
     mut terminate: Signal,
     lifecycle: &Lifecycle,
-    pings: &watch::Sender<Pings>,
+    (pings, outlook): &(watch::Sender<Pings>, watch::Sender<Option<u32>>),
 ) -> u8 {
     let mut reader = BufReader::new(reader.take(MAX_LINE));
     let mut line = Vec::new();
@@ -81,6 +83,9 @@ async fn until_halt(
                     Ok(LauncherMessage::Leave) => lifecycle.leave.cancel(),
                     Ok(LauncherMessage::Drain) => lifecycle.drain.cancel(),
                     Ok(LauncherMessage::Halt) => return exit::OK,
+                    Ok(LauncherMessage::Outlook { served_in_s }) => {
+                        outlook.send_replace(served_in_s);
+                    }
                     Ok(LauncherMessage::Ping { lost_log_lines }) => pings.send_modify(|pings| {
                         pings.count += 1;
                         pings.lost_log_lines = lost_log_lines;
@@ -100,6 +105,7 @@ async fn write(mut writer: OwnedWriteHalf, reports: Reports) {
         mut outgoing,
         closing,
         pings: _told_by_the_reader,
+        outlook: _as_well,
         written_all: _until_the_end,
     } = reports;
     loop {

@@ -71,6 +71,16 @@ fn reports_arrive_in_order_after_the_greeting() {
 }
 
 #[test]
+fn what_the_launcher_foresees_is_known() {
+    let (link, mut launcher, _ended) = connected();
+    assert_eq!(link.outlook().seconds(), None);
+    let lines = b"{\"type\":\"outlook\",\"served_in_s\":7}\n{\"type\":\"drain\"}\n";
+    launcher.get_mut().write_all(lines).expect("written");
+    wait(&link.lifecycle().drain);
+    assert_eq!(link.outlook().seconds(), Some(7));
+}
+
+#[test]
 fn closing_writes_everything_first() {
     let (link, launcher, _ended) = connected();
     for done in 0..50 {

@@ -74,7 +74,7 @@ impl Engine {
         reply: oneshot::Sender<DrafterReply>,
     ) -> Result<(), RunError> {
         let error = if !matches!(self.phase, Phase::Serving | Phase::Draining) {
-            unavailable("The engine is starting.".to_owned())
+            unavailable("The engine is starting.".to_owned(), self.served_in())
         } else if self.drafter_commands.is_full() {
             let message = "Other changes of the corpora are under way; try again later.";
             RequestError::new(ErrorKind::Overloaded, message)

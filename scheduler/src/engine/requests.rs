@@ -1,11 +1,13 @@
-//! Requests on their way into the planner.
+//! Requests on their way into the planner, and what their clients know of its health.
+
+use std::time::Instant;
 
 use lockstep_types::{
     TraceContext,
     request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
     sampling::{LogprobParams, SamplingParams},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{Engine, Phase};
 use crate::{
@@ -87,9 +89,12 @@ impl Engine {
     fn admit(&self, request: Request) -> Result<Request, RequestError> {
         match self.phase {
             Phase::Serving => {}
-            Phase::Draining => return Err(unavailable("the server is shutting down".into())),
+            Phase::Draining => return Err(unavailable("the server is shutting down".into(), None)),
             Phase::Starting | Phase::WarmingUp => {
-                return Err(unavailable("the server is starting".into()));
+                return Err(unavailable(
+                    "the server is starting".into(),
+                    self.served_in(),
+                ));
             }
         }
         admissible(request, &self.config.model).map_err(|error| {
@@ -119,6 +124,32 @@ impl Engine {
         }
     }
 
+    /// Nobody has seen a step for too long since the time `asked`, unless other weights
+    /// are being read.
+    pub(super) fn health_late(&mut self, asked: Instant) {
+        if !self.reloads() {
+            let news = self.health.late(asked);
+            self.tell_health(news);
+        }
+    }
+
+    /// Tells all frontends whether it is healthy, where that is news.
+    pub(super) fn tell_health(&mut self, news: Option<bool>) {
+        if let Some(healthy) = news {
+            self.sinks.broadcast_health(healthy);
+        }
+    }
+
+    /// Seconds until requests are served that can't be now, as far as the launcher knows.
+    pub(super) fn served_in(&self) -> Option<u32> {
+        self.link.outlook().seconds()
+    }
+
+    /// Whether it is healthy, as far as is known without another step.
+    pub fn health(&self) -> watch::Receiver<bool> {
+        self.health.known()
+    }
+
     /// One token of a one-token prompt: a real forward step on every rank.
     pub(super) fn probe(&mut self) {
         self.probes += 1;
@@ -146,10 +177,11 @@ impl Engine {
     }
 }
 
-/// The engine can't take or keep a request now.
-pub(super) fn unavailable(message: String) -> RequestError {
+/// The engine can't take or keep a request now, but may in so many seconds, where that
+/// is known.
+pub(super) fn unavailable(message: String, served_in_s: Option<u32>) -> RequestError {
     RequestError {
-        retry_after_s: Some(1),
+        retry_after_s: served_in_s.or(Some(1)),
         ..RequestError::new(ErrorKind::Unavailable, message)
     }
 }

@@ -96,7 +96,7 @@ impl Engine {
     fn may_update(&self, wanted: &UpdateWeightsRequest) -> Result<(), RequestError> {
         if self.phase != Phase::Serving {
             let message = "The engine is starting or shutting down.";
-            return Err(unavailable(message.to_owned()));
+            return Err(unavailable(message.to_owned(), self.served_in()));
         }
         if self.update.is_some() {
             let message = "Another update of the weights is under way; wait for it.";
@@ -254,7 +254,7 @@ impl Engine {
     /// Tells whoever waits for an update that the engine has failed.
     pub(super) fn fail_update(&mut self, reason: &str) {
         if let Some(update) = self.update.take() {
-            let error = unavailable(format!("the engine failed: {reason}"));
+            let error = unavailable(format!("the engine failed: {reason}"), self.served_in());
             let _ = update.reply.send(refused(error));
         }
     }

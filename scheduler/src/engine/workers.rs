@@ -99,7 +99,8 @@ impl Engine {
         if !answered.everywhere {
             return Ok(());
         }
-        self.health.step_done(self.group.done_everywhere());
+        let news = self.health.step_done(self.group.done_everywhere());
+        self.tell_health(news);
         if self.phase == Phase::WarmingUp {
             self.phase = Phase::Serving;
             self.link.ready(&self.group.describe());

@@ -276,6 +276,8 @@ pub struct Frontend {
     pub aborted: Option<TraceAborted>,
     /// The newest question for its figures.
     pub wanted: Option<FiguresWanted>,
+    /// Whether steps run, as it was told last.
+    pub told_healthy: Option<bool>,
     messages: mpsc::Sender<FrontendMessage>,
     events: Streaming<FrontendEvent>,
 }
@@ -304,6 +306,7 @@ impl Frontend {
             weights: welcome.weights,
             aborted: None,
             wanted: None,
+            told_healthy: welcome.healthy,
             messages,
             events,
         })
@@ -403,8 +406,27 @@ impl Frontend {
             .expect("connected");
     }
 
-    /// The next outputs.
+    /// The next outputs, or what else it is told but for health.
     pub async fn outputs(&mut self) -> Result<Vec<(u64, Output)>, Status> {
+        loop {
+            let told = self.told_healthy.take();
+            let outputs = self.event().await?;
+            let of_health = self.told_healthy.is_some() && outputs.is_empty();
+            self.told_healthy = self.told_healthy.or(told);
+            if !of_health {
+                return Ok(outputs);
+            }
+        }
+    }
+
+    /// Waits until it is told so of health.
+    pub async fn until_told(&mut self, healthy: bool) {
+        while self.told_healthy != Some(healthy) {
+            self.event().await.expect("an event");
+        }
+    }
+
+    async fn event(&mut self) -> Result<Vec<(u64, Output)>, Status> {
         let event = tokio::time::timeout(LIMIT, self.events.message())
             .await
             .map_err(|_| Status::deadline_exceeded("no event"))??
@@ -412,6 +434,7 @@ impl Frontend {
         self.weights = event.weights.or(self.weights.take());
         self.aborted = event.trace_aborted.or(self.aborted.take());
         self.wanted = event.figures_wanted.or(self.wanted.take());
+        self.told_healthy = event.healthy.or(self.told_healthy);
         let convert = |output: lockstep_proto::pb::lockstep::Output| {
             (
                 output.request,

@@ -3,6 +3,7 @@
 mod dp_ranks;
 mod faults;
 mod fixture;
+mod health;
 mod logprobs;
 mod serving;
 mod sglang;

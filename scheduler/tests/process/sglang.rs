@@ -26,9 +26,14 @@ pub async fn serving() -> (Scheduler, Client) {
     serving_with(|_| {}).await
 }
 
-pub async fn serving_with(change: impl FnOnce(&mut ServeArgs)) -> (Scheduler, Client) {
+/// One that nobody has.
+pub fn free_port() -> u16 {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    let port = port.expect("a free port").port();
+    port.expect("a free port").port()
+}
+
+pub async fn serving_with(change: impl FnOnce(&mut ServeArgs)) -> (Scheduler, Client) {
+    let port = free_port();
     let mut args = args(2);
     args.server.sglang_grpc_port = Some(port);
     change(&mut args);

@@ -61,7 +61,7 @@ impl RequestHandle {
             Some(failure) => failure,
             None => match self.outputs.recv().await {
                 Some(output) => output.unwrap_or_else(given_up),
-                None => failed(disconnected()),
+                None => failed(disconnected(None)),
             },
         };
         while output.finish.is_none()

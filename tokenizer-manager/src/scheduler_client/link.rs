@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Streaming, transport::Channel};
 
 use super::{
-    LinkOptions, LinkState, OwnFigures,
+    LinkOptions, LinkState, OwnFigures, Told,
     handle::{LivePermit, Version},
     session,
 };
@@ -72,13 +72,15 @@ pub(super) struct Connection {
     pub inbound: Streaming<FrontendEvent>,
     /// The weights in use; `None` = those of the start.
     pub weights: Option<WeightsInUse>,
+    /// Steps run on every rank, as far as is known.
+    pub healthy: bool,
 }
 
 pub(super) struct Link {
     options: LinkOptions,
     inbox: mpsc::UnboundedReceiver<LinkCommand>,
     state: watch::Sender<LinkState>,
-    weights: watch::Sender<Option<WeightsInUse>>,
+    told: Told,
     own: OwnFigures,
     halt: CancellationToken,
 }
@@ -95,7 +97,7 @@ impl Link {
         options: LinkOptions,
         inbox: mpsc::UnboundedReceiver<LinkCommand>,
         state: watch::Sender<LinkState>,
-        weights: watch::Sender<Option<WeightsInUse>>,
+        told: Told,
         own: OwnFigures,
         halt: CancellationToken,
     ) -> Self {
@@ -103,7 +105,7 @@ impl Link {
             options,
             inbox,
             state,
-            weights,
+            told,
             own,
             halt,
         }
@@ -121,12 +123,14 @@ impl Link {
             match connected {
                 Ok(connection) => {
                     last_failure.clear();
+                    self.told.is_healthy(connection.healthy);
                     let ready = LinkState::Ready(connection.client.clone());
                     self.state.send_replace(ready);
                     tracing::info!(socket = %options.socket.display(), "connected to the scheduler");
-                    let weights = self.weights.clone();
-                    let own = self.own.clone();
-                    session::serve(connection, &mut self.inbox, &halt, weights, own, || {
+                    let (told, own) = (self.told.clone(), self.own.clone());
+                    let outlook = &options.outlook;
+                    let told = (told, outlook);
+                    session::serve(connection, &mut self.inbox, &halt, told, own, || {
                         self.state.send_replace(LinkState::Connecting);
                     })
                     .await;
@@ -149,7 +153,7 @@ impl Link {
         self.state.send_replace(LinkState::Closed);
         self.inbox.close();
         while let Some(command) = self.inbox.recv().await {
-            session::refuse(command);
+            session::refuse(command, &self.options.outlook);
         }
     }
 
@@ -160,7 +164,9 @@ impl Link {
             tokio::select! {
                 () = self.halt.cancelled() => return None,
                 done = &mut work => return Some(done),
-                Some(command) = self.inbox.recv() => session::refuse(command),
+                Some(command) = self.inbox.recv() => {
+                    session::refuse(command, &self.options.outlook);
+                }
             }
         }
     }
@@ -217,6 +223,7 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
         outbound,
         inbound,
         weights: first.weights,
+        healthy: first.healthy.unwrap_or_default(),
     })
 }
 

@@ -8,16 +8,17 @@ use std::{
 };
 
 use lockstep_ports::OutputSender;
+use lockstep_process::Outlook;
 use lockstep_proto::pb::lockstep::{
     Abort, AbortTrace, FiguresAnswer, FiguresWanted, FrontendEvent, FrontendMessage, Stop, Submit,
-    WeightsInUse, frontend_message::Kind,
+    frontend_message::Kind,
 };
 use lockstep_types::request::{ErrorKind, Output, RequestError};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    OwnFigures, disconnected,
+    OwnFigures, Told, disconnected,
     handle::{LivePermit, Version, failed},
     link::{Connection, LinkCommand},
 };
@@ -46,7 +47,7 @@ struct Session {
     /// until the scheduler answers, and hear by being dropped that it does not.
     queries: HashMap<u64, oneshot::Sender<usize>>,
     next_query: u64,
-    weights: watch::Sender<Option<WeightsInUse>>,
+    told: Told,
     /// The version of the weights in use; `None` = those of the start.
     version: Option<Arc<str>>,
     own: OwnFigures,
@@ -58,7 +59,7 @@ pub(super) async fn serve(
     connection: Connection,
     inbox: &mut mpsc::UnboundedReceiver<LinkCommand>,
     halt: &CancellationToken,
-    weights: watch::Sender<Option<WeightsInUse>>,
+    (told, outlook): (Told, &Outlook),
     own: OwnFigures,
     on_end: impl FnOnce(),
 ) {
@@ -71,14 +72,14 @@ pub(super) async fn serve(
     let version = in_use
         .as_ref()
         .map(|weights| weights.version.as_str().into());
-    weights.send_replace(in_use);
+    told.weights.send_replace(in_use);
     let mut session = Session {
         live: HashMap::new(),
         outbound: outbound.clone(),
         unsent: VecDeque::new(),
         queries: HashMap::new(),
         next_query: 0,
-        weights,
+        told,
         version,
         own,
     };
@@ -109,17 +110,22 @@ pub(super) async fn serve(
     };
     on_end();
     for (_, entry) in session.live.drain() {
+        let error = RequestError::new(ErrorKind::Unavailable, reason);
+        let retry_after_s = outlook.seconds();
         fail(
             entry.outputs,
-            RequestError::new(ErrorKind::Unavailable, reason),
+            RequestError {
+                retry_after_s,
+                ..error
+            },
         );
     }
 }
 
 /// The answer to a command while there is no stream.
-pub(super) fn refuse(command: LinkCommand) {
+pub(super) fn refuse(command: LinkCommand, outlook: &Outlook) {
     match command {
-        LinkCommand::Submit { outputs, .. } => fail(outputs, disconnected()),
+        LinkCommand::Submit { outputs, .. } => fail(outputs, disconnected(outlook.seconds())),
         // Who asked to abort by id hears it by the reply's end.
         LinkCommand::AbortTrace { .. }
         | LinkCommand::Abort { .. }
@@ -145,7 +151,10 @@ impl Session {
     fn dispatch(&mut self, event: FrontendEvent) {
         if let Some(weights) = event.weights {
             self.version = Some(weights.version.as_str().into());
-            self.weights.send_replace(Some(weights));
+            self.told.weights.send_replace(Some(weights));
+        }
+        if let Some(healthy) = event.healthy {
+            self.told.is_healthy(healthy);
         }
         if let Some(done) = event.trace_aborted
             && let Some(reply) = self.queries.remove(&done.query)

@@ -50,7 +50,8 @@ async fn health_follows_the_drain_and_a_key_is_asked_for() {
 
 #[tokio::test]
 async fn health_follows_the_steps_of_the_engine() {
-    let front = start_with(|engine, _| engine.timeouts.health_s = 1).await;
+    // Nobody asks for a step meanwhile.
+    let front = start_with(|engine, _| engine.timeouts.health_s = 3600).await;
     let mut health = HealthClient::new(channel(&front).await);
     let request = HealthCheckRequest {
         service: String::new(),
@@ -58,13 +59,20 @@ async fn health_follows_the_steps_of_the_engine() {
     let mut watch = health.watch(request).await.expect("served").into_inner();
     let follow = async {
         for serving in [true, false, true] {
-            front.mock.healthy.store(serving, Ordering::Relaxed);
+            front.mock.steps(serving);
             while (watch.message().await.expect("open").expect("open").status == 1) != serving {}
         }
+        // A scheduler that is lost runs no steps that anybody knows of.
+        front.mock.disconnect();
+        while watch.message().await.expect("open").expect("open").status == 1 {}
+        // The next one says so with its welcome.
+        while watch.message().await.expect("open").expect("open").status != 1 {}
     };
     tokio::time::timeout(Duration::from_secs(30), follow)
         .await
         .expect("each change is reported");
+    let asked = front.mock.health_asked.load(Ordering::Relaxed);
+    assert!(asked <= 1, "{asked} times");
 }
 
 #[tokio::test]

@@ -160,6 +160,8 @@ pub const EOS: u32 = 2;
 pub struct Mock {
     pub asked: tokio::sync::Mutex<UnboundedReceiver<Asked>>,
     pub healthy: AtomicBool,
+    /// How often somebody asked for that.
+    pub health_asked: AtomicUsize,
     /// What other tokenizer-managers tell of themselves.
     pub others: Mutex<Vec<FrontFigures>>,
     /// How often that was asked for.
@@ -182,6 +184,7 @@ impl Mock {
         let mock = Arc::new(Self {
             asked: tokio::sync::Mutex::new(asked),
             healthy: AtomicBool::new(true),
+            health_asked: AtomicUsize::new(0),
             others: Mutex::default(),
             figures_asked: AtomicUsize::new(0),
             depth_range: Mutex::new(None),
@@ -290,6 +293,15 @@ impl Mock {
         });
     }
 
+    /// Steps run on every rank, or don't any more, and every frontend is told.
+    pub fn steps(&self, run: bool) {
+        self.healthy.store(run, Ordering::Relaxed);
+        self.say(FrontendEvent {
+            healthy: Some(run),
+            ..FrontendEvent::default()
+        });
+    }
+
     fn say(&self, event: FrontendEvent) {
         let sink = self.sink.lock().expect("unpoisoned").clone();
         let sink = sink.expect("connected");
@@ -322,6 +334,7 @@ impl Frontend for Service {
             welcome: Some(FrontendWelcome {
                 config_hash: self.0.config_hash.clone(),
             }),
+            healthy: Some(self.0.healthy.load(Ordering::Relaxed)),
             ..FrontendEvent::default()
         };
         sender.send(Ok(welcome)).expect("open");
@@ -353,6 +366,7 @@ impl Frontend for Service {
         &self,
         _: Request<CheckHealthRequest>,
     ) -> Result<Response<CheckHealthResponse>, Status> {
+        self.0.health_asked.fetch_add(1, Ordering::Relaxed);
         let healthy = self.0.healthy.load(Ordering::Relaxed);
         Ok(Response::new(CheckHealthResponse {
             healthy,

@@ -26,6 +26,8 @@ pub(in crate::serve) fn shell(role: Role, script: &str) -> ChildSpec {
 /// A script that stays until it is killed.
 pub(in crate::serve) const FOREVER: &str = "kill -STOP $$";
 
+const FRONT: Role = Role::TokenizerManager(0);
+
 /// Scripts as children, their folder, and the lines they write.
 pub(in crate::serve) struct Scripts {
     pub(in crate::serve) children: Children,
@@ -247,4 +249,22 @@ async fn children_do_not_hear_ctrl_c() {
     let line = scripts.children.members()[0].child.last_lines(1).remove(0);
     let (pid, process_group) = line.split_once(' ').expect("two numbers");
     assert_eq!(pid, process_group, "a process group of its own");
+}
+
+#[tokio::test]
+async fn who_opens_its_link_late_hears_what_was_foreseen() {
+    let mut scripts = scripts(&[(Role::Scheduler, FOREVER), (FRONT, FOREVER)]);
+    let mut early = scripts.link(Role::Scheduler);
+    let ready = b"{\"type\":\"ready\",\"detail\":\"\"}\n";
+    early.get_mut().write_all(ready).expect("written");
+    next(&mut scripts.children).await;
+    scripts.children.foresee(Some(9));
+    let told = LauncherMessage::Outlook {
+        served_in_s: Some(9),
+    };
+    assert_eq!(asked(early).await, told);
+    let mut late = scripts.link(FRONT);
+    late.get_mut().write_all(ready).expect("written");
+    next(&mut scripts.children).await;
+    assert_eq!(asked(late).await, told);
 }

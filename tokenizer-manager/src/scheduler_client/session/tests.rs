@@ -4,6 +4,7 @@ use lockstep_types::{
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };
+use tokio::sync::watch;
 
 use super::*;
 use crate::scheduler_client::RequestHandle;
@@ -17,7 +18,10 @@ fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
         unsent: VecDeque::new(),
         queries: HashMap::new(),
         next_query: 0,
-        weights: watch::Sender::new(None),
+        told: Told {
+            weights: watch::Sender::new(None),
+            healthy: watch::Sender::new(false),
+        },
         version: None,
         own: Arc::new(|_| FrontFigures::default()),
     };
@@ -26,7 +30,20 @@ fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
 
 fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputReceiver<Output> {
     let (outputs, received) = lockstep_ports::outputs(budget, Paid::default());
-    let request = Request {
+    session.handle(LinkCommand::Submit {
+        number,
+        parent: None,
+        request: Box::new(request()),
+        trace: None,
+        outputs,
+        live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),
+        weights: Version::default(),
+    });
+    received
+}
+
+fn request() -> Request {
+    Request {
         trace_id: "test".to_owned(),
         input_ids: vec![1],
         sampling: SamplingParams::greedy(),
@@ -36,17 +53,7 @@ fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputRec
         timeout_ms: None,
         max_draft_steps: None,
         data_parallel_rank: None,
-    };
-    session.handle(LinkCommand::Submit {
-        number,
-        parent: None,
-        request: Box::new(request),
-        trace: None,
-        outputs,
-        live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),
-        weights: Version::default(),
-    });
-    received
+    }
 }
 
 fn refused(outputs: &mut OutputReceiver<Output>) -> bool {
@@ -127,4 +134,25 @@ async fn an_answer_that_nobody_takes_is_given_up_beyond_the_budget() {
     assert!(error.message.contains("too slowly"), "{error}");
     drop((untaken, taken));
     assert_eq!(budget.taken(), 0);
+}
+
+#[test]
+fn who_is_refused_hears_when_to_come_back() {
+    let budget = Budget::new(1 << 20);
+    for known in [None, Some(7)] {
+        let (outputs, mut received) = lockstep_ports::outputs(&budget, Paid::default());
+        let refused = LinkCommand::Submit {
+            number: 2,
+            parent: None,
+            request: Box::new(request()),
+            trace: None,
+            outputs,
+            live: LivePermit::acquire(&Arc::default(), 1).expect("a permit"),
+            weights: Version::default(),
+        };
+        refuse(refused, &Outlook::from(known));
+        let output = received.try_recv().and_then(Result::ok).expect("an answer");
+        let error = output.finish.and_then(|finish| finish.outcome.err());
+        assert_eq!(error.expect("refused").retry_after_s, known);
+    }
 }
