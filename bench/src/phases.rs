@@ -53,7 +53,8 @@ pub struct Args {
     /// Lists of phases: `nine` (predictable, hard, code and mixed texts at 1 to
     /// 32 streams and a tail), `two-regimes` (predictable 1 and mixed 32, twice),
     /// `repeats` (texts that repeat and texts that do not, twice, for NGRAM),
-    /// `dp-ranks` (all DP ranks busy, one busier than the others, one alone)
+    /// `dp-ranks` (all DP ranks busy, one busier than the others, one alone), `hard`
+    /// (hard texts alone, 1 to 24 streams: what adapting costs where it brings nothing)
     /// [default: nine,two-regimes; dp-ranks with --dp-size; none with
     /// --constant].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
