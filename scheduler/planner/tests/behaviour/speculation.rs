@@ -335,6 +335,57 @@ fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
     }
 }
 
+/// Runs a request of so many tokens of one prompt at a depth; gives how many of them were
+/// cached, and whether the drafter had these, too.
+fn opened(engine: &mut SimEngine, id: u64, len: u32, depth: u32) -> (u32, bool) {
+    engine.planner.set_draft_steps(depth);
+    submit(engine, id, request(prompt(1, len), 8));
+    let mut open = None;
+    step(engine, |plan| open = plan.parts[0].opens.first().cloned());
+    run(engine);
+    let open = open.expect("it got a slot");
+    assert_eq!(open.cached_len, finish(engine, id).usage.cached_tokens);
+    (open.cached_len, open.drafted)
+}
+
+#[test]
+fn what_was_computed_in_a_pause_is_cached_and_opened_as_undrafted() {
+    for draft_kv in [DraftKv::None, DraftKv::Tokens, DraftKv::Pairs] {
+        let pausing = PlannerConfig {
+            pause_window: 16,
+            context_length: 400,
+            num_pages: 400,
+            ..drafting(draft_kv)
+        };
+        let mut engine = engine(&pausing);
+        let has_all = draft_kv == DraftKv::None;
+        assert_eq!(opened(&mut engine, 1, 121, 0), (0, true));
+        // More than a drafter would rather have again.
+        assert_eq!(opened(&mut engine, 2, 201, 3), (120, has_all));
+        // Whoever began without the first part never has it.
+        assert_eq!(opened(&mut engine, 3, 281, 3), (200, has_all));
+    }
+}
+
+#[test]
+fn a_short_end_that_no_drafter_has_is_computed_again_and_then_drafted() {
+    for draft_kv in [DraftKv::Tokens, DraftKv::Pairs] {
+        let pausing = PlannerConfig {
+            pause_window: 16,
+            context_length: 400,
+            num_pages: 400,
+            ..drafting(draft_kv)
+        };
+        let mut engine = engine(&pausing);
+        assert_eq!(opened(&mut engine, 1, 81, 3), (0, true));
+        // 40 more in a pause: few enough to compute them again.
+        assert_eq!(opened(&mut engine, 2, 121, 0), (80, true));
+        assert_eq!(opened(&mut engine, 3, 201, 3), (80, true));
+        // The drafter has them now, and what came behind them.
+        assert_eq!(opened(&mut engine, 4, 281, 3), (200, true));
+    }
+}
+
 #[test]
 fn who_opts_out_is_charged_without_speculation() {
     let tight = PlannerConfig {
