@@ -94,7 +94,11 @@ impl Client {
         from: u64,
     ) -> Result<Response<Incoming>, Failure> {
         let window = self.patience.window;
-        let late = || Failure::Broken(format!("its redirects took more than {window:?}"));
+        let late = || {
+            Failure::Broken(format!(
+                "the answer did not begin within {window:?}, redirects and all"
+            ))
+        };
         let answer = timeout(window, self.follow(address, from)).await;
         answer.map_err(|_| late())?
     }
