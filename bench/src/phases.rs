@@ -131,7 +131,7 @@ pub struct Outcome {
 /// When it can't be run as asked.
 pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<Outcome> {
     let lists = lists(&args)?;
-    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
+    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
     for (path, kind) in [
         (&mut args.log_model_path, Kind::Target),
         (&mut args.log_draft_model_path, Kind::Draft),

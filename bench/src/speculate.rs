@@ -94,7 +94,7 @@ fn report(
     bytes: usize,
 ) -> anyhow::Result<Report> {
     check(&args)?;
-    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
+    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let given = args.model.model_path.clone();

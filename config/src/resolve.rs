@@ -306,7 +306,7 @@ fn context_length(
 
 fn timeouts(args: &ServeArgs) -> TimeoutConfig {
     let given = &args.timeouts;
-    let startup_s = given.startup_timeout.unwrap_or(600);
+    let startup_s = given.startup();
     TimeoutConfig {
         request_s: given.request_timeout,
         queue_s: given.queue_timeout,

@@ -37,6 +37,10 @@ pub const LARGEST_INDEX: u64 = 64 << 20;
 /// The most bytes of a tokenizer.
 pub const LARGEST_TOKENIZER: u64 = 256 << 20;
 
+/// The most files that a model's weights may be spread over: each is kept open and mapped while
+/// it is read.
+pub const MOST_WEIGHT_FILES: usize = 512;
+
 /// Opens the regular file `name` of `folder`; neither a pipe nor a device is waited for. Where the
 /// folder is [`Kept`], the file is looked for there, wherever its path leads now.
 ///

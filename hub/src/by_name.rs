@@ -1,9 +1,11 @@
 //! Options that name a model: a folder that is there, or a name of the hub.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
 
+use crate::shown::shown;
 use crate::{Hub, HubError, Kind, Name, Revision, Settings, Wanted, bars};
 
 /// What an option gives: a model and its version.
@@ -13,16 +15,19 @@ struct Given<'a> {
     /// The option of the version.
     option: &'static str,
     kind: Kind,
+    startup: Option<Duration>,
 }
 
 /// Puts folders in place of the names that options give, loading what the cache lacks.
-/// A model is known in the API by its name, unless that is given.
+/// A model is known in the API by its name, unless that is given. A start has no more than
+/// `startup` for all that does not grow with the weights.
 ///
 /// # Errors
 /// [`HubError`].
 pub fn resolve_names(
     model: &mut ModelArgs,
     speculation: Option<&mut SpeculationArgs>,
+    startup: Option<Duration>,
 ) -> Result<(), HubError> {
     let context_length = model.context_length;
     let check = |folder: &Path| check(folder, context_length);
@@ -32,6 +37,7 @@ pub fn resolve_names(
             revision: model.revision.as_deref(),
             option: "--revision",
             kind: Kind::Target,
+            startup,
         },
         &check,
     )?;
@@ -46,6 +52,7 @@ pub fn resolve_names(
             revision: speculation.speculative_draft_model_revision.as_deref(),
             option: "--speculative-draft-model-revision",
             kind: Kind::Draft,
+            startup,
         };
         // A head's `config.json` is like any model's: only its tensors tell what it is.
         match is_whole {
@@ -66,6 +73,7 @@ pub fn resolve_name(path: &mut Option<PathBuf>, kind: Kind) -> Result<(), HubErr
         revision: None,
         option: "--revision",
         kind,
+        startup: None,
     };
     match kind {
         Kind::Target => resolve(&mut given, &|folder| check(folder, None)).map(drop),
@@ -79,7 +87,7 @@ pub fn resolve_name(path: &mut Option<PathBuf>, kind: Kind) -> Result<(), HubErr
 /// In words.
 pub fn check(folder: &Path, context_length: Option<usize>) -> Result<(), String> {
     let model = lockstep_model_folder::load_for(folder, context_length);
-    model.map(drop).map_err(|error| error.to_string())
+    model.map(drop).map_err(|error| shown(&error.to_string()))
 }
 
 fn resolve(
@@ -105,7 +113,12 @@ fn resolve(
             .unwrap_or_default(),
         kind: given.kind,
     };
-    let fetched = Hub::new(Settings::from_env()?, bars()).fetch(&wanted, check)?;
+    let settings = Settings::from_env()?;
+    let settings = match given.startup {
+        Some(limit) => settings.within(limit),
+        None => settings,
+    };
+    let fetched = Hub::new(settings, bars()).fetch(&wanted, check)?;
     *given.path = Some(fetched.folder);
     Ok(Some(name))
 }
@@ -137,14 +150,14 @@ mod tests {
                 revision: Some("main".into()),
                 ..ModelArgs::default()
             };
-            let error = resolve_names(&mut model, None).expect_err("no name");
+            let error = resolve_names(&mut model, None, None).expect_err("no name");
             assert!(error.to_string().starts_with("--revision says"), "{error}");
         }
         let mut speculation = SpeculationArgs {
             speculative_draft_model_revision: Some("main".into()),
             ..SpeculationArgs::default()
         };
-        let error = resolve_names(&mut ModelArgs::default(), Some(&mut speculation));
+        let error = resolve_names(&mut ModelArgs::default(), Some(&mut speculation), None);
         let error = error.expect_err("no name").to_string();
         assert!(
             error.starts_with("--speculative-draft-model-revision"),

@@ -42,7 +42,8 @@ impl Settings {
     pub(crate) fn prepare(args: &ServeArgs, algorithms: &Algorithms) -> Result<Self, LaunchError> {
         let mut args = args.clone();
         check_log(&args)?;
-        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
+        let startup = Duration::from_secs(args.timeouts.startup());
+        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), Some(startup))?;
         let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
         let demo = args.model.model_path.is_none();
         let mut demo_head = false;

@@ -205,3 +205,24 @@ async fn what_can_not_be_had_has_its_exit_code_in_all_commands() {
     );
     assert!(text.contains("429"), "{text}");
 }
+
+/// The hub sends a byte now and then: the start ends by its own limit, which is named.
+#[tokio::test]
+async fn a_start_does_not_wait_for_a_hub_that_drips() {
+    let _turn = turns::shared().await;
+    let (hub, home) = scene();
+    hub.fault(MODEL, Fault::Drip);
+    let (output, text) = run(&hub, &home, &format!("serve {MODEL} --startup-timeout 1"));
+    assert_eq!(
+        output.status.code(),
+        Some(exit::START_FAILED.into()),
+        "{text}"
+    );
+    for expected in [
+        "the hub's list of files",
+        "within 1 s (--startup-timeout)",
+        "lockstep pull",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+}
