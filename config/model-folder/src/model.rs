@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use lockstep_types::{Architecture, LoadFormat, ModelConfig, ModelConfigError};
+use serde_json::{Map, Value};
 
 use crate::raw::Raw;
 
@@ -108,7 +109,11 @@ fn architecture(config: &Raw) -> Result<Architecture, ModelConfigError> {
 
 /// Refuses what would change results and is not computed.
 fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigError> {
-    if config.get("quantization_config").is_some() {
+    let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    if config
+        .get("quantization_config")
+        .is_some_and(|value| !unquantized(value))
+    {
         let remedy = "use the model's unquantized release";
         return Err(config.unsupported("quantization_config", remedy));
     }
@@ -119,7 +124,8 @@ fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigErr
         return Err(config.unsupported("hidden_act", "the only activation served is silu"));
     }
     for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
-        if config.get(key).is_some() {
+        // Without experts it is a dense model.
+        if config.get(key).is_some_and(|experts| experts != 0) {
             return Err(
                 config.unsupported(key, "mixtures of experts are not served; use a dense model")
             );
