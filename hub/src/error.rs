@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use crate::name::{BadRevision, Name, Revision};
 
+mod words;
+
+use words::{colon, folder, forbidden, gib, instead, limits, login, private, said, wait};
+
 /// What was wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
@@ -23,6 +27,24 @@ pub enum HubError {
         option: &'static str,
         /// The folder.
         path: PathBuf,
+    },
+    /// A path that leads nowhere, and names no model of the hub.
+    #[error("{option} {}: {why}", path.display())]
+    NoFolder {
+        /// The option.
+        option: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// What is not there, and what was assumed.
+        why: String,
+    },
+    /// What may have been meant as a path, where the hub could not say whether it is a model.
+    #[error("{failure} If a folder is meant: there is none at {name}; check the path.")]
+    OrFolder {
+        /// The path, or the model.
+        name: Name,
+        /// Why the hub could not say.
+        failure: Box<Self>,
     },
     /// A token that fits into no request.
     #[error(
@@ -295,9 +317,34 @@ impl HubError {
         )
     }
 
+    /// The same of a `name` that may be meant as a path to a folder, which is not there either:
+    /// the hub has not said that it is a model.
+    pub(crate) fn or_folder(self, name: &Name) -> Self {
+        let says_nothing = matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Offline { .. }
+                | Self::RateLimited { .. }
+                | Self::Status { .. }
+                | Self::TokenRefused { .. }
+                | Self::Forbidden { .. }
+                | Self::Answer { .. }
+        );
+        match says_nothing {
+            true => Self::OrFolder {
+                name: name.clone(),
+                failure: Box::new(self),
+            },
+            false => self,
+        }
+    }
+
     /// Whether the command line or the environment asks for what can't be had, rather
     /// than that something failed.
     pub fn is_usage(&self) -> bool {
+        if let Self::OrFolder { failure, .. } = self {
+            return failure.is_usage();
+        }
         !matches!(
             self,
             Self::RateLimited { .. }
@@ -312,81 +359,4 @@ impl HubError {
                 | Self::System(_)
         )
     }
-}
-
-fn folder(path: &Path) -> String {
-    match path.as_os_str().is_empty() {
-        true => "the model inside the program".to_owned(),
-        false => path.display().to_string(),
-    }
-}
-
-fn said(reason: &str) -> &str {
-    match reason {
-        "" => "the hub asks for its conditions to be accepted",
-        reason => reason.trim_end_matches('.'),
-    }
-}
-
-fn colon(reason: &str) -> String {
-    match reason {
-        "" => String::new(),
-        reason => format!(": {}", reason.trim_end_matches('.')),
-    }
-}
-
-fn login(with_token: bool) -> &'static str {
-    match with_token {
-        true => " with the account of your token.",
-        false => ", then give that account's token with HF_TOKEN or `hf auth login`.",
-    }
-}
-
-fn forbidden(with_token: bool) -> &'static str {
-    match with_token {
-        true => {
-            "Give a token of an account that may load it, with the right to read; or look at the \
-             proxy and the mirror on the way."
-        }
-        false => {
-            "Give a token with HF_TOKEN or `hf auth login`; or look at the proxy and the mirror \
-             on the way."
-        }
-    }
-}
-
-fn private(with_token: bool) -> &'static str {
-    match with_token {
-        true => "; if it is private, the account of your token may not see it.",
-        false => "; if it is private, give a token with HF_TOKEN or `hf auth login`.",
-    }
-}
-
-fn wait(after: Option<Duration>) -> String {
-    match after {
-        Some(after) => format!(" and asks to come back in {} s", after.as_secs()),
-        None => String::new(),
-    }
-}
-
-fn limits(with_token: bool) -> &'static str {
-    match with_token {
-        true => "Start again then: what has come is kept.",
-        false => {
-            "Start again then: what has come is kept; or give a token with HF_TOKEN, whose limits \
-             are higher."
-        }
-    }
-}
-
-fn instead(found: &[String]) -> String {
-    match found {
-        [] => String::new(),
-        [one] => format!(", but {one}"),
-        [one, others @ ..] => format!(", but {one} and {} like it", others.len()),
-    }
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
 }
