@@ -119,7 +119,7 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
         "repeat at least once, with at least one token"
     );
     let mut model = args.model_path.clone();
-    lockstep_hub::resolve_name(&mut model, Kind::Target)?;
+    lockstep_hub::resolve_name("--model-path", &mut model, Kind::Target)?;
     let shapes = shape::chosen(&args.shape, model.as_deref(), &args.custom)?;
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     let cores = DeviceConfig::default();

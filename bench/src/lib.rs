@@ -97,7 +97,7 @@ fn model_or_demo(
     demo: DemoModel,
     parent: &Path,
 ) -> anyhow::Result<PathBuf> {
-    lockstep_hub::resolve_name(&mut given, Kind::Target)?;
+    lockstep_hub::resolve_name("--model-path", &mut given, Kind::Target)?;
     match given {
         Some(path) => Ok(path),
         None => demo(parent).context("writing the demo model"),

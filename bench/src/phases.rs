@@ -132,11 +132,15 @@ pub struct Outcome {
 pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<Outcome> {
     let lists = lists(&args)?;
     lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
-    for (path, kind) in [
-        (&mut args.log_model_path, Kind::Target),
-        (&mut args.log_draft_model_path, Kind::Draft),
+    for (option, path, kind) in [
+        ("--log-model-path", &mut args.log_model_path, Kind::Target),
+        (
+            "--log-draft-model-path",
+            &mut args.log_draft_model_path,
+            Kind::Draft,
+        ),
     ] {
-        lockstep_hub::resolve_name(path, kind)?;
+        lockstep_hub::resolve_name(option, path, kind)?;
     }
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;

@@ -11,6 +11,7 @@
 mod aside;
 mod beneath;
 mod folder;
+mod json;
 mod kept;
 mod patience;
 mod shared;
@@ -25,6 +26,7 @@ use folder::Folder;
 use patience::still_waited_for;
 
 pub use aside::{LONGEST_STALL, Patience, aside, close, patiently, read_exact_at};
+pub use json::quoted;
 pub use kept::Kept;
 pub use patience::{LONGEST_LOOK, within};
 

@@ -28,6 +28,11 @@ impl Repository {
         }
     }
 
+    /// Whether anything of the model has ever been loaded.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.folder.is_dir()
+    }
+
     /// Where the content of a file lies, by its hash.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.folder.join("blobs").join(etag)

@@ -30,6 +30,24 @@ pub enum HubError {
         /// The folder.
         path: PathBuf,
     },
+    /// A path that leads nowhere, and names no model of the hub.
+    #[error("{option} {}: {why}", path.display())]
+    NoFolder {
+        /// The option.
+        option: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// What is not there, and what was assumed.
+        why: String,
+    },
+    /// What may have been meant as a path, where the hub could not say whether it is a model.
+    #[error("{failure} If a folder is meant: there is none at {name}; check the path.")]
+    OrFolder {
+        /// The path, or the model.
+        name: Name,
+        /// Why the hub could not say.
+        failure: Box<Self>,
+    },
     /// A token that fits into no request.
     #[error(
         "the token of {0} has characters that no token has. Copy it again from \
@@ -367,9 +385,34 @@ impl HubError {
         )
     }
 
+    /// The same of a `name` that may be meant as a path to a folder, which is not there either:
+    /// the hub has not said that it is a model.
+    pub(crate) fn or_folder(self, name: &Name) -> Self {
+        let says_nothing = matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Offline { .. }
+                | Self::RateLimited { .. }
+                | Self::Status { .. }
+                | Self::TokenRefused { .. }
+                | Self::Forbidden { .. }
+                | Self::Answer { .. }
+        );
+        match says_nothing {
+            true => Self::OrFolder {
+                name: name.clone(),
+                failure: Box::new(self),
+            },
+            false => self,
+        }
+    }
+
     /// Whether the command line or the environment asks for what can't be had, rather
     /// than that something failed.
     pub fn is_usage(&self) -> bool {
+        if let Self::OrFolder { failure, .. } = self {
+            return failure.is_usage();
+        }
         !matches!(
             self,
             Self::RateLimited { .. }

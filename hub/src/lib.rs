@@ -21,6 +21,7 @@ mod download;
 mod error;
 mod fetch;
 mod lock;
+mod meant;
 mod name;
 mod pace;
 mod part;

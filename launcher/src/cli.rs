@@ -9,6 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockstep_config::{
     ServeArgs, check_short_options, with_algorithm_options, with_config_file, with_switch_values,
 };
+use lockstep_hub::HubError;
 use lockstep_process::{Role, exit};
 use lockstep_types::{Algorithms, ConfigError};
 
@@ -196,7 +197,10 @@ pub(crate) fn hints(
         Some(ConfigError::Value { option, .. } | ConfigError::File { option, .. }) => &[option],
         Some(ConfigError::Conflict { first, second, .. }) => &[first, second],
         Some(ConfigError::Model(_)) => &["--model-path"],
-        _ => return Vec::new(),
+        _ => match error.hub() {
+            Some(HubError::NoFolder { option, .. }) => &[option],
+            _ => return Vec::new(),
+        },
     };
     let Ok(command) = definition(algorithms) else {
         return Vec::new();

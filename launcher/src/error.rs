@@ -93,7 +93,8 @@ impl LaunchError {
         }
     }
 
-    fn hub(&self) -> Option<&HubError> {
+    /// What is wrong with a model that was named, if that is it.
+    pub(crate) fn hub(&self) -> Option<&HubError> {
         match self {
             Self::Hub(error) => Some(error),
             _ => None,

@@ -1,8 +1,10 @@
 use std::ffi::OsString;
 
+use lockstep_hub::HubError;
 use lockstep_process::Role;
 
-use super::{Command, definition, parse, source, with_default_command};
+use super::{Command, definition, hints, parse, source, with_default_command};
+use crate::error::LaunchError;
 use crate::settings::tests::algorithms;
 use crate::{generate, pack};
 
@@ -127,6 +129,21 @@ fn a_file_gives_options_to_the_command_it_is_named_for() {
     );
     std::fs::write(file.path(), "prot = 7").expect("written");
     assert!(parsed(words(&line)).is_err());
+}
+
+#[test]
+fn a_folder_that_is_missing_is_traced_to_the_file_that_names_it() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "model-path = '/no/folder'").expect("written");
+    let error = LaunchError::Hub(HubError::NoFolder {
+        option: "--model-path",
+        path: "/no/folder".into(),
+        why: String::new(),
+    });
+    let hint = |line: &str| hints(&error, words(line), &algorithms()).concat();
+    let line = format!("lockstep serve --config {}", file.path().display());
+    assert!(hint(&line).contains("--config"), "{}", hint(&line));
+    assert_eq!(hint("lockstep serve /no/folder"), "");
 }
 
 #[test]

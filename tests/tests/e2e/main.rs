@@ -22,6 +22,7 @@ mod limits;
 mod load;
 mod lost_ranks;
 mod metrics;
+mod model_folders;
 mod native;
 mod nodes;
 mod operators;
