@@ -56,8 +56,10 @@ pub fn resolve(
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
     let (model, of_model) = model(args)?;
+    let isa = device::kernels(args, footprint)?;
     let device = device::resolve(args, footprint)?;
-    let on = |device: &Device| resolve_on(args, &model, device, hardware, algorithms, footprint);
+    let on =
+        |device: &Device| resolve_on(args, &model, isa, device, hardware, algorithms, footprint);
     let mut resolved = match on(&device) {
         Err(why) if device.chosen => on(&device::processor(&why.to_string())),
         resolved => resolved,
@@ -70,6 +72,7 @@ pub fn resolve(
 fn resolve_on(
     args: &ServeArgs,
     model: &ModelConfig,
+    isa: Option<&str>,
     device: &Device,
     hardware: &Hardware,
     algorithms: &Algorithms,
@@ -88,7 +91,7 @@ fn resolve_on(
             dtype,
             quantization,
             device: device.config,
-            isa: args.parallel.isa.as_deref(),
+            isa,
             graphs: &graphs,
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
@@ -123,7 +126,7 @@ fn resolve_on(
         dtype,
         quantization,
         device: device.config,
-        isa: args.parallel.isa.clone(),
+        isa: isa.map(str::to_owned),
         graphs,
         parallel: ranks.parallel,
         kv,

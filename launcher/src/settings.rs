@@ -13,6 +13,8 @@ use crate::demo;
 use crate::error::LaunchError;
 use crate::run_dir::RunDir;
 
+mod tls;
+
 /// A resolved configuration and the folder it lives in.
 pub(crate) struct Settings {
     /// Everything that roles need.
@@ -77,6 +79,7 @@ impl Settings {
         if let Some(draft) = &mut engine.speculation.draft {
             draft.model.path = absolute(&draft.model.path);
         }
+        notes.extend(tls::check(&node)?);
         // Children have the same environment.
         let traces = node.traces.as_ref().map(Destination::of).transpose()?;
         notes.extend(traces.as_ref().and_then(http_port));

@@ -321,8 +321,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     (
         "--kv-cache-dtype fp8_e5m2",
-        &["--kv-cache-dtype", "8-bit floats", "int8"],
+        &["--kv-cache-dtype fp8_e5m2", "8-bit floats", "int8"],
     ),
+    (
+        "--kv-cache-dtype fp8_e4m3",
+        &["--kv-cache-dtype fp8_e4m3", "int8"],
+    ),
+    ("--kv-cache-dtype fp8", &["--kv-cache-dtype fp8:", "int8"]),
+    (
+        "--load-format gguf",
+        &["--load-format gguf", "safetensors", "dummy"],
+    ),
+    ("--load-format pt", &["--load-format pt", "safetensors"]),
     ("--trust-remote-code", &["--trust-remote-code", "never run"]),
 ];
 
@@ -337,6 +347,15 @@ fn what_cannot_be_served_is_refused_with_a_remedy() {
             error.ends_with('.') || error.contains("os error"),
             "{line}: {error}"
         );
+    }
+}
+
+/// Nodes compare their configurations: what means the same has to look the same.
+#[test]
+fn kernels_are_known_by_one_spelling() {
+    for line in ["--isa scalar", "--isa SCALAR"] {
+        let (engine, _) = resolve_line(line).expect(line);
+        assert_eq!(engine.isa.as_deref(), Some("scalar"), "{line}");
     }
 }
 
