@@ -99,7 +99,9 @@ pub fn resolve_name(
 /// In words.
 pub fn check(folder: &Path, context_length: Option<usize>) -> Result<(), String> {
     let described = Described::of(folder, context_length);
-    described.map(drop).map_err(|error| shown(&error.to_string()))
+    described
+        .map(drop)
+        .map_err(|error| shown(&error.to_string()))
 }
 
 fn resolve(
