@@ -9,13 +9,16 @@ mod limits;
 mod message_shape;
 mod messages;
 mod meter;
+mod probe;
 mod python_globals;
 mod python_json;
 mod python_methods;
 mod request;
+mod roles;
 mod source;
 #[cfg(test)]
 mod tests;
+mod thinking;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -134,7 +137,7 @@ impl ChatTemplate {
         let inner = &*self.inner;
         request.check(inner.limits.json_depth)?;
         let compiled = self.choose(request);
-        let mut messages = messages::normalise(request.messages, compiled.shape)?;
+        let mut messages = messages::normalise(request, compiled.shape)?;
         if request.continue_final_message {
             continuation::mark(&mut messages)?;
         }
