@@ -2,6 +2,7 @@
 //! it.
 
 mod clock;
+mod content;
 mod continuation;
 mod error;
 mod jinja;
@@ -24,10 +25,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use clock::Clock;
+pub use content::ContentFormat;
 pub use error::TemplateError;
 use jinja::Jinja;
 pub use limits::TemplateLimits;
-pub use message_shape::ContentFormat;
 use message_shape::MessageShape;
 use minijinja::Value;
 pub use request::ChatRequest;

@@ -6,31 +6,11 @@
 
 use serde_json::{Value, json};
 
+use super::content::ContentFormat;
 use super::jinja::Jinja;
 use super::probe::{MARK, Probe, shows};
 use super::roles::Roles;
 use super::thinking::Thinking;
-
-/// The shape of `content` that a template handles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContentFormat {
-    /// Strings only; lists of parts are flattened.
-    String,
-    /// Strings as well as lists of `{"type": "text", "text": …}`.
-    OpenAi,
-    /// Lists of parts only; strings are wrapped in one.
-    PartsOnly,
-}
-
-impl ContentFormat {
-    /// A text as content.
-    pub(super) fn wrap(self, text: &str) -> Value {
-        match self {
-            Self::PartsOnly => json!([{"type": "text", "text": text}]),
-            Self::String | Self::OpenAi => text.into(),
-        }
-    }
-}
 
 /// What stands for the content of a message that has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,12 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use super::TemplateError;
+use super::content::{ContentFormat, part_text, text_of, text_part};
 use super::message_shape::{MessageShape, NoContent};
+use super::request::ChatRequest;
 use super::thinking::is_thought;
-use super::{ChatRequest, ContentFormat, TemplateError};
-
-/// Joins the text parts of a message whose template wants a string, as vLLM and llama.cpp do.
-const PART_SEPARATOR: &str = "\n";
 
 /// Messages in the shape the template wants:
 /// * fields that are `null` are left out, as in transformers, and thoughts get every name that
@@ -102,51 +101,6 @@ fn content(content: &Value, format: ContentFormat, index: usize) -> Result<Value
     }
 }
 
-/// The text of content, alone or in parts.
-pub(super) fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            let texts = parts.iter().filter_map(|part| part["text"].as_str());
-            texts.collect::<Vec<_>>().join(PART_SEPARATOR)
-        }
-        _ => String::new(),
-    }
-}
-
-/// The part as templates know it: type `text`, other fields of it kept.
-pub(super) fn text_part(part: &Value, text: &str) -> Value {
-    let mut fields = match part {
-        Value::Object(fields) => fields.clone(),
-        _ => Map::new(),
-    };
-    fields.insert("type".to_owned(), "text".into());
-    fields.insert("text".to_owned(), text.into());
-    Value::Object(fields)
-}
-
-/// The text of a part that holds one.
-pub(super) fn part_text(part: &Value) -> Result<&str, String> {
-    if let Value::String(text) = part {
-        return Ok(text);
-    }
-    let kind = part.get("type").and_then(Value::as_str);
-    let field = match kind {
-        None if part.get("text").is_some() => "text",
-        Some("text" | "input_text" | "output_text") => "text",
-        Some("refusal") => "refusal",
-        Some(other) => {
-            return Err(format!(
-                "parts of type {other:?} are not supported: this model takes text only"
-            ));
-        }
-        None => return Err("a part must be an object with a \"type\"".to_owned()),
-    };
-    part.get(field)
-        .and_then(Value::as_str)
-        .ok_or_else(|| format!("{field:?} must be a string"))
-}
-
 fn shape_arguments(call: &mut Value, object_arguments: bool) {
     let function = call.get_mut("function");
     let Some(arguments) = function.and_then(|function| function.get_mut("arguments")) else {
@@ -163,26 +117,4 @@ fn shape_arguments(call: &mut Value, object_arguments: bool) {
         Value::Object(_) if !object_arguments => *arguments = arguments.to_string().into(),
         _ => {}
     }
-}
-
-/// Fails where a value nests deeper than `limit`. Iterative, so that the check itself is safe.
-pub(super) fn check_depth<'a>(
-    what: &str,
-    values: impl IntoIterator<Item = &'a Value>,
-    limit: usize,
-) -> Result<(), TemplateError> {
-    let mut open: Vec<(&Value, usize)> = values.into_iter().map(|value| (value, 1)).collect();
-    while let Some((value, depth)) = open.pop() {
-        if depth > limit {
-            return Err(TemplateError::invalid(format!(
-                "{what}: JSON is nested deeper than {limit} levels"
-            )));
-        }
-        match value {
-            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
-            Value::Object(fields) => open.extend(fields.values().map(|field| (field, depth + 1))),
-            _ => {}
-        }
-    }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::ContentFormat;
+use super::content::ContentFormat;
 use super::jinja::{self, Jinja};
 
 /// A text that no template has, to be looked for in what it renders.

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::messages::{text_of, text_part};
+use super::TemplateError;
+use super::content::{ContentFormat, text_of, text_part};
 use super::probe::{MARK, Probe};
 use super::thinking::is_thought;
-use super::{ContentFormat, TemplateError};
 
 /// Stands between instructions that become one message, as in vLLM.
 const INSTRUCTION_SEPARATOR: &str = "\n\n";
@@ -116,19 +116,21 @@ impl Roles {
     }
 }
 
-/// Whether the template renders a conversation with instructions of this role after the first, and
-/// leaves any out.
+/// Whether the template renders a conversation with an instruction of this role after the first, and
+/// leaves one out.
 fn hides_later(probe: &Probe<'_>, role: &str) -> bool {
-    let texts = ["first", "second", "third"].map(|name| format!("{MARK}{name}"));
-    let rendered = probe.render(&json!([
-        probe.message("system", &texts[0]),
-        probe.message(role, &texts[1]),
+    let (first, later) = (format!("{MARK}first"), format!("{MARK}later"));
+    let (system, later_one) = (probe.message("system", &first), probe.message(role, &later));
+    let (user, answer) = (
         probe.message("user", "Go"),
         probe.message("assistant", "Gone"),
-        probe.message(role, &texts[2]),
-        probe.message("user", "Go on"),
-    ]));
-    rendered.is_some_and(|shown| texts.iter().any(|text| !shown.contains(text)))
+    );
+    let next = json!([system, later_one, user]);
+    let amid = json!([system, user, answer, later_one, user]);
+    let hides = |shown: String| !(shown.contains(&first) && shown.contains(&later));
+    [next, amid]
+        .iter()
+        .any(|messages| probe.render(messages).is_some_and(hides))
 }
 
 fn is_instruction(message: &Value) -> bool {

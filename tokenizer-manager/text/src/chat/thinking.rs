@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::messages::part_text;
+use super::TemplateError;
+use super::content::{ContentFormat, part_text};
 use super::probe::{MARK, Probe, shows};
-use super::{ContentFormat, TemplateError};
 
 /// The fields of a message that hold thoughts; transformers takes the first that is there.
 const FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];

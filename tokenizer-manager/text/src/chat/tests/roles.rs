@@ -113,6 +113,9 @@ fn instructions_that_a_template_would_hide_come_first() {
     }
     let alone = [("developer", "A"), ("user", "Hi")];
     assert_eq!(shown(FIRST, &alone), "I:A;U:Hi;");
+    let unable = FIRST.replace("A:{{ m.content }}", "{{ m.nothing.here }}");
+    let turns = [("system", "A"), ("system", "B"), ("user", "Hi")];
+    assert_eq!(shown(&unable, &turns), "I:A\n\nB;U:Hi;");
 }
 
 #[test]
