@@ -15,7 +15,7 @@ fn printing(field: &str) -> String {
     )
 }
 
-fn answered(fields: Value) -> Value {
+fn answered(fields: &Value) -> Value {
     let mut answer = json!({"role": "assistant", "content": "Yes"});
     for (name, value) in fields.as_object().unwrap() {
         answer[name] = value.clone();
@@ -27,7 +27,7 @@ fn answered(fields: Value) -> Value {
 fn thoughts_have_every_name() {
     for given in ["reasoning_content", "thinking", "reasoning"] {
         for read in ["reasoning_content", "thinking", "reasoning"] {
-            let messages = answered(json!({ given: "Hm" }));
+            let messages = answered(&json!({ given: "Hm" }));
             let shown = render(&printing(read), &messages).unwrap();
             assert_eq!(shown, "Hi(Hm)Yes", "{given} as {read}");
         }
@@ -36,7 +36,7 @@ fn thoughts_have_every_name() {
 
 #[test]
 fn a_name_that_is_given_keeps_its_text() {
-    let messages = answered(json!({"reasoning_content": "a", "thinking": "b", "reasoning": null}));
+    let messages = answered(&json!({"reasoning_content": "a", "thinking": "b", "reasoning": null}));
     for (read, text) in [
         ("reasoning_content", "a"),
         ("thinking", "b"),
@@ -56,7 +56,7 @@ fn thoughts_in_parts_move_to_fields_where_the_template_looks_there_alone() {
         json!({"type": "reasoning", "text": "Hm"}),
     ] {
         let parts = json!([part, {"type": "text", "text": "Yes"}]);
-        let messages = answered(json!({"content": parts}));
+        let messages = answered(&json!({"content": parts}));
         let strings = "{% for m in messages %}{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
                        {{ m.content + '.' }}{% endfor %}";
         assert_eq!(render(strings, &messages).unwrap(), "Hi.(Hm)Yes.", "{part}");
@@ -64,7 +64,7 @@ fn thoughts_in_parts_move_to_fields_where_the_template_looks_there_alone() {
         assert_eq!(shown, "Hi(Hm)Yes", "{part}");
     }
     let two = json!([{"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b"}]);
-    let messages = answered(json!({"content": two}));
+    let messages = answered(&json!({"content": two}));
     assert_eq!(
         render(&printing("thinking"), &messages).unwrap(),
         "Hi(a\nb)"
@@ -80,7 +80,7 @@ fn thoughts_in_parts_stay_where_the_template_looks_for_them() {
     for kind in ["thinking", "reasoning"] {
         let part = json!({"type": kind, kind: "Hm"});
         let parts = json!([part, {"type": "text", "text": "Yes"}]);
-        let messages = answered(json!({"content": parts}));
+        let messages = answered(&json!({"content": parts}));
         assert_eq!(render(source, &messages).unwrap(), "Hi[Hm]Yes");
         let system =
             json!([{"role": "system", "content": [part]}, {"role": "user", "content": "Hi"}]);
@@ -102,7 +102,7 @@ fn thoughts_in_parts_stay_where_the_template_looks_for_them() {
 fn thoughts_that_would_be_lost_are_refused() {
     let part = json!({"type": "thinking", "thinking": "Hm"});
     let user = json!([{"role": "user", "content": [part]}]);
-    let broken = answered(json!({"content": [{"type": "thinking", "thinking": 7}]}));
+    let broken = answered(&json!({"content": [{"type": "thinking", "thinking": 7}]}));
     for (messages, place) in [
         (user, "messages[0].content[0]"),
         (broken, "messages[1].content[0]"),
