@@ -30,6 +30,7 @@ mod ranks;
 mod sglang;
 mod start;
 mod surface;
+mod templates;
 mod tls;
 mod traces;
 mod weight_cache;

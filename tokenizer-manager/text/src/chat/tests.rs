@@ -3,3 +3,5 @@ mod fixtures;
 mod requests;
 mod rewriting;
 mod robustness;
+mod roles;
+mod thinking;
