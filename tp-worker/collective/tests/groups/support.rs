@@ -369,8 +369,11 @@ pub fn abort_ends_a_wait(mut members: Members) {
         assert_eq!(waiting.barrier().expect_err("still aborted"), error);
         error
     });
+    assert!(!handle.is_aborted());
     handle.abort();
     let error = waiter.join().expect("waiter");
+    // What else the rank does has to end, though it has left by now.
+    assert!(handle.is_aborted());
     // Ranks that share memory know for whom.
     let named = matches!(
         error,
