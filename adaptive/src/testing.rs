@@ -58,19 +58,25 @@ impl Driver {
         }
     }
 
-    /// Shows a step, and keeps what was decided.
+    /// Shows a step of one rank, and keeps what was decided.
     pub fn show(&mut self, seen: &Seen) -> u32 {
+        self.show_ranks(seen, [seen.decodes, seen.decodes, 0])
+    }
+
+    /// Shows a step of several ranks: the rows of the one that has most, those of all,
+    /// and how many of these have joined.
+    pub fn show_ranks(&mut self, seen: &Seen, [rows, all_rows, joined]: [u32; 3]) -> u32 {
         self.step += 1;
         self.depth = self.policy.decide(&Moment {
             step: self.step,
             depth: seen.depth,
             decided: self.depth,
             seen,
-            seen_rows: seen.decodes,
+            seen_rows: rows,
             seen_taken: seen.taken(),
-            rows: seen.decodes,
-            all_rows: seen.decodes,
-            joined: 0,
+            rows,
+            all_rows,
+            joined,
             loads: Loads::EVEN,
             long_prompts: LongPrompts::default(),
             candidates: &self.candidates,

@@ -272,6 +272,49 @@ fn short_steps_are_judged_and_forgotten_by_their_time() {
     assert_eq!(thousandths(trust.factor(1)), 1000, "forgotten");
 }
 
+/// Steps at the deepest take twice as long as any measurement says, and those at other
+/// depths as long as they do.
+#[test]
+fn a_depth_that_does_not_bring_what_was_expected_is_left() {
+    let mut driver = driver();
+    let mut run = |steps: usize, slow: u32| {
+        let depths = (0..steps).map(|_| {
+            let depth = driver.depth;
+            let mut seen = timed(accepted(depth, &[depth]));
+            if depth == 7 {
+                seen.verify_us *= slow;
+                seen.draft_us *= slow;
+            }
+            driver.show(&seen)
+        });
+        depths.collect::<Vec<_>>()
+    };
+    assert_eq!(run(200, 1).last(), Some(&7));
+    let depths = run(600, 2);
+    let then = &depths[300..];
+    assert!(!then.contains(&7), "{depths:?}");
+    assert_eq!(then.last(), Some(&5), "{depths:?}");
+}
+
+/// Of rows that decode on several ranks, those that take the places of others are a
+/// part of all, however the rows lie.
+#[test]
+fn new_requests_count_as_their_part_of_all_ranks_rows() {
+    let told = |rows: u32, joined: u32| {
+        let mut driver = driver();
+        run(&mut driver, 100, 16, 7);
+        run(&mut driver, 20, 16, 1);
+        let seen = timed(accepted(driver.depth, &[1; 16]));
+        driver.show_ranks(&seen, [rows, 16, joined]);
+        driver.policy.outlook().acceptance
+    };
+    let evenly = told(4, 8);
+    assert_eq!(told(16, 8), evenly);
+    assert_eq!(told(9, 8), evenly);
+    assert_ne!(told(4, 2), evenly, "fewer have come");
+    assert_ne!(told(4, 0), evenly, "nobody has come");
+}
+
 /// Verification is flat to eight tokens, draft steps take a tenth of it.
 fn profile() -> Vec<Seen> {
     let grid = [1, 2, 4, 8, 16, 32]
