@@ -149,6 +149,21 @@ fn a_prefix_that_all_share_does_not_bring_all_to_one_dp_rank() {
 }
 
 #[test]
+fn free_slots_of_all_dp_ranks_are_filled_at_once() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 8,
+        max_running_requests: 16,
+        ..config()
+    });
+    for id in 0..8 * 16 {
+        submit(&mut engine, u64::from(id), request(text(id, 1), 4));
+    }
+    let counts = step_opens(&mut engine).into_iter().map(|part| part.len());
+    assert_eq!(counts.collect::<Vec<_>>(), [16; 8]);
+    run(&mut engine);
+}
+
+#[test]
 fn a_request_runs_in_the_dp_rank_that_it_names() {
     let mut engine = dp_engine(2);
     for id in 0..4 {

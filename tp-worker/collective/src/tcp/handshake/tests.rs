@@ -90,7 +90,8 @@ fn both_sides_are_told_who_fits() {
 #[test]
 fn an_answer_proves_the_nonce_that_it_was_asked_for() {
     let (mut here, mut there) = UnixStream::pair().expect("a pair");
-    thread::scope(|scope| {
+    // Whoever fails closes its end, so that the other one waits no more.
+    thread::scope(move |scope| {
         scope.spawn(move || identity(2).connect(&mut there, 1).expect_err("refused"));
         let ours = identity(1);
         let nonce = Identity::greet(&mut here).expect("it is heard");
