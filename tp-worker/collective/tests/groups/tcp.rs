@@ -84,6 +84,19 @@ fn a_rank_that_leaves_is_seen() {
     });
 }
 
+/// A rank that leaves without having looked keeps who has left before it.
+#[test]
+fn who_left_before_is_told_after_leaving() {
+    let mut members = group(3, &Options::default());
+    let handles = [0, 2].map(|rank: usize| members[rank].abort_handle());
+    drop(members.remove(1));
+    while handles[1].departed().is_none() {
+        thread::yield_now();
+    }
+    drop(members.remove(0));
+    assert_eq!(handles[0].departed(), Some(1));
+}
+
 /// A rank that leaves sees all its connections closed, and by none of them a peer.
 #[test]
 fn a_rank_that_leaves_sees_nobody_leave() {
