@@ -40,6 +40,8 @@ pub(crate) struct Driver {
     pub costs: Costs,
     pub depth: u32,
     pub candidates: Vec<u32>,
+    pub loads: Loads,
+    pub long_prompts: LongPrompts,
     step: u64,
 }
 
@@ -54,6 +56,8 @@ impl Driver {
             costs: Costs::new(config, profile),
             depth: config.initial_depth,
             candidates: config.tiers.iter().map(|tier| tier.depth).collect(),
+            loads: Loads::EVEN,
+            long_prompts: LongPrompts::default(),
             step: 0,
         }
     }
@@ -77,8 +81,8 @@ impl Driver {
             rows,
             all_rows,
             joined,
-            loads: Loads::EVEN,
-            long_prompts: LongPrompts::default(),
+            loads: self.loads,
+            long_prompts: self.long_prompts,
             candidates: &self.candidates,
             costs: &self.costs,
         });

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Loads, Seen,
+    Loads, LongPrompts, Seen,
     testing::{Driver, accepted, config, exact},
 };
 
@@ -399,6 +399,54 @@ fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
         let steps = best(&mut driver, 200);
         assert!(steps.is_some(), "{rows}");
         assert!(driver.show_times(9, &timed(accepted(3, &vec![3; rows]))) >= 3);
+    }
+}
+
+/// Where one rank has far more to do than the others, steps prove little of what was
+/// measured with even loads, and nothing is tried for that.
+#[test]
+fn nothing_is_proven_while_loads_are_uneven() {
+    let slow = |cell: Seen| Seen {
+        draft_us: 11 * cell.draft_us,
+        ..cell
+    };
+    let profile: Vec<_> = profile().into_iter().map(slow).collect();
+    for (balance, drafts) in [(1 << 16, true), (1 << 14, true), ((1 << 14) - 1, false)] {
+        let mut driver = Driver::new("goodput", &config(), &profile);
+        let all = std::mem::replace(&mut driver.candidates, vec![0]);
+        run(&mut driver, 40, 1, 7);
+        driver.candidates = all;
+        driver.loads.balance = balance;
+        let depths = run(&mut driver, 100, 1, 7);
+        let drafted = depths.iter().any(|depth| *depth > 0);
+        assert_eq!(drafted, drafts, "{balance}: {depths:?}");
+    }
+}
+
+/// Ranks that run a part of a prompt in every step answer no more with deeper drafts:
+/// short steps bring the next part sooner.
+#[test]
+fn it_does_not_draft_where_all_ranks_are_full_of_prompts() {
+    for (ranks, depth) in [(0, 7), (5, 0)] {
+        let mut driver = driver();
+        driver.long_prompts = LongPrompts {
+            ranks,
+            rows: 64 * ranks,
+            waiting: 0,
+            chunks: ranks,
+            tokens: 3 * ranks,
+        };
+        let depths = (0..400).map(|_| {
+            let seen = timed(accepted(driver.depth, &[driver.depth; 4]));
+            driver.show(&Seen {
+                prompt_tokens: 256,
+                verify_us: seen.verify_us + 40_000,
+                ..seen
+            })
+        });
+        let depths: Vec<_> = depths.collect();
+        let last = depths[300..].iter().filter(|last| **last == depth);
+        assert!(last.count() > 80, "{ranks}: {depths:?}");
     }
 }
 

@@ -32,7 +32,16 @@ pub fn joined(
     options: &Options,
     prepare: &dyn Fn(TcpListenerHandle) -> TcpListenerHandle,
 ) -> Members {
-    let (handles, addresses) = bind(size);
+    formed(bind(size).0, options, prepare)
+}
+
+/// Those of the group of these ports.
+fn formed(
+    handles: Vec<TcpListenerHandle>,
+    options: &Options,
+    prepare: &dyn Fn(TcpListenerHandle) -> TcpListenerHandle,
+) -> Members {
+    let addresses: Vec<_> = handles.iter().map(TcpListenerHandle::address).collect();
     thread::scope(|scope| {
         let addresses = &addresses;
         let join = |(rank, handle): (usize, TcpListenerHandle)| {
@@ -49,6 +58,21 @@ pub fn joined(
         };
         ranks.into_iter().map(member).collect()
     })
+}
+
+/// Ranks on other machines crowd nobody's cores.
+#[test]
+fn a_machine_is_crowded_by_its_own_ranks() {
+    let cores = thread::available_parallelism().expect("there is a core");
+    let options = Options {
+        threads_per_rank: cores.get(),
+        ..support::patient()
+    };
+    for (second, crowded) in [("127.0.0.1:0", true), ("127.0.0.2:0", false)] {
+        let ports = ["127.0.0.1:0", second].map(|port| Tcp::bind(port).expect("bind"));
+        let members = formed(ports.into(), &options, &|handle| handle);
+        assert!(members.iter().all(|member| member.is_crowded() == crowded));
+    }
 }
 
 /// Whoever leaves first is seen without an operation, whatever the others do then.
