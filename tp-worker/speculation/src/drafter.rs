@@ -222,11 +222,11 @@ pub struct DraftRow {
     pub pages_start: u32,
     /// Positions with the target's keys and values: one less than its tokens.
     pub kv_len: usize,
-    /// Draft steps; 0 asks for nothing.
+    /// Draft steps, at most [`Self::most`]; 0 asks for nothing.
     pub steps: usize,
     /// Branches per node.
     pub topk: usize,
-    /// Nodes at the most.
+    /// Nodes at the most. With the last known token, they fit [`Self::room`].
     pub most: usize,
     /// Positions that may be written from `kv_len` on.
     pub room: usize,

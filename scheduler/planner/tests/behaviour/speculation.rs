@@ -309,6 +309,35 @@ fn what_a_draft_model_has_not_read_is_not_shared() {
     }
 }
 
+/// A drafter takes in the rows of every step that drafts, also those of requests that
+/// want no drafts; in a step that drafts for nobody it may take in none.
+#[test]
+fn a_request_without_drafts_is_shared_where_the_step_drafts() {
+    // Eight tokens of the prompt, and all of the output but its last.
+    for (draft_steps, cached) in [(3, 13), (0, 8)] {
+        let mut engine = engine(&PlannerConfig {
+            page_size: 1,
+            pause_window: 2,
+            ..drafting_chains(DraftKv::Pairs)
+        });
+        let undrafted = Request {
+            max_draft_steps: Some(0),
+            ..request(prompt(1, 8), 6)
+        };
+        submit(&mut engine, 1, undrafted);
+        answer(&mut engine, &[1], 0, 0);
+        engine.planner.set_draft_steps(draft_steps);
+        for token in 2..7 {
+            let plan = answer(&mut engine, &[token], 0, 0);
+            assert_eq!(plan.draft_steps, draft_steps);
+        }
+        let again = [prompt(1, 8), vec![1, 2, 3, 4, 5, 6, 7]].concat();
+        submit(&mut engine, 2, request(again, 1));
+        answer(&mut engine, &[1], 0, 0);
+        assert_eq!(finish(&engine, 2).usage.cached_tokens, cached);
+    }
+}
+
 #[test]
 fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
     // The second prompt has as many tokens more than is cached as may be left, or one
