@@ -6,12 +6,11 @@ mod continuation;
 mod error;
 mod jinja;
 mod limits;
+mod lower;
 mod message_shape;
 mod messages;
 mod meter;
-mod python_globals;
-mod python_json;
-mod python_methods;
+mod python;
 mod request;
 mod source;
 #[cfg(test)]
