@@ -5,6 +5,7 @@
 //! Python becomes a filter of ours (`operations`), whose name no template can spell, and blocks that
 //! have a scope in Jinja2 get one.
 
+mod chains;
 mod expressions;
 mod macros;
 pub(super) mod operations;

@@ -2,9 +2,7 @@
 
 use minijinja::Error;
 use minijinja::machinery::Span;
-use minijinja::machinery::ast::{
-    self, BinOpKind, CallArg, CompareOpKind, Expr, Spanned, UnaryOpKind,
-};
+use minijinja::machinery::ast::{self, BinOpKind, CallArg, Expr, Spanned, UnaryOpKind};
 
 use super::operations as op;
 use super::{Expression, Lowering, apply, constant, refused};
@@ -49,57 +47,23 @@ impl Lowering {
             Expr::Test(test) => self.test(test, span)?,
             Expr::GetAttr(attribute) => {
                 let expr = self.expr(&attribute.expr)?;
-                apply(
-                    op::ATTRIBUTE,
-                    expr,
-                    vec![constant(attribute.name, span)],
-                    span,
-                )
+                let name = constant(attribute.name, span);
+                apply(op::ATTRIBUTE, expr, vec![name], span)
             }
             Expr::GetItem(item) => {
                 let expr = self.expr(&item.expr)?;
                 let key = self.expr(&item.subscript_expr)?;
                 apply(op::ITEM, expr, vec![key], span)
             }
-            Expr::Slice(slice) => {
-                let expr = self.expr(&slice.expr)?;
-                let mut bound = |bound: &Option<Expression>| match bound {
-                    Some(bound) => self.expr(bound),
-                    None => Ok(constant((), span)),
-                };
-                let bounds = vec![
-                    bound(&slice.start)?,
-                    bound(&slice.stop)?,
-                    bound(&slice.step)?,
-                ];
-                // Jinja2 computes what is constant by rules that forgive more.
-                let name = if is_constant(&slice.expr) {
-                    op::CONSTANT_SLICE
-                } else {
-                    op::SLICE
-                };
-                apply(name, expr, bounds, span)
-            }
+            Expr::Slice(slice) => self.slice(slice, span)?,
             Expr::Call(call) => self.call(call, span)?,
             Expr::List(list) => {
                 let items = self.all(&list.items)?;
-                let plain = items.iter().all(|item| matches!(item, Expr::Const(_)));
-                let list = Expr::List(Spanned::new(ast::List { items }, span));
-                if plain {
-                    list
-                } else {
-                    apply(op::MADE, list, Vec::new(), span)
-                }
+                made(Expr::List(Spanned::new(ast::List { items }, span)), span)
             }
             Expr::Tuple(tuple) => {
                 let items = self.all(&tuple.items)?;
-                let plain = items.iter().all(|item| matches!(item, Expr::Const(_)));
-                let tuple = Expr::Tuple(Spanned::new(ast::Tuple { items }, span));
-                if plain {
-                    tuple
-                } else {
-                    apply(op::MADE, tuple, Vec::new(), span)
-                }
+                made(Expr::Tuple(Spanned::new(ast::Tuple { items }, span)), span)
             }
             Expr::Map(map) => {
                 let mut fields = Vec::with_capacity(2 * map.keys.len());
@@ -110,6 +74,26 @@ impl Lowering {
                 apply(op::DICT, constant((), span), fields, span)
             }
         })
+    }
+
+    fn slice(&mut self, slice: &ast::Slice<'static>, span: Span) -> Result<Expression, Error> {
+        let expr = self.expr(&slice.expr)?;
+        let mut bound = |bound: &Option<Expression>| match bound {
+            Some(bound) => self.expr(bound),
+            None => Ok(constant((), span)),
+        };
+        let bounds = vec![
+            bound(&slice.start)?,
+            bound(&slice.stop)?,
+            bound(&slice.step)?,
+        ];
+        // Jinja2 computes what is constant by rules that forgive more.
+        let name = if is_constant(&slice.expr) {
+            op::CONSTANT_SLICE
+        } else {
+            op::SLICE
+        };
+        Ok(apply(name, expr, bounds, span))
     }
 
     fn all(&mut self, items: &[Expression]) -> Result<Vec<Expression>, Error> {
@@ -175,46 +159,6 @@ impl Lowering {
             rest.collect::<Result<_, _>>()?,
             span,
         ))
-    }
-
-    /// `a < b < c` is `a < b and b < c`. What stands in the middle is computed twice, unless it
-    /// calls something: then all is computed first, also what would not have been looked at.
-    fn chain(&mut self, chain: &ast::Compare<'static>, span: Span) -> Result<Expression, Error> {
-        let middle = chain.ops.iter().rev().skip(1);
-        if !middle.clone().all(|compared| is_plain(&compared.expr)) {
-            let first = self.expr(&chain.expr)?;
-            let mut rest = Vec::new();
-            for compared in &chain.ops {
-                let (name, negated) = comparison(&compared.op);
-                rest.push(constant(if negated { op::NOT_IN } else { name }, span));
-                rest.push(self.expr(&compared.expr)?);
-            }
-            return Ok(apply(op::CHAIN, first, rest, span));
-        }
-        let mut left = &chain.expr;
-        let mut all: Option<Expression> = None;
-        for compared in &chain.ops {
-            let (name, negated) = comparison(&compared.op);
-            let (a, b) = (self.expr(left)?, self.expr(&compared.expr)?);
-            let mut one = apply(name, a, vec![b], span);
-            if negated {
-                let op = UnaryOpKind::Not;
-                one = Expr::UnaryOp(Spanned::new(ast::UnaryOp { op, expr: one }, span));
-            }
-            all = Some(match all {
-                None => one,
-                Some(all) => Expr::BinOp(Spanned::new(
-                    ast::BinOp {
-                        op: BinOpKind::ScAnd,
-                        left: all,
-                        right: one,
-                    },
-                    span,
-                )),
-            });
-            left = &compared.expr;
-        }
-        Ok(all.unwrap_or_else(|| constant(true, span)))
     }
 
     fn choice(&mut self, choice: &ast::IfExpr<'static>, span: Span) -> Result<Expression, Error> {
@@ -362,17 +306,11 @@ impl Lowering {
     }
 }
 
-/// The operation of a comparison, and whether its answer is turned around.
-fn comparison(op: &CompareOpKind) -> (&'static str, bool) {
-    match op {
-        CompareOpKind::Eq => (op::EQUAL, false),
-        CompareOpKind::Ne => (op::UNEQUAL, false),
-        CompareOpKind::Lt => (op::LESS, false),
-        CompareOpKind::Lte => (op::AT_MOST, false),
-        CompareOpKind::Gt => (op::MORE, false),
-        CompareOpKind::Gte => (op::AT_LEAST, false),
-        CompareOpKind::In => (op::IN, false),
-        CompareOpKind::NotIn => (op::IN, true),
+/// A list or tuple, whose nesting is looked at unless it is a constant.
+fn made(list: Expression, span: Span) -> Expression {
+    match list.as_const() {
+        Some(_) => list,
+        None => apply(op::MADE, list, Vec::new(), span),
     }
 }
 
@@ -387,16 +325,6 @@ fn is_constant(expr: &Expression) -> bool {
         Expr::List(list) => list.items.iter().all(is_constant),
         Expr::Tuple(tuple) => tuple.items.iter().all(is_constant),
         Expr::Filter(filter) => filter.args.is_empty() && filter.expr.iter().all(is_constant),
-        _ => false,
-    }
-}
-
-/// Whether an expression may be computed twice: names, constants, and what is found in them.
-fn is_plain(expr: &Expression) -> bool {
-    match expr {
-        Expr::Var(_) | Expr::Const(_) => true,
-        Expr::GetAttr(attribute) => is_plain(&attribute.expr),
-        Expr::GetItem(item) => is_plain(&item.expr) && is_plain(&item.subscript_expr),
         _ => false,
     }
 }

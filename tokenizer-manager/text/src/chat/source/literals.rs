@@ -130,7 +130,7 @@ pub(super) fn number_length(text: &str, after_dot: bool) -> Result<usize, String
     }
     let number = &text[..end];
     let misplaced = number.ends_with('_') || number.contains("__") || number.contains("_.");
-    let zeros = !is_float && number.starts_with('0') && number.trim_matches(['0', '_']) != "";
+    let zeros = !is_float && number.starts_with('0') && !number.trim_matches(['0', '_']).is_empty();
     match misplaced || zeros {
         true => Err(format!("{number:?} is no number")),
         false => Ok(end),

@@ -73,7 +73,7 @@ fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
         (0 | 2, "0b") => (2, &digits[2..]),
         (0 | 8, "0o") => (8, &digits[2..]),
         (0 | 16, "0x") => (16, &digits[2..]),
-        (0, _) if digits.starts_with('0') && digits.trim_matches(['0', '_']) != "" => {
+        (0, _) if digits.starts_with('0') && !digits.trim_matches(['0', '_']).is_empty() => {
             return Ok(None);
         }
         (0, _) => (10, digits),

@@ -23,6 +23,9 @@ pub(super) fn call(value: &Value, s: &str, name: &str, mut args: Args) -> Result
         "splitlines" => return split::lines(s, args),
         "partition" | "rpartition" => return split::partition(s, name, args),
         "join" => split::join(s, args, value.is_safe())?,
+        "format" | "format_map" if value.is_safe() => {
+            return Err(fail("a safe text cannot be formatted by its method here"));
+        }
         "format" => format::format(s, &args)?,
         "format_map" => {
             let [map] = args.unnamed()?;
@@ -52,26 +55,7 @@ pub(super) fn call(value: &Value, s: &str, name: &str, mut args: Args) -> Result
             };
             cut.unwrap_or(s).to_owned()
         }
-        "zfill" => {
-            let [width] = args.unnamed()?;
-            zero_filled(s, count(Some(&required(width)?), 0)?)?
-        }
-        "ljust" | "rjust" | "center" => {
-            let [width, fill] = args.unnamed()?;
-            let width = count(Some(&required(width)?), 0)?;
-            let fill = fill.unwrap_or(Value::from(" "));
-            let fill = args::text(&fill)?;
-            if fill.chars().count() != 1 {
-                return Err(fail(
-                    "the fill character must be exactly one character long",
-                ));
-            }
-            justified(s, name, width, fill)?
-        }
-        "expandtabs" => {
-            let [size] = args.bind(["tabsize"])?;
-            expanded(s, count(size.as_ref(), 8)?)?
-        }
+        "zfill" | "ljust" | "rjust" | "center" | "expandtabs" => filled(s, name, args)?,
         "encode" | "maketrans" | "translate" => {
             return Err(fail(format!(
                 "str.{name}() is not supported in chat templates"
@@ -89,12 +73,38 @@ pub(super) fn call(value: &Value, s: &str, name: &str, mut args: Args) -> Result
     Ok(like(value, made))
 }
 
+/// Methods that fill a text up with blanks or other characters.
+fn filled(s: &str, name: &str, args: Args) -> Result<String, Error> {
+    match name {
+        "zfill" => {
+            let [width] = args.unnamed()?;
+            zero_filled(s, count(Some(&required(width)?), 0)?)
+        }
+        "ljust" | "rjust" | "center" => {
+            let [width, fill] = args.unnamed()?;
+            let width = count(Some(&required(width)?), 0)?;
+            let fill = fill.unwrap_or(Value::from(" "));
+            let fill = args::text(&fill)?;
+            if fill.chars().count() != 1 {
+                return Err(fail(
+                    "the fill character must be exactly one character long",
+                ));
+            }
+            justified(s, name, width, fill)
+        }
+        _ => {
+            let [size] = args.bind(["tabsize"])?;
+            expanded(s, count(size.as_ref(), 8)?)
+        }
+    }
+}
+
 /// Methods without arguments that give a text.
 fn changed(s: &str, name: &str) -> Option<String> {
     Some(match name {
         "upper" => s.to_uppercase(),
         "lower" => s.to_lowercase(),
-        "casefold" => s.replace('ß', "ss").replace('ẞ', "ss").to_lowercase(),
+        "casefold" => s.replace(['ß', 'ẞ'], "ss").to_lowercase(),
         "capitalize" => text::capitalized(s),
         "title" => text::titled(s),
         "swapcase" => text::swapped(s),
