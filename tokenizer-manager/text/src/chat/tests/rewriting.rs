@@ -229,6 +229,21 @@ fn the_call_depth_fits_a_small_stack() {
 }
 
 #[test]
+fn long_sums_fit_a_small_stack_or_are_refused() {
+    let sum = |terms: usize| format!("{{{{ 0{} }}}}", " + 1".repeat(terms));
+    let render = |terms: usize| {
+        let template = sum(terms);
+        on_a_small_stack(move || render_with(&template, TemplateLimits::default()))
+    };
+    assert_eq!(render(150).as_deref(), Ok("150"));
+    let refused = render(1000).unwrap_err();
+    assert!(
+        matches!(&refused, TemplateError::Broken { message } if message.contains("line 1")),
+        "{refused}"
+    );
+}
+
+#[test]
 fn the_json_depth_fits_a_small_stack() {
     let limits = TemplateLimits::default();
     let deep = (0..2 * limits.json_depth).fold(json!(1), |inner, at| {
