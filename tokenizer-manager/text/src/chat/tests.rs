@@ -1,5 +1,7 @@
 mod budget;
 mod fixtures;
+mod goldens;
+mod python;
 mod requests;
 mod rewriting;
 mod robustness;
