@@ -180,6 +180,12 @@ impl Costs {
         }
     }
 
+    /// Whether passes without drafts of so many rows, as measured before serving, were
+    /// compared often enough with those beside them, or nothing was measured.
+    pub fn is_compared(&self, decodes: u32) -> bool {
+        self.verify.is_compared(decodes)
+    }
+
     /// Nanoseconds that a step may take of which the drafts did not run while serving:
     /// what was measured before may be far too long. Drafts may take hardly any, and
     /// a pass that did not run either half of it; smaller ones bound it.

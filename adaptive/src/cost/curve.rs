@@ -263,6 +263,13 @@ impl Curve {
         ONE.saturating_add_signed(off)
     }
 
+    /// Whether changes of depth have shown about this size often enough, or nothing was
+    /// measured before serving.
+    pub fn is_compared(&self, size: u32) -> bool {
+        let (_, _, near) = self.beside(size);
+        *self.trust == LEARNT || self.compared[near] >= MOST_COMPARED
+    }
+
     /// Whether the nearest knot has been seen.
     pub fn knows(&self, size: u32) -> bool {
         let (_, _, near) = self.beside(size);

@@ -136,9 +136,10 @@ impl Kv {
         true
     }
 
-    /// Finds and locks the cached prefix of a request that gets a slot. Where the drafter
-    /// has all of it but a few of the last tokens, those are left out.
-    pub fn match_prefix(&mut self, request: &mut RequestState) {
+    /// Finds and locks the cached prefix of a request that gets a slot in a step that drafts
+    /// or, with `pauses`, drafts nothing. Where the drafter has all of it but a few of the
+    /// last tokens, and is at work, those are left out.
+    pub fn match_prefix(&mut self, request: &mut RequestState, pauses: bool) {
         let units = request.cacheable() as usize;
         let held = &mut request.kv;
         held.clear();
@@ -152,7 +153,8 @@ impl Kv {
             DraftKv::Tokens | DraftKv::Pairs => held.pages.iter().take_while(has).count(),
         };
         let few = (RECOMPUTED / self.page_size).max(1) as usize;
-        if held.pages.len() - drafted <= few && drafted < held.pages.len() {
+        let rests = pauses && self.pause_window > 0;
+        if !rests && held.pages.len() - drafted <= few && drafted < held.pages.len() {
             held.pages.clear();
             let units = drafted * self.page_size as usize;
             held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);

@@ -310,7 +310,8 @@ fn what_a_draft_model_has_not_read_is_not_shared() {
 }
 
 /// A drafter takes in the rows of every step that drafts, also those of requests that
-/// want no drafts; in a step that drafts for nobody it may take in none.
+/// want no drafts; in a step that drafts for nobody it may take in none, and who drafts
+/// then computes these again.
 #[test]
 fn a_request_without_drafts_is_shared_where_the_step_drafts() {
     // Eight tokens of the prompt, and all of the output but its last.
@@ -332,6 +333,7 @@ fn a_request_without_drafts_is_shared_where_the_step_drafts() {
             assert_eq!(plan.draft_steps, draft_steps);
         }
         let again = [prompt(1, 8), vec![1, 2, 3, 4, 5, 6, 7]].concat();
+        engine.planner.set_draft_steps(3);
         submit(&mut engine, 2, request(again, 1));
         answer(&mut engine, &[1], 0, 0);
         assert_eq!(finish(&engine, 2).usage.cached_tokens, cached);
@@ -407,11 +409,13 @@ fn a_short_end_that_no_drafter_has_is_computed_again_and_then_drafted() {
         };
         let mut engine = engine(&pausing);
         assert_eq!(opened(&mut engine, 1, 81, 3), (0, true));
-        // 40 more in a pause: few enough to compute them again.
+        // 40 more in a pause: whoever comes in the pause has them, too.
         assert_eq!(opened(&mut engine, 2, 121, 0), (80, true));
-        assert_eq!(opened(&mut engine, 3, 201, 3), (80, true));
+        assert_eq!(opened(&mut engine, 3, 141, 0), (120, false));
+        // They are few enough to compute them again where there are drafts.
+        assert_eq!(opened(&mut engine, 4, 201, 3), (80, true));
         // The drafter has them now, and what came behind them.
-        assert_eq!(opened(&mut engine, 4, 281, 3), (200, true));
+        assert_eq!(opened(&mut engine, 5, 281, 3), (200, true));
     }
 }
 
