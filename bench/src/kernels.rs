@@ -61,7 +61,7 @@ pub struct Args {
     )]
     tokens: Vec<usize>,
     /// Compute threads [default: available cores].
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = crate::positive())]
     threads: Option<usize>,
     /// Kernels and limits of this instruction set: scalar, neon, avx2, avx512,
     /// avx512-bf16, amx-emulated or amx [default: the one that the engine takes here].

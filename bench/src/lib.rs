@@ -35,6 +35,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Subcommand};
 use lockstep_devices::Registry;
 use lockstep_hub::Kind;
@@ -85,6 +86,11 @@ enum Bench {
     Exchanges(exchanges::Args),
     /// Round trip of a step between scheduler and worker processes.
     Roundtrip(roundtrip::Args),
+}
+
+/// The parser of a number that is at least 1.
+fn positive() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 /// Writes the demo model below a folder and gives its path.

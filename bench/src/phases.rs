@@ -149,6 +149,8 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
+    // A folder without a model is told of before what is looked for in and beside it.
+    lockstep_model_folder::load(&model)?;
     args.model.model_path = Some(model.clone());
     let streams = lists.iter().map(List::streams).max().unwrap_or(1);
     let mut setup = Setup::new(&args, &model, streams, registry)?;

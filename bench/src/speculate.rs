@@ -102,6 +102,8 @@ fn report(
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
+    // A folder without a model is told of before what is looked for in and beside it.
+    lockstep_model_folder::load(&model)?;
     args.model.model_path = Some(model.clone());
     let named = candidates::named(&args.speculation);
     let candidates = candidates::choose(&args.algorithms, named, &model)?;

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use anyhow::Context;
+use clap::builder::RangedU64ValueParser;
 use lockstep_config::ServeArgs;
 use lockstep_config::args::{KvCacheDtypeArg, ModelArgs, SpeculationArgs};
 use lockstep_devices::Registry;
@@ -80,7 +81,8 @@ pub(crate) struct GenerateArgs {
         long,
         alias = "threads-per-rank",
         env = "LOCKSTEP_THREADS_PER_RANK",
-        value_name = "THREADS"
+        value_name = "THREADS",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
     )]
     threads: Option<usize>,
     /// Instruction set of the kernels, as of `lockstep serve` [default: the best that

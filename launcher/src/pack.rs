@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use clap::builder::RangedU64ValueParser;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
@@ -46,7 +47,8 @@ pub(crate) struct PackArgs {
         long,
         alias = "threads-per-rank",
         env = "LOCKSTEP_THREADS_PER_RANK",
-        value_name = "THREADS"
+        value_name = "THREADS",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
     )]
     threads: Option<usize>,
     #[command(flatten)]

@@ -49,6 +49,22 @@ fn flags_win() {
     assert_eq!((args.server.port, args.process.log_json), (Some(1), true));
 }
 
+/// By a variable that every test run has.
+#[test]
+fn the_environment_wins_over_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, "home = 'of the file'\nother = 'of the file'\n").expect("written");
+    let config = clap::value_parser!(std::path::PathBuf);
+    let command = clap::Command::new("p")
+        .arg(clap::Arg::new("config").long("config").value_parser(config))
+        .arg(clap::Arg::new("home").long("home").env("PATH"))
+        .arg(clap::Arg::new("other").long("other"));
+    let words = vec!["p".into(), "--config".into(), file.into()];
+    let all = with_config_file(&command, words.clone()).expect("good");
+    assert_eq!(all[words.len()..], ["--other=of the file"]);
+}
+
 #[test]
 fn values_are_checked_as_flags_are() {
     let error = parse(&[], "page-size = 0").expect_err("not a size");

@@ -164,6 +164,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("--host http://x", &["--host http://x"]),
     ("--context-length 513", &["--context-length 513", "512"]),
     ("--page-size 5000", &["--page-size 5000"]),
+    (
+        "--sglang-grpc-port 8000",
+        &["--port 8000", "--sglang-grpc-port 8000"],
+    ),
+    (
+        "--ssl-ca-certs roots.pem",
+        &["--ssl-ca-certs", "Give --ssl-certfile too"],
+    ),
+    (
+        "--cors-allowed-origins https://user@chat.example.com",
+        &["--cors-allowed-origins https://user@", "scheme and host"],
+    ),
     ("--mem-fraction-static 0", &["--mem-fraction-static 0"]),
     ("--mem-fraction-static 1.5", &["--mem-fraction-static 1.5"]),
     ("--mem-fraction-static NaN", &["--mem-fraction-static NaN"]),
@@ -464,6 +476,7 @@ fn the_console_is_served_unless_it_is_turned_off() {
 }
 
 mod access;
+mod bounds;
 mod cores;
 mod dp_attention;
 mod load_format;
