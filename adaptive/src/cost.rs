@@ -2,6 +2,7 @@
 
 use crate::{AdaptiveConfig, Seen};
 
+mod contrast;
 mod curve;
 #[cfg(test)]
 mod tests;
@@ -9,6 +10,7 @@ mod uneven;
 
 pub use uneven::Loads;
 
+use contrast::Contrast;
 use curve::Curve;
 
 /// Time of a step as a function of its size: measured before serving, and
@@ -33,6 +35,7 @@ pub struct Costs {
     later: Curve,
     verify: Curve,
     extend: Curve,
+    contrast: Contrast,
 }
 
 /// How large a step is on the rank that has most to do.
@@ -68,6 +71,7 @@ impl Costs {
             extend: Curve::new(drafted().map(|seen| (seen.taken(), ns(seen.extend_us)))),
             first,
             later,
+            contrast: Contrast::new(),
         }
     }
 
@@ -81,6 +85,16 @@ impl Costs {
         let all = ns(seen.verify_us).saturating_add(drafter_ns(seen));
         self.prove(seen, all);
         self.verify.correct(seen.tokens, ns(seen.verify_us), all);
+        if let Some(expected) = self.verify.measured_at(seen.tokens) {
+            let pass = ns(seen.verify_us);
+            let shown = self
+                .contrast
+                .observe(seen.depth, seen.tokens, pass, expected);
+            if let Some(shown) = shown {
+                let factor = self.verify.reshape(shown);
+                self.contrast.corrected(factor);
+            }
+        }
         if seen.depth == 0 {
             return self.idle.correct(seen.decodes, drafter_ns(seen), all);
         }
@@ -164,6 +178,12 @@ impl Costs {
             1 => self.first.is_proven(size.decodes),
             _ => self.later.is_proven(size.decodes),
         }
+    }
+
+    /// Whether passes without drafts of so many rows, as measured before serving, were
+    /// compared often enough with those beside them, or nothing was measured.
+    pub fn is_compared(&self, decodes: u32) -> bool {
+        self.verify.is_compared(decodes)
     }
 
     /// Nanoseconds that a step may take of which the drafts did not run while serving:

@@ -40,6 +40,8 @@ pub(crate) struct Driver {
     pub costs: Costs,
     pub depth: u32,
     pub candidates: Vec<u32>,
+    pub loads: Loads,
+    pub long_prompts: LongPrompts,
     step: u64,
 }
 
@@ -54,25 +56,33 @@ impl Driver {
             costs: Costs::new(config, profile),
             depth: config.initial_depth,
             candidates: config.tiers.iter().map(|tier| tier.depth).collect(),
+            loads: Loads::EVEN,
+            long_prompts: LongPrompts::default(),
             step: 0,
         }
     }
 
-    /// Shows a step, and keeps what was decided.
+    /// Shows a step of one rank, and keeps what was decided.
     pub fn show(&mut self, seen: &Seen) -> u32 {
+        self.show_ranks(seen, [seen.decodes, seen.decodes, 0])
+    }
+
+    /// Shows a step of several ranks: the rows of the one that has most, those of all,
+    /// and how many of these have joined.
+    pub fn show_ranks(&mut self, seen: &Seen, [rows, all_rows, joined]: [u32; 3]) -> u32 {
         self.step += 1;
         self.depth = self.policy.decide(&Moment {
             step: self.step,
             depth: seen.depth,
             decided: self.depth,
             seen,
-            seen_rows: seen.decodes,
+            seen_rows: rows,
             seen_taken: seen.taken(),
-            rows: seen.decodes,
-            all_rows: seen.decodes,
-            joined: 0,
-            loads: Loads::EVEN,
-            long_prompts: LongPrompts::default(),
+            rows,
+            all_rows,
+            joined,
+            loads: self.loads,
+            long_prompts: self.long_prompts,
             candidates: &self.candidates,
             costs: &self.costs,
         });

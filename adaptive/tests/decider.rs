@@ -324,9 +324,20 @@ fn a_policy_nobody_knows_is_refused_by_name() {
 #[derive(Debug, Clone, Default)]
 struct Told(Arc<Mutex<Option<What>>>);
 
-/// What the drafter took in, how tokens lie, who waits for prompts, and nanoseconds of
-/// a step of 32 tokens on every rank.
-type What = (u32, Loads, LongPrompts, Option<u64>);
+/// What it was told, and what costs say then.
+#[derive(Debug, Clone, Copy)]
+struct What {
+    taken: u32,
+    loads: Loads,
+    long_prompts: LongPrompts,
+    /// Rows that the fullest rank has decoded, those that it decodes, those of all
+    /// ranks, and how many of these have joined.
+    rows: [u32; 4],
+    /// Nanoseconds of a step of 32 tokens on every rank.
+    even: Option<u64>,
+    /// Of one in which four rows draft three deep.
+    drafting: Option<u64>,
+}
 
 impl PolicyFactory for Told {
     fn name(&self) -> &str {
@@ -344,8 +355,19 @@ impl PolicyFactory for Told {
 
 impl Policy for Told {
     fn decide(&mut self, moment: &Moment<'_>) -> u32 {
-        let even = moment.costs.step_ns(32, 0);
-        let told = (moment.seen_taken, moment.loads, moment.long_prompts, even);
+        let told = What {
+            taken: moment.seen_taken,
+            loads: moment.loads,
+            long_prompts: moment.long_prompts,
+            rows: [
+                moment.seen_rows,
+                moment.rows,
+                moment.all_rows,
+                moment.joined,
+            ],
+            even: moment.costs.step_ns(32, 0),
+            drafting: moment.costs.step_ns(4, 3),
+        };
         *self.0.lock().unwrap() = Some(told);
         0
     }
@@ -355,6 +377,11 @@ impl Policy for Told {
 
 /// What it is told after so many steps with these rows.
 fn told(shared_part: u32, profile: &[Seen], steps: usize, rows: &[Row]) -> What {
+    told_in_turn(shared_part, profile, &vec![rows; steps])
+}
+
+/// What it is told after steps with these rows.
+fn told_in_turn(shared_part: u32, profile: &[Seen], steps: &[&[Row]]) -> What {
     let told = Told::default();
     let mut policies = Policies::builtin();
     policies.add(Arc::new(told.clone()));
@@ -363,7 +390,7 @@ fn told(shared_part: u32, profile: &[Seen], steps: usize, rows: &[Row]) -> What 
         ..config("told")
     };
     let mut decider = Decider::new(&config, &policies, profile).unwrap();
-    for _ in 0..steps {
+    for rows in steps {
         decider.begin();
         decider.decide(rows, DepthRange::default());
     }
@@ -387,8 +414,8 @@ fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
             ..Row::default()
         }
     };
-    let (taken, ..) = told(0, &[], 1, &[row(2, 1), row(3, 3), row(0, 0)]);
-    assert_eq!(taken, 12);
+    let told = told(0, &[], 1, &[row(2, 1), row(3, 3), row(0, 0)]);
+    assert_eq!(told.taken, 12);
 }
 
 /// Prompts are left out, and so is what only one rank runs.
@@ -413,7 +440,11 @@ fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
         (&[row(8, 1); 4], 1 << 16, 4),
         (&uneven[1..2], 1 << 16, 0),
     ] {
-        let (_, loads, long_prompts, _) = told(7, &[], 1, rows);
+        let What {
+            loads,
+            long_prompts,
+            ..
+        } = told(7, &[], 1, rows);
         let shared_part = 7;
         assert_eq!(
             loads,
@@ -424,8 +455,86 @@ fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
         );
         assert_eq!(long_prompts.ranks, ranks);
     }
-    let (_, _, long_prompts, _) = told(7, &[], 1, &uneven);
-    assert_eq!((long_prompts.rows, long_prompts.waiting), (4, 4));
+    let told_of = |steps: &[&[Row]]| told_in_turn(7, &[], steps);
+    let then = told_of(&[&uneven]);
+    assert_eq!((then.long_prompts.rows, then.long_prompts.waiting), (4, 4));
+    // Where nobody had anything to do, tokens are taken to lie as before.
+    let idle = told_of(&[&uneven, &[row(0, 0); 4]]);
+    assert_eq!(idle.loads, then.loads);
+}
+
+/// All wait for the rank with most rows, wherever it stands; what joins is a part of
+/// all rows.
+#[test]
+fn policies_are_told_the_rows_of_the_fullest_rank_and_of_all() {
+    let row = |decoded: u32, decodes, joined| Row {
+        step: 1,
+        decodes,
+        joined,
+        seen: Seen {
+            decodes: decoded,
+            ..Seen::default()
+        },
+        ..Row::default()
+    };
+    let mut rows = [row(3, 2, 1), row(7, 1, 0), row(1, 9, 4), row(0, 0, 0)];
+    for _ in 0..rows.len() {
+        rows.rotate_left(1);
+        assert_eq!(told(0, &[], 1, &rows).rows, [7, 9, 12, 5]);
+    }
+}
+
+/// A drafting step of as many tokens on each rank, whose rows accept one draft each.
+fn drafting(rows: u32, slow: u32) -> Row {
+    let mut seen = Seen {
+        depth: 3,
+        decodes: rows,
+        tokens: 16,
+        draft_us: 3_000 * slow,
+        verify_us: 20_000,
+        extend_us: 900 * slow,
+        ..Seen::default()
+    };
+    (0..rows).for_each(|_| seen.count(3, 1));
+    Row {
+        step: 1,
+        seen,
+        ..Row::default()
+    }
+}
+
+#[test]
+fn costs_are_learnt_by_the_rank_that_has_most_to_do() {
+    let alone = told(0, &[], 30, &[drafting(4, 1)]);
+    assert!(alone.drafting.is_some());
+    for others in [&[drafting(2, 1)][..], &[drafting(3, 1), drafting(2, 1)]] {
+        let rows = [&[drafting(4, 1)], others].concat();
+        assert_eq!(told(0, &[], 30, &rows).drafting, alone.drafting);
+    }
+}
+
+/// In the first step that drafts again a drafter takes in what it has missed.
+#[test]
+fn a_step_that_drafts_again_corrects_no_cost() {
+    let idle = Row {
+        seen: Seen {
+            depth: 0,
+            tokens: 4,
+            draft_us: 0,
+            extend_us: 0,
+            ..drafting(4, 1).seen
+        },
+        ..drafting(4, 1)
+    };
+    let (usual, idle, slow) = ([drafting(4, 1)], [idle], [drafting(4, 9)]);
+    let after = |then: &[&[Row]]| {
+        let steps = [&[&usual[..]; 30][..], then].concat();
+        told_in_turn(0, &[], &steps).drafting.unwrap()
+    };
+    let before = after(&[&idle]);
+    assert_eq!(after(&[&idle, &slow]), before);
+    // One that goes on to draft does.
+    assert!(after(&[&idle, &slow, &slow]) > before);
 }
 
 /// Costs are of ranks with equal loads: others' steps correct them by what was
@@ -448,8 +557,7 @@ fn uneven_steps_that_last_as_expected_correct_nothing() {
     let half = 1 << 15;
     let after = |verify_us| {
         let rows = [row(32, verify_us), row(0, verify_us)];
-        let (.., even) = told(half, &profile, 500, &rows);
-        even.unwrap() / 1_000
+        told(half, &profile, 500, &rows).even.unwrap() / 1_000
     };
     // Half of the pass as of 32 tokens, half as of 16.
     assert_eq!(after(116_000), 132_000);

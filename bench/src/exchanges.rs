@@ -144,6 +144,13 @@ fn measure(
         "--requests {requests} leaves some of {} DP ranks without work",
         ranks.dp_size
     );
+    let (heads, sharing) = (model.num_heads, ranks.tp_size / ranks.dp_size);
+    require!(
+        heads.is_multiple_of(sharing),
+        "--ranks {}/{}: the model's {heads} attention heads can't be divided among {sharing} ranks",
+        ranks.tp_size,
+        ranks.dp_size
+    );
     let steps: Vec<Step> = (0..ranks.tp_size)
         .map(|rank| Step::new(model, rank, ranks, requests, args.drafts))
         .collect::<Result<_, _>>()?;

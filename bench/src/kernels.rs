@@ -61,7 +61,7 @@ pub struct Args {
     )]
     tokens: Vec<usize>,
     /// Compute threads [default: available cores].
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = crate::positive())]
     threads: Option<usize>,
     /// Kernels and limits of this instruction set: scalar, neon, avx2, avx512,
     /// avx512-bf16, amx-emulated or amx [default: the one that the engine takes here].
@@ -119,7 +119,7 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
         "repeat at least once, with at least one token"
     );
     let mut model = args.model_path.clone();
-    lockstep_hub::resolve_name(&mut model, Kind::Target)?;
+    lockstep_hub::resolve_name("--model-path", &mut model, Kind::Target)?;
     let shapes = shape::chosen(&args.shape, model.as_deref(), &args.custom)?;
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     let cores = DeviceConfig::default();

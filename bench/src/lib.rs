@@ -35,6 +35,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Subcommand};
 use lockstep_devices::Registry;
 use lockstep_hub::Kind;
@@ -87,6 +88,11 @@ enum Bench {
     Roundtrip(roundtrip::Args),
 }
 
+/// The parser of a number that is at least 1.
+fn positive() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
 /// Writes the demo model below a folder and gives its path.
 pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
 
@@ -97,7 +103,7 @@ fn model_or_demo(
     demo: DemoModel,
     parent: &Path,
 ) -> anyhow::Result<PathBuf> {
-    lockstep_hub::resolve_name(&mut given, Kind::Target)?;
+    lockstep_hub::resolve_name("--model-path", &mut given, Kind::Target)?;
     match given {
         Some(path) => Ok(path),
         None => demo(parent).context("writing the demo model"),

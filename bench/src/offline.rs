@@ -83,7 +83,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         !args.batch.contains(&0) && !args.prefill.contains(&0),
         "--batch and --prefill take sizes of at least 1"
     );
-    lockstep_hub::resolve_names(&mut args.model, None)?;
+    lockstep_hub::resolve_names(&mut args.model, None, None)?;
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let inside = args.model.model_path.is_none();

@@ -53,7 +53,8 @@ pub struct Args {
     /// Lists of phases: `nine` (predictable, hard, code and mixed texts at 1 to
     /// 32 streams and a tail), `two-regimes` (predictable 1 and mixed 32, twice),
     /// `repeats` (texts that repeat and texts that do not, twice, for NGRAM),
-    /// `dp-ranks` (all DP ranks busy, one busier than the others, one alone)
+    /// `dp-ranks` (all DP ranks busy, one busier than the others, one alone), `hard`
+    /// (hard texts alone, 1 to 24 streams: what adapting costs where it brings nothing)
     /// [default: nine,two-regimes; dp-ranks with --dp-size; none with
     /// --constant].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
@@ -130,12 +131,16 @@ pub struct Outcome {
 /// When it can't be run as asked.
 pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<Outcome> {
     let lists = lists(&args)?;
-    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
-    for (path, kind) in [
-        (&mut args.log_model_path, Kind::Target),
-        (&mut args.log_draft_model_path, Kind::Draft),
+    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
+    for (option, path, kind) in [
+        ("--log-model-path", &mut args.log_model_path, Kind::Target),
+        (
+            "--log-draft-model-path",
+            &mut args.log_draft_model_path,
+            Kind::Draft,
+        ),
     ] {
-        lockstep_hub::resolve_name(path, kind)?;
+        lockstep_hub::resolve_name(option, path, kind)?;
     }
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
@@ -144,6 +149,8 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
+    // A folder without a model is told of before what is looked for in and beside it.
+    lockstep_model_folder::load(&model)?;
     args.model.model_path = Some(model.clone());
     let streams = lists.iter().map(List::streams).max().unwrap_or(1);
     let mut setup = Setup::new(&args, &model, streams, registry)?;

@@ -21,16 +21,17 @@ mod decision;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Requests decoding at once, one measurement each.
-    #[arg(long, value_delimiter = ',', default_value = "1,32,64,256")]
+    #[arg(long, value_delimiter = ',', default_value = "1,32,64,256",
+          value_parser = clap::value_parser!(u32).range(1..))]
     running: Vec<u32>,
     /// Steps per measurement.
-    #[arg(long, default_value_t = 3000)]
+    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Prompt tokens of each request.
     #[arg(long, default_value_t = 128)]
     prompt: u32,
     /// Tokens per page.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     page_size: u32,
 }
 

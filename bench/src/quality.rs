@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, default_value_t = 256)]
     window: usize,
     /// Kernel threads [default: all cores].
-    #[arg(long)]
+    #[arg(long, value_parser = crate::positive())]
     threads: Option<usize>,
 }
 

@@ -28,10 +28,11 @@ use crate::{report::Report, stats::Durations};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Decode rows per step, one measurement each.
-    #[arg(long, value_delimiter = ',', default_value = "1,32,64,256")]
+    #[arg(long, value_delimiter = ',', default_value = "1,32,64,256",
+          value_parser = clap::value_parser!(u32).range(1..))]
     rows: Vec<u32>,
     /// Steps per measurement.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Run as the worker on this socket (used by the benchmark itself).
     #[arg(long, hide = true)]

@@ -16,7 +16,7 @@ use crate::{report::Report, stats::Durations};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Address of the server, with or without `/v1`.
-    #[arg(long, default_value = "http://127.0.0.1:8000")]
+    #[arg(long, default_value = "http://127.0.0.1:8000", value_parser = url)]
     pub base_url: String,
     /// Model name to ask for; the server's first one if absent.
     #[arg(long)]
@@ -29,14 +29,15 @@ pub struct Args {
         long,
         value_delimiter = ',',
         default_value = "1,8,32",
-        conflicts_with = "rate"
+        conflicts_with = "rate",
+        value_parser = crate::positive()
     )]
     pub concurrency: Vec<usize>,
     /// Requests per second with random gaps (open loop), one measurement each.
     #[arg(long, value_delimiter = ',', value_parser = rate)]
     pub rate: Vec<f64>,
     /// Requests per measurement.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = crate::positive())]
     pub requests: usize,
     /// Prompt tokens.
     #[arg(long, default_value_t = 128)]
@@ -92,6 +93,16 @@ struct Outcome {
     itl: Durations,
     tpot: Durations,
     e2e: Durations,
+}
+
+/// Parses the address of a server.
+fn url(text: &str) -> Result<String, String> {
+    let known = reqwest::Url::parse(text)
+        .is_ok_and(|url| url.has_host() && ["http", "https"].contains(&url.scheme()));
+    let address = text.to_owned();
+    known
+        .then_some(address)
+        .ok_or_else(|| "must begin with http:// or https:// and name a host".to_owned())
 }
 
 /// Parses requests per second.

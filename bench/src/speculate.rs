@@ -94,7 +94,7 @@ fn report(
     bytes: usize,
 ) -> anyhow::Result<Report> {
     check(&args)?;
-    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
+    lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
     // Its folder stays until all is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let given = args.model.model_path.clone();
@@ -102,6 +102,8 @@ fn report(
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
+    // A folder without a model is told of before what is looked for in and beside it.
+    lockstep_model_folder::load(&model)?;
     args.model.model_path = Some(model.clone());
     let named = candidates::named(&args.speculation);
     let candidates = candidates::choose(&args.algorithms, named, &model)?;

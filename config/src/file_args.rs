@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths; relative ones begin at the file's own folder,
 /// wherever the program is started.
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 15] = [
     "model-path",
     "speculative-draft-model-path",
     "speculative-adaptive-config",
@@ -93,8 +93,33 @@ const PATHS: [&str; 9] = [
     "api-key-file",
     "admin-api-key-file",
     "dist-secret-file",
+    "ssl-certfile",
+    "ssl-keyfile",
+    "ssl-ca-certs",
+    "dist-ssl-certfile",
+    "dist-ssl-keyfile",
+    "dist-ssl-ca-certs",
     "run-dir",
 ];
+
+/// Those of them whose values may be names on the hub instead.
+const MODELS: [&str; 2] = ["model-path", "speculative-draft-model-path"];
+
+/// A value of [`PATHS`] in the file `path`, as seen from where the program is started.
+fn located(path: &Path, key: &str, text: &str) -> PathBuf {
+    let there = path.parent().unwrap_or(Path::new("")).join(text);
+    match MODELS.contains(&key) && is_name(text) && !there.exists() {
+        true => text.into(),
+        false => there,
+    }
+}
+
+/// Whether this is `OWNER/NAME`.
+fn is_name(text: &str) -> bool {
+    let is_word = |word: &str| !word.is_empty() && !word.starts_with('.') && !word.contains('/');
+    text.split_once('/')
+        .is_some_and(|(owner, name)| is_word(owner) && is_word(name))
+}
 
 /// The values of one key: those of a list, where the option takes several.
 fn values(value: &toml::Value, several: bool) -> &[toml::Value] {
@@ -114,7 +139,7 @@ fn flag(path: &Path, key: &str, value: &toml::Value, is_switch: bool) -> Result<
         }
         Text(text) if PATHS.contains(&key) => {
             let mut flag = OsString::from(format!("--{key}="));
-            flag.push(path.parent().unwrap_or(Path::new("")).join(text));
+            flag.push(located(path, key, text));
             return Ok(flag);
         }
         Text(text) => text.clone(),

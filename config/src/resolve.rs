@@ -1,5 +1,6 @@
 //! From options to one configuration.
 
+use lockstep_model_folder::Described;
 use lockstep_types::{
     Algorithms, ConfigError, EngineConfig, EngineShape, Footprint, LoadFormat, ModelConfig,
     NodeConfig, ParallelConfig, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
@@ -54,19 +55,24 @@ pub fn resolve(
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     args.refused.check()?;
-    let model = model(args)?;
+    let (model, of_model) = model(args)?;
+    let isa = device::kernels(args, footprint)?;
     let device = device::resolve(args, footprint)?;
-    let on = |device: &Device| resolve_on(args, &model, device, hardware, algorithms, footprint);
-    match on(&device) {
+    let on =
+        |device: &Device| resolve_on(args, &model, isa, device, hardware, algorithms, footprint);
+    let mut resolved = match on(&device) {
         Err(why) if device.chosen => on(&device::processor(&why.to_string())),
         resolved => resolved,
-    }
+    }?;
+    resolved.notes.extend(of_model);
+    Ok(resolved)
 }
 
 /// The same on a device.
 fn resolve_on(
     args: &ServeArgs,
     model: &ModelConfig,
+    isa: Option<&str>,
     device: &Device,
     hardware: &Hardware,
     algorithms: &Algorithms,
@@ -85,7 +91,7 @@ fn resolve_on(
             dtype,
             quantization,
             device: device.config,
-            isa: args.parallel.isa.as_deref(),
+            isa,
             graphs: &graphs,
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
@@ -120,7 +126,7 @@ fn resolve_on(
         dtype,
         quantization,
         device: device.config,
-        isa: args.parallel.isa.clone(),
+        isa: isa.map(str::to_owned),
         graphs,
         parallel: ranks.parallel,
         kv,
@@ -161,7 +167,8 @@ fn node(
     })
 }
 
-fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
+/// The model, and what to know about it.
+fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
     let Some(path) = &args.model.model_path else {
         return Err(ConfigError::value(
             "--model-path",
@@ -171,11 +178,14 @@ fn model(args: &ServeArgs) -> Result<ModelConfig, ConfigError> {
         ));
     };
     let load_format = format::load(args)?;
-    let model = lockstep_model_folder::load_for(path, args.model.context_length)?;
-    Ok(ModelConfig {
-        load_format,
-        ..model
-    })
+    let described = Described::of(path, args.model.context_length)?.with_tokenizer()?;
+    let described = match load_format {
+        LoadFormat::Auto => described.with_weights()?,
+        LoadFormat::Dummy => described,
+    };
+    let (mut model, notes) = (described.model, described.notes);
+    model.load_format = load_format;
+    Ok((model, notes))
 }
 
 /// What to know about device, cores and weights.
@@ -306,7 +316,7 @@ fn context_length(
 
 fn timeouts(args: &ServeArgs) -> TimeoutConfig {
     let given = &args.timeouts;
-    let startup_s = given.startup_timeout.unwrap_or(600);
+    let startup_s = given.startup();
     TimeoutConfig {
         request_s: given.request_timeout,
         queue_s: given.queue_timeout,

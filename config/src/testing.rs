@@ -111,10 +111,10 @@ impl Footprint for Plain {
         }
     }
 
-    fn kernels(&self, _: DeviceKind, name: &str) -> Result<(), String> {
-        let known = name == "scalar";
+    fn kernels(&self, _: DeviceKind, name: &str) -> Result<&'static str, String> {
+        let known = name.eq_ignore_ascii_case("scalar");
         known
-            .then_some(())
+            .then_some("scalar")
             .ok_or_else(|| format!("there is no {name}"))
     }
 

@@ -229,6 +229,7 @@ mod tests {
             close(closed);
             let second = aside(|| Ok(())).expect_err("given up");
             assert_eq!(second.kind(), io::ErrorKind::TimedOut);
+            assert!(second.to_string().contains("given up"), "{second}");
             first
         });
         let error = errors.expect("a thread");
@@ -238,6 +239,27 @@ mod tests {
         drop(release);
         let end = closes.recv_timeout(LONG);
         assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+
+    /// It moves for longer than it may stand still, and then hangs.
+    #[test]
+    fn who_hangs_after_a_while_is_left_behind_too() {
+        let _alone = ALONE.lock().expect("no panic");
+        let (release, hangs) = mpsc::channel::<()>();
+        let stall = Duration::from_millis(200);
+        let error = patiently(patience(stall, LONG), move || {
+            let begun = Instant::now();
+            aside(move || {
+                while begun.elapsed() < 2 * stall {
+                    still_waited_for()?;
+                }
+                Ok(hangs.recv())
+            })
+            .expect_err("it hangs")
+        });
+        let error = error.expect("a thread");
+        assert!(error.to_string().starts_with("no piece"), "{error}");
+        drop(release);
     }
 
     #[test]

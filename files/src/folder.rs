@@ -260,3 +260,27 @@ impl Stamp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As where something else is put there between two looks.
+    #[test]
+    fn a_snapshot_is_what_lies_by_its_name_in_the_repository() {
+        let repository = tempfile::tempdir().expect("a folder");
+        for folder in ["blobs", "snapshots/0123", "snapshots/4567"] {
+            std::fs::create_dir_all(repository.path().join(folder)).expect("made");
+        }
+        let open = |name: &str| beneath::folder(&repository.path().join(name)).expect("there");
+        for (name, is_it) in [
+            ("snapshots/0123", true),
+            ("snapshots/4567", false),
+            ("blobs", false),
+        ] {
+            let path = Path::new("snapshots/0123");
+            let found = Repository::with_blobs(open(""), path, &open(name), None);
+            assert_eq!(found.is_some(), is_it, "{name}");
+        }
+    }
+}

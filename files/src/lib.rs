@@ -11,6 +11,7 @@
 mod aside;
 mod beneath;
 mod folder;
+mod json;
 mod kept;
 mod patience;
 mod shared;
@@ -25,6 +26,7 @@ use folder::Folder;
 use patience::still_waited_for;
 
 pub use aside::{LONGEST_STALL, Patience, aside, close, patiently, read_exact_at};
+pub use json::quoted;
 pub use kept::Kept;
 pub use patience::{LONGEST_LOOK, within};
 
@@ -36,6 +38,10 @@ pub const LARGEST_INDEX: u64 = 64 << 20;
 
 /// The most bytes of a tokenizer.
 pub const LARGEST_TOKENIZER: u64 = 256 << 20;
+
+/// The most files that a model's weights may be spread over: each is kept open and mapped while
+/// it is read.
+pub const MOST_WEIGHT_FILES: usize = 512;
 
 /// Opens the regular file `name` of `folder`; neither a pipe nor a device is waited for. Where the
 /// folder is [`Kept`], the file is looked for there, wherever its path leads now.

@@ -1,15 +1,23 @@
 //! What the hub says of a model: its commit and its files.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use crate::client::Client;
 use crate::name::is_hex;
+use crate::progress::Told;
 use crate::tries::{Asked, Tries};
 use crate::{HubError, Patience, Settings};
 
 /// The most bytes of a list of files.
 const LARGEST_ANSWER: usize = 64 << 20;
+
+/// The most files of a model, more than the hub advises for any repository.
+const MOST_FILES: usize = 200_000;
 
 /// What a revision's name may not bring into an address as it is: slashes too.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
@@ -35,7 +43,7 @@ pub(crate) struct Listed {
 #[derive(Deserialize)]
 struct Answer {
     sha: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "few")]
     siblings: Vec<Sibling>,
 }
 
@@ -60,13 +68,14 @@ pub(crate) async fn ask(
     patience: Patience,
     settings: &Settings,
     asked: &Asked,
+    told: &Told,
 ) -> Result<Listing, HubError> {
     let revision = utf8_percent_encode(asked.revision.as_str(), &ENCODED);
     let address = format!(
         "{}/api/models/{}/revision/{revision}?blobs=true",
         settings.endpoint, asked.name
     );
-    let mut tries = Tries::at_first(patience);
+    let mut tries = Tries::at_first(patience, told);
     let bytes = loop {
         match client.read(&address, LARGEST_ANSWER).await {
             Ok(bytes) => break bytes,
@@ -81,6 +90,11 @@ fn parse(bytes: &[u8]) -> Result<Listing, String> {
         .map_err(|error| format!("its list of files can't be read: {error}"))?;
     if !is_hex(&answer.sha, 40) {
         return Err(format!("its commit is {:?}", answer.sha));
+    }
+    let mut names = BTreeSet::new();
+    let mut names_of = answer.siblings.iter().map(|sibling| &sibling.rfilename);
+    if let Some(twice) = names_of.find(|name| !names.insert(name.as_str())) {
+        return Err(format!("{twice} is in its list of files twice"));
     }
     let files = answer.siblings.into_iter().map(|sibling| {
         let (etag, size) = match (sibling.lfs, sibling.blob_id, sibling.size) {
@@ -103,6 +117,31 @@ fn parse(bytes: &[u8]) -> Result<Listing, String> {
     })
 }
 
+/// A list of at most [`MOST_FILES`]: each takes more memory than its text may have bytes.
+fn few<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Sibling>, D::Error> {
+    struct Few;
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<Sibling>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of files")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(one) = list.next_element()? {
+                if all.len() == MOST_FILES {
+                    let why = format!("it has more than {MOST_FILES} files");
+                    return Err(A::Error::custom(why));
+                }
+                all.push(one);
+            }
+            Ok(all)
+        }
+    }
+    list.deserialize_seq(Few)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +159,24 @@ mod tests {
         assert_eq!(listing.commit, commit);
         let found: Vec<_> = listing.files.iter().map(|file| &file.etag).collect();
         assert_eq!(found, [&git, &lfs]);
+    }
+
+    #[test]
+    fn lists_without_an_end_and_names_that_come_twice_are_refused() {
+        let (commit, git) = ("a".repeat(40), "b".repeat(40));
+        let list = |names: &mut dyn Iterator<Item = String>| {
+            let files: Vec<_> = names
+                .map(|name| format!(r#"{{"rfilename":"{name}","size":1,"blobId":"{git}"}}"#))
+                .collect();
+            let text = format!(r#"{{"sha":"{commit}","siblings":[{}]}}"#, files.join(","));
+            parse(text.as_bytes())
+        };
+        let listing = list(&mut (0..MOST_FILES).map(|at| at.to_string())).expect("read");
+        assert_eq!(listing.files.len(), MOST_FILES);
+        let why = list(&mut (0..=MOST_FILES).map(|at| at.to_string())).expect_err("many");
+        assert!(why.contains("more than 200000 files"), "{why}");
+        let why = list(&mut ["a", "b", "a"].map(str::to_owned).into_iter()).expect_err("twice");
+        assert!(why.contains("a is in its list of files twice"), "{why}");
     }
 
     #[test]

@@ -1,37 +1,49 @@
 //! Options that name a model: a folder that is there, or a name of the hub.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
+use lockstep_model_folder::Described;
 
+use crate::cache::Repository;
+use crate::meant::Meant;
+use crate::shown::shown;
 use crate::{Hub, HubError, Kind, Name, Revision, Settings, Wanted, bars};
 
 /// What an option gives: a model and its version.
 struct Given<'a> {
+    /// The option.
+    option: &'static str,
     path: &'a mut Option<PathBuf>,
     revision: Option<&'a str>,
     /// The option of the version.
-    option: &'static str,
+    of_revision: &'static str,
     kind: Kind,
+    startup: Option<Duration>,
 }
 
 /// Puts folders in place of the names that options give, loading what the cache lacks.
-/// A model is known in the API by its name, unless that is given.
+/// A model is known in the API by its name, unless that is given. A start has no more than
+/// `startup` for all that does not grow with the weights.
 ///
 /// # Errors
 /// [`HubError`].
 pub fn resolve_names(
     model: &mut ModelArgs,
     speculation: Option<&mut SpeculationArgs>,
+    startup: Option<Duration>,
 ) -> Result<(), HubError> {
     let context_length = model.context_length;
     let check = |folder: &Path| check(folder, context_length);
     let name = resolve(
         &mut Given {
+            option: "--model-path",
             path: &mut model.model_path,
             revision: model.revision.as_deref(),
-            option: "--revision",
+            of_revision: "--revision",
             kind: Kind::Target,
+            startup,
         },
         &check,
     )?;
@@ -42,10 +54,12 @@ pub fn resolve_names(
         let is_whole = speculation.speculative_algorithm.as_deref();
         let is_whole = is_whole.is_some_and(|name| name.eq_ignore_ascii_case("STANDALONE"));
         let mut draft = Given {
+            option: "--speculative-draft-model-path",
             path: &mut speculation.speculative_draft_model_path,
             revision: speculation.speculative_draft_model_revision.as_deref(),
-            option: "--speculative-draft-model-revision",
+            of_revision: "--speculative-draft-model-revision",
             kind: Kind::Draft,
+            startup,
         };
         // A head's `config.json` is like any model's: only its tensors tell what it is.
         match is_whole {
@@ -56,16 +70,22 @@ pub fn resolve_names(
     Ok(())
 }
 
-/// As [`resolve_names`], for an option without a version.
+/// As [`resolve_names`], for an `option` without a version.
 ///
 /// # Errors
 /// [`HubError`].
-pub fn resolve_name(path: &mut Option<PathBuf>, kind: Kind) -> Result<(), HubError> {
+pub fn resolve_name(
+    option: &'static str,
+    path: &mut Option<PathBuf>,
+    kind: Kind,
+) -> Result<(), HubError> {
     let mut given = Given {
+        option,
         path,
         revision: None,
-        option: "--revision",
+        of_revision: "--revision",
         kind,
+        startup: None,
     };
     match kind {
         Kind::Target => resolve(&mut given, &|folder| check(folder, None)).map(drop),
@@ -78,36 +98,52 @@ pub fn resolve_name(path: &mut Option<PathBuf>, kind: Kind) -> Result<(), HubErr
 /// # Errors
 /// In words.
 pub fn check(folder: &Path, context_length: Option<usize>) -> Result<(), String> {
-    let model = lockstep_model_folder::load_for(folder, context_length);
-    model.map(drop).map_err(|error| error.to_string())
+    let described = Described::of(folder, context_length);
+    described
+        .map(drop)
+        .map_err(|error| shown(&error.to_string()))
 }
 
 fn resolve(
     given: &mut Given<'_>,
     check: &dyn Fn(&Path) -> Result<(), String>,
 ) -> Result<Option<Name>, HubError> {
-    let name = given.path.as_deref().and_then(Name::of_path);
-    let Some(name) = name else {
+    let path = given.path.as_deref().filter(|path| !path.is_dir());
+    let Some(path) = path else {
         return match given.revision {
             Some(_) => Err(HubError::RevisionOfFolder {
-                option: given.option,
+                option: given.of_revision,
                 path: given.path.clone().unwrap_or_default(),
             }),
             None => Ok(None),
         };
     };
+    let no_folder = |why| HubError::NoFolder {
+        option: given.option,
+        path: path.to_owned(),
+        why,
+    };
+    let meant = Meant::by(path, Path::new("")).map_err(no_folder)?;
+    let revision = given.revision.map(Revision::parse).transpose()?;
+    let settings = Settings::from_env()?;
+    // Whoever names a version, or has the model already, means the hub's.
+    let is_model = revision.is_some() || Repository::new(&settings.cache, &meant.name).is_begun();
+    if meant.owner_is_here && !is_model {
+        return Err(no_folder(meant.but_a_folder()));
+    }
     let wanted = Wanted {
-        name: name.clone(),
-        revision: given
-            .revision
-            .map(Revision::parse)
-            .transpose()?
-            .unwrap_or_default(),
+        name: meant.name.clone(),
+        revision: revision.unwrap_or_default(),
         kind: given.kind,
     };
-    let fetched = Hub::new(Settings::from_env()?, bars()).fetch(&wanted, check)?;
+    let settings = match given.startup {
+        Some(limit) => settings.within(limit),
+        None => settings,
+    };
+    let fetched = Hub::new(settings, bars()).fetch(&wanted, check);
+    let fetched = fetched.map_err(|error| error.or_folder(&meant.name))?;
     *given.path = Some(fetched.folder);
-    Ok(Some(name))
+    Ok(Some(meant.name))
 }
 
 #[cfg(test)]
@@ -117,15 +153,21 @@ mod tests {
     #[test]
     fn folders_stay_what_they_are() {
         let folder = tempfile::tempdir().expect("a folder");
-        for path in [
-            folder.path().to_owned(),
-            PathBuf::from("no-such-folder"),
-            PathBuf::from("/no/such"),
-            PathBuf::from("./no/such"),
+        let mut given = Some(folder.path().to_owned());
+        resolve_name("--model-path", &mut given, Kind::Target).expect("nothing to load");
+        assert_eq!(given.as_deref(), Some(folder.path()));
+        for (missing, why) in [
+            ("no-folder", "."),
+            ("/no-folder/of-mine", ", for there is no /no-folder."),
+            ("./no-folder/of-mine", ", for there is no ./no-folder."),
+            ("no-folder/of/mine", ", for there is no no-folder."),
         ] {
-            let mut given = Some(path.clone());
-            resolve_name(&mut given, Kind::Target).expect("nothing to load");
-            assert_eq!(given, Some(path));
+            let mut given = Some(PathBuf::from(missing));
+            let error = resolve_name("--an-option", &mut given, Kind::Target);
+            let error = error.expect_err(missing);
+            let text = error.to_string();
+            let begin = format!("--an-option {missing}: there is no such folder{why}");
+            assert!(text.starts_with(&begin) && error.is_usage(), "{text}");
         }
     }
 
@@ -137,14 +179,14 @@ mod tests {
                 revision: Some("main".into()),
                 ..ModelArgs::default()
             };
-            let error = resolve_names(&mut model, None).expect_err("no name");
+            let error = resolve_names(&mut model, None, None).expect_err("no name");
             assert!(error.to_string().starts_with("--revision says"), "{error}");
         }
         let mut speculation = SpeculationArgs {
             speculative_draft_model_revision: Some("main".into()),
             ..SpeculationArgs::default()
         };
-        let error = resolve_names(&mut ModelArgs::default(), Some(&mut speculation));
+        let error = resolve_names(&mut ModelArgs::default(), Some(&mut speculation), None);
         let error = error.expect_err("no name").to_string();
         assert!(
             error.starts_with("--speculative-draft-model-revision"),

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::answer::Listed;
 use crate::lock::{Lock, Wait};
@@ -27,6 +28,11 @@ impl Repository {
         }
     }
 
+    /// Whether anything of the model has ever been loaded.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.folder.is_dir()
+    }
+
     /// Where the content of a file lies, by its hash.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.folder.join("blobs").join(etag)
@@ -38,7 +44,7 @@ impl Repository {
     }
 
     fn reference(&self, revision: &Revision) -> PathBuf {
-        self.folder.join("refs").join(revision.as_str())
+        self.folder.join(REFS).join(revision.as_str())
     }
 
     /// Makes the folders that files are put into.
@@ -81,7 +87,7 @@ impl Repository {
     /// Notes which commit a revision is.
     pub(crate) fn refer(&self, revision: &Revision, commit: &str) -> Result<(), HubError> {
         let path = self.reference(revision);
-        let is_there = || fs::read_to_string(&path).is_ok_and(|text| text == commit);
+        let is_there = || self.commit(revision).as_deref() == Some(commit);
         if revision.is_commit() || is_there() {
             return Ok(());
         }
@@ -95,18 +101,31 @@ impl Repository {
     pub(crate) fn commit(&self, revision: &Revision) -> Option<String> {
         let commit = match revision.is_commit() {
             true => revision.as_str().to_owned(),
-            false => fs::read_to_string(self.reference(revision)).ok()?,
+            false => reference(&self.folder.join(REFS), revision.as_str())?,
         };
-        let commit = commit.trim().to_owned();
         is_hex(&commit, 40).then_some(commit)
     }
 
-    /// Waits until no other program loads this blob; `told` hears of it.
-    pub(crate) fn lock(&self, etag: &str, told: &dyn Fn(Wait<'_>)) -> Result<Lock, HubError> {
+    /// Waits until no other program loads the blob of a file, as long as what `came` counts changes
+    /// within `patience`; `told` hears of it.
+    pub(crate) async fn lock(
+        &self,
+        listed: &Listed,
+        patience: Duration,
+        came: impl Fn() -> u64 + Clone + Send + 'static,
+        told: &(dyn Fn(Wait<'_>) + Sync),
+    ) -> Result<Lock, HubError> {
         let locks = &self.locks;
         fs::create_dir_all(locks).map_err(HubError::cache(locks))?;
-        let path = locks.join(format!("{etag}.lock"));
-        Lock::take(&path, told).map_err(HubError::cache(&path))
+        let path = locks.join(format!("{}.lock", listed.etag));
+        let taken = Lock::take(path.clone(), patience, came, told).await;
+        taken
+            .map_err(HubError::cache(&path))?
+            .ok_or(HubError::Locked {
+                lock: path,
+                file: listed.file.clone(),
+                limit: patience,
+            })
     }
 
     /// Free bytes where blobs are written.
@@ -192,8 +211,7 @@ impl Cached {
 
 fn snapshots(repository: &Path) -> io::Result<Vec<Snapshot>> {
     let mut revisions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let refs = repository.join("refs");
-    collect_refs(&refs, "", &mut revisions)?;
+    collect_refs(&repository.join(REFS), "", &mut revisions)?;
     let folder = repository.join("snapshots");
     let commits = names_in(&folder)?.into_iter();
     let commits = commits.filter(|name| is_hex(name, 40));
@@ -215,26 +233,41 @@ fn snapshots(repository: &Path) -> io::Result<Vec<Snapshot>> {
 fn bytes_in(folder: &Path) -> io::Result<u64> {
     let names = names_in(folder)?.into_iter();
     let size = |name| fs::metadata(folder.join(name)).map_or(0, |file| file.len());
-    Ok(names.map(size).sum())
+    Ok(names.map(size).fold(0, u64::saturating_add))
 }
 
-/// Names of revisions may have slashes: folders in `refs`.
+/// The folder of a repository that says which commits its revisions are.
+const REFS: &str = "refs";
+
+/// The commit that a file of `refs` says, which is no link and of no other kind.
+fn reference(refs: &Path, name: &str) -> Option<String> {
+    // With a line's end, if need be.
+    const LONGEST: u64 = 64;
+    let text = lockstep_files::read_text(refs, name, LONGEST).ok()??;
+    Some(text.trim().to_owned())
+}
+
+/// The revisions below `refs`, by commit: their names may have slashes, which are folders there.
+/// Links, which could lead in circles, are no folders.
 fn collect_refs(
-    folder: &Path,
+    refs: &Path,
     prefix: &str,
     into: &mut BTreeMap<String, Vec<String>>,
 ) -> io::Result<()> {
     // What is being written has a name that no revision has.
-    for name in names_in(folder)?
+    for name in names_in(&refs.join(prefix))?
         .iter()
         .filter(|name| !name.starts_with('.'))
     {
-        let path = folder.join(name);
-        if path.is_dir() {
-            collect_refs(&path, &format!("{prefix}{name}/"), into)?;
-        } else if let Ok(commit) = fs::read_to_string(&path) {
-            let names = into.entry(commit.trim().to_owned()).or_default();
-            names.push(format!("{prefix}{name}"));
+        let name = format!("{prefix}{name}");
+        // Other names can't be given, nor shown.
+        if Revision::parse(&name).is_err() {
+            continue;
+        }
+        if refs.join(&name).symlink_metadata()?.is_dir() {
+            collect_refs(refs, &format!("{name}/"), into)?;
+        } else if let Some(commit) = reference(refs, &name) {
+            into.entry(commit).or_default().push(name);
         }
     }
     Ok(())

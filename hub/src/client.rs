@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderMap};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
@@ -14,6 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
 use crate::connect::{Tcp, connector};
+use crate::pace::Pace;
 use crate::{Patience, Settings, Token};
 
 /// The most bytes of a redirect's target.
@@ -27,7 +28,14 @@ const MOST_REDIRECTS: usize = 8;
 pub(crate) struct Client {
     http: legacy::Client<HttpsConnector<Tcp>, Empty<Bytes>>,
     token: Option<Token>,
+    patience: Patience,
+}
+
+/// What follows an answer's head.
+pub(crate) struct Body {
+    incoming: Incoming,
     stall: Duration,
+    pace: Pace,
 }
 
 /// Why an answer did not come, or not whole.
@@ -57,19 +65,19 @@ pub(crate) struct Refusal {
 
 impl Client {
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
-        let stall = settings.patience.stall;
-        let http = legacy::Client::builder(TokioExecutor::new()).build(connector(stall)?);
+        let patience = settings.patience;
+        let connector = connector(patience.stall)?;
         Ok(Self {
-            http,
+            http: legacy::Client::builder(TokioExecutor::new()).build(connector),
             token: settings.token.clone(),
-            stall,
+            patience,
         })
     }
 
     /// The same with another patience.
     pub(crate) fn with(&self, patience: Patience) -> Self {
         Self {
-            stall: patience.stall,
+            patience,
             ..self.clone()
         }
     }
@@ -85,6 +93,18 @@ impl Client {
         address: &str,
         from: u64,
     ) -> Result<Response<Incoming>, Failure> {
+        let window = self.patience.window;
+        let late = || {
+            Failure::Broken(format!(
+                "the answer did not begin within {window:?}, redirects and all"
+            ))
+        };
+        let answer = timeout(window, self.follow(address, from)).await;
+        answer.map_err(|_| late())?
+    }
+
+    /// As [`Self::get`], however long it takes.
+    async fn follow(&self, address: &str, from: u64) -> Result<Response<Incoming>, Failure> {
         let wrong = |why: &str| Failure::Wrong(format!("{why}: {address}"));
         let home: Uri = address.parse().map_err(|_| wrong("no address"))?;
         let mut uri = home.clone();
@@ -121,45 +141,63 @@ impl Client {
         }
         let request = request.body(Empty::new());
         let request = request.map_err(|error| Failure::Wrong(error.to_string()))?;
-        match timeout(self.stall, self.http.request(request)).await {
+        let stall = self.patience.stall;
+        match timeout(stall, self.http.request(request)).await {
             Ok(Err(error)) if error.is_connect() => Err(Failure::Away(causes(&error))),
             Ok(answer) => answer.map_err(|error| Failure::Broken(causes(&error))),
-            Err(_) => Err(self.stalled()),
+            Err(_) => Err(stalled(stall)),
         }
     }
 
-    /// The next bytes of an answer; `None` at its end.
-    pub(crate) async fn next(&self, body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
-        loop {
-            let frame = timeout(self.stall, body.frame()).await;
-            let frame = match frame.map_err(|_| self.stalled())? {
-                None => return Ok(None),
-                Some(frame) => frame.map_err(|error| Failure::Broken(causes(&error)))?,
-            };
-            // What is no data is trailers.
-            if let Ok(data) = frame.into_data() {
-                return Ok(Some(data));
-            }
+    /// What follows the head of an answer, from now on.
+    pub(crate) fn body(&self, answer: Response<Incoming>) -> Body {
+        Body {
+            incoming: answer.into_body(),
+            stall: self.patience.stall,
+            pace: Pace::new(self.patience),
         }
     }
 
     /// A whole answer of at most `most` bytes.
     pub(crate) async fn read(&self, address: &str, most: usize) -> Result<Vec<u8>, Failure> {
-        let mut body = self.get(address, 0).await?.into_body();
+        let too_large = || Failure::Wrong(format!("the answer has more than {most} bytes"));
+        let answer = self.get(address, 0).await?;
+        // What its head says; nothing, if need be.
+        if answer.body().size_hint().lower() > most as u64 {
+            return Err(too_large());
+        }
+        let mut body = self.body(answer);
         let mut bytes = Vec::new();
-        while let Some(piece) = self.next(&mut body).await? {
+        while let Some(piece) = body.next().await? {
             bytes.extend_from_slice(&piece);
             if bytes.len() > most {
-                let why = format!("the answer has more than {most} bytes: {address}");
-                return Err(Failure::Wrong(why));
+                return Err(too_large());
             }
         }
         Ok(bytes)
     }
+}
 
-    fn stalled(&self) -> Failure {
-        Failure::Broken(format!("nothing came for {:?}", self.stall))
+impl Body {
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let frame = timeout(self.stall, self.incoming.frame()).await;
+            let frame = match frame.map_err(|_| stalled(self.stall))? {
+                None => return Ok(None),
+                Some(frame) => frame.map_err(|error| Failure::Broken(causes(&error)))?,
+            };
+            // What is no data is trailers.
+            if let Ok(data) = frame.into_data() {
+                self.pace.add(data.len()).map_err(Failure::Broken)?;
+                return Ok(Some(data));
+            }
+        }
     }
+}
+
+fn stalled(stall: Duration) -> Failure {
+    Failure::Broken(format!("nothing came for {stall:?}"))
 }
 
 /// Tells answers with content from refusals.
@@ -201,16 +239,10 @@ fn target(headers: &HeaderMap) -> Option<&str> {
     (target.len() <= LONGEST_TARGET).then_some(target)
 }
 
-/// What is said to people, of bounded length.
+/// The value of a header, if it is of visible characters of ASCII.
 fn text(headers: &HeaderMap, name: &str) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
-    let plain = |c: &char| !c.is_control();
-    value
-        .unwrap_or_default()
-        .chars()
-        .filter(plain)
-        .take(2048)
-        .collect()
+    value.unwrap_or_default().to_owned()
 }
 
 /// Where a redirect from `uri` leads; never from `https` to `http`.

@@ -11,7 +11,7 @@ use crate::answer::Listed;
 use crate::cache::{Repository, is_file_of};
 use crate::client::{Client, Failure};
 use crate::lock::{Lock, Wait};
-use crate::part::Part;
+use crate::part::{Part, bytes_of_parts};
 use crate::progress::{Event, Told};
 use crate::tries::{Asked, Tries};
 use crate::{HubError, Settings};
@@ -34,9 +34,10 @@ impl Loading {
         if self.repository.has(&self.commit, &listed) {
             return Ok(());
         }
+        let lock = self.lock(&listed).await?;
         let (here, wanted) = (self.clone(), listed.clone());
-        let waiting = spawn_blocking(move || here.open(&wanted));
-        if let Some((part, lock)) = waiting.await.map_err(std::io::Error::other)?? {
+        let opening = spawn_blocking(move || here.open(&wanted));
+        if let Some(part) = opening.await.map_err(std::io::Error::other)?? {
             self.fill(part, &listed).await?;
             self.repository.link(&self.commit, &listed)?;
             drop(lock);
@@ -46,9 +47,8 @@ impl Loading {
         Ok(())
     }
 
-    /// The part that is there of a file, for this program alone; `None` where the whole is
-    /// there, which another has brought meanwhile, or another version of the model.
-    fn open(&self, listed: &Listed) -> Result<Option<(Part, Lock)>, HubError> {
+    /// Waits until no other program loads a file.
+    async fn lock(&self, listed: &Listed) -> Result<Lock, HubError> {
         let told = |wait: Wait<'_>| {
             let file = &listed.file;
             let text = match wait {
@@ -64,7 +64,15 @@ impl Loading {
             };
             (self.told)(Event::Note(&text));
         };
-        let lock = self.repository.lock(&listed.etag, &told)?;
+        let patience = self.settings.patience.lock;
+        let blob = self.repository.blob(&listed.etag);
+        let came = move || bytes_of_parts(&blob);
+        self.repository.lock(listed, patience, came, &told).await
+    }
+
+    /// The part that is there of a file; `None` where the whole is there, which another program
+    /// has brought meanwhile, or another version of the model.
+    fn open(&self, listed: &Listed) -> Result<Option<Part>, HubError> {
         let blob = self.repository.blob(&listed.etag);
         if is_file_of(&blob, listed.size) {
             self.repository.link(&self.commit, listed)?;
@@ -73,14 +81,15 @@ impl Loading {
             }
             // It is not to be read: a file takes its place.
         }
-        Ok(Some((Part::open(&blob, listed)?, lock)))
+        Part::open(&blob, listed).map(Some)
     }
 
     /// Loads the rest, and compares the whole with its hash; once more from its beginning
     /// where that is wrong.
     async fn fill(&self, mut part: Part, listed: &Listed) -> Result<(), HubError> {
         let asked = self.asked.for_file(&listed.file);
-        let mut tries = Tries::new(self.settings.patience);
+        let patience = self.settings.patience;
+        let mut tries = Tries::new(patience, &self.told);
         let mut was_damaged = false;
         loop {
             self.tell(&part, listed);
@@ -97,13 +106,19 @@ impl Loading {
                     });
                 }
             }
-            let before = part.length();
+            if part.begun_anew() > patience.tries {
+                let why = format!("it had to begin anew {} times", part.begun_anew());
+                return Err(asked.unreachable(&why));
+            }
+            let before = (part.begun_anew(), part.length());
             let failure = match self.stream(&mut part, listed).await? {
                 Ok(()) if part.is_whole() => continue,
                 Ok(()) => Failure::Broken("the answer ends too early".into()),
                 Err(failure) => failure,
             };
-            if part.length() > before {
+            // What begins anew may do so for ever.
+            let (anew, length) = before;
+            if part.begun_anew() == anew && part.length() >= length + patience.least {
                 tries.advanced();
             }
             tries.after(failure, &asked).await?;
@@ -136,9 +151,9 @@ impl Loading {
             Ok(_) => part.clear()?,
             Err(failure) => return Ok(Err(failure)),
         }
-        let mut body = answer.into_body();
+        let mut body = self.client.body(answer);
         loop {
-            let piece = match self.client.next(&mut body).await {
+            let piece = match body.next().await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return Ok(Ok(())),
                 Err(failure) => return Ok(Err(failure)),

@@ -6,6 +6,12 @@ use std::time::Duration;
 
 use crate::name::{BadRevision, Name, Revision};
 
+mod words;
+
+use words::{
+    colon, folder, forbidden, gib, instead, limits, login, more_time, private, said, wait,
+};
+
 /// What was wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
@@ -23,6 +29,24 @@ pub enum HubError {
         option: &'static str,
         /// The folder.
         path: PathBuf,
+    },
+    /// A path that leads nowhere, and names no model of the hub.
+    #[error("{option} {}: {why}", path.display())]
+    NoFolder {
+        /// The option.
+        option: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// What is not there, and what was assumed.
+        why: String,
+    },
+    /// What may have been meant as a path, where the hub could not say whether it is a model.
+    #[error("{failure} If a folder is meant: there is none at {name}; check the path.")]
+    OrFolder {
+        /// The path, or the model.
+        name: Name,
+        /// Why the hub could not say.
+        failure: Box<Self>,
     },
     /// A token that fits into no request.
     #[error(
@@ -145,7 +169,8 @@ pub enum HubError {
     /// The hub does not answer, or stops in the middle, again and again.
     #[error(
         "{endpoint} can't be reached for {what}: {why}. Check the network, HTTPS_PROXY, \
-             SSL_CERT_FILE and HF_ENDPOINT, then start again: what has come is kept."
+             SSL_CERT_FILE and HF_ENDPOINT, or give a slow one more time with \
+             HF_HUB_DOWNLOAD_TIMEOUT, then start again: what has come is kept."
     )]
     Unreachable {
         /// The hub.
@@ -154,6 +179,37 @@ pub enum HubError {
         what: String,
         /// The last of several failures.
         why: String,
+    },
+    /// The hub answers, and too slowly.
+    #[error("{endpoint} did not bring {what} of {name} within {} s{}. Check the network, \
+             HTTPS_PROXY and HF_ENDPOINT, then {}.", limit.as_secs(),
+            set_by.map(|option| format!(" ({option})")).unwrap_or_default(),
+            more_time(name, *set_by))]
+    Slow {
+        /// The model.
+        name: Name,
+        /// The hub.
+        endpoint: String,
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        limit: Duration,
+        /// The option that sets that, if one does.
+        set_by: Option<&'static str>,
+    },
+    /// Another program that holds a file's lock and loads nothing of it.
+    #[error(
+        "another program has held {} for {} s, in which nothing of {file} came. End that program, \
+             or remove the lock if there is none, then start again.",
+        lock.display(), limit.as_secs()
+    )]
+    Locked {
+        /// The lock.
+        lock: PathBuf,
+        /// The file that is wanted.
+        file: String,
+        /// For how long.
+        limit: Duration,
     },
     /// An answer that is none of the above.
     #[error(
@@ -207,6 +263,21 @@ pub enum HubError {
         /// The file.
         file: &'static str,
     },
+    /// A small file that would not be read for its size.
+    #[error(
+        "{file} of {name} has {size} bytes, and no more than {most} are read of it: it was not \
+             loaded. Choose another repository or --revision, or look at HF_ENDPOINT."
+    )]
+    TooLarge {
+        /// The model.
+        name: Name,
+        /// The file.
+        file: String,
+        /// Its bytes.
+        size: u64,
+        /// The most that it may have.
+        most: u64,
+    },
     /// A model that is not served, told by its `config.json`.
     #[error("{name} can't be served, and its weights were not loaded: {why}")]
     Unsupported {
@@ -242,6 +313,18 @@ pub enum HubError {
         /// The cache.
         cache: PathBuf,
     },
+    /// A disk, or a share of it, that filled up meanwhile.
+    #[error(
+        "{}: {source}. Free some space (`lockstep models` lists what is there), or name a folder on \
+             a larger disk with HF_HUB_CACHE, then start again: what has come is kept.",
+        path.display()
+    )]
+    Full {
+        /// The file that was written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The cache can't be read or written.
     #[error("{}: {source}. Name a folder that can be written with HF_HUB_CACHE or HF_HOME.",
             path.display())]
@@ -276,7 +359,12 @@ impl HubError {
     /// What the system said of a file of the cache.
     pub(crate) fn cache(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Cache { path, source }
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full { path, source }
+            }
+            _ => Self::Cache { path, source },
+        }
     }
 
     /// Whether a version that is in the cache will do instead: the hub was away, refused, or
@@ -285,8 +373,10 @@ impl HubError {
         matches!(
             self,
             Self::Unreachable { .. }
+                | Self::Slow { .. }
                 | Self::RateLimited { .. }
                 | Self::Status { .. }
+                | Self::TooLarge { .. }
                 | Self::TokenRefused { .. }
                 | Self::Gated { .. }
                 | Self::Forbidden { .. }
@@ -295,15 +385,43 @@ impl HubError {
         )
     }
 
+    /// The same of a `name` that may be meant as a path to a folder, which is not there either:
+    /// the hub has not said that it is a model.
+    pub(crate) fn or_folder(self, name: &Name) -> Self {
+        let says_nothing = matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Offline { .. }
+                | Self::RateLimited { .. }
+                | Self::Status { .. }
+                | Self::TokenRefused { .. }
+                | Self::Forbidden { .. }
+                | Self::Answer { .. }
+        );
+        match says_nothing {
+            true => Self::OrFolder {
+                name: name.clone(),
+                failure: Box::new(self),
+            },
+            false => self,
+        }
+    }
+
     /// Whether the command line or the environment asks for what can't be had, rather
     /// than that something failed.
     pub fn is_usage(&self) -> bool {
+        if let Self::OrFolder { failure, .. } = self {
+            return failure.is_usage();
+        }
         !matches!(
             self,
             Self::RateLimited { .. }
                 | Self::Unreachable { .. }
+                | Self::Slow { .. }
+                | Self::Locked { .. }
                 | Self::Status { .. }
                 | Self::Answer { .. }
+                | Self::Full { .. }
                 | Self::Damaged { .. }
                 | Self::Space { .. }
                 | Self::Cache { .. }
@@ -314,79 +432,5 @@ impl HubError {
     }
 }
 
-fn folder(path: &Path) -> String {
-    match path.as_os_str().is_empty() {
-        true => "the model inside the program".to_owned(),
-        false => path.display().to_string(),
-    }
-}
-
-fn said(reason: &str) -> &str {
-    match reason {
-        "" => "the hub asks for its conditions to be accepted",
-        reason => reason.trim_end_matches('.'),
-    }
-}
-
-fn colon(reason: &str) -> String {
-    match reason {
-        "" => String::new(),
-        reason => format!(": {}", reason.trim_end_matches('.')),
-    }
-}
-
-fn login(with_token: bool) -> &'static str {
-    match with_token {
-        true => " with the account of your token.",
-        false => ", then give that account's token with HF_TOKEN or `hf auth login`.",
-    }
-}
-
-fn forbidden(with_token: bool) -> &'static str {
-    match with_token {
-        true => {
-            "Give a token of an account that may load it, with the right to read; or look at the \
-             proxy and the mirror on the way."
-        }
-        false => {
-            "Give a token with HF_TOKEN or `hf auth login`; or look at the proxy and the mirror \
-             on the way."
-        }
-    }
-}
-
-fn private(with_token: bool) -> &'static str {
-    match with_token {
-        true => "; if it is private, the account of your token may not see it.",
-        false => "; if it is private, give a token with HF_TOKEN or `hf auth login`.",
-    }
-}
-
-fn wait(after: Option<Duration>) -> String {
-    match after {
-        Some(after) => format!(" and asks to come back in {} s", after.as_secs()),
-        None => String::new(),
-    }
-}
-
-fn limits(with_token: bool) -> &'static str {
-    match with_token {
-        true => "Start again then: what has come is kept.",
-        false => {
-            "Start again then: what has come is kept; or give a token with HF_TOKEN, whose limits \
-             are higher."
-        }
-    }
-}
-
-fn instead(found: &[String]) -> String {
-    match found {
-        [] => String::new(),
-        [one] => format!(", but {one}"),
-        [one, others @ ..] => format!(", but {one} and {} like it", others.len()),
-    }
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
-}
+#[cfg(test)]
+mod tests;

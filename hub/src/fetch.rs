@@ -8,15 +8,17 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::answer::{self, Listed};
+use crate::answer::{self, Listed, Listing};
 use crate::cache::{Repository, is_file_of};
 use crate::client::Client;
 use crate::download::Loading;
 use crate::part::left;
 use crate::plan::{self, Wanted};
-use crate::progress::{Event, Told};
+use crate::progress::{Event, Told, plainly};
+use crate::shown::shown;
 use crate::stop::unless_stopped;
 use crate::tries::Asked;
+use crate::waiting::Waiting;
 use crate::{HubError, Settings};
 
 /// Files that come at once.
@@ -50,7 +52,7 @@ impl Hub {
     pub fn new(settings: Settings, told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
         Self {
             settings,
-            told: Arc::new(told),
+            told: plainly(told),
         }
     }
 
@@ -89,6 +91,8 @@ impl Hub {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(AT_ONCE.min(4))
+            // Who floods a connection keeps its thread busy: time goes on all the same.
+            .event_interval(1)
             .thread_name("hub")
             .enable_all()
             .build()?;
@@ -138,16 +142,9 @@ impl Hub {
         let settings = &self.settings;
         let client = Client::new(settings)?;
         let asked = Asked::new(&wanted.name, &wanted.revision, settings, &client);
-        let patience = match is_cached {
-            true => settings.patience.brief(),
-            false => settings.patience,
-        };
-        let listing = answer::ask(&client.with(patience), patience, settings, &asked).await?;
+        let waiting = Waiting::new(&asked, &self.told, settings.patience);
+        let listing = self.list(&client, &asked, &waiting, is_cached).await?;
         let commit = listing.commit.clone();
-        if wanted.revision.is_commit() && wanted.revision.as_str() != commit {
-            let why = format!("asked for commit {}, it answers {commit}", wanted.revision);
-            return Err(asked.wrong(why));
-        }
         let descriptions = plan::descriptions(wanted, &listing)?;
         let repository = Repository::new(&settings.cache, &wanted.name);
         let folder = repository.snapshot(&commit);
@@ -164,8 +161,12 @@ impl Hub {
         self.make_room(wanted, &loading, &few)?;
         // A refusal, a gate's or an unknown model's, stops before more is asked for.
         let (config, others) = descriptions.split_at(1);
-        all(&loading, config).await?;
-        all(&loading, others).await?;
+        for (what, files) in [(plan::CONFIG, config), ("the small files", others)] {
+            let loaded = all(&loading, files);
+            waiting
+                .until_there(what, settings.patience.described, loaded)
+                .await?;
+        }
         checked(wanted, &folder, check)?;
         let weights = plan::weights(&folder, &listing).map_err(|why| asked.wrong(why))?;
         let many = missing(&repository, &commit, &weights);
@@ -192,6 +193,32 @@ impl Hub {
             commit,
             loaded,
         })
+    }
+
+    /// The files of a model at the commit that is asked for; not waited for as long where the
+    /// cache may do instead.
+    async fn list(
+        &self,
+        client: &Client,
+        asked: &Asked,
+        waiting: &Waiting,
+        is_cached: bool,
+    ) -> Result<Listing, HubError> {
+        let patience = match is_cached {
+            true => self.settings.patience.brief(),
+            false => self.settings.patience,
+        };
+        let client = client.with(patience);
+        let listing = answer::ask(&client, patience, &self.settings, asked, &self.told);
+        let what = "the hub's list of files";
+        let listing = waiting.until_there(what, patience.described, listing);
+        let listing = listing.await?;
+        let (revision, commit) = (&asked.revision, &listing.commit);
+        if revision.is_commit() && revision.as_str() != commit {
+            let why = format!("asked for commit {revision}, it answers {commit}");
+            return Err(asked.wrong(why));
+        }
+        Ok(listing)
     }
 
     /// Makes the folders for files that are missing; refuses to fill the disk.
@@ -237,7 +264,7 @@ fn checked(
 ) -> Result<(), HubError> {
     check(folder).map_err(|why| HubError::Unsupported {
         name: wanted.name.clone(),
-        why,
+        why: shown(&why),
     })
 }
 

@@ -21,13 +21,17 @@ mod download;
 mod error;
 mod fetch;
 mod lock;
+mod meant;
 mod name;
+mod pace;
 mod part;
 mod plan;
 mod progress;
 mod settings;
+mod shown;
 mod stop;
 mod tries;
+mod waiting;
 
 pub use by_name::{check, resolve_name, resolve_names};
 pub use cache::{Cached, Snapshot};

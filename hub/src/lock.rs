@@ -1,13 +1,22 @@
 //! Who loads a file: one program at a time, where the file system knows locks.
 
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 
 /// The mode of the hub's locks, as all its programs make them: who shares the cache by a
 /// group may take them.
 const MODE: u32 = 0o664;
+
+/// Between two looks whether a lock is free. Who waited for it in the kernel could not be told to
+/// give up.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 /// Held until it is dropped, where there is one to be had: without it, several programs may
 /// load one file, and no harm comes of it.
@@ -26,80 +35,184 @@ pub(crate) enum Wait<'a> {
 }
 
 impl Lock {
-    /// Waits until no other program has the lock at `path`; `told` hears of it.
-    pub(crate) fn take(path: &Path, told: &dyn Fn(Wait<'_>)) -> io::Result<Self> {
+    /// Waits until no other program has the lock at `path`, as long as what `came` counts changes
+    /// within `patience`, and `None` when that is over; `told` hears of it.
+    ///
+    /// # Errors
+    /// Where there can be no such file.
+    pub(crate) async fn take(
+        path: PathBuf,
+        patience: Duration,
+        came: impl Fn() -> u64 + Clone + Send + 'static,
+        told: &(dyn Fn(Wait<'_>) + Sync),
+    ) -> io::Result<Option<Self>> {
+        let (mut seen, mut since) = (None, Instant::now());
         loop {
-            let file = open(path)?;
-            match wait(&file, told) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
+            let (path, came) = (path.clone(), came.clone());
+            let look = move || Ok::<_, io::Error>((Attempt::with(open(&path)?), came()));
+            let (attempt, now) = spawn_blocking(look).await.map_err(io::Error::other)??;
+            match attempt {
+                Attempt::Taken(file) => return Ok(Some(Self { _held: Some(file) })),
+                Attempt::None(error) => {
                     told(Wait::ForNothing(&error));
-                    return Ok(Self { _held: None });
+                    return Ok(Some(Self { _held: None }));
                 }
-                Ok(()) => {}
+                Attempt::Another if seen.is_none() => told(Wait::ForAnother),
+                Attempt::Another => {}
             }
+            if seen != Some(now) {
+                (seen, since) = (Some(now), Instant::now());
+            } else if since.elapsed() > patience {
+                return Ok(None);
+            }
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+}
+
+/// What became of one look at a lock.
+enum Attempt {
+    Taken(File),
+    /// Another program has it, or had it and removed its file.
+    Another,
+    /// The file system gives none, for this reason.
+    None(io::Error),
+}
+
+impl Attempt {
+    fn with(file: File) -> Self {
+        match file.try_lock() {
             // Some programs remove the file as they unlock it; then others have no part in it.
-            if file.metadata().is_ok_and(|metadata| metadata.nlink() > 0) {
-                return Ok(Self { _held: Some(file) });
+            Ok(()) if file.metadata().is_ok_and(|metadata| metadata.nlink() > 0) => {
+                Self::Taken(file)
             }
+            Ok(()) | Err(TryLockError::WouldBlock) => Self::Another,
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {
+                Self::Another
+            }
+            Err(TryLockError::Error(error)) => Self::None(error),
         }
     }
 }
 
-fn wait(file: &File, told: &dyn Fn(Wait<'_>)) -> io::Result<()> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => {
-            told(Wait::ForAnother);
-            file.lock()
-        }
-        Err(TryLockError::Error(error)) => Err(error),
-    }
-}
-
+/// Opens the file of a lock, which is no link to another: its mode is set.
 fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = flags.bits().cast_signed();
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(MODE);
-    match options.open(path) {
+    match options.custom_flags(flags).open(path) {
         Ok(file) => {
             // The process's mask took a part of it. Another user's file stays as it is.
-            let _ = fs::set_permissions(path, Permissions::from_mode(MODE));
+            let _ = file.set_permissions(Permissions::from_mode(MODE));
             Ok(file)
         }
         // Another user's, which can be locked all the same.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(flags).open(path)
+        }
         Err(error) => Err(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::Mutex;
 
-    use rustix::fs::{Mode, OFlags};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().build().expect("a runtime")
+    }
+
+    fn take(
+        path: &Path,
+        patience: Duration,
+        came: fn() -> u64,
+    ) -> (io::Result<Option<Lock>>, usize) {
+        let heard = Mutex::new(0);
+        let told = |_: Wait<'_>| *heard.lock().expect("no panic") += 1;
+        let lock = runtime().block_on(Lock::take(path.to_owned(), patience, came, &told));
+        (lock, heard.into_inner().expect("no panic"))
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
     fn a_lock_is_taken_where_there_is_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.lock");
-        let lock = Lock::take(&path, &|wait| panic!("{wait:?}")).expect("taken");
+        let (lock, heard) = take(&path, LONG, || 0);
+        assert_eq!(heard, 0);
         let again = File::open(&path).expect("there");
         assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));
         let mode = again.metadata().expect("there").mode();
         assert_eq!(mode & 0o777, MODE);
-        drop(lock);
+        drop(lock.expect("there").expect("taken"));
         again.try_lock().expect("free");
+    }
+
+    /// One that brings nothing is waited for no longer; one that brings bytes is, until it ends.
+    #[test]
+    fn another_program_is_waited_for_while_it_brings_something() {
+        static LEFT: Mutex<Option<(File, u64)>> = Mutex::new(None);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.lock");
+        let held = File::create(&path).expect("made");
+        held.lock().expect("locked");
+        let (lock, heard) = take(&path, Duration::ZERO, || 7);
+        assert!(lock.expect("there").is_none(), "it is held");
+        assert_eq!(heard, 1);
+        *LEFT.lock().expect("no panic") = Some((held, 3));
+        // Each look finds more, and the fourth one that the program has ended.
+        let came = || {
+            let mut left = LEFT.lock().expect("no panic");
+            match left.as_mut() {
+                Some((_, 0)) | None => {
+                    left.take();
+                    0
+                }
+                Some((_, looks)) => {
+                    *looks -= 1;
+                    *looks + 1
+                }
+            }
+        };
+        let (lock, heard) = take(&path, Duration::ZERO, came);
+        assert!(lock.expect("there").is_some(), "it was given back");
+        assert_eq!(heard, 1, "it is said once");
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_lock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("secret"), "").expect("written");
+        fs::set_permissions(path("secret"), Permissions::from_mode(0o600)).expect("set");
+        symlink("secret", path("link.lock")).expect("linked");
+        symlink("gone", path("dangling.lock")).expect("linked");
+        let mode = Mode::RUSR | Mode::WUSR;
+        mknodat(CWD, path("pipe.lock"), FileType::Fifo, mode, 0).expect("made");
+        for name in ["link.lock", "dangling.lock", "pipe.lock"] {
+            let (lock, heard) = take(&path(name), LONG, || 0);
+            lock.expect_err(name);
+            assert_eq!(heard, 0);
+        }
+        let mode = fs::metadata(path("secret")).expect("there").mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(!path("gone").exists());
     }
 
     #[test]
     fn no_lock_is_no_other_program() {
         // Of such a file none can be locked, as on some file systems.
         let file = rustix::fs::open(".", OFlags::PATH, Mode::empty()).expect("there");
-        let heard = Cell::new(0);
-        let error = wait(&File::from(file), &|_| heard.set(heard.get() + 1));
-        error.expect_err("no lock");
-        assert_eq!(heard.get(), 0, "it waits for nobody");
+        assert!(matches!(Attempt::with(file.into()), Attempt::None(_)));
     }
 }

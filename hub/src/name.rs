@@ -29,12 +29,9 @@ impl Name {
         (fits && !name.ends_with(".git")).then(|| Self(text.to_owned()))
     }
 
-    /// The name that a path on the command line may be: one that is no folder here.
-    pub fn of_path(path: &Path) -> Option<Self> {
-        match path.exists() {
-            true => None,
-            false => Self::parse(path.to_str()?),
-        }
+    /// The first word.
+    pub fn owner(&self) -> &str {
+        self.0.split('/').next().unwrap_or_default()
     }
 
     /// `OWNER/NAME`.
@@ -151,14 +148,6 @@ mod tests {
         }
         let long = format!("a/{}", "b".repeat(LONGEST));
         assert_eq!(Name::parse(&long), None);
-    }
-
-    #[test]
-    fn what_is_a_folder_here_is_no_name() {
-        let here = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir_all(here.path().join("a/b")).expect("made");
-        assert_eq!(Name::of_path(&here.path().join("a/b")), None);
-        assert!(Name::of_path(Path::new("a-name/of-nothing-here")).is_some());
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use crate::HubError;
 use crate::answer::Listed;
@@ -21,6 +24,8 @@ pub(crate) struct Part {
     listed: Listed,
     hash: Running,
     length: u64,
+    /// How often it was begun anew.
+    begun_anew: u32,
     is_done: bool,
 }
 
@@ -41,6 +46,7 @@ impl Part {
             listed: listed.clone(),
             hash: new_hash(listed),
             length: 0,
+            begun_anew: 0,
             is_done: false,
         };
         let gone_on = part.go_on(blob);
@@ -50,16 +56,10 @@ impl Part {
 
     /// Goes on with what is left, or else with what a program had that was killed.
     fn go_on(&mut self, blob: &Path) -> io::Result<()> {
-        match fs::rename(&self.left, &self.path) {
-            Ok(()) => {
-                self.file = OpenOptions::new()
-                    .read(true)
-                    .append(true)
-                    .open(&self.path)?;
-                return self.hash_what_is_there();
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if is_regular(&self.left) {
+            fs::rename(&self.left, &self.path)?;
+            self.file = opened(&self.path, OpenOptions::new().append(true))?;
+            return self.hash_what_is_there();
         }
         let length = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
         let others = others(blob, &self.path)?.into_iter();
@@ -75,9 +75,11 @@ impl Part {
             self.file.set_len(0)?;
         }
         self.file.rewind()?;
+        // Whoever left it may live after all, and write faster than is read here.
+        let mut there = (&self.file).take(self.listed.size);
         let mut buffer = vec![0; 1 << 20];
         loop {
-            let read = self.file.read(&mut buffer)?;
+            let read = there.read(&mut buffer)?;
             let Some(piece) = buffer.get(..read).filter(|piece| !piece.is_empty()) else {
                 return Ok(());
             };
@@ -88,7 +90,7 @@ impl Part {
 
     /// Moves the bytes of another part here, as many as the file has.
     fn copy(&mut self, other: &Path) -> io::Result<()> {
-        let mut from = match File::open(other) {
+        let mut from = match opened(other, &mut OpenOptions::new()) {
             Ok(from) => from.take(self.listed.size),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
@@ -133,7 +135,13 @@ impl Part {
         cleared.map_err(HubError::cache(&self.path))?;
         self.hash = new_hash(&self.listed);
         self.length = 0;
+        self.begun_anew += 1;
         Ok(())
+    }
+
+    /// How often what was there was thrown away.
+    pub(crate) fn begun_anew(&self) -> u32 {
+        self.begun_anew
     }
 
     /// What is wrong with the whole, if something is: its hash; or its size on the disk,
@@ -221,7 +229,34 @@ fn others(blob: &Path, own: &Path) -> io::Result<Vec<PathBuf>> {
     let names = names_in(folder)?.into_iter();
     let parts = names.filter(|name| name.starts_with(&prefix) && name.ends_with(END));
     let paths = parts.map(|name| folder.join(name));
-    Ok(paths.filter(|path| path != own).collect())
+    Ok(paths
+        .filter(|path| path != own && is_regular(path))
+        .collect())
+}
+
+/// Bytes that all programs together have of `blob` in parts.
+pub(crate) fn bytes_of_parts(blob: &Path) -> u64 {
+    let mut parts = others(blob, Path::new("")).unwrap_or_default();
+    parts.push(left(blob));
+    let lengths = parts
+        .iter()
+        .map(|part| part.symlink_metadata().map_or(0, |part| part.len()));
+    lengths.fold(0, u64::saturating_add)
+}
+
+/// Whether it is a file, and neither a link to one, which may be anybody's, nor a pipe.
+fn is_regular(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Opens what was [`is_regular`], and neither follows nor waits for what has taken its place.
+fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    options
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)
 }
 
 /// The folder of a blob's parts, and what their names begin with.

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
-use lockstep_files::LARGEST_INDEX;
+use lockstep_files::{LARGEST_CONFIG, LARGEST_INDEX, LARGEST_TOKENIZER, MOST_WEIGHT_FILES};
 use serde::Deserialize;
 
 use crate::answer::{Listed, Listing};
+use crate::shown::shown;
 use crate::{HubError, Name, Revision};
 
 /// What says of a model what it is; loaded first.
@@ -70,7 +71,24 @@ pub(crate) fn descriptions(wanted: &Wanted, listing: &Listing) -> Result<Vec<Lis
         |listed: &&Listed| DESCRIPTIONS.contains(&listed.file.as_str()) || listed.file == INDEX;
     let mut files: Vec<_> = listing.files.iter().filter(is_one).cloned().collect();
     files.sort_by_key(|listed| listed.file != CONFIG);
-    Ok(files)
+    match files.iter().find(|listed| listed.size > most(&listed.file)) {
+        Some(large) => Err(HubError::TooLarge {
+            name: wanted.name.clone(),
+            file: large.file.clone(),
+            size: large.size,
+            most: most(&large.file),
+        }),
+        None => Ok(files),
+    }
+}
+
+/// The most bytes of a small file, with which it is still read.
+fn most(file: &str) -> u64 {
+    match file {
+        TOKENIZER => LARGEST_TOKENIZER,
+        INDEX => LARGEST_INDEX,
+        _ => LARGEST_CONFIG,
+    }
 }
 
 fn no_safetensors(name: &Name, listing: &Listing) -> HubError {
@@ -91,14 +109,15 @@ fn no_safetensors(name: &Name, listing: &Listing) -> HubError {
     let files = listing.files.iter().map(|listed| &listed.file);
     HubError::NoSafetensors {
         name: name.clone(),
-        found: files.filter(is_weights).cloned().collect(),
+        found: files.filter(is_weights).map(|name| shown(name)).collect(),
     }
 }
 
 /// The files of weights, as the index in `folder` names them, if there is one.
 ///
 /// # Errors
-/// In words, for an index that is damaged, or names what the model does not have.
+/// In words, for an index that is damaged, or names what the model does not have, or more than
+/// is read.
 pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, String> {
     let has_index = listing.files.iter().any(|listed| listed.file == INDEX);
     let names = match has_index {
@@ -117,17 +136,20 @@ pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, S
 /// What of a snapshot is not there, of what a server reads, or is nothing that it would
 /// read: names of files.
 pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
-    let lacks = |name: &str| lockstep_files::open(folder, name).is_err();
     let mut needed = vec![CONFIG.to_owned()];
     if kind == Kind::Target {
         needed.push(TOKENIZER.to_owned());
     }
+    let mut unread = None;
     match lockstep_files::open(folder, INDEX) {
-        Ok(_) => needed.extend(shards(folder).unwrap_or_default()),
         Err(error) if error.kind() == ErrorKind::NotFound => needed.push(SINGLE.to_owned()),
-        Err(_) => needed.push(INDEX.to_owned()),
+        _ => match shards(folder) {
+            Ok(names) => needed.extend(names),
+            Err(_) => unread = Some(INDEX.to_owned()),
+        },
     }
-    needed.retain(|name| lacks(name));
+    needed.retain(|name| lockstep_files::open(folder, name).is_err());
+    needed.extend(unread);
     needed
 }
 
@@ -148,15 +170,31 @@ fn shards(folder: &Path) -> Result<BTreeSet<String>, String> {
     let text = text.map_err(|error| wrong(error.to_string()))?;
     let index: Index = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
     let names: BTreeSet<_> = index.weight_map.into_values().collect();
-    match names.iter().find(|name| !is_plain(name)) {
-        Some(name) => Err(wrong(format!("{name:?} is not a file of safetensors"))),
-        None => Ok(names),
+    if let Some(name) = names.iter().find(|name| !is_plain(name)) {
+        return Err(wrong(format!("{name:?} is not a file of safetensors")));
+    }
+    if names.len() > MOST_WEIGHT_FILES {
+        let count = names.len();
+        return Err(wrong(format!(
+            "it names {count} files, more than {MOST_WEIGHT_FILES}"
+        )));
+    }
+    // There are caches on disks that take these for one.
+    let mut of_any_case = BTreeSet::new();
+    let is_new = |name: &&String| of_any_case.insert(name.to_ascii_lowercase());
+    match names.iter().filter(is_new).count() == names.len() {
+        true => Ok(names),
+        false => Err(wrong("it names files that differ by case alone".to_owned())),
     }
 }
 
 /// Whether it is the name of a file of weights, of characters that need no care in
-/// paths and addresses.
+/// paths and addresses, and of no more than file systems take.
 fn is_plain(name: &str) -> bool {
+    const LONGEST: usize = 255;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    name.ends_with(".safetensors") && !name.starts_with('.') && name.chars().all(plain)
+    name.len() <= LONGEST
+        && name.ends_with(".safetensors")
+        && !name.starts_with('.')
+        && name.chars().all(plain)
 }

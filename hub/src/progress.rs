@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::shown::{shown, shown_note};
+
 /// What happens while a model comes.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
@@ -25,6 +27,19 @@ pub enum Event<'a> {
 
 /// Who is told.
 pub(crate) type Told = Arc<dyn Fn(Event<'_>) + Send + Sync>;
+
+/// Tells `told` what terminals and logs may show: names of files are the hub's, and so are parts of
+/// notes.
+pub(crate) fn plainly(told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Told {
+    Arc::new(move |event| match event {
+        Event::Note(text) => told(Event::Note(&shown_note(text))),
+        Event::At { file, done, size } => {
+            let file = &shown(file);
+            told(Event::At { file, done, size });
+        }
+        Event::Done(file) => told(Event::Done(&shown(file))),
+    })
+}
 
 /// Bars at the bottom of the terminal: bytes, rate and the time left of each file, until
 /// it is there. Where stderr is no terminal, notes alone are printed.
@@ -65,4 +80,29 @@ fn note(all: &MultiProgress, text: &str) {
         let line = format!("{text}\n");
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_notes_are_told_in_one_line_without_orders_to_the_terminal() {
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hears = heard.clone();
+        let told = plainly(move |event| {
+            let (Event::Note(text) | Event::Done(text) | Event::At { file: text, .. }) = event;
+            hears.lock().expect("no panic").push(text.to_owned());
+        });
+        let name = "a\u{1b}[2J\n\u{202e}b";
+        told(Event::Note(name));
+        told(Event::At {
+            file: name,
+            done: 1,
+            size: 2,
+        });
+        told(Event::Done(name));
+        let heard = heard.lock().expect("no panic");
+        assert_eq!(*heard, ["a\\u{1b}[2J\\n\\u{202e}b"; 3]);
+    }
 }

@@ -42,6 +42,18 @@ pub struct Patience {
     pub pause: Duration,
     /// The longest pause that the hub may ask for.
     pub longest_pause: Duration,
+    /// How long a body, or what leads to it, may take before it is asked what it has brought.
+    pub window: Duration,
+    /// The bytes that each window brings at least, and each try that is not one in a row.
+    pub least: u64,
+    /// The longest that all may take that describes a model: its list of files and the small ones.
+    pub described: Duration,
+    /// The option that sets that, if one does.
+    pub set_by: Option<&'static str>,
+    /// When who waits for these hears of it first; then each time twice as late.
+    pub word: Duration,
+    /// The longest wait for another program that loads a file, while that brings nothing of it.
+    pub lock: Duration,
 }
 
 impl Default for Patience {
@@ -51,18 +63,46 @@ impl Default for Patience {
             tries: 6,
             pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(330),
+            window: Duration::from_secs(60),
+            least: 256 << 10,
+            described: Duration::from_secs(600),
+            set_by: None,
+            word: Duration::from_secs(5),
+            lock: Duration::from_secs(600),
         }
     }
 }
 
 impl Patience {
+    /// Waits so long for the next bytes, and for all that holds such waits.
+    fn set_stall(&mut self, stall: Duration) {
+        self.stall = stall;
+        self.window = self.window.max(stall);
+        self.described = self.described.max(stall);
+    }
+
     /// For an answer that the cache can do without.
     pub(crate) fn brief(self) -> Self {
         Self {
             stall: self.stall.min(Duration::from_secs(10)),
             tries: self.tries.min(2),
-            pause: self.pause,
             longest_pause: self.longest_pause.min(Duration::from_secs(5)),
+            described: self.described.min(Duration::from_secs(30)),
+            ..self
+        }
+    }
+
+    /// For who has no more than `limit`, which `option` sets, for all that does not grow with the
+    /// weights.
+    fn within(self, limit: Duration, option: &'static str) -> Self {
+        Self {
+            stall: self.stall.min(limit),
+            longest_pause: self.longest_pause.min(limit),
+            window: self.window.min(limit),
+            lock: self.lock.min(limit),
+            described: limit,
+            set_by: Some(option),
+            ..self
         }
     }
 }
@@ -74,6 +114,12 @@ impl Settings {
     /// For a token or an address that is none.
     pub fn from_env() -> Result<Self, HubError> {
         Self::from(&|name| env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    /// The same for a start that `--startup-timeout` bounds.
+    pub(crate) fn within(mut self, startup: Duration) -> Self {
+        self.patience = self.patience.within(startup, "--startup-timeout");
+        self
     }
 
     fn from(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
@@ -99,7 +145,7 @@ impl Settings {
         let mut patience = Patience::default();
         if let Some(text) = get("HF_HUB_DOWNLOAD_TIMEOUT") {
             match text.trim().parse() {
-                Ok(seconds) if seconds > 0 => patience.stall = Duration::from_secs(seconds),
+                Ok(seconds) if seconds > 0 => patience.set_stall(Duration::from_secs(seconds)),
                 _ => return Err(HubError::Timeout(text)),
             }
         }

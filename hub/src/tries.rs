@@ -5,6 +5,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 
 use crate::client::{Client, Failure, Refusal};
+use crate::progress::{Event, Told};
+use crate::shown::shown;
 use crate::{HubError, Name, Patience, Revision, Settings};
 
 /// Whose request it is, for errors.
@@ -44,15 +46,15 @@ impl Asked {
         HubError::Answer {
             endpoint: self.endpoint.clone(),
             what: self.what.clone(),
-            why: why.into(),
+            why: shown(&why.into()),
         }
     }
 
-    fn unreachable(&self, why: String) -> HubError {
+    pub(crate) fn unreachable(&self, why: &str) -> HubError {
         HubError::Unreachable {
             endpoint: self.endpoint.clone(),
             what: self.what.clone(),
-            why,
+            why: shown(why),
         }
     }
 
@@ -64,6 +66,7 @@ impl Asked {
             code,
             message,
         } = refusal;
+        let message = shown(&message);
         let (name, endpoint) = (self.name.clone(), self.endpoint.clone());
         let with_token = self.with_token;
         let missing = |name, endpoint| HubError::Missing {
@@ -116,29 +119,31 @@ impl Asked {
 /// Counts failures in a row.
 pub(crate) struct Tries {
     patience: Patience,
+    told: Told,
     /// Of connections.
     most_connects: u32,
     failed: u32,
 }
 
 impl Tries {
-    pub(crate) fn new(patience: Patience) -> Self {
+    pub(crate) fn new(patience: Patience, told: &Told) -> Self {
         Self {
             patience,
+            told: told.clone(),
             most_connects: patience.tries,
             failed: 0,
         }
     }
 
     /// Without patience for a hub that is away: what is in the cache may do.
-    pub(crate) fn at_first(patience: Patience) -> Self {
+    pub(crate) fn at_first(patience: Patience, told: &Told) -> Self {
         Self {
             most_connects: patience.tries.min(2),
-            ..Self::new(patience)
+            ..Self::new(patience, told)
         }
     }
 
-    /// Something came: what failed before is forgotten.
+    /// Enough came: what failed before is forgotten.
     pub(crate) fn advanced(&mut self) {
         self.failed = 0;
     }
@@ -151,17 +156,27 @@ impl Tries {
         self.failed += 1;
         let is_last = self.failed >= self.patience.tries;
         let pause = self.patience.pause * 2_u32.saturating_pow(self.failed - 1);
-        let pause = match failure {
+        let (why, pause) = match failure {
             Failure::Away(why) if self.failed >= self.most_connects => {
-                return Err(asked.unreachable(why));
+                return Err(asked.unreachable(&why));
             }
-            Failure::Broken(why) if is_last => return Err(asked.unreachable(why)),
-            Failure::Away(_) | Failure::Broken(_) => pause,
-            Failure::Busy(after) => self.asked_for(after, is_last, pause, asked)?,
+            Failure::Broken(why) if is_last => return Err(asked.unreachable(&why)),
+            Failure::Away(why) | Failure::Broken(why) => (why, pause),
+            Failure::Busy(after) => (
+                "the hub asks for a pause".to_owned(),
+                self.asked_for(after, is_last, pause, asked)?,
+            ),
             Failure::Status(refusal) => return Err(asked.refused(refusal)),
             Failure::Wrong(why) => return Err(asked.wrong(why)),
         };
-        tokio::time::sleep(pause.min(self.patience.longest_pause)).await;
+        let pause = pause.min(self.patience.longest_pause);
+        let text = format!(
+            "{}: {}. Trying again in {pause:?}.",
+            asked.what,
+            shown(&why)
+        );
+        (self.told)(Event::Note(&text));
+        tokio::time::sleep(pause).await;
         Ok(())
     }
 

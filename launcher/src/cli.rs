@@ -1,14 +1,16 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockstep_config::{
     ServeArgs, check_short_options, with_algorithm_options, with_config_file, with_switch_values,
 };
+use lockstep_hub::HubError;
 use lockstep_process::{Role, exit};
 use lockstep_types::{Algorithms, ConfigError};
 
@@ -53,6 +55,7 @@ enum Parsed {
     /// Answer one prompt and end, without a server.
     Generate(Box<GenerateArgs>),
     /// Pack a model's weights into a folder that servers start from.
+    #[command(override_usage = "lockstep pack [MODEL] --weight-cache DIR [OPTIONS]")]
     Pack(Box<PackArgs>),
     /// Load models from the Hugging Face Hub, and print their folders.
     ///
@@ -107,7 +110,20 @@ pub(crate) enum Command {
 /// # Errors
 /// For an option whose flag stands for something else already.
 fn definition(algorithms: &Algorithms) -> Result<clap::Command, ConfigError> {
-    with_algorithm_options(Cli::command(), algorithms).map(with_switch_values)
+    let command = Cli::command().mut_subcommands(without_names);
+    with_algorithm_options(command, algorithms).map(with_switch_values)
+}
+
+/// Takes the variables for what packed weights don't depend on from `pack`, which refuses
+/// the options: where a server is set up by its environment, they are the server's.
+fn without_names(command: clap::Command) -> clap::Command {
+    if command.get_name() != "pack" {
+        return command;
+    }
+    command.mut_args(|arg| match arg.get_id().as_str() {
+        "served_model_name" | "context_length" => arg.env(Resettable::Reset),
+        _ => arg,
+    })
 }
 
 /// Parses the command line, with the `--config` file where one is named.
@@ -130,13 +146,15 @@ pub(crate) fn parse(
         .clone()
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches))
-        .map_err(|error| {
+        .map_err(|mut error| {
+            source::suggest_public(&command, &mut error);
             let printed = error.print();
             if let Some(hint) = source::hint(&command, &words, &error) {
                 console::print_note(&hint);
             }
             // Whoever asked for help and does not read on has what they wanted.
-            let lost = printed.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe);
+            let left = |error: &io::Error| lockstep_process::reader_left(error, io::stdout());
+            let lost = printed.is_err_and(|error| !left(&error));
             ExitCode::from(match (error.use_stderr(), lost) {
                 (true, _) => exit::USAGE,
                 (false, true) => exit::START_FAILED,
@@ -172,6 +190,8 @@ pub(crate) fn parse(
 
 /// Commands that take the options of a server.
 const OF_SERVERS: [&str; 3] = ["serve", "config", "doctor"];
+/// Commands whose first word without an option is the model.
+const OF_MODELS: [&str; 4] = ["serve", "config", "doctor", "pack"];
 
 /// Looks for other engines' options with one dash, before they are taken for several
 /// of one letter.
@@ -196,7 +216,10 @@ pub(crate) fn hints(
         Some(ConfigError::Value { option, .. } | ConfigError::File { option, .. }) => &[option],
         Some(ConfigError::Conflict { first, second, .. }) => &[first, second],
         Some(ConfigError::Model(_)) => &["--model-path"],
-        _ => return Vec::new(),
+        _ => match error.hub() {
+            Some(HubError::NoFolder { option, .. }) => &[option],
+            _ => return Vec::new(),
+        },
     };
     let Ok(command) = definition(algorithms) else {
         return Vec::new();
@@ -210,7 +233,7 @@ pub(crate) fn hints(
 }
 
 /// Puts `serve` in front of options that come without a command, takes a first
-/// word after `serve`, `config` or `doctor` for the model, and `help --help` for
+/// word after a command of [`OF_MODELS`] for the model, and `help --help` for
 /// `help`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
@@ -228,7 +251,7 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
             .is_some_and(|word| names.iter().any(|name| word == name))
     };
     let option = |word: &OsString| word.is_empty() || word.to_string_lossy().starts_with('-');
-    if is(1, &OF_SERVERS) && arguments.get(2).is_some_and(|word| !option(word)) {
+    if is(1, &OF_MODELS) && arguments.get(2).is_some_and(|word| !option(word)) {
         arguments.insert(2, "--model-path".into());
     } else if is(1, &["help"]) {
         arguments.retain(|word| word != "--help" && word != "-h");

@@ -7,12 +7,10 @@ use serde_json::{Value, json};
 
 use crate::console;
 use crate::error::LaunchError;
-use crate::serve::check_tls;
 use crate::settings::Settings;
 
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
     let settings = Settings::prepare(args, algorithms)?;
-    check_tls(&settings.file.node)?;
     console::print(&format!("{:#}", describe(&settings)))?;
     Ok(exit::OK)
 }

@@ -2,6 +2,7 @@
 //! that answer and end wait for their readers; `serve` waits for nobody, and
 //! says everything through queues that drop what is not read in time.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -34,6 +35,16 @@ pub(crate) fn print(text: &str) -> Result<(), LaunchError> {
         what: "printing the answer",
         source,
     })
+}
+
+/// Whether bars can be drawn on stderr: a terminal, and one that moves its cursor.
+pub(crate) fn draws() -> bool {
+    io::stderr().is_terminal() && moves_cursor(std::env::var_os("TERM").as_deref())
+}
+
+/// Whether a terminal of that name does.
+fn moves_cursor(term: Option<&OsStr>) -> bool {
+    term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
 /// Prints to stderr what belongs to no answer. Where the process logs, who reads
@@ -84,7 +95,7 @@ impl Console {
     pub(crate) fn start() -> io::Result<Self> {
         let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let queue = logging::stderr().clone();
-        let target = if io::stderr().is_terminal() {
+        let target = if draws() {
             let screen = Screen::over(queue.clone());
             ProgressDrawTarget::term_like_with_hz(Box::new(screen), FRAMES)
         } else {
@@ -126,5 +137,22 @@ impl Drop for Console {
     fn drop(&mut self) {
         self.stdout.flush(logging::LAST_WORDS);
         logging::finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_that_cannot_move_their_cursor_are_drawn_nothing() {
+        for (term, moves) in [
+            (Some("xterm-256color"), true),
+            (Some("dumb"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            assert_eq!(moves_cursor(term.map(OsStr::new)), moves, "{term:?}");
+        }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) serve: ServeArgs,
 }
 
-/// Prints the report. Problems are advice: the exit code is 0.
+/// Prints the report; where it has problems, the exit code says so.
 pub(crate) fn run(args: &DoctorArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
     let facts = Facts::collect(&args.serve, algorithms);
     let mut findings = findings::of(&facts);
@@ -39,7 +39,10 @@ pub(crate) fn run(args: &DoctorArgs, algorithms: &Algorithms) -> Result<u8, Laun
         false => report(&findings),
     };
     console::print(&text)?;
-    Ok(exit::OK)
+    Ok(match problems(&findings) {
+        0 => exit::OK,
+        _ => exit::PROBLEMS,
+    })
 }
 
 fn as_json(findings: &[Finding]) -> serde_json::Value {

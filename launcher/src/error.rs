@@ -9,6 +9,8 @@ use lockstep_process::exit;
 use lockstep_traces::TraceError;
 use lockstep_types::{ConfigError, ModelConfigError};
 
+use crate::ports::Refusal;
+
 /// An error for the person at the command line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
@@ -42,17 +44,8 @@ pub(crate) enum LaunchError {
         limit: usize,
     },
     /// Nothing can listen on a public port.
-    #[error("{option} {address}: {source}. {remedy}.")]
-    Port {
-        /// The option.
-        option: &'static str,
-        /// Host and port.
-        address: String,
-        /// What the system said.
-        source: std::io::Error,
-        /// What to do.
-        remedy: &'static str,
-    },
+    #[error(transparent)]
+    Port(#[from] Refusal),
     /// A child could not be started or watched.
     #[error("{what}: {source}")]
     System {
@@ -93,7 +86,8 @@ impl LaunchError {
         }
     }
 
-    fn hub(&self) -> Option<&HubError> {
+    /// What is wrong with a model that was named, if that is it.
+    pub(crate) fn hub(&self) -> Option<&HubError> {
         match self {
             Self::Hub(error) => Some(error),
             _ => None,

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use anyhow::Context;
+use clap::builder::RangedU64ValueParser;
 use lockstep_config::ServeArgs;
 use lockstep_config::args::{KvCacheDtypeArg, ModelArgs, SpeculationArgs};
 use lockstep_devices::Registry;
@@ -56,6 +57,7 @@ pub(crate) struct GenerateArgs {
         long,
         visible_alias = "tp",
         alias = "tensor-parallel-size",
+        env = "LOCKSTEP_TP_SIZE",
         value_name = "RANKS",
         default_value_t = 1
     )]
@@ -66,15 +68,22 @@ pub(crate) struct GenerateArgs {
         long,
         visible_alias = "dp",
         alias = "data-parallel-size",
+        env = "LOCKSTEP_DP_SIZE",
         value_name = "RANKS",
         default_value_t = 1
     )]
     dp_size: usize,
     /// Data-parallel attention.
-    #[arg(long)]
+    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION")]
     enable_dp_attention: bool,
     /// Compute threads of each rank [default: available cores / ranks].
-    #[arg(long, alias = "threads-per-rank", value_name = "THREADS")]
+    #[arg(
+        long,
+        alias = "threads-per-rank",
+        env = "LOCKSTEP_THREADS_PER_RANK",
+        value_name = "THREADS",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
+    )]
     threads: Option<usize>,
     /// Instruction set of the kernels, as of `lockstep serve` [default: the best that
     /// this machine runs].
@@ -119,7 +128,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
     let tokenizer = Tokenizer::load(&engine.model.path)?;
     let input_ids = tokenizer.encode(&prompt(args, &settings)?, args.raw)?;
     if input_ids.is_empty() {
-        return Err(ConfigError::Usage("--prompt is empty".into()).into());
+        return Err(ConfigError::Usage("the prompt is empty; give some text".into()).into());
     }
     let Some(room) = engine
         .server
@@ -128,7 +137,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
         .filter(|n| *n > 0)
     else {
         let why = format!(
-            "--prompt has {} tokens, the context only {}; shorten the prompt",
+            "the prompt has {} tokens, the context only {}; shorten the prompt",
             input_ids.len(),
             engine.server.context_length
         );
@@ -175,15 +184,14 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
     drop(settings);
     match answer(&mut local, tokenizer, request, &args.stop) {
         // Whoever read the answer has read enough.
-        Err(error) if broken_pipe(&error) => Ok(exit::OK),
+        Err(error) if reader_left(&error) => Ok(exit::OK),
         result => result.map(|()| exit::OK),
     }
 }
 
-fn broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+fn reader_left(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    error.is_some_and(|error| lockstep_process::reader_left(error, io::stdout()))
 }
 
 /// A server for one request.

@@ -16,6 +16,7 @@ mod error;
 mod generate;
 mod models;
 mod pack;
+mod ports;
 mod role;
 mod run_dir;
 mod serve;

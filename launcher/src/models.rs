@@ -35,7 +35,8 @@ pub(crate) fn pull(args: &PullArgs) -> Result<u8, LaunchError> {
     let revision = revision.unwrap_or_default();
     let names = args.names.iter().map(|name| {
         let parsed = Name::parse(name);
-        let why = format!("{name} is no name of a model: OWNER/NAME, as on its page");
+        let why =
+            format!("{name} is no name of a model. Give OWNER/NAME, as its page on the hub has it");
         parsed.ok_or(LaunchError::Config(ConfigError::Usage(why)))
     });
     let names: Vec<_> = names.collect::<Result<_, _>>()?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use clap::builder::RangedU64ValueParser;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
@@ -23,6 +24,7 @@ pub(crate) struct PackArgs {
         long,
         visible_alias = "tp",
         alias = "tensor-parallel-size",
+        env = "LOCKSTEP_TP_SIZE",
         value_name = "RANKS",
         default_value_t = 1
     )]
@@ -32,15 +34,22 @@ pub(crate) struct PackArgs {
         long,
         visible_alias = "dp",
         alias = "data-parallel-size",
+        env = "LOCKSTEP_DP_SIZE",
         value_name = "RANKS",
         default_value_t = 1
     )]
     dp_size: usize,
     /// Data-parallel attention.
-    #[arg(long)]
+    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION")]
     enable_dp_attention: bool,
     /// Compute threads of each rank [default: available cores / ranks].
-    #[arg(long, alias = "threads-per-rank", value_name = "THREADS")]
+    #[arg(
+        long,
+        alias = "threads-per-rank",
+        env = "LOCKSTEP_THREADS_PER_RANK",
+        value_name = "THREADS",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
+    )]
     threads: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,

@@ -1,14 +1,12 @@
 //! `lockstep serve`: starts, watches, restarts and drains an engine.
 
-use std::net::{TcpListener, ToSocketAddrs};
-
 use lockstep_config::ServeArgs;
-use lockstep_ports::{NodeTls, Tls, TlsError};
 use lockstep_process::logging;
-use lockstep_types::{Algorithms, ConfigError, NodeConfig, TlsFiles};
+use lockstep_types::Algorithms;
 
 use crate::console::Console;
 use crate::error::LaunchError;
+use crate::ports::Ports;
 use crate::settings::Settings;
 
 mod cause;
@@ -35,9 +33,8 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     let node = &settings.file.node;
     logging::init("launcher", &node.log, node.log_json);
     logging::log_panics();
-    check_tls(node)?;
     if node.node_rank == 0 {
-        check_ports(&settings)?;
+        check_ports(args, &settings)?;
     }
     raise_file_limit();
     settings.file.write()?;
@@ -59,71 +56,13 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     code
 }
 
-/// Says early what the processes would say of certificates.
-///
-/// # Errors
-/// [`LaunchError::Config`] names the option and what is wrong with its file.
-pub(crate) fn check_tls(node: &NodeConfig) -> Result<(), LaunchError> {
-    if let Some(files) = &node.tls {
-        let options = ["--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"];
-        Tls::load(files).map_err(|error| of_file(error, files, options))?;
-    }
-    if let Some(files) = &node.dist_tls {
-        let options = [
-            "--dist-ssl-certfile",
-            "--dist-ssl-keyfile",
-            "--dist-ssl-ca-certs",
-        ];
-        NodeTls::load(files).map_err(|error| of_file(error, files, options))?;
-    }
-    Ok(())
-}
-
-/// What is wrong with one of `files`, said of the option that names it: certificate, key
-/// or roots.
-fn of_file(error: TlsError, files: &TlsFiles, options: [&'static str; 3]) -> LaunchError {
-    let TlsError { path, message } = error;
-    let [certificate, key, roots] = options;
-    let option = if path == files.certificate {
-        certificate
-    } else if path == files.key {
-        key
-    } else {
-        roots
-    };
-    LaunchError::Config(ConfigError::File {
-        option,
-        path,
-        message,
-    })
-}
-
 /// Says early what a tokenizer-manager or the scheduler would say after the
 /// weights are loaded.
-fn check_ports(settings: &Settings) -> Result<(), LaunchError> {
-    let server = &settings.file.engine.server;
-    let ports = [
-        ("--port", Some(server.port)),
-        ("--grpc-port", server.grpc_port),
-        ("--sglang-grpc-port", server.sglang_grpc_port),
-    ];
-    for (option, port) in ports {
-        let Some(port) = port else { continue };
-        let failed = |remedy| {
-            let address = format!("{}:{port}", server.host);
-            move |source| LaunchError::Port {
-                option,
-                address,
-                source,
-                remedy,
-            }
-        };
-        let addresses: Vec<_> = (server.host.as_str(), port)
-            .to_socket_addrs()
-            .map_err(failed("Give an address of this machine with --host"))?
-            .collect();
-        TcpListener::bind(addresses.as_slice())
-            .map_err(failed("Free the port or give another; see also --host"))?;
+fn check_ports(args: &ServeArgs, settings: &Settings) -> Result<(), LaunchError> {
+    let grpc_follows = args.server.grpc_port.is_none();
+    let ports = Ports::of(&settings.file.engine.server, grpc_follows);
+    for (option, port) in ports.all() {
+        ports.try_out(option, *port)?;
     }
     Ok(())
 }

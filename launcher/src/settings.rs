@@ -13,6 +13,8 @@ use crate::demo;
 use crate::error::LaunchError;
 use crate::run_dir::RunDir;
 
+mod tls;
+
 /// A resolved configuration and the folder it lives in.
 pub(crate) struct Settings {
     /// Everything that roles need.
@@ -42,7 +44,8 @@ impl Settings {
     pub(crate) fn prepare(args: &ServeArgs, algorithms: &Algorithms) -> Result<Self, LaunchError> {
         let mut args = args.clone();
         check_log(&args)?;
-        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation))?;
+        let startup = Duration::from_secs(args.timeouts.startup());
+        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), Some(startup))?;
         let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
         let demo = args.model.model_path.is_none();
         let mut demo_head = false;
@@ -76,6 +79,7 @@ impl Settings {
         if let Some(draft) = &mut engine.speculation.draft {
             draft.model.path = absolute(&draft.model.path);
         }
+        notes.extend(tls::check(&node)?);
         // Children have the same environment.
         let traces = node.traces.as_ref().map(Destination::of).transpose()?;
         notes.extend(traces.as_ref().and_then(http_port));

@@ -2,6 +2,7 @@
 
 mod nodes;
 mod plain;
+mod validity;
 
 use std::{
     fmt,
@@ -17,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustls::{
     InconsistentKeys, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use tokio::{
@@ -27,6 +28,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use nodes::NodeTls;
+use validity::{Untimely, Validity};
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -52,6 +54,10 @@ struct State {
     seen: Contents,
     /// What was wrong with them at the last look, if anything.
     wrong: Option<String>,
+    /// When their certificate is good.
+    validity: Option<Validity>,
+    /// What was said of that last.
+    said: Option<Untimely>,
 }
 
 /// What is wrong with a file.
@@ -82,14 +88,24 @@ impl Tls {
     pub fn load(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
         let seen = Contents::read(files)?;
         let config = seen.config(files)?;
+        let validity = seen.validity(files)?;
         Ok(Arc::new(Self {
             files: files.clone(),
             state: Mutex::new(State {
                 config,
                 seen,
                 wrong: None,
+                validity,
+                // Who starts a server tells of it: see `warning`.
+                said: validity.and_then(|validity| validity.at(UnixTime::now())),
             }),
         }))
+    }
+
+    /// What people should know of the certificate's time: that it has expired, which
+    /// clients that check nothing don't mind, or will soon, or is not valid yet.
+    pub fn warning(&self) -> Option<String> {
+        self.state().said.map(|untimely| untimely.to_string())
     }
 
     /// Reads the files of nodes, which show each other certificates.
@@ -141,7 +157,19 @@ impl Tls {
                 ),
                 Err(error) => tracing::error!(%error, "looking at certificates"),
             }
+            if let Some(untimely) = self.aged(UnixTime::now()) {
+                tracing::warn!("{}: {untimely}", self.files.certificate.display());
+            }
         }
+    }
+
+    /// What there is to say of the certificate's time, once for each kind.
+    fn aged(&self, now: UnixTime) -> Option<Untimely> {
+        let mut state = self.state();
+        let before = state.said;
+        state.said = state.validity.and_then(|validity| validity.at(now));
+        let kind = |said: Option<Untimely>| said.map(|said| std::mem::discriminant(&said));
+        state.said.filter(|_| kind(state.said) != kind(before))
     }
 
     /// Takes the files in where they have changed; whether they were. The same that is
@@ -157,15 +185,20 @@ impl Tls {
     ) -> Result<bool, TlsError> {
         let changed = read(&self.files).and_then(|seen| match seen == self.state().seen {
             true => Ok(None),
-            false => Ok(Some((seen.config(&self.files)?, seen))),
+            false => Ok(Some((
+                seen.config(&self.files)?,
+                seen.validity(&self.files)?,
+                seen,
+            ))),
         });
         let mut state = self.state();
         match changed {
             Ok(now) => {
                 state.wrong = None;
                 let is_new = now.is_some();
-                if let Some((config, seen)) = now {
+                if let Some((config, validity, seen)) = now {
                     (state.config, state.seen) = (config, seen);
+                    (state.validity, state.said) = (validity, None);
                 }
                 Ok(is_new)
             }
@@ -221,6 +254,13 @@ impl Contents {
             TlsError::new(&files.key, &format!("{hint} ({error})"))
         })?;
         Ok((chain, key))
+    }
+
+    /// When the server's own certificate is good; those above it may be one of several
+    /// ways to a root.
+    fn validity(&self, files: &TlsFiles) -> Result<Option<Validity>, TlsError> {
+        let chain = certificates(&files.certificate, &self.certificate)?;
+        Ok(chain.first().and_then(Validity::of))
     }
 
     fn config(&self, files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {

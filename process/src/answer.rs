@@ -1,6 +1,23 @@
 //! What a command that answers and ends says on stdout.
 
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
+
+/// Whether `error`, of writing to `out`, says that whoever read it left: a pipe that is
+/// closed, or a terminal.
+pub fn reader_left(error: &io::Error, out: impl AsFd) -> bool {
+    // A terminal that is gone says no longer that it was one, but remains a device. So is
+    // no disk that fails.
+    let device = || {
+        let kind = fstat(&out).map(|found| FileType::from_raw_mode(found.st_mode));
+        kind == Ok(FileType::CharacterDevice)
+    };
+    let closed = error.raw_os_error() == Some(Errno::IO.raw_os_error());
+    error.kind() == ErrorKind::BrokenPipe || closed && device()
+}
 
 /// Prints a whole answer. A reader that left, as `head` does, has read enough: that
 /// is no error.
@@ -8,40 +25,35 @@ use std::io::{self, ErrorKind, Write};
 /// # Errors
 /// When it can't be written otherwise, such as onto a full disk.
 pub fn print(text: &str) -> io::Result<()> {
-    print_to(&mut io::stdout().lock(), text)
-}
-
-fn print_to(out: &mut impl Write, text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match written {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if reader_left(&error, &out) => Ok(()),
         written => written,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
-
-    struct Refuses(ErrorKind);
-
-    impl Write for Refuses {
-        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            Err(self.0.into())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn only_a_reader_that_left_is_no_error() {
-        let print = |kind| print_to(&mut Refuses(kind), "text").map_err(|error| error.kind());
-        assert_eq!(print(ErrorKind::BrokenPipe), Ok(()));
-        assert_eq!(print(ErrorKind::StorageFull), Err(ErrorKind::StorageFull));
-        let mut out = Vec::new();
-        print_to(&mut out, "text\n").expect("memory takes it");
-        assert_eq!(out, b"text\n");
+        let regular = tempfile::tempfile().expect("a file");
+        let device = File::open("/dev/null").expect("Linux");
+        let (pipe, _) = io::pipe().expect("a pipe");
+        let of = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        for (errno, from_file, from_device) in [
+            (Errno::PIPE, true, true),
+            (Errno::IO, false, true),
+            (Errno::NOSPC, false, false),
+        ] {
+            assert_eq!(reader_left(&of(errno), &regular), from_file, "{errno}");
+            assert_eq!(reader_left(&of(errno), &device), from_device, "{errno}");
+        }
+        assert!(!reader_left(&of(Errno::IO), &pipe));
+        assert!(reader_left(&ErrorKind::BrokenPipe.into(), &pipe));
     }
 }

@@ -17,6 +17,8 @@ pub const DRAIN_LIMIT: u8 = 4;
 pub const LAUNCHER_GONE: u8 = 5;
 /// Stopped by a second signal before the drain was finished.
 pub const INTERRUPTED: u8 = 6;
+/// `lockstep doctor` found problems.
+pub const PROBLEMS: u8 = 7;
 /// A panic; a bug in this program.
 pub const PANIC: u8 = 101;
 
@@ -54,6 +56,7 @@ pub fn meaning(code: i32) -> Option<&'static str> {
         DRAIN_LIMIT => "the drain limit passed",
         LAUNCHER_GONE => "the launcher is gone",
         INTERRUPTED => "interrupted before the drain was finished",
+        PROBLEMS => "problems were found",
         PANIC => "panicked",
         _ => return None,
     })

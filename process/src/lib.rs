@@ -19,7 +19,7 @@ mod message;
 mod role;
 mod socket;
 
-pub use answer::print;
+pub use answer::{print, reader_left};
 pub use bearer::{BearerError, check_bearer};
 pub use link::{ControlLink, Lifecycle, Outlook};
 pub use logging::LineQueue;

@@ -12,7 +12,8 @@ mirror!(try StepPlan {
 });
 mirror!(try PlanPart { closes, opens: try_each, extends: each });
 mirror!(try SlotOpen {
-    slot, token_ids, prompt_len, cached_len, sampling: given, logprobs: filled, max_draft_steps
+    slot, token_ids, prompt_len, cached_len, drafted, sampling: given, logprobs: filled,
+    max_draft_steps
 });
 mirror!(SlotExtend {
     slot,

@@ -65,15 +65,21 @@ fn logprobs() -> impl Strategy<Value = Vec<TokenLogprob>> {
 }
 
 fn open() -> impl Strategy<Value = SlotOpen> {
-    let numbers = any::<(u32, u32, u32, Option<u32>)>();
+    let numbers = any::<(u32, u32, u32, bool, Option<u32>)>();
     let tokens = vec(any::<u32>(), 0..8);
     (numbers, tokens, sampling(), logprob_params()).prop_map(
-        |((slot, prompt_len, cached_len, max_draft_steps), token_ids, sampling, logprobs)| {
+        |(
+            (slot, prompt_len, cached_len, drafted, max_draft_steps),
+            token_ids,
+            sampling,
+            logprobs,
+        )| {
             SlotOpen {
                 slot,
                 token_ids,
                 prompt_len,
                 cached_len,
+                drafted,
                 sampling,
                 logprobs,
                 max_draft_steps,

@@ -45,9 +45,18 @@ impl Authority {
     /// # Panics
     /// When no key can be made.
     pub fn sign(&self) -> Pair {
+        self.sign_until(2100)
+    }
+
+    /// The same, good until that year begins.
+    ///
+    /// # Panics
+    /// As [`Self::sign`].
+    pub fn sign_until(&self, year: i32) -> Pair {
         let key = KeyPair::generate().expect("a key");
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let params = CertificateParams::new(names).expect("names");
+        let mut params = CertificateParams::new(names).expect("names");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         Pair {
             certificate: params.signed_by(&key, &self.0).expect("signed").pem(),
             key: key.serialize_pem(),

@@ -121,6 +121,7 @@ fn plan(step: u64, draft_steps: u32, dp_size: usize) -> StepPlan {
                 token_ids: prompt,
                 prompt_len: 20,
                 cached_len: 0,
+                drafted: true,
                 sampling: SamplingParams::greedy(),
                 logprobs: LogprobParams::default(),
                 max_draft_steps: None,

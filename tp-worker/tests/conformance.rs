@@ -326,6 +326,7 @@ fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
                     token_ids: vec![5, 6, 7],
                     prompt_len: 3,
                     cached_len: 0,
+                    drafted: true,
                     sampling: SamplingParams::greedy(),
                     logprobs: LogprobParams::default(),
                     max_draft_steps: None,

@@ -158,6 +158,7 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
         prompt_len: PROMPT,
         token_ids: (0..PROMPT).map(|at| 5 + (at + slot) % 6).collect(),
         cached_len: 0,
+        drafted: true,
         sampling,
         logprobs: LogprobParams {
             output: reported,

@@ -206,6 +206,7 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
         prompt_len: token_ids.len() as u32,
         token_ids,
         cached_len: 0,
+        drafted: true,
         sampling,
         logprobs: LogprobParams {
             output: reported,

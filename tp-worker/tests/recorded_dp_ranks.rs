@@ -131,6 +131,7 @@ fn open(slot: usize, number: u64) -> SlotOpen {
         prompt_len: PROMPT,
         token_ids: (0..PROMPT).map(|at| 5 + (at + number as u32) % 6).collect(),
         cached_len: 0,
+        drafted: true,
         sampling: match number % 2 {
             0 => SamplingParams::greedy(),
             _ => SamplingParams {

@@ -139,6 +139,7 @@ fn allocations(worker: &mut Worker<CpuBackend>, depths: &[u32]) -> Vec<usize> {
                 token_ids: (0..130).map(|at| 5 + at % 90).collect(),
                 prompt_len: 130,
                 cached_len: 0,
+                drafted: true,
                 sampling: SamplingParams::greedy(),
                 logprobs: LogprobParams::default(),
                 max_draft_steps: None,

@@ -149,6 +149,7 @@ fn plan(config: &EngineConfig, step: u64) -> StepPlan {
         prompt_len: PROMPT,
         token_ids: (0..PROMPT).map(|at| 5 + at % 6).collect(),
         cached_len: 0,
+        drafted: true,
         sampling: SamplingParams::greedy(),
         logprobs: LogprobParams::default(),
         max_draft_steps: None,

@@ -103,11 +103,12 @@ pub trait Footprint {
     /// Why not, and what to do.
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String>;
 
-    /// Whether this machine has kernels of that name for such a device.
+    /// The kernels of that name for such a device, where this machine runs them: their
+    /// name as it is written everywhere.
     ///
     /// # Errors
     /// Why not, and what to do.
-    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<(), String>;
+    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<&'static str, String>;
 
     /// What devices of that kind exchange their data by, from one to the other, found at
     /// `path` or where libraries are looked for: "NCCL 2.28.3".

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod drafter;
-pub mod pause;
 pub mod request;
 pub mod reserve;
 pub mod sampling;

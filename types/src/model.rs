@@ -86,7 +86,8 @@ pub struct ModelConfig {
     pub rms_norm_eps: f32,
     /// Rotary embedding.
     pub rope: RopeConfig,
-    /// The output head is the embedding table.
+    /// The output head is the embedding table: `config.json` says so, and no other head is
+    /// stored.
     pub tie_word_embeddings: bool,
     /// Biases on q, k and v.
     pub qkv_bias: bool,
@@ -96,8 +97,11 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// RMS norms on the heads of q and k.
     pub qk_norm: bool,
-    /// Tokens that end a text, sorted; from `generation_config.json` and `config.json`.
+    /// Tokens that end a text, sorted; from `generation_config.json`, `config.json` and
+    /// the tokenizer.
     pub eos_token_ids: Vec<u32>,
+    /// The one of them that the tokenizer calls its end token.
+    pub tokenizer_eos_id: Option<u32>,
     /// The token a text begins with, where there is one.
     pub bos_token_id: Option<u32>,
 }
@@ -136,6 +140,16 @@ pub enum RopeScaling {
 }
 
 impl ModelConfig {
+    /// The same with `id` as the tokenizer's end token, which ends texts too.
+    #[must_use]
+    pub fn with_tokenizer_eos(mut self, id: Option<u32>) -> Self {
+        self.tokenizer_eos_id = id;
+        self.eos_token_ids.extend(id);
+        self.eos_token_ids.sort_unstable();
+        self.eos_token_ids.dedup();
+        self
+    }
+
     /// Key/value heads that each of `tp_size` ranks holds: one copy serves as
     /// many of the rank's query heads as share it.
     pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {

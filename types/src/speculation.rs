@@ -232,11 +232,10 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         let _ = given;
         Ok(())
     }
-    /// Positions of a request that its drafter can take in late: those committed
-    /// in steps that draft nothing, in which it then does nearly nothing but for
-    /// prompts that fill pages (see [`pause::leaves`](crate::pause::leaves)). A
-    /// request that falls further behind drafts no more. 0 = it takes in every
-    /// step at once.
+    /// Positions of a request that its drafter can take in late: those computed in steps
+    /// that draft nothing, in which it then does nearly nothing. With 64, a request that
+    /// went on for 200 positions without drafts drafts again as if its text began with the
+    /// first page of its last 64. 0 = the drafter takes in every step at once.
     fn pause_window(&self) -> usize {
         0
     }

@@ -153,6 +153,9 @@ pub struct SlotOpen {
     pub prompt_len: u32,
     /// Leading tokens whose KV is in place (prefix cache), `< token_ids.len()`.
     pub cached_len: u32,
+    /// Whether the drafter has its KV of these, too. Where it has not, it drafts without
+    /// them, and they are whole pages.
+    pub drafted: bool,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// What is reported of them.

@@ -60,6 +60,8 @@ pub enum Fault {
     EarlyInScheduler,
     /// A plan asks for more than was agreed.
     PlanExceeds,
+    /// All ranks decide as if an operator allowed every depth.
+    RangeIgnored,
 }
 
 /// What is explored.

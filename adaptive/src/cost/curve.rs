@@ -3,7 +3,7 @@
 mod envelope;
 mod proof;
 
-use super::mul_div;
+use super::{contrast::Shown, mul_div};
 use proof::Proof;
 
 /// One in fixed point with 16 binary places.
@@ -13,6 +13,13 @@ const FINE: u32 = 16;
 /// Sizes and times beyond these are taken for these: products fit in 64 bits.
 const MOST_SIZE: u32 = 1 << 20;
 const MOST_NS: u64 = 1 << 42;
+
+/// What chance makes of the few steps that are compared at a change of depth.
+const CHANCE: i64 = ONE as i64 / 8;
+/// What so many steps show at the first change counts as much as what was measured. The more
+/// changes have shown a size, the less the next one counts, down to a part of those before.
+const KNOWN: i64 = 8;
+const MOST_COMPARED: u8 = 7;
 
 /// How much steps that are seen change a curve.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,6 +80,8 @@ pub(super) struct Curve {
     before: Vec<u64>,
     proofs: Vec<Proof>,
     shape: Vec<u64>,
+    /// Changes of depth that have shown a knot.
+    compared: Vec<u8>,
     level: u64,
     trust: &'static Trust,
     /// Corrected, rising; zero where nothing is known.
@@ -103,6 +112,7 @@ impl Curve {
         envelope::lower(&sizes, &mut base);
         Self {
             shape: vec![ONE << FINE; sizes.len()],
+            compared: vec![0; sizes.len()],
             proofs: vec![Proof::default(); sizes.len()],
             now: base.clone(),
             before: base.clone(),
@@ -225,6 +235,39 @@ impl Curve {
             }
         }
         self.refresh();
+    }
+
+    /// Nanoseconds at `size`, where they were measured before serving.
+    pub fn measured_at(&self, size: u32) -> Option<u64> {
+        (*self.trust == MEASURED).then(|| self.at(size)).flatten()
+    }
+
+    /// Corrects the time of a size by what a change of depth has shown of it; gives what it
+    /// was multiplied with, in fixed point.
+    pub fn reshape(&mut self, shown: Shown) -> u64 {
+        let (left, right, near) = self.beside(shown.size.clamp(1, MOST_SIZE));
+        let off = shown.relative as i64 - ONE as i64;
+        let off = off - off.clamp(-CHANCE, CHANCE);
+        let (steps, before) = (shown.steps as i64, i64::from(self.compared[near]));
+        self.compared[near] = (before as u8 + 1).min(MOST_COMPARED);
+        let off = off * steps / (steps + KNOWN) / (before + 1);
+        let run = u64::from(self.sizes[right] - self.sizes[left]);
+        let over = u64::from(shown.size.saturating_sub(self.sizes[left])).min(run);
+        let of_right = over * ONE / run.max(1);
+        for (knot, part) in [(left, ONE - of_right), (right, of_right)] {
+            let factor = ONE.saturating_add_signed(off * part as i64 / ONE as i64);
+            let shape = mul_div(self.shape[knot], factor, ONE);
+            self.shape[knot] = shape.clamp(self.trust.least << FINE, self.trust.most << FINE);
+        }
+        self.refresh();
+        ONE.saturating_add_signed(off)
+    }
+
+    /// Whether changes of depth have shown about this size often enough, or nothing was
+    /// measured before serving.
+    pub fn is_compared(&self, size: u32) -> bool {
+        let (_, _, near) = self.beside(size);
+        *self.trust == LEARNT || self.compared[near] >= MOST_COMPARED
     }
 
     /// Whether the nearest knot has been seen.

@@ -108,6 +108,39 @@ fn short_steps_are_learnt_from_by_their_time() {
     assert!(close(after, before * 104 / 100, 1), "{before} to {after}");
 }
 
+/// How much longer a step at depth 1 is taken to be than one without drafts, in hundredths,
+/// after steps of 1 ms and, with drafts, of 1.6 ms have run in turns, `slower` in hundredths.
+fn taken_for(first_us: u32, slower: u32, turns: u32) -> u64 {
+    let step = |depth: u32, us: u32| Seen {
+        draft_us: 0,
+        verify_us: us,
+        extend_us: 0,
+        ..seen(1, depth)
+    };
+    let profile = [step(0, first_us), step(1, 1_600), step(7, 8_000)];
+    let mut costs = Costs::new(&config(), &profile);
+    for _ in 0..turns {
+        for (depth, us) in [(0, 1_000), (1, 1_600)] {
+            (0..8).for_each(|_| costs.correct(&step(depth, us * slower / 100), Loads::EVEN));
+        }
+    }
+    let [none, one] = [0, 1].map(|depth| costs.step_ns(1, depth).unwrap());
+    one * 100 / none
+}
+
+/// Measured a third too long, passes without drafts show it beside those with some within
+/// 64 short steps, also where somebody slows both; and what was measured right stays so.
+#[test]
+fn passes_without_drafts_are_compared_with_those_beside_them() {
+    assert_eq!(taken_for(1_350, 100, 0), 118);
+    for slower in [100, 130] {
+        let learnt = taken_for(1_350, slower, 4);
+        assert!((130..=165).contains(&learnt), "{slower}: {learnt}");
+        let known = taken_for(1_000, slower, 40);
+        assert!((155..=165).contains(&known), "{slower}: {known}");
+    }
+}
+
 fn spoilt(seen: Seen, times: u32) -> Seen {
     Seen {
         draft_us: seen.draft_us * times,

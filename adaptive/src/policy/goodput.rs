@@ -54,6 +54,7 @@ impl PolicyFactory for Goodputs {
             scores: Vec::with_capacity(config.tiers.len()),
             switch: Switch::new(),
             probe: Probe::new(),
+            doubt: Probe::new(),
             resume: Resume::new(),
             trust: Trust::new(),
             outlook: Outlook::default(),
@@ -86,6 +87,8 @@ struct Goodput {
     scores: Vec<Score>,
     switch: Switch,
     probe: Probe,
+    /// Of steps without drafts, where these seem to pay a little.
+    doubt: Probe,
     resume: Resume,
     trust: Trust,
     outlook: Outlook,
@@ -117,6 +120,7 @@ impl Policy for Goodput {
         }
         if moment.rows.ilog2() != self.rows.max(1).ilog2() {
             self.probe.reset();
+            self.doubt.reset();
         }
         self.rows = moment.rows;
         self.waits.begin(moment);
@@ -141,10 +145,12 @@ impl Policy for Goodput {
             self.move_to(best.depth);
         }
         self.tell(moment);
-        if let Some(depth) = self.probe.going_on() {
+        if let Some(depth) = self.probe.going_on().or_else(|| self.doubt.going_on()) {
             return depth;
         }
-        self.consider_probe(moment, best).unwrap_or(self.depth)
+        let probe = self.consider_probe(moment, best);
+        let probe = probe.or_else(|| self.consider_doubt(moment, best));
+        probe.unwrap_or(self.depth)
     }
 
     fn digest(&self, digest: &mut Digest) {
@@ -155,6 +161,7 @@ impl Policy for Goodput {
         self.hazards.digest(digest);
         self.switch.digest(digest);
         self.probe.digest(digest);
+        self.doubt.digest(digest);
         self.resume.digest(digest);
         self.trust.digest(digest);
     }
@@ -196,8 +203,10 @@ impl Goodput {
     fn move_to(&mut self, depth: u32) {
         if depth != self.depth {
             self.switch.moved();
-            self.probe.reset();
-            self.probe.stop();
+            for probe in [&mut self.probe, &mut self.doubt] {
+                probe.reset();
+                probe.stop();
+            }
             self.depth = depth;
         }
     }

@@ -163,6 +163,36 @@ pub const GPU_TOGETHER: Machine = Machine {
     ..GPU
 };
 
+/// The demo model on two cores, where a head drafts: about what a Zen 3 took while serving,
+/// and what was measured there before, by steps that each followed one of another size.
+pub const DEMO: Machine = Machine {
+    name: "demo",
+    first: &[(1, 19), (4, 54), (8, 90), (24, 203)],
+    later: &[(1, 150), (4, 300), (8, 500), (24, 1_300)],
+    verify: &[
+        (1, 374),
+        (2, 600),
+        (4, 967),
+        (8, 1_700),
+        (16, 3_526),
+        (24, 4_706),
+        (48, 8_526),
+        (192, 33_000),
+    ],
+    measured: Some(&[
+        (1, 506),
+        (2, 600),
+        (4, 709),
+        (8, 1_230),
+        (16, 2_380),
+        (24, 3_110),
+        (48, 5_670),
+        (192, 22_000),
+    ]),
+    extend: &[(1, 86), (4, 238), (8, 440), (24, 1_146)],
+    ..TINY
+};
+
 /// Passes that grow by a third, with their contexts.
 pub const GROWING: Machine = Machine {
     name: "growing",
@@ -271,6 +301,8 @@ pub enum Text {
     Predictable,
     Code,
     Hard,
+    /// Every second draft is right.
+    Half,
     /// Each request is one of the others.
     Mixed,
     /// Has been there before, mostly.
@@ -305,6 +337,7 @@ impl Request {
             Text::Predictable => (900, 10, 950),
             Text::Code | Text::Mixed => (740, 15, 830),
             Text::Hard => (300, 40, 480),
+            Text::Half => (510, 0, 510),
             Text::Repeating => (930, 0, 930),
             Text::Fresh => (250, 0, 250),
         };

@@ -80,15 +80,20 @@ pub enum Named {
     Repeats,
     /// All DP ranks busy, one busier than the others, and one alone.
     DpRanks,
+    /// Texts that are hard to guess alone, at 1 to 24 streams, a crowd before and
+    /// after one stream: drafting brings little or nothing here, and must cost
+    /// nothing either.
+    Hard,
 }
 
 impl Named {
     /// Each with the name by which it is asked for.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Nine, "nine"),
         (Self::TwoRegimes, "two-regimes"),
         (Self::Repeats, "repeats"),
         (Self::DpRanks, "dp-ranks"),
+        (Self::Hard, "hard"),
     ];
 
     /// Its phases, see [`Phase::new`] for `dwell`.
@@ -126,6 +131,16 @@ impl Named {
                 (Hard, 16, Skewed),
                 (Predictable, 1, One),
                 (Mixed, 32, Even),
+            ],
+            Self::Hard => &[
+                (Hard, 1, Even),
+                (Hard, 24, Even),
+                (Hard, 1, Even),
+                (Hard, 8, Even),
+                (Hard, 4, Even),
+                (Hard, 24, Even),
+                (Hard, 4, Even),
+                (Hard, 8, Even),
             ],
         };
         let phases = phases.iter();

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use lockstep_types::{ConfigError, DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig};
+
+use crate::Described;
 
 mod capture;
 mod folder;
@@ -21,7 +23,13 @@ pub const OPTION: &str = "--speculative-draft-model-path";
 /// kind, or its tokens are not the target's.
 pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
     Folder::of(path, target)?.must_hold(Found::Model)?;
-    let model = crate::load(path).map_err(|error| folder::damaged(path, error))?;
+    let described = Described::of(path, None).and_then(|described| match target.load_format {
+        LoadFormat::Auto => described.with_weights(),
+        LoadFormat::Dummy => Ok(described),
+    });
+    let mut model = described
+        .map_err(|error| folder::damaged(path, error))?
+        .model;
     if model.vocab_size != target.vocab_size {
         return Err(ConfigError::file(
             OPTION,
@@ -34,11 +42,10 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
         ));
     }
     tokens::compare(path, &target.path)?;
+    model.load_format = target.load_format;
+    ends_like(&mut model, target);
     Ok(DraftModel {
-        model: ModelConfig {
-            load_format: target.load_format,
-            ..model
-        },
+        model,
         kind: DraftKind::Model,
         own_embedding: true,
         own_head: true,
@@ -144,10 +151,16 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
             ));
         }
     }
-    model.eos_token_ids.clone_from(&target.eos_token_ids);
+    ends_like(&mut model, target);
     model.bos_token_id = target.bos_token_id;
     model.load_format = target.load_format;
     Ok(model)
+}
+
+/// What ends a text is the target's to say.
+fn ends_like(model: &mut ModelConfig, target: &ModelConfig) {
+    model.eos_token_ids.clone_from(&target.eos_token_ids);
+    model.tokenizer_eos_id = target.tokenizer_eos_id;
 }
 
 #[cfg(test)]

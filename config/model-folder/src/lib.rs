@@ -1,13 +1,17 @@
 //! What the folder of a model, or of what drafts for it, says of itself:
-//! Hugging Face's `config.json` and the names of the tensors beside it.
+//! Hugging Face's `config.json`, its tokenizer's end token and the tensors beside them.
 
 #![forbid(unsafe_code)]
 
 pub mod draft;
+mod head;
 mod model;
+mod numbers;
 mod raw;
+mod tensors;
+mod tokenizer;
 
-pub use model::{load, load_for};
+pub use model::{Described, load, load_for};
 
 #[cfg(test)]
 mod testing;

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use lockstep_types::{Architecture, LoadFormat, ModelConfig, ModelConfigError};
+use serde_json::{Map, Value};
 
 use crate::raw::Raw;
+use crate::{head, tokenizer};
 
 mod rope;
 mod window;
@@ -31,13 +33,88 @@ pub fn load_for(
     dir: &Path,
     context_length: Option<usize>,
 ) -> Result<ModelConfig, ModelConfigError> {
-    let config = Raw::read(dir, "config.json")?;
-    let architecture = architecture(&config)?;
-    refuse(&config, architecture)?;
-    let model = build(dir, &config, architecture)?;
-    let context = context_length.unwrap_or(model.max_position_embeddings);
-    window::check(&config, architecture, model.num_layers, context)?;
-    Ok(model)
+    let described = Described::of(dir, context_length)?;
+    Ok(described.with_weights()?.with_tokenizer()?.model)
+}
+
+/// What a folder says of its model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Described {
+    /// The model.
+    pub model: ModelConfig,
+    /// What whoever serves it should know.
+    pub notes: Vec<String>,
+}
+
+impl Described {
+    /// What `config.json` and `generation_config.json` say, for texts of at most
+    /// `context_length` tokens.
+    ///
+    /// # Errors
+    /// Those of [`load_for`].
+    pub fn of(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
+        let config = Raw::read(dir, "config.json")?;
+        let architecture = architecture(&config)?;
+        refuse(&config, architecture)?;
+        let model = build(dir, &config, architecture)?;
+        let context = context_length.unwrap_or(model.max_position_embeddings);
+        window::check(&config, architecture, model.num_layers, context)?;
+        let notes = Vec::new();
+        Ok(Self { model, notes })
+    }
+
+    /// With what the weights say of the output head: where `config.json` ties it to the
+    /// embedding, and another one is stored, that is the head, as in transformers 5 and vLLM.
+    /// Two tables that are equal are read whole, and others up to where they differ.
+    ///
+    /// # Errors
+    /// [`ModelConfigError::Malformed`] where the tables can't be read. Weights that are missing
+    /// or damaged are told by whoever loads them.
+    pub fn with_weights(mut self) -> Result<Self, ModelConfigError> {
+        let dir = &self.model.path;
+        if self.model.tie_word_embeddings
+            && head::differs(dir).map_err(|error| ModelConfigError::Malformed {
+                path: dir.clone(),
+                message: format!("its weights can't be read: {error}"),
+            })?
+        {
+            self.model.tie_word_embeddings = false;
+            self.notes.push(
+                "the stored output head (lm_head.weight) is served, as it differs from the \
+                 embedding, though config.json has `tie_word_embeddings` true; set that to false"
+                    .to_owned(),
+            );
+        }
+        Ok(self)
+    }
+
+    /// With the tokenizer's own end token, which ends texts besides those of
+    /// `generation_config.json` and `config.json`, as in vLLM, SGLang and llama.cpp. One that
+    /// is in no vocabulary is never sampled, so it ends nothing.
+    ///
+    /// # Errors
+    /// [`ModelConfigError`]: a file of the tokenizer can't be read.
+    pub fn with_tokenizer(self) -> Result<Self, ModelConfigError> {
+        let Self { model, mut notes } = self;
+        let own = tokenizer::end_token(&model.path)?;
+        let id = own.as_ref().and_then(|token| token.id);
+        let id = id.filter(|id| (*id as usize) < model.vocab_size);
+        if let (Some(token), None) = (&own, id) {
+            notes.push(format!(
+                "the tokenizer's `eos_token` {:?} ends nothing: it is not in the model's vocabulary",
+                token.text
+            ));
+        }
+        let model = model.with_tokenizer_eos(id);
+        if model.eos_token_ids.is_empty() {
+            notes.push(
+                "no token ends an answer, as no file of the model names one: give \
+                 generation_config.json an `eos_token_id`, or requests `stop_token_ids`"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { model, notes })
+    }
 }
 
 /// Reads the `config.json` of a draft head, whose layer is a Llama's,
@@ -83,6 +160,7 @@ fn build(
         mlp_bias: config.flag("mlp_bias", false)?,
         qk_norm: architecture == Architecture::Qwen3,
         eos_token_ids,
+        tokenizer_eos_id: None,
         bos_token_id,
     };
     believable(config, &model)?;
@@ -108,7 +186,11 @@ fn architecture(config: &Raw) -> Result<Architecture, ModelConfigError> {
 
 /// Refuses what would change results and is not computed.
 fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigError> {
-    if config.get("quantization_config").is_some() {
+    let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    if config
+        .get("quantization_config")
+        .is_some_and(|value| !unquantized(value))
+    {
         let remedy = "use the model's unquantized release";
         return Err(config.unsupported("quantization_config", remedy));
     }
@@ -119,7 +201,8 @@ fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigErr
         return Err(config.unsupported("hidden_act", "the only activation served is silu"));
     }
     for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
-        if config.get(key).is_some() {
+        // Without experts it is a dense model.
+        if config.get(key).is_some_and(|experts| experts != 0) {
             return Err(
                 config.unsupported(key, "mixtures of experts are not served; use a dense model")
             );

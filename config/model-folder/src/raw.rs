@@ -43,7 +43,7 @@ impl Raw {
     }
 
     fn parse(path: PathBuf, json: &[u8]) -> Result<Self, ModelConfigError> {
-        match serde_json::from_slice(json) {
+        match serde_json::from_slice(&lockstep_files::quoted(json)) {
             Ok(map) => Ok(Self {
                 path,
                 prefix: String::new(),
@@ -125,7 +125,8 @@ impl Raw {
         }
     }
 
-    /// One token id or a list of them.
+    /// One token id or a list of them; -1, which many files have for a token that there is
+    /// not, is none.
     pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelConfigError> {
         let wrong = |value: &Value| self.wrong(key, format!("is {value}, not a token id"));
         let id = |value: &Value| {
@@ -136,6 +137,7 @@ impl Raw {
         };
         match self.get(key) {
             None => Ok(Vec::new()),
+            Some(value) if value.as_i64() == Some(-1) => Ok(Vec::new()),
             Some(Value::Array(ids)) => ids.iter().map(id).collect(),
             Some(value) => Ok(vec![id(value)?]),
         }

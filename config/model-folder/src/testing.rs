@@ -53,7 +53,8 @@ pub(crate) fn folder(config: &Value, generation: Option<&Value>) -> TempDir {
     dir
 }
 
-fn write(dir: &Path, name: &str, value: &Value) {
+/// Writes a file of JSON.
+pub(crate) fn write(dir: &Path, name: &str, value: &Value) {
     std::fs::write(dir.join(name), value.to_string()).expect("written");
 }
 

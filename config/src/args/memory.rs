@@ -14,9 +14,15 @@ pub enum KvCacheDtypeArg {
     Float32,
     /// 8-bit integers with a scale for every head of a token: half of bfloat16.
     Int8,
-    /// Refused, with a remedy.
-    #[value(name = "fp8_e4m3", aliases = ["fp8", "fp8_e5m2"], hide = true)]
+    /// Refused, with a remedy, as the next two.
+    #[value(hide = true)]
     Fp8,
+    /// 8-bit floats of one kind.
+    #[value(name = "fp8_e4m3", hide = true)]
+    Fp8E4m3,
+    /// And of the other.
+    #[value(name = "fp8_e5m2", hide = true)]
+    Fp8E5m2,
 }
 
 /// The paged KV cache.

@@ -1,5 +1,8 @@
 use std::path::PathBuf;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
 use super::positive;
 
 const HEADING: &str = "Model";
@@ -29,20 +32,54 @@ pub enum QuantizationArg {
 }
 
 /// Where weights can come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadFormatArg {
     /// The safetensors of the model's folder.
     Auto,
     /// The same.
     Safetensors,
-    /// Nowhere: random weights, for measurements. The folder needs none then, only
-    /// config.json, and a tokenizer where texts come in.
+    /// Nowhere: random weights, for measurements.
     Dummy,
-    /// Refused, with a remedy.
-    #[value(name = "pt", aliases = ["npcache", "hf", "mistral", "gguf", "bitsandbytes",
-            "sharded_state", "layered", "tensorizer", "runai_streamer", "fastsafetensors",
-            "remote", "remote_instance"], hide = true)]
-    Other,
+    /// One of another engine, refused with a remedy.
+    Other(&'static str),
+}
+
+impl ValueEnum for LoadFormatArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        use LoadFormatArg::{Auto, Dummy, Other, Safetensors};
+        &[
+            Auto,
+            Safetensors,
+            Dummy,
+            Other("pt"),
+            Other("npcache"),
+            Other("hf"),
+            Other("mistral"),
+            Other("gguf"),
+            Other("bitsandbytes"),
+            Other("sharded_state"),
+            Other("layered"),
+            Other("tensorizer"),
+            Other("runai_streamer"),
+            Other("fastsafetensors"),
+            Other("remote"),
+            Other("remote_instance"),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Self::Auto => ("auto", "The safetensors of the model's folder"),
+            Self::Safetensors => ("safetensors", "The same"),
+            Self::Dummy => (
+                "dummy",
+                "Nowhere: random weights, for measurements. The folder needs none then, only \
+                 config.json, and a tokenizer where texts come in",
+            ),
+            Self::Other(name) => return Some(PossibleValue::new(*name).hide(true)),
+        };
+        Some(PossibleValue::new(name).help(help))
+    }
 }
 
 /// Which model, and how it is computed.

@@ -35,7 +35,8 @@ pub struct TimeoutArgs {
     #[arg(long, env = "LOCKSTEP_PING_TIMEOUT", value_name = "SECONDS",
           value_parser = seconds_or_none, help_heading = HEADING)]
     pub ping_timeout: Option<u64>,
-    /// The whole start may take so long [default: 600].
+    /// The whole start may take so long; before it, as long again all that describes a model which
+    /// is loaded by its name, but not its weights [default: 600].
     #[arg(long, env = "LOCKSTEP_STARTUP_TIMEOUT", value_name = "SECONDS",
           value_parser = seconds, help_heading = HEADING)]
     pub startup_timeout: Option<u64>,
@@ -44,4 +45,11 @@ pub struct TimeoutArgs {
     #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_TIMEOUT", value_name = "SECONDS",
           value_parser = seconds, help_heading = HEADING)]
     pub weight_update_timeout: Option<u64>,
+}
+
+impl TimeoutArgs {
+    /// `--startup-timeout`, or its default, in seconds.
+    pub fn startup(&self) -> u64 {
+        self.startup_timeout.unwrap_or(600)
+    }
 }

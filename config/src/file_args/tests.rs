@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use lockstep_types::OptionValues;
 
 use super::with_config_file;
@@ -47,6 +49,22 @@ fn flags_win() {
     assert_eq!((args.server.port, args.process.log_json), (Some(1), true));
 }
 
+/// By a variable that every test run has.
+#[test]
+fn the_environment_wins_over_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, "home = 'of the file'\nother = 'of the file'\n").expect("written");
+    let config = clap::value_parser!(std::path::PathBuf);
+    let command = clap::Command::new("p")
+        .arg(clap::Arg::new("config").long("config").value_parser(config))
+        .arg(clap::Arg::new("home").long("home").env("PATH"))
+        .arg(clap::Arg::new("other").long("other"));
+    let words = vec!["p".into(), "--config".into(), file.into()];
+    let all = with_config_file(&command, words.clone()).expect("good");
+    assert_eq!(all[words.len()..], ["--other=of the file"]);
+}
+
 #[test]
 fn values_are_checked_as_flags_are() {
     let error = parse(&[], "page-size = 0").expect_err("not a size");
@@ -64,7 +82,7 @@ fn values_are_checked_as_flags_are() {
 fn relative_paths_begin_at_the_files_folder() {
     let args = parse(
         &[],
-        "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = 'd/e'\n\
+        "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = './d/e'\n\
          weight-update-dir = 'w'\nadmin-api-key-file = 'op'\n\
          speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n\
          speculative-adaptive = true\nspeculative-adaptive-config = 'a.json'\n",
@@ -88,6 +106,47 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.server.admin_api_key_file, Some(here.join("op")));
     let updates = std::env::temp_dir().join("w");
     assert_eq!(args.model.weight_update_dir, Some(updates));
+}
+
+/// All options whose values are paths, but for the library that is looked for where
+/// libraries are.
+#[test]
+fn every_path_of_a_file_begins_at_its_folder() {
+    let command = Program::definition();
+    let of_path = |argument: &&clap::Arg| {
+        argument.get_value_parser().type_id() == std::any::TypeId::of::<std::path::PathBuf>()
+    };
+    let paths = command.get_arguments().filter(of_path);
+    let paths: Vec<_> = paths.filter_map(clap::Arg::get_long).collect();
+    let known = super::PATHS.iter().copied().chain(["config", "nccl-path"]);
+    let (mut paths, mut known) = (paths, known.collect::<Vec<_>>());
+    paths.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(paths, known);
+}
+
+#[test]
+fn a_models_name_stays_one_unless_a_folder_has_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.toml");
+    let located = |key, text| super::located(&file, key, text);
+    let there = |text| folder.path().join(text);
+    for key in ["model-path", "speculative-draft-model-path"] {
+        assert_eq!(located(key, "owner/name"), Path::new("owner/name"));
+        for text in [
+            "name",
+            "./owner/name",
+            "../name",
+            "a/b/c",
+            "owner/",
+            "/name",
+        ] {
+            assert_eq!(located(key, text), there(text), "{text}");
+        }
+    }
+    assert_eq!(located("weight-cache", "owner/name"), there("owner/name"));
+    std::fs::create_dir_all(there("owner/name")).expect("made");
+    assert_eq!(located("model-path", "owner/name"), there("owner/name"));
 }
 
 /// All switches are written alike, in every place.

@@ -111,3 +111,18 @@ fn core_lists() {
         assert_eq!(parse_cores(list).ok().as_deref(), expected, "{list:?}");
     }
 }
+
+#[test]
+fn a_group_with_more_than_the_machine_has_left_adds_nothing() {
+    let found = machine(&[
+        STATUS,
+        MEMORY,
+        ("proc/self/cgroup", "0::/pod\n"),
+        ("sys/fs/cgroup/pod/memory.max", "900000\n"),
+        ("sys/fs/cgroup/pod/memory.current", "1000\n"),
+        ("sys/fs/cgroup/pod/cpu.max", "50000 100000\n"),
+    ]);
+    assert_eq!(found.memory_limit, Some(900_000));
+    assert_eq!(found.available_memory, 614_400);
+    assert_eq!(found.cores, [0], "half a core is one");
+}

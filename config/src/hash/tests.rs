@@ -51,6 +51,8 @@ fn different_where_results_or_the_protocol_would() {
         "--speculative-algorithm WINDOW --speculative-window-size 5",
         "--speculative-algorithm WINDOW --speculative-window-nodes 5",
         "--speculative-algorithm WINDOW --speculative-window-private",
+        "--device cuda",
+        "--device cuda --cuda-graph-bs 1,2",
     ];
     let mut hashes: Vec<_> = lines.iter().map(|line| hash(line)).collect();
     hashes.sort();

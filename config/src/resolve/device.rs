@@ -18,11 +18,6 @@ pub(super) struct Device {
 /// The device that is asked for; with `auto` a GPU, unless it can't be used or
 /// can't serve what is asked for.
 pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, ConfigError> {
-    if let Some(name) = &args.parallel.isa {
-        let kernels = footprint.kernels(DeviceKind::Cpu, name);
-        let remedy = "`lockstep doctor` lists those of this machine";
-        kernels.map_err(|why| ConfigError::value("--isa", name, why, remedy))?;
-    }
     let named = named(args);
     // Whoever asks a GPU for its room opens it: not for options that none serves.
     match (args.parallel.device.unwrap_or(DeviceArg::Cpu), named) {
@@ -64,6 +59,19 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
             Ok(processor(&why))
         }
     }
+}
+
+/// The kernels that are asked for by name.
+pub(super) fn kernels(
+    args: &ServeArgs,
+    footprint: &dyn Footprint,
+) -> Result<Option<&'static str>, ConfigError> {
+    let remedy = "`lockstep doctor` lists those of this machine";
+    let find = |name: &String| {
+        let found = footprint.kernels(DeviceKind::Cpu, name);
+        found.map_err(|why| ConfigError::value("--isa", name, why, remedy))
+    };
+    args.parallel.isa.as_ref().map(find).transpose()
 }
 
 /// The option that says which GPUs are wanted.

@@ -64,7 +64,8 @@ pub(super) fn check_split(
 ) -> Result<(), ConfigError> {
     let heads = model.num_heads;
     let most = model.intermediate_size.min(model.vocab_size);
-    if heads.is_multiple_of(tp_size / dp_size) && tp_size <= most {
+    let divided = heads.is_multiple_of(tp_size / dp_size);
+    if divided && tp_size <= most {
         return Ok(());
     }
     let divides = |size: &usize| heads.is_multiple_of(*size);
@@ -80,7 +81,10 @@ pub(super) fn check_split(
     Err(ConfigError::value(
         "--tp-size",
         tp_size,
-        format!("the model's {heads} attention heads cannot be split so{among}"),
+        match divided {
+            false => format!("the model's {heads} attention heads cannot be split so{among}"),
+            true => format!("the model's MLP or vocabulary has {most} rows, fewer than ranks"),
+        },
         format!("Sizes that work{with}: {}", list(&works)),
     ))
 }

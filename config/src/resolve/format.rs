@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use lockstep_types::{ConfigError, DeviceKind, Dtype, KvCacheDtype, LoadFormat, Quantization};
 
 use crate::args::{DtypeArg, KvCacheDtypeArg, LoadFormatArg, QuantizationArg, ServeArgs};
@@ -13,11 +14,11 @@ pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
     match args.model.load_format {
         None | Some(LoadFormatArg::Auto | LoadFormatArg::Safetensors) => Ok(LoadFormat::Auto),
         Some(LoadFormatArg::Dummy) => Ok(LoadFormat::Dummy),
-        Some(LoadFormatArg::Other) => {
+        Some(other @ LoadFormatArg::Other(_)) => {
             let why = "weights are read from safetensors alone";
             let remedy = "Save the model as safetensors and leave it out, or give dummy for \
                           random weights";
-            Err(ConfigError::value(LOAD_FORMAT, "of this kind", why, remedy))
+            Err(ConfigError::value(LOAD_FORMAT, named(other), why, remedy))
         }
     }
 }
@@ -40,6 +41,12 @@ pub(super) fn weight_cache(
         }
         named => Ok(named.clone()),
     }
+}
+
+/// A value's name on the command line.
+fn named(value: impl ValueEnum) -> String {
+    let shown = value.to_possible_value();
+    shown.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 pub(super) fn dtype(args: &ServeArgs) -> Dtype {
@@ -67,10 +74,12 @@ pub(super) fn kv_cache(args: &ServeArgs, dtype: Dtype) -> Result<KvCacheDtype, C
         Some(KvCacheDtypeArg::Bfloat16) => KvCacheDtype::Bfloat16,
         Some(KvCacheDtypeArg::Float32) => KvCacheDtype::Float32,
         Some(KvCacheDtypeArg::Int8) => KvCacheDtype::Int8,
-        Some(KvCacheDtypeArg::Fp8) => {
+        Some(
+            floats @ (KvCacheDtypeArg::Fp8 | KvCacheDtypeArg::Fp8E4m3 | KvCacheDtypeArg::Fp8E5m2),
+        ) => {
             return Err(ConfigError::value(
                 "--kv-cache-dtype",
-                "fp8",
+                named(floats),
                 "this version has no 8-bit floats",
                 "Give int8, which takes as much memory",
             ));

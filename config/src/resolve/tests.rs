@@ -164,6 +164,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("--host http://x", &["--host http://x"]),
     ("--context-length 513", &["--context-length 513", "512"]),
     ("--page-size 5000", &["--page-size 5000"]),
+    (
+        "--sglang-grpc-port 8000",
+        &["--port 8000", "--sglang-grpc-port 8000"],
+    ),
+    (
+        "--ssl-ca-certs roots.pem",
+        &["--ssl-ca-certs", "Give --ssl-certfile too"],
+    ),
+    (
+        "--cors-allowed-origins https://user@chat.example.com",
+        &["--cors-allowed-origins https://user@", "scheme and host"],
+    ),
     ("--mem-fraction-static 0", &["--mem-fraction-static 0"]),
     ("--mem-fraction-static 1.5", &["--mem-fraction-static 1.5"]),
     ("--mem-fraction-static NaN", &["--mem-fraction-static NaN"]),
@@ -321,8 +333,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     (
         "--kv-cache-dtype fp8_e5m2",
-        &["--kv-cache-dtype", "8-bit floats", "int8"],
+        &["--kv-cache-dtype fp8_e5m2", "8-bit floats", "int8"],
     ),
+    (
+        "--kv-cache-dtype fp8_e4m3",
+        &["--kv-cache-dtype fp8_e4m3", "int8"],
+    ),
+    ("--kv-cache-dtype fp8", &["--kv-cache-dtype fp8:", "int8"]),
+    (
+        "--load-format gguf",
+        &["--load-format gguf", "safetensors", "dummy"],
+    ),
+    ("--load-format pt", &["--load-format pt", "safetensors"]),
     ("--trust-remote-code", &["--trust-remote-code", "never run"]),
 ];
 
@@ -337,6 +359,15 @@ fn what_cannot_be_served_is_refused_with_a_remedy() {
             error.ends_with('.') || error.contains("os error"),
             "{line}: {error}"
         );
+    }
+}
+
+/// Nodes compare their configurations: what means the same has to look the same.
+#[test]
+fn kernels_are_known_by_one_spelling() {
+    for line in ["--isa scalar", "--isa SCALAR"] {
+        let (engine, _) = resolve_line(line).expect(line);
+        assert_eq!(engine.isa.as_deref(), Some("scalar"), "{line}");
     }
 }
 
@@ -445,6 +476,7 @@ fn the_console_is_served_unless_it_is_turned_off() {
 }
 
 mod access;
+mod bounds;
 mod cores;
 mod dp_attention;
 mod load_format;

@@ -1,5 +1,7 @@
 //! What the algorithm does on the device.
 
+use std::ops::Range;
+
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{LoadOptions, LogitBlock, Transformer};
 use lockstep_speculation::{
@@ -98,9 +100,9 @@ impl<B: Backend> Drafter<B> for BlockDrafter<B> {
         (self.transformer.weight_bytes(backend), self.kv_bytes)
     }
 
-    fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
+    fn open(&mut self, slot: usize, _tokens: &[u32], cached: Range<usize>) {
         let slot = &mut self.slots[slot];
-        slot.known = cached_len;
+        slot.known = cached.end;
         slot.guesses.clear();
     }
 

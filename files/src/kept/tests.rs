@@ -1,5 +1,5 @@
 use std::fs::{File, OpenOptions, create_dir_all, remove_file, rename, write};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
@@ -177,6 +177,39 @@ fn files_that_change_are_noticed() {
     }
 }
 
+/// Who sets a file's times back can't set back when it was changed last.
+#[test]
+fn times_that_are_set_back_hide_no_change() {
+    let dir = updates(&["a"]);
+    let (folder, path) = (dir.path().join("a"), dir.path().join("a/file"));
+    settle(&path);
+    let kept = Kept::below(dir.path(), &folder).expect("there");
+    open(&folder, "file").expect("there");
+    let changed = || {
+        let metadata = path.metadata().expect("there");
+        (metadata.ctime(), metadata.ctime_nsec())
+    };
+    let before = changed();
+    // Until the clock of the file system has moved on.
+    while changed() == before {
+        let file = OpenOptions::new().write(true).open(&path).expect("there");
+        file.write_all_at(b"b", 0).expect("written");
+        settle(&path);
+    }
+    let error = kept.check().expect_err("it was changed");
+    assert!(error.to_string().contains("a/file"), "{error}");
+}
+
+#[test]
+fn a_folder_that_nobody_keeps_is_forgotten() {
+    let dir = updates(&["a", "b"]);
+    let path = |name: &str| dir.path().join(name);
+    drop(Kept::below(dir.path(), &path("a")).expect("there"));
+    let _other = Kept::below(dir.path(), &path("b")).expect("there");
+    assert!(!super::kept().contains_key(&path("a")));
+    assert!(super::kept().contains_key(&path("b")));
+}
+
 /// As a `generation_config.json` that somebody puts there after the look.
 #[test]
 fn files_that_appear_are_noticed() {
@@ -230,6 +263,14 @@ fn snapshots_reach_their_blobs_where_those_are_below_too() {
         let error = open(&link, name).expect_err("out of its folder");
         assert!(error.to_string().contains("link out"), "{name}: {error}");
     }
+    // So does one to a folder inside of a snapshot, whose own links lead from there.
+    create_dir_all(snapshot.join("deep")).expect("made");
+    symlink("../../blobs/abc", snapshot.join("deep/file")).expect("linked");
+    symlink("0123/deep", snapshots.join("short")).expect("linked");
+    let short = snapshots.join("short");
+    let _kept = Kept::below(dir.path(), &short).expect("there");
+    let error = open(&short, "file").expect_err("it leads to no blobs");
+    assert!(error.to_string().contains("link out"), "{error}");
     let _kept = Kept::below(&snapshots, &snapshot).expect("there");
     let error = open(&snapshot, "file").expect_err("the blobs are outside");
     assert!(error.to_string().contains("link out"), "{error}");

@@ -25,6 +25,16 @@ fn cache() -> Cache {
     create_dir(repository.join("blobs")).expect("made");
     write(store.join("aa").join(&of_a), "weights").expect("written");
     write(store.join("aa").join(format!("{of_a}.refs")), "refs").expect("written");
+    // Files that lie there and are none of the store's: of another group's hash, and under names
+    // that are no hashes.
+    let (short, other) = ("a".repeat(40), "z".repeat(64));
+    create_dir_all(store.join("zz")).expect("made");
+    write(store.join("bb").join(&of_a), "elsewhere").expect("written");
+    write(store.join("aa").join(&short), "short").expect("written");
+    write(store.join("zz").join(&other), "no hash").expect("written");
+    create_dir_all(store.join("real")).expect("made");
+    write(store.join("real").join(hash('e')), "linked").expect("written");
+    symlink("real", store.join("ee")).expect("linked");
     write(folder.path().join("token"), "secret").expect("written");
     symlink("../../token", store.join("bb").join(hash('b'))).expect("linked");
     symlink("aa", store.join("cc")).expect("linked");
@@ -33,6 +43,10 @@ fn cache() -> Cache {
         ("elsewhere", format!("../../blobs/bb/{of_a}")),
         ("linked", format!("../../blobs/bb/{}", hash('b'))),
         ("linked-folder", format!("../../blobs/cc/{of_a}")),
+        ("linked-group", format!("../../blobs/ee/{}", hash('e'))),
+        ("short", format!("../../blobs/aa/{short}")),
+        ("other", format!("../../blobs/zz/{other}")),
+        ("deeper", format!("../../blobs/aa/{of_a}/deeper")),
         ("refs", format!("../../blobs/aa/{of_a}.refs")),
         ("marker", "../../blobs/.huggingface-shared-blobs".to_owned()),
         ("around", "../../blobs/aa/../../token".to_owned()),
@@ -42,7 +56,14 @@ fn cache() -> Cache {
         symlink(target, repository.join("blobs").join(name)).expect("linked");
         symlink(format!("../../blobs/{name}"), snapshot.join(name)).expect("linked");
     }
-    // Blobs alone lead there, not what names them.
+    // Blobs alone lead there, not what names them, nor what lies beside them.
+    create_dir(repository.join("other")).expect("made");
+    symlink(
+        format!("../../blobs/aa/{of_a}"),
+        repository.join("other/way"),
+    )
+    .expect("linked");
+    symlink("../../other/way", snapshot.join("aside")).expect("linked");
     let past = format!("../../../blobs/aa/{of_a}");
     symlink(past, snapshot.join("past")).expect("linked");
     Cache { folder, snapshot }
@@ -68,11 +89,18 @@ fn blobs_may_lie_in_the_store_of_all_repositories() {
         "elsewhere",
         "linked",
         "linked-folder",
+        "linked-group",
+        "short",
+        "other",
+        "deeper",
+        // A file of the store is no folder on the way to another.
+        "good/deeper",
         "refs",
         "marker",
         "around",
         "token",
         "past",
+        "aside",
     ] {
         assert!(cache.read(name).is_err(), "{name}");
     }
@@ -91,7 +119,7 @@ fn blobs_may_lie_in_the_store_of_all_repositories() {
 
 #[test]
 fn a_folder_is_a_store_by_its_mark() {
-    for mark in [None, Some("2\n"), Some("")] {
+    for mark in [None, Some("2\n"), Some(""), Some("1"), Some("1\n2\n")] {
         let cache = cache();
         if let Some(text) = mark {
             cache.mark(text);

@@ -17,6 +17,14 @@ pub enum Fault {
     Whole,
     /// More bytes than the file has.
     Longer,
+    /// The file's first bytes in the place of those that were asked for.
+    Again,
+    /// A byte now and then.
+    Drip,
+    /// Other headers than those that are right; the content is.
+    Says(Vec<(&'static str, String)>),
+    /// Something else.
+    Instead(Vec<u8>),
     /// A refusal, with headers.
     Status(u16, Vec<(&'static str, String)>),
     /// A redirect to this address.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,6 +19,9 @@ use crate::{Seen, State};
 
 /// Bytes that are sent at a time.
 const PIECE: usize = 16 << 10;
+
+/// Between two bytes of what drips.
+const DROP: Duration = Duration::from_millis(20);
 
 /// Serves one of the two ports.
 pub(crate) async fn run(listener: std::net::TcpListener, state: Arc<State>, elsewhere: bool) {
@@ -48,9 +52,10 @@ fn answer(state: &State, elsewhere: bool, request: &Request) -> Response<Body> {
 fn list(state: &State, headers: &HeaderMap, name: &str, revision: &str) -> Response<Body> {
     let mut inner = state.inner();
     inner.seen.push(seen(name, headers, false));
-    match inner.faults.next(name) {
-        Some(Fault::Status(status, headers)) => return refusal(status, &headers),
-        Some(Fault::Redirect(to)) => return redirect(&to),
+    let fault = inner.faults.next(name);
+    match &fault {
+        Some(Fault::Status(status, headers)) => return refusal(*status, headers),
+        Some(Fault::Redirect(to)) => return redirect(to),
         _ => {}
     }
     let code = |code: &str| vec![("x-error-code", code.to_owned())];
@@ -63,7 +68,7 @@ fn list(state: &State, headers: &HeaderMap, name: &str, revision: &str) -> Respo
         return refusal(status, &code("RepoNotFound"));
     };
     match revision == "main" || revision == commit(name) {
-        true => Response::new(Body::from(list.to_string())),
+        true => body(&Bytes::from(list.to_string()), 0, fault),
         false => refusal(404, &code("RevisionNotFound")),
     }
 }
@@ -122,6 +127,7 @@ fn body(content: &Bytes, from: usize, fault: Option<Fault>) -> Response<Body> {
     let size = content.len();
     let mut rest = content.slice(from..).to_vec();
     let mut end = End::Whole;
+    let mut says = Vec::new();
     match fault {
         Some(Fault::Status(status, headers)) => return refusal(status, &headers),
         Some(Fault::Redirect(to)) => return redirect(&to),
@@ -138,6 +144,10 @@ fn body(content: &Bytes, from: usize, fault: Option<Fault>) -> Response<Body> {
             rest.push(0);
             end = End::Unsaid;
         }
+        Some(Fault::Again) => rest = content.slice(..size - from).to_vec(),
+        Some(Fault::Drip) => end = End::Drip,
+        Some(Fault::Says(headers)) => says = headers,
+        Some(Fault::Instead(other)) => rest = other,
         Some(Fault::Whole) | None => {}
     }
     let mut response = Response::builder();
@@ -151,7 +161,13 @@ fn body(content: &Bytes, from: usize, fault: Option<Fault>) -> Response<Body> {
         response = response.header(header::CONTENT_LENGTH, rest.len());
     }
     let response = response.body(streamed(&Bytes::from(rest), &end));
-    response.unwrap_or_else(|_| refusal(500, &[]))
+    let mut response = response.unwrap_or_else(|_| refusal(500, &[]));
+    for (name, value) in says {
+        if let Ok(value) = value.parse() {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
 }
 
 /// How a body ends.
@@ -161,16 +177,17 @@ enum End {
     Unsaid,
     Broken(usize),
     Still(usize),
+    Drip,
 }
 
 fn streamed(rest: &Bytes, end: &End) -> Body {
     let sent = match end {
-        End::Whole | End::Unsaid => rest.len(),
+        End::Whole | End::Unsaid | End::Drip => rest.len(),
         End::Broken(bytes) | End::Still(bytes) => rest.len().min(*bytes),
     };
     let pieces: Vec<_> = rest
         .slice(..sent)
-        .chunks(PIECE)
+        .chunks(if matches!(end, End::Drip) { 1 } else { PIECE })
         .map(|piece| Ok(Bytes::copy_from_slice(piece)))
         .collect();
     let pieces = stream::iter(pieces);
@@ -184,6 +201,10 @@ fn streamed(rest: &Bytes, end: &End) -> Body {
             };
             Body::from_stream(pieces.chain(stream::once(broken)))
         }
+        End::Drip => Body::from_stream(pieces.then(|piece| async {
+            tokio::time::sleep(DROP).await;
+            piece
+        })),
         End::Still(_) => Body::from_stream(pieces.chain(stream::pending())),
     }
 }

@@ -100,6 +100,35 @@ fn a_time_is_a_number_of_seconds() {
     }
 }
 
+/// What a user waits for is waited for, and no start for longer than it has.
+#[test]
+fn times_fit_together() {
+    let usual = Patience::default();
+    let long = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "3600")]).expect("settings");
+    let hour = Duration::from_secs(3600);
+    assert_eq!(
+        (long.patience.window, long.patience.described),
+        (hour, hour)
+    );
+    let short = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).expect("settings");
+    assert_eq!(short.patience.window, usual.window);
+    let limit = Duration::from_secs(20);
+    let start = long.within(limit).patience;
+    for time in [
+        start.stall,
+        start.window,
+        start.longest_pause,
+        start.described,
+        start.lock,
+    ] {
+        assert_eq!(time, limit);
+    }
+    assert_eq!(start.set_by, Some("--startup-timeout"));
+    let start = short.within(hour).patience;
+    assert_eq!((start.window, start.lock), (usual.window, usual.lock));
+    assert_eq!(start.described, hour, "as long as the start");
+}
+
 #[test]
 fn an_endpoint_is_an_address() {
     let good = settings(&[("HF_ENDPOINT", "http://127.0.0.1:8080/hub/")]).expect("settings");

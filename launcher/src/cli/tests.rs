@@ -1,8 +1,10 @@
 use std::ffi::OsString;
 
+use lockstep_hub::HubError;
 use lockstep_process::Role;
 
-use super::{Command, definition, parse, source, with_default_command};
+use super::{Command, definition, hints, parse, source, with_default_command};
+use crate::error::LaunchError;
 use crate::settings::tests::algorithms;
 use crate::{generate, pack};
 
@@ -37,6 +39,10 @@ fn serve_is_the_default_command() {
             "lockstep serve --model-path m --tp 2",
         ),
         ("lockstep config m", "lockstep config --model-path m"),
+        (
+            "lockstep pack m --weight-cache w",
+            "lockstep pack --model-path m --weight-cache w",
+        ),
         ("lockstep help --help", "lockstep help"),
         ("lockstep help serve", "lockstep help serve"),
         ("", "serve"),
@@ -130,12 +136,102 @@ fn a_file_gives_options_to_the_command_it_is_named_for() {
 }
 
 #[test]
-fn a_folder_taken_for_a_prompt_gets_a_hint() {
+fn a_folder_that_is_missing_is_traced_to_the_file_that_names_it() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "model-path = '/no/folder'").expect("written");
+    let error = LaunchError::Hub(HubError::NoFolder {
+        option: "--model-path",
+        path: "/no/folder".into(),
+        why: String::new(),
+    });
+    let hint = |line: &str| hints(&error, words(line), &algorithms()).concat();
+    let line = format!("lockstep serve --config {}", file.path().display());
+    assert!(hint(&line).contains("--config"), "{}", hint(&line));
+    assert_eq!(hint("lockstep serve /no/folder"), "");
+}
+
+/// What a word may have meant depends on what its command takes.
+#[test]
+fn a_stray_word_gets_a_hint_of_its_own_command() {
     let command = program();
-    let line = words("lockstep generate folder --prompt text");
-    let error = command.clone().try_get_matches_from(&line);
-    let found = super::source::hint(&command, &line, &error.expect_err("two prompts"));
-    assert!(found.is_some_and(|hint| hint.contains("--model-path")));
+    for (line, expected) in [
+        ("serve --port 1 m", Some("lockstep serve MODEL")),
+        ("pack --weight-cache w m", Some("lockstep pack MODEL")),
+        (
+            "generate m --prompt text",
+            Some("a model is --model-path MODEL"),
+        ),
+        (
+            "generate two words",
+            Some("quotes; a model is --model-path MODEL"),
+        ),
+        (
+            "bench offline m",
+            Some("an option here: --model-path MODEL"),
+        ),
+        ("bench planner m", None),
+        ("models m", None),
+    ] {
+        let line = words(&format!("lockstep {line}"));
+        let error = command.clone().try_get_matches_from(&line);
+        let found = source::hint(&command, &line, &error.expect_err("a stray word"));
+        match expected {
+            None => assert_eq!(found, None, "{line:?}"),
+            Some(part) => assert!(
+                found.as_ref().is_some_and(|hint| hint.contains(part)),
+                "{line:?}: {found:?}"
+            ),
+        }
+    }
+}
+
+/// Roles are started by the program itself alone.
+#[test]
+fn only_public_commands_are_suggested() {
+    let command = program();
+    for (word, expected) in [
+        ("server", Some("similar subcommand exists: 'serve'")),
+        ("schedule", None),
+        ("workr", None),
+        ("generat", Some("'generate'")),
+    ] {
+        let error = command.clone().try_get_matches_from(["lockstep", word]);
+        let mut error = error.expect_err("none of that name");
+        source::suggest_public(&command, &mut error);
+        let text = error.to_string();
+        match expected {
+            None => assert!(!text.contains("tip"), "{text}"),
+            Some(part) => assert!(text.contains(part), "{text}"),
+        }
+    }
+}
+
+/// What `generate` and `pack` have in common with `serve` is set by the same variables;
+/// what `pack` refuses, by none.
+#[test]
+fn commands_share_the_servers_variables() {
+    let program = program();
+    let serve = program.find_subcommand("serve").expect("a command");
+    for name in ["generate", "pack"] {
+        let command = program.find_subcommand(name).expect("a command");
+        for own in command.get_arguments() {
+            let mut names = own
+                .get_long()
+                .into_iter()
+                .chain(own.get_all_aliases().into_iter().flatten());
+            let known = names.find_map(|name| {
+                serve
+                    .get_arguments()
+                    .find(|arg| arg.get_long() == Some(name) && !arg.is_hide_set())
+            });
+            let Some(servers) = known.filter(|arg| arg.get_id() != "help") else {
+                continue;
+            };
+            let refused = ["served_model_name", "context_length"].contains(&own.get_id().as_str());
+            let expected = servers.get_env().filter(|_| name != "pack" || !refused);
+            assert_eq!(own.get_env(), expected, "{name}: {own}");
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use lockstep_config::ServeArgs;
 use lockstep_tp_worker::worker::WorkerLimits;
 use lockstep_types::{Algorithms, DeviceKind, EngineConfig};
 
+use crate::ports::Ports;
 use crate::settings::Settings;
 
 /// What a server takes of the machine; where its configuration is not known, what its options
@@ -20,8 +21,10 @@ pub(super) struct Asked {
     pub(super) gpus: bool,
     /// Connections of all ports.
     pub(super) connections: Option<u64>,
-    /// Option, host and port of everything that listens.
-    pub(super) ports: Vec<(&'static str, String, u16)>,
+    /// Public ports.
+    pub(super) ports: Ports,
+    /// Host and port where other nodes register.
+    pub(super) nodes: Option<(String, u16)>,
 }
 
 impl Asked {
@@ -34,31 +37,30 @@ impl Asked {
             return Self::unknown(args, refused);
         }
         match Settings::prepare(args, algorithms) {
-            Ok(settings) => Self::resolved(&settings.file.engine, settings.file.node.node_rank),
+            Ok(settings) => {
+                let (engine, node) = (&settings.file.engine, &settings.file.node);
+                Self::resolved(engine, node.node_rank, args.server.grpc_port.is_none())
+            }
             Err(error) => Self::unknown(args, error.to_string()),
         }
     }
 
-    fn resolved(engine: &EngineConfig, node_rank: usize) -> Self {
+    fn resolved(engine: &EngineConfig, node_rank: usize, grpc_follows: bool) -> Self {
         let parallel = &engine.parallel;
         let ranks = engine.ranks_per_node();
         let gpus = engine.device.kind != DeviceKind::Cpu;
         let shares = ranks > 1 && parallel.nnodes == 1;
         let elements = WorkerLimits::new(engine).exchange_elements(engine) as u64;
         let server = &engine.server;
-        let mut ports = Vec::new();
+        let (mut ports, mut nodes) = (Ports::default(), None);
         if node_rank == 0 {
-            let on = |option, port: Option<u16>| Some((option, server.host.clone(), port?));
-            ports.extend(on("--port", Some(server.port)));
-            ports.extend(on("--grpc-port", server.grpc_port));
-            ports.extend(on("--sglang-grpc-port", server.sglang_grpc_port));
-            let nodes = parallel.dist_init_addr.rsplit_once(':');
-            if let Some((host, port)) = nodes.filter(|_| parallel.nnodes > 1)
-                && let Ok(port) = port.parse()
-            {
-                ports.push(("--dist-init-addr", host.to_owned(), port));
-            }
+            ports = Ports::of(server, grpc_follows);
+            let address = parallel.dist_init_addr.rsplit_once(':');
+            nodes = address
+                .filter(|_| parallel.nnodes > 1)
+                .and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
         }
+        let listening = ports.all().len() + usize::from(nodes.is_some());
         Self {
             refused: None,
             threads: (!gpus).then_some(ranks * parallel.threads_per_rank),
@@ -69,27 +71,22 @@ impl Asked {
                 0
             },
             gpus,
-            connections: Some(server.limits.connections.per_port as u64 * ports.len() as u64),
+            connections: Some(server.limits.connections.per_port as u64 * listening as u64),
             ports,
+            nodes,
         }
     }
 
     fn unknown(args: &ServeArgs, refused: String) -> Self {
         let server = &args.server;
-        let host = server.host.clone().unwrap_or_else(|| "127.0.0.1".into());
+        let host = server.host.as_deref().unwrap_or("127.0.0.1");
         let port = server.port.unwrap_or(8000);
         let grpc = server.grpc_port.unwrap_or(port.saturating_add(1));
-        let all = [
-            ("--port", port),
-            ("--grpc-port", grpc),
-            ("--sglang-grpc-port", server.sglang_grpc_port.unwrap_or(0)),
-        ];
-        let open = all.into_iter().filter(|(_, port)| *port > 0);
+        let open = [port, grpc, server.sglang_grpc_port.unwrap_or(0)];
+        let open = open.map(|port| Some(port).filter(|port| *port > 0));
         Self {
             refused: Some(refused),
-            ports: open
-                .map(|(option, port)| (option, host.clone(), port))
-                .collect(),
+            ports: Ports::new(host, open, server.grpc_port.is_none()),
             ..Self::default()
         }
     }

@@ -1,7 +1,5 @@
 //! What the machine says of itself, looked at once.
 
-use std::io;
-
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_process::clock;
 use lockstep_types::Algorithms;
@@ -37,8 +35,8 @@ pub(super) struct Facts {
     pub(super) clock_source: Option<String>,
     /// Whether something keeps the clock in step with others; `None` = the system doesn't say.
     pub(super) clock_in_step: Option<bool>,
-    /// Option and address of each port that is asked for, and why it can't be had.
-    pub(super) ports: Vec<(&'static str, String, Option<String>)>,
+    /// What was found of each port that is asked for; where it can't be had, what to do.
+    pub(super) ports: Vec<(String, Option<String>)>,
     /// Where the run directory is, or why it can't be made.
     pub(super) run_dir: Result<String, String>,
 }
@@ -57,12 +55,18 @@ impl Facts {
         let open = getrlimit(Resource::Nofile);
         let locked = getrlimit(Resource::Memlock);
         let space = getrlimit(Resource::As);
-        let ports = asked.ports.iter().map(|(option, host, port)| {
-            let taken = listen(host, *port).err().map(|error| error.to_string());
-            (*option, format!("{host}:{port}"), taken)
+        let public = asked.ports.all().iter().map(|(option, port)| {
+            match asked.ports.try_out(option, *port) {
+                Ok(()) => {
+                    let host = asked.ports.host();
+                    (format!("{host}:{port} is free ({option})"), None)
+                }
+                Err(refusal) => (refusal.found(), Some(refusal.remedy().to_owned())),
+            }
         });
+        let nodes = asked.nodes.iter().map(|(host, port)| of_nodes(host, *port));
         Self {
-            ports: ports.collect(),
+            ports: public.chain(nodes).collect(),
             asked,
             online: online.max(hardware.cores.len()),
             hardware,
@@ -82,10 +86,18 @@ impl Facts {
     }
 }
 
-/// As a server would, and gives it up again.
-fn listen(host: &str, port: u16) -> io::Result<()> {
+/// The port where other nodes register: listens as a server would, and gives it up again.
+fn of_nodes(host: &str, port: u16) -> (String, Option<String>) {
+    let address = format!("{host}:{port}");
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    std::net::TcpListener::bind((host, port)).map(drop)
+    match std::net::TcpListener::bind((host, port)) {
+        Ok(_) => (format!("{address} is free (--dist-init-addr)"), None),
+        Err(error) => {
+            let remedy = "End what listens there (`ss -ltnp` names it), or give another \
+                          --dist-init-addr";
+            (format!("{address}: {error}"), Some(remedy.to_owned()))
+        }
+    }
 }
 
 fn run_dir(args: &ServeArgs) -> Result<String, String> {

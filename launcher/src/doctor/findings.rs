@@ -165,15 +165,9 @@ fn clock(facts: &Facts) -> Finding {
         )
 }
 
-fn port((option, address, taken): &(&'static str, String, Option<String>)) -> Finding {
-    let found = match taken {
-        None => format!("{address} is free ({option})"),
-        Some(error) => format!("{address}: {error}"),
-    };
-    Finding::new("Port", found).problem_if(
-        taken.is_some(),
-        format!("end what listens there (`ss -ltnp` names it), or give another {option}"),
-    )
+fn port((found, remedy): &(String, Option<String>)) -> Finding {
+    let finding = Finding::new("Port", found.as_str());
+    finding.problem_if(remedy.is_some(), remedy.as_deref().unwrap_or_default())
 }
 
 fn run_dir(facts: &Facts) -> Finding {

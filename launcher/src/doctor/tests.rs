@@ -1,5 +1,6 @@
 use lockstep_config::Hardware;
 use lockstep_devices::Finding;
+use lockstep_process::exit;
 
 use super::asked::Asked;
 use super::facts::Facts;
@@ -30,7 +31,7 @@ fn well() -> Facts {
         address_space: None,
         clock_source: Some("tsc".to_owned()),
         clock_in_step: Some(true),
-        ports: vec![("--port", "127.0.0.1:8000".to_owned(), None)],
+        ports: vec![("8000 is free (--port)".to_owned(), None)],
         run_dir: Ok("/run/user/1".to_owned()),
     }
 }
@@ -91,7 +92,7 @@ fn each_fault_is_found_with_its_remedy() {
             facts.clock_source = Some("hpet".to_owned());
         }),
         ("Port", "another --port", |facts| {
-            facts.ports[0].2 = Some("Address already in use".to_owned());
+            facts.ports[0].1 = Some("Give another --port".to_owned());
         }),
         ("Run directory", "denied", |facts| {
             facts.run_dir = Err("denied".to_owned());
@@ -147,8 +148,17 @@ fn this_machine_can_be_looked_at() {
             ..DoctorArgs::default()
         };
         let looked = super::run(&args, &algorithms());
-        assert_eq!(looked.map_err(|error| error.to_string()), Ok(0));
+        let code = looked.map_err(|error| error.to_string());
+        assert!(matches!(code, Ok(exit::OK | exit::PROBLEMS)), "{code:?}");
     }
+    // No server can be made of these anywhere.
+    let mut args = DoctorArgs::default();
+    args.serve.parallel.tp_size = Some(3);
+    let looked = super::run(&args, &algorithms());
+    assert_eq!(
+        looked.map_err(|error| error.to_string()),
+        Ok(exit::PROBLEMS)
+    );
 }
 
 #[test]
@@ -167,7 +177,7 @@ fn a_port_that_is_taken_is_found() {
             .any(|(of, said)| *of == name && said.contains(text))
     };
     assert!(
-        is("Port", "another --port") && is("Options", "some/model"),
+        is("Port", "give --port ") && is("Options", "some/model"),
         "{found:?}"
     );
 }

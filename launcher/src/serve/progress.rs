@@ -1,12 +1,11 @@
 //! Progress of a start: bars on a terminal, lines elsewhere.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_process::Role;
 
-use crate::console::Console;
+use crate::console::{self, Console};
 
 /// One bar per role that reports progress.
 pub(super) struct Progress {
@@ -15,12 +14,10 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Nothing is shown until something is reported. Without a terminal,
-    /// nothing is shown at all: the roles' own log lines tell the story.
+    /// Nothing is shown until something is reported. Where none can be
+    /// drawn, nothing is shown at all: the roles' own log lines tell the story.
     pub(super) fn new(console: &Console) -> Self {
-        let bars = std::io::stderr()
-            .is_terminal()
-            .then(|| console.bars().clone());
+        let bars = console::draws().then(|| console.bars().clone());
         Self {
             bars,
             roles: BTreeMap::new(),

@@ -20,25 +20,16 @@ pub(super) fn starting(settings: &Settings, console: &Console) {
     let engine = &settings.file.engine;
     if settings.file.node.log_json {
         tracing::info!(model = engine.server.served_model_name, "starting");
+        for note in &settings.notes {
+            tracing::warn!("{note}");
+        }
         return;
     }
     console.say(&format!("lockstep {}", env!("CARGO_PKG_VERSION")));
     if settings.demo {
         console.say(
-            "No --model-path given: serving the small demo model inside this program.\n\
+            "No model named: this serves the small demo model inside the program.\n\
              It answers exercises such as \"Count from 3 to 12.\", nothing more.",
-        );
-    }
-    if settings.demo_head {
-        console.say(
-            "Its draft head proposes tokens that the model verifies, several in one pass;\n\
-             --speculative-algorithm none turns that off.",
-        );
-    }
-    if settings.demo_head && engine.speculation.adaptive.is_some() {
-        console.say(
-            "How many follows what is accepted and how busy the machine is;\n\
-             --speculative-adaptive=false would fix it.",
         );
     }
     for note in &settings.notes {
@@ -304,19 +295,23 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
     Some(text)
 }
 
-/// "0, 1 or 3 steps".
+/// "0, 1 or 3 steps", "0 to 3 steps".
 fn tiers(adaptive: &AdaptiveConfig) -> String {
-    let depths = adaptive.tiers.iter().map(|tier| tier.depth.to_string());
-    let mut depths: Vec<_> = depths.collect();
-    let deepest = depths.pop().unwrap_or_default();
+    let depths: Vec<_> = adaptive.tiers.iter().map(|tier| tier.depth).collect();
     let what = if adaptive.max_depth() == 1 {
         "step"
     } else {
         "steps"
     };
     match depths.as_slice() {
-        [] => format!("{deepest} {what}"),
-        others => format!("{} or {deepest} {what}", others.join(", ")),
+        [first, .., last] if depths.len() > 2 && last - first + 1 == depths.len() as u32 => {
+            format!("{first} to {last} {what}")
+        }
+        [others @ .., last] if !others.is_empty() => {
+            let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+            format!("{} or {last} {what}", others.join(", "))
+        }
+        _ => format!("{} {what}", adaptive.max_depth()),
     }
 }
 

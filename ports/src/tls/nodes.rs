@@ -25,6 +25,8 @@ pub struct NodeTls {
     pub client: Arc<ClientConfig>,
     /// Of who accepts.
     pub server: Arc<ServerConfig>,
+    /// What people should know of the certificate's time: that it expires soon.
+    pub warning: Option<String>,
 }
 
 impl NodeTls {
@@ -32,7 +34,8 @@ impl NodeTls {
     ///
     /// # Errors
     /// [`TlsError`]: one is not named or can't be read, holds something else, the key is
-    /// not the certificate's, or the roots have not signed that for both sides.
+    /// not the certificate's, which has expired or is not valid yet, or the roots have not
+    /// signed that for both sides.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsError> {
         let path = roots_of(files)?;
         let contents = Contents::read(files)?;
@@ -44,6 +47,11 @@ impl NodeTls {
             algorithms: provider.signature_verification_algorithms,
         };
         let (chain, key) = contents.pair(files)?;
+        let untimely = contents.validity(files)?;
+        let untimely = untimely.and_then(|validity| validity.at(UnixTime::now()));
+        if let Some(untimely) = untimely.filter(|untimely| untimely.is_refused()) {
+            return Err(TlsError::new(&files.certificate, &untimely));
+        }
         let clients = super::verifier(path, pem, &provider)?;
         would_take(&verifier, clients.as_ref(), &chain).map_err(|error| {
             let why = format!("other nodes would refuse it: {error}");
@@ -61,6 +69,7 @@ impl NodeTls {
         Ok(Self {
             client: Arc::new(client),
             server,
+            warning: untimely.map(|untimely| untimely.to_string()),
         })
     }
 }

@@ -3,8 +3,6 @@
 
 use std::iter::Sum;
 
-use lockstep_types::pause;
-
 use crate::{
     CacheEvent, DraftKv, PlannerConfig,
     request::{RequestState, len_u32},
@@ -23,6 +21,10 @@ mod request;
 
 pub(crate) use request::RequestKv;
 
+/// Tokens of a cached prefix that are computed again, or a page if that is more, rather than
+/// that its request drafts without all of it.
+const RECOMPUTED: u32 = 64;
+
 /// Page pool and prefix cache together.
 #[derive(Debug)]
 pub(crate) struct Kv {
@@ -31,6 +33,8 @@ pub(crate) struct Kv {
     pause_window: u32,
     left_by_draft_model: u32,
     pool: PagePool,
+    /// Of every page in the cache whether the drafter's KV is there, too.
+    drafted: Vec<bool>,
     /// `None` without prefix caching.
     cache: Option<Box<dyn PrefixCache>>,
     evicted_pages: u64,
@@ -71,6 +75,7 @@ impl Kv {
             pause_window: config.pause_window,
             left_by_draft_model: config.reserve.left_by_draft_model(),
             pool: PagePool::new(config.num_pages),
+            drafted: vec![false; config.num_pages as usize],
             cache: config
                 .radix_cache
                 .then(|| prefix_cache(config.draft_kv, config.page_size, config.kv_events)),
@@ -124,13 +129,17 @@ impl Kv {
             }
             self.evict(missing - free);
         }
-        let pages = (0..missing).map_while(|_| self.pool.alloc());
-        held.pages.extend(pages);
+        for page in (0..missing).map_while(|_| self.pool.alloc()) {
+            self.drafted[page as usize] = false;
+            held.pages.push(page);
+        }
         true
     }
 
-    /// Finds and locks the cached prefix of a request that gets a slot.
-    pub fn match_prefix(&mut self, request: &mut RequestState) {
+    /// Finds and locks the cached prefix of a request that gets a slot in a step that drafts
+    /// or, with `pauses`, drafts nothing. Where the drafter has all of it but a few of the
+    /// last tokens, and is at work, those are left out.
+    pub fn match_prefix(&mut self, request: &mut RequestState, pauses: bool) {
         let units = request.cacheable() as usize;
         let held = &mut request.kv;
         held.clear();
@@ -138,11 +147,23 @@ impl Kv {
             return;
         };
         held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
+        let has = |page: &&u32| self.drafted[**page as usize];
+        let drafted = match self.draft_kv {
+            DraftKv::None => held.pages.len(),
+            DraftKv::Tokens | DraftKv::Pairs => held.pages.iter().take_while(has).count(),
+        };
+        let few = (RECOMPUTED / self.page_size).max(1) as usize;
+        let rests = pauses && self.pause_window > 0;
+        if !rests && held.pages.len() - drafted <= few && drafted < held.pages.len() {
+            held.pages.clear();
+            let units = drafted * self.page_size as usize;
+            held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
+        }
         cache.lock(held.node);
         held.protected_pages = len_u32(&held.pages);
         held.committed = held.protected_pages * self.page_size;
-        held.drafted = held.committed;
         held.planned = held.committed;
+        held.open_drafted(drafted >= held.pages.len());
     }
 
     /// Undoes [`match_prefix`](Self::match_prefix) of a request that stays in the queue.
@@ -173,34 +194,31 @@ impl Kv {
         shared as u32 / self.page_size * self.page_size
     }
 
-    /// Leading positions of a request's text that others may use: all that is
-    /// kept there, for the target and for drafting, is in place, final, and depends
-    /// on the text's own tokens alone.
+    /// Leading positions of a request's text that others may use: the target's KV there
+    /// is in place, final, and depends on the text's own tokens alone.
     fn shareable(&self, request: &RequestState) -> u32 {
         let held = &request.kv;
         match self.draft_kv {
-            DraftKv::None => held.committed,
-            DraftKv::Tokens => held.committed.min(held.drafted),
-            // The pair of the last token depends on a token that is not in the
-            // text: not sampled yet, or sampled behind the end of the text.
-            DraftKv::Pairs => held.committed.min(held.drafted).min(request.len() - 1),
+            DraftKv::None | DraftKv::Tokens => held.committed,
+            // The key of the last token has a token that is not in the text: not
+            // sampled yet, or sampled behind the end of the text.
+            DraftKv::Pairs => held.committed.min(request.len() - 1),
         }
     }
 
     /// The result of a prefill chunk that ends at `to` is here, of a step that
-    /// drafted or, with `pauses`, drafted nothing. What a drafter then leaves of
-    /// a prompt, it takes in with the next chunk, or as it drafts again.
+    /// drafted or, with `pauses`, drafted nothing. What the drafter then leaves, it takes
+    /// in with the next chunk, or as it drafts again.
     pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
-        let piece = held.committed..to;
+        let (stood, chunk) = (held.committed, to - held.committed);
         held.committed = to;
-        if pauses && pause::leaves(&piece, self.page_size, self.pause_window) {
-            return;
-        }
         let left = match self.left_by_drafter() {
-            left if piece.len() as u32 <= left => left,
+            left if chunk <= left => left,
             _ => 0,
         };
-        held.drafted = held.drafted.max(to.saturating_sub(left));
+        if self.is_in_reach(held, stood, pauses) {
+            held.drafted = held.drafted.max(to.saturating_sub(left));
+        }
     }
 
     /// The result of a decode row is here: `tokens` of at most `max_tokens`, in a
@@ -208,14 +226,21 @@ impl Kv {
     /// paused takes in what it missed as it drafts again, as far as its window
     /// reaches; what lies further back stays a hole for good.
     pub fn commit_decode(&self, held: &mut RequestKv, tokens: u32, max_tokens: u32, pauses: bool) {
-        let behind = held.committed.saturating_sub(held.drafted);
+        let stood = held.committed;
         held.committed += tokens;
         held.planned -= max_tokens - tokens;
-        let left = self.left_by_drafter();
-        let in_reach = !pauses && behind <= self.pause_window.saturating_add(left);
-        if in_reach || self.pause_window == 0 {
+        if self.is_in_reach(held, stood, pauses) {
+            let left = self.left_by_drafter();
             held.drafted = held.drafted.max(held.committed.saturating_sub(left));
         }
+    }
+
+    /// Whether the drafter takes in all that a request has missed, in a step that found it
+    /// at `stood` and drafted or, with `pauses`, drafted nothing.
+    fn is_in_reach(&self, held: &RequestKv, stood: u32, pauses: bool) -> bool {
+        let reach = self.pause_window.saturating_add(self.left_by_drafter());
+        let behind = stood.saturating_sub(held.drafted);
+        held.is_drafted() && (self.pause_window == 0 || !pauses && behind <= reach)
     }
 
     /// Positions that a drafter may leave to its next pass.
@@ -243,7 +268,20 @@ impl Kv {
         if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {
             held.node = node;
             held.protected_pages = to;
+            self.mark_drafted(request, to);
         }
+    }
+
+    /// Notes where the drafter's KV is there, too, of the leading `pages` pages of a
+    /// request, which the cache has.
+    fn mark_drafted(&mut self, request: &mut RequestState, pages: u32) {
+        let to = request.kv.drafted.min(self.shareable(request)) / self.page_size;
+        let held = &mut request.kv;
+        let (from, to) = (held.marked_pages, to.min(pages));
+        for page in held.pages.iter().take(to as usize).skip(from as usize) {
+            self.drafted[*page as usize] = true;
+        }
+        held.marked_pages = from.max(to);
     }
 
     /// Forgets what a request has committed beyond what it shares already, so
@@ -256,17 +294,23 @@ impl Kv {
     /// others into the free list, where the next plan may take them at once.
     ///
     /// Rows of this request may still be in flight. They write at positions
-    /// `≥ committed` only, a drafter's at `≥ drafted`, hence into pages
-    /// freed here and never into cached ones; and since every worker executes
-    /// plans in order, such a write is done before a later plan's owner of the
-    /// page writes, and an owner reads only positions that it wrote.
+    /// `≥ committed` only, hence into pages freed here and never into cached ones; a
+    /// drafter's at `≥ drafted`, hence into no page that is noted as drafted. Since every
+    /// worker executes plans in order, such a write is done before a later plan's owner of
+    /// the page writes, and an owner reads only positions that it wrote.
     pub fn release(&mut self, request: &mut RequestState) {
-        let full = (self.shareable(request) / self.page_size) as usize;
+        let full = self.shareable(request) / self.page_size;
+        self.mark_drafted(request, full);
+        let full = full as usize;
         let held = &mut request.kv;
         let from = held.protected_pages as usize;
         let mut kept = from..from;
         if let Some(cache) = &mut self.cache {
-            // What another request has cached meanwhile is held twice: ours goes.
+            // What another request has cached meanwhile is held twice: ours goes, unless the
+            // drafter has ours alone.
+            let drafted = &self.drafted;
+            let better = |cached: u32, own: u32| drafted[own as usize] && !drafted[cached as usize];
+            cache.replace(&request.tokens, &mut held.pages[..full], &better);
             kept = cache.insert(&request.tokens, &held.pages[..full])..full;
             cache.unlock(held.node);
         }

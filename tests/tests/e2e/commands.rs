@@ -21,15 +21,38 @@ async fn what_is_wrong_with_the_configuration_has_one_exit_code_in_all_commands(
         ("generate hi --tp-size 3", usage, "--tp-size"),
         ("generate hi --temperature 3", usage, "--temperature"),
         ("generate hi --kv-cache-dtype fp8", usage, "int8"),
+        ("config --kv-cache-dtype fp8_e5m2", usage, "fp8_e5m2"),
+        ("config --load-format gguf", usage, "gguf"),
         ("generate hi --model-path /no/such", usage, "/no/such"),
         ("generate hi --no-such-option", usage, "--no-such-option"),
         ("pack", usage, "--weight-cache"),
         ("pack --weight-cache w --tp-size 3", usage, "--tp-size"),
+        ("pack /no/such --weight-cache w", usage, "/no/such"),
+        ("doctor --tp-size 3", exit::PROBLEMS, ""),
+        ("server", usage, "'serve'"),
+        (
+            "serve --host nowhere.invalid",
+            failed,
+            "--host nowhere.invalid: ",
+        ),
+        ("serve --host 192.0.2.1", failed, "--host 192.0.2.1: "),
         ("bench offline --tp-size 3", usage, "--tp-size"),
         ("bench offline --repeat 0", usage, "repeat"),
         ("bench kernels --repeat 0", usage, "repeat"),
         ("bench kernels --model-path /no/such", usage, "/no/such"),
         ("bench quality --window 1", usage, "--window"),
+        ("bench exchanges --ranks 3", usage, "--ranks 3"),
+        ("bench planner --running 0", usage, "--running"),
+        ("bench roundtrip --rows 0", usage, "--rows"),
+        ("bench serve --concurrency 0", usage, "--concurrency"),
+        ("bench serve --base-url foo", usage, "http://"),
+        ("bench phases --model-path /no/such", usage, "config.json"),
+        (
+            "bench speculate --model-path /no/such",
+            usage,
+            "config.json",
+        ),
+        ("generate hi --threads 0", usage, "--threads"),
         ("bench speculate --algorithms eagle", usage, "--algorithms"),
         ("bench phases --dwell 0", usage, "--dwell"),
         ("bench serve --prompts /no/such", usage, "--prompts"),
@@ -71,7 +94,10 @@ async fn a_reader_that_left_ends_no_command_with_an_error() {
             command.current_dir(&folder).stdout(closed()).stderr(stderr);
             let output = command.output().expect("it runs");
             let log = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(0), "{line}, {heard}:\n{log}");
+            let code = output.status.code();
+            // What that finds of this machine is not what this is about.
+            let fine = code == Some(0) || line == "doctor" && code == Some(exit::PROBLEMS.into());
+            assert!(fine, "{line}, {heard}: {code:?}\n{log}");
         }
     }
 }

@@ -172,6 +172,17 @@ async fn what_can_not_be_had_has_its_exit_code_in_all_commands() {
     for (line, said) in [
         ("serve a/nothing", "no model at"),
         ("serve a/other", "OtherForCausalLM"),
+        (
+            "serve ./modls/demo",
+            "no such folder, for there is no ./modls",
+        ),
+        ("generate hi --model-path modls/demo/", "it ends in /"),
+        // A folder of this crate.
+        ("serve src/demo", "there is a folder src"),
+        (
+            "serve --speculative-draft-model-path /no-models/head",
+            "--speculative-draft-model-path /no-models/head: there is no such folder",
+        ),
         ("serve a/pickled", "pytorch_model.bin"),
         ("generate hi --model-path a/nothing", "no model at"),
         (
@@ -204,4 +215,27 @@ async fn what_can_not_be_had_has_its_exit_code_in_all_commands() {
         "{text}"
     );
     assert!(text.contains("429"), "{text}");
+    let folder = format!("there is none at {MODEL}");
+    assert!(text.contains(&folder), "{text}");
+}
+
+/// The hub sends a byte now and then: the start ends by its own limit, which is named.
+#[tokio::test]
+async fn a_start_does_not_wait_for_a_hub_that_drips() {
+    let _turn = turns::shared().await;
+    let (hub, home) = scene();
+    hub.fault(MODEL, Fault::Drip);
+    let (output, text) = run(&hub, &home, &format!("serve {MODEL} --startup-timeout 1"));
+    assert_eq!(
+        output.status.code(),
+        Some(exit::START_FAILED.into()),
+        "{text}"
+    );
+    for expected in [
+        "the hub's list of files",
+        "within 1 s (--startup-timeout)",
+        "lockstep pull",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
 }

@@ -215,3 +215,60 @@ async fn files_that_can_not_be_used_are_named_before_the_start() {
     assert_eq!(server.exit(LIMIT).await, i32::from(exit::USAGE));
     assert!(server.log().contains("--ssl-keyfile"), "{}", server.log());
 }
+
+/// Who restarts a server in the night is served by it; the log says what is wrong.
+#[tokio::test]
+async fn an_expired_certificate_serves_and_is_told_of() {
+    let _turn = turns::shared().await;
+    let files = Files::new();
+    let (certificate, key) = (
+        files.folder.path().join("server.pem"),
+        files.path("server.key"),
+    );
+    let expired = || {
+        let pair = files.authority.sign_until(2001);
+        pair.write(&certificate, key.as_ref());
+    };
+    expired();
+    let said = format!("--ssl-certfile {}: it expired ", files.path("server.pem"));
+    let server = start(files.options()).await;
+    assert!(server.log().contains(&said), "{}", server.log());
+    files.exchange();
+    server.says("the certificate of now").await;
+    expired();
+    // By who serves, behind the name of its module.
+    let again = format!("tls: {}: it expired ", files.path("server.pem"));
+    server.says(&again).await;
+    drop(server);
+    let server = Server::launch(files.options().flag("--log-json"));
+    server.says(&said).await;
+}
+
+#[tokio::test]
+async fn nodes_that_would_refuse_each_other_are_not_started() {
+    let _turn = turns::shared().await;
+    let files = Files::new();
+    std::fs::write(files.path("roots.pem"), files.authority.pem()).expect("written");
+    let pair = files.authority.sign_until(2001);
+    let at = |name| files.folder.path().join(name);
+    pair.write(&at("server.pem"), &at("server.key"));
+    let options = options()
+        .set("--dist-ssl-certfile", &files.path("server.pem"))
+        .set("--dist-ssl-keyfile", &files.path("server.key"))
+        .set("--dist-ssl-ca-certs", &files.path("roots.pem"))
+        .set("--nnodes", "2")
+        .set("--tp-size", "2")
+        .set("--dist-init-addr", "127.0.0.1:1")
+        .set("--dist-secret", "0123456789abcdef0123456789abcdef");
+    let server = Server::launch(options);
+    assert_eq!(server.exit(LIMIT).await, i32::from(exit::USAGE));
+    let said = format!(
+        "--dist-ssl-certfile {}: it expired ",
+        files.path("server.pem")
+    );
+    let log = server.log();
+    assert!(
+        log.contains(&said) && log.contains("put a new one"),
+        "{log}"
+    );
+}

@@ -218,6 +218,7 @@ fn model_config() -> ModelConfig {
         mlp_bias: false,
         qk_norm: false,
         eos_token_ids: vec![2],
+        tokenizer_eos_id: Some(2),
         bos_token_id: None,
     }
 }

@@ -2,29 +2,32 @@
 //! it.
 
 mod clock;
+mod content;
 mod continuation;
 mod error;
 mod jinja;
 mod limits;
+mod lower;
 mod message_shape;
 mod messages;
 mod meter;
-mod python_globals;
-mod python_json;
-mod python_methods;
+mod probe;
+mod python;
 mod request;
+mod roles;
 mod source;
 #[cfg(test)]
 mod tests;
+mod thinking;
 
 use std::path::Path;
 use std::sync::Arc;
 
 pub use clock::Clock;
+pub use content::ContentFormat;
 pub use error::TemplateError;
 use jinja::Jinja;
 pub use limits::TemplateLimits;
-pub use message_shape::ContentFormat;
 use message_shape::MessageShape;
 use minijinja::Value;
 pub use request::ChatRequest;
@@ -134,7 +137,7 @@ impl ChatTemplate {
         let inner = &*self.inner;
         request.check(inner.limits.json_depth)?;
         let compiled = self.choose(request);
-        let mut messages = messages::normalise(request.messages, compiled.shape)?;
+        let mut messages = messages::normalise(request, compiled.shape)?;
         if request.continue_final_message {
             continuation::mark(&mut messages)?;
         }

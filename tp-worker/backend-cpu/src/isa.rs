@@ -182,13 +182,40 @@ impl fmt::Display for Isa {
     }
 }
 
+/// By its name, in any case and with or without the dashes: there are many ways to write
+/// AVX-512, and one thing that they can mean.
 impl FromStr for Isa {
     type Err = UnknownIsa;
 
     fn from_str(name: &str) -> Result<Self, UnknownIsa> {
+        let plain = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
         Self::ALL
             .into_iter()
-            .find(|isa| isa.name() == name)
+            .find(|isa| plain(isa.name()) == plain(name))
             .ok_or_else(|| UnknownIsa(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_goes_by_any_spelling_of_its_name() {
+        for isa in Isa::ALL {
+            for name in [isa.name().to_owned(), isa.name().to_uppercase()] {
+                assert_eq!(name.parse().ok(), Some(isa), "{name}");
+            }
+        }
+        for (name, isa) in [
+            ("AVX-512", Isa::Avx512),
+            ("avx512_bf16", Isa::Avx512Bf16),
+            ("AMX-Emulated", Isa::AmxEmulated),
+        ] {
+            assert_eq!(name.parse().ok(), Some(isa), "{name}");
+        }
+        for name in ["", "avx", "avx 2", "avx1024"] {
+            assert!(name.parse::<Isa>().is_err(), "{name}");
+        }
     }
 }

@@ -29,9 +29,9 @@ impl Footprint for DeviceFootprint {
         served.map_err(|error| error.to_string())
     }
 
-    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<(), String> {
+    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<&'static str, String> {
         let found = Registry::empty().run(kind, Kernels(name));
-        found.map(|_| ()).map_err(|error| error.to_string())
+        found.map_err(|error| error.to_string())
     }
 
     fn collectives(&self, kind: DeviceKind, path: Option<&Path>) -> Result<String, String> {

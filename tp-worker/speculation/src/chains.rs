@@ -91,3 +91,44 @@ impl ChainPass {
         self.pass.batch(pages)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deepest_come_first_and_a_step_leaves_nothing_to_the_next() {
+        let pages = PageTable {
+            entries: &[0],
+            page_size: 64,
+        };
+        let mut chains = ChainPass::new(4, 16);
+        let size = |at: usize| TreeSize {
+            steps: [1, 0, 2][at],
+            branches: [4, 4, 3][at],
+        };
+        chains.begin_trees(3, size);
+        assert_eq!(chains.shape(), DraftShape::Trees);
+        assert_eq!(chains.trees(), [size(2), size(0)]);
+        assert_eq!(chains.rows().collect::<Vec<_>>(), [2, 0]);
+        for _ in 0..2 {
+            chains.begin([1, 3, 0, 3].into_iter());
+            assert_eq!(chains.shape(), DraftShape::Chains);
+            assert!(chains.trees().is_empty());
+            assert_eq!(chains.size(), (3, 3));
+            assert_eq!(chains.rows().collect::<Vec<_>>(), [1, 3, 0]);
+            chains.fill(|at, pass, sources| {
+                pass.begin(at, 0);
+                pass.push_chain(pages, &vec![at as u32; at + 1], at);
+                sources.push(at as u32);
+            });
+            let batch = chains.batch(pages);
+            assert_eq!(batch.tokens, [1, 1, 3, 3, 3, 3, 0]);
+            assert_eq!(batch.logit_tokens, [1, 5, 6]);
+            assert_eq!(chains.sources(), [1, 3, 0]);
+        }
+        chains.begin([0, 0].into_iter());
+        assert_eq!(chains.size(), (0, 0));
+        assert!(chains.batch(pages).tokens.is_empty() && chains.sources().is_empty());
+    }
+}

@@ -93,5 +93,9 @@ fn bound(logits: &[f32], (best, logit): (usize, f32)) -> f32 {
 
 /// The request's output tokens so far.
 fn position<B: Backend>(device: &Device<'_, B>, row: &DraftRow) -> u64 {
-    (row.kv_len + 1 - device.requests.prompt_len(row.slot)) as u64
+    let (tokens, prompt) = (
+        device.requests.tokens(row.slot).len(),
+        device.requests.prompt_len(row.slot),
+    );
+    (tokens - prompt) as u64
 }

@@ -47,10 +47,16 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
-    /// A slot was given to a request; the first `cached_len` tokens have keys
-    /// and values from the prefix cache, the drafter's included.
-    fn open(&mut self, slot: usize, tokens: &[u32], cached_len: usize) {
-        let _ = (slot, tokens, cached_len);
+    /// Begins with a request that was given a slot: `tokens` is its text, and `cached` are
+    /// the positions with the drafter's keys and values from the prefix cache.
+    ///
+    /// The target has its own up to `cached.end`, always from position 0 on. The drafter's
+    /// begin at 0 too, unless the algorithm has a
+    /// [`pause_window`](lockstep_types::Algorithm::pause_window). Then `cached` may be
+    /// empty at a page's beginning, such as `64..64`: nobody drafted while the target
+    /// computed these 64 positions, and the drafter goes on without them.
+    fn open(&mut self, slot: usize, tokens: &[u32], cached: Range<usize>) {
+        let _ = (slot, tokens, cached);
     }
 
     /// A slot's request is gone; `tokens` is all its text.
@@ -85,13 +91,12 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
-    /// Takes note of rows of a step that drafts nothing: those that decoded, and
-    /// pieces of prompts that [`complete no page`](lockstep_types::pause::leaves).
+    /// Takes note of the rows of a step that drafts nothing, prompts and others.
     /// Called in place of [`Self::extend`] where the algorithm has a
     /// [`pause_window`](lockstep_types::Algorithm::pause_window), and may leave
     /// everything to the next [`Self::extend`] of the request or the next step
-    /// that drafts: by its end, the positions of a request that missed no more
-    /// than the window have to be taken in.
+    /// that drafts. By the end of that, the positions of a request that missed no more
+    /// than the window have to be taken in; of one that missed more, any last ones.
     ///
     /// # Errors
     /// [`DraftError`]; the rank ends with it.
@@ -217,11 +222,11 @@ pub struct DraftRow {
     pub pages_start: u32,
     /// Positions with the target's keys and values: one less than its tokens.
     pub kv_len: usize,
-    /// Draft steps; 0 asks for nothing.
+    /// Draft steps, at most [`Self::most`]; 0 asks for nothing.
     pub steps: usize,
     /// Branches per node.
     pub topk: usize,
-    /// Nodes at the most.
+    /// Nodes at the most. With the last known token, they fit [`Self::room`].
     pub most: usize,
     /// Positions that may be written from `kv_len` on.
     pub room: usize,

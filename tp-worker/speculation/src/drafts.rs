@@ -215,5 +215,73 @@ mod tests {
         asked.topk = 1;
         let fault = drafts.fault(0, &asked);
         assert_eq!(fault, Some("a row is a chain where `topk` is 1"));
+        (asked.topk, asked.most) = (3, 2);
+        let fault = drafts.fault(0, &asked);
+        assert_eq!(fault, Some("a row has at most `most` nodes"));
+    }
+
+    #[test]
+    fn a_node_follows_an_earlier_one() {
+        let asked = DraftRow {
+            slot: 0,
+            pages_start: 0,
+            kv_len: 1,
+            steps: 3,
+            topk: 3,
+            most: 3,
+            room: 9,
+            may_stop: false,
+        };
+        for (parents, broken) in [
+            ([0, 1, 2], false),
+            ([0, 0, 1], false),
+            // A later one, and itself.
+            ([0, 3, 0], true),
+            ([0, 2, 0], true),
+            ([1, 0, 0], true),
+        ] {
+            // The second row is the one that is looked at.
+            let mut drafts = Drafts::new(2, 3, 0);
+            drafts.begin(2);
+            for parent in parents {
+                drafts.push(1, Node { token: 7, parent });
+            }
+            let fault = broken.then_some("parents come before children");
+            assert_eq!(drafts.fault(1, &asked), fault, "{parents:?}");
+            assert_eq!(drafts.fault(0, &asked), None);
+        }
+    }
+
+    /// Another rank has drawn what this one verifies, and keeps what it drew from.
+    #[test]
+    fn a_row_is_noted_as_sampled_by_itself() {
+        let mut drafts = Drafts::new(3, 2, 4);
+        drafts.begin(3);
+        for row in [0, 1, 1, 2] {
+            drafts.push(row, Node::default());
+        }
+        drafts.note_sampled(1);
+        assert_eq!(
+            [0, 1, 2].map(|row| drafts.is_sampled(row)),
+            [false, true, false]
+        );
+    }
+
+    #[test]
+    fn a_distribution_is_all_zero_until_it_is_filled() {
+        let mut drafts = Drafts::new(2, 2, 4);
+        for _ in 0..2 {
+            drafts.begin(2);
+            for node in 0..2 {
+                let law = drafts.distribution(1);
+                assert_eq!(law, [0.0; 4]);
+                law[node] = 1.0;
+                drafts.push(1, Node::default());
+            }
+            for (number, token) in [(1, 0), (2, 1)] {
+                let law = drafts.probabilities(1, number).expect("it was sampled");
+                assert_eq!(law.iter().position(|p| *p > 0.0), Some(token));
+            }
+        }
     }
 }

@@ -5,12 +5,15 @@ mod pairs;
 mod pause;
 mod waiting;
 
+use std::ops::Range;
+
 use lockstep_backend::Backend;
 use lockstep_model::{CaptureSpec, Chains, EagleHead, FeatureWindow, HiddenSource};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsChains, ExtendRow, Pass,
     propose::{Growth, Proposer},
+    span::Span,
 };
 use pairs::Pairs;
 use waiting::Waiting;
@@ -23,9 +26,9 @@ use waiting::Waiting;
 pub struct EagleDrafter<B: Backend> {
     head: Head<B>,
     growth: Growth,
-    /// Leading positions of each slot whose pairs are taken in.
-    known: Vec<usize>,
-    /// Features of pairs that are not; `None` where it takes in every step.
+    /// Positions of each slot whose pairs are taken in.
+    spans: Vec<Span>,
+    /// Features of the last pairs that are not; `None` where it takes in every step.
     window: Option<FeatureWindow<B>>,
     pairs: Pairs,
     /// What the device drafts, where it does, and what these chains are to take in.
@@ -71,9 +74,7 @@ impl<B: Backend> EagleDrafter<B> {
         let head = EagleHead::load(backend, draft, target, requests, limits, files, progress)?;
         let shape = head.kv_shape(pages, page_size, kv_dtype);
         let width = head.capture().width(target.hidden_size);
-        // Of each request a token that it generated, or the end of its prompt.
-        let ends = lockstep_types::pause::most(speculation.pause_window as u32);
-        let kept = requests * ends.max(1) as usize;
+        let kept = requests * speculation.pause_window.max(1);
         let window = match speculation.pause_window {
             0 => None,
             window => Some(FeatureWindow::new(backend, requests, window, width)?),
@@ -90,7 +91,7 @@ impl<B: Backend> EagleDrafter<B> {
                 sources: Vec::with_capacity(limits.max_tokens),
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
-            known: vec![0; requests],
+            spans: vec![Span::default(); requests],
             window,
             pairs: Pairs::new(requests, limits.max_tokens),
             waiting: Waiting::new(requests, speculation.max_commit()),
@@ -123,8 +124,11 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         Ok(head.record(device.backend, cache, device.tables, each)?)
     }
 
-    fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
-        self.known[slot] = cached_len;
+    fn open(&mut self, slot: usize, _tokens: &[u32], cached: Range<usize>) {
+        self.spans[slot] = Span {
+            from: cached.start,
+            to: cached.end,
+        };
         self.waiting.done(slot);
     }
 
@@ -148,9 +152,9 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         self.catch_up(device, behind)?;
         self.rows.clear();
         self.rows
-            .extend(rows.iter().map(|row| match self.known[row.slot] {
-                known if known == row.kv_len => *row,
-                // What lies further back than the window stays unknown.
+            .extend(rows.iter().map(|row| match self.spans[row.slot] {
+                span if span.to == row.kv_len => span.row(device.pages, row),
+                // No page begins within the window.
                 _ => DraftRow { steps: 0, ..*row },
             }));
         self.growth
@@ -170,10 +174,11 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
             return Ok(());
         };
         self.waiting.forget();
+        self.keep(device, rows, |row, span| span.to != row.start);
         for row in rows {
             // Nothing follows the last token of a text that is only scored.
             let end = row.end().min(device.requests.tokens(row.slot).len() - 1);
-            if end <= row.start || self.known[row.slot] != row.start {
+            if end <= row.start || self.spans[row.slot].to != row.start {
                 continue;
             }
             let rows = &device.feature_rows[row.features.clone()];
@@ -183,7 +188,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
     }
 
     fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
-        self.keep(device, rows);
+        self.keep(device, rows, |_, _| true);
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ mod page_table;
 mod pass;
 mod propose;
 mod registry;
+mod span;
 mod standalone;
 mod tree;
 mod verify;

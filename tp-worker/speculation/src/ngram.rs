@@ -6,7 +6,7 @@ mod index;
 mod options;
 mod trie;
 
-use std::{path::Path, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
 use lockstep_backend::Backend;
 use lockstep_types::{
@@ -261,7 +261,7 @@ fn rank(longest: usize, len: usize, source: Source) -> u32 {
 }
 
 impl<B: Backend> Drafter<B> for NgramDrafter {
-    fn open(&mut self, slot: usize, tokens: &[u32], _cached_len: usize) {
+    fn open(&mut self, slot: usize, tokens: &[u32], _cached: Range<usize>) {
         self.begin(slot, tokens);
     }
 

@@ -2,12 +2,15 @@
 
 mod chains;
 
+use std::ops::Range;
+
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{Chains, HiddenSource, LoadOptions, LogitBlock, Transformer};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsChains, ExtendRow, Pass,
     propose::{Growth, Proposer},
+    span::Span,
 };
 
 /// Drafts with a whole model.
@@ -20,7 +23,7 @@ pub struct StandaloneDrafter<B: Backend> {
     /// For each slot that drafted: where it stood, and how many of its drafts
     /// have keys and values.
     drafted: Vec<(usize, usize)>,
-    /// Positions of a pause that a request may be behind when it drafts.
+    /// Positions of a pause that it takes in when a request drafts again.
     window: usize,
     /// Positions that a request may be behind without being caught up before its next
     /// draft, whose first pass takes them in.
@@ -36,8 +39,8 @@ pub struct StandaloneDrafter<B: Backend> {
 struct Model<B: Backend> {
     transformer: Transformer<B>,
     cache: B::KvCache,
-    /// Leading tokens of each slot that have keys and values.
-    known: Vec<usize>,
+    /// Tokens of each slot that have keys and values.
+    spans: Vec<Span>,
     pass: Pass,
     logits: Vec<f32>,
 }
@@ -73,7 +76,7 @@ impl<B: Backend> StandaloneDrafter<B> {
             model: Model {
                 cache: backend.kv_cache(&shape)?,
                 transformer,
-                known: vec![0; requests],
+                spans: vec![Span::default(); requests],
                 pass: Pass::new(requests, limits.max_tokens),
                 logits: Vec::new(),
             },
@@ -105,8 +108,11 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         Ok(transformer.record(device.backend, cache, each)?)
     }
 
-    fn open(&mut self, slot: usize, _tokens: &[u32], cached_len: usize) {
-        self.model.known[slot] = cached_len;
+    fn open(&mut self, slot: usize, _tokens: &[u32], cached: Range<usize>) {
+        self.model.spans[slot] = Span {
+            from: cached.start,
+            to: cached.end,
+        };
         self.drafted[slot] = (0, 0);
     }
 
@@ -129,7 +135,7 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
 
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         for row in rows {
-            let known = &mut self.model.known[row.slot];
+            let known = &mut self.model.spans[row.slot].to;
             let (stood, taken_in) = std::mem::take(&mut self.drafted[row.slot]);
             if taken_in > 0 && stood == row.start {
                 // Accepted drafts are in place; the first new position is the
@@ -164,7 +170,7 @@ struct Behind {
 }
 
 impl<B: Backend> StandaloneDrafter<B> {
-    /// Catches up with `rows`, and notes how deep each may draft.
+    /// Catches up with `rows`, and notes them as its passes see them.
     fn begin(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError> {
         let behind = |row: &DraftRow| Behind {
             slot: row.slot,
@@ -174,13 +180,9 @@ impl<B: Backend> StandaloneDrafter<B> {
         };
         self.catch_up(device, rows.iter().map(behind))?;
         self.rows.clear();
-        for row in rows {
-            let steps = match self.left_behind(row.slot, row.kv_len) {
-                true => 0,
-                false => row.steps,
-            };
-            self.rows.push(DraftRow { steps, ..*row });
-        }
+        let spans = &self.model.spans;
+        let seen = |row: &DraftRow| spans[row.slot].row(device.pages, row);
+        self.rows.extend(rows.iter().map(seen));
         Ok(())
     }
 
@@ -197,8 +199,8 @@ impl<B: Backend> StandaloneDrafter<B> {
         }
     }
 
-    /// Takes in what requests are behind, in as few passes as hold it; but of
-    /// those that stood further back than the window nothing.
+    /// Takes in what requests are behind, in as few passes as hold it. Of those that were
+    /// further behind than the window, the model sees the last pages alone from now on.
     fn catch_up(
         &mut self,
         device: &mut Device<'_, B>,
@@ -207,28 +209,32 @@ impl<B: Backend> StandaloneDrafter<B> {
         self.pass.clear();
         for row in behind {
             let tokens = device.requests.tokens(row.slot);
-            let mut at = self.model.known[row.slot];
-            if row.end.saturating_sub(at) <= self.left || self.left_behind(row.slot, row.stood) {
+            let mut span = self.model.spans[row.slot];
+            if row.end.saturating_sub(span.to) <= self.left {
                 continue;
             }
-            while at < row.end {
+            if row.stood.saturating_sub(span.to) > self.window + self.left {
+                let page_size = device.pages.page_size as usize;
+                let from = row.end.saturating_sub(self.window) / page_size * page_size;
+                span = Span::beginning(from.max(span.from));
+            }
+            while span.to < row.end {
                 if self.pass.len() == self.most {
                     self.model.take_in(device, &mut self.pass)?;
                 }
-                let end = row.end.min(at + self.most - self.pass.len());
-                self.pass.begin(at, row.pages_start);
-                self.pass.push_chain(device.pages, &tokens[at..end], at);
-                at = end;
+                let end = row.end.min(span.to + self.most - self.pass.len());
+                let (place, pages) = (
+                    span.place(span.to),
+                    span.pages(device.pages, row.pages_start),
+                );
+                self.pass.begin(place, pages);
+                self.pass
+                    .push_chain(device.pages, &tokens[span.to..end], place);
+                span.to = end;
             }
-            self.model.known[row.slot] = row.end;
+            self.model.spans[row.slot] = span;
         }
         self.model.take_in(device, &mut self.pass)
-    }
-
-    /// Whether a request that stands at `position` has missed more than it may: a pause,
-    /// and what was left before it.
-    fn left_behind(&self, slot: usize, position: usize) -> bool {
-        position.saturating_sub(self.model.known[slot]) > self.window + self.left
     }
 }
 
@@ -244,6 +250,24 @@ impl<B: Backend> Model<B> {
         }
         pass.clear();
         Ok(())
+    }
+
+    /// Adds a slot's tokens without keys and values to `pass`, up to the last one, at `end`,
+    /// as a row; its passes' row of the page table begins at `pages`.
+    fn push_last(
+        &mut self,
+        device: &Device<'_, B>,
+        slot: usize,
+        pages: u32,
+        end: usize,
+        pass: &mut Pass,
+    ) {
+        let span = &mut self.spans[slot];
+        let first = span.to.min(end);
+        let tokens = &device.requests.tokens(slot)[first..=end];
+        pass.begin(span.place(first), pages);
+        pass.push_chain(device.pages, tokens, span.place(first));
+        span.to = end + 1;
     }
 
     fn run(&mut self, device: &mut Device<'_, B>, pass: &Pass) -> Result<(), DraftError> {
@@ -275,13 +299,10 @@ impl<B: Backend> Proposer<B> for Model<B> {
         let mut pass = std::mem::take(&mut self.pass);
         pass.clear();
         for row in rows {
-            let known = &mut self.known[row.slot];
-            let tokens = device.requests.tokens(row.slot);
-            *known = (*known).min(row.kv_len);
-            pass.begin(*known, row.pages_start);
-            pass.push_chain(device.pages, &tokens[*known..=row.kv_len], *known);
+            // The rows are as passes see them.
+            let end = self.spans[row.slot].from + row.kv_len;
+            self.push_last(device, row.slot, row.pages_start, end, &mut pass);
             pass.want();
-            *known = row.kv_len + 1;
         }
         let done = self.run(device, &pass);
         self.pass = pass;

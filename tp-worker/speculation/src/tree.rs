@@ -111,7 +111,6 @@ impl TreeShape {
     pub fn fit(row: &DraftRow, own: usize) -> Self {
         let Self { steps, topk, most } = Self::of(row);
         let cells = row.room.saturating_sub(own);
-        let steps = steps.min(cells + 1);
         let topk = match steps {
             0 | 1 => topk,
             _ => topk.min(cells / (steps - 1)),

@@ -78,6 +78,7 @@ fn take_open(digest: &mut Digest, open: &SlotOpen) {
         token_ids,
         prompt_len,
         cached_len,
+        drafted,
         sampling,
         logprobs,
         max_draft_steps,
@@ -86,6 +87,7 @@ fn take_open(digest: &mut Digest, open: &SlotOpen) {
     digest.list(token_ids);
     digest.word(u64::from(*prompt_len));
     digest.word(u64::from(*cached_len));
+    digest.word(u64::from(*drafted));
     take_sampling(digest, sampling);
     take_logprobs(digest, *logprobs);
     take_option(digest, *max_draft_steps);

@@ -52,8 +52,6 @@ pub struct DraftStage<B: Backend> {
     /// Words of a row, by the step's depth.
     stride: usize,
     extends: Vec<ExtendRow>,
-    /// Rows that the drafter need not take in yet.
-    pauses: Vec<ExtendRow>,
     /// The step drafts nothing, and the drafter can do without it.
     paused: bool,
     feature_rows: Vec<u32>,
@@ -63,7 +61,6 @@ pub struct DraftStage<B: Backend> {
     last_steps: u32,
     /// Tokens of the target's vocabulary.
     vocab: u32,
-    page_size: u32,
     /// Rows get as many nodes as they may have, whatever the drafter finds.
     fills_up: bool,
 }
@@ -124,7 +121,6 @@ impl<B: Backend> DraftStage<B> {
             words: Vec::with_capacity(limits.step.requests * (1 + 2 * most)),
             stride: 1,
             extends: Vec::with_capacity(limits.step.requests),
-            pauses: Vec::with_capacity(limits.step.requests),
             paused: false,
             feature_rows: Vec::with_capacity(limits.step.tokens),
             drafter,
@@ -133,7 +129,6 @@ impl<B: Backend> DraftStage<B> {
             own: OwnDepths::new(limits.step.requests),
             last_steps: 0,
             vocab: config.model.vocab_size as u32,
-            page_size: limits.page_size as u32,
             fills_up: false,
         })
     }
@@ -163,7 +158,10 @@ impl<B: Backend> DraftStage<B> {
     pub fn open(&mut self, slot: usize, slots: &Slots) {
         if let Some(drafter) = &mut self.drafter {
             let request = slots.get(slot);
-            drafter.open(slot, &request.tokens, request.kv_len as usize);
+            let cached = request.kv_len as usize;
+            // What a drafter has not seen before its text's beginning it never sees.
+            let from = if request.drafted { 0 } else { cached };
+            drafter.open(slot, &request.tokens, from..cached);
             self.own.open(slot);
         }
     }

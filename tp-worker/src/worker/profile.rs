@@ -202,6 +202,7 @@ impl MadeUp {
                 .collect(),
             prompt_len: self.prompt,
             cached_len: 0,
+            drafted: true,
             sampling: SamplingParams::greedy(),
             logprobs: LogprobParams::default(),
             max_draft_steps: None,

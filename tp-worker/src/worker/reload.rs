@@ -11,6 +11,7 @@ use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
 
 pub use folders::Folders;
+use served::Heads;
 pub use served::Served;
 
 use super::{
@@ -97,7 +98,8 @@ impl<B: Backend + 'static> Worker<B> {
         let served = self.served();
         let mut config = self.config.clone();
         let (model, draft_folder) = (folders.model().to_owned(), draft.map(Path::to_owned));
-        let described = aside(move || Ok(served.describe(&model, draft_folder.as_deref())));
+        let described =
+            aside(move || Ok(served.describe(&model, draft_folder.as_deref(), Heads::Compared)));
         let (model, draft_model) = described.map_err(|error| unread(&error))??;
         config.model = model;
         if draft.is_some() {

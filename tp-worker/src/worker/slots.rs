@@ -22,6 +22,8 @@ pub struct Slot {
     pub prompt_len: u32,
     /// Tokens whose KV is in place.
     pub kv_len: u32,
+    /// Those that it was opened with have the drafter's KV, too.
+    pub drafted: bool,
     pub sampling: SamplingParams,
     pub logprobs: LogprobParams,
     /// Draft steps at the most.
@@ -133,6 +135,7 @@ impl Slots {
         slot.tokens.extend_from_slice(&open.token_ids);
         slot.prompt_len = open.prompt_len;
         slot.kv_len = open.cached_len;
+        slot.drafted = open.drafted;
         slot.sampling.clone_from(&open.sampling);
         slot.logprobs = open.logprobs;
         slot.max_draft_steps = open.max_draft_steps.unwrap_or(u32::MAX);
@@ -225,7 +228,8 @@ impl Slots {
     fn check_open(&self, open: &SlotOpen) -> Result<(), PlanError> {
         let tokens = open.token_ids.len();
         let fits = open.prompt_len as usize <= tokens && (open.cached_len as usize) < tokens;
-        if !fits || tokens > self.positions {
+        let whole = open.drafted || open.cached_len.is_multiple_of(self.pages.table().page_size);
+        if !fits || !whole || tokens > self.positions {
             return Err(PlanError::Lengths {
                 slot: open.slot,
                 tokens,

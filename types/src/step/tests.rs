@@ -47,6 +47,49 @@ fn what_a_device_drafted_is_no_part_of_the_pass() {
     }
 }
 
+/// All wait for the slowest DP rank, wherever it stands; and each stage is that of the
+/// one where it took longest.
+#[test]
+fn a_result_is_as_late_as_its_slowest_lead() {
+    let times = |draft_us, verify_us, extend_us| StageTimes {
+        draft_us,
+        verify_us,
+        extend_us,
+    };
+    let lead = |slot: u32, forward_us: u64, stages: StageTimes| RankResult {
+        step: 7,
+        outputs: vec![SlotOutput {
+            slot,
+            ..SlotOutput::default()
+        }],
+        forward_us,
+        stages,
+        agreed_depth: Some(3),
+        expected_us: 11,
+        ..RankResult::default()
+    };
+    let leads = [
+        lead(4, 20, times(9, 10, 1)),
+        lead(2, 50, times(5, 40, 2)),
+        lead(6, 30, times(1, 20, 8)),
+    ];
+    for first in 0..leads.len() {
+        let mut leads = leads.clone();
+        leads.rotate_left(first);
+        let joined = StepResult::join(leads.clone());
+        let outputs = leads.into_iter().map(|lead| lead.outputs).collect();
+        let expected = StepResult {
+            step: 7,
+            outputs,
+            forward_us: 50,
+            stages: times(9, 40, 8),
+            agreed_depth: Some(3),
+            expected_us: 11,
+        };
+        assert_eq!(joined, expected);
+    }
+}
+
 #[test]
 fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
     let row = |slot, prefill_len| SlotExtend {

@@ -3,8 +3,8 @@
 use lockstep_adaptive::DepthRange;
 
 use super::{
-    ALLOWED, AT_0, AT_2, Action, Among, DP_RANKS, Exchange, Fault, GROUP, NOTHING_RUNS, PEERS_LEFT,
-    Place, Plan, Protocol, RANKS, SWITCH_WHILE_IDLE, Shown, State,
+    ALLOWED, AT_0, AT_2, Action, Among, DEPTHS, DP_RANKS, Exchange, Fault, GROUP, NOTHING_RUNS,
+    PEERS_LEFT, Place, Plan, Protocol, RANKS, SWITCH_WHILE_IDLE, Shown, State,
     deciders::{Brought, Deciders, depths},
     leads,
 };
@@ -164,6 +164,7 @@ impl Protocol {
             let at = state.ranks[rank].decider;
             match self.setup.fault {
                 Some(Fault::EarlyOnOneRank) if rank == WRONG => own.early = true,
+                Some(Fault::RangeIgnored) => own.range = DepthRange::default(),
                 Some(Fault::MinimumOnOneRank) if rank == WRONG => {
                     own.range = least_vote(&mut deciders, at, &brought);
                 }
@@ -180,9 +181,27 @@ impl Protocol {
             }
         }
         let depth = state.decided[usize::from(step)].map_or(0, u32::from);
+        if !self.may_decide(depth, plan.range) {
+            let DepthRange { least, most } = plan.range;
+            return Err(format!(
+                "in step {step} depth {depth} is decided, where an operator allows {least} to {most}"
+            ));
+        }
         let limited = plan.range != DepthRange::default();
         let seen = limited && plan.range.contains(depth);
         Ok(if seen { ALLOWED } else { 0 })
+    }
+
+    /// Whether an operator's range has this depth; where it has none that all ranks can
+    /// run, whether it is the next one below.
+    fn may_decide(&self, depth: u32, range: DepthRange) -> bool {
+        let lacks = self.setup.lacks;
+        let all = (0..RANKS).fold(u32::MAX, |all, rank| all & depths(lacks, rank));
+        let mut runnable = DEPTHS.into_iter().filter(|depth| all & (1 << depth) != 0);
+        match runnable.clone().any(|depth| range.contains(depth)) {
+            true => range.contains(depth) && runnable.any(|other| other == depth),
+            false => runnable.rfind(|below| *below < range.least) == Some(depth),
+        }
     }
 }
 

@@ -75,18 +75,24 @@ impl Setup {
     }
 
     /// Mistakes, and words of how each is found.
-    pub fn planted() -> [(Fault, &'static str, Self); 5] {
+    pub fn planted() -> [(Fault, &'static str, Self); 6] {
+        let idle = Self::idle(5);
         [
-            (Fault::MinimumOnOneRank, "rank 1 decides depth"),
-            (Fault::IdleSkipsOpening, "waits in"),
-            (Fault::EarlyOnOneRank, "rank 1 takes depth"),
-            (Fault::EarlyInScheduler, "asks for depth"),
-            (Fault::PlanExceeds, "asks for depth"),
+            (Fault::MinimumOnOneRank, "rank 1 decides depth", &idle),
+            (Fault::IdleSkipsOpening, "waits in", &idle),
+            (Fault::EarlyOnOneRank, "rank 1 takes depth", &idle),
+            (Fault::EarlyInScheduler, "asks for depth", &idle),
+            (Fault::PlanExceeds, "asks for depth", &idle),
+            (
+                Fault::RangeIgnored,
+                "where an operator allows",
+                &Self::pinned(3, 2),
+            ),
         ]
-        .map(|(fault, found)| {
+        .map(|(fault, found, setup)| {
             let setup = Self {
                 fault: Some(fault),
-                ..Self::idle(5)
+                ..setup.clone()
             };
             (fault, found, setup)
         })

@@ -11,6 +11,12 @@ const PROOF: u32 = 6;
 /// What such a probe is taken to cost at the most, in steps: what tells how much it
 /// costs is what it is to prove.
 const PROOF_COST: i64 = ONE / 4;
+/// Where drafting is expected to bring no more than this over not drafting, what it really
+/// brings is worth a look, for so many steps.
+const DOUBT: i64 = ONE / 4;
+const DOUBT_STEPS: u32 = 4;
+/// Moves that must be left for that: others are worth more.
+const SPARE: u64 = 6;
 /// Loads are uneven where the mean rank has less than this part of the tokens of the
 /// one that has most.
 const UNEVEN: u32 = 1 << 14;
@@ -95,6 +101,23 @@ impl Goodput {
             .reduce(better)?;
         let cost = self.probe_cost(score, moment)?.min(PROOF_COST);
         self.probe.is_due(moment.step, cost).then_some(score.depth)
+    }
+
+    /// Begins a few steps without drafts where drafting hardly pays by what was measured
+    /// before serving, and nothing has shown yet whether that is right: such steps among
+    /// others tell what drafts cost, for others who use the machine slow both alike.
+    pub(super) fn consider_doubt(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
+        let settled = self.depth == 0 || best.depth == 0 || moment.costs.is_compared(moment.rows);
+        if settled || !self.switch.can_spare(SPARE) {
+            return None;
+        }
+        let none = self.scores.iter().find(|score| score.depth == 0)?;
+        if none.loss_to(best) >= DOUBT || !self.doubt.is_due(moment.step, 0) {
+            return None;
+        }
+        self.switch.spend(2);
+        self.doubt.begin(moment.step, 0, DOUBT_STEPS);
+        self.doubt.going_on()
     }
 
     /// Whether it would be the best if its logits were a deviation higher.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Loads, Seen,
+    Loads, LongPrompts, Seen,
     testing::{Driver, accepted, config, exact},
 };
 
@@ -272,6 +272,49 @@ fn short_steps_are_judged_and_forgotten_by_their_time() {
     assert_eq!(thousandths(trust.factor(1)), 1000, "forgotten");
 }
 
+/// Steps at the deepest take twice as long as any measurement says, and those at other
+/// depths as long as they do.
+#[test]
+fn a_depth_that_does_not_bring_what_was_expected_is_left() {
+    let mut driver = driver();
+    let mut run = |steps: usize, slow: u32| {
+        let depths = (0..steps).map(|_| {
+            let depth = driver.depth;
+            let mut seen = timed(accepted(depth, &[depth]));
+            if depth == 7 {
+                seen.verify_us *= slow;
+                seen.draft_us *= slow;
+            }
+            driver.show(&seen)
+        });
+        depths.collect::<Vec<_>>()
+    };
+    assert_eq!(run(200, 1).last(), Some(&7));
+    let depths = run(600, 2);
+    let then = &depths[300..];
+    assert!(!then.contains(&7), "{depths:?}");
+    assert_eq!(then.last(), Some(&5), "{depths:?}");
+}
+
+/// Of rows that decode on several ranks, those that take the places of others are a
+/// part of all, however the rows lie.
+#[test]
+fn new_requests_count_as_their_part_of_all_ranks_rows() {
+    let told = |rows: u32, joined: u32| {
+        let mut driver = driver();
+        run(&mut driver, 100, 16, 7);
+        run(&mut driver, 20, 16, 1);
+        let seen = timed(accepted(driver.depth, &[1; 16]));
+        driver.show_ranks(&seen, [rows, 16, joined]);
+        driver.policy.outlook().acceptance
+    };
+    let evenly = told(4, 8);
+    assert_eq!(told(16, 8), evenly);
+    assert_eq!(told(9, 8), evenly);
+    assert_ne!(told(4, 2), evenly, "fewer have come");
+    assert_ne!(told(4, 0), evenly, "nobody has come");
+}
+
 /// Verification is flat to eight tokens, draft steps take a tenth of it.
 fn profile() -> Vec<Seen> {
     let grid = [1, 2, 4, 8, 16, 32]
@@ -356,6 +399,54 @@ fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
         let steps = best(&mut driver, 200);
         assert!(steps.is_some(), "{rows}");
         assert!(driver.show_times(9, &timed(accepted(3, &vec![3; rows]))) >= 3);
+    }
+}
+
+/// Where one rank has far more to do than the others, steps prove little of what was
+/// measured with even loads, and nothing is tried for that.
+#[test]
+fn nothing_is_proven_while_loads_are_uneven() {
+    let slow = |cell: Seen| Seen {
+        draft_us: 11 * cell.draft_us,
+        ..cell
+    };
+    let profile: Vec<_> = profile().into_iter().map(slow).collect();
+    for (balance, drafts) in [(1 << 16, true), (1 << 14, true), ((1 << 14) - 1, false)] {
+        let mut driver = Driver::new("goodput", &config(), &profile);
+        let all = std::mem::replace(&mut driver.candidates, vec![0]);
+        run(&mut driver, 40, 1, 7);
+        driver.candidates = all;
+        driver.loads.balance = balance;
+        let depths = run(&mut driver, 100, 1, 7);
+        let drafted = depths.iter().any(|depth| *depth > 0);
+        assert_eq!(drafted, drafts, "{balance}: {depths:?}");
+    }
+}
+
+/// Ranks that run a part of a prompt in every step answer no more with deeper drafts:
+/// short steps bring the next part sooner.
+#[test]
+fn it_does_not_draft_where_all_ranks_are_full_of_prompts() {
+    for (ranks, depth) in [(0, 7), (5, 0)] {
+        let mut driver = driver();
+        driver.long_prompts = LongPrompts {
+            ranks,
+            rows: 64 * ranks,
+            waiting: 0,
+            chunks: ranks,
+            tokens: 3 * ranks,
+        };
+        let depths = (0..400).map(|_| {
+            let seen = timed(accepted(driver.depth, &[driver.depth; 4]));
+            driver.show(&Seen {
+                prompt_tokens: 256,
+                verify_us: seen.verify_us + 40_000,
+                ..seen
+            })
+        });
+        let depths: Vec<_> = depths.collect();
+        let last = depths[300..].iter().filter(|last| **last == depth);
+        assert!(last.count() > 80, "{ranks}: {depths:?}");
     }
 }
 

@@ -1,12 +1,7 @@
 //! What lies in a draft's folder, told by its tensors.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-
-use lockstep_files::LARGEST_INDEX;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 
@@ -154,11 +149,8 @@ pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
 }
 
 fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
-    let found = match indexed(folder) {
-        Ok(None) => header(folder),
-        found => found,
-    };
-    let names = found.map_err(|error| ConfigError::file(OPTION, folder, format!("{error}.")))?;
+    let names = crate::tensors::names(folder);
+    let names = names.map_err(|error| ConfigError::file(OPTION, folder, format!("{error}.")))?;
     names.ok_or_else(|| {
         let message = if folder.join("pytorch_model.bin").exists() {
             "has its weights in pytorch_model.bin, a format that can carry code and is never \
@@ -169,45 +161,4 @@ fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
         };
         ConfigError::file(OPTION, folder, message)
     })
-}
-
-/// `None` where there is no such file; other errors say which file it is.
-fn unless_absent<T>(name: &str, read: io::Result<T>) -> io::Result<Option<T>> {
-    match read {
-        Ok(read) => Ok(Some(read)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io::Error::new(error.kind(), format!("{name}: {error}"))),
-    }
-}
-
-/// Names in an index of several files; `None` without one.
-fn indexed(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: std::collections::BTreeMap<String, IgnoredAny>,
-    }
-    const NAME: &str = "model.safetensors.index.json";
-    let text = unless_absent(NAME, lockstep_files::read(folder, NAME, LARGEST_INDEX))?;
-    let index: Option<Index> = text.map(|text| serde_json::from_slice(&text)).transpose()?;
-    Ok(index.map(|index| index.weight_map.into_keys().collect()))
-}
-
-/// Names in the header of one file, its length in eight bytes, then JSON; `None`
-/// without one.
-fn header(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
-    const NAME: &str = "model.safetensors";
-    let Some(mut file) = unless_absent(NAME, lockstep_files::open(folder, NAME))? else {
-        return Ok(None);
-    };
-    let mut length = [0; 8];
-    file.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > LARGEST_INDEX.min(file.metadata()?.len()) {
-        return Err(io::Error::other(format!("{NAME} is damaged")));
-    }
-    let mut text = vec![0; length as usize];
-    file.read_exact(&mut text)?;
-    let map: std::collections::BTreeMap<String, IgnoredAny> = serde_json::from_slice(&text)?;
-    let names = map.into_keys().filter(|name| name != "__metadata__");
-    Ok(Some(names.collect()))
 }

@@ -297,6 +297,8 @@ fn damage_is_named_by_its_key() {
         ),
         (json!({"eos_token_id": "</s>"}), "`eos_token_id`"),
         (json!({"eos_token_id": [2, -1]}), "`eos_token_id`"),
+        (json!({"eos_token_id": -2}), "`eos_token_id`"),
+        (json!({"bos_token_id": -2}), "`bos_token_id`"),
         (
             json!({"hidden_size": 2_000_000_000, "vocab_size": 2_000_000_000}),
             "`hidden_size`",
@@ -327,6 +329,59 @@ fn end_tokens_come_from_both_files() {
         [2],
         "beyond the vocabulary"
     );
+}
+
+/// Python writes what JSON has no words for.
+#[test]
+fn numbers_that_are_not_finite_harm_their_own_key_alone() {
+    let load = |config: &str, generation: &str| {
+        let text = with(llama(), &json!({"rope_theta": "(absent)"})).to_string();
+        let dir = folder(&json!({}), None);
+        let text = text.replacen('{', &format!("{{{config},"), 1);
+        std::fs::write(dir.path().join("config.json"), text).expect("written");
+        std::fs::write(dir.path().join("generation_config.json"), generation).expect("written");
+        crate::load(dir.path()).map_err(|error| error.to_string())
+    };
+    let unused = r#""attention_dropout": NaN, "time_step_limit": [0.0, Infinity], "a": -Infinity"#;
+    let generation = r#"{"eos_token_id": 3, "temperature": NaN}"#;
+    let model = load(unused, generation).expect("served");
+    assert_eq!(model.eos_token_ids, [2, 3]);
+    for (config, generation, key) in [
+        (
+            r#""rope_theta": Infinity"#,
+            "{}",
+            "`rope_theta` is \"Infinity\"",
+        ),
+        (r#""head_dim": NaN"#, "{}", "`head_dim` is \"NaN\""),
+        (
+            r#""quantization_config": NaN"#,
+            "{}",
+            "`quantization_config`",
+        ),
+        (
+            unused,
+            r#"{"eos_token_id": [1, -Infinity]}"#,
+            "generation_config.json: `eos_token_id`",
+        ),
+    ] {
+        let error = load(config, generation).expect_err("used");
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn what_says_nothing_is_served() {
+    for changes in [
+        json!({"quantization_config": {}}),
+        json!({"quantization_config": null}),
+        json!({"num_experts": 0}),
+        json!({"num_local_experts": 0, "n_routed_experts": null}),
+    ] {
+        good(&changes);
+    }
+    assert_eq!(good(&json!({"bos_token_id": -1})).bos_token_id, None);
+    let model = good(&json!({"eos_token_id": -1}));
+    assert!(model.eos_token_ids.is_empty(), "{model:?}");
 }
 
 #[test]

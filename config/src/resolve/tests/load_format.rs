@@ -40,3 +40,22 @@ fn weights_come_from_where_they_are_said_to() {
         assert!(error.contains("no model.safetensors"), "{error}");
     }
 }
+
+/// Everything that is sized sees the head that will be loaded.
+#[test]
+fn a_stored_head_that_differs_is_one_of_its_own_unless_weights_are_random() {
+    let model = folder(&llama(), None);
+    let place =
+        |begin: u8| json!({"dtype": "BF16", "shape": [1], "data_offsets": [begin, begin + 2]});
+    let header = json!({"model.embed_tokens.weight": place(0), "lm_head.weight": place(2)});
+    let header = header.to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    let weights = [&length, header.as_bytes(), &[1, 2, 1, 3]].concat();
+    std::fs::write(model.path().join("model.safetensors"), weights).expect("written");
+    let parameters = |line: &str| {
+        let (engine, _) = resolve_model(line, model.path(), &machine()).expect("good");
+        engine.model.parameters()
+    };
+    let (tied, own) = (parameters("--load-format dummy"), parameters(""));
+    assert_eq!(own - tied, 100 * 64, "a table of 100 tokens");
+}

@@ -149,7 +149,7 @@ fn drafts_and_what_they_take_are_told() {
     };
     assert_eq!(
         asked("EAGLE3", &|args| args.model.context_length = Some(100)),
-        "EAGLE3, 0, 1, 2 or 3 steps, chosen by goodput, 3 at first, \
+        "EAGLE3, 0 to 3 steps, chosen by goodput, 3 at first, \
          draft weights 3.4 MB, draft KV cache 1.7 MB"
     );
     let tree = asked("eagle3", &|args| {

@@ -37,7 +37,8 @@ impl DpRank {
             requests[index].deferrals += 1;
             return Verdict::Deferred;
         }
-        self.kv.match_prefix(&mut requests[index]);
+        let pauses = self.batch.next.draft_steps == 0;
+        self.kv.match_prefix(&mut requests[index], pauses);
         let fits = self.fits(&requests[index]);
         if !fits || !self.batch.open(requests, index) {
             self.kv.unmatch(&mut requests[index].kv);

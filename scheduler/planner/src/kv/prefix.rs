@@ -15,6 +15,8 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     /// As [`RadixCache::insert`], of the text's first positions: as many as
     /// `pages` hold.
     fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize;
+    /// As [`RadixCache::replace`], of the same positions.
+    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &dyn Fn(u32, u32) -> bool);
     /// As [`RadixCache::extend`], for some whole pages of a text.
     fn extend(
         &mut self,
@@ -85,6 +87,12 @@ impl<K: KeyUnit> PrefixCache for Keyed<K> {
         let units = pages.len() * self.page_size;
         let key = K::key(text, 0..units, &mut self.key);
         self.tree.insert(key, pages)
+    }
+
+    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &dyn Fn(u32, u32) -> bool) {
+        let units = pages.len() * self.page_size;
+        let key = K::key(text, 0..units, &mut self.key);
+        self.tree.replace(key, pages, better);
     }
 
     fn extend(

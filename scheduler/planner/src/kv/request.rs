@@ -23,6 +23,10 @@ pub(crate) struct RequestKv {
     /// The drafter's KV that is sure to be in place, without a hole from the
     /// beginning; may be less than `committed`.
     pub(super) drafted: u32,
+    /// The drafter has no KV of the cached prefix that it was opened with.
+    pub(super) undrafted: bool,
+    /// Leading pages that are noted as drafted.
+    pub(super) marked_pages: u32,
 }
 
 impl RequestKv {
@@ -36,6 +40,8 @@ impl RequestKv {
             planned: 0,
             committed: 0,
             drafted: 0,
+            undrafted: false,
+            marked_pages: 0,
         }
     }
 
@@ -47,6 +53,19 @@ impl RequestKv {
     /// Tokens whose KV is final.
     pub fn committed(&self) -> u32 {
         self.committed
+    }
+
+    /// Whether the drafter has its KV of the cached prefix, too, if there is one.
+    pub fn is_drafted(&self) -> bool {
+        !self.undrafted
+    }
+
+    /// Its cached prefix is matched: whether the drafter's KV is there, too.
+    pub(super) fn open_drafted(&mut self, drafted: bool) {
+        self.undrafted = !drafted;
+        if drafted {
+            (self.drafted, self.marked_pages) = (self.committed, self.protected_pages);
+        }
     }
 
     /// Pages held, shared ones included.
@@ -84,5 +103,7 @@ impl RequestKv {
         self.planned = 0;
         self.committed = 0;
         self.drafted = 0;
+        self.undrafted = false;
+        self.marked_pages = 0;
     }
 }

@@ -14,14 +14,14 @@ fn under_way(requests: u64, budget: u32) -> Planner {
     under_way_in(1, requests, budget)
 }
 
-/// The same in the last of some DP ranks.
+/// The same in the last of some DP ranks, whose steps overlap.
 fn under_way_in(dp_size: u32, requests: u64, budget: u32) -> Planner {
     let mut planner = Planner::new(PlannerConfig {
         dp_size,
         page_size: 4,
         num_pages: 1 + 24,
         chunked_prefill_size: Some(budget),
-        overlap: false,
+        overlap: dp_size > 1,
         radix_cache: false,
         ..PlannerConfig::default()
     })
@@ -119,18 +119,21 @@ fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
         token_ids: vec![7],
         ..SlotOutput::default()
     };
-    let result = StepResult {
-        step: plan.step,
-        outputs: vec![Vec::new(), vec![sampled]],
-        ..StepResult::default()
-    };
-    planner.complete(Millis(0), result).unwrap();
     for index in planner.ranks[1].batch.running() {
         let request = &mut planner.requests[index];
         request.prefill_end = request.kv.planned() + 8;
     }
     let pool = planner.ranks[1].kv.pool();
     let taken: Vec<u32> = std::iter::from_fn(|| pool.alloc()).collect();
+    // What it has in flight may still bring pages back.
+    let next = planner.plan().expect("the other goes on");
+    assert_eq!(rows(&next), [1, 0]);
+    let result = StepResult {
+        step: plan.step,
+        outputs: vec![Vec::new(), vec![sampled]],
+        ..StepResult::default()
+    };
+    planner.complete(Millis(0), result).unwrap();
     let plan = planner.plan().expect("both go on");
     assert_eq!(rows(&plan), [1, 1]);
     assert_eq!(plan.parts[1].closes.len(), 1);

@@ -102,6 +102,7 @@ impl NaivePlanner {
                 token_ids: request.input_ids.clone(),
                 prompt_len: row.prefill_len,
                 cached_len: 0,
+                drafted: true,
                 sampling: request.sampling.clone(),
                 logprobs: request.logprobs,
                 max_draft_steps: request.max_draft_steps,

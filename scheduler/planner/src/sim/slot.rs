@@ -13,8 +13,10 @@ pub(super) struct SimSlot {
     open: SlotOpen,
     pub pages: Vec<u32>,
     pub kv_len: u32,
-    /// How far the drafter's KV reaches.
+    /// How far the drafter's KV reaches from the beginning.
     pub drafted: u32,
+    /// It was opened without the drafter's KV, which never is there from the beginning.
+    pub has_hole: bool,
     /// Hash of the first `kv_len` tokens.
     context: u64,
 }
@@ -26,7 +28,8 @@ impl SimSlot {
             open: open.clone(),
             pages: Vec::new(),
             kv_len: open.cached_len,
-            drafted: open.cached_len,
+            drafted: if open.drafted { open.cached_len } else { 0 },
+            has_hole: !open.drafted,
             context: cached.iter().fold(SimModel::EMPTY, |hash, token| {
                 SimModel::absorb(hash, *token)
             }),

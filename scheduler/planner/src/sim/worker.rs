@@ -3,10 +3,7 @@
 use std::ops::Range;
 
 use lockstep_adaptive::Agreed;
-use lockstep_types::{
-    pause,
-    step::{PlanPart, RankResult, SlotExtend, SlotOutput, StepPlan},
-};
+use lockstep_types::step::{PlanPart, RankResult, SlotExtend, SlotOutput, StepPlan};
 
 use super::{SimModel, cells::Cells, slot::SimSlot};
 use crate::{DraftKv, PlannerConfig};
@@ -24,8 +21,10 @@ pub struct SimError {
 /// What a row has done.
 struct Written {
     slot: u32,
-    /// Wherever it wrote.
+    /// Wherever the target wrote.
     positions: Range<u32>,
+    /// Where the drafter took in what it had missed.
+    drafted: Range<u32>,
     output: Option<SlotOutput>,
 }
 
@@ -202,6 +201,10 @@ impl SimWorker {
             DraftKv::Tokens => reserve.left_by_draft_model(),
             DraftKv::None | DraftKv::Pairs => 0,
         };
+        let window = self.config.pause_window;
+        let in_reach = window == 0 || steps > 0 && from - drafted <= window + left;
+        let has_kv = self.config.draft_kv != DraftKv::None;
+        let takes_in = in_reach && has_kv && !slot.has_hole;
         let to;
         if row.prefill_len > 0 {
             to = from + row.prefill_len;
@@ -210,13 +213,9 @@ impl SimWorker {
             if row.sample {
                 slot.sample(model, &mut out);
             }
-            let window = self.config.pause_window;
-            let piece = from..to;
-            if steps > 0 || !pause::leaves(&piece, self.config.page_size, window) {
-                // A draft model may leave a few tokens to its next pass.
-                if slot.kv_len - drafted > left {
-                    slot.drafted = slot.kv_len;
-                }
+            // A draft model may leave a few tokens to its next pass.
+            if takes_in && slot.kv_len - drafted > left {
+                slot.drafted = slot.kv_len;
             }
         } else {
             let depth = slot.depth(steps);
@@ -236,24 +235,18 @@ impl SimWorker {
                     .min(reserve.draft_tokens - 1)
                     .max(depth),
             };
-            let window = self.config.pause_window;
             // A draft model need not have read the last tokens that were accepted.
-            if window == 0 || steps > 0 && from - drafted <= window + left {
+            if takes_in {
                 slot.drafted = slot.drafted.max(slot.kv_len.saturating_sub(left));
             }
         }
         self.cells.store_target(slot, from);
         self.cells.store_draft(slot, drafted);
         let says = row.sample || !out.prompt_logprobs.is_empty();
-        let taken_in = drafted..slot.drafted;
-        let first = if taken_in.is_empty() {
-            from
-        } else {
-            drafted.min(from)
-        };
         Ok(Written {
             slot: row.slot,
-            positions: first..to,
+            positions: from..to,
+            drafted: drafted..slot.drafted,
             output: says.then_some(out),
         })
     }
@@ -265,23 +258,37 @@ impl SimWorker {
         checked.map_err(|message| format!("slot {} {message}", row.slot))
     }
 
-    /// No page that a row writes to is in another open slot's table.
+    /// No page that the target writes to is in another open slot's table, and none that the
+    /// drafter writes to in that of one whose drafter reads it.
     fn check_writers(&self, written: &[Written]) -> Result<(), String> {
         let mut users = vec![0u32; self.config.num_pages as usize];
-        let pages = self.slots.iter().flatten().flat_map(|slot| &slot.pages);
-        pages.for_each(|page| users[*page as usize] += 1);
-        for Written {
-            slot, positions, ..
-        } in written
-        {
-            let page_size = self.config.page_size;
-            let first = (positions.start / page_size) as usize;
-            let end = positions.end.div_ceil(page_size) as usize;
-            for page in &self.slot(*slot)?.pages[first..end] {
-                ensure(users[*page as usize] == 1, || {
-                    format!("slot {slot} writes on page {page}, which others read")
-                })?;
+        let mut drafters = users.clone();
+        for slot in self.slots.iter().flatten() {
+            for page in &slot.pages {
+                users[*page as usize] += 1;
+                let reads = self.config.draft_kv != DraftKv::None && !slot.has_hole;
+                drafters[*page as usize] += u32::from(reads);
             }
+        }
+        for row in written {
+            for (positions, readers) in [(&row.positions, &users), (&row.drafted, &drafters)] {
+                self.check_alone(row.slot, positions, readers)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of every page at `positions` of a slot there is one reader.
+    fn check_alone(&self, slot: u32, at: &Range<u32>, readers: &[u32]) -> Result<(), String> {
+        if at.is_empty() {
+            return Ok(());
+        }
+        let page_size = self.config.page_size;
+        let pages = (at.start / page_size) as usize..at.end.div_ceil(page_size) as usize;
+        for page in &self.slot(slot)?.pages[pages] {
+            ensure(readers[*page as usize] == 1, || {
+                format!("slot {slot} writes on page {page}, which others read")
+            })?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What is computed once only.
 
-use lockstep_planner::{CacheEvent, PlannerConfig, sim::run_alone};
+use lockstep_planner::{CacheEvent, DraftKv, PlannerConfig, sim::run_alone};
 use lockstep_types::request::FinishReason;
 
 use super::*;
@@ -98,6 +98,34 @@ fn requests_wait_for_a_prefix_under_way() {
         run(&mut engine);
         let cached = if admitted_at_once == 1 { shared } else { 0 };
         assert_eq!(finish(&engine, 3).usage.cached_tokens, cached);
+    }
+}
+
+/// Of pairs one less than of tokens is shared, and so many have to be worth the wait.
+#[test]
+fn what_is_worth_waiting_for_is_counted_as_it_is_cached() {
+    for (draft_kv, shared, admitted_at_once) in [
+        (DraftKv::Tokens, 32, 1),
+        (DraftKv::Tokens, 31, 2),
+        (DraftKv::Pairs, 33, 1),
+        (DraftKv::Pairs, 32, 2),
+    ] {
+        let mut engine = engine(&PlannerConfig {
+            page_size: 1,
+            num_pages: 257,
+            chunked_prefill_size: Some(256),
+            draft_kv,
+            ..config()
+        });
+        for id in 1..=2 {
+            let ids = [prompt(99, shared), prompt(id, 8)].concat();
+            submit(&mut engine, id, request(ids, 4));
+        }
+        step(&mut engine, |plan| {
+            let opens = plan.parts[0].opens.len();
+            assert_eq!(opens, admitted_at_once, "{draft_kv:?} {shared}");
+        });
+        run(&mut engine);
     }
 }
 

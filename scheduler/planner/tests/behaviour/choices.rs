@@ -109,6 +109,58 @@ fn two_requests_with_many_choices_share_evenly() {
     run(&mut engine);
 }
 
+/// Of an odd number of slots one request has one more than the other, and keeps it.
+#[test]
+fn a_slot_that_is_left_over_is_not_handed_to_and_fro() {
+    let mut engine = engine(&PlannerConfig {
+        max_running_requests: 7,
+        ..eight()
+    });
+    choices(&mut engine, 20, 60);
+    (0..4).for_each(|_| step(&mut engine, |_| {}));
+    for id in 1..=20 {
+        submit_choice(&mut engine, id, 1, request(prompt(id, 8), 60));
+    }
+    let mut opened = 0;
+    for _ in 0..12 {
+        step(&mut engine, |plan| opened += plan.parts[0].opens.len());
+    }
+    assert_eq!(opened, 3);
+    assert_eq!(engine.planner.load().counters.preemptions, 3);
+    run(&mut engine);
+}
+
+/// Choices of a request that has more than half of all slots go first where pages run
+/// out, but not before what is less important.
+#[test]
+fn the_least_important_yields_before_a_crowd() {
+    for (other, yields) in [(0, 10), (5, MANY + 2)] {
+        let mut engine = engine(&PlannerConfig {
+            num_pages: 1 + 20,
+            priority_scheduling: true,
+            overlap: false,
+            ..config()
+        });
+        engine.planner = engine.planner.with_conservativeness(0);
+        let with = |id, priority| Request {
+            priority,
+            ..request(prompt(id, 16), 20)
+        };
+        for id in MANY..MANY + 3 {
+            submit_choice(&mut engine, id, MANY, with(id, 5));
+        }
+        submit(&mut engine, 10, with(10, other));
+        while engine.planner.load().counters.retractions == 0 {
+            step(&mut engine, |_| {});
+        }
+        let live = engine.planner.live_requests();
+        let waits: Vec<_> = live.iter().filter(|of| of.retracted).collect();
+        assert_eq!(waits.len(), 1);
+        assert_eq!(waits[0].id, RequestId(yields), "beside priority {other}");
+        run(&mut engine);
+    }
+}
+
 #[test]
 fn endless_others_do_not_starve_choices_nor_they_others() {
     for slots in 1..=4 {

@@ -1,6 +1,6 @@
 //! Where requests run, and that DP ranks do not hold each other up.
 
-use lockstep_planner::{DpRankCounters, DpRankLoad};
+use lockstep_planner::{DpRankCounters, DpRankLoad, ReserveConfig, SchedulePolicy};
 use lockstep_types::{
     request::{ErrorKind, FinishReason},
     step::PlanPart,
@@ -92,6 +92,41 @@ fn a_request_follows_its_cached_prefix() {
     assert_eq!(finish(&engine, 2).usage.cached_tokens, 24);
 }
 
+/// A busier DP rank that has the prefix is better than an idle one that has less of it.
+#[test]
+fn a_longer_cached_prefix_goes_before_a_smaller_load() {
+    let mut engine = dp_engine(3);
+    submit(&mut engine, 1, named(1, request(text(1, 24), 1)));
+    submit(&mut engine, 2, named(2, request(text(1, 8), 1)));
+    run(&mut engine);
+    submit(&mut engine, 3, named(1, request(text(300, 5), 20)));
+    step(&mut engine, |_| ());
+    let longer = [text(1, 24), text(500, 5)].concat();
+    submit(&mut engine, 4, request(longer, 1));
+    assert_eq!(step_opens(&mut engine), [vec![], vec![1], vec![]]);
+    run(&mut engine);
+    assert_eq!(finish(&engine, 4).usage.cached_tokens, 24);
+}
+
+/// What another DP rank has cached says nothing of a request that may not run there.
+#[test]
+fn the_longest_prefix_is_one_where_the_request_may_run() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        max_running_requests: 1,
+        schedule_policy: SchedulePolicy::Lpm,
+        ..config()
+    });
+    submit(&mut engine, 1, named(0, request(text(1, 20), 1)));
+    submit(&mut engine, 2, named(1, request(text(2, 12), 1)));
+    run(&mut engine);
+    submit(&mut engine, 3, named(1, request(text(1, 20), 1)));
+    submit(&mut engine, 4, named(1, request(text(2, 12), 1)));
+    assert_eq!(step_opens(&mut engine), [vec![], vec![2]]);
+    assert_eq!(step_opens(&mut engine), [vec![], vec![1]]);
+    run(&mut engine);
+}
+
 #[test]
 fn a_prefix_that_all_share_does_not_bring_all_to_one_dp_rank() {
     let mut engine = engine(&PlannerConfig {
@@ -110,6 +145,21 @@ fn a_prefix_that_all_share_does_not_bring_all_to_one_dp_rank() {
     let opens = step_opens(&mut engine);
     let counts = opens.iter().map(Vec::len).collect::<Vec<_>>();
     assert!(counts[0] > counts[1] && counts[1] >= 5, "{counts:?}");
+    run(&mut engine);
+}
+
+#[test]
+fn free_slots_of_all_dp_ranks_are_filled_at_once() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 8,
+        max_running_requests: 16,
+        ..config()
+    });
+    for id in 0..8 * 16 {
+        submit(&mut engine, u64::from(id), request(text(id, 1), 4));
+    }
+    let counts = step_opens(&mut engine).into_iter().map(|part| part.len());
+    assert_eq!(counts.collect::<Vec<_>>(), [16; 8]);
     run(&mut engine);
 }
 
@@ -240,6 +290,120 @@ fn the_least_important_requests_of_all_dp_ranks_are_displaced() {
     run(&mut engine);
 }
 
+/// Room in a DP rank where a request may not run is none for it.
+#[test]
+fn who_names_a_dp_rank_displaces_there_though_others_have_room() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        max_running_requests: 1,
+        priority_scheduling: true,
+        ..config()
+    });
+    submit(&mut engine, 1, named(0, request(text(1, 5), 20)));
+    step(&mut engine, |_| ());
+    let urgent = Request {
+        priority: 30,
+        ..named(0, request(text(2, 5), 20))
+    };
+    submit(&mut engine, 2, urgent);
+    assert_eq!(step_opens(&mut engine)[0], [2]);
+    assert_eq!(engine.planner.load().counters.preemptions, 1);
+    run(&mut engine);
+}
+
+/// Which DP ranks are too busy to be chosen for a prefix is told by those that let
+/// requests in: one that is full has few requests and takes none all the same.
+#[test]
+fn a_full_dp_rank_makes_no_other_look_busy() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 3,
+        max_running_requests: 16,
+        chunked_prefill_size: Some(512),
+        ..config()
+    });
+    submit(&mut engine, 100, named(0, request(text(1, 16), 1)));
+    run(&mut engine);
+    let running = [(0, 8), (1, 2), (2, 6)];
+    for (dp_rank, count) in running {
+        for at in 0..count {
+            let id = 10 * dp_rank + at;
+            let len = if dp_rank == 1 { 100 } else { 5 };
+            let own = named(dp_rank, request(text(200 + 17 * id, len), 20));
+            submit(&mut engine, u64::from(id), own);
+        }
+    }
+    step(&mut engine, |_| ());
+    let loads = engine.planner.dp_rank_loads();
+    let counts: Vec<_> = loads.iter().map(|load| load.running_requests).collect();
+    assert_eq!(counts, running.map(|(_, count)| count));
+    // The first fits nowhere beside the two, and lets nobody by.
+    submit(&mut engine, 50, named(1, request(text(900, 100), 20)));
+    let longer = [text(1, 16), text(500, 5)].concat();
+    submit(&mut engine, 51, request(longer, 20));
+    assert_eq!(step_opens(&mut engine), [vec![1], vec![], vec![]]);
+    run(&mut engine);
+}
+
+/// A depth is decided for the rows of all DP ranks, and a crowd is of all too.
+#[test]
+fn a_crowd_is_counted_over_all_dp_ranks() {
+    for rows in [[3, 3], [5, 1]] {
+        let mut engine = engine(&PlannerConfig {
+            dp_size: 2,
+            max_running_requests: 8,
+            overlap: false,
+            reserve: ReserveConfig {
+                steps: 3,
+                topk: 1,
+                draft_tokens: 4,
+            },
+            initial_depth: 3,
+            adapts: true,
+            ..config()
+        });
+        for (dp_rank, count) in (0..).zip(rows) {
+            for at in 0..count {
+                let id = 10 * dp_rank + at;
+                let own = named(dp_rank, request(text(40 * id, 5), 40));
+                submit(&mut engine, u64::from(id), own);
+            }
+        }
+        let mut drafts = Vec::new();
+        for _ in 0..4 {
+            step(&mut engine, |plan| drafts.push(plan.draft_steps));
+        }
+        // Nobody decodes; six do, for one of whom a depth was decided; then for six.
+        assert_eq!(drafts, [3, 0, 3, 3], "{rows:?}");
+    }
+}
+
+/// What requests of one DP rank are expected to want falls with its own steps.
+#[test]
+fn an_idle_dp_rank_stays_as_careful_as_it_was() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        num_pages: 1 + 760 / 4,
+        context_length: 1100,
+        overlap: false,
+        ..config()
+    });
+    submit(&mut engine, 1, named(0, request(text(1, 10), 700)));
+    run(&mut engine);
+    // About 0.7 of 700 tokens at first, and with the second's too many.
+    for (dp_rank, together) in [(0, 2), (1, 1)] {
+        let ids = [2, 3].map(|id| id + 10 * u64::from(dp_rank));
+        for (id, tokens) in ids.into_iter().zip([700, 390]) {
+            let own = text(30 * id as u32, 10);
+            submit(&mut engine, id, named(dp_rank, request(own, tokens)));
+        }
+        let opens = step_opens(&mut engine);
+        assert_eq!(opens[dp_rank as usize].len(), together);
+        for id in ids {
+            engine.planner.abort(RequestId(id));
+        }
+    }
+}
+
 /// A request for which a slot is free takes no place of the queue, and no other DP
 /// rank's slot is a place for one that names its own.
 #[test]
@@ -358,6 +522,32 @@ fn what_was_retracted_is_told_where_it_ran() {
         seen |= retracted[1] > 0;
     }
     assert!(seen);
+}
+
+/// Clients are told where their requests ran: nobody of one that never did, nor where
+/// there is no choice.
+#[test]
+fn outputs_tell_the_dp_rank_that_they_came_from() {
+    for (dp_size, of_the_first) in [(2, Some(1)), (1, None)] {
+        let mut engine = engine(&PlannerConfig {
+            dp_size,
+            max_running_requests: 1,
+            ..config()
+        });
+        let last = dp_size - 1;
+        submit(&mut engine, 1, named(last, request(text(1, 5), 3)));
+        submit(&mut engine, 2, named(last, request(text(2, 5), 3)));
+        step(&mut engine, |_| ());
+        engine.planner.abort(RequestId(2));
+        run(&mut engine);
+        engine.outputs.extend(engine.planner.take_outputs());
+        for (id, dp_rank, outputs) in [(1, of_the_first, 3), (2, None, 1)] {
+            let own = engine.outputs.iter();
+            let own = own.filter(|(of, _)| *of == RequestId(id));
+            let told: Vec<_> = own.map(|(_, output)| output.dp_rank).collect();
+            assert_eq!(told, vec![dp_rank; outputs], "{id} of {dp_size}");
+        }
+    }
 }
 
 #[test]

@@ -114,6 +114,39 @@ fn full_queues_refuse_with_a_time_to_come_back() {
     assert_eq!(planner.load().counters.rejected, 1);
 }
 
+/// More wait for one DP rank than there are places, since others have followed their
+/// prefix there: that is no reason to refuse who has a slot elsewhere.
+#[test]
+fn who_has_a_free_slot_is_taken_however_many_wait_for_others() {
+    let mut engine = engine(&PlannerConfig {
+        dp_size: 2,
+        max_running_requests: 2,
+        max_queued_requests: 1,
+        ..config()
+    });
+    let named = |dp_rank, request| Request {
+        data_parallel_rank: Some(dp_rank),
+        ..request
+    };
+    submit(&mut engine, 1, named(0, request(prompt(1, 24), 1)));
+    run(&mut engine);
+    for id in 2..=3 {
+        let longer = [prompt(1, 24), prompt(id, 3)].concat();
+        submit(&mut engine, id, request(longer, 20));
+    }
+    for id in 4..=5 {
+        submit(&mut engine, id, named(0, request(prompt(id, 5), 20)));
+    }
+    step(&mut engine, |plan| {
+        assert_eq!([0, 1].map(|at: usize| plan.parts[at].opens.len()), [2, 0]);
+    });
+    let own = named(0, request(prompt(6, 5), 4));
+    let refused = engine.planner.submit(Millis(0), RequestId(6), own);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Overloaded);
+    submit(&mut engine, 7, named(1, request(prompt(7, 5), 4)));
+    run(&mut engine);
+}
+
 #[test]
 fn the_time_to_come_back_follows_the_pace_of_admission() {
     let narrow = PlannerConfig {

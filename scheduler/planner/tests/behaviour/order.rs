@@ -184,6 +184,35 @@ fn nobody_is_displaced_in_vain() {
     assert_eq!(engine.planner.load().counters.preemptions, 0);
 }
 
+/// Pages that hold a request's own prefix make no room for it: they stay in use.
+#[test]
+fn a_cached_prefix_is_no_room_for_who_begins_with_it() {
+    let mut engine = engine(&PlannerConfig {
+        num_pages: 1 + 20,
+        priority_scheduling: true,
+        overlap: false,
+        ..config()
+    });
+    engine.planner = engine.planner.with_conservativeness(0);
+    submit(&mut engine, 1, request(prompt(1, 40), 1));
+    run(&mut engine);
+    submit(&mut engine, 2, request(prompt(2, 36), 30));
+    (0..2).for_each(|_| step(&mut engine, |_| {}));
+    // Half of the pages are free but for this prefix, and three more are not there.
+    let urgent = Request {
+        priority: 10,
+        ..request([prompt(1, 40), prompt(3, 8)].concat(), 6)
+    };
+    submit(&mut engine, 3, urgent);
+    step(&mut engine, |plan| {
+        let part = &plan.parts[0];
+        assert_eq!((part.closes.len(), part.opens.len()), (1, 1));
+    });
+    run(&mut engine);
+    assert_eq!(engine.planner.load().counters.preemptions, 1);
+    assert_eq!(finish(&engine, 3).usage.cached_tokens, 40);
+}
+
 #[test]
 fn who_would_wait_for_a_prefix_displaces_nobody_yet() {
     let mut engine = engine(&PlannerConfig {

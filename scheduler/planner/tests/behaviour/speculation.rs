@@ -309,6 +309,37 @@ fn what_a_draft_model_has_not_read_is_not_shared() {
     }
 }
 
+/// A drafter takes in the rows of every step that drafts, also those of requests that
+/// want no drafts; in a step that drafts for nobody it may take in none, and who drafts
+/// then computes these again.
+#[test]
+fn a_request_without_drafts_is_shared_where_the_step_drafts() {
+    // Eight tokens of the prompt, and all of the output but its last.
+    for (draft_steps, cached) in [(3, 13), (0, 8)] {
+        let mut engine = engine(&PlannerConfig {
+            page_size: 1,
+            pause_window: 2,
+            ..drafting_chains(DraftKv::Pairs)
+        });
+        let undrafted = Request {
+            max_draft_steps: Some(0),
+            ..request(prompt(1, 8), 6)
+        };
+        submit(&mut engine, 1, undrafted);
+        answer(&mut engine, &[1], 0, 0);
+        engine.planner.set_draft_steps(draft_steps);
+        for token in 2..7 {
+            let plan = answer(&mut engine, &[token], 0, 0);
+            assert_eq!(plan.draft_steps, draft_steps);
+        }
+        let again = [prompt(1, 8), vec![1, 2, 3, 4, 5, 6, 7]].concat();
+        engine.planner.set_draft_steps(3);
+        submit(&mut engine, 2, request(again, 1));
+        answer(&mut engine, &[1], 0, 0);
+        assert_eq!(finish(&engine, 2).usage.cached_tokens, cached);
+    }
+}
+
 #[test]
 fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
     // The second prompt has as many tokens more than is cached as may be left, or one
@@ -332,6 +363,59 @@ fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
         assert_eq!(finish(&engine, 2).usage.cached_tokens, 8, "{draft_kv:?}");
         let third = finish(&engine, 3).usage.cached_tokens;
         assert_eq!(third, cached, "{draft_kv:?} {more}");
+    }
+}
+
+/// Runs a request of so many tokens of one prompt at a depth; gives how many of them were
+/// cached, and whether the drafter had these, too.
+fn opened(engine: &mut SimEngine, id: u64, len: u32, depth: u32) -> (u32, bool) {
+    engine.planner.set_draft_steps(depth);
+    submit(engine, id, request(prompt(1, len), 8));
+    let mut open = None;
+    step(engine, |plan| open = plan.parts[0].opens.first().cloned());
+    run(engine);
+    let open = open.expect("it got a slot");
+    assert_eq!(open.cached_len, finish(engine, id).usage.cached_tokens);
+    (open.cached_len, open.drafted)
+}
+
+#[test]
+fn what_was_computed_in_a_pause_is_cached_and_opened_as_undrafted() {
+    for draft_kv in [DraftKv::None, DraftKv::Tokens, DraftKv::Pairs] {
+        let pausing = PlannerConfig {
+            pause_window: 16,
+            context_length: 400,
+            num_pages: 400,
+            ..drafting(draft_kv)
+        };
+        let mut engine = engine(&pausing);
+        let has_all = draft_kv == DraftKv::None;
+        assert_eq!(opened(&mut engine, 1, 121, 0), (0, true));
+        // More than a drafter would rather have again.
+        assert_eq!(opened(&mut engine, 2, 201, 3), (120, has_all));
+        // Whoever began without the first part never has it.
+        assert_eq!(opened(&mut engine, 3, 281, 3), (200, has_all));
+    }
+}
+
+#[test]
+fn a_short_end_that_no_drafter_has_is_computed_again_and_then_drafted() {
+    for draft_kv in [DraftKv::Tokens, DraftKv::Pairs] {
+        let pausing = PlannerConfig {
+            pause_window: 16,
+            context_length: 400,
+            num_pages: 400,
+            ..drafting(draft_kv)
+        };
+        let mut engine = engine(&pausing);
+        assert_eq!(opened(&mut engine, 1, 81, 3), (0, true));
+        // 40 more in a pause: whoever comes in the pause has them, too.
+        assert_eq!(opened(&mut engine, 2, 121, 0), (80, true));
+        assert_eq!(opened(&mut engine, 3, 141, 0), (120, false));
+        // They are few enough to compute them again where there are drafts.
+        assert_eq!(opened(&mut engine, 4, 201, 3), (80, true));
+        // The drafter has them now, and what came behind them.
+        assert_eq!(opened(&mut engine, 5, 281, 3), (200, true));
     }
 }
 

@@ -203,6 +203,78 @@ fn chat() -> Vec<Row> {
     ]
 }
 
+/// Messages of earlier turns.
+fn history() -> Vec<Row> {
+    let messages =
+        |message: Value| json!({"messages": [message, {"role": "user", "content": "x"}]});
+    let message =
+        |role: &str, fields: Value| messages(with(json!({"role": role, "content": "x"}), &fields));
+    let calls = |calls: Value| message("assistant", json!({"tool_calls": calls}));
+    let call =
+        |function: Value| calls(json!([{"id": "a", "type": "function", "function": function}]));
+    let arguments = |arguments: Value| call(json!({"name": "f", "arguments": arguments}));
+    let custom = json!({"id": "a", "type": "custom", "custom": {"name": "f", "input": ""}});
+    let thinking = json!([{"type": "thinking", "thinking": "x"}]);
+    let absent = |role: &str| messages(json!({"role": role}));
+    let null = |role: &str| message(role, json!({"content": null}));
+    vec![
+        (calls(json!("f")), invalid("messages[0].tool_calls")),
+        (calls(json!({})), invalid("messages[0].tool_calls")),
+        (calls(json!(["f"])), invalid("messages[0].tool_calls[0]")),
+        (calls(json!([{}])), invalid("messages[0].tool_calls[0]")),
+        (
+            calls(json!([custom])),
+            unsupported("messages[0].tool_calls[0]"),
+        ),
+        (
+            call(json!({})),
+            invalid("messages[0].tool_calls[0].function.name"),
+        ),
+        (
+            arguments(json!(7)),
+            invalid("messages[0].tool_calls[0].function.arguments"),
+        ),
+        (
+            arguments(json!([])),
+            invalid("messages[0].tool_calls[0].function.arguments"),
+        ),
+        (
+            message(
+                "assistant",
+                json!({"function_call": {"name": "f", "arguments": "{}"}}),
+            ),
+            unsupported("messages[0].function_call"),
+        ),
+        (
+            message("user", json!({"name": 7})),
+            invalid("messages[0].name"),
+        ),
+        (
+            message("tool", json!({"tool_call_id": 7})),
+            invalid("messages[0].tool_call_id"),
+        ),
+        (
+            message("assistant", json!({"reasoning": {}})),
+            invalid("messages[0].reasoning"),
+        ),
+        (
+            message("assistant", json!({"thinking": []})),
+            invalid("messages[0].thinking"),
+        ),
+        (
+            message("assistant", json!({"reasoning_content": 7})),
+            invalid("messages[0].reasoning_content"),
+        ),
+        (
+            message("user", json!({"content": thinking})),
+            invalid("messages"),
+        ),
+        (absent("developer"), invalid("messages[0].content")),
+        (null("system"), invalid("messages[0].content")),
+        (null("tool"), invalid("messages[0].content")),
+    ]
+}
+
 fn completions() -> Vec<Row> {
     vec![
         (json!({"prompt": null}), coded("prompt", MISSING)),
@@ -295,6 +367,7 @@ async fn what_cannot_be_is_refused_by_name() {
         (CHAT, &counting, common()),
         (COMPLETIONS, &completion, common()),
         (CHAT, &counting, chat()),
+        (CHAT, &counting, history()),
         (COMPLETIONS, &completion, completions()),
     ];
     for (path, base, table) in tables {
@@ -305,6 +378,9 @@ async fn what_cannot_be_is_refused_by_name() {
     }
     for (path, body, expected) in others() {
         rows.push((path, body.clone(), body.to_string(), expected));
+    }
+    for (body, expected) in history() {
+        rows.push(("/tokenize", body.clone(), body.to_string(), expected));
     }
     beside_good_requests(async |server| {
         let mut wrong = Vec::new();

@@ -1,14 +1,14 @@
 //! One compiled template in an environment that behaves like transformers' Jinja2.
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use std::collections::BTreeMap;
 
-use super::error::RaisedByTemplate;
-use super::meter::{self, Metered};
-use super::{
-    Clock, TemplateError, TemplateLimits, python_globals, python_json, python_methods, source,
-};
+use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, Error, Value};
+
+use super::lower::{self, operations};
+use super::python::{filters, functions, html, methods, repr, tests};
+use super::{Clock, TemplateError, TemplateLimits, meter, source};
 
 /// A compiled template with its environment: `trim_blocks`, `lstrip_blocks`, loop controls,
 /// Python's methods, and transformers' `tojson`, `raise_exception` and `strftime_now`. Other
@@ -16,58 +16,37 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Jinja {
     environment: Environment<'static>,
-    template: Metered,
+    main: Instructions<'static>,
+    blocks: BTreeMap<&'static str, Instructions<'static>>,
     limits: TemplateLimits,
 }
 
 const NAME: &str = "chat_template";
 
 impl Jinja {
-    /// Compiles `template`; fails with [`TemplateError::Broken`] on a syntax error.
+    /// Compiles `template`, which stays in memory to the program's end: a program loads the
+    /// templates of one model. Fails with [`TemplateError::Broken`] on a syntax error, and where
+    /// the template uses what cannot be rendered as Jinja2 renders it.
     pub(super) fn new(
         template: &str,
         limits: TemplateLimits,
         clock: Clock,
     ) -> Result<Self, TemplateError> {
         let broken = |e: Error| TemplateError::from_engine(&e, limits.fuel);
-        let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
             .build()
             .map_err(broken)?;
-        environment.set_syntax(syntax.clone());
-        environment.set_fuel(Some(limits.fuel));
-        environment.set_recursion_limit(limits.call_depth);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(python_methods::call);
-        environment.set_formatter(|out, state, value| match python_float_or(value) {
-            Some(text) => meter::write(out, format_args!("{text}")),
-            None if matches!(state.auto_escape(), AutoEscape::None) => {
-                meter::write(out, format_args!("{value}"))
-            }
-            None => {
-                meter::charge_printed(value)?;
-                minijinja::escape_formatter(out, state, value)
-            }
-        });
-        minijinja_contrib::add_to_environment(&mut environment);
-        python_globals::add_to(&mut environment);
-        environment.add_filter("tojson", python_json::tojson(limits.json_depth));
-        environment.add_function(
-            "raise_exception",
-            |message: Value| -> Result<Value, Error> {
-                let message = message.to_string();
-                let error = Error::new(ErrorKind::InvalidOperation, message.clone());
-                Err(error.with_source(RaisedByTemplate(message)))
-            },
-        );
-        environment.add_function("strftime_now", move |format: &str| clock.strftime(format));
-        meter::add_to(&mut environment);
-        let template = Metered::compile(NAME, source::rewrite(template), syntax).map_err(broken)?;
+        let source: &'static str = source::rewrite(template).map_err(broken)?.leak();
+        let parsed = parse(source, NAME, syntax).map_err(broken)?;
+        let mut generator = CodeGenerator::new(NAME, source);
+        generator.compile_stmt(&lower::lower(&parsed).map_err(broken)?);
+        let (main, blocks) = generator.finish();
         Ok(Self {
-            environment,
-            template,
+            environment: environment(limits, clock),
+            main,
+            blocks,
             limits,
         })
     }
@@ -78,7 +57,18 @@ impl Jinja {
         let more = limits.value_bytes_per_byte.saturating_mul(bytes as u64);
         let allowance = limits.value_bytes.saturating_add(more);
         let rendered = meter::within(allowance, limits.time, || {
-            self.template.render(&self.environment, context)
+            let mut text = String::new();
+            let (environment, escape) = (&self.environment, AutoEscape::None);
+            let mut out = make_string_output(&mut text);
+            eval(
+                environment,
+                &self.main,
+                context,
+                &self.blocks,
+                &mut out,
+                escape,
+            )?;
+            Ok::<_, Error>(text)
         });
         let prompt = rendered.map_err(|e| TemplateError::from_engine(&e, limits.fuel))?;
         if prompt.len() > limits.output_bytes {
@@ -90,15 +80,24 @@ impl Jinja {
     }
 }
 
-#[cfg(test)]
-impl Jinja {
-    /// What the engine makes of `source` by itself, without charges.
-    pub(super) fn plain(&self, source: &str, context: Value) -> Result<String, Error> {
-        let mut environment = self.environment.clone();
-        environment.set_fuel(None);
-        environment.add_template_owned(NAME, source::rewrite(source))?;
-        environment.get_template(NAME)?.render(context)
-    }
+/// Nothing of the engine's own: what Jinja2 has not is an error here too.
+fn environment(limits: TemplateLimits, clock: Clock) -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_fuel(Some(limits.fuel));
+    environment.set_recursion_limit(limits.call_depth);
+    environment.set_unknown_method_callback(methods::call);
+    environment.set_formatter(
+        |out, state, value| match (state.auto_escape(), value.as_str()) {
+            (AutoEscape::None, Some(text)) => meter::write(out, text),
+            (AutoEscape::None, None) => meter::write(out, &repr::string(value)?),
+            _ => meter::write(out, &html::escaped(value)?),
+        },
+    );
+    operations::add_to(&mut environment);
+    filters::add_to(&mut environment, limits.json_depth);
+    tests::add_to(&mut environment);
+    functions::add_to(&mut environment, clock);
+    environment
 }
 
 /// A JSON value as the engine's; recursive, for values whose depth is bounded.
@@ -125,13 +124,4 @@ pub(super) fn value_of(json: &serde_json::Value) -> Value {
 /// A list of JSON values as the engine's.
 pub(super) fn list_of(items: &[serde_json::Value]) -> Value {
     items.iter().map(value_of).collect()
-}
-
-fn python_float_or(value: &Value) -> Option<String> {
-    if value.kind() != ValueKind::Number || value.is_integer() {
-        return None;
-    }
-    f64::try_from(value.clone())
-        .ok()
-        .map(|float| python_json::python_float(float, ("inf", "nan")))
 }

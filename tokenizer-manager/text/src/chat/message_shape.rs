@@ -6,28 +6,38 @@
 
 use serde_json::{Value, json};
 
-use super::jinja::{self, Jinja};
+use super::content::ContentFormat;
+use super::jinja::Jinja;
+use super::probe::{MARK, Probe, shows};
+use super::roles::Roles;
+use super::thinking::Thinking;
 
-/// The shape of `content` that a template handles.
+/// What stands for the content of a message that has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContentFormat {
-    /// Strings only; lists of parts are flattened.
-    String,
-    /// Strings as well as lists of `{"type": "text", "text": …}`.
-    OpenAi,
-    /// Lists of parts only; strings are wrapped in one.
-    PartsOnly,
+pub(super) enum NoContent {
+    /// No key, as in transformers.
+    Absent,
+    /// The empty string, for templates that work on the content whatever the message.
+    Empty,
+    /// `none`, by which the first templates of DeepSeek tell calls from answers.
+    Null,
 }
 
 /// What a template wants messages to look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MessageShape {
     pub content: ContentFormat,
+    /// Of a message without content.
+    pub no_content: NoContent,
+    /// Of a message without content that calls tools.
+    pub calls_content: NoContent,
     /// Arguments of tool calls as objects, which most templates print as JSON; otherwise as JSON in
     /// a string, as they are on the wire (the first DeepSeek templates).
     pub object_arguments: bool,
-    /// The content of a message that only calls tools as `none`; otherwise as the empty string.
-    pub null_content: bool,
+    pub roles: Roles,
+    /// The same where the request has tools, which templates may show with the instructions.
+    pub roles_beside_tools: Roles,
+    pub thinking: Thinking,
 }
 
 /// The shape that a template wants, and whether it rendered an ordinary conversation.
@@ -35,80 +45,88 @@ pub(super) fn detect(
     template: &Jinja,
     special_tokens: &[(String, String)],
 ) -> (MessageShape, bool) {
-    let render = |messages: &Value| render(template, special_tokens, messages);
-    let user = |content: Value| render(&json!([{"role": "user", "content": content}]));
-    let string = user(json!(MARK));
-    let parts = user(json!([{"type": "text", "text": MARK}]));
+    let with = |content| Probe {
+        template,
+        special_tokens,
+        content,
+        tools: false,
+    };
+    let user = |format| {
+        let probe = with(format);
+        probe.render(&json!([probe.message("user", MARK)]))
+    };
+    let string = user(ContentFormat::String);
+    let parts = user(ContentFormat::PartsOnly);
     let content = match (shows(string.as_deref()), shows(parts.as_deref())) {
         (true, true) => ContentFormat::OpenAi,
         (false, true) => ContentFormat::PartsOnly,
         _ => ContentFormat::String,
     };
-    let shapes = [(true, false), (true, true), (false, false), (false, true)];
-    let (object_arguments, null_content) = shapes
-        .into_iter()
-        .find(|&(object_arguments, null_content)| {
-            let text = render(&tool_call(content, object_arguments, null_content));
-            // A printed Python dictionary is no JSON.
-            text.is_some_and(|t| t.contains(MARK) && t.contains("mark_name") && !t.contains("{'"))
-        })
-        .unwrap_or(shapes[0]);
+    let probe = with(content);
+    let (calls_content, object_arguments) = calls(&probe);
     let shape = MessageShape {
         content,
+        no_content: no_content(&probe),
+        calls_content,
         object_arguments,
-        null_content,
+        roles: Roles::detect(&probe),
+        roles_beside_tools: Roles::detect(&Probe {
+            tools: true,
+            ..probe
+        }),
+        thinking: Thinking::detect(&probe),
     };
     (shape, string.is_some() || parts.is_some())
 }
 
-const MARK: &str = "Aq7Content7qA";
-
-/// Whether the mark appears, and not inside a printed list.
-fn shows(text: Option<&str>) -> bool {
-    let quoted = [format!("'{MARK}'"), format!("\"{MARK}\"")];
-    text.is_some_and(|text| text.contains(MARK) && !quoted.iter().any(|q| text.contains(q)))
+fn no_content(probe: &Probe<'_>) -> NoContent {
+    let silent = json!([
+        probe.message("user", "Go"),
+        {"role": "assistant"},
+        probe.message("user", "Go on"),
+    ]);
+    match probe.render(&silent) {
+        Some(_) => NoContent::Absent,
+        None => NoContent::Empty,
+    }
 }
 
-fn tool_call(content: ContentFormat, object_arguments: bool, null_content: bool) -> Value {
-    let text = |text: &str| match content {
-        ContentFormat::PartsOnly => json!([{"type": "text", "text": text}]),
-        _ => json!(text),
+/// How a message that only calls tools is shown with all that it has.
+fn calls(probe: &Probe<'_>) -> (NoContent, bool) {
+    use NoContent::{Absent, Empty, Null};
+    let shapes = [true, false].map(|object| [Absent, Empty, Null].map(|none| (none, object)));
+    let shown = |&(none, object): &(NoContent, bool)| {
+        let text = probe.render(&tool_call(probe, none, object));
+        // A printed Python dictionary is no JSON.
+        text.is_some_and(|t| t.contains(MARK) && t.contains("mark_name") && !t.contains("{'"))
     };
+    let shape = shapes.into_iter().flatten().find(shown);
+    shape.unwrap_or((Empty, true))
+}
+
+fn tool_call(probe: &Probe<'_>, none: NoContent, object_arguments: bool) -> Value {
     let arguments = json!({"mark_key": MARK});
     let arguments = if object_arguments {
         arguments
     } else {
         arguments.to_string().into()
     };
+    let mut call = json!({
+        "role": "assistant",
+        "tool_calls": [{
+            "id": "abcdefghi", "type": "function",
+            "function": {"name": "mark_name", "arguments": arguments},
+        }],
+    });
+    match none {
+        NoContent::Absent => {}
+        NoContent::Empty => call["content"] = probe.text(""),
+        NoContent::Null => call["content"] = Value::Null,
+    }
+    let result = probe.text("done");
     json!([
-        {"role": "user", "content": text("Go")},
-        {
-            "role": "assistant",
-            "content": if null_content { Value::Null } else { text("") },
-            "tool_calls": [{
-                "id": "abcdefghi", "type": "function",
-                "function": {"name": "mark_name", "arguments": arguments},
-            }],
-        },
-        {"role": "tool", "tool_call_id": "abcdefghi", "name": "mark_name", "content": text("done")},
+        probe.message("user", "Go"),
+        call,
+        {"role": "tool", "tool_call_id": "abcdefghi", "name": "mark_name", "content": result},
     ])
-}
-
-fn render(
-    template: &Jinja,
-    special_tokens: &[(String, String)],
-    messages: &Value,
-) -> Option<String> {
-    let variables = [
-        ("messages", jinja::value_of(messages)),
-        ("tools", ().into()),
-        ("documents", ().into()),
-        ("add_generation_prompt", true.into()),
-    ];
-    let special = special_tokens
-        .iter()
-        .map(|(name, token)| (name.as_str(), token.as_str().into()));
-    template
-        .render(minijinja::Value::from_pairs(special.chain(variables)), 0)
-        .ok()
 }

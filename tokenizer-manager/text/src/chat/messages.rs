@@ -1,128 +1,104 @@
 //! From messages as OpenAI's API carries them to messages as chat templates expect them.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::message_shape::MessageShape;
-use super::{ContentFormat, TemplateError};
-
-/// Joins the text parts of a message whose template wants a string, as vLLM and llama.cpp do.
-const PART_SEPARATOR: &str = "\n";
+use super::TemplateError;
+use super::content::{ContentFormat, part_text, text_of, text_part};
+use super::message_shape::{MessageShape, NoContent};
+use super::request::ChatRequest;
+use super::thinking::is_thought;
 
 /// Messages in the shape the template wants:
-/// * content as strings or parts; absent and `null` content becomes the empty string, or `none`
-///   beside tool calls where the template tells by that;
+/// * fields that are `null` are left out, as in transformers, and thoughts get every name that
+///   templates have for them;
+/// * content as strings or parts; where there is none, what the template takes for none;
 /// * a tool call's `arguments`, JSON in a string on the wire, become the object they spell, or stay
 ///   a string. Arguments that are not a JSON object stay a string anyway: they are the model's own
-///   words from an earlier turn, not the client's fault.
+///   words from an earlier turn, not the client's fault;
+/// * roles and places of instructions as [`Roles::settle`](super::roles::Roles::settle) says.
 ///
 /// Everything else, unknown fields included, passes through.
 pub(super) fn normalise(
-    messages: &[Value],
+    request: &ChatRequest<'_>,
     shape: MessageShape,
 ) -> Result<Vec<Value>, TemplateError> {
-    messages
-        .iter()
-        .enumerate()
-        .map(|(index, message)| {
-            let Value::Object(message) = message else {
-                return Err(TemplateError::invalid(format!(
-                    "messages[{index}] is not an object"
-                )));
-            };
-            if !message.get("role").is_some_and(Value::is_string) {
-                return Err(TemplateError::invalid(format!(
-                    "messages[{index}].role must be a string"
-                )));
-            }
-            let mut message = message.clone();
-            let given = message.get("content").filter(|content| !content.is_null());
-            let calls = message.get("tool_calls").is_some_and(Value::is_array);
-            let content = if calls && given.is_none() && shape.null_content {
-                Value::Null
-            } else {
-                content(given, shape.content, index)?
-            };
-            message.insert("content".to_owned(), content);
-            if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
-                calls
-                    .iter_mut()
-                    .for_each(|call| shape_arguments(call, shape.object_arguments));
-            }
-            Ok(Value::Object(message))
-        })
-        .collect()
+    let shaped = request.messages.iter().enumerate();
+    let shaped = shaped.map(|(index, message)| shaped_message(message, shape, index));
+    let shaped = shaped.collect::<Result<_, _>>()?;
+    let roles = match request.tools {
+        Some(_) => shape.roles_beside_tools,
+        None => shape.roles,
+    };
+    roles.settle(shaped, shape.content, request.continue_final_message)
 }
 
-fn content(
-    content: Option<&Value>,
-    format: ContentFormat,
+fn shaped_message(
+    message: &Value,
+    shape: MessageShape,
     index: usize,
 ) -> Result<Value, TemplateError> {
+    let Value::Object(message) = message else {
+        return Err(TemplateError::invalid(format!(
+            "messages[{index}] is not an object"
+        )));
+    };
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Err(TemplateError::invalid(format!(
+            "messages[{index}].role must be a string"
+        )));
+    }
+    let given = message.iter().filter(|(_, value)| !value.is_null());
+    let mut message: Map<String, Value> = given
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    shape.thinking.name_all(&mut message, index)?;
+    let calls = message.get("tool_calls").is_some_and(Value::is_array);
+    let none = match calls {
+        true => shape.calls_content,
+        false => shape.no_content,
+    };
+    let content = match (message.get("content"), none) {
+        (Some(given), _) => Some(content(given, shape.content, index)?),
+        (None, NoContent::Absent) => None,
+        (None, NoContent::Empty) => Some(shape.content.wrap("")),
+        (None, NoContent::Null) => Some(Value::Null),
+    };
+    if let Some(content) = content {
+        message.insert("content".to_owned(), content);
+    }
+    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
+        calls
+            .iter_mut()
+            .for_each(|call| shape_arguments(call, shape.object_arguments));
+    }
+    Ok(Value::Object(message))
+}
+
+fn content(content: &Value, format: ContentFormat, index: usize) -> Result<Value, TemplateError> {
     match content {
-        None => Ok(wrap("", format)),
-        Some(Value::String(text)) => Ok(wrap(text, format)),
-        Some(Value::Array(parts)) => {
-            let texts: Vec<&str> = parts
-                .iter()
-                .enumerate()
-                .map(|(part, value)| part_text(value).map_err(|e| bad_part(index, part, &e)))
-                .collect::<Result<_, _>>()?;
+        Value::String(text) => Ok(format.wrap(text)),
+        Value::Array(parts) => {
+            let shaped = parts.iter().enumerate().map(|(part, value)| {
+                let bad = |problem: String| {
+                    TemplateError::invalid(format!("messages[{index}].content[{part}]: {problem}"))
+                };
+                if is_thought(value) {
+                    return Ok(value.clone());
+                }
+                part_text(value)
+                    .map(|text| text_part(value, text))
+                    .map_err(bad)
+            });
+            let shaped = Value::Array(shaped.collect::<Result<_, _>>()?);
             Ok(match format {
-                ContentFormat::String => Value::String(texts.join(PART_SEPARATOR)),
-                ContentFormat::OpenAi | ContentFormat::PartsOnly => parts
-                    .iter()
-                    .zip(texts)
-                    .map(|(part, text)| text_part(part, text))
-                    .collect(),
+                ContentFormat::String => text_of(&shaped).into(),
+                ContentFormat::OpenAi | ContentFormat::PartsOnly => shaped,
             })
         }
-        Some(_) => Err(TemplateError::invalid(format!(
+        _ => Err(TemplateError::invalid(format!(
             "messages[{index}].content must be a string, a list of parts or null"
         ))),
     }
-}
-
-fn wrap(text: &str, format: ContentFormat) -> Value {
-    match format {
-        ContentFormat::PartsOnly => json!([{"type": "text", "text": text}]),
-        ContentFormat::String | ContentFormat::OpenAi => Value::String(text.to_owned()),
-    }
-}
-
-/// The part as templates know it: type `text`, other fields of it kept.
-fn text_part(part: &Value, text: &str) -> Value {
-    let mut fields = match part {
-        Value::Object(fields) => fields.clone(),
-        _ => Map::new(),
-    };
-    fields.insert("type".to_owned(), "text".into());
-    fields.insert("text".to_owned(), text.into());
-    Value::Object(fields)
-}
-
-fn part_text(part: &Value) -> Result<&str, String> {
-    if let Value::String(text) = part {
-        return Ok(text);
-    }
-    let kind = part.get("type").and_then(Value::as_str);
-    let field = match kind {
-        None if part.get("text").is_some() => "text",
-        Some("text" | "input_text" | "output_text") => "text",
-        Some("refusal") => "refusal",
-        Some(other) => {
-            return Err(format!(
-                "parts of type {other:?} are not supported: this model takes text only"
-            ));
-        }
-        None => return Err("a part must be an object with a \"type\"".to_owned()),
-    };
-    part.get(field)
-        .and_then(Value::as_str)
-        .ok_or_else(|| format!("{field:?} must be a string"))
-}
-
-fn bad_part(message: usize, part: usize, problem: &str) -> TemplateError {
-    TemplateError::invalid(format!("messages[{message}].content[{part}]: {problem}"))
 }
 
 fn shape_arguments(call: &mut Value, object_arguments: bool) {
@@ -141,26 +117,4 @@ fn shape_arguments(call: &mut Value, object_arguments: bool) {
         Value::Object(_) if !object_arguments => *arguments = arguments.to_string().into(),
         _ => {}
     }
-}
-
-/// Fails where a value nests deeper than `limit`. Iterative, so that the check itself is safe.
-pub(super) fn check_depth<'a>(
-    what: &str,
-    values: impl IntoIterator<Item = &'a Value>,
-    limit: usize,
-) -> Result<(), TemplateError> {
-    let mut open: Vec<(&Value, usize)> = values.into_iter().map(|value| (value, 1)).collect();
-    while let Some((value, depth)) = open.pop() {
-        if depth > limit {
-            return Err(TemplateError::invalid(format!(
-                "{what}: JSON is nested deeper than {limit} levels"
-            )));
-        }
-        match value {
-            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
-            Value::Object(fields) => open.extend(fields.values().map(|field| (field, depth + 1))),
-            _ => {}
-        }
-    }
-    Ok(())
 }

@@ -1,21 +1,16 @@
 //! What a rendering may take beside instructions: bytes of the values that it makes, steps of work
 //! that are no instructions, nesting, and time.
 //!
-//! minijinja counts instructions alone, and one instruction may double a text, pad it to gigabytes
-//! or print a list that holds another one a million times. Here every value that an instruction
-//! makes is charged before or right after it is there, so that what exists at a time stays within
-//! what may be charged. `instructions` puts the charges into compiled templates, `filters` stands
-//! before filters whose result may be larger than what they are given.
+//! minijinja counts instructions alone, and one of those may double a text, pad it to gigabytes or
+//! print a list that holds another one a million times. Here whatever makes a value charges it
+//! before it is there, so that what exists at a time stays within what may be charged: operators,
+//! filters and methods are our own, and a text grows by charged pieces.
 
-mod filters;
-mod instructions;
-
-use std::cell::Cell;
-use std::fmt::{self, Write};
+use std::cell::{Cell, RefCell};
+use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(super) use filters::{add_to, method};
-pub(super) use instructions::Metered;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
@@ -42,14 +37,30 @@ thread_local! {
     /// Of the rendering on this thread: a filter gets no other way to it, as macros see no
     /// variables of those who call them.
     static METER: Cell<Option<Meter>> = const { Cell::new(None) };
+    /// What may hold itself, of the rendering on this thread.
+    static KEPT: RefCell<Vec<Arc<dyn Kept>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What may come to hold itself, and is emptied when its rendering ends; otherwise it would stay
+/// for ever, and a long chain of such would fill the stack when it goes.
+pub(super) trait Kept {
+    /// Lets go of all that it holds.
+    fn empty(&self);
+}
+
+/// Keeps an object of this rendering until its end.
+pub(super) fn keep(object: Arc<dyn Kept>) {
+    KEPT.with_borrow_mut(|kept| kept.push(object));
 }
 
 /// Puts back what was there before, also after a panic.
-struct Restore(Option<Meter>);
+struct Restore(Option<Meter>, usize);
 
 impl Drop for Restore {
     fn drop(&mut self) {
         METER.set(self.0);
+        let mine = KEPT.with_borrow_mut(|kept| kept.split_off(self.1));
+        mine.iter().for_each(|object| object.empty());
     }
 }
 
@@ -62,7 +73,8 @@ pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce()
         begun: Instant::now(),
         longest,
     };
-    let _before = Restore(METER.replace(Some(meter)));
+    let kept = KEPT.with_borrow(Vec::len);
+    let _before = Restore(METER.replace(Some(meter)), kept);
     render()
 }
 
@@ -101,80 +113,68 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Charges what is written and passes it on; keeps the error that formatting can't carry.
-struct Charging<'w> {
-    out: &'w mut dyn Write,
-    refused: Option<Error>,
-}
+/// A text that is charged as it grows.
+#[derive(Debug, Default)]
+pub(super) struct Text(String);
 
-impl Write for Charging<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if let Err(error) = charge(text.len()) {
-            self.refused = Some(error);
-            return Err(fmt::Error);
-        }
-        self.out.write_str(text)
-    }
-}
-
-/// Writes, charged.
-pub(super) fn write(out: &mut dyn Write, text: fmt::Arguments<'_>) -> Result<(), Error> {
-    let mut out = Charging { out, refused: None };
-    match out.write_fmt(text) {
-        Ok(()) => Ok(()),
-        Err(error) => Err(out.refused.unwrap_or_else(|| error.into())),
-    }
-}
-
-/// A writer to nowhere.
-struct Nowhere;
-
-impl Write for Nowhere {
-    fn write_str(&mut self, _: &str) -> fmt::Result {
+impl Text {
+    pub(super) fn push_str(&mut self, text: &str) -> Result<(), Error> {
+        charge(text.len())?;
+        self.0.push_str(text);
         Ok(())
     }
-}
 
-/// Charges what a value takes when it is printed.
-pub(super) fn charge_printed(value: &Value) -> Result<(), Error> {
-    match value.as_str() {
-        Some(text) => charge(text.len()),
-        None => write(&mut Nowhere, format_args!("{value}")),
+    pub(super) fn push(&mut self, c: char) -> Result<(), Error> {
+        charge(c.len_utf8())?;
+        self.0.push(c);
+        Ok(())
+    }
+
+    pub(super) fn repeat(&mut self, text: &str, times: usize) -> Result<(), Error> {
+        charge(text.len().saturating_mul(times))?;
+        (0..times).for_each(|_| self.0.push_str(text));
+        Ok(())
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.0
     }
 }
 
-/// Charges a value that was just made: its text, or its elements.
-pub(super) fn charge_made(value: &Value) -> Result<(), Error> {
-    match (value.as_str(), value.kind()) {
-        (Some(text), _) => charge(text.len()),
-        (None, ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) => {
-            charge(value.len().unwrap_or(0).saturating_mul(ELEMENT))
-        }
-        _ => Ok(()),
-    }
+/// Writes to the output, charged.
+pub(super) fn write(out: &mut dyn Write, text: &str) -> Result<(), Error> {
+    charge(text.len())?;
+    out.write_str(text).map_err(Error::from)
 }
 
-/// Charges every element in a value however deep, and refuses what nests too deeply or holds a
-/// namespace, which may hold the value in turn.
+/// Charges every element of what was just made, however deep, and refuses what nests too deeply.
+/// What is kept until the rendering ends is an element like a number: a namespace, and a generator,
+/// which gives its elements once. A loop of the engine holds what it walks, and shows it to nobody.
 pub(super) fn charge_nested(value: &Value) -> Result<(), Error> {
     nested(value, 0)
 }
 
 fn nested(value: &Value, depth: usize) -> Result<(), Error> {
-    let kind = value.kind();
-    if !matches!(kind, ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
+    let Some(object) = value.as_object() else {
         return Ok(());
-    }
+    };
+    let kind = value.kind();
     if depth > DEEPEST {
         return Err(exceeded(format!("{DEEPEST} values inside each other")));
     }
-    let is_namespace =
-        |object: &minijinja::value::DynObject| object.type_name().ends_with("Namespace");
-    if value.as_object().is_some_and(is_namespace) {
+    if object.type_name().ends_with("::Loop") {
         return Err(Error::new(
             ErrorKind::InvalidOperation,
-            "a namespace cannot be an element of another value",
+            "a loop cannot be an element of another value",
         ));
+    }
+    charge(1)?;
+    if object.enumerator_len().is_none() {
+        return Ok(());
     }
     for element in value.try_iter()?.checked() {
         charge(1)?;
@@ -185,18 +185,4 @@ fn nested(value: &Value, depth: usize) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Lists that are computed when they are walked become lists that exist: a chain of the former is
-/// walked by as many calls inside each other.
-pub(super) fn existing(value: Value) -> Result<Value, Error> {
-    if value.kind() != ValueKind::Iterable {
-        return Ok(value);
-    }
-    let mut elements = Vec::new();
-    for element in value.try_iter()?.checked() {
-        charge(ELEMENT)?;
-        elements.push(element?);
-    }
-    Ok(Value::from(elements))
 }

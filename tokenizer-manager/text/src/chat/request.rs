@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{TemplateError, messages};
+use super::TemplateError;
 
 /// One chat to render. The values are those of the request's JSON: fields this crate does not know
 /// reach the template as they are.
@@ -79,15 +79,37 @@ impl ChatRequest<'_> {
                 )));
             }
         }
-        messages::check_depth("messages", self.messages, json_depth)?;
-        messages::check_depth("tools", self.tools.unwrap_or_default(), json_depth)?;
-        messages::check_depth("documents", self.documents.unwrap_or_default(), json_depth)?;
-        messages::check_depth(
+        check_depth("messages", self.messages, json_depth)?;
+        check_depth("tools", self.tools.unwrap_or_default(), json_depth)?;
+        check_depth("documents", self.documents.unwrap_or_default(), json_depth)?;
+        check_depth(
             "chat_template_kwargs",
             self.kwargs.into_iter().flat_map(Map::values),
             json_depth,
         )
     }
+}
+
+/// Fails where a value nests deeper than `limit`. Iterative, so that the check itself is safe.
+fn check_depth<'a>(
+    what: &str,
+    values: impl IntoIterator<Item = &'a Value>,
+    limit: usize,
+) -> Result<(), TemplateError> {
+    let mut open: Vec<(&Value, usize)> = values.into_iter().map(|value| (value, 1)).collect();
+    while let Some((value, depth)) = open.pop() {
+        if depth > limit {
+            return Err(TemplateError::invalid(format!(
+                "{what}: JSON is nested deeper than {limit} levels"
+            )));
+        }
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(fields) => open.extend(fields.values().map(|field| (field, depth + 1))),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// About how many bytes a value holds; its nesting is bounded.

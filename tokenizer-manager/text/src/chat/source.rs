@@ -1,17 +1,27 @@
-//! Rewrites what Jinja2 (with transformers' extensions) accepts and minijinja does not into what
-//! both mean.
+//! Rewrites what Jinja2 (with transformers' extensions) accepts and minijinja (3.0.5) does not, or
+//! reads otherwise, into what both mean.
 //!
 //! * `{% generation %}…{% endgeneration %}` only marks spans for training. It becomes `{% with %}…{% endwith %}`,
 //!   which like it opens a scope and prints its body, and keeps the whitespace control of its tags.
 //! * Line ends are `\n`, whatever the file has.
-//! * `'…%s…' % x` becomes `'…%s…'|format(x)`; both bind to what follows in the same way.
+//! * A sign that changes nothing, `+x`, becomes `- -x`.
+//! * Tuples without parentheses get some where they are printed, walked or asked for.
+//! * String literals are spelled with the escapes that the engine reads as Python does.
+
+mod literals;
+
+use minijinja::{Error, ErrorKind};
 
 /// The rewritten template. Text, comments and raw blocks stay as they are; a template that is not
 /// well formed is left for the engine to complain about.
-pub(super) fn rewrite(source: &str) -> String {
+///
+/// # Errors
+/// What Jinja2 refuses and the engine would read as something else.
+pub(super) fn rewrite(source: &str) -> Result<String, Error> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() + 64);
     let mut rest = source.as_str();
+    let mut open: Vec<Open> = Vec::new();
     while let Some(at) = rest.find('{') {
         let (text, tag) = rest.split_at(at);
         out.push_str(text);
@@ -26,30 +36,60 @@ pub(super) fn rewrite(source: &str) -> String {
         };
         let (tag, after) = tag.split_at(length);
         rest = after;
+        let line = || 1 + source[..source.len() - after.len()].matches('\n').count();
         match kind {
             Tag::Comment => out.push_str(tag),
-            Tag::Print => out.push_str(&rewrite_percent(tag)),
+            Tag::Print => out.push_str(&rewrite_tag(tag, "").map_err(|e| refused(&e, line()))?),
             Tag::Block => {
                 let word = block_word(tag);
                 if word == "raw" {
                     let end = raw_end(rest);
-                    out.push_str(tag);
+                    out.push_str(&raw_tag(tag).map_err(|e| refused(&e, line()))?);
                     out.push_str(&rest[..end]);
                     rest = &rest[end..];
                 } else {
-                    out.push_str(&rewrite_percent(&rename(tag, word)));
+                    follow(&mut open, word).map_err(|e| refused(&e, line()))?;
+                    let tag = rewrite_tag(&rename(tag, word), word);
+                    out.push_str(&tag.map_err(|e| refused(&e, line()))?);
                 }
             }
         }
     }
     out.push_str(rest);
-    out
+    Ok(out)
+}
+
+fn refused(message: &str, line: usize) -> Error {
+    Error::new(ErrorKind::SyntaxError, format!("{message} (line {line})"))
 }
 
 enum Tag {
     Comment,
     Print,
     Block,
+}
+
+/// Blocks that a `break` may be in.
+#[derive(PartialEq, Eq)]
+enum Open {
+    For,
+    Generation,
+}
+
+/// Keeps track of loops: what leaves one cannot leave a span for training with it.
+fn follow(open: &mut Vec<Open>, word: &str) -> Result<(), String> {
+    match word {
+        "for" => open.push(Open::For),
+        "generation" => open.push(Open::Generation),
+        "endfor" | "endgeneration" => {
+            open.pop();
+        }
+        "break" | "continue" if open.last() == Some(&Open::Generation) => {
+            return Err(format!("'{word}' cannot leave a generation block"));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Length of the tag that `tag` starts with, its closing delimiter included; delimiters inside
@@ -64,7 +104,7 @@ fn expression_end(tag: &str, close: &str) -> usize {
         }
         match tag.as_bytes()[at] {
             quote @ (b'"' | b'\'') => {
-                at += string_length(rest, quote);
+                at += literals::length(rest, quote);
                 continue;
             }
             b'{' | b'[' | b'(' => depth += 1,
@@ -79,27 +119,10 @@ fn expression_end(tag: &str, close: &str) -> usize {
     tag.len()
 }
 
-/// Length of the string literal that `text` starts with, quotes included.
-fn string_length(text: &str, quote: u8) -> usize {
-    let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate().skip(1) {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            byte if byte == quote => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
-}
-
 /// The keyword of a `{% … %}` tag.
 fn block_word(tag: &str) -> &str {
     let inner = tag[2..].trim_start_matches(['-', '+']).trim_start();
-    let end = inner
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(inner.len());
-    &inner[..end]
+    &inner[..name_length(inner)]
 }
 
 /// The tag with `generation` and `endgeneration` renamed.
@@ -108,6 +131,15 @@ fn rename(tag: &str, word: &str) -> String {
         "generation" => tag.replacen("generation", "with", 1),
         "endgeneration" => tag.replacen("endgeneration", "endwith", 1),
         _ => tag.to_owned(),
+    }
+}
+
+/// The start of a raw block. Jinja2 leaves the line end behind it where it is, and knows no `+` there.
+fn raw_tag(tag: &str) -> Result<String, String> {
+    match tag.strip_suffix("%}") {
+        Some(start) if start.ends_with('+') => Err("there is no tag 'raw +%}'".to_owned()),
+        Some(start) if !start.ends_with('-') => Ok(format!("{} +%}}", start.trim_end())),
+        _ => Ok(tag.to_owned()),
     }
 }
 
@@ -125,97 +157,178 @@ fn raw_end(body: &str) -> usize {
     body.len()
 }
 
-/// Replaces `literal % operand` by `literal|format(operand)` within one tag.
-fn rewrite_percent(tag: &str) -> String {
-    let mut out = String::with_capacity(tag.len());
-    let mut after_string = false;
-    let mut at = 0;
-    while at < tag.len() {
-        let rest = &tag[at..];
-        let Some(c) = rest.chars().next() else { break };
-        let mut length = c.len_utf8();
-        match c {
-            '"' | '\'' => {
-                length = string_length(rest, c as u8);
-                after_string = true;
-            }
-            '%' if after_string && !rest.starts_with("%}") => {
-                let operand = rest[1..].trim_start();
-                let start = at + (rest.len() - operand.len());
-                let end = start + operand_length(operand);
-                out.truncate(out.trim_end().len());
-                out.push_str("|format(");
-                out.push_str(&rewrite_percent(arguments(&tag[start..end])));
-                out.push(')');
-                at = end;
-                after_string = false;
-                continue;
-            }
-            c if c.is_whitespace() => {}
-            _ => after_string = false,
-        }
-        out.push_str(&rest[..length]);
-        at += length;
-    }
-    out
-}
-
-/// A parenthesised operand without its parentheses: the elements of a tuple are the arguments.
-fn arguments(operand: &str) -> &str {
-    let operand = operand.trim();
-    match operand.strip_prefix('(') {
-        Some(inner) if bracket_length(operand) == operand.len() => {
-            inner.strip_suffix(')').unwrap_or(inner)
-        }
-        _ => operand,
-    }
-}
-
-/// Length of the unary expression `text` starts with: a sign, a primary, and its attributes,
-/// subscripts, calls and filters (Jinja2's `parse_unary`).
-fn operand_length(text: &str) -> usize {
-    let mut at = text.len() - text.trim_start_matches(['-', '+']).trim_start().len();
-    at += match text[at..].chars().next() {
-        Some(quote @ ('"' | '\'')) => string_length(&text[at..], quote as u8),
-        Some('(' | '[' | '{') => bracket_length(&text[at..]),
-        _ => name_length(&text[at..]),
-    };
-    loop {
-        let rest = &text[at..];
-        let trimmed = rest.trim_start();
-        let space = rest.len() - trimmed.len();
-        at += match trimmed.as_bytes().first() {
-            Some(b'(' | b'[') => space + bracket_length(trimmed),
-            Some(b'.' | b'|') => {
-                let name = trimmed[1..].trim_start();
-                space + (trimmed.len() - name.len()) + name_length(name)
-            }
-            _ => return at,
-        };
-    }
-}
-
-/// Length of the bracketed group `text` starts with.
-fn bracket_length(text: &str) -> usize {
-    let mut depth = 0usize;
-    let mut at = 0;
-    while at < text.len() {
-        match text.as_bytes()[at] {
-            quote @ (b'"' | b'\'') => {
-                at += string_length(&text[at..], quote);
-                continue;
-            }
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' if depth <= 1 => return at + 1,
-            b')' | b']' | b'}' => depth -= 1,
-            _ => {}
-        }
-        at += 1;
-    }
-    text.len()
-}
-
 fn name_length(text: &str) -> usize {
     text.find(|c: char| !c.is_alphanumeric() && c != '_')
         .unwrap_or(text.len())
+}
+
+/// Words that an operand follows.
+const BEFORE_OPERAND: &[&str] = &["and", "elif", "else", "if", "in", "not", "or"];
+
+/// One tag, by its tokens. `word` is its keyword, or empty where it prints.
+fn rewrite_tag(tag: &str, word: &str) -> Result<String, String> {
+    let close = if word.is_empty() { "}}" } else { "%}" };
+    let marker = 2 + usize::from(tag[2..].starts_with(['-', '+']));
+    let Some(inner) = tag[marker.min(tag.len())..].strip_suffix(close) else {
+        return Ok(tag.to_owned());
+    };
+    let (inner, end) = match inner.strip_suffix(['-', '+']) {
+        Some(_) if word.is_empty() && inner.ends_with('+') => {
+            return Err("an operand is missing behind '+'".to_owned());
+        }
+        Some(shorter) => (shorter, &inner[shorter.len()..]),
+        None => (inner, ""),
+    };
+    let mut state = State {
+        out: String::with_capacity(inner.len() + 8),
+        before: Vec::new(),
+        tuple: match word {
+            "" => Some(0),
+            _ => None,
+        },
+        depth: 0,
+        commas: false,
+        word,
+    };
+    let mut rest = inner;
+    while let Some(c) = rest.chars().next() {
+        let length = state.token(rest, c)?;
+        rest = &rest[length..];
+    }
+    let out = state.finish();
+    Ok(format!("{}{out}{end}{close}", &tag[..marker]))
+}
+
+/// Where a tag's rewriting is.
+struct State<'t> {
+    out: String,
+    /// The last tokens, but for blanks; all that are needed to tell what comes.
+    before: Vec<&'t str>,
+    /// Where a tuple without parentheses would begin.
+    tuple: Option<usize>,
+    depth: usize,
+    commas: bool,
+    word: &'t str,
+}
+
+impl<'t> State<'t> {
+    /// Takes the token that `rest` starts with, and gives its length.
+    fn token(&mut self, rest: &'t str, c: char) -> Result<usize, String> {
+        let length = match c {
+            c if c.is_whitespace() => {
+                self.out.push(c);
+                return Ok(c.len_utf8());
+            }
+            '"' | '\'' => {
+                let length = literals::length(rest, c as u8);
+                self.out.push_str(&literals::respelled(&rest[..length])?);
+                length
+            }
+            '+' if self.operand_is_next() && !self.follows_test() => {
+                self.out.push_str("- -");
+                1
+            }
+            c if c.is_ascii_digit() => {
+                let after_dot = self.before.last() == Some(&".");
+                let length = literals::number_length(rest, after_dot)?;
+                self.out.push_str(&rest[..length]);
+                length
+            }
+            c if c.is_alphabetic() || c == '_' => {
+                let length = name_length(rest);
+                self.name(&rest[..length])?;
+                length
+            }
+            c => {
+                self.sign(c)?;
+                c.len_utf8()
+            }
+        };
+        self.before.push(&rest[..length]);
+        Ok(length)
+    }
+
+    fn operand_is_next(&self) -> bool {
+        match self.before.last() {
+            None => true,
+            Some(word) if BEFORE_OPERAND.contains(word) => true,
+            Some(sign) => {
+                let c = sign.chars().next().unwrap_or(' ');
+                !(c.is_alphanumeric() || "_'\")]}".contains(c))
+            }
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Result<(), String> {
+        if name == "is" && self.follows_test() {
+            return Err("tests cannot be chained: one 'is' follows another's test".to_owned());
+        }
+        if name == "in" && self.word == "for" && self.depth == 0 && self.before.last() == Some(&",")
+        {
+            return Err("a comma ends the names of a loop".to_owned());
+        }
+        let ends = self.depth == 0 && matches!(name, "if" | "recursive");
+        if ends && self.word == "for" && self.tuple.is_some() {
+            self.close_tuple();
+        }
+        self.out.push_str(name);
+        if self.depth == 0 && self.tuple.is_none() && !self.commas {
+            let starts = match self.word {
+                "for" => name == "in",
+                "if" | "elif" => name == self.word && self.before.is_empty(),
+                _ => false,
+            };
+            if starts {
+                self.tuple = Some(self.out.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the last tokens are `is`, perhaps `not`, and a test's name.
+    fn follows_test(&self) -> bool {
+        match self.before.as_slice() {
+            [.., "is", "not", name] | [.., "is", name] => {
+                *name != "not" && name.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            }
+            _ => false,
+        }
+    }
+
+    fn sign(&mut self, c: char) -> Result<(), String> {
+        if c == ')' && self.word == "macro" && self.depth == 1 && self.before.last() == Some(&",") {
+            return Err("a comma ends the parameters of a macro".to_owned());
+        }
+        // Behind a test's name a sign begins no argument, but goes on with what the test says.
+        if matches!(c, '-' | '+') && self.follows_test() {
+            let end = self.out.trim_end().len();
+            self.out.insert_str(end, "()");
+        }
+        match c {
+            '(' | '[' | '{' => self.depth += 1,
+            ')' | ']' | '}' => self.depth = self.depth.saturating_sub(1),
+            ',' if self.depth == 0 && self.tuple.is_some() => self.commas = true,
+            _ => {}
+        }
+        self.out.push(c);
+        Ok(())
+    }
+
+    /// Puts parentheses around a tuple that has none.
+    fn close_tuple(&mut self) {
+        if let Some(start) = self.tuple.take()
+            && self.commas
+        {
+            let blanks = self.out[start..].len() - self.out[start..].trim_start().len();
+            self.out.insert(start + blanks, '(');
+            let end = self.out.trim_end().len();
+            self.out.insert(end, ')');
+        }
+        self.commas = true;
+    }
+
+    fn finish(mut self) -> String {
+        self.close_tuple();
+        self.out
+    }
 }

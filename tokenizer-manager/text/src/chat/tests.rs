@@ -1,5 +1,9 @@
 mod budget;
 mod fixtures;
+mod goldens;
+mod python;
 mod requests;
 mod rewriting;
 mod robustness;
+mod roles;
+mod thinking;

@@ -226,7 +226,8 @@ fn read_object(dir: &Path, name: &str) -> Result<Option<Map<String, Value>>, Tok
         path: dir.join(name),
         message,
     };
-    match serde_json::from_str(&text).map_err(|e| parse(e.to_string()))? {
+    let json = lockstep_files::quoted(text.as_bytes());
+    match serde_json::from_slice(&json).map_err(|e| parse(e.to_string()))? {
         Value::Object(fields) => Ok(Some(fields)),
         _ => Err(parse("not a JSON object".to_owned())),
     }

@@ -65,6 +65,17 @@ fn a_missing_or_broken_file_is_named() {
     );
 }
 
+/// Python writes numbers that JSON has not.
+#[test]
+fn a_length_that_is_infinite_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"model_max_length": Infinity, "eos_token": "NaN", "other": [NaN]}"#;
+    std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+    let config = TokenizerConfig::load(dir.path()).unwrap();
+    assert_eq!(config.model_max_length, None);
+    assert_eq!(config.special_tokens.get("eos_token"), Some("NaN"));
+}
+
 #[test]
 fn decoders_that_need_later_tokens_are_refused() {
     for decoder in [

@@ -312,3 +312,42 @@ impl Endpoint for Member {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::Kind;
+    use crate::membership::Presence as _;
+
+    /// An abort ends a wait, and says whom the rank has waited for.
+    #[test]
+    fn a_wait_that_is_aborted_names_who_was_missing() {
+        let region = Arc::new(Region::allocate(2, 1));
+        let (names, options) = ([5, 9].into(), Options::default());
+        let (seats, patience) = (Arc::new(Seats::default()), Patience::new(2, &options));
+        let home = Home::Process(Arc::default());
+        let own = region.clone();
+        let mut member = Member::new(own, 0, names, patience, seats.clone(), home, &options);
+        let operation = Operation {
+            group: 0,
+            sequence: 0,
+            kind: Kind::Barrier,
+            length: 0,
+            detail: 0,
+        };
+        let waiter =
+            thread::spawn(move || member.transfer(operation, &Attachment::NONE, &|_, _| 0..0));
+        while !reached(&region.control(0).arrived, 1) {
+            thread::yield_now();
+        }
+        seats.abort();
+        let error = waiter.join().expect("no panic").expect_err("nobody came");
+        let expected = CollectiveError::Aborted {
+            rank: 5,
+            missing: Some(9),
+        };
+        assert_eq!(error, expected);
+    }
+}

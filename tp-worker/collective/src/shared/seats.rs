@@ -115,3 +115,39 @@ fn announce(Seat { region, rank, .. }: &Seat, state: u32) {
         (0..region.ranks()).for_each(|rank| wake(&region.control(rank).arrived));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank may be aborted while a group of it forms: it waits for nobody there, and
+    /// nobody for it.
+    #[test]
+    fn a_seat_that_is_taken_late_is_in_the_state_of_the_others() {
+        let seats = Seats::default();
+        let regions = [(); 3].map(|()| Arc::new(Region::allocate(2, 1)));
+        let take = |region: &Arc<Region>| {
+            seats.take(Seat {
+                region: region.clone(),
+                rank: 1,
+                names: [4, 7].into(),
+            });
+        };
+        let states = || {
+            let state = |region: &Arc<Region>| region.control(1).state.load(Ordering::Relaxed);
+            regions.each_ref().map(state)
+        };
+        take(&regions[0]);
+        assert_eq!(states(), [PRESENT; 3]);
+        seats.leave();
+        take(&regions[1]);
+        assert_eq!(states(), [LEFT, LEFT, PRESENT]);
+        assert!(!seats.is_aborted(), "it has only left");
+        seats.abort();
+        take(&regions[2]);
+        assert_eq!(states(), [ABORTED; 3]);
+        seats.leave();
+        assert!(seats.is_aborted());
+        assert_eq!(states(), [ABORTED; 3]);
+    }
+}

@@ -214,3 +214,6 @@ impl Caller {
 fn readable<'a>(socket: &'a impl std::os::fd::AsFd) -> PollFd<'a> {
     PollFd::new(socket, PollFlags::IN)
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,3 +209,6 @@ fn nonce() -> Result<Nonce, Failure> {
         Err(std::io::Error::other("no random bytes").into())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,3 +202,44 @@ impl Lane {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::Kind;
+
+    /// Two ends of a connection.
+    fn links() -> [Link; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let address = listener.local_addr().expect("it is bound");
+        let one = TcpStream::connect(address).expect("connect");
+        let (other, _) = listener.accept().expect("accept");
+        [one, other].map(|stream| Link::connect(stream, None).expect("without TLS"))
+    }
+
+    /// Operations are compared by digests of what each rank brings: a peer that announces
+    /// another number of elements runs another one, however its digest came about.
+    #[test]
+    fn a_peer_that_brings_other_than_was_expected_is_found() {
+        let operation = Operation {
+            group: 0,
+            sequence: 3,
+            kind: Kind::AllGather,
+            length: 7,
+            detail: 1,
+        };
+        for (brings, expected) in [(4, 4), (3, 4), (5, 4), (0, 4)] {
+            let [here, there] = links();
+            let (mut ours, mut theirs) = (Lane::IDLE, Lane::IDLE);
+            theirs.start(operation, &Attachment::NONE, brings, 0);
+            ours.start(operation, &Attachment::NONE, 0, expected);
+            theirs.write(&there, &[7; 20]);
+            drop(there);
+            ours.read(&here, &mut [0; 16]);
+            let found = ours.check(operation, &Attachment::NONE);
+            assert_eq!(found.is_ok(), brings == expected, "{brings}");
+        }
+    }
+}

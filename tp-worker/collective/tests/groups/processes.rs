@@ -135,6 +135,35 @@ fn unfit_ranks_are_told_why() {
     }
 }
 
+/// What others may read or write, or have put a link to, is no group's memory.
+#[test]
+fn files_that_are_not_private_are_not_joined() {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
+    let name = &name("public");
+    let path = std::path::Path::new("/dev/shm").join(name);
+    let error = || {
+        let joined = SharedMemory::create(name, 0, 1, 1);
+        std::fs::remove_file(&path).expect("it is left as it was");
+        joined.expect_err("it is not private").to_string()
+    };
+    for mode in [0o640, 0o604, 0o620, 0o602, 0o601] {
+        let file = std::fs::File::create_new(&path).expect("create");
+        let permissions = std::fs::Permissions::from_mode(mode);
+        file.set_permissions(permissions).expect("set the mode");
+        let error = error();
+        assert!(error.contains("is not a private file"), "{mode:o}: {error}");
+    }
+    let target = path.with_extension("target");
+    let mut options = std::fs::File::options();
+    let private = options.write(true).create_new(true).mode(0o600);
+    private.open(&target).expect("create");
+    symlink(&target, &path).expect("link");
+    let error = error();
+    std::fs::remove_file(&target).expect("it is still there");
+    // Nothing was found out of what it points to.
+    assert!(!error.contains("bytes"), "{error}");
+}
+
 #[test]
 fn ranks_that_disagree_are_told_why() {
     let name = &name("disagree");
@@ -159,6 +188,7 @@ fn ranks_that_disagree_are_told_why() {
         for (rank, options, reason) in [
             (1, &larger, "disagree"),
             (1, &smaller, "was made for 2 ranks with 64"),
+            (0, &patient, "rank 0 is already in"),
         ] {
             let error = SharedMemory::join(name, rank, 2, options)
                 .expect_err("unfit")

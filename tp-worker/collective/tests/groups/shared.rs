@@ -75,6 +75,21 @@ fn ranks_that_do_not_agree_name_both_sides() {
 }
 
 #[test]
+fn a_rank_that_leaves_is_seen_by_the_others_alone() {
+    let mut members = group(3, 1);
+    let handles: Vec<_> = members.iter().map(|member| member.abort_handle()).collect();
+    let departed = || {
+        handles
+            .iter()
+            .map(|handle| handle.departed())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(departed(), [None; 3]);
+    drop(members.remove(1));
+    assert_eq!(departed(), [Some(1), None, Some(1)]);
+}
+
+#[test]
 fn direct_and_shared_sums_agree() {
     // 64 Ki elements in one chunk are summed by shares, in small ones directly.
     for size in [2, 3, 8] {

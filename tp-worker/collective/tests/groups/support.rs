@@ -334,7 +334,7 @@ pub fn different_operations_are_found(group: impl Fn() -> Members) {
 
 /// Buffers that don't fit each other are refused before anything moves.
 pub fn wrong_lengths_are_refused(group: impl Fn() -> Members) {
-    let wrong: [Call; 11] = [
+    let wrong: [Call; 12] = [
         |member| member.exchange(&[0; 2], &mut [0; 3]),
         |member| member.all_gather(&[0.0; 2], &[2, 2], &mut [0.0; 5]),
         |member| member.all_gather(&[], &[0, 0], &mut [0.0; 1]),
@@ -343,6 +343,10 @@ pub fn wrong_lengths_are_refused(group: impl Fn() -> Members) {
         |member| member.reduce_scatter_sum(&[0.0; 4], &[0..2, 2..5], &mut [0.0; 2]),
         |member| member.reduce_scatter_sum(&[0.0; 4], &[0..2, 2..4], &mut [0.0; 4]),
         |member| member.reduce_scatter_sum(&[0.0; 4], &[0..4; 1], &mut [0.0; 4]),
+        |member| {
+            let backwards = Range { start: 3, end: 2 };
+            member.reduce_scatter_sum(&[0.0; 4], &[0..2, backwards], &mut [0.0; 2])
+        },
         |member| member.reduce_scatter_parts(4, &[0..2, 2..5]).map(|_| ()),
         |member| member.gather(&[0.0; 3], first_owns(&[2, 2]), &mut []),
         |member| member.gather(&[0.0; 2], first_owns(&[2, 2]), &mut [0.0; 1]),
@@ -369,8 +373,11 @@ pub fn abort_ends_a_wait(mut members: Members) {
         assert_eq!(waiting.barrier().expect_err("still aborted"), error);
         error
     });
+    assert!(!handle.is_aborted());
     handle.abort();
     let error = waiter.join().expect("waiter");
+    // What else the rank does has to end, though it has left by now.
+    assert!(handle.is_aborted());
     // Ranks that share memory know for whom.
     let named = matches!(
         error,

@@ -32,7 +32,16 @@ pub fn joined(
     options: &Options,
     prepare: &dyn Fn(TcpListenerHandle) -> TcpListenerHandle,
 ) -> Members {
-    let (handles, addresses) = bind(size);
+    formed(bind(size).0, options, prepare)
+}
+
+/// Those of the group of these ports.
+fn formed(
+    handles: Vec<TcpListenerHandle>,
+    options: &Options,
+    prepare: &dyn Fn(TcpListenerHandle) -> TcpListenerHandle,
+) -> Members {
+    let addresses: Vec<_> = handles.iter().map(TcpListenerHandle::address).collect();
     thread::scope(|scope| {
         let addresses = &addresses;
         let join = |(rank, handle): (usize, TcpListenerHandle)| {
@@ -49,6 +58,21 @@ pub fn joined(
         };
         ranks.into_iter().map(member).collect()
     })
+}
+
+/// Ranks on other machines crowd nobody's cores.
+#[test]
+fn a_machine_is_crowded_by_its_own_ranks() {
+    let cores = thread::available_parallelism().expect("there is a core");
+    let options = Options {
+        threads_per_rank: cores.get(),
+        ..support::patient()
+    };
+    for (second, crowded) in [("127.0.0.1:0", true), ("127.0.0.2:0", false)] {
+        let ports = ["127.0.0.1:0", second].map(|port| Tcp::bind(port).expect("bind"));
+        let members = formed(ports.into(), &options, &|handle| handle);
+        assert!(members.iter().all(|member| member.is_crowded() == crowded));
+    }
 }
 
 /// Whoever leaves first is seen without an operation, whatever the others do then.
@@ -82,6 +106,19 @@ fn a_rank_that_leaves_is_seen() {
             abort.abort();
         });
     });
+}
+
+/// A rank that leaves without having looked keeps who has left before it.
+#[test]
+fn who_left_before_is_told_after_leaving() {
+    let mut members = group(3, &Options::default());
+    let handles = [0, 2].map(|rank: usize| members[rank].abort_handle());
+    drop(members.remove(1));
+    while handles[1].departed().is_none() {
+        thread::yield_now();
+    }
+    drop(members.remove(0));
+    assert_eq!(handles[0].departed(), Some(1));
 }
 
 /// A rank that leaves sees all its connections closed, and by none of them a peer.

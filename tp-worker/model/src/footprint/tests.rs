@@ -83,6 +83,7 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
         mlp_bias: false,
         qk_norm: false,
         eos_token_ids: Vec::new(),
+        tokenizer_eos_id: None,
         bos_token_id: None,
     }
 }

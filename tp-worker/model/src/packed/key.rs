@@ -46,6 +46,7 @@ pub(super) fn key(model: &ModelConfig, shard: &Shard, formats: &str, content: &H
         mlp_bias: _,
         qk_norm: _,
         eos_token_ids: _,
+        tokenizer_eos_id: _,
         bos_token_id: _,
     } = model;
     let sizes = [

@@ -27,6 +27,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
         mlp_bias: false,
         qk_norm: false,
         eos_token_ids: vec![],
+        tokenizer_eos_id: None,
         bos_token_id: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, path::Path};
 
-use lockstep_files::LARGEST_INDEX;
+use lockstep_files::{LARGEST_INDEX, MOST_WEIGHT_FILES};
 
 use crate::ModelError;
 
@@ -37,9 +37,9 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
     let mut names: Vec<_> = parsed.weight_map.into_values().collect();
     names.sort();
     names.dedup();
-    if names.len() > MOST_FILES {
+    if names.len() > MOST_WEIGHT_FILES {
         return Err(damaged(format!(
-            "it names {} files, more than {MOST_FILES}",
+            "it names {} files, more than {MOST_WEIGHT_FILES}",
             names.len()
         )));
     }
@@ -54,10 +54,6 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
     }
     Ok(names)
 }
-
-/// The most files that a model may be spread over: each is kept open and mapped
-/// while it is read.
-pub(super) const MOST_FILES: usize = 512;
 
 /// `model.safetensors.index.json`.
 #[derive(serde::Deserialize)]

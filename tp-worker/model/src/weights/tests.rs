@@ -5,7 +5,6 @@ use tempfile::TempDir;
 
 use lockstep_backend::HostBlock;
 
-use super::index::MOST_FILES;
 use super::*;
 
 fn file(tensors: &[(&str, FileDType, &[usize], &[u8])]) -> Vec<u8> {
@@ -198,7 +197,8 @@ fn sizes_are_believed_only_within_bounds() {
     file.set_len(1 << 40).unwrap();
     let error = Weights::open(sparse.path()).unwrap_err().to_string();
     assert!(error.contains("header"), "{error}");
-    let names = (0..=MOST_FILES).map(|at| (format!("t{at}"), format!("{at}.safetensors").into()));
+    let names = (0..=lockstep_files::MOST_WEIGHT_FILES)
+        .map(|at| (format!("t{at}"), format!("{at}.safetensors").into()));
     let map: serde_json::Map<String, serde_json::Value> = names.collect();
     let index = serde_json::json!({"weight_map": map}).to_string();
     let error = open(&[("model.safetensors.index.json", index.as_bytes())]).unwrap_err();

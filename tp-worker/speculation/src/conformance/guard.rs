@@ -2,7 +2,7 @@
 
 mod chains;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use lockstep_backend::Backend;
 use lockstep_model::CaptureSpec;
@@ -206,8 +206,8 @@ impl<B: Backend> Drafter<B> for Guard<B> {
         self.drafter.bytes(backend)
     }
 
-    fn open(&mut self, slot: usize, tokens: &[u32], cached_len: usize) {
-        self.drafter.open(slot, tokens, cached_len);
+    fn open(&mut self, slot: usize, tokens: &[u32], cached: Range<usize>) {
+        self.drafter.open(slot, tokens, cached);
     }
 
     fn close(&mut self, slot: usize, tokens: &[u32]) {

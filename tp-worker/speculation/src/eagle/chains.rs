@@ -21,10 +21,11 @@ impl<B: Backend> EagleDrafter<B> {
         let (now, later) = rows.split_at(rows.len() - waits);
         if !now.is_empty() {
             let now = now.iter().copied();
+            let span = self.spans[row.slot];
             self.pairs
-                .push(device, row.slot, row.pages_start, row.start, now);
+                .push(device, row.slot, row.pages_start, span, now);
         }
-        self.known[row.slot] = row.start + now.len();
+        self.spans[row.slot].to = row.start + now.len();
         if waits > 0 {
             self.waiting.push(row.slot, row.pages_start, later);
         } else if row.ends {
@@ -40,15 +41,14 @@ impl<B: Backend> EagleDrafter<B> {
     }
 
     /// How deep the device would draft for a row: `None` where only the host can.
-    fn device_depth(&self, row: &DraftRow) -> Option<usize> {
-        let (known, waits) = (self.known[row.slot], self.waiting.of(row.slot).pairs);
+    fn device_depth(&self, row: &DraftRow, page_size: usize) -> Option<usize> {
+        let (to, waits) = (self.spans[row.slot].to, self.waiting.of(row.slot).pairs);
         let wanted = self.own().levels(row);
-        let window = self.window.as_ref().map_or(0, |window| window.positions());
-        match (waits, row.kv_len.saturating_sub(known + waits)) {
+        match (waits, row.kv_len.saturating_sub(to + waits)) {
             _ if wanted == 0 => Some(0),
             (1.., 0) => Some(wanted),
-            // What lies further back than the window stays unknown.
-            (0, missed) if missed > window => Some(0),
+            // The host could not, either.
+            (0, _) if self.reach(row.slot, row.kv_len, page_size).is_none() => Some(0),
             _ => None,
         }
     }
@@ -64,11 +64,11 @@ impl<B: Backend> EagleDrafter<B> {
                 continue;
             }
             let rows = self.waiting.rows(waits).iter().copied();
-            let start = self.known[slot];
+            let span = &mut self.spans[slot];
             self.pairs
-                .push(device, slot, waits.pages_start, start, rows);
+                .push(device, slot, waits.pages_start, *span, rows);
             self.pairs.root(slot);
-            self.known[slot] = start + waits.pairs;
+            span.to += waits.pairs;
             self.waiting.done(slot);
         }
         self.pairs.take_in(&mut self.head, device, features)
@@ -88,7 +88,7 @@ impl<B: Backend> DraftsChains<B> for EagleDrafter<B> {
         }
         self.rows.clear();
         for row in rows {
-            match self.device_depth(row) {
+            match self.device_depth(row, device.pages.page_size as usize) {
                 None => return Ok(false),
                 Some(0) => self.rows.push(DraftRow { steps: 0, ..*row }),
                 Some(_) => self.rows.push(*row),
@@ -99,15 +99,16 @@ impl<B: Backend> DraftsChains<B> for EagleDrafter<B> {
             self.waiting.chain(row.slot);
         }
         self.take_waiting(device)?;
-        let (waiting, known) = (&mut self.waiting, &mut self.known);
+        let (waiting, spans) = (&mut self.waiting, &mut self.spans);
         chains.fill(|at, pass, sources| {
             let (slot, row) = (rows[at].slot, &rows[at]);
-            let (start, waits) = (known[slot], waiting.of(slot));
-            let tokens = &device.requests.tokens(slot)[start + 1..][..waits.pairs];
-            pass.begin(start, row.pages_start);
-            pass.push_chain(device.pages, tokens, start);
+            let (span, waits) = (&mut spans[slot], waiting.of(slot));
+            let tokens = &device.requests.tokens(slot)[span.to + 1..][..waits.pairs];
+            let place = span.place(span.to);
+            pass.begin(place, span.pages(device.pages, row.pages_start));
+            pass.push_chain(device.pages, tokens, place);
             sources.extend_from_slice(waiting.rows(waits));
-            known[slot] = start + waits.pairs;
+            span.to += waits.pairs;
             waiting.done(slot);
         });
         Ok(true)

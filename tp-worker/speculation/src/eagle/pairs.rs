@@ -3,7 +3,7 @@
 use lockstep_backend::Backend;
 
 use super::Head;
-use crate::{Device, DraftError, Pass};
+use crate::{Device, DraftError, Pass, span::Span};
 
 /// A pass over pairs under construction, in buffers that are reused.
 pub(super) struct Pairs {
@@ -31,19 +31,21 @@ impl Pairs {
         self.most.saturating_sub(self.pass.len())
     }
 
-    /// Adds a request's pairs from position `start` on, whose features are in
-    /// `rows`, as a row of the pass.
+    /// Adds a request's next pairs after its `span`, whose features are in `rows`, as a row
+    /// of the pass.
     pub fn push<B: Backend>(
         &mut self,
         device: &Device<'_, B>,
         slot: usize,
         pages_start: u32,
-        start: usize,
+        span: Span,
         rows: impl ExactSizeIterator<Item = u32>,
     ) {
-        let next = &device.requests.tokens(slot)[start + 1..][..rows.len()];
-        self.pass.begin(start, pages_start);
-        self.pass.push_chain(device.pages, next, start);
+        let next = &device.requests.tokens(slot)[span.to + 1..][..rows.len()];
+        let place = span.place(span.to);
+        self.pass
+            .begin(place, span.pages(device.pages, pages_start));
+        self.pass.push_chain(device.pages, next, place);
         self.features.extend(rows);
     }
 

@@ -4,25 +4,28 @@
 use lockstep_backend::Backend;
 
 use super::EagleDrafter;
-use crate::{Device, DraftError, ExtendRow};
+use crate::{Device, DraftError, ExtendRow, span::Span};
 
 impl<B: Backend> EagleDrafter<B> {
-    /// Keeps the features of rows that are not taken in, as long as the window
-    /// holds all that a request has missed.
-    pub(super) fn keep(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) {
+    /// Keeps the features of rows that are not taken in, those that `missed` says so of: in
+    /// the window are a request's last ones.
+    pub(super) fn keep(
+        &mut self,
+        device: &mut Device<'_, B>,
+        rows: &[ExtendRow],
+        missed: impl Fn(&ExtendRow, Span) -> bool,
+    ) {
         let (Some(window), Some(features)) = (&mut self.window, device.features) else {
             return;
         };
         let (from, to) = &mut self.kept;
         from.clear();
         to.clear();
-        for row in rows {
-            if row.end().saturating_sub(self.known[row.slot]) > window.positions() {
-                continue;
-            }
-            let rows = &device.feature_rows[row.features.clone()];
+        for row in rows.iter().filter(|row| missed(row, self.spans[row.slot])) {
+            let first = row.start.max(row.end().saturating_sub(window.positions()));
+            let rows = &device.feature_rows[row.features.clone()][first - row.start..];
             from.extend_from_slice(rows);
-            to.extend((row.start..row.end()).map(|position| window.row(row.slot, position)));
+            to.extend((first..row.end()).map(|position| window.row(row.slot, position)));
         }
         if !from.is_empty() {
             window.keep(device.backend, features, from, to);
@@ -30,8 +33,8 @@ impl<B: Backend> EagleDrafter<B> {
     }
 
     /// Takes in what requests have missed, each `(slot, row of the page table,
-    /// up to where)`, in as few passes as hold it. Who has missed more than the
-    /// window keeps is left behind.
+    /// up to where)`, in as few passes as hold it. Of who has missed more than the
+    /// window keeps, the head sees the last pages alone from now on.
     ///
     /// # Errors
     /// The head's.
@@ -44,16 +47,15 @@ impl<B: Backend> EagleDrafter<B> {
             return Ok(());
         };
         for (slot, pages_start, to) in behind {
-            let known = &mut self.known[slot];
-            if to.saturating_sub(*known) > window.positions() {
+            let Some(mut span) = self.reach(slot, to, device.pages.page_size as usize) else {
                 continue;
-            }
-            while *known < to {
-                let end = to.min(*known + self.pairs.room());
-                if end > *known {
-                    let rows = (*known..end).map(|position| window.row(slot, position));
-                    self.pairs.push(device, slot, pages_start, *known, rows);
-                    *known = end;
+            };
+            while span.to < to {
+                let end = to.min(span.to + self.pairs.room());
+                if end > span.to {
+                    let rows = (span.to..end).map(|position| window.row(slot, position));
+                    self.pairs.push(device, slot, pages_start, span, rows);
+                    span.to = end;
                 }
                 if end == to {
                     self.pairs.root(slot);
@@ -62,8 +64,20 @@ impl<B: Backend> EagleDrafter<B> {
                         .take_in(&mut self.head, device, window.features())?;
                 }
             }
+            self.spans[slot] = span;
         }
         self.pairs
             .take_in(&mut self.head, device, window.features())
+    }
+
+    /// From where on a slot's pairs up to `to` can be taken in; `None` where the window
+    /// has neither all that was missed nor the beginning of a page.
+    pub(super) fn reach(&self, slot: usize, to: usize, page_size: usize) -> Option<Span> {
+        let (span, window) = (self.spans[slot], self.window.as_ref()?.positions());
+        if to.saturating_sub(span.to) <= window {
+            return Some(span);
+        }
+        let from = (to - window).next_multiple_of(page_size);
+        (from < to).then(|| Span::beginning(from))
     }
 }

@@ -97,3 +97,34 @@ impl Waiting {
         self.slots.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slot_waits_with_its_own_pairs() {
+        let mut waiting = Waiting::new(3, 4);
+        assert!(!waiting.may());
+        assert_eq!(waiting.share(1), 0);
+        waiting.begin(2);
+        assert!(waiting.may());
+        // Of more than may wait only the last does, which the next draft begins with.
+        assert_eq!([1, 2, 3, 9].map(|pairs| waiting.share(pairs)), [1, 2, 1, 1]);
+        waiting.push(2, 20, &[7, 8]);
+        waiting.push(0, 10, &[9]);
+        waiting.chain(2);
+        let rows = |slot: usize| waiting.rows(waiting.of(slot)).to_vec();
+        assert_eq!([0, 1, 2].map(rows), [vec![9], vec![], vec![7, 8]]);
+        let told = |waits: Waits| (waits.pairs, waits.pages_start, waits.chained);
+        assert_eq!(told(waiting.of(2)), (2, 20, true));
+        assert_eq!(told(waiting.of(0)), (1, 10, false));
+        waiting.done(2);
+        assert_eq!(told(waiting.of(2)), (0, 0, false));
+        assert_eq!(told(waiting.of(0)), (1, 10, false));
+        waiting.forget();
+        assert_eq!(told(waiting.of(0)), (0, 0, false));
+        waiting.push(1, 5, &[3]);
+        assert_eq!(waiting.rows(waiting.of(1)), [3]);
+    }
+}

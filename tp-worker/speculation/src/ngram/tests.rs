@@ -83,6 +83,40 @@ fn what_was_served_is_drafted_for_others() {
     assert_eq!(drafted, chain(&answer));
 }
 
+/// However many steps a text takes, each of its windows is served once.
+#[test]
+fn a_text_counts_once_however_often_it_is_looked_at() {
+    let mut drafter = drafter();
+    let text = |first: u32| [&[1, 2, 3][..], &Vec::from_iter(first..first + 14)].concat();
+    let long = text(100);
+    drafter.begin(0, &long[..3]);
+    for len in 4..=long.len() {
+        drafter.serve(0, &long[..len], false);
+    }
+    drafter.serve(0, &long, true);
+    // Another one that was served twice follows more often.
+    for _ in 0..2 {
+        drafter.begin(1, &text(200)[..3]);
+        drafter.serve(1, &text(200), true);
+    }
+    let other = [9, 2, 3];
+    drafter.begin(0, &other);
+    let drafted = propose(&mut drafter, row(2, 1, 2), &other);
+    assert_eq!(drafted, chain(&[200, 201]));
+}
+
+#[test]
+fn a_slot_keeps_nothing_of_the_text_before() {
+    let mut drafter = drafter();
+    let before: Vec<u32> = (0..60).collect();
+    drafter.begin(0, &before);
+    assert_eq!(propose(&mut drafter, row(2, 1, 2), &before), []);
+    let text = [&[70, 71, 72, 73][..], &Vec::from_iter(100..160), &[70, 71]].concat();
+    drafter.begin(0, &text);
+    let drafted = propose(&mut drafter, row(2, 1, 2), &text);
+    assert_eq!(drafted, chain(&[72, 73]));
+}
+
 #[test]
 fn private_texts_are_drafted_for_no_one_else() {
     let private = NgramConfig {

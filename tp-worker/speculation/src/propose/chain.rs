@@ -10,12 +10,10 @@ use crate::{Device, DraftError, DraftRow, Drafts, Node};
 /// pass, nor of the drafter's: one in eight.
 const LEAST: f32 = 1.0 / 8.0;
 
-/// How deep a row's chain may be: its nodes are kept in cells of their own but
-/// for the last, which no pass follows.
-pub(super) fn depth(row: &DraftRow, first_cell: usize) -> usize {
-    row.steps
-        .min(row.most)
-        .min(row.room.saturating_sub(first_cell) + 1)
+/// How deep a row's chain may be. What the target verifies of it fits the row's room, and
+/// a drafter keeps no more: its last node is in no cell, as no pass follows it.
+pub(super) fn depth(row: &DraftRow) -> usize {
+    row.steps.min(row.most)
 }
 
 impl Growth {
@@ -27,7 +25,7 @@ impl Growth {
         drafts: &mut Drafts,
     ) -> Result<(), DraftError> {
         let first_cell = model.first_cell();
-        let deepest = self.rows.iter().map(|row| depth(row, first_cell)).max();
+        let deepest = self.rows.iter().map(depth).max();
         let deepest = deepest.unwrap_or(0);
         let vocab = model.vocab();
         self.chances.clear();
@@ -35,7 +33,7 @@ impl Growth {
         model.first(device, &self.rows)?;
         for level in 0..deepest {
             // Logits of the rows still growing, in their order.
-            let growing = |row: &DraftRow| depth(row, first_cell) > level;
+            let growing = |row: &DraftRow| depth(row) > level;
             if level > 0 {
                 if self.pass.is_empty() {
                     break;
@@ -65,7 +63,7 @@ impl Growth {
                         parent: level as u32,
                     },
                 );
-                if depth(row, first_cell) > level + 1 {
+                if depth(row) > level + 1 {
                     let place = row.kv_len + first_cell + level;
                     self.pass.begin(place, row.pages_start);
                     self.pass.push(device.pages, token, place, place);

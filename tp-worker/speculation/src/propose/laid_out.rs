@@ -18,7 +18,7 @@ impl Drafted {
     /// Levels of a row's draft.
     pub fn levels(self, row: &DraftRow) -> usize {
         match row.topk {
-            1 => depth(row, self.first_cell),
+            1 => depth(row),
             _ => self.shape(row).steps,
         }
     }
@@ -56,5 +56,69 @@ impl Drafted {
                 drafts.push(at, root);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row of so many draft steps, branches and nodes.
+    fn row(steps: usize, topk: usize, most: usize) -> DraftRow {
+        DraftRow {
+            slot: 0,
+            pages_start: 0,
+            kv_len: 9,
+            steps,
+            topk,
+            most,
+            room: 40,
+            may_stop: false,
+        }
+    }
+
+    /// Nodes of each row, which rows there are in the device's order, and their trees.
+    fn begin(own: Drafted, rows: &[DraftRow]) -> (Drafts, Vec<usize>, Vec<TreeSize>) {
+        let (mut drafts, mut chains) = (Drafts::new(rows.len(), 16, 0), ChainPass::new(4, 64));
+        drafts.begin(rows.len());
+        own.begin(rows, &mut drafts, &mut chains);
+        let order = chains.rows().collect();
+        (drafts, order, chains.trees().to_vec())
+    }
+
+    #[test]
+    fn chains_are_as_deep_as_their_rows() {
+        for first_cell in [0, 1] {
+            let own = Drafted {
+                first_cell,
+                vocab: 100,
+            };
+            let rows = [row(2, 1, 5), row(0, 1, 5), row(4, 1, 3), row(3, 1, 3)];
+            let (drafts, order, trees) = begin(own, &rows);
+            for (at, depth) in [2, 0, 3, 3].into_iter().enumerate() {
+                assert_eq!(own.levels(&rows[at]), depth);
+                assert_eq!(drafts.nodes(at).len(), depth);
+                assert!(drafts.is_chain(at));
+            }
+            assert_eq!((order, trees), (vec![2, 3, 0], vec![]));
+        }
+    }
+
+    #[test]
+    fn each_row_has_the_nodes_of_its_own_tree() {
+        // Two tokens may follow a node at the most, however many branches it may have.
+        let own = Drafted {
+            first_cell: 1,
+            vocab: 2,
+        };
+        let rows = [row(2, 3, 9), row(1, 3, 9), row(0, 3, 9), row(3, 2, 4)];
+        let (drafts, order, trees) = begin(own, &rows);
+        for (at, nodes) in [2 + 4, 2, 0, 4].into_iter().enumerate() {
+            assert_eq!(drafts.nodes(at).len(), nodes, "{at}");
+            assert!(drafts.nodes(at).iter().all(|node| node.parent == 0));
+        }
+        let size = |steps, branches| TreeSize { steps, branches };
+        assert_eq!(order, [3, 0, 1]);
+        assert_eq!(trees, [size(3, 2), size(2, 3), size(1, 3)]);
     }
 }

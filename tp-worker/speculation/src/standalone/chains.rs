@@ -35,17 +35,12 @@ impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
             vocab: self.vocab(),
         };
         own.begin(&self.rows, drafts, chains);
-        let known = &mut self.model.known;
+        let (seen, model) = (&self.rows, &mut self.model);
         // Nobody is far behind any more, and what is taken in is final but for the last
         // token, which the target is yet to see.
         chains.fill(|at, pass, _| {
-            let row = &rows[at];
-            let known = &mut known[row.slot];
-            *known = (*known).min(row.kv_len);
-            let tokens = &device.requests.tokens(row.slot)[*known..=row.kv_len];
-            pass.begin(*known, row.pages_start);
-            pass.push_chain(device.pages, tokens, *known);
-            *known = row.kv_len + 1;
+            let (row, pages) = (&rows[at], seen[at].pages_start);
+            model.push_last(device, row.slot, pages, row.kv_len, pass);
         });
         self.note(rows, drafts);
         Ok(true)

@@ -144,6 +144,7 @@ impl DpRank {
             slot,
             prompt_len: request_of.prompt.len() as u32,
             cached_len: cached as u32,
+            drafted: true,
             sampling: request_of.sampling.clone(),
             logprobs: LogprobParams::default(),
             max_draft_steps: request_of.max_draft_steps,

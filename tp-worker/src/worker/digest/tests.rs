@@ -13,6 +13,7 @@ fn plan() -> StepPlan {
                 token_ids: vec![10, 11, 12],
                 prompt_len: 2,
                 cached_len: 1,
+                drafted: true,
                 sampling: SamplingParams {
                     temperature: 0.5,
                     top_p: 0.9,
@@ -63,6 +64,7 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("token_ids", |plan| part(plan).opens[0].token_ids.push(0)),
         ("prompt_len", |plan| part(plan).opens[0].prompt_len += 1),
         ("cached_len", |plan| part(plan).opens[0].cached_len += 1),
+        ("drafted", |plan| part(plan).opens[0].drafted = false),
         ("temperature", |plan| sampling(plan).temperature = 0.6),
         ("top_p", |plan| sampling(plan).top_p = 0.8),
         ("top_k", |plan| sampling(plan).top_k = 0),

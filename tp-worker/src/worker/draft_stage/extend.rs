@@ -3,7 +3,6 @@
 use lockstep_backend::Backend;
 use lockstep_model::Transformer;
 use lockstep_speculation::{Device, ExtendRow};
-use lockstep_types::pause;
 
 use super::DraftStage;
 use crate::worker::{
@@ -31,9 +30,7 @@ impl<B: Backend> DraftStage<B> {
             return Ok(());
         };
         self.extends.clear();
-        self.pauses.clear();
         self.feature_rows.clear();
-        let window = self.config.pause_window as u32;
         let rows = batch.rows().iter().zip(outcomes.of(tasks));
         for (task, (row, outcome)) in tasks.iter().zip(rows) {
             let from = self.feature_rows.len();
@@ -44,15 +41,7 @@ impl<B: Backend> DraftStage<B> {
                 let proposed = task.draft_depth as usize;
                 self.own.count(task.slot, proposed, outcome.path.len());
             }
-            let piece = task.start..task.start + task.q_len;
-            let waits = task.decodes || pause::leaves(&piece, self.page_size, window);
-            let later = self.paused && waits;
-            let rows = if later {
-                &mut self.pauses
-            } else {
-                &mut self.extends
-            };
-            rows.push(ExtendRow {
+            self.extends.push(ExtendRow {
                 slot: task.slot,
                 pages_start: slots.pages().start(task.slot) as u32,
                 start: task.start as usize,
@@ -68,12 +57,10 @@ impl<B: Backend> DraftStage<B> {
             pages: slots.pages().table(),
             requests: slots,
         };
-        if !self.extends.is_empty() {
-            drafter.extend(&mut device, &self.extends)?;
+        match self.paused {
+            _ if self.extends.is_empty() => Ok(()),
+            true => Ok(drafter.pause(&mut device, &self.extends)?),
+            false => Ok(drafter.extend(&mut device, &self.extends)?),
         }
-        if !self.pauses.is_empty() {
-            drafter.pause(&mut device, &self.pauses)?;
-        }
-        Ok(())
     }
 }

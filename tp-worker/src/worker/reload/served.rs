@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lockstep_devices::DeviceFootprint;
 use lockstep_model::{FileAccess, Weights};
+use lockstep_model_folder::Described;
 use lockstep_types::{
     Algorithms, DraftModel, EngineConfig, Footprint as _, MemoryUse, ModelConfig,
 };
@@ -30,7 +31,7 @@ impl Served {
     /// [`WorkerError::Reload`] with what does not fit.
     pub fn check(&self, folders: &Folders) -> Result<(), WorkerError> {
         let (model, draft) = (folders.model(), folders.draft());
-        self.describe(model, draft)?;
+        self.describe(model, draft, Heads::Believed)?;
         for folder in [Some(model), draft].into_iter().flatten() {
             Weights::open_with(folder, FileAccess::Read)
                 .map_err(|error| WorkerError::Reload(error.to_string()))?;
@@ -79,27 +80,42 @@ impl Served {
         &self,
         model: &Path,
         draft: Option<&Path>,
+        heads: Heads,
     ) -> Result<(ModelConfig, Option<DraftModel>), WorkerError> {
-        let target = self.same_shape(model)?;
+        let target = self.same_shape(model, heads)?;
         let draft = draft.map(|folder| self.same_draft(&target, folder));
         Ok((target, draft.transpose()?.flatten()))
     }
 
-    /// Describes the model in `folder`, which must be as the present one.
-    fn same_shape(&self, folder: &Path) -> Result<ModelConfig, WorkerError> {
+    /// Describes the model in `folder`, which must be as the present one. The tokenizer
+    /// that serves stays, and so does its end token.
+    fn same_shape(&self, folder: &Path, heads: Heads) -> Result<ModelConfig, WorkerError> {
+        let present = &self.config.model;
         let context = Some(self.config.server.context_length);
-        let new = lockstep_model_folder::load_for(folder, context)
-            .map_err(|error| WorkerError::Reload(error.to_string()))?;
-        let mut like_present = new.clone();
-        like_present.path.clone_from(&self.config.model.path);
-        like_present.load_format = self.config.model.load_format;
-        if like_present == self.config.model {
+        let described = Described::of(folder, context).and_then(|described| {
+            match heads == Heads::Compared || !present.tie_word_embeddings {
+                true => described.with_weights(),
+                false => Ok(described),
+            }
+        });
+        let described = described.map_err(|error| WorkerError::Reload(error.to_string()))?;
+        let new = described.model.with_tokenizer_eos(present.tokenizer_eos_id);
+        let mut like_present = ModelConfig {
+            path: present.path.clone(),
+            load_format: present.load_format,
+            ..new.clone()
+        };
+        if like_present == *present {
             return Ok(new);
         }
+        let folder = folder.display();
+        like_present.tie_word_embeddings = present.tie_word_embeddings;
+        let reason = match like_present == *present {
+            true => other_head(new.tie_word_embeddings),
+            false => "has another shape or other end tokens than the one that runs",
+        };
         Err(WorkerError::Reload(format!(
-            "the model in {} has another shape or other end tokens than the one that runs; \
-             restart the server to serve it",
-            folder.display()
+            "the model in {folder} {reason}; restart the server to serve it"
         )))
     }
 
@@ -135,5 +151,28 @@ impl Served {
             ));
         }
         Ok(Some(new))
+    }
+}
+
+/// What is known of a new output head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heads {
+    /// That it is the embedding, where it should be: both may be too large for a look.
+    Believed,
+    /// Whether it is, where both are stored.
+    Compared,
+}
+
+/// What is said of a model whose head is not where that of the present one is.
+fn other_head(tied: bool) -> &'static str {
+    match tied {
+        true => {
+            "has its embedding for an output head (`tie_word_embeddings`), and the one that runs \
+             has a head of its own"
+        }
+        false => {
+            "has an output head (lm_head.weight) of its own, unlike its embedding, and the one \
+             that runs has its embedding for that"
+        }
     }
 }

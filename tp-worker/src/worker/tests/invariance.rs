@@ -112,6 +112,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
     // Another slot shares the full first page.
     let shared = SlotOpen {
         cached_len: 16,
+        drafted: true,
         ..open(4, &request)
     };
     let extend = SlotExtend {

@@ -39,6 +39,7 @@ fn opens() -> impl Strategy<Value = SlotOpen> {
             slot,
             prompt_len: (token_ids.len() as u32).saturating_sub(emitted),
             cached_len: 4 * cached.saturating_sub(1),
+            drafted: true,
             token_ids,
             sampling: SamplingParams {
                 temperature: sampling.0,

@@ -312,6 +312,7 @@ pub fn open(slot: u32, request: &Request) -> SlotOpen {
         token_ids: request.prompt.clone(),
         prompt_len: request.prompt.len() as u32,
         cached_len: 0,
+        drafted: true,
         sampling: request.sampling.clone(),
         logprobs: request.logprobs,
         max_draft_steps: None,

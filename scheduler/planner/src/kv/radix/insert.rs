@@ -23,6 +23,28 @@ impl<K: KeyUnit> RadixCache<K> {
         had
     }
 
+    /// Puts those of `pages`, which hold `key`, into the places of cached ones that nobody
+    /// uses and that they are `better` than (the cached page, the other); what was cached is
+    /// the caller's then, in the other's place.
+    pub fn replace(&mut self, key: &[K], pages: &mut [u32], better: impl Fn(u32, u32) -> bool) {
+        let (mut node, mut at) = (ROOT, 0);
+        while let Some((child, common)) = self.step(node, &key[at * self.page_size..]) {
+            let edge = self.node_mut(child);
+            let replaceable = if edge.lock_ref == 0 { common } else { 0 };
+            let cached = edge.pages.iter_mut().take(replaceable);
+            for (cached, page) in cached.zip(&mut pages[at..]) {
+                if better(*cached, *page) {
+                    std::mem::swap(cached, page);
+                }
+            }
+            at += common;
+            if common < edge.pages.len() {
+                break;
+            }
+            node = child;
+        }
+    }
+
     /// Appends pages to the prefix that ends at `node`, which the caller has
     /// locked; gives the new end with the caller's lock moved there. `None`,
     /// and nothing done, when another request has cached the first of these

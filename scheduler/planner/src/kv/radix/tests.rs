@@ -228,6 +228,30 @@ fn the_oldest_leaf_goes_first_and_from_its_end() {
 }
 
 #[test]
+fn better_pages_take_the_places_of_those_that_nobody_uses() {
+    let mut tree = RadixCache::<u32>::new(2, false);
+    tree.insert(&[1, 1, 2, 2, 3, 3], &[1, 2, 3]);
+    tree.insert(&[1, 1, 4, 4], &[1, 5]);
+    // The common beginning is in use.
+    let node = tree.match_prefix(&[1, 1], &mut Vec::new());
+    tree.lock(node);
+    let mut own = [11, 12, 13, 14];
+    let better = |cached, _| cached != 3;
+    tree.replace(&[1, 1, 2, 2, 3, 3, 9, 9], &mut own, better);
+    assert_eq!(own, [11, 2, 13, 14]);
+    let mut pages = Vec::new();
+    tree.match_prefix(&[1, 1, 2, 2, 3, 3, 9, 9], &mut pages);
+    assert_eq!(pages, [1, 12, 3]);
+    tree.unlock(node);
+    let mut own = [11];
+    tree.replace(&[1, 1], &mut own, |_, _| true);
+    assert_eq!(own, [1]);
+    pages.clear();
+    tree.match_prefix(&[1, 1, 4, 4], &mut pages);
+    assert_eq!(pages, [11, 5]);
+}
+
+#[test]
 fn bigram_keys_match_one_token_less() {
     let bigrams = |tokens: &[u32]| -> Vec<(u32, u32)> {
         tokens.windows(2).map(|pair| (pair[0], pair[1])).collect()

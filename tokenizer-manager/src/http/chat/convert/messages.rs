@@ -1,6 +1,8 @@
 //! Checks of messages that need no template.
 
-use serde_json::Value;
+mod history;
+
+use serde_json::{Map, Value};
 
 use crate::error::{ApiError, ApiResult};
 
@@ -14,7 +16,8 @@ const ROLES: &[&str] = &[
     "function",
 ];
 
-/// Every message is an object with a known role and content of text.
+/// Every message is an object with a known role and content of text, and what it tells of earlier
+/// turns has its types.
 pub(crate) fn check(messages: &[Value]) -> ApiResult<()> {
     if messages.is_empty() {
         return Err(ApiError {
@@ -45,16 +48,19 @@ pub(crate) fn check(messages: &[Value]) -> ApiResult<()> {
             }
             Some(_) => return Err(invalid(at, ".role", "it must be a string")),
         }
-        check_content(at, fields.get("role"), fields.get("content"))?;
+        check_content(at, fields)?;
+        history::check(at, fields)?;
     }
     Ok(())
 }
 
-fn check_content(at: usize, role: Option<&Value>, content: Option<&Value>) -> ApiResult<()> {
-    match content {
+fn check_content(at: usize, message: &Map<String, Value>) -> ApiResult<()> {
+    match message.get("content") {
         Some(Value::String(_)) => Ok(()),
         // An assistant's message may hold tool calls alone.
-        None | Some(Value::Null) if role.and_then(Value::as_str) == Some("assistant") => Ok(()),
+        None | Some(Value::Null) if message.get("role").is_some_and(|role| role == "assistant") => {
+            Ok(())
+        }
         None | Some(Value::Null) => Err(invalid(
             at,
             ".content",
@@ -75,7 +81,9 @@ fn check_content(at: usize, role: Option<&Value>, content: Option<&Value>) -> Ap
 fn check_part(at: usize, index: usize, part: &Value) -> ApiResult<()> {
     let place = format!(".content[{index}]");
     match part.get("type").and_then(Value::as_str) {
-        Some("text" | "refusal" | "input_text" | "output_text") => Ok(()),
+        Some("text" | "refusal" | "input_text" | "output_text" | "thinking" | "reasoning") => {
+            Ok(())
+        }
         Some(kind) => Err(ApiError {
             code: Some("unsupported_parameter"),
             ..invalid(

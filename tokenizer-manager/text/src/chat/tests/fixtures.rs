@@ -26,16 +26,6 @@ struct Case {
     error_kind: Option<String>,
 }
 
-/// Cases that minijinja renders otherwise, each with its reason. A case that starts to agree must
-/// leave this list.
-const KNOWN_DIFFERENCES: &[(&str, &str)] = &[
-    (
-        "quirk/loop_variables",
-        "a string looped over has no length, so loop.last and the like are undefined",
-    ),
-    ("rare/macro_varargs", "macros have no varargs and kwargs"),
-];
-
 #[test]
 fn templates_render_as_in_transformers() {
     let path = concat!(
@@ -46,15 +36,8 @@ fn templates_render_as_in_transformers() {
     assert!(cases.len() > 200, "only {} cases", cases.len());
     let mut wrong = Vec::new();
     for case in &cases {
-        let difference = difference(case);
-        let known = KNOWN_DIFFERENCES.iter().any(|(name, _)| *name == case.name);
-        match difference {
-            Some(difference) if !known => wrong.push(format!("{}: {difference}", case.name)),
-            None if known => wrong.push(format!(
-                "{}: agrees by now; take it off the list",
-                case.name
-            )),
-            _ => {}
+        if let Some(difference) = difference(case) {
+            wrong.push(format!("{}: {difference}", case.name));
         }
     }
     assert!(

@@ -10,7 +10,7 @@ const PARTS: &str = "{% for m in messages %}{{ m.role }}:{% if m.content is stri
                      {% for p in m.content %}[{{ p['text'] }}]{% endfor %}{% endif %};{% endfor %}";
 const PARTS_ONLY: &str = "{% for m in messages %}{{ m.role }}:{% for p in m.content %}[{{ p.text }}]{% endfor %};{% endfor %}";
 
-fn template(source: &str) -> ChatTemplate {
+pub(super) fn template(source: &str) -> ChatTemplate {
     let templates = [NamedTemplate {
         name: "default".to_owned(),
         source: source.to_owned(),
@@ -18,7 +18,7 @@ fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(&templates, &[], TemplateOptions::default()).unwrap()
 }
 
-fn render(source: &str, messages: &Value) -> Result<String, TemplateError> {
+pub(super) fn render(source: &str, messages: &Value) -> Result<String, TemplateError> {
     let messages = messages.as_array().unwrap();
     template(source).render(&ChatRequest {
         messages,
@@ -83,7 +83,7 @@ fn content_takes_the_shape_the_template_wants() {
     );
     assert_eq!(
         render(PARTS_ONLY, &messages).unwrap(),
-        "user:[a][b][c];assistant:[];assistant:[];user:[d];"
+        "user:[a][b][c];assistant:;assistant:;user:[d];"
     );
 }
 

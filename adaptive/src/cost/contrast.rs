@@ -1,0 +1,142 @@
+//! What steps of one size take beside those of another that ran just before.
+
+use super::mul_div;
+
+/// One in fixed point with 16 binary places.
+const ONE: u64 = 1 << 16;
+/// A step goes into the pace by one part in so many.
+const RATE: i64 = 16;
+/// Steps after a change of depth that are compared with those before it, at the least and
+/// at the most.
+const LEAST_STEPS: u64 = 4;
+const MOST_STEPS: u64 = 16;
+/// Sizes that are this much of one another are one.
+const SAME: u32 = 8;
+
+/// Compares passes without drafts with those that have some, where one follows the other.
+///
+/// Who else uses a machine slows all steps alike, for seconds, and what was measured
+/// before serving may be wrong of one size alone. If passes without drafts took 0.75 of
+/// what was expected of them, and passes with drafts right behind them take all of it,
+/// then the former were measured a third too long beside the latter, whatever others do.
+#[derive(Debug, Clone)]
+pub(super) struct Contrast {
+    /// The steps that run at one depth now, and those before them.
+    now: Stint,
+    before: Stint,
+}
+
+/// Steps at one depth.
+#[derive(Debug, Clone, Copy)]
+struct Stint {
+    depth: u32,
+    /// The least and the most tokens of their passes, but for steps that are not compared.
+    sizes: (u32, u32),
+    /// How many they were, and what the first ones took of what was expected.
+    steps: u64,
+    took: u64,
+    /// The same of the last ones, in fixed point.
+    pace: u64,
+}
+
+/// What steps without drafts took beside those with some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// Tokens of the former.
+    pub size: u32,
+    /// What they took of what was expected, beside the latter; in fixed point.
+    pub relative: u64,
+    /// How many steps at the changed depth show it.
+    pub steps: u64,
+}
+
+impl Stint {
+    fn new(depth: u32) -> Self {
+        Self {
+            depth,
+            sizes: (u32::MAX, 0),
+            steps: 0,
+            took: 0,
+            pace: 0,
+        }
+    }
+
+    fn add(&mut self, size: u32, ratio: u64) {
+        self.steps += 1;
+        let (least, most) = self.sizes;
+        self.sizes = match self.steps {
+            ..=MOST_STEPS => (least.min(size), most.max(size)),
+            // A batch changes its size slowly: that of the last steps counts.
+            _ => (size, size),
+        };
+        if self.steps <= MOST_STEPS {
+            self.took += ratio;
+            self.pace = self.took / self.steps;
+        } else {
+            let change = (ratio as i64 - self.pace as i64) / RATE;
+            self.pace = self.pace.saturating_add_signed(change).max(1);
+        }
+    }
+
+    /// Whether its steps were enough, and all of about one size.
+    fn is_sound(&self) -> bool {
+        let (least, most) = self.sizes;
+        self.steps >= LEAST_STEPS && most - least <= least / SAME
+    }
+}
+
+impl Contrast {
+    pub fn new() -> Self {
+        Self {
+            now: Stint::new(u32::MAX),
+            before: Stint::new(u32::MAX),
+        }
+    }
+
+    /// A step's pass of `size` tokens took so many nanoseconds where `expected` were; gives
+    /// what the last change of depth has shown, once.
+    pub fn observe(&mut self, depth: u32, size: u32, took: u64, expected: u64) -> Option<Shown> {
+        let ratio = mul_div(took, ONE, expected).clamp(ONE / 4, ONE * 4);
+        let mut shown = None;
+        if depth != self.now.depth {
+            if self.now.steps < MOST_STEPS {
+                shown = self.compare();
+            }
+            self.before = std::mem::replace(&mut self.now, Stint::new(depth));
+        }
+        // No step counts for far more than those before it.
+        let ratio = match self.before.pace {
+            0 => ratio,
+            pace => ratio.clamp(pace / 2, pace + pace / 2),
+        };
+        self.now.add(size, ratio);
+        if self.now.steps == MOST_STEPS {
+            shown = shown.or_else(|| self.compare());
+        }
+        shown
+    }
+
+    /// What is expected of passes without drafts was multiplied with `factor`.
+    pub fn corrected(&mut self, factor: u64) {
+        let stints = [&mut self.now, &mut self.before];
+        for stint in stints.into_iter().filter(|stint| stint.depth == 0) {
+            stint.took = mul_div(stint.took, ONE, factor);
+            stint.pace = mul_div(stint.pace, ONE, factor);
+        }
+    }
+
+    fn compare(&self) -> Option<Shown> {
+        let (without, with) = match (self.now.depth, self.before.depth) {
+            (0, 1..) => (&self.now, &self.before),
+            (1.., 0) => (&self.before, &self.now),
+            _ => return None,
+        };
+        // Drafters that find nothing make passes like those without drafts.
+        let differ = with.sizes.0 > without.sizes.1;
+        (differ && without.is_sound() && with.is_sound()).then(|| Shown {
+            size: without.sizes.1,
+            relative: mul_div(without.pace, ONE, with.pace),
+            steps: self.now.steps.min(MOST_STEPS),
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! JSON as Python writes it.
+
+use std::borrow::Cow;
+
+/// What Python's `json` writes for numbers that are not finite, and JSON has no words for.
+const NOT_FINITE: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
+
+/// `json` with its `NaN`, `Infinity` and `-Infinity` in quotes, where they stand outside of
+/// texts: where nobody reads them they do no harm, and whoever wants a number finds a text
+/// in its place, which is an error of its key alone.
+pub fn quoted(json: &[u8]) -> Cow<'_, [u8]> {
+    let mut quoted = Vec::new();
+    let (mut copied, mut at) = (0, 0);
+    while at < json.len() {
+        match json[at] {
+            b'"' => at = end_of_text(json, at),
+            b'N' | b'I' | b'-' => {
+                let word = NOT_FINITE.iter().find(|word| json[at..].starts_with(word));
+                let Some(word) = word else {
+                    at += 1;
+                    continue;
+                };
+                quoted.extend(&json[copied..at]);
+                quoted.extend([b"\"", *word, b"\""].concat());
+                at += word.len();
+                copied = at;
+            }
+            _ => at += 1,
+        }
+    }
+    match copied {
+        0 => Cow::Borrowed(json),
+        _ => {
+            quoted.extend(&json[copied..]);
+            Cow::Owned(quoted)
+        }
+    }
+}
+
+/// Where the text ends that begins at `start`.
+fn end_of_text(json: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < json.len() {
+        match json[at] {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    json.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_not_finite_become_texts_and_texts_stay() {
+        for (json, expected) in [
+            (r#"{"a":NaN}"#, r#"{"a":"NaN"}"#),
+            (
+                r#"[Infinity, -Infinity,NaN]"#,
+                r#"["Infinity", "-Infinity","NaN"]"#,
+            ),
+            // What no parser takes stays what none takes.
+            (r#"[1NaN, NaNs, Inf]"#, r#"[1"NaN", "NaN"s, Inf]"#),
+        ] {
+            assert_eq!(quoted(json.as_bytes()), expected.as_bytes());
+        }
+        for json in [
+            r#"{"NaN": "Infinity", "b": -1e5, "c": "\"NaN"}"#,
+            r#"{"a": "\\", "b": null}"#,
+            r#"["no end, NaN"#,
+            r#"["\"#,
+            r#""#,
+        ] {
+            assert!(
+                matches!(quoted(json.as_bytes()), Cow::Borrowed(same) if same == json.as_bytes())
+            );
+        }
+    }
+}

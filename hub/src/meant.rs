@@ -1,0 +1,140 @@
+//! What is meant by a path on the command line that leads to no folder.
+
+use std::path::{Path, PathBuf};
+
+use crate::Name;
+
+/// A model of the hub.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Meant {
+    pub(crate) name: Name,
+    /// There is a folder called like its owner, so that a folder inside may be meant.
+    pub(crate) owner_is_here: bool,
+}
+
+impl Meant {
+    /// What `path`, which is no folder, may be the name of, seen from the folder `here`.
+    ///
+    /// # Errors
+    /// Why it is no name, in words, and what is not there.
+    pub(crate) fn by(path: &Path, here: &Path) -> Result<Self, String> {
+        let at = here.join(path);
+        if at.exists() {
+            return Err(
+                "it is a file, and a model is a folder with config.json, safetensors and \
+                 tokenizer.json. Name the folder."
+                    .to_owned(),
+            );
+        }
+        let text = path.to_string_lossy();
+        let Some(name) = path.to_str().and_then(Name::parse) else {
+            let is_tilde = text.starts_with('~');
+            let tilde = if is_tilde {
+                " A shell puts the home folder in place of ~ at the beginning of a word alone: \
+                 write it out."
+            } else {
+                ""
+            };
+            return Err(format!(
+                "{}. It is taken for a path, as {}, and not for a model of the hub, which is named \
+                 OWNER/NAME.{tilde}",
+                not_there(path, here),
+                why_path(&text)
+            ));
+        };
+        let owner_is_here = here.join(name.owner()).is_dir();
+        Ok(Self {
+            name,
+            owner_is_here,
+        })
+    }
+
+    /// What is said where the folder is taken to be meant.
+    pub(crate) fn but_a_folder(&self) -> String {
+        let (name, owner) = (&self.name, self.name.owner());
+        format!(
+            "there is no such folder. It is taken for a path, as there is a folder {owner}; if \
+             the model {name} of the hub is meant, `lockstep pull {name}` loads it, and from then \
+             on this is its name."
+        )
+    }
+}
+
+/// Which part of a path is missing.
+fn not_there(path: &Path, here: &Path) -> String {
+    let parts: Vec<&Path> = path.ancestors().collect();
+    let missing = parts
+        .iter()
+        .rev()
+        .filter(|part| !part.as_os_str().is_empty())
+        .find(|part| !here.join(part).exists());
+    match missing.filter(|missing| **missing != path) {
+        Some(missing) => {
+            let missing: PathBuf = missing.components().collect();
+            format!(
+                "there is no such folder, for there is no {}",
+                missing.display()
+            )
+        }
+        None => "there is no such folder".to_owned(),
+    }
+}
+
+/// What of a text is no name of the hub.
+fn why_path(text: &str) -> String {
+    let begins = ["/", "./", "../", "~"];
+    let begin = begins.iter().find(|begin| text.starts_with(**begin));
+    match (begin, text.matches('/').count()) {
+        (Some(begin), _) => format!("it begins with {begin}"),
+        (_, _) if text.ends_with('/') => "it ends in /".to_owned(),
+        (_, 0) => "it has no /".to_owned(),
+        (_, 1) => "it has what no name of the hub has".to_owned(),
+        (_, _) => "it has more than one /".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_no_name_is_a_folder_that_is_missing() {
+        let here = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(here.path().join("models")).expect("made");
+        std::fs::write(here.path().join("model.gguf"), "").expect("written");
+        for (path, words) in [
+            (
+                "./modls/foo",
+                ["for there is no ./modls.", "begins with ./,"],
+            ),
+            ("./models/foo", ["no such folder. ", "begins with ./,"]),
+            ("../modls/foo", ["no ../modls.", "begins with ../,"]),
+            ("/no-models/foo", ["no /no-models.", "begins with /,"]),
+            ("~/models/foo", ["for there is no ~.", "write it out"]),
+            ("models/foo/", ["no such folder. ", "ends in /,"]),
+            ("foo", ["no such folder. ", "has no /,"]),
+            (
+                "models/a/b",
+                ["for there is no models/a.", "more than one /,"],
+            ),
+            ("models/a b", ["no such folder. ", "no name of the hub has"]),
+            ("model.gguf", ["it is a file", "Name the folder"]),
+        ] {
+            let why = Meant::by(Path::new(path), here.path()).expect_err(path);
+            assert!(words.iter().all(|word| why.contains(word)), "{path}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_name_may_be_that_of_a_folder_too() {
+        let here = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(here.path().join("models")).expect("made");
+        for (path, owner_is_here) in [("models/foo", true), ("others/foo", false)] {
+            let meant = Meant::by(Path::new(path), here.path()).expect("a name");
+            assert_eq!(
+                (meant.name.as_str(), meant.owner_is_here),
+                (path, owner_is_here)
+            );
+        }
+    }
+}

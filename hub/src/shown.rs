@@ -1,0 +1,57 @@
+//! What comes from elsewhere, as people may see it.
+
+/// The most characters of a name or of a reason.
+const LONGEST: usize = 2_000;
+
+/// The most characters of a note, which has several of them and words between.
+const LONGEST_NOTE: usize = 10_000;
+
+/// A name or a reason in one line of bounded length. What a terminal would obey, or what turns
+/// the direction of a line, is escaped as in Rust's literals.
+pub(crate) fn shown(text: &str) -> String {
+    escaped(text, LONGEST)
+}
+
+/// As [`shown`], for a whole note.
+pub(crate) fn shown_note(text: &str) -> String {
+    escaped(text, LONGEST_NOTE)
+}
+
+fn escaped(text: &str, most: usize) -> String {
+    let mut escaped = String::new();
+    for (at, c) in text.chars().enumerate() {
+        match c {
+            _ if at == most => {
+                escaped.push('…');
+                break;
+            }
+            '\'' | '"' | '\\' => escaped.push(c),
+            _ => escaped.extend(c.escape_debug()),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_obeyed_and_the_rest_is_as_it_was() {
+        for (text, expected) in [
+            ("a \"b\" 'c' \\ – ü 模型", "a \"b\" 'c' \\ – ü 模型"),
+            ("\u{1b}[2J", "\\u{1b}[2J"),
+            ("a\nb\r\tc", "a\\nb\\r\\tc"),
+            ("\0\u{7f}\u{9b}", "\\0\\u{7f}\\u{9b}"),
+            ("\u{202e}cba\u{2066}", "\\u{202e}cba\\u{2066}"),
+            ("\u{2028}\u{200b}\u{feff}", "\\u{2028}\\u{200b}\\u{feff}"),
+        ] {
+            assert_eq!(shown(text), expected);
+            assert_eq!(shown(expected), expected, "it is shown once more");
+        }
+        let long = shown(&"x".repeat(LONGEST + 1));
+        assert_eq!(long, "x".repeat(LONGEST) + "…");
+        assert_eq!(shown(&long), long);
+        assert_eq!(shown(&"x".repeat(LONGEST)).len(), LONGEST);
+    }
+}

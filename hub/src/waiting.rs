@@ -1,0 +1,65 @@
+//! What describes a model, which is waited for with a word to who waits, and not for ever.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use crate::progress::{Event, Told};
+use crate::tries::Asked;
+use crate::{HubError, Patience};
+
+/// The time that the hub has for a model's list of files and its small files.
+pub(crate) struct Waiting {
+    asked: Asked,
+    told: Told,
+    patience: Patience,
+    since: Instant,
+}
+
+impl Waiting {
+    /// From now on.
+    pub(crate) fn new(asked: &Asked, told: &Told, patience: Patience) -> Self {
+        Self {
+            asked: asked.clone(),
+            told: told.clone(),
+            patience,
+            since: Instant::now(),
+        }
+    }
+
+    /// Waits for `work`, which brings `what`, for `most` of the time that is left.
+    ///
+    /// # Errors
+    /// Those of `work`; [`HubError::Slow`] when the time is over.
+    pub(crate) async fn until_there<T>(
+        &self,
+        what: &str,
+        most: Duration,
+        work: impl Future<Output = Result<T, HubError>>,
+    ) -> Result<T, HubError> {
+        let begun = Instant::now();
+        let left = self.patience.described.saturating_sub(self.since.elapsed());
+        let end = sleep(left.min(most));
+        tokio::pin!(work, end);
+        let mut word = self.patience.word;
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = sleep(word.saturating_sub(begun.elapsed())) => {
+                    let seconds = begun.elapsed().as_secs();
+                    let text = format!("Waiting for {what}, {seconds} s so far.");
+                    (self.told)(Event::Note(&text));
+                    word = word.saturating_mul(2);
+                }
+                () = &mut end => return Err(HubError::Slow {
+                    name: self.asked.name.clone(),
+                    endpoint: self.asked.endpoint.clone(),
+                    what: what.to_owned(),
+                    limit: self.patience.described.min(most),
+                    set_by: self.patience.set_by.filter(|_| most >= self.patience.described),
+                }),
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! From a parsed template to one that means in the engine what it means in Jinja2.
+//!
+//! minijinja (3.0.5) parses Jinja2, but computes with rules of its own: what is undefined or none,
+//! how kinds compare, how macros take arguments, and where names are visible. So each operation of
+//! Python becomes a filter of ours (`operations`), whose name no template can spell, and blocks that
+//! have a scope in Jinja2 get one.
+
+mod chains;
+mod expressions;
+mod macros;
+pub(super) mod operations;
+
+use minijinja::machinery::Span;
+use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
+use minijinja::{Error, ErrorKind, Value};
+
+use operations as op;
+
+/// A template as the engine has to run it; fails where it uses what cannot be rendered as Jinja2
+/// renders it, with the line.
+pub(super) fn lower(template: &Stmt<'static>) -> Result<Stmt<'static>, Error> {
+    let Stmt::Template(template) = template else {
+        return Err(Error::new(ErrorKind::SyntaxError, "this is no template"));
+    };
+    let children = Lowering::default().body(&template.children)?;
+    Ok(Stmt::Template(Spanned::new(
+        ast::Template { children },
+        template.span(),
+    )))
+}
+
+type Expression = Expr<'static>;
+type Statement = Stmt<'static>;
+
+/// What is known of the place in the template.
+#[derive(Debug, Default)]
+struct Lowering {
+    /// Inside a condition, where Jinja2 looks for filters and tests when it gets there.
+    soft: bool,
+    /// Inside a block whose output is escaped, where some operations take marks of safety along.
+    escapes: bool,
+    /// Expressions inside each other.
+    depth: usize,
+    /// The names `caller`, `kwargs` and `varargs`, as far as the macros that are open use them.
+    specials: Vec<macros::Specials>,
+}
+
+/// An error with its place.
+fn refused(span: Span, message: impl std::fmt::Display) -> Error {
+    let line = span.start_line;
+    Error::new(ErrorKind::SyntaxError, format!("{message} (line {line})"))
+}
+
+fn constant(value: impl Into<Value>, span: Span) -> Expression {
+    let value = value.into();
+    Expr::Const(Spanned::new(ast::Const { value }, span))
+}
+
+fn variable(id: &'static str, span: Span) -> Expression {
+    Expr::Var(Spanned::new(ast::Var { id }, span))
+}
+
+/// An operation as the filter that computes it.
+fn apply(name: &'static str, first: Expression, rest: Vec<Expression>, span: Span) -> Expression {
+    let args = rest.into_iter().map(ast::CallArg::Pos).collect();
+    let expr = Some(first);
+    Expr::Filter(Spanned::new(ast::Filter { name, expr, args }, span))
+}
+
+fn emit(expr: Expression, span: Span) -> Statement {
+    Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr }, span))
+}
+
+fn set(target: Expression, expr: Expression, span: Span) -> Statement {
+    Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
+}
+
+/// A scope of its own.
+fn scope(body: Vec<Statement>, span: Span) -> Statement {
+    let assignments = Vec::new();
+    Stmt::WithBlock(Spanned::new(ast::WithBlock { assignments, body }, span))
+}
+
+impl Lowering {
+    fn body(&mut self, body: &[Statement]) -> Result<Vec<Statement>, Error> {
+        let mut lowered = Vec::with_capacity(body.len());
+        for statement in body {
+            self.statement(&mut lowered, statement)?;
+        }
+        Ok(lowered)
+    }
+
+    /// A body that is no condition's, whatever is around it.
+    fn inner(&mut self, body: &[Statement]) -> Result<Vec<Statement>, Error> {
+        let soft = std::mem::replace(&mut self.soft, false);
+        let lowered = self.body(body);
+        self.soft = soft;
+        lowered
+    }
+
+    fn statement(&mut self, out: &mut Vec<Statement>, statement: &Statement) -> Result<(), Error> {
+        match statement {
+            Stmt::Template(template) => out.extend(self.body(&template.children)?),
+            Stmt::EmitExpr(print) => out.push(emit(self.expr(&print.expr)?, print.span())),
+            Stmt::EmitRaw(text) => {
+                let raw = Value::from_safe_string(text.raw.to_owned());
+                out.push(emit(constant(raw, text.span()), text.span()));
+            }
+            Stmt::ForLoop(each) => out.push(self.for_loop(each)?),
+            Stmt::IfCond(cond) => out.push(self.condition(cond)?),
+            Stmt::WithBlock(with) => out.push(self.with(with)?),
+            Stmt::Set(assigned) => self.set(out, assigned)?,
+            Stmt::SetBlock(block) => self.set_block(out, block)?,
+            Stmt::FilterBlock(block) => {
+                let filter = self.expr(&block.filter)?;
+                let filter = apply(op::TEXT, filter, Vec::new(), block.span());
+                let body = vec![scope(self.inner(&block.body)?, block.span())];
+                let block = Spanned::new(ast::FilterBlock { filter, body }, block.span());
+                out.push(Stmt::FilterBlock(block));
+            }
+            Stmt::Block(block) => {
+                let (name, required) = (block.name, block.required);
+                let body = self.inner(&block.body)?;
+                let lowered = ast::Block {
+                    name,
+                    required,
+                    body,
+                };
+                out.push(Stmt::Block(Spanned::new(lowered, block.span())));
+            }
+            Stmt::Macro(declared) => self.macro_statement(out, declared)?,
+            Stmt::CallBlock(call) => self.call_block(out, call)?,
+            Stmt::Continue(at) => out.push(Stmt::Continue(Spanned::new(ast::Continue, at.span()))),
+            Stmt::Break(at) => out.push(Stmt::Break(Spanned::new(ast::Break, at.span()))),
+            Stmt::AutoEscape(block) => out.push(self.auto_escape(block)?),
+            Stmt::Do(at) => return Err(refused(at.span(), "there is no tag 'do'")),
+            Stmt::Import(at) => out.push(other_template(at.span())),
+            Stmt::FromImport(at) => out.push(other_template(at.span())),
+            Stmt::Extends(at) => out.push(other_template(at.span())),
+            Stmt::Include(at) => out.push(other_template(at.span())),
+        }
+        Ok(())
+    }
+
+    fn auto_escape(
+        &mut self,
+        block: &Spanned<ast::AutoEscape<'static>>,
+    ) -> Result<Statement, Error> {
+        let span = block.span();
+        let enabled = self.expr(&block.enabled)?;
+        let escapes = block
+            .enabled
+            .as_const()
+            .is_none_or(|enabled| enabled.is_true());
+        let outside = std::mem::replace(&mut self.escapes, escapes);
+        let body = vec![scope(self.inner(&block.body)?, span)];
+        self.escapes = outside;
+        let lowered = ast::AutoEscape { enabled, body };
+        Ok(Stmt::AutoEscape(Spanned::new(lowered, span)))
+    }
+
+    fn for_loop(&mut self, each: &Spanned<ast::ForLoop<'static>>) -> Result<Statement, Error> {
+        let span = each.span();
+        if each.recursive && each.filter_expr.is_some() {
+            return Err(refused(
+                span,
+                "a recursive loop cannot have a condition here",
+            ));
+        }
+        let mut shape = Vec::new();
+        if let Expr::List(_) = each.target {
+            shape.push(constant(true, span));
+        }
+        let soft = std::mem::replace(&mut self.soft, false);
+        let lowered = ast::ForLoop {
+            target: plain_target(&each.target)?,
+            iter: apply(op::ITERATE, self.expr(&each.iter)?, shape, span),
+            filter_expr: each
+                .filter_expr
+                .as_ref()
+                .map(|expr| self.expr(expr))
+                .transpose()?,
+            recursive: each.recursive,
+            body: self.body(&each.body)?,
+            else_body: match self.body(&each.else_body)? {
+                body if body.is_empty() => body,
+                body => vec![scope(body, span)],
+            },
+        };
+        self.soft = soft;
+        Ok(Stmt::ForLoop(Spanned::new(lowered, span)))
+    }
+
+    fn condition(&mut self, cond: &Spanned<ast::IfCond<'static>>) -> Result<Statement, Error> {
+        let soft = std::mem::replace(&mut self.soft, true);
+        let lowered = ast::IfCond {
+            expr: self.expr(&cond.expr)?,
+            true_body: self.body(&cond.true_body)?,
+            false_body: self.body(&cond.false_body)?,
+        };
+        self.soft = soft;
+        Ok(Stmt::IfCond(Spanned::new(lowered, cond.span())))
+    }
+
+    /// All values are computed outside before a name is set.
+    fn with(&mut self, with: &Spanned<ast::WithBlock<'static>>) -> Result<Statement, Error> {
+        let span = with.span();
+        let (mut values, mut names) = (Vec::new(), Vec::new());
+        for (at, (target, expr)) in with.assignments.iter().enumerate() {
+            let kept = temporary(at, span)?;
+            values.push((variable(kept, span), self.unpacked(target, expr, span)?));
+            names.push((plain_target(target)?, variable(kept, span)));
+        }
+        values.extend(names);
+        let body = self.inner(&with.body)?;
+        let assignments = values;
+        Ok(Stmt::WithBlock(Spanned::new(
+            ast::WithBlock { assignments, body },
+            span,
+        )))
+    }
+
+    fn set(
+        &mut self,
+        out: &mut Vec<Statement>,
+        assigned: &Spanned<ast::Set<'static>>,
+    ) -> Result<(), Error> {
+        let span = assigned.span();
+        let expr = self.unpacked(&assigned.target, &assigned.expr, span)?;
+        let mut attributes = Vec::new();
+        let target = self.target(&assigned.target, &mut attributes)?;
+        out.push(set(target, expr, span));
+        out.extend(attributes);
+        Ok(())
+    }
+
+    fn set_block(
+        &mut self,
+        out: &mut Vec<Statement>,
+        block: &Spanned<ast::SetBlock<'static>>,
+    ) -> Result<(), Error> {
+        let span = block.span();
+        let filter = block
+            .filter
+            .as_ref()
+            .map(|filter| self.expr(filter))
+            .transpose()?;
+        let body = vec![scope(self.inner(&block.body)?, span)];
+        let mut attributes = Vec::new();
+        let target = self.target(&block.target, &mut attributes)?;
+        let lowered = ast::SetBlock {
+            target,
+            filter,
+            body,
+        };
+        out.push(Stmt::SetBlock(Spanned::new(lowered, span)));
+        out.extend(attributes);
+        Ok(())
+    }
+
+    /// The value for a target; where several names take it apart, a list, as texts are none in the
+    /// engine.
+    fn unpacked(
+        &mut self,
+        target: &Expression,
+        expr: &Expression,
+        span: Span,
+    ) -> Result<Expression, Error> {
+        let expr = self.expr(expr)?;
+        Ok(match target {
+            Expr::List(_) => apply(op::UNPACKED, expr, Vec::new(), span),
+            _ => expr,
+        })
+    }
+
+    /// A target whose attributes of namespaces are set by statements of their own, behind it.
+    fn target(
+        &mut self,
+        target: &Expression,
+        attributes: &mut Vec<Statement>,
+    ) -> Result<Expression, Error> {
+        let span = target.span();
+        match target {
+            Expr::List(list) => {
+                let items = list.items.iter().map(|item| self.target(item, attributes));
+                let items = items.collect::<Result<_, _>>()?;
+                Ok(Expr::List(Spanned::new(ast::List { items }, span)))
+            }
+            Expr::GetAttr(attribute) => {
+                let Expr::Var(namespace) = &attribute.expr else {
+                    return Err(refused(span, "only an attribute of a name can be set"));
+                };
+                let kept = temporary(attributes.len(), span)?;
+                let args = vec![constant(attribute.name, span), variable(kept, span)];
+                let namespace = variable(namespace.id, span);
+                attributes.push(emit(apply(op::SET_ATTRIBUTE, namespace, args, span), span));
+                Ok(variable(kept, span))
+            }
+            other => plain_target(other),
+        }
+    }
+}
+
+/// A target that consists of names.
+fn plain_target(target: &Expression) -> Result<Expression, Error> {
+    match target {
+        Expr::Var(name) => Ok(variable(name.id, name.span())),
+        Expr::List(list) => {
+            let items = list
+                .items
+                .iter()
+                .map(plain_target)
+                .collect::<Result<_, _>>()?;
+            Ok(Expr::List(Spanned::new(ast::List { items }, list.span())))
+        }
+        other => Err(refused(other.span(), "this cannot be assigned to")),
+    }
+}
+
+/// A name that no template has.
+fn temporary(at: usize, span: Span) -> Result<&'static str, Error> {
+    const NAMES: [&str; 12] = [
+        "%0", "%1", "%2", "%3", "%4", "%5", "%6", "%7", "%8", "%9", "%10", "%11",
+    ];
+    let name = NAMES.get(at).copied();
+    name.ok_or_else(|| refused(span, "too many names are assigned at once"))
+}
+
+/// Jinja2 has no loader in transformers, and fails when it gets there.
+fn other_template(span: Span) -> Statement {
+    let message = constant("chat templates cannot load other templates", span);
+    emit(apply(op::REFUSE, message, Vec::new(), span), span)
+}

@@ -1,0 +1,63 @@
+//! Conversations that a template is tried with when it is loaded.
+
+use serde_json::{Value, json};
+
+use super::content::ContentFormat;
+use super::jinja::{self, Jinja};
+
+/// A text that no template has, to be looked for in what it renders.
+pub(super) const MARK: &str = "Aq7Content7qA";
+
+/// A template and how it takes content.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Probe<'a> {
+    pub template: &'a Jinja,
+    pub special_tokens: &'a [(String, String)],
+    pub content: ContentFormat,
+    /// Whether conversations have a tool beside them.
+    pub tools: bool,
+}
+
+impl Probe<'_> {
+    /// What the template makes of these messages, or `None` where it refuses them.
+    pub(super) fn render(&self, messages: &Value) -> Option<String> {
+        let tools = if self.tools {
+            jinja::value_of(&tool())
+        } else {
+            ().into()
+        };
+        let variables = [
+            ("messages", jinja::value_of(messages)),
+            ("tools", tools),
+            ("documents", ().into()),
+            ("add_generation_prompt", true.into()),
+        ];
+        let special = self.special_tokens.iter();
+        let special = special.map(|(name, token)| (name.as_str(), token.as_str().into()));
+        self.template
+            .render(minijinja::Value::from_pairs(special.chain(variables)), 0)
+            .ok()
+    }
+
+    /// A text as the content that the template takes.
+    pub(super) fn text(&self, text: &str) -> Value {
+        self.content.wrap(text)
+    }
+
+    /// A message of a text.
+    pub(super) fn message(&self, role: &str, text: &str) -> Value {
+        json!({"role": role, "content": self.text(text)})
+    }
+}
+
+fn tool() -> Value {
+    let parameters = json!({"type": "object", "properties": {"place": {"type": "string", "description": "Where"}}});
+    let function = json!({"name": "look", "description": "Looks", "parameters": parameters});
+    json!([{"type": "function", "function": function}])
+}
+
+/// Whether the mark appears, and not inside a printed list.
+pub(super) fn shows(text: Option<&str>) -> bool {
+    let quoted = [format!("'{MARK}'"), format!("\"{MARK}\"")];
+    text.is_some_and(|text| text.contains(MARK) && !quoted.iter().any(|q| text.contains(q)))
+}

@@ -1,0 +1,22 @@
+//! Values, operations, methods, filters, tests and functions as Python and Jinja2 have them.
+
+pub(super) mod args;
+pub(super) mod compare;
+mod error;
+pub(super) mod filters;
+mod format;
+pub(super) mod functions;
+pub(super) mod html;
+pub(super) mod items;
+pub(super) mod macros;
+pub(super) mod methods;
+mod names;
+mod number;
+mod objects;
+pub(super) mod operators;
+mod percent;
+mod pretty;
+pub(super) mod repr;
+pub(super) mod tests;
+mod text;
+pub(super) mod value;

@@ -1,0 +1,101 @@
+//! Which methods values have.
+
+use minijinja::Value;
+
+use super::value::Py;
+
+const STR: &[&str] = &[
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "encode",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "format_map",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "maketrans",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "translate",
+    "upper",
+    "zfill",
+];
+
+const DICT: &[&str] = &["copy", "fromkeys", "get", "items", "keys", "values"];
+const LIST: &[&str] = &["copy", "count", "index"];
+const TUPLE: &[&str] = &["count", "index"];
+const INT: &[&str] = &[
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "to_bytes",
+];
+const FLOAT: &[&str] = &["as_integer_ratio", "conjugate", "hex", "is_integer"];
+
+/// Methods that change a mapping or a list; the sandbox hides them.
+const CHANGING: &[&str] = &[
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "update",
+];
+
+/// The name of the method that values of this kind have, if they have it.
+pub(in crate::chat) fn readable(value: &Value, name: &str) -> Option<&'static str> {
+    let own = match Py::of(value) {
+        Py::Str(_) => STR,
+        Py::Dict => DICT,
+        Py::List => LIST,
+        Py::Tuple | Py::Range(_) => TUPLE,
+        Py::Int(_) | Py::Bool(_) => INT,
+        Py::Float(_) => FLOAT,
+        _ => return None,
+    };
+    own.iter().copied().find(|known| *known == name)
+}
+
+/// Whether it is a method that would change the value.
+pub(in crate::chat) fn changes(value: &Value, name: &str) -> bool {
+    matches!(Py::of(value), Py::List | Py::Dict) && CHANGING.contains(&name)
+}

@@ -1,0 +1,367 @@
+//! Objects of Python that the engine has none of, or others.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use minijinja::value::{Enumerator, Object, ObjectRepr};
+use minijinja::{Error, ErrorKind, State, Value};
+
+use super::super::meter::{ELEMENT, Kept, charge, keep};
+use super::error::fail;
+use super::number::int;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `namespace(…)`: attributes that templates may set. What holds a namespace holds it whole, so
+/// there may be circles; the rendering keeps a list of them and empties them at its end.
+#[derive(Default)]
+pub(in crate::chat) struct Namespace {
+    fields: Mutex<Vec<(Arc<str>, Value)>>,
+}
+
+impl Namespace {
+    /// An empty namespace that belongs to the rendering on this thread.
+    pub(in crate::chat) fn create() -> Result<Arc<Self>, Error> {
+        charge(4 * ELEMENT)?;
+        let namespace = Arc::new(Self::default());
+        keep(namespace.clone());
+        Ok(namespace)
+    }
+
+    pub(in crate::chat) fn set(&self, name: &str, value: Value) -> Result<(), Error> {
+        let mut fields = lock(&self.fields);
+        charge(fields.len() + 1)?;
+        match fields.iter_mut().find(|(known, _)| **known == *name) {
+            Some(field) => field.1 = value,
+            None => {
+                charge(2 * ELEMENT + name.len())?;
+                fields.push((name.into(), value));
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::chat) fn fields(&self) -> Vec<(Arc<str>, Value)> {
+        lock(&self.fields).clone()
+    }
+}
+
+impl Kept for Namespace {
+    fn empty(&self) {
+        let fields = std::mem::take(&mut *lock(&self.fields));
+        drop(fields);
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<Namespace>")
+    }
+}
+
+impl Object for Namespace {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let key = key.as_str()?;
+        let fields = lock(&self.fields);
+        let field = fields.iter().find(|(name, _)| **name == *key)?;
+        Some(field.1.clone())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What `map`, `select` and the like give: true, without a length, and gone once it is read.
+#[derive(Debug)]
+pub(in crate::chat) struct Generator(Mutex<Vec<Value>>);
+
+impl Generator {
+    pub(in crate::chat) fn value(mut items: Vec<Value>) -> Result<Value, Error> {
+        charge(items.len().saturating_mul(ELEMENT))?;
+        items.reverse();
+        let generator = Arc::new(Self(Mutex::new(items)));
+        keep(generator.clone());
+        Ok(Value::from_dyn_object(generator))
+    }
+
+    /// All that is left of it.
+    pub(in crate::chat) fn rest(&self) -> Vec<Value> {
+        let mut items = std::mem::take(&mut *lock(&self.0));
+        items.reverse();
+        items
+    }
+
+    pub(in crate::chat) fn next(&self) -> Option<Value> {
+        lock(&self.0).pop()
+    }
+}
+
+impl Kept for Generator {
+    fn empty(&self) {
+        drop(self.rest());
+    }
+}
+
+/// A generator is equal to itself.
+impl PartialEq for Generator {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Object for Generator {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.rest())
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        None
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<generator object>")
+    }
+}
+
+/// Which view of a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::chat) enum ViewKind {
+    Keys,
+    Values,
+    Items,
+}
+
+impl ViewKind {
+    pub(in crate::chat) fn type_name(self) -> &'static str {
+        match self {
+            Self::Keys => "dict_keys",
+            Self::Values => "dict_values",
+            Self::Items => "dict_items",
+        }
+    }
+}
+
+/// What `keys()`, `values()` and `items()` give. Mappings never change.
+#[derive(Debug, PartialEq)]
+pub(in crate::chat) struct View {
+    pub kind: ViewKind,
+    pub items: Vec<Value>,
+}
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.items.clone())
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.items.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({:?})", self.kind.type_name(), self.items)
+    }
+}
+
+/// `range(…)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::chat) struct Range {
+    pub start: i128,
+    pub stop: i128,
+    pub step: i128,
+}
+
+impl Range {
+    pub(in crate::chat) fn len(&self) -> usize {
+        let (from, to) = match self.step > 0 {
+            true => (self.start, self.stop),
+            false => (self.stop, self.start),
+        };
+        let span = to.saturating_sub(from).max(0);
+        let steps = self.step.unsigned_abs().cast_signed().max(1);
+        usize::try_from((span + steps - 1) / steps).unwrap_or(usize::MAX)
+    }
+
+    pub(in crate::chat) fn at(&self, index: usize) -> Option<i128> {
+        (index < self.len()).then(|| self.start + self.step * index as i128)
+    }
+
+    pub(in crate::chat) fn iter(&self) -> impl Iterator<Item = i128> + use<> {
+        let range = *self;
+        (0..range.len()).filter_map(move |index| range.at(index))
+    }
+}
+
+impl Object for Range {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match key.as_str() {
+            Some("start") => Some(int(self.start)),
+            Some("stop") => Some(int(self.stop)),
+            Some("step") => Some(int(self.step)),
+            Some(_) => None,
+            None => self.at(key.as_usize()?).map(int),
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            1 => write!(f, "range({}, {})", self.start, self.stop),
+            step => write!(f, "range({}, {}, {step})", self.start, self.stop),
+        }
+    }
+}
+
+/// `cycler(…)`. What holds values lists them, so that it is seen how deeply they are nested.
+#[derive(Debug)]
+pub(in crate::chat) struct Cycler {
+    pub items: Vec<Value>,
+    pub at: AtomicUsize,
+}
+
+impl Object for Cycler {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.items.clone())
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        (key.as_str()? == "current")
+            .then(|| self.items.get(self.at.load(Ordering::Relaxed)).cloned())
+            .flatten()
+    }
+
+    fn call_method(
+        self: &Arc<Self>,
+        _: &mut State<'_, '_>,
+        name: &str,
+        args: &[Value],
+    ) -> Result<Value, Error> {
+        match name {
+            "next" | "reset" if !args.is_empty() => {
+                Err(fail(format!("{name}() takes no argument")))
+            }
+            "next" => {
+                let at = self.at.load(Ordering::Relaxed);
+                self.at
+                    .store((at + 1) % self.items.len().max(1), Ordering::Relaxed);
+                Ok(self.items.get(at).cloned().unwrap_or_default())
+            }
+            "reset" => {
+                self.at.store(0, Ordering::Relaxed);
+                Ok(Value::from(()))
+            }
+            _ => Err(Error::from(ErrorKind::UnknownMethod)),
+        }
+    }
+}
+
+/// `joiner(…)`: nothing the first time, and its separator from then on.
+#[derive(Debug)]
+pub(in crate::chat) struct Joiner {
+    pub separator: Value,
+    pub calls: AtomicUsize,
+}
+
+impl Object for Joiner {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(vec![self.separator.clone()])
+    }
+
+    fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        match (args, self.calls.fetch_add(1, Ordering::Relaxed)) {
+            ([], 0) => Ok(Value::from("")),
+            ([], _) => Ok(self.separator.clone()),
+            _ => Err(fail("a joiner takes no argument")),
+        }
+    }
+}
+
+/// A method that was looked up and not called.
+#[derive(Debug)]
+pub(in crate::chat) struct Bound {
+    pub object: Value,
+    pub method: &'static str,
+}
+
+impl Object for Bound {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(vec![self.object.clone()])
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        self.object.call_method(state, self.method, args)
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<built-in method {}>", self.method)
+    }
+}
+
+/// Stands for an argument that a macro was called without, where it has a default.
+#[derive(Debug)]
+pub(in crate::chat) struct Missing;
+
+impl Object for Missing {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+/// One group of `groupby`: a tuple of two whose parts have names.
+#[derive(Debug)]
+pub(in crate::chat) struct Group {
+    pub grouper: Value,
+    pub list: Value,
+}
+
+impl Object for Group {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match (key.as_str(), key.as_usize()) {
+            (Some("grouper"), _) | (None, Some(0)) => Some(self.grouper.clone()),
+            (Some("list"), _) | (None, Some(1)) => Some(self.list.clone()),
+            _ => None,
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(2)
+    }
+}

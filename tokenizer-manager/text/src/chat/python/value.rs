@@ -1,0 +1,259 @@
+//! Values as Python sees them.
+
+use minijinja::value::{Tuple, ValueKind};
+use minijinja::{Error, Value};
+
+use super::super::meter::{ELEMENT, charge, charge_nested};
+pub(in crate::chat) use super::error::{fail, undefined};
+pub(in crate::chat) use super::number::int;
+use super::objects::{Generator, Group, Range, View};
+
+/// What a value is in Python.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::chat) enum Py<'a> {
+    Undefined,
+    None,
+    Bool(bool),
+    /// As far as 128 bits reach; Python's own have no end.
+    Int(i128),
+    Float(f64),
+    Str(&'a str),
+    List,
+    Tuple,
+    Dict,
+    Range(&'a Range),
+    View(&'a View),
+    Generator(&'a Generator),
+    /// A namespace, a macro, a function, a loop.
+    Other,
+}
+
+impl<'a> Py<'a> {
+    pub(in crate::chat) fn of(value: &'a Value) -> Self {
+        match value.kind() {
+            ValueKind::Undefined => Self::Undefined,
+            ValueKind::None => Self::None,
+            ValueKind::Bool => Self::Bool(value.is_true()),
+            ValueKind::Number if value.is_integer() => {
+                i128::try_from(value.clone()).map_or(Self::Float(f64::INFINITY), Self::Int)
+            }
+            ValueKind::Number => Self::Float(f64::try_from(value.clone()).unwrap_or(f64::NAN)),
+            ValueKind::String => Self::Str(value.as_str().unwrap_or_default()),
+            ValueKind::Seq if value.is_tuple() => Self::Tuple,
+            ValueKind::Seq if value.downcast_object_ref::<Group>().is_some() => Self::Tuple,
+            ValueKind::Seq => value.downcast_object_ref().map_or(Self::List, Self::Range),
+            ValueKind::Iterable => match (value.downcast_object_ref(), value.downcast_object_ref())
+            {
+                (Some(view), _) => Self::View(view),
+                (_, Some(generator)) => Self::Generator(generator),
+                _ => Self::Other,
+            },
+            ValueKind::Map if is_dict(value) => Self::Dict,
+            _ => Self::Other,
+        }
+    }
+
+    /// The name of its type.
+    pub(in crate::chat) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Undefined => "Undefined",
+            Self::None => "NoneType",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(_) => "str",
+            Self::List => "list",
+            Self::Tuple => "tuple",
+            Self::Dict => "dict",
+            Self::Range(_) => "range",
+            Self::View(view) => view.kind.type_name(),
+            Self::Generator(_) => "generator",
+            Self::Other => "object",
+        }
+    }
+
+    /// The number, if it is one; booleans are.
+    pub(in crate::chat) fn number(&self) -> Option<Number> {
+        match *self {
+            Self::Bool(value) => Some(Number::Int(i128::from(value))),
+            Self::Int(value) => Some(Number::Int(value)),
+            Self::Float(value) => Some(Number::Float(value)),
+            _ => None,
+        }
+    }
+
+    /// The whole number that it is; booleans are.
+    pub(in crate::chat) fn int(&self) -> Option<i128> {
+        match self.number() {
+            Some(Number::Int(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(in crate::chat) fn is_sequence(&self) -> bool {
+        matches!(self, Self::List | Self::Tuple)
+    }
+}
+
+/// A number of Python.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::chat) enum Number {
+    Int(i128),
+    Float(f64),
+}
+
+impl Number {
+    pub(in crate::chat) fn float(self) -> f64 {
+        match self {
+            Self::Int(value) => value as f64,
+            Self::Float(value) => value,
+        }
+    }
+}
+
+/// The engine's loops and macros look like mappings.
+fn is_dict(value: &Value) -> bool {
+    value.as_object().is_some_and(|object| {
+        let name = object.type_name();
+        !name.ends_with("::Loop") && !name.ends_with("::Macro")
+    })
+}
+
+pub(in crate::chat) fn size(value: usize) -> Value {
+    Value::from(value as u64)
+}
+
+/// A list of values that exist; their room is charged.
+pub(in crate::chat) fn list(items: Vec<Value>) -> Result<Value, Error> {
+    charge(items.len().saturating_mul(ELEMENT))?;
+    let made = Value::from(items);
+    charge_nested(&made).map(|()| made)
+}
+
+pub(in crate::chat) fn tuple(items: Vec<Value>) -> Result<Value, Error> {
+    charge(items.len().saturating_mul(ELEMENT))?;
+    let made = Value::from(Tuple::from(items));
+    charge_nested(&made).map(|()| made)
+}
+
+/// Like what it was made from: a list, or a tuple.
+pub(in crate::chat) fn sequence_like(model: Py<'_>, items: Vec<Value>) -> Result<Value, Error> {
+    match model {
+        Py::Tuple => tuple(items),
+        _ => list(items),
+    }
+}
+
+/// What Python's iteration gives, as far as the value can be iterated.
+pub(in crate::chat) fn iterate(value: &Value) -> Result<Vec<Value>, Error> {
+    let py = Py::of(value);
+    let items: Vec<Value> = match py {
+        Py::Undefined => Vec::new(),
+        Py::Str(text) => {
+            charge(text.len().saturating_mul(ELEMENT))?;
+            return Ok(text.chars().map(Value::from).collect());
+        }
+        Py::View(view) => {
+            charge(view.items.len().saturating_mul(ELEMENT))?;
+            return Ok(view.items.clone());
+        }
+        Py::Generator(generator) => return Ok(generator.rest()),
+        Py::Range(range) => {
+            charge(range.len().saturating_mul(ELEMENT))?;
+            return Ok(range.iter().map(int).collect());
+        }
+        Py::List | Py::Tuple | Py::Dict => {
+            charge(value.len().unwrap_or(0).saturating_mul(ELEMENT))?;
+            value.try_iter()?.checked().collect::<Result<_, _>>()?
+        }
+        _ => return Err(fail(format!("'{}' object is not iterable", py.type_name()))),
+    };
+    Ok(items)
+}
+
+/// Python's `len`.
+pub(in crate::chat) fn length(value: &Value) -> Result<usize, Error> {
+    match Py::of(value) {
+        Py::Undefined => Ok(0),
+        Py::Str(text) => {
+            charge(text.len() / 16)?;
+            Ok(text.chars().count())
+        }
+        Py::Range(range) => Ok(range.len()),
+        Py::View(view) => Ok(view.items.len()),
+        Py::List | Py::Tuple | Py::Dict => Ok(value.len().unwrap_or(0)),
+        other => Err(fail(format!(
+            "object of type '{}' has no len()",
+            other.type_name()
+        ))),
+    }
+}
+
+/// The entries of a mapping.
+pub(in crate::chat) fn entries(map: &Value) -> Result<Vec<(Value, Value)>, Error> {
+    charge(map.len().unwrap_or(0).saturating_mul(2 * ELEMENT))?;
+    map.try_iter()?
+        .checked()
+        .map(|key| {
+            let key = key?;
+            let item = map.get_item(&key)?;
+            Ok((key, item))
+        })
+        .collect()
+}
+
+/// A mapping of entries, of which later ones replace earlier ones of an equal key.
+pub(in crate::chat) fn dict(entries: Vec<(Value, Value)>) -> Result<Value, Error> {
+    charge(entries.len().saturating_mul(2 * ELEMENT))?;
+    let mut distinct: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
+    let mut booleans = false;
+    for (key, item) in entries {
+        hashable(&key)?;
+        booleans |= matches!(Py::of(&key), Py::Bool(_));
+        distinct.push((key, item));
+    }
+    if booleans {
+        distinct = merge_booleans(distinct)?;
+    }
+    let made = Value::from_pairs(distinct);
+    charge_nested(&made).map(|()| made)
+}
+
+/// `True` is the key `1` and `False` is `0`, which the engine (minijinja 3.0.5) hashes differently.
+fn merge_booleans(entries: Vec<(Value, Value)>) -> Result<Vec<(Value, Value)>, Error> {
+    let mut merged: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
+    for (key, item) in entries {
+        charge(merged.len())?;
+        match merged.iter_mut().find(|(known, _)| *known == key) {
+            Some(known) => known.1 = item,
+            None => merged.push((key, item)),
+        }
+    }
+    Ok(merged)
+}
+
+/// Fails where a value can be no key.
+pub(in crate::chat) fn hashable(key: &Value) -> Result<(), Error> {
+    match Py::of(key) {
+        py @ (Py::List | Py::Dict | Py::View(_)) => {
+            Err(fail(format!("unhashable type: '{}'", py.type_name())))
+        }
+        Py::Tuple => iterate(key)?.iter().try_for_each(hashable),
+        _ => Ok(()),
+    }
+}
+
+/// What a mapping has under a key.
+pub(in crate::chat) fn look_up(map: &Value, key: &Value) -> Option<Value> {
+    let object = map.as_object()?;
+    let other = match Py::of(key) {
+        Py::Bool(key) => Some(Value::from(i64::from(key))),
+        py => match py.number().map(Number::float) {
+            Some(0.0) => Some(Value::from(false)),
+            Some(1.0) => Some(Value::from(true)),
+            _ => None,
+        },
+    };
+    let found = object.get_value(key);
+    found.or_else(|| other.and_then(|key| object.get_value(&key)))
+}
