@@ -18,7 +18,7 @@ pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
             let why = "weights are read from safetensors alone";
             let remedy = "Save the model as safetensors and leave it out, or give dummy for \
                           random weights";
-            Err(ConfigError::value(LOAD_FORMAT, named(other), why, remedy))
+            Err(ConfigError::value(LOAD_FORMAT, named(&other), why, remedy))
         }
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn weight_cache(
 }
 
 /// A value's name on the command line.
-fn named(value: impl ValueEnum) -> String {
+fn named(value: &impl ValueEnum) -> String {
     let shown = value.to_possible_value();
     shown.map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -79,7 +79,7 @@ pub(super) fn kv_cache(args: &ServeArgs, dtype: Dtype) -> Result<KvCacheDtype, C
         ) => {
             return Err(ConfigError::value(
                 "--kv-cache-dtype",
-                named(floats),
+                named(&floats),
                 "this version has no 8-bit floats",
                 "Give int8, which takes as much memory",
             ));
