@@ -135,7 +135,7 @@ fn the_end_token_joins_those_of_the_model() {
 fn damaged_files_of_the_tokenizer_are_named() {
     let good = ("tokenizer_config.json", json!({"eos_token": "<end>"}));
     for file in ["tokenizer.json", "tokenizer_config.json"] {
-        let dir = tokenizer(&[good.clone()]);
+        let dir = tokenizer(std::slice::from_ref(&good));
         std::fs::write(dir.path().join(file), "{").expect("written");
         let error = crate::load(dir.path()).expect_err("damaged").to_string();
         assert!(error.contains(file), "{error}");
