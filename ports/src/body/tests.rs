@@ -194,7 +194,8 @@ fn held_body(
 /// Its next part, or why there is none.
 async fn next(body: &mut Paced<Parts>) -> Result<usize, BodyError> {
     let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
-    let frame = frame.await.expect("its sender is there")?;
+    let frame = tokio::time::timeout(seconds(60), frame).await;
+    let frame = frame.expect("in time").expect("its sender is there")?;
     Ok(frame.data_ref().map_or(0, Bytes::len))
 }
 
