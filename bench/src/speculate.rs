@@ -133,9 +133,7 @@ fn report(
     }
     report.computed_on(&ranks);
     report.note("prompts", prompts.source());
-    report.note("prompts of a domain", args.per_domain);
-    report.note("tokens of an answer, at most", args.max_tokens);
-    report.note("repetitions", args.repeat);
+    asked(&mut report, &args);
     report.note(
         "tokens/round",
         "tokens after an answer's first, for each verification",
@@ -157,6 +155,13 @@ fn report(
         None => report.note("limits", "not measured on this device"),
     }
     Ok(report)
+}
+
+/// Notes how much was asked for.
+fn asked(report: &mut Report, args: &Args) {
+    report.note("prompts of a domain", args.per_domain);
+    report.note("tokens of an answer, at most", args.max_tokens);
+    report.note("repetitions", args.repeat);
 }
 
 fn check(args: &Args) -> anyhow::Result<()> {
