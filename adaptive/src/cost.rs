@@ -180,7 +180,7 @@ impl Costs {
         }
     }
 
-    /// Whether passes without drafts of so many rows, as measured before serving, were
+    /// True where passes without drafts of so many rows, as measured before serving, were
     /// compared often enough with those beside them, or nothing was measured.
     pub fn is_compared(&self, decodes: u32) -> bool {
         self.verify.is_compared(decodes)

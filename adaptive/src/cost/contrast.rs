@@ -1,4 +1,4 @@
-//! What steps of one size take beside those of another that ran just before.
+//! Comparison of steps without drafts with those that ran just before or behind them.
 
 use super::mul_div;
 
@@ -15,8 +15,8 @@ const SAME: u32 = 8;
 
 /// Compares passes without drafts with those that have some, where one follows the other.
 ///
-/// Who else uses a machine slows all steps alike, for seconds, and what was measured
-/// before serving may be wrong of one size alone. If passes without drafts took 0.75 of
+/// Neighbours on a machine slow all steps alike, for seconds, and a time measured before
+/// serving may be wrong of one size alone. If passes without drafts took 0.75 of
 /// what was expected of them, and passes with drafts right behind them take all of it,
 /// then the former were measured a third too long beside the latter, whatever others do.
 #[derive(Debug, Clone)]
@@ -32,21 +32,21 @@ struct Stint {
     depth: u32,
     /// The least and the most tokens of their passes, but for steps that are not compared.
     sizes: (u32, u32),
-    /// How many they were, and what the first ones took of what was expected.
+    /// Their number, and the sum of what the first ones took of what was expected.
     steps: u64,
     took: u64,
-    /// The same of the last ones, in fixed point.
+    /// Part of the expected time that the last ones took, in fixed point.
     pace: u64,
 }
 
-/// What steps without drafts took beside those with some.
+/// Result of a comparison: steps without drafts beside steps with some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shown {
     /// Tokens of the former.
     pub size: u32,
-    /// What they took of what was expected, beside the latter; in fixed point.
+    /// Part of the expected time that they took, over the same of the latter; in fixed point.
     pub relative: u64,
-    /// How many steps at the changed depth show it.
+    /// Number of steps at the changed depth that show it.
     pub steps: u64,
 }
 
@@ -78,7 +78,7 @@ impl Stint {
         }
     }
 
-    /// Whether its steps were enough, and all of about one size.
+    /// True where its steps were enough, and all of about one size.
     fn is_sound(&self) -> bool {
         let (least, most) = self.sizes;
         self.steps >= LEAST_STEPS && most - least <= least / SAME
@@ -116,7 +116,8 @@ impl Contrast {
         shown
     }
 
-    /// What is expected of passes without drafts was multiplied with `factor`.
+    /// Scales what passes without drafts took, since the time expected of them was multiplied
+    /// with `factor`.
     pub fn corrected(&mut self, factor: u64) {
         let stints = [&mut self.now, &mut self.before];
         for stint in stints.into_iter().filter(|stint| stint.depth == 0) {

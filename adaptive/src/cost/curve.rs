@@ -14,9 +14,9 @@ const FINE: u32 = 16;
 const MOST_SIZE: u32 = 1 << 20;
 const MOST_NS: u64 = 1 << 42;
 
-/// What chance makes of the few steps that are compared at a change of depth.
+/// Difference that chance makes between the few steps compared at a change of depth.
 const CHANCE: i64 = ONE as i64 / 8;
-/// What so many steps show at the first change counts as much as what was measured. The more
+/// Number of steps whose result counts as much as the measured time, at the first change. The more
 /// changes have shown a size, the less the next one counts, down to a part of those before.
 const KNOWN: i64 = 8;
 const MOST_COMPARED: u8 = 7;
@@ -263,7 +263,7 @@ impl Curve {
         ONE.saturating_add_signed(off)
     }
 
-    /// Whether changes of depth have shown about this size often enough, or nothing was
+    /// True where changes of depth have shown about this size often enough, or nothing was
     /// measured before serving.
     pub fn is_compared(&self, size: u32) -> bool {
         let (_, _, near) = self.beside(size);

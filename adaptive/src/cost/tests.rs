@@ -108,7 +108,7 @@ fn short_steps_are_learnt_from_by_their_time() {
     assert!(close(after, before * 104 / 100, 1), "{before} to {after}");
 }
 
-/// How much longer a step at depth 1 is taken to be than one without drafts, in hundredths,
+/// Time that a step at depth 1 is taken for, over that of one without drafts, in hundredths,
 /// after steps of 1 ms and, with drafts, of 1.6 ms have run in turns, `slower` in hundredths.
 fn taken_for(first_us: u32, slower: u32, turns: u32) -> u64 {
     let step = |depth: u32, us: u32| Seen {
