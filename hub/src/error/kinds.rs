@@ -43,6 +43,7 @@ impl HubError {
             self,
             Self::Unreachable { .. }
                 | Self::Offline { .. }
+                | Self::Slow { .. }
                 | Self::RateLimited { .. }
                 | Self::Status { .. }
                 | Self::TokenRefused { .. }
