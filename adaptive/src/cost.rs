@@ -111,6 +111,8 @@ impl Costs {
     /// nothing else is known: all of it where it was the pass, else what drafts.
     fn prove(&mut self, seen: &Seen, all: u64) {
         if let Some(ratio) = self.verify.prove(seen.tokens, ns(seen.verify_us), all) {
+            // What steps took of the old times says nothing of the new ones.
+            self.contrast = Contrast::new();
             self.idle.follow(ratio);
             self.first.follow(ratio);
             self.later.follow(ratio);
@@ -180,10 +182,11 @@ impl Costs {
         }
     }
 
-    /// True where passes without drafts of so many rows, as measured before serving, were
-    /// compared often enough with those beside them, or nothing was measured.
-    pub fn is_compared(&self, decodes: u32) -> bool {
-        self.verify.is_compared(decodes)
+    /// True where passes without drafts of so many rows, which lie on the ranks as `loads`
+    /// says, were compared often enough with those beside them, or nothing was measured
+    /// before serving.
+    pub fn is_compared(&self, decodes: u32, loads: Loads) -> bool {
+        self.verify.is_compared(loads.even(decodes))
     }
 
     /// Nanoseconds that a step may take of which the drafts did not run while serving:

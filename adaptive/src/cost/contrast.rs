@@ -141,3 +141,74 @@ impl Contrast {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Results of passes, each `(depth, size, took of 100 expected)` and how often.
+    fn shown(passes: &[(u32, u32, u64, usize)]) -> Vec<Shown> {
+        let mut contrast = Contrast::new();
+        let all = passes.iter();
+        let all = all.flat_map(|(depth, size, took, times)| vec![(*depth, *size, *took); *times]);
+        all.filter_map(|(depth, size, took)| contrast.observe(depth, size, took, 100))
+            .collect()
+    }
+
+    #[test]
+    fn a_change_of_depth_shows_how_passes_without_drafts_compare() {
+        let three_quarters = |steps| Shown {
+            size: 8,
+            relative: ONE * 3 / 4,
+            steps,
+        };
+        for (times, steps) in [(4, vec![4]), (15, vec![15]), (16, vec![16]), (90, vec![16])] {
+            let expected: Vec<_> = steps.into_iter().map(three_quarters).collect();
+            // Twice: into drafting, and out of it.
+            let passes = [(0, 8, 75, 90), (2, 24, 100, times), (0, 8, 75, 1)];
+            assert_eq!(shown(&passes), expected, "{times}");
+            let passes = [(2, 24, 100, 90), (0, 8, 75, times), (2, 24, 100, 1)];
+            assert_eq!(shown(&passes), expected, "{times}");
+        }
+        // Others slow both alike.
+        let passes = [(0, 8, 150, 20), (2, 24, 200, 8), (0, 8, 150, 1)];
+        assert_eq!(shown(&passes), [three_quarters(8)]);
+    }
+
+    #[test]
+    fn passes_that_differ_in_more_than_drafts_show_nothing() {
+        for passes in [
+            // Too few of either.
+            [(0, 8, 75, 3), (2, 24, 100, 8), (0, 8, 75, 1)],
+            [(0, 8, 75, 8), (2, 24, 100, 3), (0, 8, 75, 1)],
+            // Both with drafts.
+            [(1, 16, 75, 8), (2, 24, 100, 8), (1, 16, 75, 1)],
+            // Of passes that are no larger drafters have found nothing.
+            [(0, 8, 75, 8), (2, 8, 100, 8), (0, 8, 75, 1)],
+            // A batch that grows.
+            [(0, 8, 75, 8), (0, 10, 75, 1), (2, 24, 100, 8)],
+            [(0, 8, 75, 8), (2, 24, 100, 4), (2, 28, 100, 4)],
+        ] {
+            let next = [(3, 40, 100, 1)];
+            assert_eq!(shown(&[&passes[..], &next].concat()), [], "{passes:?}");
+        }
+        // It may have grown before: that of the last steps counts.
+        let passes = [
+            (0, 6, 75, 20),
+            (0, 8, 75, 1),
+            (2, 24, 100, 8),
+            (0, 8, 75, 1),
+        ];
+        assert_eq!(shown(&passes).len(), 1);
+    }
+
+    #[test]
+    fn a_corrected_time_is_corrected_in_what_is_compared_next() {
+        let mut contrast = Contrast::new();
+        (0..8).for_each(|_| assert_eq!(contrast.observe(0, 8, 75, 100), None));
+        contrast.corrected(ONE * 3 / 4);
+        (0..8).for_each(|_| assert_eq!(contrast.observe(2, 24, 100, 100), None));
+        let shown = contrast.observe(0, 8, 75, 75).unwrap();
+        assert_eq!(shown.relative, ONE);
+    }
+}

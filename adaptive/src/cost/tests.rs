@@ -141,6 +141,45 @@ fn passes_without_drafts_are_compared_with_those_beside_them() {
     }
 }
 
+/// Passes of uneven ranks are compared as the even ones that they are nearest to.
+#[test]
+fn uneven_passes_count_for_the_even_ones_that_they_stand_for() {
+    let loads = Loads {
+        balance: 1 << 15,
+        shared_part: 1 << 16,
+    };
+    let mut costs = Costs::new(&config(), &profile());
+    for _ in 0..8 {
+        for depth in [0, 1] {
+            let step = Seen {
+                verify_us: verify_us(16 * (depth + 1)),
+                ..seen(32, depth)
+            };
+            (0..8).for_each(|_| costs.correct(&step, loads));
+        }
+    }
+    assert!(costs.is_compared(32, loads) && costs.is_compared(16, Loads::EVEN));
+    assert!(!costs.is_compared(32, Loads::EVEN));
+}
+
+/// What the first steps of a size prove, steps beside them do not show once more: those that
+/// ran before the proof were compared with the old times.
+#[test]
+fn what_is_proven_is_not_corrected_once_more() {
+    let step = |depth: u32, us: u32| Seen {
+        draft_us: 0,
+        verify_us: us,
+        extend_us: 0,
+        ..seen(1, depth)
+    };
+    let mut costs = Costs::new(&config(), &[step(0, 1_700), step(1, 1_800), step(7, 8_000)]);
+    for (depth, us) in [(1, 1_600), (0, 1_000), (1, 1_600), (0, 1_000)] {
+        (0..4).for_each(|_| costs.correct(&step(depth, us), Loads::EVEN));
+    }
+    let none = costs.step_ns(1, 0).unwrap();
+    assert!(close(none, 1_000_000, 4), "{none}");
+}
+
 fn spoilt(seen: Seen, times: u32) -> Seen {
     Seen {
         draft_us: seen.draft_us * times,

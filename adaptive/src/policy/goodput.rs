@@ -203,10 +203,10 @@ impl Goodput {
     fn move_to(&mut self, depth: u32) {
         if depth != self.depth {
             self.switch.moved();
-            for probe in [&mut self.probe, &mut self.doubt] {
-                probe.reset();
-                probe.stop();
-            }
+            self.probe.reset();
+            self.probe.stop();
+            self.doubt.reset();
+            self.doubt.stop();
             self.depth = depth;
         }
     }

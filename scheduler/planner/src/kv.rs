@@ -308,9 +308,12 @@ impl Kv {
         if let Some(cache) = &mut self.cache {
             // What another request has cached meanwhile is held twice: ours goes, unless the
             // drafter has ours alone.
-            let drafted = &self.drafted;
-            let better = |cached: u32, own: u32| drafted[own as usize] && !drafted[cached as usize];
-            cache.replace(&request.tokens, &mut held.pages[..full], &better);
+            if held.marked_pages > held.protected_pages {
+                let drafted = &self.drafted;
+                let better =
+                    |cached: u32, own: u32| drafted[own as usize] && !drafted[cached as usize];
+                cache.replace(&request.tokens, &mut held.pages[..full], &better);
+            }
             kept = cache.insert(&request.tokens, &held.pages[..full])..full;
             cache.unlock(held.node);
         }

@@ -1,7 +1,7 @@
 //! Whole rows, looked up and moved.
 
 use crate::pack::CpuMatrix;
-use crate::partition::for_rows;
+use crate::partition::{for_columns, for_rows};
 use crate::pool::Pool;
 use crate::tensor::CpuTensor;
 
@@ -36,17 +36,20 @@ pub(crate) fn gather(pool: &mut Pool, x: &CpuTensor, rows: &[u32], out: &mut Cpu
     });
 }
 
-/// See [`lockstep_backend::Backend::copy_rows`]. The rows are few, one per
-/// request or drafted token, so the caller copies them alone.
-pub(crate) fn copy(x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
+/// See [`lockstep_backend::Backend::copy_rows`]. Threads share the columns: targets lie
+/// anywhere, and are often in no cache.
+pub(crate) fn copy(pool: &mut Pool, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
     let width = x.width();
     out.expect(out.rows(), width, "the copied rows' target");
     assert!(from.len() == to.len(), "every row copied has a target");
-    let (x, out) = (x.values(), out.values_mut());
-    let range = |row: u32| row as usize * width..(row as usize + 1) * width;
-    for (from, to) in from.iter().zip(to) {
-        out[range(*to)].copy_from_slice(&x[range(*from)]);
-    }
+    let x = x.values();
+    for_columns(pool, out.values_mut(), width, to.len(), |columns, part| {
+        for (from, to) in from.iter().zip(to) {
+            let from = *from as usize * width;
+            let source = &x[from + columns.start..from + columns.end];
+            part.row(*to as usize).copy_from_slice(source);
+        }
+    });
 }
 
 /// See [`lockstep_backend::Backend::place_columns`].

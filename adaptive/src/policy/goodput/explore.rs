@@ -107,8 +107,13 @@ impl Goodput {
     /// before serving, and nothing has shown yet whether that is right: such steps among
     /// others tell what drafts cost, for others who use the machine slow both alike.
     pub(super) fn consider_doubt(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        let settled = self.depth == 0 || best.depth == 0 || moment.costs.is_compared(moment.rows);
-        if settled || !self.switch.can_spare(SPARE) {
+        let compared = moment.costs.is_compared(moment.rows, moment.loads);
+        if self.depth == 0 || best.depth == 0 || compared {
+            return None;
+        }
+        // Steps that carry prompts are not compared.
+        let carries_prompts = moment.seen.prompt_tokens > 0 || moment.long_prompts.ranks > 0;
+        if carries_prompts || moment.loads.balance < UNEVEN || !self.switch.can_spare(SPARE) {
             return None;
         }
         let none = self.scores.iter().find(|score| score.depth == 0)?;

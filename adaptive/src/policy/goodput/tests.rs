@@ -503,3 +503,64 @@ fn its_outlook_is_what_it_decides_by() {
             .all(|hazard| *hazard > 60_000 && *hazard < 65_536)
     );
 }
+
+/// Depths after so many steps of one row that accepts all, where a draft seems to take
+/// `draft_us`, of 20 ms without, on a machine where all is as measured.
+fn with_drafts_of(
+    draft_us: u32,
+    steps: usize,
+    change: impl Fn(&mut Driver, &mut Seen),
+) -> Vec<u32> {
+    let slow = |cell: Seen| Seen {
+        draft_us: draft_us * cell.depth,
+        ..cell
+    };
+    let profile: Vec<_> = profile().into_iter().map(slow).collect();
+    let mut driver = Driver::new("goodput", &config(), &profile);
+    driver.candidates = vec![0, 1];
+    driver.depth = 1;
+    let mut depths = vec![];
+    for _ in 0..steps {
+        let depth = driver.depth;
+        let mut seen = slow(timed(accepted(depth, &[depth])));
+        change(&mut driver, &mut seen);
+        driver.costs.correct(&seen, driver.loads);
+        driver.show(&seen);
+        depths.push(driver.depth);
+    }
+    depths
+}
+
+/// Lengths of the runs of steps without drafts, after those that the policy begins with.
+fn runs_without(depths: &[u32]) -> Vec<usize> {
+    let begun = depths.iter().position(|depth| *depth > 0).unwrap_or(0);
+    let runs = depths[begun..].chunk_by(|a, b| a == b);
+    runs.filter(|run| run[0] == 0).map(<[u32]>::len).collect()
+}
+
+#[test]
+fn where_drafts_seem_to_pay_little_a_few_steps_go_without() {
+    // Two tokens in 33 ms, one in 20: a sixth is lost.
+    let runs = runs_without(&with_drafts_of(13_000, 4_000, |_, _| {}));
+    assert!(
+        !runs.is_empty() && runs.iter().all(|run| *run == 4),
+        "{runs:?}"
+    );
+    // What others do to the times is known after some of them.
+    assert!((3..=8).contains(&runs.len()), "{runs:?}");
+    // Two in 26 are well worth it.
+    let runs = runs_without(&with_drafts_of(6_000, 4_000, |_, _| {}));
+    assert_eq!(runs, []);
+}
+
+#[test]
+fn nothing_is_doubted_where_steps_without_drafts_would_show_nothing() {
+    let none = |change: fn(&mut Driver, &mut Seen)| {
+        let depths = with_drafts_of(13_000, 4_000, change);
+        assert_eq!(runs_without(&depths), []);
+    };
+    none(|_, seen| seen.prompt_tokens = 16);
+    none(|driver, _| driver.long_prompts.ranks = 1);
+    none(|driver, _| driver.loads.balance = 1 << 13);
+    none(|driver, _| driver.candidates = vec![1, 3]);
+}

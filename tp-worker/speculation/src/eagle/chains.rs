@@ -48,7 +48,7 @@ impl<B: Backend> EagleDrafter<B> {
             _ if wanted == 0 => Some(0),
             (1.., 0) => Some(wanted),
             // The host could not, either.
-            (0, _) if self.reach(row.slot, row.kv_len, page_size).is_none() => Some(0),
+            (0, 1..) if self.reach(row.slot, row.kv_len, page_size).is_none() => Some(0),
             _ => None,
         }
     }
