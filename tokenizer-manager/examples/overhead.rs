@@ -58,8 +58,15 @@ async fn main() -> Result<()> {
         rows.push(row);
     };
     add(round_trip(&front.context.node.frontend_socket(), &front.mock).await?);
-    for (prompt, clients) in [(16, 1), (16, 16), (4096, 1), (4096, 16)] {
-        add(requests(front.address, &front.mock, prompt, clients).await?);
+    for (asked, clients) in [
+        (prompt(16), 1),
+        (prompt(16), 16),
+        (prompt(4096), 1),
+        (prompt(4096), 16),
+        (chat(1), 1),
+        (chat(40), 1),
+    ] {
+        add(requests(front.address, &front.mock, &asked, clients).await?);
     }
     for clients in [1, 16, 64] {
         add(streamed(front.address, &front.mock, clients).await?);
@@ -154,16 +161,30 @@ async fn round_trip(socket: &std::path::Path, mock: &Arc<Mock>) -> Result<Row> {
     })
 }
 
+/// What is asked for one token, and the request's body.
+fn prompt(bytes: usize) -> (String, Value) {
+    let text = "The quick brown fox. ".repeat(bytes / 21 + 1);
+    let body = json!({"model": harness::MODEL, "prompt": &text[..bytes], "max_tokens": 1});
+    (format!("prompt of {bytes} bytes"), body)
+}
+
+/// The same of a chat, whose template is rendered for it.
+fn chat(messages: usize) -> (String, Value) {
+    let roles = ["user", "assistant"].into_iter().cycle();
+    let turns = roles.map(|role| json!({"role": role, "content": "Hi."}));
+    let turns: Vec<Value> = turns.take(messages).collect();
+    let body = json!({"model": harness::MODEL, "messages": turns, "max_tokens": 1});
+    (format!("chat of {messages} messages"), body)
+}
+
 /// Whole requests of one token.
 async fn requests(
     address: SocketAddr,
     mock: &Arc<Mock>,
-    prompt: usize,
+    (asked, body): &(String, Value),
     clients: usize,
 ) -> Result<Row> {
     let answers = answer_at_once(mock.clone());
-    let prompt_text = "The quick brown fox. ".repeat(prompt / 21 + 1);
-    let body = json!({"model": harness::MODEL, "prompt": &prompt_text[..prompt], "max_tokens": 1});
     let begun = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for client in 0..clients {
@@ -185,7 +206,7 @@ async fn requests(
     let latency = gather(tasks).await?;
     answers.abort();
     Ok(Row {
-        what: format!("a request of one token, prompt of {prompt} bytes"),
+        what: format!("a request of one token, {asked}"),
         clients,
         seconds: begun.elapsed().as_secs_f64(),
         latency,

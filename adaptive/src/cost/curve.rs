@@ -16,9 +16,9 @@ const MOST_NS: u64 = 1 << 42;
 
 /// Difference that chance makes between the few steps compared at a change of depth.
 const CHANCE: i64 = ONE as i64 / 8;
-/// Number of steps whose result counts as much as the measured time, at the first change. The more
-/// changes have shown a size, the less the next one counts, down to a part of those before.
+/// Weight of the time measured before serving at the first change of depth, in steps.
 const KNOWN: i64 = 8;
+/// Changes after which the next one counts no less: the n-th has the weight 1/n.
 const MOST_COMPARED: u8 = 7;
 
 /// How much steps that are seen change a curve.

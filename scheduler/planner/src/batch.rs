@@ -106,7 +106,7 @@ impl Batch {
             token_ids: request.tokens.clone(),
             prompt_len: request.prompt_len,
             cached_len: request.kv.committed(),
-            drafted: request.kv.is_drafted(),
+            drafted: request.kv.is_prefix_drafted(),
             sampling: request.rest.sampling.clone(),
             logprobs: LogprobParams {
                 prompt_start: request.prompt_logprobs_from(),

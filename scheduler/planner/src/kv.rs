@@ -240,7 +240,7 @@ impl Kv {
     fn is_in_reach(&self, held: &RequestKv, stood: u32, pauses: bool) -> bool {
         let reach = self.pause_window.saturating_add(self.left_by_drafter());
         let behind = stood.saturating_sub(held.drafted);
-        held.is_drafted() && (self.pause_window == 0 || !pauses && behind <= reach)
+        held.is_prefix_drafted() && (self.pause_window == 0 || !pauses && behind <= reach)
     }
 
     /// Positions that a drafter may leave to its next pass.
@@ -252,17 +252,16 @@ impl Kv {
         }
     }
 
-    /// Lets others use the whole pages that a running request has committed.
-    pub fn share(&mut self, request: &mut RequestState) {
+    /// Lets others use the whole pages of its prompt that a running request has committed,
+    /// and notes which of these the drafter has taken in.
+    pub fn share(&mut self, request: &mut RequestState, in_prompt: bool) {
+        self.mark_drafted(request, request.kv.protected_pages);
         let to = self.shareable(request) / self.page_size;
         let held = &mut request.kv;
         let from = held.protected_pages;
-        let Some(cache) = &mut self.cache else {
+        let Some(cache) = self.cache.as_mut().filter(|_| in_prompt && to > from) else {
             return;
         };
-        if to <= from {
-            return;
-        }
         let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
         let pages = &held.pages[from as usize..to as usize];
         if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {

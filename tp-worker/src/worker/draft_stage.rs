@@ -159,7 +159,8 @@ impl<B: Backend> DraftStage<B> {
         if let Some(drafter) = &mut self.drafter {
             let request = slots.get(slot);
             let cached = request.kv_len as usize;
-            // What a drafter has not seen before its text's beginning it never sees.
+            // Without the drafter's keys and values of the cached prefix, its text begins
+            // behind it.
             let from = if request.drafted { 0 } else { cached };
             drafter.open(slot, &request.tokens, from..cached);
             self.own.open(slot);

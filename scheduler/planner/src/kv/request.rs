@@ -23,8 +23,8 @@ pub(crate) struct RequestKv {
     /// The drafter's KV that is sure to be in place, without a hole from the
     /// beginning; may be less than `committed`.
     pub(super) drafted: u32,
-    /// The drafter has no KV of the cached prefix that it was opened with.
-    pub(super) undrafted: bool,
+    /// The drafter's KV of the cached prefix is in place, too, or there is no such prefix.
+    pub(super) prefix_drafted: bool,
     /// Leading pages that are noted as drafted.
     pub(super) marked_pages: u32,
 }
@@ -40,7 +40,7 @@ impl RequestKv {
             planned: 0,
             committed: 0,
             drafted: 0,
-            undrafted: false,
+            prefix_drafted: true,
             marked_pages: 0,
         }
     }
@@ -56,13 +56,13 @@ impl RequestKv {
     }
 
     /// Whether the drafter has its KV of the cached prefix, too, if there is one.
-    pub fn is_drafted(&self) -> bool {
-        !self.undrafted
+    pub fn is_prefix_drafted(&self) -> bool {
+        self.prefix_drafted
     }
 
     /// Its cached prefix is matched: whether the drafter's KV is there, too.
     pub(super) fn open_drafted(&mut self, drafted: bool) {
-        self.undrafted = !drafted;
+        self.prefix_drafted = drafted;
         if drafted {
             (self.drafted, self.marked_pages) = (self.committed, self.protected_pages);
         }
@@ -103,7 +103,7 @@ impl RequestKv {
         self.planned = 0;
         self.committed = 0;
         self.drafted = 0;
-        self.undrafted = false;
+        self.prefix_drafted = true;
         self.marked_pages = 0;
     }
 }

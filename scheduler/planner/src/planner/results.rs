@@ -59,8 +59,9 @@ impl Planner {
         }
         let request = &mut self.requests[row.index];
         match request.stage {
-            Stage::Running if row.prefill_to.is_some() => {
-                self.ranks[request.dp_rank as usize].kv.share(request);
+            Stage::Running => {
+                let kv = &mut self.ranks[request.dp_rank as usize].kv;
+                kv.share(request, row.prefill_to.is_some());
             }
             Stage::Draining if request.rows_in_flight == 0 => {
                 self.admission.requeue(row.index, request);

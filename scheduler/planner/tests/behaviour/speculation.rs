@@ -419,6 +419,29 @@ fn a_short_end_that_no_drafter_has_is_computed_again_and_then_drafted() {
     }
 }
 
+/// A drafter that takes in a prompt later, as its request drafts, has it for others from
+/// then on, not from the end of the request on.
+#[test]
+fn a_prompt_that_the_drafter_takes_in_later_is_noted_while_its_request_runs() {
+    for draft_kv in [DraftKv::Tokens, DraftKv::Pairs] {
+        let pausing = PlannerConfig {
+            pause_window: 256,
+            context_length: 400,
+            num_pages: 400,
+            ..drafting(draft_kv)
+        };
+        let mut engine = engine(&pausing);
+        engine.planner.set_draft_steps(0);
+        submit(&mut engine, 1, request(prompt(1, 121), 60));
+        (0..5).for_each(|_| step(&mut engine, |_| {}));
+        engine.planner.set_draft_steps(3);
+        (0..3).for_each(|_| step(&mut engine, |_| {}));
+        let ended = engine.outputs.iter().any(|(_, out)| out.finish.is_some());
+        assert!(!ended, "the first one still runs");
+        assert_eq!(opened(&mut engine, 2, 201, 3), (120, true));
+    }
+}
+
 #[test]
 fn who_opts_out_is_charged_without_speculation() {
     let tight = PlannerConfig {
