@@ -10,6 +10,9 @@ const RATE: i64 = 16;
 /// at the most.
 const LEAST_STEPS: u64 = 4;
 const MOST_STEPS: u64 = 16;
+/// Nanoseconds after a change of depth of which no shorter step is compared: weights of the
+/// depth before are still in the caches, in place of others.
+const SETTLES_NS: u64 = 2_000_000;
 /// Sizes that are this much of one another are one.
 const SAME: u32 = 8;
 
@@ -30,6 +33,8 @@ pub(super) struct Contrast {
 #[derive(Debug, Clone, Copy)]
 struct Stint {
     depth: u32,
+    /// Nanoseconds of its first steps, until they are compared.
+    settled_ns: u64,
     /// The least and the most tokens of their passes, but for steps that are not compared.
     sizes: (u32, u32),
     /// Their number, and the sum of what the first ones took of what was expected.
@@ -54,6 +59,7 @@ impl Stint {
     fn new(depth: u32) -> Self {
         Self {
             depth,
+            settled_ns: 0,
             sizes: (u32::MAX, 0),
             steps: 0,
             took: 0,
@@ -104,6 +110,10 @@ impl Contrast {
             }
             self.before = std::mem::replace(&mut self.now, Stint::new(depth));
         }
+        if took < SETTLES_NS && self.now.settled_ns < SETTLES_NS {
+            self.now.settled_ns += took;
+            return shown;
+        }
         // No step counts for far more than those before it.
         let ratio = match self.before.pace {
             0 => ratio,
@@ -146,12 +156,17 @@ impl Contrast {
 mod tests {
     use super::*;
 
+    /// Nanoseconds of a hundredth of what is expected: steps are long enough to be compared
+    /// from the first one on.
+    const PART: u64 = 40_000;
+
     /// Results of passes, each `(depth, size, took of 100 expected)` and how often.
     fn shown(passes: &[(u32, u32, u64, usize)]) -> Vec<Shown> {
         let mut contrast = Contrast::new();
         let all = passes.iter();
-        let all = all.flat_map(|(depth, size, took, times)| vec![(*depth, *size, *took); *times]);
-        all.filter_map(|(depth, size, took)| contrast.observe(depth, size, took, 100))
+        let all =
+            all.flat_map(|(depth, size, took, times)| vec![(*depth, *size, *took * PART); *times]);
+        all.filter_map(|(depth, size, took)| contrast.observe(depth, size, took, 100 * PART))
             .collect()
     }
 
@@ -202,13 +217,36 @@ mod tests {
         assert_eq!(shown(&passes).len(), 1);
     }
 
+    /// Steps of half a millisecond, the first two of which take twice as long without drafts.
+    #[test]
+    fn short_steps_are_not_compared_until_caches_have_settled() {
+        let mut contrast = Contrast::new();
+        let mut shown = vec![];
+        let steps = [
+            (0, 8, 1_000, 2),
+            (0, 8, 500, 8),
+            (2, 24, 500, 4 + 7),
+            (0, 8, 500, 1),
+        ];
+        for (depth, size, us, times) in steps {
+            let result = (0..times).map(|_| contrast.observe(depth, size, us * 1_000, 500_000));
+            shown.extend(result.flatten());
+        }
+        let shown: Vec<_> = shown
+            .iter()
+            .map(|shown| (shown.relative, shown.steps))
+            .collect();
+        assert_eq!(shown, [(ONE, 7)]);
+    }
+
     #[test]
     fn a_corrected_time_is_corrected_in_what_is_compared_next() {
         let mut contrast = Contrast::new();
-        (0..8).for_each(|_| assert_eq!(contrast.observe(0, 8, 75, 100), None));
+        let [most, all] = [75 * PART, 100 * PART];
+        (0..8).for_each(|_| assert_eq!(contrast.observe(0, 8, most, all), None));
         contrast.corrected(ONE * 3 / 4);
-        (0..8).for_each(|_| assert_eq!(contrast.observe(2, 24, 100, 100), None));
-        let shown = contrast.observe(0, 8, 75, 75).unwrap();
+        (0..8).for_each(|_| assert_eq!(contrast.observe(2, 24, all, all), None));
+        let shown = contrast.observe(0, 8, most, most).unwrap();
         assert_eq!(shown.relative, ONE);
     }
 }

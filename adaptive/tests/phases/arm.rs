@@ -65,8 +65,9 @@ struct Engine<'a> {
     decider: Decider,
     seen: Seen,
     depth: u32,
-    /// Microseconds since the start, without noise.
+    /// Microseconds since the start, and then when depth changed last; without noise.
     clock_us: u64,
+    changed_us: u64,
     outcome: Outcome,
 }
 
@@ -103,6 +104,7 @@ impl<'a> Engine<'a> {
             seen: Seen::default(),
             depth: initial,
             clock_us: 0,
+            changed_us: 0,
             outcome: Outcome::default(),
         }
     }
@@ -139,7 +141,10 @@ impl<'a> Engine<'a> {
         let depth = self.choose(streams, joined);
         let prompts = joined * PROMPT;
         self.outcome.steps += 1;
-        self.outcome.switches += u32::from(depth != self.depth);
+        if depth != self.depth {
+            self.outcome.switches += 1;
+            self.changed_us = self.clock_us;
+        }
         self.depth = depth;
         let rows = streams.len() as u32;
         let proposes = |(request, emitted): &Stream| request.proposes(*emitted, depth);
@@ -161,6 +166,9 @@ impl<'a> Engine<'a> {
         streams.retain(|(request, emitted)| emitted < &request.tokens);
         let mut us = self.machine.step_us(rows, depth, tokens, seen.taken());
         us[1] = us[1] * drift / 100;
+        if self.outcome.switches > 0 && self.clock_us - self.changed_us < 2_000 {
+            us[1] = us[1] * self.machine.settles / 100;
+        }
         let slowness = u64::from(self.machine.slowness(self.seed, self.clock_us));
         let noisy = |part: u64| {
             let draw = |at| hash([self.seed, self.outcome.steps.into(), part, at]);

@@ -38,6 +38,9 @@ pub struct Machine {
     /// more than twice as long, for so many milliseconds at a time, half of the
     /// time; 0 = nobody does.
     pub bursts_ms: u32,
+    /// Hundredths of their time that passes take within two milliseconds after a change of
+    /// depth, whose weights push others out of caches.
+    pub settles: u32,
     /// Hundredths of their time that steps of so many rows and such a depth were
     /// measured at before serving, which others who shared the machine spoilt.
     pub spoilt: fn(rows: u32, depth: u32) -> u32,
@@ -63,6 +66,7 @@ pub const STANDALONE: Machine = Machine {
     together: false,
     drift: 100,
     bursts_ms: 0,
+    settles: 100,
     spoilt: |_, _| 100,
 };
 
@@ -88,6 +92,7 @@ pub const DENSE: Machine = Machine {
     together: false,
     drift: 100,
     bursts_ms: 0,
+    settles: 100,
     spoilt: |_, _| 100,
 };
 
@@ -104,6 +109,7 @@ pub const TINY: Machine = Machine {
     together: false,
     drift: 100,
     bursts_ms: 0,
+    settles: 100,
     spoilt: |_, _| 100,
 };
 
@@ -190,6 +196,36 @@ pub const DEMO: Machine = Machine {
         (192, 22_000),
     ]),
     extend: &[(1, 86), (4, 238), (8, 440), (24, 1_146)],
+    ..TINY
+};
+
+/// The same on a Zen 4, whose caches hold the model but not the head beside it.
+pub const DEMO_IN_CACHE: Machine = Machine {
+    name: "demo in cache",
+    first: &[(1, 25), (4, 100), (8, 130), (24, 300)],
+    later: &[(1, 90), (4, 200), (8, 300), (24, 700)],
+    verify: &[
+        (1, 260),
+        (2, 404),
+        (4, 490),
+        (8, 720),
+        (16, 1_340),
+        (24, 1_980),
+        (48, 3_700),
+        (192, 14_000),
+    ],
+    measured: Some(&[
+        (1, 340),
+        (2, 430),
+        (4, 560),
+        (8, 800),
+        (16, 1_400),
+        (24, 2_000),
+        (48, 3_600),
+        (192, 13_000),
+    ]),
+    extend: &[(1, 75), (4, 150), (8, 260), (24, 530)],
+    settles: 135,
     ..TINY
 };
 

@@ -12,9 +12,8 @@ const PROOF: u32 = 6;
 /// costs is what it is to prove.
 const PROOF_COST: i64 = ONE / 4;
 /// Where drafting is expected to bring no more than this over not drafting, what it really
-/// brings is worth a look, for so many steps.
+/// brings is worth a look.
 const DOUBT: i64 = ONE / 4;
-const DOUBT_STEPS: u32 = 4;
 /// Moves that must be left for that: others are worth more.
 const SPARE: u64 = 6;
 /// Loads are uneven where the mean rank has less than this part of the tokens of the
@@ -121,7 +120,8 @@ impl Goodput {
             return None;
         }
         self.switch.spend(2);
-        self.doubt.begin(moment.step, 0, DOUBT_STEPS);
+        let step_us = self.expected_ns(0, moment.rows, moment)? / 1000;
+        self.doubt.begin(moment.step, 0, doubt_steps(step_us));
         self.doubt.going_on()
     }
 
@@ -131,5 +131,16 @@ impl Goodput {
         let hope = self.rate(depth, hope, moment);
         let pair = hope.zip(present);
         pair.is_some_and(|(hope, present)| hope.rate > best.rate && present.loss_to(hope) > HOPE)
+    }
+}
+
+/// How many steps of so many microseconds tell what drafts bring: as many as a
+/// [comparison](crate::Costs::is_compared) takes, and of short ones those before, in which
+/// caches settle.
+fn doubt_steps(step_us: u64) -> u32 {
+    match step_us {
+        2_000.. => 4,
+        250.. => 2 + 6_000_u64.div_ceil(step_us) as u32,
+        _ => 24,
     }
 }
