@@ -73,6 +73,10 @@ pub struct Args {
     /// Policies; an empty value is none [default: all but `static`].
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     policies: Option<Vec<String>>,
+    /// Also run a second engine without speculation, at the end: what two of the same
+    /// differ by is chance.
+    #[arg(long)]
+    control: bool,
     /// Tokens that each stream puts out in a phase at 8 streams or more; twice
     /// as many at less, four times at one. The tail has half of them. At 40 a
     /// repetition of both lists takes less than 20 minutes with a model of 1

@@ -19,6 +19,9 @@ use crate::report::progress;
 pub enum Arm {
     /// The engine without speculation.
     None,
+    /// One more of these: how far it is from the first is what chance does to engines,
+    /// whose memory lies elsewhere.
+    NoneAgain,
     /// Always so deep. 0 is an engine whose depth could adapt and that is told not
     /// to draft: a depth that can't adapt is never 0.
     Fixed(u32),
@@ -37,7 +40,12 @@ pub struct Engines {
 impl Arm {
     /// Whether its depth stays.
     pub fn is_fixed(&self) -> bool {
-        !matches!(self, Self::Policy(_))
+        matches!(self, Self::None | Self::Fixed(_))
+    }
+
+    /// Whether its depth adapts.
+    pub fn adapts(&self) -> bool {
+        matches!(self, Self::Policy(_))
     }
 }
 
@@ -45,6 +53,7 @@ impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => write!(f, "none"),
+            Self::NoneAgain => write!(f, "none again"),
             Self::Fixed(depth) => write!(f, "depth {depth}"),
             Self::Policy(name) => write!(f, "{name}"),
         }
@@ -58,15 +67,15 @@ impl Engines {
         first.map_or(&[], |(_, engine)| engine.descriptions())
     }
 
-    /// `plain` runs without speculation; `drafting` is the configuration that
-    /// goes as deep as any arm.
+    /// `plain` runs without speculation, by the first configuration; the second goes as deep
+    /// as any arm.
     ///
     /// # Errors
     /// An unknown policy, memory.
     pub fn start(
         args: &Args,
         plain: LocalEngine,
-        drafting: &EngineConfig,
+        [undrafting, drafting]: [&EngineConfig; 2],
         registry: &Registry,
     ) -> anyhow::Result<Self> {
         let algorithms = registry.algorithms();
@@ -91,6 +100,9 @@ impl Engines {
             all.add(Arm::Policy(policy.name().to_owned()), &config, registry)?;
             all.adaptive.extend(config.speculation.adaptive);
         }
+        if args.control {
+            all.add(Arm::NoneAgain, undrafting, registry)?;
+        }
         Ok(all)
     }
 
@@ -111,7 +123,7 @@ impl Engines {
         Ok(())
     }
 
-    /// Without speculation first, then depths ascending, then policies.
+    /// Without speculation first, then depths ascending, then policies, then the control.
     pub fn arms(&self) -> Vec<Arm> {
         self.engines.iter().map(|(arm, _)| arm.clone()).collect()
     }

@@ -63,7 +63,7 @@ impl Setup {
         let texts = texts::answers(&mut engine, &prompts, args.max_tokens, page)?;
         ensure!(!texts.is_empty(), "no answer is long enough to be measured");
         let log = log(args, model, &candidate, room, &texts, registry)?;
-        let mut engines = Engines::start(args, engine, &drafting, registry)?;
+        let mut engines = Engines::start(args, engine, [&plain, &drafting], registry)?;
         engines.warm_up(&texts, drafting.parallel.dp_size)?;
         Ok(Self {
             engines,

@@ -196,7 +196,7 @@ impl Measured {
             lag: self.lag,
         };
         let arms = self.arms.iter().map(|arm| match arm {
-            Arm::None => at(&plain).seconds(Choice::Fixed(0)),
+            Arm::None | Arm::NoneAgain => at(&plain).seconds(Choice::Fixed(0)),
             Arm::Fixed(depth) => at(&fixed).seconds(Choice::Fixed(*depth)),
             Arm::Policy(name) => {
                 let profile = replay::profile(&fixed, self.list.streams());

@@ -63,7 +63,7 @@ pub fn draw(measured: &Measured, repetition: usize) -> String {
 fn shown(measured: &Measured) -> Vec<usize> {
     let best = measured.best_fixed();
     let arms = measured.arms.iter().enumerate();
-    arms.filter(|(at, arm)| *at == 0 || Some(*at) == best || !arm.is_fixed())
+    arms.filter(|(at, arm)| *at == 0 || Some(*at) == best || arm.adapts())
         .map(|(at, _)| at)
         .collect()
 }

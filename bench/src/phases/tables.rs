@@ -143,7 +143,7 @@ fn depths(lists: &[Figures]) -> Table {
     let mut table = Table::new("Time by depth", &columns);
     for (measured, _) in lists {
         let arms = measured.arms.iter().enumerate();
-        for (at, arm) in arms.filter(|(_, arm)| !arm.is_fixed()) {
+        for (at, arm) in arms.filter(|(_, arm)| arm.adapts()) {
             for (depth, part) in measured.time_by_depth(at) {
                 table.row(vec![
                     json!(measured.list.name),

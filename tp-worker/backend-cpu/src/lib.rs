@@ -30,6 +30,7 @@ mod quantize;
 pub mod roofline;
 mod rope;
 mod rows;
+mod stream;
 mod tensor;
 
 pub use attention::{AttentionTasks, CpuKvCache};

@@ -24,10 +24,13 @@ proptest! {
         targets in 1usize..40,
         width in 1usize..300,
         copies in 0usize..50,
+        is_large: bool,
         seed: u64,
     ) {
         let mut values = Values::new(seed);
         let mut backend = backend(Isa::detect(), Dtype::Float32, 2);
+        // More than caches hold.
+        let targets = if is_large { targets + (1 << 19) / width } else { targets };
         let (from, to) = (values.floats(n * width), values.floats(targets * width));
         let x = tensor(&mut backend, &from, width);
         let mut out = tensor(&mut backend, &to, width);
