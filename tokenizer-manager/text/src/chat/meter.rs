@@ -20,6 +20,10 @@ pub(super) const ELEMENT: usize = 32;
 /// Lists in lists, beyond which printing or dropping one might fill the stack.
 const DEEPEST: usize = 256;
 
+/// Filters that apply filters inside each other. Each takes room on the stack, and templates have
+/// two at most.
+const DEEPEST_CALLS: usize = 16;
+
 /// How much is charged between two looks at the clock, bytes.
 const BETWEEN_LOOKS: u64 = 1 << 20;
 
@@ -31,6 +35,8 @@ struct Meter {
     look_at: u64,
     begun: Instant,
     longest: Duration,
+    /// Filters that are applying filters.
+    calls: usize,
 }
 
 thread_local! {
@@ -72,6 +78,7 @@ pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce()
         look_at: allowance,
         begun: Instant::now(),
         longest,
+        calls: 0,
     };
     let kept = KEPT.with_borrow(Vec::len);
     let _before = Restore(METER.replace(Some(meter)), kept);
@@ -113,6 +120,24 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Runs what a filter applies, which may be a filter that applies others.
+pub(super) fn inside<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let Some(meter) = METER.get() else {
+        return call();
+    };
+    let calls = meter.calls + 1;
+    if calls > DEEPEST_CALLS {
+        return Err(exceeded(format!(
+            "{DEEPEST_CALLS} filters that apply filters inside each other"
+        )));
+    }
+    METER.set(Some(Meter { calls, ..meter }));
+    let result = call();
+    let calls = meter.calls;
+    METER.set(METER.get().map(|meter| Meter { calls, ..meter }));
+    result
+}
+
 /// A text that is charged as it grows.
 #[derive(Debug, Default)]
 pub(super) struct Text(String);
@@ -131,6 +156,10 @@ impl Text {
     }
 
     pub(super) fn repeat(&mut self, text: &str, times: usize) -> Result<(), Error> {
+        // Nothing costs nothing however often it is there, so the allowance would end no loop.
+        if text.is_empty() {
+            return Ok(());
+        }
         charge(text.len().saturating_mul(times))?;
         (0..times).for_each(|_| self.0.push_str(text));
         Ok(())

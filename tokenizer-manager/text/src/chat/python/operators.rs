@@ -78,6 +78,8 @@ pub(in crate::chat) fn multiply(a: &Value, b: &Value) -> Result<Value, Error> {
             }
             Py::List | Py::Tuple => {
                 let items = iterate(value)?;
+                // Repeated without end, nothing is charged nothing.
+                let times = if items.is_empty() { 0 } else { times };
                 charge(items.len().saturating_mul(times).saturating_mul(32))?;
                 let repeated = std::iter::repeat_n(items, times).flatten();
                 return sequence_like(py, repeated.collect());

@@ -157,6 +157,46 @@ fn operations_charge_in_advance() {
     }
 }
 
+/// Each of these would go on for hours.
+#[test]
+fn nothing_repeated_is_nothing() {
+    for (template, expected) in [
+        ("{{ '' * 1000000000000000000 }}", ""),
+        ("{{ 1000000000000000000 * '' }}", ""),
+        ("{{ [] * 1000000000000000000 }}", "[]"),
+        ("{{ () * 1000000000000000000 }}", "()"),
+        ("{{ [] * x }}", "[]"),
+    ] {
+        let rendered = render(template, &json!(1_000_000_000_000_000_000_u64));
+        assert_eq!(rendered.as_deref(), Ok(expected), "{template}");
+    }
+}
+
+/// `map` applies filters, and may be one of them itself.
+#[test]
+fn filters_inside_each_other_end() {
+    let names = ", 'map'".repeat(200);
+    for template in [
+        format!("{{{{ 'a'|map('map'{names})|list }}}}"),
+        "{{ 'a'|map(*(['map'] * 5000))|list }}".to_owned(),
+        "{{ [[x]]|map('map', *(['map'] * 500))|list }}".to_owned(),
+        // Each of a thousand calls copies what is left of ten thousand arguments.
+        "{% for i in range(1000) %}{{ 'abcdefgh'|map('default', *(['a'] * 10000))|list }}{% endfor %}".to_owned(),
+    ] {
+        let refused = render(&template, &json!(1));
+        assert!(
+            matches!(refused, Err(TemplateError::TooExpensive { .. })),
+            "{template:.60}: {refused:?}"
+        );
+    }
+    let nested = render(
+        "{% for x in [[[1, 2]], [[3]]]|map('map', 'map', 'string') %}{% for y in x %}{{ y|list }}\
+         {% endfor %}{% endfor %}",
+        &json!(1),
+    );
+    assert_eq!(nested.as_deref(), Ok("['1', '2']['3']"));
+}
+
 /// A namespace that holds itself is one, and what would print or compare it for ever fails. When
 /// its rendering ends it goes.
 #[test]
