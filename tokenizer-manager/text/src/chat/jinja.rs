@@ -7,7 +7,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Value};
 
 use super::lower::{self, operations};
-use super::python::{filters, functions, html, methods, repr, tests};
+use super::python::{filters, functions, methods, repr, tests};
 use super::{Clock, TemplateError, TemplateLimits, meter, source};
 
 /// A compiled template with its environment: `trim_blocks`, `lstrip_blocks`, loop controls,
@@ -86,13 +86,10 @@ fn environment(limits: TemplateLimits, clock: Clock) -> Environment<'static> {
     environment.set_fuel(Some(limits.fuel));
     environment.set_recursion_limit(limits.call_depth);
     environment.set_unknown_method_callback(methods::call);
-    environment.set_formatter(
-        |out, state, value| match (state.auto_escape(), value.as_str()) {
-            (AutoEscape::None, Some(text)) => meter::write(out, text),
-            (AutoEscape::None, None) => meter::write(out, &repr::string(value)?),
-            _ => meter::write(out, &html::escaped(value)?),
-        },
-    );
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => meter::write(out, text),
+        None => meter::write(out, &repr::string(value)?),
+    });
     operations::add_to(&mut environment);
     filters::add_to(&mut environment, limits.json_depth);
     tests::add_to(&mut environment);

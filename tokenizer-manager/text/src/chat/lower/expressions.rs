@@ -137,12 +137,6 @@ impl Lowering {
         binary: &ast::BinOp<'static>,
         span: Span,
     ) -> Result<Expression, Error> {
-        if self.escapes {
-            return Err(refused(
-                span,
-                "'~' is not supported while output is escaped",
-            ));
-        }
         let mut parts = vec![&binary.right];
         let mut left = &binary.left;
         while let Expr::BinOp(inner) = left {
@@ -182,13 +176,6 @@ impl Lowering {
             return Err(refused(
                 span,
                 format!("the filter {name:?} is not supported"),
-            ));
-        }
-        if self.escapes && filters::ESCAPING.contains(&filter.name) {
-            let name = filter.name;
-            return Err(refused(
-                span,
-                format!("the filter {name:?} is not supported while output is escaped"),
             ));
         }
         if !self.soft && !filters::exists(filter.name) {

@@ -43,7 +43,7 @@ fn equal_at(a: &Value, b: &Value, depth: usize) -> Result<bool, Error> {
         (Py::List, Py::List) | (Py::Tuple, Py::Tuple) => {
             length(a)? == length(b)? && all(&iterate(a)?, &iterate(b)?)?
         }
-        (Py::Range(x), Py::Range(y)) => x.len() == y.len() && x.iter().eq(y.iter()),
+        (Py::Range(x), Py::Range(y)) => x.elements() == y.elements(),
         (Py::Dict, Py::Dict) => {
             if length(a)? != length(b)? {
                 return Ok(false);
@@ -154,15 +154,13 @@ pub(in crate::chat) fn contains(container: &Value, value: &Value) -> Result<bool
             hashable(value)?;
             Ok(look_up(container, value).is_some())
         }
-        (Py::Range(range), other) => {
-            let wanted = other.number();
-            charge(range.len() / AT_ONCE)?;
-            Ok(wanted.is_some_and(|wanted| {
-                range
-                    .iter()
-                    .any(|item| numbers(Number::Int(item), wanted) == Some(Ordering::Equal))
-            }))
-        }
+        (Py::Range(range), other) => Ok(match other.number() {
+            Some(Number::Int(wanted)) => range.contains(wanted),
+            Some(Number::Float(wanted)) if wanted.fract() == 0.0 && wanted.abs() < 1e38 => {
+                range.contains(wanted as i128)
+            }
+            _ => false,
+        }),
         (Py::Generator(generator), _) => {
             while let Some(item) = generator.next() {
                 if equal(&item, value)? {

@@ -14,6 +14,8 @@ use super::value::{
 pub(in crate::chat) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     let found = own_attribute(value, name)?;
     let found = found.or_else(|| match Py::of(value) {
+        // The sandbox finds the method, and hides it.
+        Py::Dict if names::changes(value, name) => None,
         Py::Dict => look_up(value, &Value::from(name)),
         _ => None,
     });
@@ -121,11 +123,15 @@ pub(in crate::chat) fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value
             charge(text.len())?;
             Ok(like(value, characters(text, &range)))
         }
-        Py::Range(all) => Ok(Value::from_object(Range {
-            start: all.start + all.step * range.start,
-            stop: all.start + all.step * range.stop,
-            step: all.step * step,
-        })),
+        Py::Range(all) => {
+            // What is out of reach of a number has no element there.
+            let place = |at: i128| all.start.saturating_add(all.step.saturating_mul(at));
+            Ok(Value::from_object(Range {
+                start: place(range.start),
+                stop: place(range.stop),
+                step: all.step.saturating_mul(step),
+            }))
+        }
         _ => {
             let items = iterate(value)?;
             let chosen = indices().filter_map(|at| items.get(at).cloned());

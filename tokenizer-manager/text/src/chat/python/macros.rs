@@ -4,14 +4,15 @@
 //! last to the first, and take an undefined argument for a missing one. Here a macro of the engine
 //! gets all that its body may ask for by position, and this stands before it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::super::meter::Text;
 use super::args::Args;
 use super::objects::Missing;
+use super::repr;
 use super::value::{dict, fail, tuple};
 
 /// What a macro can be called with.
@@ -102,6 +103,16 @@ impl Macro {
         Ok(bound)
     }
 
+    /// Its `repr`.
+    pub(super) fn push_repr(&self, out: &mut Text) -> Result<(), Error> {
+        out.push_str("<Macro ")?;
+        match &self.signature.name {
+            Some(name) => repr::quote(out, name)?,
+            None => out.push_str("anonymous")?,
+        }
+        out.push('>')
+    }
+
     fn name(&self) -> &str {
         self.signature.name.as_deref().unwrap_or("caller")
     }
@@ -137,9 +148,5 @@ impl Object for Macro {
     fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let bound = self.bind(Args::new(args)?)?;
         self.body.call(state, &bound)
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<Macro '{}'>", self.name())
     }
 }

@@ -85,7 +85,8 @@ pub(in crate::chat) struct Generator(Mutex<Vec<Value>>);
 
 impl Generator {
     pub(in crate::chat) fn value(mut items: Vec<Value>) -> Result<Value, Error> {
-        charge(items.len().saturating_mul(ELEMENT))?;
+        // An empty one is kept to the rendering's end too.
+        charge(items.len().saturating_add(4).saturating_mul(ELEMENT))?;
         items.reverse();
         let generator = Arc::new(Self(Mutex::new(items)));
         keep(generator.clone());
@@ -192,9 +193,26 @@ impl Range {
             true => (self.start, self.stop),
             false => (self.stop, self.start),
         };
-        let span = to.saturating_sub(from).max(0);
-        let steps = self.step.unsigned_abs().cast_signed().max(1);
-        usize::try_from((span + steps - 1) / steps).unwrap_or(usize::MAX)
+        let span = if from < to { to.abs_diff(from) } else { 0 };
+        let steps = span.div_ceil(self.step.unsigned_abs().max(1));
+        usize::try_from(steps).unwrap_or(usize::MAX)
+    }
+
+    /// What tells its elements from those of others: how many, the first, and the step to the next.
+    pub(in crate::chat) fn elements(&self) -> (usize, Option<i128>, Option<i128>) {
+        let length = self.len();
+        (length, self.at(0), (length > 1).then_some(self.step))
+    }
+
+    pub(in crate::chat) fn contains(&self, wanted: i128) -> bool {
+        let within = match self.step > 0 {
+            true => (self.start..self.stop).contains(&wanted),
+            false => wanted <= self.start && wanted > self.stop,
+        };
+        within
+            && wanted
+                .abs_diff(self.start)
+                .is_multiple_of(self.step.unsigned_abs())
     }
 
     pub(in crate::chat) fn at(&self, index: usize) -> Option<i128> {

@@ -1,10 +1,11 @@
-//! `str`, `repr` and `pprint.pformat` of Python.
+//! `str` and `repr` of Python.
 
 use std::fmt::Write as _;
 
 use minijinja::{Error, Value};
 
 use super::super::meter::{Text, charge};
+use super::macros::Macro;
 use super::number::python_float;
 use super::objects::{Namespace, Range};
 use super::text::is_printable;
@@ -12,7 +13,7 @@ use super::value::{Py, entries, fail, iterate};
 
 /// Values inside each other that are printed: more than any value that can be made has, but for a
 /// namespace that holds itself.
-pub(in crate::chat) const DEEPEST: usize = 400;
+const DEEPEST: usize = 400;
 
 /// `str(value)`.
 pub(in crate::chat) fn string(value: &Value) -> Result<String, Error> {
@@ -102,6 +103,9 @@ fn scalar(out: &mut Text, value: &Value) -> Result<(), Error> {
             _ if matches!(Py::of(value), Py::Generator(_)) => out.push_str("<generator object>"),
             // An address differs from run to run, so there is nothing to agree with.
             Some(object) => {
+                if let Some(declared) = value.downcast_object_ref::<Macro>() {
+                    return declared.push_repr(out);
+                }
                 let name = object.type_name().rsplit("::").next().unwrap_or_default();
                 match name {
                     "Function" => out.push_str(&value.to_string()),
@@ -144,7 +148,7 @@ fn mapping(out: &mut Text, fields: &[(Value, Value)], depth: usize) -> Result<()
 }
 
 /// A text in quotes, what cannot be printed escaped.
-fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
+pub(super) fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
     } else {

@@ -10,9 +10,13 @@ use crate::chat::jinja::{Jinja, value_of};
 use crate::chat::{Clock, TemplateError, TemplateLimits};
 
 fn render(template: &str, x: &Json) -> Result<String, TemplateError> {
+    render_within(4 << 20, template, x)
+}
+
+fn render_within(value_bytes: u64, template: &str, x: &Json) -> Result<String, TemplateError> {
     let limits = TemplateLimits {
         fuel: 1_000_000,
-        value_bytes: 4 << 20,
+        value_bytes,
         time: Duration::from_secs(600),
         ..TemplateLimits::default()
     };
@@ -36,7 +40,6 @@ fn values_that_grow_are_refused() {
         "{% set ns.v = 2 * ns.v %}",
         "{% set ns.v = [ns.v, ns.v]|join %}",
         "{% set ns.v = [ns.v, ns.v]|string %}",
-        "{% set ns.v = [ns.v, ns.v]|pprint %}",
         "{% set ns.v = [ns.v, ns.v]|tojson %}",
         "{% set ns.v = ns.v|replace('a', 'aa') %}",
         "{% set ns.v = ns.v.replace('a', 'aa') %}",
@@ -46,7 +49,6 @@ fn values_that_grow_are_refused() {
         "{% set ns.v = '%s%s'|format(ns.v, ns.v) %}",
         "{% set ns.v = '{0}{0}'.format(ns.v) %}",
         "{% set ns.v = (ns.v ~ '&')|escape|escape %}",
-        "{% set ns.v = (ns.v ~ '&')|urlencode|urlencode %}",
         "{% set ns.v = ns.v.join([ns.v, ns.v, ns.v]) %}",
         "{% set v %}{{ ns.v }}{{ ns.v }}{% endset %}{% set ns.v = v %}",
         "{% set ns.v %}{{ ns.v }}{{ ns.v }}{% endset %}",
@@ -94,7 +96,6 @@ fn one_step_to_gigabytes_is_refused() {
         "{{ x.zfill(4000000000) }}",
         "{{ ('\\t' * 9).expandtabs(4000000000) }}",
         "{{ [x]|tojson(indent=4000000000) }}",
-        "{{ x|wordwrap(1, wrapstring=x * 90000000) }}",
         "{{ (x * 99999)|replace('a', x * 99999) }}",
         "{{ (x * 99999).replace('', x * 99999) }}",
         "{{ (x * 99999)|list|join(x * 99999) }}",
@@ -107,7 +108,7 @@ fn one_step_to_gigabytes_is_refused() {
         "{{ '%*d'|format(4000000000, 1) }}",
         "{{ '%.4000000000f'|format(1) }}",
         "{{ '{:4000000000}'.format(1) }}",
-        "{{ range(99999)|tojson(indent=64) ~ (range(99999)|list|tojson(indent=64)) ~ (range(99999)|list|pprint) ~ (range(99999)|list|string) }}",
+        "{{ range(99999)|tojson(indent=64) ~ (range(99999)|list|tojson(indent=64)) ~ (range(99999)|list|string) }}",
         "{{ [[[[x]]]]|tojson(indent=x * 3000000) }}",
         "{% for i in range(2000) %}0123456789{{ x * 4000 }}{% endfor %}",
         "{% set v %}{% for i in range(90000) %}01234567890123456789012345678901234567890123456789\
@@ -140,6 +141,13 @@ fn operations_charge_in_advance() {
         ("[x * 90000] * 9000", "*"),
         ("range(9)|batch(90000, 0)|list", "batch"),
         ("range(9)|slice(90000)|list", "slice"),
+        ("('a\\n' * 9000).splitlines()", "splitlines"),
+        ("('\\x01' * 60000)|tojson", "tojson of control characters"),
+        ("('é' * 60000)|tojson(ensure_ascii=true)", "tojson in ASCII"),
+        (
+            "range(3000)|list %}{% for x in y %}{% set z = []|map('string') %}{% endfor %}{% set z = 1",
+            "empty generators",
+        ),
     ] {
         let limits = TemplateLimits {
             value_bytes: 300_000,
@@ -172,6 +180,52 @@ fn nothing_repeated_is_nothing() {
     }
 }
 
+/// Each of these made a processor busy for minutes or hours, though little comes of it.
+#[test]
+fn work_that_makes_little_ends() {
+    for (template, expected) in [
+        ("{{ ('a' * 3000000).strip('b' * 3000000 ~ 'a') }}", ""),
+        ("{{ ('a' * 3000000)|trim('b' * 3000000 ~ 'a') }}", ""),
+        (
+            "{% set r = range(99999) %}{% set n = namespace(v=0) %}{% for i in range(30000) %}\
+             {% if r == range(99999) and -1 not in r %}{% set n.v = n.v + 1 %}{% endif %}{% endfor %}{{ n.v }}",
+            "30000",
+        ),
+        ("{{ ('𝟶' * 2000000)|int }}", "0"),
+    ] {
+        let rendered = render_within(48 << 20, template, &json!(1));
+        assert_eq!(rendered.as_deref(), Ok(expected), "{template}");
+    }
+}
+
+/// What the library cannot print or count is an error, or Python's answer.
+#[test]
+fn no_operation_panics() {
+    for (template, expected) in [
+        ("{{ '{0[a]é}'.format({'a': 1}) }}", None),
+        ("{{ '%.65535g' % 0.01 }}", None),
+        ("{{ ('%.65500g' % 0.01)|length }}", Some("61")),
+        ("{{ ('%.65500e' % 0.01)|length }}", Some("65506")),
+        ("{{ '{:.65535}'.format(0.01) }}", None),
+        ("{{ range(0, 2 ** 126 + (2 ** 126 - 1), 2) }}", None),
+        (
+            "{{ range(2 ** 126, 2 ** 126 + (2 ** 126 - 1), 2 ** 126)[1:]|length }}",
+            Some("0"),
+        ),
+        (
+            "{{ 5 in range(-(2 ** 126), 2 ** 126, 2 ** 120) }}",
+            Some("False"),
+        ),
+        (
+            "{{ {9007199254740993: 1, 9007199254740992.0: 2, 9007199254740992: 3}|tojson(sort_keys=true)|length }}",
+            Some("48"),
+        ),
+    ] {
+        let rendered = render(template, &json!(1)).ok();
+        assert_eq!(rendered.as_deref(), expected, "{template}");
+    }
+}
+
 /// `map` applies filters, and may be one of them itself.
 #[test]
 fn filters_inside_each_other_end() {
@@ -179,9 +233,7 @@ fn filters_inside_each_other_end() {
     for template in [
         format!("{{{{ 'a'|map('map'{names})|list }}}}"),
         "{{ 'a'|map(*(['map'] * 5000))|list }}".to_owned(),
-        "{{ [[x]]|map('map', *(['map'] * 500))|list }}".to_owned(),
-        // Each of a thousand calls copies what is left of ten thousand arguments.
-        "{% for i in range(1000) %}{{ 'abcdefgh'|map('default', *(['a'] * 10000))|list }}{% endfor %}".to_owned(),
+        "{{ ['ab']|map('map', *(['map'] * 500))|list }}".to_owned(),
     ] {
         let refused = render(&template, &json!(1));
         assert!(
@@ -204,7 +256,6 @@ fn what_holds_itself_ends() {
     for template in [
         "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
         "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|tojson }}",
-        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|pprint }}",
         "{% set ns = namespace() %}{% set ns.a = {'b': (1, ns)} %}{{ ns ~ '' }}",
         "{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = b %}{{ [a]|join }}",
     ] {
@@ -325,10 +376,8 @@ fn part() -> impl Strategy<Value = String> {
             Just("unique"),
             Just("default('d')"),
             Just("map('string')"),
-            Just("pprint"),
             Just("length"),
             Just("select"),
-            Just("urlencode"),
             Just("trim"),
         ];
         prop_oneof![

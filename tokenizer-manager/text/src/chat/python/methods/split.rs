@@ -6,7 +6,7 @@ use minijinja::{Error, Value};
 use super::super::super::meter::{ELEMENT, Text, charge};
 use super::super::args::{self, Args, flag, required, whole};
 use super::super::html;
-use super::super::text::{is_space, split_lines};
+use super::super::text::{self, is_space};
 use super::super::value::{Py, fail, iterate};
 
 fn pieces(parts: Vec<&str>) -> Result<Value, Error> {
@@ -78,7 +78,9 @@ fn words_from_right(text: &str, limit: usize) -> Result<Vec<&str>, Error> {
 pub(super) fn lines(text: &str, args: Args) -> Result<Value, Error> {
     let [keep_ends] = args.bind(["keepends"])?;
     charge(text.len())?;
-    pieces(split_lines(text, flag(keep_ends.as_ref())))
+    let lines = text::lines(text, flag(keep_ends.as_ref()));
+    charge(lines.clone().count().saturating_mul(ELEMENT))?;
+    Ok(lines.map(Value::from).collect())
 }
 
 /// `partition` and `rpartition`.
