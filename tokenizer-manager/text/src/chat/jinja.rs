@@ -110,12 +110,20 @@ pub(super) fn value_of(json: &serde_json::Value) -> Value {
         },
         Json::String(s) => Value::from(s.as_str()),
         Json::Array(items) => list_of(items),
-        Json::Object(fields) => Value::from_pairs(
-            fields
-                .iter()
-                .map(|(name, field)| (name.as_str(), value_of(field))),
-        ),
+        Json::Object(fields) => fields_of(fields, |_, field| value_of(field)),
     }
+}
+
+/// A JSON object as the engine's, of whose fields each becomes what `value` makes of it.
+pub(super) fn fields_of(
+    fields: &serde_json::Map<String, serde_json::Value>,
+    value: impl Fn(&str, &serde_json::Value) -> Value,
+) -> Value {
+    Value::from_pairs(
+        fields
+            .iter()
+            .map(|(name, field)| (name.as_str(), value(name, field))),
+    )
 }
 
 /// A list of JSON values as the engine's.
