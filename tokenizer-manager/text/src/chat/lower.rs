@@ -36,7 +36,7 @@ type Statement = Stmt<'static>;
 #[derive(Debug, Default)]
 struct Lowering {
     /// Inside a condition, where Jinja2 looks for filters and tests when it gets there.
-    soft: bool,
+    in_condition: bool,
     /// Expressions inside each other.
     depth: usize,
     /// The names `caller`, `kwargs` and `varargs`, as far as the macros that are open use them.
@@ -90,9 +90,9 @@ impl Lowering {
 
     /// A body that is no condition's, whatever is around it.
     fn inner(&mut self, body: &[Statement]) -> Result<Vec<Statement>, Error> {
-        let soft = std::mem::replace(&mut self.soft, false);
+        let in_condition = std::mem::replace(&mut self.in_condition, false);
         let lowered = self.body(body);
-        self.soft = soft;
+        self.in_condition = in_condition;
         lowered
     }
 
@@ -154,7 +154,7 @@ impl Lowering {
         if let Expr::List(_) = each.target {
             shape.push(constant(true, span));
         }
-        let soft = std::mem::replace(&mut self.soft, false);
+        let in_condition = std::mem::replace(&mut self.in_condition, false);
         let lowered = ast::ForLoop {
             target: plain_target(&each.target)?,
             iter: apply(op::ITERATE, self.expr(&each.iter)?, shape, span),
@@ -170,18 +170,18 @@ impl Lowering {
                 body => vec![scope(body, span)],
             },
         };
-        self.soft = soft;
+        self.in_condition = in_condition;
         Ok(Stmt::ForLoop(Spanned::new(lowered, span)))
     }
 
     fn condition(&mut self, cond: &Spanned<ast::IfCond<'static>>) -> Result<Statement, Error> {
-        let soft = std::mem::replace(&mut self.soft, true);
+        let in_condition = std::mem::replace(&mut self.in_condition, true);
         let lowered = ast::IfCond {
             expr: self.expr(&cond.expr)?,
             true_body: self.body(&cond.true_body)?,
             false_body: self.body(&cond.false_body)?,
         };
-        self.soft = soft;
+        self.in_condition = in_condition;
         Ok(Stmt::IfCond(Spanned::new(lowered, cond.span())))
     }
 

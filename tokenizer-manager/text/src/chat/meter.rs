@@ -11,14 +11,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind};
 
 /// Bytes of an element of a list, about.
 pub(super) const ELEMENT: usize = 32;
-
-/// Lists in lists, beyond which printing or dropping one might fill the stack.
-const DEEPEST: usize = 256;
 
 /// Filters that apply filters inside each other. Each takes room on the stack, and templates have
 /// two at most.
@@ -90,7 +86,7 @@ pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce()
 #[error("more than {0}")]
 pub(super) struct Exceeded(pub String);
 
-fn exceeded(limit: String) -> Error {
+pub(super) fn exceeded(limit: String) -> Error {
     let error = Error::new(ErrorKind::OutOfFuel, "the rendering takes too much");
     error.with_source(Exceeded(limit))
 }
@@ -138,6 +134,11 @@ pub(super) fn inside<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     result
 }
 
+/// Charges bytes that are looked at, which is a sixteenth of the work of making them.
+pub(super) fn charge_reading(bytes: usize) -> Result<(), Error> {
+    charge(bytes / 16)
+}
+
 /// A text that is charged as it grows.
 #[derive(Debug, Default)]
 pub(super) struct Text(String);
@@ -178,40 +179,4 @@ impl Text {
 pub(super) fn write(out: &mut dyn Write, text: &str) -> Result<(), Error> {
     charge(text.len())?;
     out.write_str(text).map_err(Error::from)
-}
-
-/// Charges every element of what was just made, however deep, and refuses what nests too deeply.
-/// What is kept until the rendering ends is an element like a number: a namespace, and a generator,
-/// which gives its elements once. A loop of the engine holds what it walks, and shows it to nobody.
-pub(super) fn charge_nested(value: &Value) -> Result<(), Error> {
-    nested(value, 0)
-}
-
-fn nested(value: &Value, depth: usize) -> Result<(), Error> {
-    let Some(object) = value.as_object() else {
-        return Ok(());
-    };
-    let kind = value.kind();
-    if depth > DEEPEST {
-        return Err(exceeded(format!("{DEEPEST} values inside each other")));
-    }
-    if object.type_name().ends_with("::Loop") {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "a loop cannot be an element of another value",
-        ));
-    }
-    charge(1)?;
-    if object.enumerator_len().is_none() {
-        return Ok(());
-    }
-    for element in value.try_iter()?.checked() {
-        charge(1)?;
-        let element = element?;
-        match kind {
-            ValueKind::Map => nested(&value.get_item(&element)?, depth + 1)?,
-            _ => nested(&element, depth + 1)?,
-        }
-    }
-    Ok(())
 }

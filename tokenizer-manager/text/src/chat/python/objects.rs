@@ -73,10 +73,6 @@ impl Object for Namespace {
         let field = fields.iter().find(|(name, _)| **name == *key)?;
         Some(field.1.clone())
     }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
 }
 
 /// What `map`, `select` and the like give: true, without a length, and gone once it is read.
@@ -130,10 +126,6 @@ impl Object for Generator {
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
         None
     }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<generator object>")
-    }
 }
 
 /// Which view of a mapping.
@@ -172,10 +164,6 @@ impl Object for View {
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
         Some(self.items.len())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({:?})", self.kind.type_name(), self.items)
     }
 }
 
@@ -242,13 +230,6 @@ impl Object for Range {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Seq(self.len())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step {
-            1 => write!(f, "range({}, {})", self.start, self.stop),
-            step => write!(f, "range({}, {}, {step})", self.start, self.stop),
-        }
     }
 }
 
@@ -342,10 +323,6 @@ impl Object for Bound {
 
     fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         self.object.call_method(state, self.method, args)
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<built-in method {}>", self.method)
     }
 }
 

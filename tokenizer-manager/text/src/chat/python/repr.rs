@@ -91,16 +91,13 @@ fn scalar(out: &mut Text, value: &Value) -> Result<(), Error> {
         Py::Range(Range { start, stop, step }) => {
             out.push_str(&format!("range({start}, {stop}, {step})"))
         }
+        Py::Generator(_) => out.push_str("<generator object>"),
+        Py::Loop => {
+            let field = |name| value.get_attr(name).unwrap_or_default();
+            let (index, length) = (field("index"), field("length"));
+            out.push_str(&format!("<LoopContext {index}/{length}>"))
+        }
         _ => match value.as_object() {
-            Some(object) if object.type_name().ends_with("::Loop") => {
-                let field = |name| object.get_value(&Value::from(name)).unwrap_or_default();
-                out.push_str(&format!(
-                    "<LoopContext {}/{}>",
-                    field("index"),
-                    field("length")
-                ))
-            }
-            _ if matches!(Py::of(value), Py::Generator(_)) => out.push_str("<generator object>"),
             // An address differs from run to run, so there is nothing to agree with.
             Some(object) => {
                 if let Some(declared) = value.downcast_object_ref::<Macro>() {

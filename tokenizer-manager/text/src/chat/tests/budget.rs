@@ -226,6 +226,57 @@ fn no_operation_panics() {
     }
 }
 
+/// What is taken from a list costs as much as is taken, not what the list holds, at whatever depth.
+#[test]
+fn what_is_chosen_costs_what_is_chosen() {
+    let x: Json = vec![vec![0; 2000]; 20].into();
+    for body in [
+        "{% set z = y[7:8] %}",
+        "{% set z = y[::1000] %}",
+        "{% set z = (s * 50)[9:10] %}",
+        "{% set z = y|first + y|last %}",
+        "{% for z in y %}{% break %}{% endfor %}",
+        "{% for z, _ in pairs %}{% break %}{% endfor %}",
+        "{% set z = x[::-1] %}",
+        "{% set z = x|list %}",
+        "{% set z = x.copy() %}",
+        "{% set z = x|sort(attribute='a') %}",
+        "{% set z = x + x %}",
+        "{% set z = x * 2 %}",
+        "{% set z = d.items() %}",
+        "{% set z = d|items|first %}",
+        "{% set z = d|dictsort|length %}",
+    ] {
+        let template = format!(
+            "{{% set y = x[0] %}}{{% set d = dict(a=x, b=x) %}}{{% set s = 'abc' %}}\
+             {{% set pairs = y|batch(2)|list %}}{{% for i in range(250) %}}{body}{{% endfor %}}"
+        );
+        let rendered = render(&template, &x);
+        assert_eq!(rendered.as_deref(), Ok(""), "{body}");
+    }
+}
+
+/// Lists that are taken apart and put together nest no deeper than others.
+#[test]
+fn what_is_chosen_nests_no_deeper() {
+    for body in [
+        "{% set ns.v = ns.v|batch(9)|list %}",
+        "{% set ns.v = ns.v|slice(1)|list %}",
+        "{% set ns.v = ns.v|groupby(0) %}",
+        "{% set ns.v = {'a': ns.v}.items()|list %}",
+        "{% set ns.v = {'a': ns.v}|dictsort %}",
+        "{% set ns.v = [ns.v][0:1] %}",
+        "{% set ns.v = [ns.v] + [] %}",
+        "{% set ns.v = ([ns.v]|map('list')|list) * 1 %}",
+    ] {
+        let refused = render(&again(body), &json!([["a"], ["b"]]));
+        assert!(
+            matches!(&refused, Err(TemplateError::TooExpensive { .. })),
+            "{body}: {refused:?}"
+        );
+    }
+}
+
 /// `map` applies filters, and may be one of them itself.
 #[test]
 fn filters_inside_each_other_end() {

@@ -96,10 +96,8 @@ pub(super) fn sort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<V
             .map(|getter| folded(getter.get(item.clone())?, case_sensitive));
         Ok((Value::from(keys.collect::<Result<Vec<_>>>()?), item))
     });
-    value::list(sorted(
-        keyed.collect::<Result<_>>()?,
-        flag(reverse.as_ref()),
-    )?)
+    let sorted = sorted(keyed.collect::<Result<_>>()?, flag(reverse.as_ref()))?;
+    value::list_of(Py::of(value), sorted)
 }
 
 pub(super) fn dictsort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -118,10 +116,8 @@ pub(super) fn dictsort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resu
         let by = folded(by.clone(), case_sensitive)?;
         Ok((by, Value::from(Tuple::from([key, item]))))
     });
-    value::list(sorted(
-        keyed.collect::<Result<_>>()?,
-        flag(reverse.as_ref()),
-    )?)
+    let sorted = sorted(keyed.collect::<Result<_>>()?, flag(reverse.as_ref()))?;
+    value::list_of(Py::Dict, sorted)
 }
 
 /// The first of the elements that none is before, by `wanted`.
@@ -196,7 +192,7 @@ pub(super) fn groupby(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resul
             Some(first) if !case_sensitive => getter.get(first.clone())?,
             _ => key,
         };
-        let list = value::list(items)?;
+        let list = value::list_of(Py::of(value), items)?;
         Ok(Value::from_object(Group { grouper, list }))
     });
     value::list(groups.collect::<Result<_>>()?)

@@ -3,7 +3,7 @@
 use minijinja::value::Tuple;
 use minijinja::{Error, Value};
 
-use super::super::super::meter::{ELEMENT, Text, charge};
+use super::super::super::meter::{ELEMENT, Text, charge, charge_reading};
 use super::super::args::{self, Args, flag, required, whole};
 use super::super::html;
 use super::super::text::{self, is_space};
@@ -140,7 +140,7 @@ pub(in crate::chat) fn replaced(
 ) -> Result<String, Error> {
     let mut left = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut out = Text::default();
-    charge(text.len() / 16)?;
+    charge_reading(text.len())?;
     if from.is_empty() {
         for c in text.chars() {
             if left > 0 {
