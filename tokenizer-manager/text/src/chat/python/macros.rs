@@ -9,10 +9,8 @@ use std::sync::Arc;
 use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::super::meter::Text;
 use super::args::Args;
 use super::objects::Missing;
-use super::repr;
 use super::value::{dict, fail, tuple};
 
 /// What a macro can be called with.
@@ -103,18 +101,13 @@ impl Macro {
         Ok(bound)
     }
 
-    /// Its `repr`.
-    pub(super) fn push_repr(&self, out: &mut Text) -> Result<(), Error> {
-        out.push_str("<Macro ")?;
-        match &self.signature.name {
-            Some(name) => repr::quote(out, name)?,
-            None => out.push_str("anonymous")?,
-        }
-        out.push('>')
+    /// The name that it was declared with; a call's block has none.
+    pub(super) fn declared_name(&self) -> Option<&str> {
+        self.signature.name.as_deref()
     }
 
     fn name(&self) -> &str {
-        self.signature.name.as_deref().unwrap_or("caller")
+        self.declared_name().unwrap_or("caller")
     }
 }
 

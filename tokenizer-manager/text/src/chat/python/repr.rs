@@ -1,10 +1,8 @@
 //! `str` and `repr` of Python.
 
-use std::fmt::Write as _;
-
 use minijinja::{Error, Value};
 
-use super::super::meter::{Text, charge};
+use super::super::meter::Text;
 use super::macros::Macro;
 use super::number::python_float;
 use super::objects::{Namespace, Range};
@@ -101,7 +99,12 @@ fn scalar(out: &mut Text, value: &Value) -> Result<(), Error> {
             // An address differs from run to run, so there is nothing to agree with.
             Some(object) => {
                 if let Some(declared) = value.downcast_object_ref::<Macro>() {
-                    return declared.push_repr(out);
+                    out.push_str("<Macro ")?;
+                    match declared.declared_name() {
+                        Some(name) => quote(out, name)?,
+                        None => out.push_str("anonymous")?,
+                    }
+                    return out.push('>');
                 }
                 let name = object.type_name().rsplit("::").next().unwrap_or_default();
                 match name {
@@ -145,33 +148,33 @@ fn mapping(out: &mut Text, fields: &[(Value, Value)], depth: usize) -> Result<()
 }
 
 /// A text in quotes, what cannot be printed escaped.
-pub(super) fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
+fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
     } else {
         '\''
     };
-    charge(text.len())?;
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            c if c == quote || c == '\\' => quoted.extend(['\\', c]),
-            c if is_printable(c) => quoted.push(c),
-            c => {
-                let _ = match u32::from(c) {
-                    code @ ..=0xff => write!(quoted, "\\x{code:02x}"),
-                    code @ ..=0xffff => write!(quoted, "\\u{code:04x}"),
-                    code => write!(quoted, "\\U{code:08x}"),
-                };
-            }
-        }
+    out.push(quote)?;
+    let mut plain = 0;
+    for (at, c) in text.char_indices() {
+        let escape = match c {
+            '\n' => "\\n".to_owned(),
+            '\r' => "\\r".to_owned(),
+            '\t' => "\\t".to_owned(),
+            c if c == quote || c == '\\' => format!("\\{c}"),
+            c if is_printable(c) => continue,
+            c => match u32::from(c) {
+                code @ ..=0xff => format!("\\x{code:02x}"),
+                code @ ..=0xffff => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            },
+        };
+        out.push_str(&text[plain..at])?;
+        out.push_str(&escape)?;
+        plain = at + c.len_utf8();
     }
-    quoted.push(quote);
-    out.push_str(&quoted)
+    out.push_str(&text[plain..])?;
+    out.push(quote)
 }
 
 /// `ascii(value)`: `repr` with everything beyond ASCII escaped.
