@@ -93,79 +93,64 @@ impl Thinking {
         given: Option<&Json>,
         index: usize,
     ) -> Result<(), TemplateError> {
-        let is_empty = |value: &Value| value.as_str() == Some("");
-        let full = |message: &Message<'_>, field: &str| {
-            message.get(field).filter(|value| !is_empty(value)).cloned()
+        let Some(thoughts) = self.thoughts(message, given, index)? else {
+            return Ok(());
         };
-        let mut thoughts = FIELDS
-            .iter()
-            .find_map(|field| Some((*field, full(message, field)?)));
-        if let Some((part, text)) = self.lost_parts(given)? {
-            let refuse = |problem: String| {
-                let place = format!("messages[{index}].content[{part}]");
-                TemplateError::invalid(format!("{place}: {problem}"))
-            };
-            if message.text("role") != Some("assistant") {
-                return Err(refuse(
-                    "the model's chat template shows thinking of the assistant alone".to_owned(),
-                ));
-            }
-            match &thoughts {
-                _ if text.is_empty() => {}
-                None => thoughts = Some(("", text.into())),
-                Some((_, known)) if known.as_str() == Some(&text) => {}
-                Some((field, _)) => {
-                    return Err(refuse(format!(
-                        "this thinking is not that in {field:?}, and the model's chat template shows one of them; \
-                         send one"
-                    )));
-                }
+        let is_true = |name| message.get(name).is_some_and(Value::is_true);
+        if self.alone_beside_calls && is_true("tool_calls") && is_true("content") {
+            return Ok(());
+        }
+        // A template that looks under one name first would stop at an empty text there.
+        for name in FIELDS {
+            if message.text(name) == Some("") {
+                message.set(name, thoughts.clone());
             }
         }
-        let Some((_, thoughts)) = thoughts else {
-            return Ok(());
+        let missing = |name: &&str| message.get(name).is_none();
+        let names: Vec<&str> = match self.shown().next() {
+            Some(_) if !self.shown().all(|name| missing(&name)) => Vec::new(),
+            Some(name) => vec![name],
+            None => FIELDS.into_iter().take(2).filter(missing).collect(),
         };
-        if self.alone_beside_calls
-            && message.get("tool_calls").is_some_and(Value::is_true)
-            && message.get("content").is_some_and(Value::is_true)
-        {
-            return Ok(());
-        }
-        let known: Vec<&'static str> = self.shown().collect();
-        if known.iter().any(|field| full(message, field).is_some()) {
-            return Ok(());
-        }
-        let names = match known.as_slice() {
-            [] => &FIELDS[..2],
-            [first, ..] => &[*first][..],
-        };
-        for name in names
-            .iter()
-            .filter(|name| full(message, name).is_none())
-            .collect::<Vec<_>>()
-        {
+        for name in names {
             message.set(name, thoughts.clone());
         }
         Ok(())
     }
 
-    /// The place of the first part of thoughts and the text of all, where the template shows no parts.
-    fn lost_parts(self, content: Option<&Json>) -> Result<Option<(usize, String)>, TemplateError> {
+    /// What is thought in fields, or else in parts that the template would not show.
+    fn thoughts(
+        self,
+        message: &Message<'_>,
+        content: Option<&Json>,
+        index: usize,
+    ) -> Result<Option<Value>, TemplateError> {
+        let mut fields = FIELDS.iter().filter_map(|name| message.get(name));
+        let known = fields.find(|value| value.as_str() != Some("")).cloned();
         let parts = content.and_then(Json::as_array).filter(|_| !self.parts);
-        let mut parts = parts
-            .into_iter()
-            .flatten()
-            .enumerate()
-            .filter(|(_, part)| is_thought(part));
-        let Some((first, part)) = parts.next() else {
-            return Ok(None);
+        let parts = parts.into_iter().flatten().enumerate();
+        let parts: Vec<_> = parts.filter(|(_, part)| is_thought(part)).collect();
+        let Some((first, _)) = parts.first() else {
+            return Ok(known);
         };
-        let texts = std::iter::once(part)
-            .chain(parts.map(|(_, part)| part))
-            .map(thought);
-        let texts = texts.collect::<Result<Vec<String>, String>>();
-        let texts = texts.map_err(TemplateError::invalid)?;
-        Ok(Some((first, texts.join(SEPARATOR))))
+        let refuse = |problem: String| {
+            TemplateError::invalid(format!("messages[{index}].content[{first}]: {problem}"))
+        };
+        if message.text("role") != Some("assistant") {
+            let problem = "the model's chat template shows thinking of the assistant alone";
+            return Err(refuse(problem.to_owned()));
+        }
+        let texts = parts.iter().map(|(_, part)| thought(part));
+        let texts: Vec<String> = texts.collect::<Result<_, _>>().map_err(refuse)?;
+        let text = Value::from(texts.join(SEPARATOR));
+        match known {
+            Some(known) if text.is_true() && known != text => Err(refuse(
+                "the message has other thinking in a field, and the model's chat template shows one of them: send one"
+                    .to_owned(),
+            )),
+            Some(known) => Ok(Some(known)),
+            None => Ok(Some(text).filter(Value::is_true)),
+        }
     }
 }
 

@@ -292,6 +292,14 @@ fn filters_inside_each_other_end() {
             "{template:.60}: {refused:?}"
         );
     }
+    // As deep as both may be, on a stack of 2 MiB as tests have it.
+    let deep = render(
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% else %}\
+         {{ 'a'|map('map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'upper')|list|length }}\
+         {% endif %}{% endmacro %}{{ m(9) }}",
+        &json!(1),
+    );
+    assert_eq!(deep.as_deref(), Ok("1"));
     let nested = render(
         "{% for x in [[[1, 2]], [[3]]]|map('map', 'map', 'string') %}{% for y in x %}{{ y|list }}\
          {% endfor %}{% endfor %}",

@@ -207,6 +207,19 @@ fn empty_thoughts_hide_no_others() {
 }
 
 #[test]
+fn an_empty_name_that_comes_first_is_filled() {
+    let first = "{% for m in messages %}({% if m.reasoning_content is defined %}{{ m.reasoning_content }}\
+                 {% else %}{{ m.reasoning }}{% endif %}){{ m.content }}{% endfor %}";
+    for fields in [
+        json!({"reasoning_content": "", "reasoning": "Hm"}),
+        json!({"reasoning": "Hm"}),
+    ] {
+        let shown = render(first, &answered(&fields)).unwrap();
+        assert_eq!(shown, "()Hi(Hm)Yes", "{fields}");
+    }
+}
+
+#[test]
 fn thoughts_that_contradict_each_other_are_refused() {
     let part = json!([{"type": "thinking", "thinking": "Hm"}, {"type": "text", "text": "Yes"}]);
     let messages = answered(&json!({"reasoning_content": "No", "content": part}));
@@ -214,5 +227,5 @@ fn thoughts_that_contradict_each_other_are_refused() {
     assert!(matches!(error, TemplateError::InvalidRequest { .. }));
     let message = error.to_string();
     assert!(message.starts_with("messages[1].content[0]"), "{message}");
-    assert!(message.contains("\"reasoning_content\""), "{message}");
+    assert!(message.contains("other thinking"), "{message}");
 }
