@@ -8,6 +8,7 @@ mod error;
 mod jinja;
 mod limits;
 mod lower;
+mod message;
 mod message_shape;
 mod messages;
 mod meter;
@@ -28,6 +29,7 @@ pub use content::ContentFormat;
 pub use error::TemplateError;
 use jinja::Jinja;
 pub use limits::TemplateLimits;
+use message::Message;
 use message_shape::MessageShape;
 use minijinja::Value;
 pub use request::ChatRequest;
@@ -128,8 +130,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Renders a prompt. Time and memory are bounded by the limits, a second or two at worst; a server
-    /// renders off its event loop.
+    /// Renders a prompt. Time and memory are bounded by the limits, time by
+    /// [`TemplateLimits::time`]; a server renders off its event loop.
     ///
     /// # Errors
     /// See [`TemplateError`]; never panics on any messages.
@@ -143,7 +145,7 @@ impl ChatTemplate {
         }
         let prompt = compiled
             .jinja
-            .render(self.variables(&messages, request), request.bytes())
+            .render(self.variables(messages, request), request.bytes())
             .map_err(|error| match error {
                 TemplateError::Broken { message } if compiled.proven => {
                     TemplateError::Unsuitable { message }
@@ -172,11 +174,12 @@ impl ChatTemplate {
 
     /// The template's variables. As in transformers, `tools` and `documents` are `none` where there
     /// are none.
-    fn variables(&self, messages: &[serde_json::Value], request: &ChatRequest<'_>) -> Value {
+    fn variables(&self, messages: Vec<Message<'_>>, request: &ChatRequest<'_>) -> Value {
         let list =
             |values: Option<&[serde_json::Value]>| values.map_or(Value::from(()), jinja::list_of);
+        let messages = messages.into_iter().map(Message::into_value);
         let fixed = [
-            ("messages", jinja::list_of(messages)),
+            ("messages", messages.collect()),
             ("tools", list(request.tools)),
             ("documents", list(request.documents)),
             (

@@ -1,9 +1,12 @@
 //! Content of messages: a text, or parts that hold texts.
 
-use serde_json::{Map, Value, json};
+use minijinja::Value;
+use serde_json::Value as Json;
+
+use super::jinja;
 
 /// Joins the text parts of a message whose template wants a string, as vLLM and llama.cpp do.
-const PART_SEPARATOR: &str = "\n";
+pub(super) const PART_SEPARATOR: &str = "\n";
 
 /// The shape of `content` that a template handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +23,7 @@ impl ContentFormat {
     /// A text as content.
     pub(super) fn wrap(self, text: &str) -> Value {
         match self {
-            Self::PartsOnly => json!([{"type": "text", "text": text}]),
+            Self::PartsOnly => Value::from(vec![text_part(&Json::Null, text)]),
             Self::String | Self::OpenAi => text.into(),
         }
     }
@@ -28,33 +31,44 @@ impl ContentFormat {
 
 /// The text of content, alone or in parts.
 pub(super) fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            let texts = parts.iter().filter_map(|part| part["text"].as_str());
-            texts.collect::<Vec<_>>().join(PART_SEPARATOR)
-        }
-        _ => String::new(),
+    if let Some(text) = content.as_str() {
+        return text.to_owned();
     }
+    let texts =
+        parts(content).filter_map(|part| Some(part.get_attr("text").ok()?.as_str()?.to_owned()));
+    texts.collect::<Vec<_>>().join(PART_SEPARATOR)
+}
+
+/// The parts of content that has some.
+pub(super) fn parts(content: &Value) -> impl Iterator<Item = Value> {
+    let parts = content.as_object().and_then(|parts| parts.try_iter());
+    parts.into_iter().flatten()
 }
 
 /// The part as templates know it: type `text`, other fields of it kept.
-pub(super) fn text_part(part: &Value, text: &str) -> Value {
-    let mut fields = match part {
-        Value::Object(fields) => fields.clone(),
-        _ => Map::new(),
-    };
-    fields.insert("type".to_owned(), "text".into());
-    fields.insert("text".to_owned(), text.into());
-    Value::Object(fields)
+pub(super) fn text_part(part: &Json, text: &str) -> Value {
+    with_fields(part, [("type", "text"), ("text", text)])
+}
+
+/// A part's fields with these texts instead of its own of their names.
+pub(super) fn with_fields<const N: usize>(part: &Json, texts: [(&str, &str); N]) -> Value {
+    let kept = part.as_object().into_iter().flatten();
+    let kept = kept.filter(|(name, _)| !texts.iter().any(|(known, _)| known == name));
+    let kept = kept.map(|(name, value)| (name.as_str(), jinja::value_of(value)));
+    Value::from_pairs(
+        texts
+            .map(|(name, text)| (name, Value::from(text)))
+            .into_iter()
+            .chain(kept),
+    )
 }
 
 /// The text of a part that holds one.
-pub(super) fn part_text(part: &Value) -> Result<&str, String> {
-    if let Value::String(text) = part {
+pub(super) fn part_text(part: &Json) -> Result<&str, String> {
+    if let Json::String(text) = part {
         return Ok(text);
     }
-    let kind = part.get("type").and_then(Value::as_str);
+    let kind = part.get("type").and_then(Json::as_str);
     let field = match kind {
         None if part.get("text").is_some() => "text",
         Some("text" | "input_text" | "output_text") => "text",
@@ -67,6 +81,6 @@ pub(super) fn part_text(part: &Value) -> Result<&str, String> {
         None => return Err("a part must be an object with a \"type\"".to_owned()),
     };
     part.get(field)
-        .and_then(Value::as_str)
+        .and_then(Json::as_str)
         .ok_or_else(|| format!("{field:?} must be a string"))
 }

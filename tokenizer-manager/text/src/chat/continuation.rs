@@ -1,37 +1,45 @@
 //! `continue_final_message`: the prompt ends inside the last message, for the model to go on.
 
-use serde_json::Value;
+use minijinja::Value;
 
 use super::TemplateError;
+use super::content::parts;
+use super::message::Message;
 
 /// Ends the last message's content. The trailing space shows whether the template trims content.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Appends the tag to the text of the last message (its last text part).
-pub(super) fn mark(messages: &mut [Value]) -> Result<(), TemplateError> {
-    let content = messages
-        .last_mut()
-        .and_then(|message| message.get_mut("content"));
-    let text = match content {
-        Some(Value::String(text)) => Some(text),
-        Some(Value::Array(parts)) => {
-            parts
-                .iter_mut()
-                .rev()
-                .find_map(|part| match part.get_mut("text") {
-                    Some(Value::String(text)) => Some(text),
-                    _ => None,
-                })
-        }
-        _ => None,
-    };
-    let text = text.ok_or_else(|| {
+pub(super) fn mark(messages: &mut [Message<'_>]) -> Result<(), TemplateError> {
+    let marked = messages.last_mut().and_then(|message| {
+        let content = marked(message.get("content")?)?;
+        message.set("content", content);
+        Some(())
+    });
+    marked.ok_or_else(|| {
         TemplateError::invalid(
             "continue_final_message needs a last message with text content to continue",
         )
-    })?;
-    text.push_str(TAG);
-    Ok(())
+    })
+}
+
+fn marked(content: &Value) -> Option<Value> {
+    if let Some(text) = content.as_str() {
+        return Some(Value::from(format!("{text}{TAG}")));
+    }
+    let mut parts: Vec<Value> = parts(content).collect();
+    let text_of = |part: &Value| Some(part.get_attr("text").ok()?.as_str()?.to_owned());
+    let (part, text) = parts
+        .iter_mut()
+        .rev()
+        .find_map(|part| text_of(part).map(|text| (part, text)))?;
+    let marked = [(Value::from("text"), Value::from(format!("{text}{TAG}")))];
+    let fields = part.try_iter().ok()?.filter_map(|name| {
+        let field = part.get_item(&name).ok()?;
+        Some((name, field))
+    });
+    *part = Value::from_pairs(fields.chain(marked).collect::<Vec<_>>());
+    Some(Value::from(parts))
 }
 
 /// Cuts the rendered prompt at the tag, with the whitespace before it where the template trims

@@ -7,7 +7,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, Value};
 
 use super::lower::{self, operations};
-use super::python::{filters, functions, html, methods, repr, tests};
+use super::python::{filters, functions, methods, repr, tests};
 use super::{Clock, TemplateError, TemplateLimits, meter, source};
 
 /// A compiled template with its environment: `trim_blocks`, `lstrip_blocks`, loop controls,
@@ -86,13 +86,10 @@ fn environment(limits: TemplateLimits, clock: Clock) -> Environment<'static> {
     environment.set_fuel(Some(limits.fuel));
     environment.set_recursion_limit(limits.call_depth);
     environment.set_unknown_method_callback(methods::call);
-    environment.set_formatter(
-        |out, state, value| match (state.auto_escape(), value.as_str()) {
-            (AutoEscape::None, Some(text)) => meter::write(out, text),
-            (AutoEscape::None, None) => meter::write(out, &repr::string(value)?),
-            _ => meter::write(out, &html::escaped(value)?),
-        },
-    );
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => meter::write(out, text),
+        None => meter::write(out, &repr::string(value)?),
+    });
     operations::add_to(&mut environment);
     filters::add_to(&mut environment, limits.json_depth);
     tests::add_to(&mut environment);
@@ -113,12 +110,20 @@ pub(super) fn value_of(json: &serde_json::Value) -> Value {
         },
         Json::String(s) => Value::from(s.as_str()),
         Json::Array(items) => list_of(items),
-        Json::Object(fields) => Value::from_pairs(
-            fields
-                .iter()
-                .map(|(name, field)| (name.as_str(), value_of(field))),
-        ),
+        Json::Object(fields) => fields_of(fields, |_, field| value_of(field)),
     }
+}
+
+/// A JSON object as the engine's, of whose fields each becomes what `value` makes of it.
+pub(super) fn fields_of(
+    fields: &serde_json::Map<String, serde_json::Value>,
+    value: impl Fn(&str, &serde_json::Value) -> Value,
+) -> Value {
+    Value::from_pairs(
+        fields
+            .iter()
+            .map(|(name, field)| (name.as_str(), value(name, field))),
+    )
 }
 
 /// A list of JSON values as the engine's.

@@ -36,9 +36,7 @@ type Statement = Stmt<'static>;
 #[derive(Debug, Default)]
 struct Lowering {
     /// Inside a condition, where Jinja2 looks for filters and tests when it gets there.
-    soft: bool,
-    /// Inside a block whose output is escaped, where some operations take marks of safety along.
-    escapes: bool,
+    in_condition: bool,
     /// Expressions inside each other.
     depth: usize,
     /// The names `caller`, `kwargs` and `varargs`, as far as the macros that are open use them.
@@ -92,9 +90,9 @@ impl Lowering {
 
     /// A body that is no condition's, whatever is around it.
     fn inner(&mut self, body: &[Statement]) -> Result<Vec<Statement>, Error> {
-        let soft = std::mem::replace(&mut self.soft, false);
+        let in_condition = std::mem::replace(&mut self.in_condition, false);
         let lowered = self.body(body);
-        self.soft = soft;
+        self.in_condition = in_condition;
         lowered
     }
 
@@ -132,7 +130,9 @@ impl Lowering {
             Stmt::CallBlock(call) => self.call_block(out, call)?,
             Stmt::Continue(at) => out.push(Stmt::Continue(Spanned::new(ast::Continue, at.span()))),
             Stmt::Break(at) => out.push(Stmt::Break(Spanned::new(ast::Break, at.span()))),
-            Stmt::AutoEscape(block) => out.push(self.auto_escape(block)?),
+            Stmt::AutoEscape(at) => {
+                return Err(refused(at.span(), "the tag 'autoescape' is not supported"));
+            }
             Stmt::Do(at) => return Err(refused(at.span(), "there is no tag 'do'")),
             Stmt::Import(at) => out.push(other_template(at.span())),
             Stmt::FromImport(at) => out.push(other_template(at.span())),
@@ -140,23 +140,6 @@ impl Lowering {
             Stmt::Include(at) => out.push(other_template(at.span())),
         }
         Ok(())
-    }
-
-    fn auto_escape(
-        &mut self,
-        block: &Spanned<ast::AutoEscape<'static>>,
-    ) -> Result<Statement, Error> {
-        let span = block.span();
-        let enabled = self.expr(&block.enabled)?;
-        let escapes = block
-            .enabled
-            .as_const()
-            .is_none_or(|enabled| enabled.is_true());
-        let outside = std::mem::replace(&mut self.escapes, escapes);
-        let body = vec![scope(self.inner(&block.body)?, span)];
-        self.escapes = outside;
-        let lowered = ast::AutoEscape { enabled, body };
-        Ok(Stmt::AutoEscape(Spanned::new(lowered, span)))
     }
 
     fn for_loop(&mut self, each: &Spanned<ast::ForLoop<'static>>) -> Result<Statement, Error> {
@@ -171,7 +154,7 @@ impl Lowering {
         if let Expr::List(_) = each.target {
             shape.push(constant(true, span));
         }
-        let soft = std::mem::replace(&mut self.soft, false);
+        let in_condition = std::mem::replace(&mut self.in_condition, false);
         let lowered = ast::ForLoop {
             target: plain_target(&each.target)?,
             iter: apply(op::ITERATE, self.expr(&each.iter)?, shape, span),
@@ -187,18 +170,18 @@ impl Lowering {
                 body => vec![scope(body, span)],
             },
         };
-        self.soft = soft;
+        self.in_condition = in_condition;
         Ok(Stmt::ForLoop(Spanned::new(lowered, span)))
     }
 
     fn condition(&mut self, cond: &Spanned<ast::IfCond<'static>>) -> Result<Statement, Error> {
-        let soft = std::mem::replace(&mut self.soft, true);
+        let in_condition = std::mem::replace(&mut self.in_condition, true);
         let lowered = ast::IfCond {
             expr: self.expr(&cond.expr)?,
             true_body: self.body(&cond.true_body)?,
             false_body: self.body(&cond.false_body)?,
         };
-        self.soft = soft;
+        self.in_condition = in_condition;
         Ok(Stmt::IfCond(Spanned::new(lowered, cond.span())))
     }
 

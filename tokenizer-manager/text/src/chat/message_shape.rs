@@ -74,7 +74,7 @@ pub(super) fn detect(
             tools: true,
             ..probe
         }),
-        thinking: Thinking::detect(&probe),
+        thinking: Thinking::detect(&probe, &tool_call(&probe, calls_content, object_arguments)),
     };
     (shape, string.is_some() || parts.is_some())
 }

@@ -1,16 +1,19 @@
 //! From messages as OpenAI's API carries them to messages as chat templates expect them.
 
-use serde_json::{Map, Value};
+use minijinja::Value;
+use serde_json::{Value as Json, json};
 
 use super::TemplateError;
-use super::content::{ContentFormat, part_text, text_of, text_part};
+use super::content::{ContentFormat, PART_SEPARATOR, part_text, text_part};
+use super::jinja;
+use super::message::Message;
 use super::message_shape::{MessageShape, NoContent};
 use super::request::ChatRequest;
 use super::thinking::is_thought;
 
 /// Messages in the shape the template wants:
-/// * fields that are `null` are left out, as in transformers, and thoughts get every name that
-///   templates have for them;
+/// * fields that are `null` are left out, as in transformers, and thoughts get the name that the
+///   template has for them;
 /// * content as strings or parts; where there is none, what the template takes for none;
 /// * a tool call's `arguments`, JSON in a string on the wire, become the object they spell, or stay
 ///   a string. Arguments that are not a JSON object stay a string anyway: they are the model's own
@@ -18,10 +21,10 @@ use super::thinking::is_thought;
 /// * roles and places of instructions as [`Roles::settle`](super::roles::Roles::settle) says.
 ///
 /// Everything else, unknown fields included, passes through.
-pub(super) fn normalise(
-    request: &ChatRequest<'_>,
+pub(super) fn normalise<'a>(
+    request: &ChatRequest<'a>,
     shape: MessageShape,
-) -> Result<Vec<Value>, TemplateError> {
+) -> Result<Vec<Message<'a>>, TemplateError> {
     let shaped = request.messages.iter().enumerate();
     let shaped = shaped.map(|(index, message)| shaped_message(message, shape, index));
     let shaped = shaped.collect::<Result<_, _>>()?;
@@ -33,88 +36,103 @@ pub(super) fn normalise(
 }
 
 fn shaped_message(
-    message: &Value,
+    message: &Json,
     shape: MessageShape,
     index: usize,
-) -> Result<Value, TemplateError> {
-    let Value::Object(message) = message else {
+) -> Result<Message<'_>, TemplateError> {
+    let Json::Object(fields) = message else {
         return Err(TemplateError::invalid(format!(
             "messages[{index}] is not an object"
         )));
     };
-    if !message.get("role").is_some_and(Value::is_string) {
+    if !fields.get("role").is_some_and(Json::is_string) {
         return Err(TemplateError::invalid(format!(
             "messages[{index}].role must be a string"
         )));
     }
-    let given = message.iter().filter(|(_, value)| !value.is_null());
-    let mut message: Map<String, Value> = given
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    shape.thinking.name_all(&mut message, index)?;
-    let calls = message.get("tool_calls").is_some_and(Value::is_array);
-    let none = match calls {
-        true => shape.calls_content,
-        false => shape.no_content,
-    };
-    let content = match (message.get("content"), none) {
-        (Some(given), _) => Some(content(given, shape.content, index)?),
-        (None, NoContent::Absent) => None,
-        (None, NoContent::Empty) => Some(shape.content.wrap("")),
-        (None, NoContent::Null) => Some(Value::Null),
-    };
-    if let Some(content) = content {
-        message.insert("content".to_owned(), content);
+    let mut message = Message::default();
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let value = match (name.as_str(), value) {
+            ("content", given) => content(given, shape, index)?,
+            ("tool_calls", Json::Array(calls)) => calls
+                .iter()
+                .map(|call| shaped_call(call, shape.object_arguments))
+                .collect(),
+            (_, value) => jinja::value_of(value),
+        };
+        message.set(name, value);
     }
-    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
-        calls
-            .iter_mut()
-            .for_each(|call| shape_arguments(call, shape.object_arguments));
+    if message.get("content").is_none() {
+        let none = match fields.get("tool_calls").is_some_and(Json::is_array) {
+            true => shape.calls_content,
+            false => shape.no_content,
+        };
+        match none {
+            NoContent::Absent => {}
+            NoContent::Empty => message.set("content", shape.content.wrap("")),
+            NoContent::Null => message.set("content", Value::from(())),
+        }
     }
-    Ok(Value::Object(message))
+    shape
+        .thinking
+        .name(&mut message, fields.get("content"), index)?;
+    Ok(message)
 }
 
-fn content(content: &Value, format: ContentFormat, index: usize) -> Result<Value, TemplateError> {
-    match content {
-        Value::String(text) => Ok(format.wrap(text)),
-        Value::Array(parts) => {
-            let shaped = parts.iter().enumerate().map(|(part, value)| {
-                let bad = |problem: String| {
-                    TemplateError::invalid(format!("messages[{index}].content[{part}]: {problem}"))
-                };
-                if is_thought(value) {
-                    return Ok(value.clone());
-                }
-                part_text(value)
-                    .map(|text| text_part(value, text))
-                    .map_err(bad)
-            });
-            let shaped = Value::Array(shaped.collect::<Result<_, _>>()?);
-            Ok(match format {
-                ContentFormat::String => text_of(&shaped).into(),
-                ContentFormat::OpenAi | ContentFormat::PartsOnly => shaped,
+fn content(content: &Json, shape: MessageShape, index: usize) -> Result<Value, TemplateError> {
+    let parts = match content {
+        Json::String(text) => return Ok(shape.content.wrap(text)),
+        Json::Array(parts) => parts,
+        _ => {
+            return Err(TemplateError::invalid(format!(
+                "messages[{index}].content must be a string, a list of parts or null"
+            )));
+        }
+    };
+    let (mut texts, mut shaped) = (Vec::new(), Vec::new());
+    for (part, value) in parts.iter().enumerate() {
+        let bad = |problem: String| {
+            TemplateError::invalid(format!("messages[{index}].content[{part}]: {problem}"))
+        };
+        if is_thought(value) {
+            shaped.extend(shape.thinking.part(value).map_err(bad)?);
+            continue;
+        }
+        let text = part_text(value).map_err(bad)?;
+        match shape.content {
+            ContentFormat::String => texts.push(text),
+            ContentFormat::OpenAi | ContentFormat::PartsOnly => shaped.push(text_part(value, text)),
+        }
+    }
+    Ok(match shape.content {
+        ContentFormat::String => texts.join(PART_SEPARATOR).into(),
+        ContentFormat::OpenAi | ContentFormat::PartsOnly => shaped.into(),
+    })
+}
+
+fn shaped_call(call: &Json, object_arguments: bool) -> Value {
+    let Json::Object(call) = call else {
+        return jinja::value_of(call);
+    };
+    jinja::fields_of(call, |name, value| match (name, value) {
+        ("function", Json::Object(function)) => {
+            jinja::fields_of(function, |name, value| match name {
+                "arguments" => arguments(value, object_arguments),
+                _ => jinja::value_of(value),
             })
         }
-        _ => Err(TemplateError::invalid(format!(
-            "messages[{index}].content must be a string, a list of parts or null"
-        ))),
-    }
+        _ => jinja::value_of(value),
+    })
 }
 
-fn shape_arguments(call: &mut Value, object_arguments: bool) {
-    let function = call.get_mut("function");
-    let Some(arguments) = function.and_then(|function| function.get_mut("arguments")) else {
-        return;
-    };
-    match arguments {
-        Value::String(text) if object_arguments => {
-            if text.trim().is_empty() {
-                *arguments = Value::Object(Map::new());
-            } else if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
-                *arguments = object;
-            }
-        }
-        Value::Object(_) if !object_arguments => *arguments = arguments.to_string().into(),
-        _ => {}
+fn arguments(given: &Json, as_object: bool) -> Value {
+    match given {
+        Json::String(text) if as_object => match serde_json::from_str(text) {
+            Ok(object @ Json::Object(_)) => jinja::value_of(&object),
+            _ if text.trim().is_empty() => jinja::value_of(&json!({})),
+            _ => Value::from(text.as_str()),
+        },
+        Json::Object(_) if !as_object => Value::from(given.to_string()),
+        _ => jinja::value_of(given),
     }
 }

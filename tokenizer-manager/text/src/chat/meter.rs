@@ -11,14 +11,14 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind};
 
 /// Bytes of an element of a list, about.
 pub(super) const ELEMENT: usize = 32;
 
-/// Lists in lists, beyond which printing or dropping one might fill the stack.
-const DEEPEST: usize = 256;
+/// Filters that apply filters inside each other. Each takes room on the stack, and templates have
+/// two at most.
+const DEEPEST_CALLS: usize = 16;
 
 /// How much is charged between two looks at the clock, bytes.
 const BETWEEN_LOOKS: u64 = 1 << 20;
@@ -31,6 +31,8 @@ struct Meter {
     look_at: u64,
     begun: Instant,
     longest: Duration,
+    /// Filters that are applying filters.
+    calls: usize,
 }
 
 thread_local! {
@@ -72,6 +74,7 @@ pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce()
         look_at: allowance,
         begun: Instant::now(),
         longest,
+        calls: 0,
     };
     let kept = KEPT.with_borrow(Vec::len);
     let _before = Restore(METER.replace(Some(meter)), kept);
@@ -83,7 +86,7 @@ pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce()
 #[error("more than {0}")]
 pub(super) struct Exceeded(pub String);
 
-fn exceeded(limit: String) -> Error {
+pub(super) fn exceeded(limit: String) -> Error {
     let error = Error::new(ErrorKind::OutOfFuel, "the rendering takes too much");
     error.with_source(Exceeded(limit))
 }
@@ -113,6 +116,29 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Runs what a filter applies, which may be a filter that applies others.
+pub(super) fn inside<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let Some(meter) = METER.get() else {
+        return call();
+    };
+    let calls = meter.calls + 1;
+    if calls > DEEPEST_CALLS {
+        return Err(exceeded(format!(
+            "{DEEPEST_CALLS} filters that apply filters inside each other"
+        )));
+    }
+    METER.set(Some(Meter { calls, ..meter }));
+    let result = call();
+    let calls = meter.calls;
+    METER.set(METER.get().map(|meter| Meter { calls, ..meter }));
+    result
+}
+
+/// Charges bytes that are looked at, which is a sixteenth of the work of making them.
+pub(super) fn charge_reading(bytes: usize) -> Result<(), Error> {
+    charge(bytes / 16)
+}
+
 /// A text that is charged as it grows.
 #[derive(Debug, Default)]
 pub(super) struct Text(String);
@@ -131,6 +157,10 @@ impl Text {
     }
 
     pub(super) fn repeat(&mut self, text: &str, times: usize) -> Result<(), Error> {
+        // Nothing costs nothing however often it is there, so the allowance would end no loop.
+        if text.is_empty() {
+            return Ok(());
+        }
         charge(text.len().saturating_mul(times))?;
         (0..times).for_each(|_| self.0.push_str(text));
         Ok(())
@@ -149,40 +179,4 @@ impl Text {
 pub(super) fn write(out: &mut dyn Write, text: &str) -> Result<(), Error> {
     charge(text.len())?;
     out.write_str(text).map_err(Error::from)
-}
-
-/// Charges every element of what was just made, however deep, and refuses what nests too deeply.
-/// What is kept until the rendering ends is an element like a number: a namespace, and a generator,
-/// which gives its elements once. A loop of the engine holds what it walks, and shows it to nobody.
-pub(super) fn charge_nested(value: &Value) -> Result<(), Error> {
-    nested(value, 0)
-}
-
-fn nested(value: &Value, depth: usize) -> Result<(), Error> {
-    let Some(object) = value.as_object() else {
-        return Ok(());
-    };
-    let kind = value.kind();
-    if depth > DEEPEST {
-        return Err(exceeded(format!("{DEEPEST} values inside each other")));
-    }
-    if object.type_name().ends_with("::Loop") {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "a loop cannot be an element of another value",
-        ));
-    }
-    charge(1)?;
-    if object.enumerator_len().is_none() {
-        return Ok(());
-    }
-    for element in value.try_iter()?.checked() {
-        charge(1)?;
-        let element = element?;
-        match kind {
-            ValueKind::Map => nested(&value.get_item(&element)?, depth + 1)?,
-            _ => nested(&element, depth + 1)?,
-        }
-    }
-    Ok(())
 }

@@ -41,7 +41,10 @@ impl Probe<'_> {
 
     /// A text as the content that the template takes.
     pub(super) fn text(&self, text: &str) -> Value {
-        self.content.wrap(text)
+        match self.content {
+            ContentFormat::PartsOnly => json!([{"type": "text", "text": text}]),
+            ContentFormat::String | ContentFormat::OpenAi => text.into(),
+        }
     }
 
     /// A message of a text.

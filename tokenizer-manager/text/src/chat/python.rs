@@ -15,7 +15,6 @@ mod number;
 mod objects;
 pub(super) mod operators;
 mod percent;
-mod pretty;
 pub(super) mod repr;
 pub(super) mod tests;
 mod text;

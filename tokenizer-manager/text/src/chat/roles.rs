@@ -1,11 +1,12 @@
 //! Roles that a template may not know, and instructions in places where it would not show them.
 
-use serde_json::{Value, json};
+use minijinja::Value;
+use serde_json::{Value as Json, json};
 
 use super::TemplateError;
-use super::content::{ContentFormat, text_of, text_part};
+use super::content::{ContentFormat, parts, text_of, text_part};
+use super::message::Message;
 use super::probe::{MARK, Probe};
-use super::thinking::is_thought;
 
 /// Stands between instructions that become one message, as in vLLM.
 const INSTRUCTION_SEPARATOR: &str = "\n\n";
@@ -76,25 +77,25 @@ impl Roles {
     ///
     /// # Errors
     /// [`TemplateError::InvalidRequest`] names the message that the template would hide.
-    pub(super) fn settle(
+    pub(super) fn settle<'a>(
         self,
-        mut messages: Vec<Value>,
+        mut messages: Vec<Message<'a>>,
         content: ContentFormat,
         continue_final_message: bool,
-    ) -> Result<Vec<Value>, TemplateError> {
+    ) -> Result<Vec<Message<'a>>, TemplateError> {
         let mut renamed = false;
         for (index, message) in messages.iter_mut().enumerate() {
-            if message["role"] == "developer" && !self.developer {
-                message["role"] = "system".into();
+            if message.text("role") == Some("developer") && !self.developer {
+                message.set("role", "system".into());
                 renamed = true;
             }
-            if message["role"] == "function" && !self.function {
+            if message.text("role") == Some("function") && !self.function {
                 return Err(TemplateError::invalid(format!(
                     "messages[{index}].role: the model's chat template does not know \"function\"; send results of \
                      tools with the role \"tool\""
                 )));
             }
-            if message["role"] == "system" && self.instructions == Instructions::None {
+            if message.text("role") == Some("system") && self.instructions == Instructions::None {
                 return Err(TemplateError::invalid(format!(
                     "messages[{index}]: the model's chat template shows no system messages; put instructions into a \
                      user message"
@@ -133,19 +134,21 @@ fn hides_later(probe: &Probe<'_>, role: &str) -> bool {
         .any(|messages| probe.render(messages).is_some_and(hides))
 }
 
-fn is_instruction(message: &Value) -> bool {
-    message["role"] == "system" || message["role"] == "developer"
+fn is_instruction(message: &Message<'_>) -> bool {
+    matches!(message.text("role"), Some("system" | "developer"))
 }
 
 /// All instructions as the first message, with what else the first of them says of itself.
-fn one_instruction(messages: Vec<Value>, format: ContentFormat) -> Vec<Value> {
-    let (mut instructions, others): (Vec<Value>, Vec<Value>) =
+fn one_instruction(messages: Vec<Message<'_>>, format: ContentFormat) -> Vec<Message<'_>> {
+    let (mut instructions, others): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(is_instruction);
-    let contents = instructions.iter().map(|message| &message["content"]);
+    let contents = instructions
+        .iter()
+        .filter_map(|message| message.get("content"));
     let content = one_content(&contents.collect::<Vec<_>>(), format);
     instructions.truncate(1);
     for first in &mut instructions {
-        first["content"] = content.clone();
+        first.set("content", content.clone());
     }
     instructions.extend(others);
     instructions
@@ -153,17 +156,21 @@ fn one_instruction(messages: Vec<Value>, format: ContentFormat) -> Vec<Value> {
 
 /// All contents as one text; as parts where some hold thoughts.
 fn one_content(contents: &[&Value], format: ContentFormat) -> Value {
-    let thoughtful = |content: &Value| content.as_array().is_some_and(|c| c.iter().any(is_thought));
-    if !contents.iter().any(|content| thoughtful(content)) {
+    let kind = |part: &Value| part.get_attr("type").unwrap_or_default();
+    let is_thought = |part: Value| kind(&part).as_str() == Some("thinking");
+    if !contents
+        .iter()
+        .any(|content| parts(content).any(is_thought))
+    {
         let texts = contents.iter().map(|content| text_of(content));
         let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
         return format.wrap(&texts.join(INSTRUCTION_SEPARATOR));
     }
-    let parts = contents.iter().map(|content| match content {
-        Value::Array(parts) => parts.clone(),
-        text => vec![text_part(text, text.as_str().unwrap_or_default())],
+    let part = |text: &str| text_part(&Json::Null, text);
+    let all = contents.iter().map(|content| match content.as_str() {
+        Some(text) => vec![part(text)],
+        None => parts(content).collect(),
     });
-    let separator = INSTRUCTION_SEPARATOR.into();
-    let separator = [text_part(&separator, INSTRUCTION_SEPARATOR)];
-    parts.collect::<Vec<_>>().join(&separator[..]).into()
+    let separator = [part(INSTRUCTION_SEPARATOR)];
+    all.collect::<Vec<_>>().join(&separator[..]).into()
 }

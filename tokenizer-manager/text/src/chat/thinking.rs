@@ -1,9 +1,11 @@
 //! What a model thought in earlier turns, under the names that clients and templates have for it.
 
-use serde_json::{Map, Value, json};
+use minijinja::Value;
+use serde_json::{Value as Json, json};
 
 use super::TemplateError;
-use super::content::{ContentFormat, part_text};
+use super::content::{ContentFormat, part_text, with_fields};
+use super::message::Message;
 use super::probe::{MARK, Probe, shows};
 
 /// The fields of a message that hold thoughts; transformers takes the first that is there.
@@ -12,88 +14,158 @@ const FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// Separates the thoughts of several parts.
 const SEPARATOR: &str = "\n";
 
+/// A thought that no template has, to be looked for in what it renders.
+const THOUGHT: &str = "Bq8Thought8qB";
+
 /// Where a template looks for thoughts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Thinking {
-    /// In fields of the message, or nowhere.
-    Fields,
-    /// In parts of the content too, as Mistral's do.
-    Parts,
+pub(super) struct Thinking {
+    /// Whether it shows parts of the content, as Mistral's do.
+    parts: bool,
+    /// Which of the fields it shows.
+    fields: [bool; FIELDS.len()],
+    /// Whether it refuses them beside the content of a message that calls tools, as gpt-oss's does.
+    alone_beside_calls: bool,
 }
 
 impl Thinking {
-    /// Tries the template.
-    pub(super) fn detect(probe: &Probe<'_>) -> Self {
-        let thought = json!({
-            "role": "assistant",
-            "content": [{"type": "thinking", "thinking": MARK}, {"type": "text", "text": "Gone"}],
-        });
+    /// Tries the template; `calls` is a conversation whose second message only calls a tool.
+    pub(super) fn detect(probe: &Probe<'_>, calls: &Json) -> Self {
         let go = probe.message("user", "Go");
-        let (last, earlier) = (json!([go, thought]), json!([go, thought, go]));
+        let part =
+            json!([{"type": "thinking", "thinking": MARK}, {"type": "text", "text": "Gone"}]);
+        let thought = json!({"role": "assistant", "content": part});
         // Some show only what was thought since the user's last message.
-        let shown = [last, earlier].map(|messages| shows(probe.render(&messages).as_deref()));
-        if shown.contains(&true) && probe.content != ContentFormat::String {
-            Self::Parts
-        } else {
-            Self::Fields
+        let turns = |answer: &Json| [json!([go, answer]), json!([go, answer, go])];
+        let parts = turns(&thought)
+            .iter()
+            .any(|messages| shows(probe.render(messages).as_deref()));
+        let fields = FIELDS.map(|field| {
+            let mut answer = probe.message("assistant", "Gone");
+            answer[field] = THOUGHT.into();
+            let mut calls = calls.clone();
+            calls[1][field] = THOUGHT.into();
+            let shown = |messages| {
+                probe
+                    .render(messages)
+                    .is_some_and(|text| text.contains(THOUGHT))
+            };
+            turns(&answer).iter().chain([&calls]).any(shown)
+        });
+        let mut thinking = Self {
+            parts: parts && probe.content != ContentFormat::String,
+            fields,
+            alone_beside_calls: false,
+        };
+        let mut calls = calls.clone();
+        calls[1]["content"] = probe.text("Going");
+        if let Some(name) = thinking.shown().next()
+            && probe.render(&calls).is_some()
+        {
+            calls[1][name] = THOUGHT.into();
+            thinking.alone_beside_calls = probe.render(&calls).is_none();
         }
+        thinking
     }
 
-    /// Gives the thoughts of a message every name that templates know: those in parts move to the
-    /// fields where the template looks there alone.
+    /// The fields that the template shows.
+    fn shown(self) -> impl Iterator<Item = &'static str> {
+        let fields = FIELDS.into_iter().zip(self.fields);
+        fields.filter_map(|(field, shown)| shown.then_some(field))
+    }
+
+    /// A part of thoughts as the template knows it, or none where it shows fields alone.
+    pub(super) fn part(self, part: &Json) -> Result<Option<Value>, String> {
+        let text = thought(part)?;
+        let part = || with_fields(part, [("type", "thinking"), ("thinking", &text)]);
+        Ok(self.parts.then(part))
+    }
+
+    /// Gives the thoughts of a message the name that the template has for them: those under another
+    /// name, and those in parts of the content that was `given`, where the template shows no parts.
+    /// Where it shows none at all, they have the names that transformers gives them.
     ///
     /// # Errors
-    /// A part of thoughts without a text, or one that is not an assistant's and would be lost.
-    pub(super) fn name_all(
+    /// Parts that are not an assistant's and would be lost, or that say otherwise than a field does.
+    pub(super) fn name(
         self,
-        message: &mut Map<String, Value>,
+        message: &mut Message<'_>,
+        given: Option<&Json>,
         index: usize,
     ) -> Result<(), TemplateError> {
-        let assistant = message.get("role").is_some_and(|role| role == "assistant");
-        if let Some(Value::Array(parts)) = message.get_mut("content") {
-            let mut thoughts = Vec::new();
-            for (part, value) in parts.iter_mut().enumerate().filter(|(_, p)| is_thought(p)) {
-                let place = || format!("messages[{index}].content[{part}]");
-                let text = thought(value)
-                    .map_err(|problem| TemplateError::invalid(format!("{}: {problem}", place())))?;
-                if self == Self::Fields && !assistant {
-                    return Err(TemplateError::invalid(format!(
-                        "{}: the model's chat template shows thinking of the assistant alone",
-                        place()
-                    )));
-                }
-                value["type"] = "thinking".into();
-                value["thinking"] = text.as_str().into();
-                thoughts.push(text);
-            }
-            if self == Self::Fields && !thoughts.is_empty() {
-                parts.retain(|part| !is_thought(part));
-                let thoughts = thoughts.join(SEPARATOR);
-                message.entry(FIELDS[0]).or_insert_with(|| thoughts.into());
+        let Some(thoughts) = self.thoughts(message, given, index)? else {
+            return Ok(());
+        };
+        let is_true = |name| message.get(name).is_some_and(Value::is_true);
+        if self.alone_beside_calls && is_true("tool_calls") && is_true("content") {
+            return Ok(());
+        }
+        // A template that looks under one name first would stop at an empty text there.
+        for name in FIELDS {
+            if message.text(name) == Some("") {
+                message.set(name, thoughts.clone());
             }
         }
-        let given = FIELDS.iter().find_map(|field| message.get(*field)).cloned();
-        if let Some(given) = given {
-            for field in FIELDS {
-                message.entry(field).or_insert_with(|| given.clone());
-            }
+        let missing = |name: &&str| message.get(name).is_none();
+        let names: Vec<&str> = match self.shown().next() {
+            Some(_) if !self.shown().all(|name| missing(&name)) => Vec::new(),
+            Some(name) => vec![name],
+            None => FIELDS.into_iter().take(2).filter(missing).collect(),
+        };
+        for name in names {
+            message.set(name, thoughts.clone());
         }
         Ok(())
+    }
+
+    /// What is thought in fields, or else in parts that the template would not show.
+    fn thoughts(
+        self,
+        message: &Message<'_>,
+        content: Option<&Json>,
+        index: usize,
+    ) -> Result<Option<Value>, TemplateError> {
+        let mut fields = FIELDS.iter().filter_map(|name| message.get(name));
+        let known = fields.find(|value| value.as_str() != Some("")).cloned();
+        let parts = content.and_then(Json::as_array).filter(|_| !self.parts);
+        let parts = parts.into_iter().flatten().enumerate();
+        let parts: Vec<_> = parts.filter(|(_, part)| is_thought(part)).collect();
+        let Some((first, _)) = parts.first() else {
+            return Ok(known);
+        };
+        let refuse = |problem: String| {
+            TemplateError::invalid(format!("messages[{index}].content[{first}]: {problem}"))
+        };
+        if message.text("role") != Some("assistant") {
+            let problem = "the model's chat template shows thinking of the assistant alone";
+            return Err(refuse(problem.to_owned()));
+        }
+        let texts = parts.iter().map(|(_, part)| thought(part));
+        let texts: Vec<String> = texts.collect::<Result<_, _>>().map_err(refuse)?;
+        let text = Value::from(texts.join(SEPARATOR));
+        match known {
+            Some(known) if text.is_true() && known != text => Err(refuse(
+                "the message has other thinking in a field, and the model's chat template shows one of them: send one"
+                    .to_owned(),
+            )),
+            Some(known) => Ok(Some(known)),
+            None => Ok(Some(text).filter(Value::is_true)),
+        }
     }
 }
 
 /// Whether a part of content holds thoughts.
-pub(super) fn is_thought(part: &Value) -> bool {
+pub(super) fn is_thought(part: &Json) -> bool {
     part["type"] == "thinking" || part["type"] == "reasoning"
 }
 
 /// The text of a part of thoughts: in the field of its type or in `text`, alone or in parts.
-fn thought(part: &Value) -> Result<String, String> {
+fn thought(part: &Json) -> Result<String, String> {
     let fields = ["thinking", "reasoning", "text"];
     let found = fields.iter().find_map(|field| part.get(field));
     match found {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Array(parts)) => {
+        Some(Json::String(text)) => Ok(text.clone()),
+        Some(Json::Array(parts)) => {
             let texts: Vec<&str> = parts.iter().map(part_text).collect::<Result<_, _>>()?;
             Ok(texts.concat())
         }

@@ -137,12 +137,6 @@ impl Lowering {
         binary: &ast::BinOp<'static>,
         span: Span,
     ) -> Result<Expression, Error> {
-        if self.escapes {
-            return Err(refused(
-                span,
-                "'~' is not supported while output is escaped",
-            ));
-        }
         let mut parts = vec![&binary.right];
         let mut left = &binary.left;
         while let Expr::BinOp(inner) = left {
@@ -162,7 +156,7 @@ impl Lowering {
     }
 
     fn choice(&mut self, choice: &ast::IfExpr<'static>, span: Span) -> Result<Expression, Error> {
-        let soft = std::mem::replace(&mut self.soft, true);
+        let in_condition = std::mem::replace(&mut self.in_condition, true);
         let lowered = ast::IfExpr {
             test_expr: self.expr(&choice.test_expr)?,
             true_expr: self.expr(&choice.true_expr)?,
@@ -172,7 +166,7 @@ impl Lowering {
                 .map(|expr| self.expr(expr))
                 .transpose()?,
         };
-        self.soft = soft;
+        self.in_condition = in_condition;
         Ok(Expr::IfExpr(Spanned::new(lowered, span)))
     }
 
@@ -184,14 +178,7 @@ impl Lowering {
                 format!("the filter {name:?} is not supported"),
             ));
         }
-        if self.escapes && filters::ESCAPING.contains(&filter.name) {
-            let name = filter.name;
-            return Err(refused(
-                span,
-                format!("the filter {name:?} is not supported while output is escaped"),
-            ));
-        }
-        if !self.soft && !filters::exists(filter.name) {
+        if !self.in_condition && !filters::exists(filter.name) {
             return Err(refused(
                 span,
                 format!("there is no filter {:?}", filter.name),
@@ -210,7 +197,7 @@ impl Lowering {
     }
 
     fn test(&mut self, test: &ast::Test<'static>, span: Span) -> Result<Expression, Error> {
-        if !self.soft && !tests::exists(test.name) {
+        if !self.in_condition && !tests::exists(test.name) {
             return Err(refused(span, format!("there is no test {:?}", test.name)));
         }
         let (name, expr) = (test.name, self.expr(&test.expr)?);
@@ -293,7 +280,7 @@ impl Lowering {
                     CallArg::Kwarg(name, self.expr(expr)?)
                 }
                 CallArg::PosSplat(expr) => {
-                    let list = apply(op::ITERATE, self.expr(expr)?, Vec::new(), span);
+                    let list = apply(op::UNPACKED, self.expr(expr)?, Vec::new(), span);
                     CallArg::PosSplat(list)
                 }
                 CallArg::KwargSplat(expr) => {

@@ -57,7 +57,7 @@ impl Lowering {
         if params.iter().take(plain).any(|param| *param == "caller") {
             return Err(refused(span, "the parameter 'caller' needs a default"));
         }
-        let soft = std::mem::replace(&mut self.soft, false);
+        let in_condition = std::mem::replace(&mut self.in_condition, false);
         self.specials.push(Specials::default());
         let mut body = Vec::new();
         for (param, default) in params.iter().skip(plain).zip(&declared.defaults) {
@@ -65,7 +65,7 @@ impl Lowering {
         }
         body.extend(self.body(&declared.body)?);
         let specials = self.specials.pop().unwrap_or_default();
-        self.soft = soft;
+        self.in_condition = in_condition;
         let mut signature = Signature {
             name,
             params: params.iter().map(|&param| param.to_owned()).collect(),

@@ -1,13 +1,14 @@
 //! Operations of lowered templates: filters whose names no template can spell.
 
+use std::cmp::Ordering;
+
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 
-use crate::chat::meter::charge_nested;
 use crate::chat::python::args::{Args, text};
 use crate::chat::python::functions::set_attribute;
 use crate::chat::python::macros::Macro;
-use crate::chat::python::value::{Py, dict, entries, fail, iterate, list};
+use crate::chat::python::value::{Py, charge_nested, dict, entries, fail, iterate, list_of};
 use crate::chat::python::{compare, items, operators};
 
 pub(super) const ADD: &str = "%add";
@@ -53,9 +54,11 @@ pub(super) const REFUSE: &str = "%refuse";
 
 /// Adds them to an environment.
 pub(in crate::chat) fn add_to(environment: &mut Environment<'static>) {
-    for (name, operator) in BINARY {
-        let operator: Binary = *operator;
-        environment.add_filter(*name, move |a: &Value, b: &Value| operator(a, b));
+    for &(name, operator) in BINARY {
+        environment.add_filter(name, move |a: &Value, b: &Value| operator(a, b));
+    }
+    for &(name, holds) in COMPARISONS {
+        environment.add_filter(name, move |a: &Value, b: &Value| holds(a, b));
     }
     environment.add_filter(NEGATE, |value: &Value| operators::negate(value));
     environment.add_filter(CONCATENATE, |values: Rest<Value>| {
@@ -88,7 +91,9 @@ pub(in crate::chat) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter(ITERATE, |value: &Value, apart: Option<bool>| {
         iterated(value, apart.is_some())
     });
-    environment.add_filter(UNPACKED, |value: &Value| list(iterate(value)?));
+    environment.add_filter(UNPACKED, |value: &Value| {
+        list_of(Py::of(value), iterate(value)?)
+    });
     environment.add_filter(NAMED, |value: &Value| named(value));
     environment.add_filter(
         SET_ATTRIBUTE,
@@ -125,31 +130,23 @@ const BINARY: &[(&str, Binary)] = &[
     (REMAINDER, operators::remainder),
     (POWER, operators::power),
     (ITEM, items::item),
-    (EQUAL, |a, b| compared(EQUAL, a, b)),
-    (UNEQUAL, |a, b| compared(UNEQUAL, a, b)),
-    (LESS, |a, b| compared(LESS, a, b)),
-    (AT_MOST, |a, b| compared(AT_MOST, a, b)),
-    (MORE, |a, b| compared(MORE, a, b)),
-    (AT_LEAST, |a, b| compared(AT_LEAST, a, b)),
-    (IN, |a, b| compared(IN, a, b)),
 ];
 
-fn compared(operation: &str, a: &Value, b: &Value) -> Result<Value, Error> {
-    holds(operation, a, b).map(Value::from)
-}
+type Comparison = fn(&Value, &Value) -> Result<bool, Error>;
 
-fn holds(operation: &str, a: &Value, b: &Value) -> Result<bool, Error> {
-    let ordered = || compare::order(a, b);
-    Ok(match operation {
-        EQUAL => compare::equal(a, b)?,
-        UNEQUAL => !compare::equal(a, b)?,
-        LESS => ordered()?.is_some_and(|order| order.is_lt()),
-        AT_MOST => ordered()?.is_some_and(|order| order.is_le()),
-        MORE => ordered()?.is_some_and(|order| order.is_gt()),
-        AT_LEAST => ordered()?.is_some_and(|order| order.is_ge()),
-        IN => compare::contains(b, a)?,
-        _ => !compare::contains(b, a)?,
-    })
+const COMPARISONS: &[(&str, Comparison)] = &[
+    (EQUAL, compare::equal),
+    (UNEQUAL, |a, b| Ok(!compare::equal(a, b)?)),
+    (LESS, |a, b| ordered(a, b, Ordering::is_lt)),
+    (AT_MOST, |a, b| ordered(a, b, Ordering::is_le)),
+    (MORE, |a, b| ordered(a, b, Ordering::is_gt)),
+    (AT_LEAST, |a, b| ordered(a, b, Ordering::is_ge)),
+    (IN, |a, b| compare::contains(b, a)),
+    (NOT_IN, |a, b| Ok(!compare::contains(b, a)?)),
+];
+
+fn ordered(a: &Value, b: &Value, holds: fn(Ordering) -> bool) -> Result<bool, Error> {
+    Ok(compare::order(a, b)?.is_some_and(holds))
 }
 
 fn chain(values: &[Value]) -> Result<Value, Error> {
@@ -157,7 +154,11 @@ fn chain(values: &[Value]) -> Result<Value, Error> {
         .split_first()
         .ok_or_else(|| fail("nothing to compare"))?;
     for pair in rest.chunks_exact(2) {
-        if !holds(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
+        let known = COMPARISONS
+            .iter()
+            .find(|(name, _)| pair[0].as_str() == Some(name));
+        let (_, holds) = known.ok_or_else(|| fail("an unknown comparison"))?;
+        if !holds(left, &pair[1])? {
             return Ok(Value::from(false));
         }
         left = &pair[1];
@@ -165,17 +166,18 @@ fn chain(values: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(true))
 }
 
+/// What is a list already stays what it is, as nothing changes one.
 fn iterated(value: &Value, apart: bool) -> Result<Value, Error> {
-    let items = iterate(value)?;
-    let apart = |item: Value| match Py::of(&item) {
-        Py::Str(_) | Py::Dict if apart => list(iterate(&item)?),
+    let whole = |item: &Value| !matches!(Py::of(item), Py::Str(_) | Py::Dict);
+    let sequence = Py::of(value).is_sequence();
+    if sequence && (!apart || value.try_iter()?.all(|item| whole(&item))) {
+        return Ok(value.clone());
+    }
+    let items = iterate(value)?.into_iter().map(|item| match whole(&item) {
+        false if apart => list_of(Py::of(&item), iterate(&item)?),
         _ => Ok(item),
-    };
-    let items = items
-        .into_iter()
-        .map(apart)
-        .collect::<Result<Vec<_>, Error>>()?;
-    Ok(Value::from(items))
+    });
+    Ok(Value::from(items.collect::<Result<Vec<_>, Error>>()?))
 }
 
 fn named(value: &Value) -> Result<Value, Error> {
@@ -193,11 +195,7 @@ fn named(value: &Value) -> Result<Value, Error> {
 /// `loop.cycle(…)`: that of the engine (minijinja 3.0.5) divides by the number of its arguments,
 /// which may be none.
 fn cycled(state: &mut State<'_, '_>, value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let is_loop = |value: &Value| {
-        let object = value.as_object();
-        object.is_some_and(|object| object.type_name().ends_with("::Loop"))
-    };
-    if !is_loop(value) {
+    if Py::of(value) != Py::Loop {
         return value.call_method(state, "cycle", args);
     }
     let args = Args::new(args)?;

@@ -3,6 +3,7 @@
 use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::super::meter::{ELEMENT, charge};
 use super::value::{Py, entries, fail};
 
 /// The arguments of one call.
@@ -15,6 +16,7 @@ pub(in crate::chat) struct Args {
 impl Args {
     /// Of what the engine gives: keyword arguments are the last value.
     pub(in crate::chat) fn new(args: &[Value]) -> Result<Self, Error> {
+        charge(args.len().saturating_mul(ELEMENT))?;
         match args.split_last() {
             Some((last, positional)) if last.is_kwargs() => Ok(Self {
                 positional: positional.to_vec(),

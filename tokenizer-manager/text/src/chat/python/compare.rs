@@ -4,11 +4,8 @@ use std::cmp::Ordering;
 
 use minijinja::{Error, Value};
 
-use super::super::meter::charge;
+use super::super::meter::{charge, charge_reading};
 use super::value::{Number, Py, entries, fail, hashable, iterate, length, look_up, undefined};
-
-/// Bytes of a text that are looked at for the price of one that is made.
-const AT_ONCE: usize = 16;
 
 /// Values inside each other that are compared.
 const DEEPEST: usize = 512;
@@ -37,13 +34,13 @@ fn equal_at(a: &Value, b: &Value, depth: usize) -> Result<bool, Error> {
     Ok(match (Py::of(a), Py::of(b)) {
         (Py::Undefined, Py::Undefined) | (Py::None, Py::None) => true,
         (Py::Str(x), Py::Str(y)) => {
-            charge(x.len().min(y.len()) / AT_ONCE)?;
+            charge_reading(x.len().min(y.len()))?;
             x == y
         }
         (Py::List, Py::List) | (Py::Tuple, Py::Tuple) => {
             length(a)? == length(b)? && all(&iterate(a)?, &iterate(b)?)?
         }
-        (Py::Range(x), Py::Range(y)) => x.len() == y.len() && x.iter().eq(y.iter()),
+        (Py::Range(x), Py::Range(y)) => x.elements() == y.elements(),
         (Py::Dict, Py::Dict) => {
             if length(a)? != length(b)? {
                 return Ok(false);
@@ -109,7 +106,7 @@ fn order_at(a: &Value, b: &Value, depth: usize) -> Result<Option<Ordering>, Erro
     }
     match (Py::of(a), Py::of(b)) {
         (Py::Str(x), Py::Str(y)) => {
-            charge(x.len().min(y.len()) / AT_ONCE)?;
+            charge_reading(x.len().min(y.len()))?;
             Ok(Some(x.cmp(y)))
         }
         (x, y) if x.is_sequence() && x == y => {
@@ -143,7 +140,7 @@ pub(in crate::chat) fn contains(container: &Value, value: &Value) -> Result<bool
     match (Py::of(container), Py::of(value)) {
         (Py::Undefined, _) => Ok(false),
         (Py::Str(text), Py::Str(part)) => {
-            charge(text.len() / AT_ONCE)?;
+            charge_reading(text.len())?;
             Ok(text.contains(part))
         }
         (Py::Str(_), other) => Err(fail(format!(
@@ -154,15 +151,13 @@ pub(in crate::chat) fn contains(container: &Value, value: &Value) -> Result<bool
             hashable(value)?;
             Ok(look_up(container, value).is_some())
         }
-        (Py::Range(range), other) => {
-            let wanted = other.number();
-            charge(range.len() / AT_ONCE)?;
-            Ok(wanted.is_some_and(|wanted| {
-                range
-                    .iter()
-                    .any(|item| numbers(Number::Int(item), wanted) == Some(Ordering::Equal))
-            }))
-        }
+        (Py::Range(range), other) => Ok(match other.number() {
+            Some(Number::Int(wanted)) => range.contains(wanted),
+            Some(Number::Float(wanted)) if wanted.fract() == 0.0 && wanted.abs() < 1e38 => {
+                range.contains(wanted as i128)
+            }
+            _ => false,
+        }),
         (Py::Generator(generator), _) => {
             while let Some(item) = generator.next() {
                 if equal(&item, value)? {

@@ -7,7 +7,6 @@ mod markup;
 mod numbers;
 mod sorting;
 mod texts;
-mod wrap;
 
 use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
@@ -17,8 +16,7 @@ use super::args::Args;
 /// A filter: what it is applied to, and its arguments.
 type Filter = fn(&mut State<'_, '_>, &Value, Args) -> Result<Value, Error>;
 
-/// All but `tojson`, which transformers replaces, `random`, whose results nobody could compare, and
-/// `urlize`.
+/// All but `tojson`, which transformers replaces, and those that are refused.
 const FILTERS: &[(&str, Filter)] = &[
     ("abs", numbers::abs),
     ("attr", attributes::attr),
@@ -31,7 +29,6 @@ const FILTERS: &[(&str, Filter)] = &[
     ("dictsort", sorting::dictsort),
     ("e", markup::escape),
     ("escape", markup::escape),
-    ("filesizeformat", numbers::filesizeformat),
     ("first", lists::first),
     ("float", numbers::float),
     ("forceescape", markup::forceescape),
@@ -48,7 +45,6 @@ const FILTERS: &[(&str, Filter)] = &[
     ("map", attributes::map),
     ("max", sorting::max),
     ("min", sorting::min),
-    ("pprint", texts::pprint),
     ("reject", attributes::reject),
     ("rejectattr", attributes::rejectattr),
     ("replace", texts::replace),
@@ -60,24 +56,27 @@ const FILTERS: &[(&str, Filter)] = &[
     ("slice", lists::slice),
     ("sort", sorting::sort),
     ("string", texts::string),
-    ("striptags", markup::striptags),
     ("sum", lists::sum),
     ("title", texts::title),
     ("trim", texts::trim),
     ("truncate", texts::truncate),
     ("unique", sorting::unique),
     ("upper", texts::upper),
-    ("urlencode", markup::urlencode),
     ("wordcount", texts::wordcount),
-    ("wordwrap", wrap::wordwrap),
-    ("xmlattr", markup::xmlattr),
 ];
 
-/// Filters of Jinja2 that chat templates cannot use here.
-pub(in crate::chat) const REFUSED: &[&str] = &["random", "urlize"];
-
-/// Filters that go by whether output is escaped, which they do not know here.
-pub(in crate::chat) const ESCAPING: &[&str] = &["join", "replace", "xmlattr"];
+/// Filters of Jinja2 that chat templates cannot use here: `random` gives what nobody could compare,
+/// and the others are for web pages; no template that a model came with has been seen to use them.
+pub(in crate::chat) const REFUSED: &[&str] = &[
+    "filesizeformat",
+    "pprint",
+    "random",
+    "striptags",
+    "urlencode",
+    "urlize",
+    "wordwrap",
+    "xmlattr",
+];
 
 /// Whether Jinja2 has a filter of this name, in transformers' environment.
 pub(in crate::chat) fn exists(name: &str) -> bool {

@@ -71,18 +71,7 @@ impl Fields<'_> {
         if depth == 0 {
             return Err(fail("a format is nested too deeply"));
         }
-        let split = field.find(['!', ':']).unwrap_or(field.len());
-        // A bracket may hold either sign.
-        let split = match field.find('[').filter(|open| *open < split) {
-            Some(open) => {
-                let close = field[open..].rfind(']').map_or(split, |close| open + close);
-                field[close..]
-                    .find(['!', ':'])
-                    .map_or(field.len(), |at| close + at)
-            }
-            None => split,
-        };
-        let (name, rest) = field.split_at(split);
+        let (name, rest) = field.split_at(name_end(field));
         let value = self.value(name)?;
         let (conversion, spec) = match rest.strip_prefix('!') {
             Some(rest) => {
@@ -136,13 +125,17 @@ impl Fields<'_> {
         while !rest.is_empty() {
             if let Some(attribute) = rest.strip_prefix('.') {
                 let end = attribute.find(['.', '[']).unwrap_or(attribute.len());
-                value = items::attribute(&value, &attribute[..end])?;
-                rest = &attribute[end..];
+                let (name, after) = attribute.split_at(end);
+                value = items::attribute(&value, named(name)?)?;
+                rest = after;
             } else {
-                let (key, after) = rest[1..]
+                let key = rest
+                    .strip_prefix('[')
+                    .ok_or_else(|| fail("only '.' or '[' may follow ']' in a format"))?;
+                let (key, after) = key
                     .split_once(']')
                     .ok_or_else(|| fail("missing ']' in format string"))?;
-                let key = key
+                let key = named(key)?
                     .parse::<u64>()
                     .map_or_else(|_| Value::from(key), Value::from);
                 value = items::item(&value, &key)?;
@@ -153,8 +146,29 @@ impl Fields<'_> {
     }
 }
 
+fn named(name: &str) -> Result<&str, Error> {
+    match name {
+        "" => Err(fail("empty attribute in format string")),
+        name => Ok(name),
+    }
+}
+
 fn mixed() -> Error {
     fail("cannot switch between automatic and manual field numbering")
+}
+
+/// Where a field's name ends: at its conversion, its format or its end. A bracket may hold either sign.
+fn name_end(field: &str) -> usize {
+    let mut inside = false;
+    let end = field.find(|c| {
+        match c {
+            '[' => inside = true,
+            ']' => inside = false,
+            _ => {}
+        }
+        !inside && matches!(c, '!' | ':')
+    });
+    end.unwrap_or(field.len())
 }
 
 /// Where a field ends, which may hold others.
@@ -280,9 +294,9 @@ impl Spec {
             return Err(self.unknown("int"));
         }
         let (digits, prefix) = number::whole(value, kind);
-        let digits = self.grouped(digits, if "boxX".contains(kind) { 4 } else { 3 })?;
         let prefix = if self.alternate { prefix } else { "" };
-        self.signed(out, value < 0, prefix, &digits)
+        let group = if "boxX".contains(kind) { 4 } else { 3 };
+        self.signed(out, value < 0, prefix, &digits, group)
     }
 
     fn float(&self, out: &mut Text, value: f64) -> Result<(), Error> {
@@ -305,16 +319,7 @@ impl Spec {
             }
             _ => return Err(self.unknown("float")),
         };
-        let digits = self.grouped(digits, 3)?;
-        self.signed(out, negative, "", &digits)
-    }
-
-    fn grouped(&self, digits: String, group: usize) -> Result<String, Error> {
-        match self.group {
-            Some(',') if group != 3 => Err(fail("cannot specify ',' with this format")),
-            Some(separator) => Ok(number::grouped(&digits, separator, group)),
-            None => Ok(digits),
-        }
+        self.signed(out, negative, "", &digits, 3)
     }
 
     fn signed(
@@ -323,6 +328,7 @@ impl Spec {
         negative: bool,
         prefix: &str,
         digits: &str,
+        group: usize,
     ) -> Result<(), Error> {
         let sign = match (negative, self.sign) {
             (true, _) => "-",
@@ -330,12 +336,21 @@ impl Spec {
             (false, Some(' ')) => " ",
             _ => "",
         };
-        self.pad(
-            out,
-            &format!("{sign}{prefix}"),
-            digits,
-            self.align.unwrap_or('>'),
-        )
+        let align = self.align.unwrap_or('>');
+        let prefix = format!("{sign}{prefix}");
+        let Some(separator) = self.group else {
+            return self.pad(out, &prefix, digits, align);
+        };
+        if separator == ',' && group != 3 {
+            return Err(fail("cannot specify ',' with this format"));
+        }
+        // Zeros that fill the field are digits, which are grouped too.
+        let least = match (align, self.fill) {
+            ('=' | '0', Some('0')) => self.width.saturating_sub(prefix.len()),
+            _ => 0,
+        };
+        let digits = number::grouped(digits, separator, group, least);
+        self.pad(out, &prefix, &digits, align)
     }
 
     fn pad(&self, out: &mut Text, prefix: &str, text: &str, align: char) -> Result<(), Error> {

@@ -9,12 +9,11 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::super::Clock;
 use super::super::error::RaisedByTemplate;
-use super::super::meter::charge_nested;
 use super::args::{Args, required, text, whole};
 use super::methods;
 use super::objects::{Cycler, Joiner, Namespace, Range};
 use super::repr;
-use super::value::{self, Py, entries, fail, iterate};
+use super::value::{self, Py, charge_nested, entries, fail, iterate};
 
 /// The most elements that the sandbox lets a range have.
 const LONGEST_RANGE: usize = 100_000;

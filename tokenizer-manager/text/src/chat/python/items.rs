@@ -2,18 +2,20 @@
 
 use minijinja::{Error, Value};
 
-use super::super::meter::{charge, charge_nested};
+use super::super::meter::{ELEMENT, charge, charge_reading};
 use super::html::like;
 use super::names;
 use super::objects::{Bound, Range};
 use super::value::{
-    Number, Py, fail, hashable, int, iterate, length, look_up, sequence_like, undefined,
+    Number, Py, charge_nested, fail, hashable, int, length, look_up, sequence_of, size, undefined,
 };
 
 /// `value.name`: an attribute, or else an item of that name.
 pub(in crate::chat) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     let found = own_attribute(value, name)?;
     let found = found.or_else(|| match Py::of(value) {
+        // The sandbox finds the method, and hides it.
+        Py::Dict if names::changes(value, name) => None,
         Py::Dict => look_up(value, &Value::from(name)),
         _ => None,
     });
@@ -77,7 +79,7 @@ fn at_index(value: &Value, py: Py<'_>, at: i128) -> Result<Option<Value>, Error>
     };
     Ok(match py {
         Py::Str(text) => {
-            charge(text.len() / 16)?;
+            charge_reading(text.len())?;
             let c = text.chars().nth(at);
             c.map(|c| like(value, c.to_string()))
         }
@@ -115,33 +117,48 @@ pub(in crate::chat) fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value
         return Err(fail("slice step cannot be zero"));
     }
     let range = places(length(value)?, start, stop, step);
-    let indices = || range.iter().filter_map(|at| usize::try_from(at).ok());
     match py {
-        Py::Str(text) => {
-            charge(text.len())?;
-            Ok(like(value, characters(text, &range)))
+        Py::Str(text) => Ok(like(value, characters(text, &range)?)),
+        Py::Range(all) => {
+            // What is out of reach of a number has no element there.
+            let place = |at: i128| all.start.saturating_add(all.step.saturating_mul(at));
+            Ok(Value::from_object(Range {
+                start: place(range.start),
+                stop: place(range.stop),
+                step: all.step.saturating_mul(step),
+            }))
         }
-        Py::Range(all) => Ok(Value::from_object(Range {
-            start: all.start + all.step * range.start,
-            stop: all.start + all.step * range.stop,
-            step: all.step * step,
-        })),
         _ => {
-            let items = iterate(value)?;
-            let chosen = indices().filter_map(|at| items.get(at).cloned());
-            sequence_like(py, chosen.collect())
+            charge(range.len().saturating_mul(ELEMENT))?;
+            let object = value.as_object();
+            let chosen = indices(&range).filter_map(|at| object?.get_value(&size(at)));
+            sequence_of(py, chosen.collect())
         }
     }
 }
 
-fn characters(text: &str, range: &Range) -> String {
-    if text.is_ascii() && range.step == 1 {
-        let (start, end) = (range.start as usize, range.start as usize + range.len());
-        return text[start..end].to_owned();
+fn indices(range: &Range) -> impl Iterator<Item = usize> + use<> {
+    range.iter().filter_map(|at| usize::try_from(at).ok())
+}
+
+fn characters(text: &str, range: &Range) -> Result<String, Error> {
+    let start = usize::try_from(range.start).unwrap_or(0);
+    if text.is_ascii() {
+        charge(range.len())?;
+        return Ok(match range.step {
+            1 => text[start..start + range.len()].to_owned(),
+            _ => indices(range)
+                .map(|at| char::from(text.as_bytes()[at]))
+                .collect(),
+        });
     }
+    if range.step == 1 {
+        charge(text.len())?;
+        return Ok(text.chars().skip(start).take(range.len()).collect());
+    }
+    charge(text.len().saturating_mul(size_of::<char>()))?;
     let chars: Vec<char> = text.chars().collect();
-    let indices = range.iter().filter_map(|at| usize::try_from(at).ok());
-    indices.filter_map(|at| chars.get(at)).collect()
+    Ok(indices(range).filter_map(|at| chars.get(at)).collect())
 }
 
 /// The places that a slice of `length` elements takes (`slice.indices`).

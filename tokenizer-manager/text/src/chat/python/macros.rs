@@ -4,7 +4,6 @@
 //! last to the first, and take an undefined argument for a missing one. Here a macro of the engine
 //! gets all that its body may ask for by position, and this stands before it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use minijinja::value::{Object, ObjectRepr};
@@ -102,8 +101,13 @@ impl Macro {
         Ok(bound)
     }
 
+    /// The name that it was declared with; a call's block has none.
+    pub(super) fn declared_name(&self) -> Option<&str> {
+        self.signature.name.as_deref()
+    }
+
     fn name(&self) -> &str {
-        self.signature.name.as_deref().unwrap_or("caller")
+        self.declared_name().unwrap_or("caller")
     }
 }
 
@@ -137,9 +141,5 @@ impl Object for Macro {
     fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let bound = self.bind(Args::new(args)?)?;
         self.body.call(state, &bound)
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<Macro '{}'>", self.name())
     }
 }

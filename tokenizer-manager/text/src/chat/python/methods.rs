@@ -13,12 +13,11 @@ pub(in crate::chat) use text::justified;
 use minijinja::value::Tuple;
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::super::meter::charge_nested;
 use super::args::{Args, required, whole};
 use super::compare;
 use super::names;
 use super::objects::{View, ViewKind};
-use super::value::{Number, Py, entries, fail, hashable, iterate, list, look_up, size};
+use super::value::{Number, Py, entries, fail, hashable, iterate, list_of, look_up, size};
 
 /// The environment's callback for methods, none of which the engine knows.
 pub(in crate::chat) fn call(
@@ -84,15 +83,15 @@ pub(in crate::chat) fn view(map: &Value, kind: ViewKind) -> Result<Value, Error>
         ViewKind::Items => Value::from(Tuple::from([key, item])),
     });
     let items = items.collect();
-    let view = Value::from_object(View { kind, items });
-    charge_nested(&view).map(|()| view)
+    // Pairs of what is in the mapping nest no deeper than it, but for themselves.
+    Ok(Value::from_object(View { kind, items }))
 }
 
 fn sequence(value: &Value, name: &str, args: Args) -> Result<Value, Error> {
     match name {
         "copy" => {
             let [] = args.unnamed()?;
-            list(iterate(value)?)
+            list_of(Py::of(value), iterate(value)?)
         }
         "count" => {
             let [wanted] = args.unnamed()?;

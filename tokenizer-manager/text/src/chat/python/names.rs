@@ -67,18 +67,9 @@ const INT: &[&str] = &[
 const FLOAT: &[&str] = &["as_integer_ratio", "conjugate", "hex", "is_integer"];
 
 /// Methods that change a mapping or a list; the sandbox hides them.
-const CHANGING: &[&str] = &[
-    "append",
-    "clear",
-    "extend",
-    "insert",
-    "pop",
-    "popitem",
-    "remove",
-    "reverse",
-    "setdefault",
-    "sort",
-    "update",
+const DICT_CHANGING: &[&str] = &["clear", "pop", "popitem", "setdefault", "update"];
+const LIST_CHANGING: &[&str] = &[
+    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort",
 ];
 
 /// The name of the method that values of this kind have, if they have it.
@@ -97,5 +88,9 @@ pub(in crate::chat) fn readable(value: &Value, name: &str) -> Option<&'static st
 
 /// Whether it is a method that would change the value.
 pub(in crate::chat) fn changes(value: &Value, name: &str) -> bool {
-    matches!(Py::of(value), Py::List | Py::Dict) && CHANGING.contains(&name)
+    match Py::of(value) {
+        Py::Dict => DICT_CHANGING.contains(&name),
+        Py::List => LIST_CHANGING.contains(&name),
+        _ => false,
+    }
 }

@@ -9,8 +9,9 @@ pub(in crate::chat) fn int(value: i128) -> Value {
     i64::try_from(value).map_or_else(|_| Value::from(value), Value::from)
 }
 
-/// The widest field and the most digits that a format may ask for.
-pub(in crate::chat) const WIDEST: usize = (1 << 16) - 1;
+/// The widest field and the most digits that a format may ask for. The library prints no more than
+/// 65535 decimals, and `g` prints up to three zeros before the digits that it is asked for.
+const WIDEST: usize = 65_500;
 
 /// A width or a number of digits, as far as it is not absurd.
 pub(in crate::chat) fn width(digits: &str) -> Result<usize, Error> {
@@ -103,27 +104,36 @@ pub(in crate::chat) fn whole(value: i128, conversion: char) -> (String, &'static
     }
 }
 
-/// Digits with a separator between each group, from the right; what is behind a point stays.
-pub(in crate::chat) fn grouped(digits: &str, separator: char, group: usize) -> String {
-    let end = digits
-        .find(|c: char| !c.is_ascii_hexdigit())
-        .unwrap_or(digits.len());
-    let end = if group == 3 {
-        digits
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(digits.len())
-    } else {
-        end
+/// Digits with a separator between each group, from the right, and zeros before them as far as the
+/// text is shorter than `least`; what is behind a point stays.
+pub(in crate::chat) fn grouped(
+    digits: &str,
+    separator: char,
+    group: usize,
+    least: usize,
+) -> String {
+    let is_digit = |c: char| match group {
+        3 => c.is_ascii_digit(),
+        _ => c.is_ascii_hexdigit(),
     };
+    let end = digits.find(|c| !is_digit(c)).unwrap_or(digits.len());
     let (whole, rest) = digits.split_at(end);
-    let mut out = String::with_capacity(digits.len() * 2);
-    for (at, c) in whole.chars().enumerate() {
-        if at > 0 && (whole.len() - at).is_multiple_of(group) {
-            out.push(separator);
+    let mut reversed = String::with_capacity(least.max(digits.len() * 2));
+    let mut known = whole.chars().rev();
+    let mut count = 0;
+    // No separator comes first, so one more digit may follow one.
+    while let Some(digit) = known
+        .next()
+        .or_else(|| (!whole.is_empty() && reversed.len() + rest.len() < least).then_some('0'))
+    {
+        if count > 0 && count % group == 0 {
+            reversed.push(separator);
         }
-        out.push(c);
+        reversed.push(digit);
+        count += 1;
     }
-    out + rest
+    let whole: String = reversed.chars().rev().collect();
+    whole + rest
 }
 
 /// A float as Python's `repr` prints it: the shortest digits that read back, with an exponent from

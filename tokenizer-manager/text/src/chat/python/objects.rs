@@ -73,10 +73,6 @@ impl Object for Namespace {
         let field = fields.iter().find(|(name, _)| **name == *key)?;
         Some(field.1.clone())
     }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
 }
 
 /// What `map`, `select` and the like give: true, without a length, and gone once it is read.
@@ -85,7 +81,8 @@ pub(in crate::chat) struct Generator(Mutex<Vec<Value>>);
 
 impl Generator {
     pub(in crate::chat) fn value(mut items: Vec<Value>) -> Result<Value, Error> {
-        charge(items.len().saturating_mul(ELEMENT))?;
+        // An empty one is kept to the rendering's end too.
+        charge(items.len().saturating_add(4).saturating_mul(ELEMENT))?;
         items.reverse();
         let generator = Arc::new(Self(Mutex::new(items)));
         keep(generator.clone());
@@ -129,10 +126,6 @@ impl Object for Generator {
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
         None
     }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<generator object>")
-    }
 }
 
 /// Which view of a mapping.
@@ -172,10 +165,6 @@ impl Object for View {
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
         Some(self.items.len())
     }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({:?})", self.kind.type_name(), self.items)
-    }
 }
 
 /// `range(…)`.
@@ -192,9 +181,26 @@ impl Range {
             true => (self.start, self.stop),
             false => (self.stop, self.start),
         };
-        let span = to.saturating_sub(from).max(0);
-        let steps = self.step.unsigned_abs().cast_signed().max(1);
-        usize::try_from((span + steps - 1) / steps).unwrap_or(usize::MAX)
+        let span = if from < to { to.abs_diff(from) } else { 0 };
+        let steps = span.div_ceil(self.step.unsigned_abs().max(1));
+        usize::try_from(steps).unwrap_or(usize::MAX)
+    }
+
+    /// What tells its elements from those of others: how many, the first, and the step to the next.
+    pub(in crate::chat) fn elements(&self) -> (usize, Option<i128>, Option<i128>) {
+        let length = self.len();
+        (length, self.at(0), (length > 1).then_some(self.step))
+    }
+
+    pub(in crate::chat) fn contains(&self, wanted: i128) -> bool {
+        let within = match self.step > 0 {
+            true => (self.start..self.stop).contains(&wanted),
+            false => wanted <= self.start && wanted > self.stop,
+        };
+        within
+            && wanted
+                .abs_diff(self.start)
+                .is_multiple_of(self.step.unsigned_abs())
     }
 
     pub(in crate::chat) fn at(&self, index: usize) -> Option<i128> {
@@ -224,13 +230,6 @@ impl Object for Range {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Seq(self.len())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step {
-            1 => write!(f, "range({}, {})", self.start, self.stop),
-            step => write!(f, "range({}, {}, {step})", self.start, self.stop),
-        }
     }
 }
 
@@ -324,10 +323,6 @@ impl Object for Bound {
 
     fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         self.object.call_method(state, self.method, args)
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<built-in method {}>", self.method)
     }
 }
 

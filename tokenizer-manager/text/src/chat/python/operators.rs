@@ -6,7 +6,7 @@ use super::super::meter::{Text, charge};
 use super::html;
 use super::percent;
 use super::repr;
-use super::value::{Number, Py, fail, int, iterate, sequence_like, undefined};
+use super::value::{Number, Py, fail, int, iterate, sequence_of, undefined};
 
 fn unsupported(operator: &str, a: Py<'_>, b: Py<'_>) -> Error {
     match (a, b) {
@@ -43,7 +43,7 @@ pub(in crate::chat) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
         (x @ (Py::List | Py::Tuple), y) if x == y => {
             let mut items = iterate(a)?;
             items.extend(iterate(b)?);
-            sequence_like(x, items)
+            sequence_of(x, items)
         }
         (x, y) => match numbers("+", x, y)? {
             (Number::Int(x), Number::Int(y)) => whole(x.checked_add(y)),
@@ -78,9 +78,11 @@ pub(in crate::chat) fn multiply(a: &Value, b: &Value) -> Result<Value, Error> {
             }
             Py::List | Py::Tuple => {
                 let items = iterate(value)?;
+                // Repeated without end, nothing is charged nothing.
+                let times = if items.is_empty() { 0 } else { times };
                 charge(items.len().saturating_mul(times).saturating_mul(32))?;
                 let repeated = std::iter::repeat_n(items, times).flatten();
-                return sequence_like(py, repeated.collect());
+                return sequence_of(py, repeated.collect());
             }
             _ => {}
         }

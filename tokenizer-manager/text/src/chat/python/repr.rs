@@ -1,10 +1,9 @@
-//! `str`, `repr` and `pprint.pformat` of Python.
-
-use std::fmt::Write as _;
+//! `str` and `repr` of Python.
 
 use minijinja::{Error, Value};
 
-use super::super::meter::{Text, charge};
+use super::super::meter::Text;
+use super::macros::Macro;
 use super::number::python_float;
 use super::objects::{Namespace, Range};
 use super::text::is_printable;
@@ -12,7 +11,7 @@ use super::value::{Py, entries, fail, iterate};
 
 /// Values inside each other that are printed: more than any value that can be made has, but for a
 /// namespace that holds itself.
-pub(in crate::chat) const DEEPEST: usize = 400;
+const DEEPEST: usize = 400;
 
 /// `str(value)`.
 pub(in crate::chat) fn string(value: &Value) -> Result<String, Error> {
@@ -90,18 +89,23 @@ fn scalar(out: &mut Text, value: &Value) -> Result<(), Error> {
         Py::Range(Range { start, stop, step }) => {
             out.push_str(&format!("range({start}, {stop}, {step})"))
         }
+        Py::Generator(_) => out.push_str("<generator object>"),
+        Py::Loop => {
+            let field = |name| value.get_attr(name).unwrap_or_default();
+            let (index, length) = (field("index"), field("length"));
+            out.push_str(&format!("<LoopContext {index}/{length}>"))
+        }
         _ => match value.as_object() {
-            Some(object) if object.type_name().ends_with("::Loop") => {
-                let field = |name| object.get_value(&Value::from(name)).unwrap_or_default();
-                out.push_str(&format!(
-                    "<LoopContext {}/{}>",
-                    field("index"),
-                    field("length")
-                ))
-            }
-            _ if matches!(Py::of(value), Py::Generator(_)) => out.push_str("<generator object>"),
             // An address differs from run to run, so there is nothing to agree with.
             Some(object) => {
+                if let Some(declared) = value.downcast_object_ref::<Macro>() {
+                    out.push_str("<Macro ")?;
+                    match declared.declared_name() {
+                        Some(name) => quote(out, name)?,
+                        None => out.push_str("anonymous")?,
+                    }
+                    return out.push('>');
+                }
                 let name = object.type_name().rsplit("::").next().unwrap_or_default();
                 match name {
                     "Function" => out.push_str(&value.to_string()),
@@ -150,27 +154,27 @@ fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
     } else {
         '\''
     };
-    charge(text.len())?;
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            c if c == quote || c == '\\' => quoted.extend(['\\', c]),
-            c if is_printable(c) => quoted.push(c),
-            c => {
-                let _ = match u32::from(c) {
-                    code @ ..=0xff => write!(quoted, "\\x{code:02x}"),
-                    code @ ..=0xffff => write!(quoted, "\\u{code:04x}"),
-                    code => write!(quoted, "\\U{code:08x}"),
-                };
-            }
-        }
+    out.push(quote)?;
+    let mut plain = 0;
+    for (at, c) in text.char_indices() {
+        let escape = match c {
+            '\n' => "\\n".to_owned(),
+            '\r' => "\\r".to_owned(),
+            '\t' => "\\t".to_owned(),
+            c if c == quote || c == '\\' => format!("\\{c}"),
+            c if is_printable(c) => continue,
+            c => match u32::from(c) {
+                code @ ..=0xff => format!("\\x{code:02x}"),
+                code @ ..=0xffff => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            },
+        };
+        out.push_str(&text[plain..at])?;
+        out.push_str(&escape)?;
+        plain = at + c.len_utf8();
     }
-    quoted.push(quote);
-    out.push_str(&quoted)
+    out.push_str(&text[plain..])?;
+    out.push(quote)
 }
 
 /// `ascii(value)`: `repr` with everything beyond ASCII escaped.

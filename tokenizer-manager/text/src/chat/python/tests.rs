@@ -159,14 +159,9 @@ fn is_iterable(value: &Value) -> bool {
 }
 
 fn is_callable(value: &Value) -> bool {
-    let is_loop = |value: &Value| {
-        let object = value.as_object();
-        object.is_some_and(|object| object.type_name().ends_with("::Loop"))
-    };
-    value.is_undefined()
+    matches!(Py::of(value), Py::Undefined | Py::Loop)
         || value.downcast_object_ref::<Bound>().is_some()
         || value.downcast_object_ref::<Function>().is_some()
         || value.downcast_object_ref::<Macro>().is_some()
         || value.downcast_object_ref::<Joiner>().is_some()
-        || is_loop(value)
 }

@@ -2,42 +2,39 @@
 
 use std::sync::LazyLock;
 
+use minijinja::Error;
 use onig::Regex;
+
+use super::super::meter::charge;
 
 /// Whether Python strips and splits at a character.
 pub(in crate::chat) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// The words of a text (`split()`).
-pub(in crate::chat) fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(is_space).filter(|word| !word.is_empty())
-}
-
-/// `splitlines(keep_ends)`.
-pub(in crate::chat) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
-    let mut lines = Vec::new();
-    let mut start = 0;
-    let mut chars = text.char_indices().peekable();
-    while let Some((at, c)) = chars.next() {
-        let breaks = matches!(
+/// The lines of a text (`splitlines(keep_ends)`).
+pub(in crate::chat) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> + Clone {
+    let breaks = |c: char| {
+        matches!(
             c,
-            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}'
-        ) || matches!(c, '\u{2028}' | '\u{2029}');
-        if !breaks {
-            continue;
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
         }
-        let mut end = at + c.len_utf8();
-        if c == '\r' && chars.next_if(|(_, next)| *next == '\n').is_some() {
-            end += 1;
-        }
-        lines.push(&text[start..if keep_ends { end } else { at }]);
-        start = end;
-    }
-    if start < text.len() {
-        lines.push(&text[start..]);
-    }
-    lines
+        let end = rest.find(breaks).unwrap_or(rest.len());
+        let length = match &rest[end..] {
+            after if after.starts_with("\r\n") => 2,
+            after => after.chars().next().map_or(0, char::len_utf8),
+        };
+        let line = &rest[..if keep_ends { end + length } else { end }];
+        rest = &rest[end + length..];
+        Some(line)
+    })
 }
 
 /// Without characters of `set`, or without blanks, at the left, the right or both.
@@ -46,18 +43,29 @@ pub(in crate::chat) fn strip<'a>(
     set: Option<&str>,
     left: bool,
     right: bool,
-) -> &'a str {
-    let strips = |c: char| set.map_or(is_space(c), |set| set.contains(c));
+) -> Result<&'a str, Error> {
+    charge(text.len())?;
+    // In order, as both may be long.
+    let mut known: Vec<char> = Vec::new();
+    if let Some(set) = set {
+        charge(set.len().saturating_mul(size_of::<char>()))?;
+        known.extend(set.chars());
+        known.sort_unstable();
+    }
+    let strips = |c: char| match set {
+        Some(_) => known.binary_search(&c).is_ok(),
+        None => is_space(c),
+    };
     let text = if left {
         text.trim_start_matches(strips)
     } else {
         text
     };
-    if right {
+    Ok(if right {
         text.trim_end_matches(strips)
     } else {
         text
-    }
+    })
 }
 
 fn class(pattern: &str) -> Option<Regex> {
@@ -74,10 +82,24 @@ pub(in crate::chat) fn is_letter(c: char) -> bool {
     c.is_ascii_alphabetic() || (!c.is_ascii() && matches(LETTER.as_ref(), c))
 }
 
+/// What a character is worth as a decimal digit, if it is one (`isdecimal`).
+pub(in crate::chat) fn decimal(c: char) -> Option<u32> {
+    /// All of them: each script has its ten together, from zero on.
+    static DECIMALS: LazyLock<Vec<char>> = LazyLock::new(|| {
+        let class = class(r"\A\p{Nd}\z");
+        let numeric = (char::MIN..=char::MAX).filter(|c| c.is_numeric());
+        numeric.filter(|c| matches(class.as_ref(), *c)).collect()
+    });
+    if c.is_ascii() {
+        return c.to_digit(10);
+    }
+    let place = DECIMALS.binary_search(&c).ok()?;
+    u32::try_from(place % 10).ok()
+}
+
 /// Whether a character is a decimal digit (`isdecimal`).
 pub(in crate::chat) fn is_decimal(c: char) -> bool {
-    static DECIMAL: LazyLock<Option<Regex>> = LazyLock::new(|| class(r"\A\p{Nd}\z"));
-    c.is_ascii_digit() || (!c.is_ascii() && c.is_numeric() && matches(DECIMAL.as_ref(), c))
+    decimal(c).is_some()
 }
 
 /// Whether a character is a digit (`isdigit`): superscripts and encircled ones are too.
@@ -146,6 +168,23 @@ pub(in crate::chat) fn titled(text: &str) -> String {
             false => push_title(&mut out, c),
         }
         after_letter = is_cased(c);
+    }
+    out
+}
+
+/// `casefold()`.
+pub(in crate::chat) fn case_folded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            'ı' => out.push(c),
+            // Cherokee, which had capital letters alone at first.
+            '\u{13a0}'..='\u{13ff}' | '\u{ab70}'..='\u{abbf}' => out.extend(c.to_uppercase()),
+            c => {
+                let upper = c.to_lowercase().flat_map(char::to_uppercase);
+                out.extend(upper.flat_map(char::to_lowercase));
+            }
+        }
     }
     out
 }

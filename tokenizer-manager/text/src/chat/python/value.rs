@@ -3,7 +3,7 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
 
-use super::super::meter::{ELEMENT, charge, charge_nested};
+use super::super::meter::{ELEMENT, charge, charge_reading, exceeded};
 pub(in crate::chat) use super::error::{fail, undefined};
 pub(in crate::chat) use super::number::int;
 use super::objects::{Generator, Group, Range, View};
@@ -24,7 +24,9 @@ pub(in crate::chat) enum Py<'a> {
     Range(&'a Range),
     View(&'a View),
     Generator(&'a Generator),
-    /// A namespace, a macro, a function, a loop.
+    /// `loop`.
+    Loop,
+    /// A namespace, a macro, a function.
     Other,
 }
 
@@ -48,7 +50,7 @@ impl<'a> Py<'a> {
                 (_, Some(generator)) => Self::Generator(generator),
                 _ => Self::Other,
             },
-            ValueKind::Map if is_dict(value) => Self::Dict,
+            ValueKind::Map => mapping(value),
             _ => Self::Other,
         }
     }
@@ -68,6 +70,7 @@ impl<'a> Py<'a> {
             Self::Range(_) => "range",
             Self::View(view) => view.kind.type_name(),
             Self::Generator(_) => "generator",
+            Self::Loop => "LoopContext",
             Self::Other => "object",
         }
     }
@@ -111,12 +114,49 @@ impl Number {
     }
 }
 
-/// The engine's loops and macros look like mappings.
-fn is_dict(value: &Value) -> bool {
-    value.as_object().is_some_and(|object| {
-        let name = object.type_name();
-        !name.ends_with("::Loop") && !name.ends_with("::Macro")
-    })
+/// What looks like a mapping, as the engine's loops and macros do.
+fn mapping(value: &Value) -> Py<'_> {
+    match value.as_object().map(|object| object.type_name()) {
+        Some(name) if name.ends_with("::Loop") => Py::Loop,
+        Some(name) if !name.ends_with("::Macro") => Py::Dict,
+        _ => Py::Other,
+    }
+}
+
+/// Lists in lists, beyond which printing or dropping one might fill the stack.
+const DEEPEST: usize = 256;
+
+/// Charges every element of what was just made, however deep, and refuses what nests too deeply.
+/// What is kept until the rendering ends is an element like a number: a namespace, and a generator,
+/// which gives its elements once. A loop of the engine holds what it walks, and shows it to nobody.
+pub(in crate::chat) fn charge_nested(value: &Value) -> Result<(), Error> {
+    nested(value, 0)
+}
+
+fn nested(value: &Value, depth: usize) -> Result<(), Error> {
+    let Some(object) = value.as_object() else {
+        return Ok(());
+    };
+    if depth > DEEPEST {
+        return Err(exceeded(format!("{DEEPEST} values inside each other")));
+    }
+    let py = Py::of(value);
+    if py == Py::Loop {
+        return Err(fail("a loop cannot be an element of another value"));
+    }
+    charge(1)?;
+    if object.enumerator_len().is_none() {
+        return Ok(());
+    }
+    for element in value.try_iter()?.checked() {
+        charge(1)?;
+        let element = element?;
+        match py {
+            Py::Dict => nested(&value.get_item(&element)?, depth + 1)?,
+            _ => nested(&element, depth + 1)?,
+        }
+    }
+    Ok(())
 }
 
 pub(in crate::chat) fn size(value: usize) -> Value {
@@ -136,11 +176,26 @@ pub(in crate::chat) fn tuple(items: Vec<Value>) -> Result<Value, Error> {
     charge_nested(&made).map(|()| made)
 }
 
-/// Like what it was made from: a list, or a tuple.
-pub(in crate::chat) fn sequence_like(model: Py<'_>, items: Vec<Value>) -> Result<Value, Error> {
+/// A list of elements of `model`, in whatever order and number. It nests no deeper than that, so
+/// nobody looks into it; what a generator gives has been nobody's elements yet.
+pub(in crate::chat) fn list_of(model: Py<'_>, items: Vec<Value>) -> Result<Value, Error> {
     match model {
-        Py::Tuple => tuple(items),
-        _ => list(items),
+        Py::Generator(_) => list(items),
+        _ => {
+            charge(items.len().saturating_mul(ELEMENT))?;
+            Ok(Value::from(items))
+        }
+    }
+}
+
+/// The same as a tuple where that is one.
+pub(in crate::chat) fn sequence_of(model: Py<'_>, items: Vec<Value>) -> Result<Value, Error> {
+    match model {
+        Py::Tuple => {
+            charge(items.len().saturating_mul(ELEMENT))?;
+            Ok(Value::from(Tuple::from(items)))
+        }
+        _ => list_of(model, items),
     }
 }
 
@@ -176,7 +231,7 @@ pub(in crate::chat) fn length(value: &Value) -> Result<usize, Error> {
     match Py::of(value) {
         Py::Undefined => Ok(0),
         Py::Str(text) => {
-            charge(text.len() / 16)?;
+            charge_reading(text.len())?;
             Ok(text.chars().count())
         }
         Py::Range(range) => Ok(range.len()),

@@ -135,3 +135,97 @@ fn absent_content_is_empty_where_the_template_needs_one() {
         assert_eq!(render(lenient, &messages).unwrap(), "userHi;assistant!;");
     }
 }
+
+/// Refuses thoughts beside the content of a message that calls tools, as gpt-oss's template does.
+const HARMONY: &str = "{% for m in messages %}{% if m.role == 'assistant' %}{% if 'tool_calls' in m %}\
+                       {% if m.content and m.thinking %}{{ raise_exception('content and thinking') }}{% endif %}\
+                       ({{ m.content or m.thinking }}){{ m.tool_calls[0].function.name }}\
+                       {{ m.tool_calls[0].function.arguments|tojson }}{% else %}{{ m.content }}{% endif %}\
+                       {% else %}{{ m.content }}{% endif %}{% endfor %}";
+
+#[test]
+fn a_name_that_the_template_refuses_is_not_added() {
+    let calls = json!([{"function": {"name": "f", "arguments": "{}"}}]);
+    let shown = |fields: Value| render(HARMONY, &answered(&fields));
+    for name in ["reasoning_content", "reasoning"] {
+        let echoed = json!({"content": "Going", name: "Hm", "tool_calls": calls});
+        assert_eq!(shown(echoed).unwrap(), "Hi(Going)f{}");
+        let alone = json!({"content": null, name: "Hm", "tool_calls": calls});
+        assert_eq!(shown(alone).unwrap(), "Hi(Hm)f{}");
+        let empty = json!({"content": "", name: "Hm", "tool_calls": calls});
+        assert_eq!(shown(empty).unwrap(), "Hi(Hm)f{}");
+    }
+    let own = json!({"content": "Going", "thinking": "Hm", "tool_calls": calls});
+    assert!(matches!(shown(own), Err(TemplateError::Raised { .. })));
+}
+
+#[test]
+fn only_the_name_that_the_template_reads_is_added() {
+    let names = "{% for m in messages %}{{ m|list|sort|join(',') }};{% endfor %}";
+    for (reads, given, fields) in [
+        ("thinking", "reasoning", "content,reasoning,role,thinking"),
+        ("thinking", "thinking", "content,role,thinking"),
+        (
+            "reasoning or m.thinking",
+            "thinking",
+            "content,role,thinking",
+        ),
+        (
+            "reasoning or m.thinking",
+            "reasoning_content",
+            "content,reasoning_content,role,thinking",
+        ),
+        // Where the template shows none, they have the names that transformers gives them.
+        (
+            "nothing",
+            "reasoning",
+            "content,reasoning,reasoning_content,role,thinking",
+        ),
+    ] {
+        let source = format!("{}{names}", printing(reads));
+        let shown = render(&source, &answered(&json!({ given: "Hm" }))).unwrap();
+        let end = format!("content,role;{fields};");
+        assert!(shown.ends_with(&end), "{reads}, {given}: {shown}");
+    }
+}
+
+#[test]
+fn empty_thoughts_hide_no_others() {
+    let part = json!([{"type": "thinking", "thinking": "Hm"}, {"type": "text", "text": "Yes"}]);
+    for read in ["reasoning_content", "thinking", "reasoning"] {
+        for fields in [
+            json!({"reasoning_content": "", "reasoning": "Hm"}),
+            json!({"reasoning_content": "", "thinking": "", "reasoning": "Hm"}),
+            json!({"thinking": "Hm", "reasoning": ""}),
+            json!({"reasoning_content": "", "content": part}),
+            json!({"reasoning": "Hm", "content": part}),
+        ] {
+            let shown = render(&printing(read), &answered(&fields)).unwrap();
+            assert_eq!(shown, "Hi(Hm)Yes", "{read}: {fields}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_name_that_comes_first_is_filled() {
+    let first = "{% for m in messages %}({% if m.reasoning_content is defined %}{{ m.reasoning_content }}\
+                 {% else %}{{ m.reasoning }}{% endif %}){{ m.content }}{% endfor %}";
+    for fields in [
+        json!({"reasoning_content": "", "reasoning": "Hm"}),
+        json!({"reasoning": "Hm"}),
+    ] {
+        let shown = render(first, &answered(&fields)).unwrap();
+        assert_eq!(shown, "()Hi(Hm)Yes", "{fields}");
+    }
+}
+
+#[test]
+fn thoughts_that_contradict_each_other_are_refused() {
+    let part = json!([{"type": "thinking", "thinking": "Hm"}, {"type": "text", "text": "Yes"}]);
+    let messages = answered(&json!({"reasoning_content": "No", "content": part}));
+    let error = render(&printing("thinking"), &messages).unwrap_err();
+    assert!(matches!(error, TemplateError::InvalidRequest { .. }));
+    let message = error.to_string();
+    assert!(message.starts_with("messages[1].content[0]"), "{message}");
+    assert!(message.contains("other thinking"), "{message}");
+}

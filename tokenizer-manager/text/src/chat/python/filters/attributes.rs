@@ -3,6 +3,7 @@
 use minijinja::value::Kwargs;
 use minijinja::{Error, State, Value};
 
+use super::super::super::meter;
 use super::super::args::{Args, required, text};
 use super::super::items;
 use super::super::objects::Generator;
@@ -96,9 +97,10 @@ pub(super) fn map(state: &mut State<'_, '_>, value: &Value, mut args: Args) -> R
     }
     let name = args.positional.remove(0);
     let name = name_of(&name)?;
-    let items = iterate(value)?
-        .into_iter()
-        .map(|item| state.apply_filter(name, &call_args(item, &args.positional, &args.named)));
+    let items = iterate(value)?.into_iter().map(|item| {
+        let args = call_args(item, &args.positional, &args.named);
+        meter::inside(|| state.apply_filter(name, &args))
+    });
     Generator::value(items.collect::<Result<_>>()?)
 }
 

@@ -3,15 +3,13 @@
 //! Jinja2's own filter escapes `<`, `>`, `&` and `'` for HTML; chat templates are written against
 //! transformers, which replaces it (`transformers/utils/chat_template_utils.py`).
 
-use std::fmt::Write as _;
-
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::super::super::meter;
+use super::super::super::meter::{Text, charge};
 use super::super::args::{Args, count};
-use super::super::compare::sorted_before;
 use super::super::number::python_float;
 use super::super::value::{Py, entries, fail, iterate};
+use super::sorting::ordered;
 
 /// The filter `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`. Fails
 /// on values that JSON cannot express and on nesting beyond `depth_limit`.
@@ -26,7 +24,7 @@ pub(in crate::chat) fn tojson(
             Some((Py::Str(unit), _)) => Some(unit.to_owned()),
             Some((_, width)) => {
                 let width = count(Some(width), 0)?;
-                meter::charge(width)?;
+                charge(width)?;
                 Some(" ".repeat(width))
             }
         };
@@ -36,7 +34,7 @@ pub(in crate::chat) fn tojson(
             None => (",".to_owned(), ": ".to_owned()),
         };
         let mut writer = Writer {
-            out: String::new(),
+            out: Text::default(),
             ensure_ascii: ensure_ascii.is_some_and(|flag| flag.is_true()),
             indent,
             item,
@@ -45,7 +43,7 @@ pub(in crate::chat) fn tojson(
             depth_limit,
         };
         writer.value(value, 0)?;
-        Ok(Value::from(writer.out))
+        Ok(Value::from(writer.out.into_string()))
     }
 }
 
@@ -60,7 +58,7 @@ fn separator_pair(separators: &Value) -> Result<(String, String), Error> {
 }
 
 struct Writer {
-    out: String,
+    out: Text,
     ensure_ascii: bool,
     indent: Option<String>,
     item: String,
@@ -81,30 +79,25 @@ impl Writer {
             Py::None => self.out.push_str("null"),
             Py::Bool(true) => self.out.push_str("true"),
             Py::Bool(false) => self.out.push_str("false"),
-            Py::Int(number) => {
-                let _ = write!(self.out, "{number}");
-            }
+            Py::Int(number) => self.out.push_str(&number.to_string()),
             Py::Float(number) => self
                 .out
                 .push_str(&python_float(number, ("Infinity", "NaN"))),
-            Py::Str(text) => self.string(text)?,
-            Py::List | Py::Tuple => self.sequence(value, depth)?,
-            Py::Dict => self.map(value, depth)?,
-            other => {
-                return Err(Error::new(
-                    ErrorKind::BadSerialization,
-                    format!(
-                        "Object of type {} is not JSON serializable",
-                        other.type_name()
-                    ),
-                ));
-            }
+            Py::Str(text) => self.string(text),
+            Py::List | Py::Tuple => self.sequence(value, depth),
+            Py::Dict => self.map(value, depth),
+            other => Err(Error::new(
+                ErrorKind::BadSerialization,
+                format!(
+                    "Object of type {} is not JSON serializable",
+                    other.type_name()
+                ),
+            )),
         }
-        Ok(())
     }
 
     fn sequence(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        self.out.push('[');
+        self.out.push('[')?;
         let items = iterate(value)?;
         for (at, item) in items.iter().enumerate() {
             self.separate(at > 0, depth + 1)?;
@@ -116,21 +109,17 @@ impl Writer {
     fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         let mut fields = entries(value)?;
         if self.sort_keys {
-            // Keys that have no order fail as `sorted` does.
-            for pair in fields.windows(2) {
-                sorted_before(&pair[0].0, &pair[1].0)?;
-            }
-            fields.sort_by(|(a, _), (b, _)| a.cmp(b));
+            fields = ordered(fields, false)?;
         }
-        self.out.push('{');
+        self.out.push('{')?;
         for (at, (key, item)) in fields.iter().enumerate() {
             self.separate(at > 0, depth + 1)?;
             match Py::of(key) {
                 Py::Str(text) => self.string(text)?,
                 Py::None | Py::Bool(_) | Py::Int(_) | Py::Float(_) => {
-                    self.out.push('"');
+                    self.out.push('"')?;
                     self.value(key, depth + 1)?;
-                    self.out.push('"');
+                    self.out.push('"')?;
                 }
                 other => {
                     return Err(Error::new(
@@ -142,16 +131,15 @@ impl Writer {
                     ));
                 }
             }
-            self.out.push_str(&self.key);
+            self.out.push_str(&self.key)?;
             self.value(item, depth + 1)?;
         }
         self.close(!fields.is_empty(), depth, '}')
     }
 
     fn separate(&mut self, not_first: bool, depth: usize) -> Result<(), Error> {
-        meter::charge(self.item.len() + self.key.len())?;
         if not_first {
-            self.out.push_str(&self.item);
+            self.out.push_str(&self.item)?;
         }
         self.new_line(depth)
     }
@@ -160,42 +148,42 @@ impl Writer {
         if any {
             self.new_line(depth)?;
         }
-        self.out.push(bracket);
-        Ok(())
+        self.out.push(bracket)
     }
 
     fn new_line(&mut self, depth: usize) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
-            meter::charge(depth.saturating_mul(indent.len()))?;
-            self.out.push('\n');
-            for _ in 0..depth {
-                self.out.push_str(indent);
-            }
+            self.out.push('\n')?;
+            self.out.repeat(indent, depth)?;
         }
         Ok(())
     }
 
     fn string(&mut self, text: &str) -> Result<(), Error> {
-        meter::charge(text.len())?;
-        self.out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && (c > '~')) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        let _ = write!(self.out, "\\u{unit:04x}");
-                    }
+        self.out.push('"')?;
+        let mut plain = 0;
+        for (at, c) in text.char_indices() {
+            let escape = match c {
+                '"' => "\\\"",
+                '\\' => "\\\\",
+                '\n' => "\\n",
+                '\r' => "\\r",
+                '\t' => "\\t",
+                '\u{8}' => "\\b",
+                '\u{c}' => "\\f",
+                c if c < ' ' || (self.ensure_ascii && c > '~') => "",
+                _ => continue,
+            };
+            self.out.push_str(&text[plain..at])?;
+            self.out.push_str(escape)?;
+            if escape.is_empty() {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    self.out.push_str(&format!("\\u{unit:04x}"))?;
                 }
-                c => self.out.push(c),
             }
+            plain = at + c.len_utf8();
         }
-        self.out.push('"');
-        Ok(())
+        self.out.push_str(&text[plain..])?;
+        self.out.push('"')
     }
 }

@@ -16,7 +16,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub(super) fn list(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
     let [] = args.bind([])?;
-    value::list(iterate(value)?)
+    value::list_of(Py::of(value), iterate(value)?)
 }
 
 pub(super) fn length(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -43,6 +43,7 @@ pub(super) fn last(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<V
             let last = text.chars().next_back();
             Ok(last.map_or_else(Value::default, |c| like(value, c.to_string())))
         }
+        Py::List | Py::Tuple | Py::Range(_) => super::super::items::item(value, &Value::from(-1)),
         _ => Ok(iterate(value)?.pop().unwrap_or_default()),
     }
 }
@@ -102,12 +103,13 @@ pub(super) fn join(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<V
 pub(super) fn batch(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
     let [count, fill] = args.bind(["linecount", "fill_with"])?;
     let count = whole(Some(&required(count)?), 0)?;
+    let py = Py::of(value);
     let mut batches = Vec::new();
     let mut batch: Vec<Value> = Vec::new();
     for item in iterate(value)? {
         charge(ELEMENT)?;
         if batch.len() as i128 == count {
-            batches.push(value::list(std::mem::take(&mut batch))?);
+            batches.push(value::list_of(py, std::mem::take(&mut batch))?);
         }
         batch.push(item);
     }

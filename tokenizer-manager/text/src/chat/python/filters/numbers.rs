@@ -3,8 +3,8 @@
 use minijinja::{Error, State, Value};
 
 use super::super::super::meter::charge;
-use super::super::args::{Args, flag, text, whole};
-use super::super::text::{is_decimal, is_space, strip};
+use super::super::args::{Args, text, whole};
+use super::super::text::{decimal, is_space};
 use super::super::value::{self, Number, Py, fail, undefined};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -107,13 +107,10 @@ fn plain_digits(digits: &str) -> Option<String> {
 }
 
 fn digit(c: char, base: u32) -> Option<u32> {
-    if c.is_ascii() || !is_decimal(c) {
-        return c.to_digit(base);
+    match c.is_ascii() {
+        true => c.to_digit(base),
+        false => decimal(c).filter(|value| *value < base),
     }
-    // Digits of a script stand together, from zero on.
-    let before = (0..u32::from(c)).rev().map_while(char::from_u32);
-    let value = before.take_while(|c| is_decimal(*c)).count() as u32 % 10;
-    (value < base).then_some(value)
 }
 
 pub(super) fn float(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -132,14 +129,14 @@ pub(super) fn float(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<
 
 /// `float(text)`, none where it is no number.
 fn parse_float(text: &str) -> Option<f64> {
-    let text = strip(text, None, true, true);
-    let around = |at: usize| {
-        let digit = |at: Option<usize>| {
-            let byte = at.and_then(|at| text.as_bytes().get(at));
-            byte.is_some_and(u8::is_ascii_digit)
-        };
-        digit(at.checked_sub(1)) && digit(Some(at + 1))
+    let plain = |c: char| decimal(c).and_then(|value| char::from_digit(value, 10));
+    let text = text.trim_matches(is_space).chars();
+    let text: String = text.map(|c| plain(c).unwrap_or(c)).collect();
+    let digit = |at: Option<usize>| {
+        let byte = at.and_then(|at| text.as_bytes().get(at));
+        byte.is_some_and(u8::is_ascii_digit)
     };
+    let around = |at: usize| digit(at.checked_sub(1)) && digit(Some(at + 1));
     let placed = text.match_indices('_').all(|(at, _)| around(at));
     placed.then(|| text.replace('_', "").parse().ok()).flatten()
 }
@@ -197,35 +194,4 @@ fn rounded(number: f64, precision: i32) -> f64 {
             (number / unit).round_ties_even() * unit
         }
     }
-}
-
-pub(super) fn filesizeformat(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
-    let [binary] = args.bind(["binary"])?;
-    let bytes = match Py::of(value) {
-        Py::Str(text) => {
-            parse_float(text).ok_or_else(|| fail("could not convert string to float"))?
-        }
-        _ => number(value)?.float(),
-    };
-    let (base, prefixes) = match flag(binary.as_ref()) {
-        true => (
-            1024.0,
-            ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"],
-        ),
-        false => (1000.0, ["kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"]),
-    };
-    if bytes == 1.0 {
-        return Ok(Value::from("1 Byte"));
-    }
-    if bytes < base {
-        return Ok(Value::from(format!("{:.0} Bytes", bytes.trunc() + 0.0)));
-    }
-    let mut unit = base;
-    for (at, prefix) in prefixes.iter().enumerate() {
-        unit *= base;
-        if bytes < unit || at + 1 == prefixes.len() {
-            return Ok(Value::from(format!("{:.1} {prefix}", base * bytes / unit)));
-        }
-    }
-    Err(fail("the size is no number"))
 }

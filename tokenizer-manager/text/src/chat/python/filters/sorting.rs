@@ -28,9 +28,9 @@ fn folded(key: Value, case_sensitive: bool) -> Result<Value> {
 
 /// Elements in the order of their keys. Those that compare equal keep theirs, also backwards. The
 /// library's own sort panics where an order contradicts itself, as that of numbers that are none.
-fn ordered(items: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<Value>> {
+pub(super) fn ordered<T>(items: Vec<(Value, T)>, reverse: bool) -> Result<Vec<(Value, T)>> {
     charge(items.len().saturating_mul(ELEMENT))?;
-    let mut runs: Vec<Vec<(Value, Value)>> = items.into_iter().map(|item| vec![item]).collect();
+    let mut runs: Vec<Vec<(Value, T)>> = items.into_iter().map(|item| vec![item]).collect();
     while runs.len() > 1 {
         let mut merged = Vec::with_capacity(runs.len() / 2 + 1);
         let mut pairs = runs.into_iter();
@@ -42,15 +42,14 @@ fn ordered(items: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<Value>> {
         }
         runs = merged;
     }
-    let items = runs.into_iter().flatten();
-    Ok(items.map(|(_, item)| item).collect())
+    Ok(runs.into_iter().flatten().collect())
 }
 
-fn merge(
-    left: Vec<(Value, Value)>,
-    right: Vec<(Value, Value)>,
+fn merge<T>(
+    left: Vec<(Value, T)>,
+    right: Vec<(Value, T)>,
     reverse: bool,
-) -> Result<Vec<(Value, Value)>> {
+) -> Result<Vec<(Value, T)>> {
     let mut merged = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     while let (Some((a, _)), Some((b, _))) = (left.peek(), right.peek()) {
@@ -67,6 +66,12 @@ fn merge(
     merged.extend(left);
     merged.extend(right);
     Ok(merged)
+}
+
+/// Elements in the order of keys that nobody needs any more.
+fn sorted(keyed: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<Value>> {
+    let items = ordered(keyed, reverse)?.into_iter();
+    Ok(items.map(|(_, item)| item).collect())
 }
 
 pub(super) fn sort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -91,10 +96,8 @@ pub(super) fn sort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<V
             .map(|getter| folded(getter.get(item.clone())?, case_sensitive));
         Ok((Value::from(keys.collect::<Result<Vec<_>>>()?), item))
     });
-    value::list(ordered(
-        keyed.collect::<Result<_>>()?,
-        flag(reverse.as_ref()),
-    )?)
+    let sorted = sorted(keyed.collect::<Result<_>>()?, flag(reverse.as_ref()))?;
+    value::list_of(Py::of(value), sorted)
 }
 
 pub(super) fn dictsort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -113,10 +116,8 @@ pub(super) fn dictsort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resu
         let by = folded(by.clone(), case_sensitive)?;
         Ok((by, Value::from(Tuple::from([key, item]))))
     });
-    value::list(ordered(
-        keyed.collect::<Result<_>>()?,
-        flag(reverse.as_ref()),
-    )?)
+    let sorted = sorted(keyed.collect::<Result<_>>()?, flag(reverse.as_ref()))?;
+    value::list_of(Py::Dict, sorted)
 }
 
 /// The first of the elements that none is before, by `wanted`.
@@ -178,9 +179,8 @@ pub(super) fn groupby(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resul
         .into_iter()
         .map(|item| Ok((key(&item)?, item)));
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
-    for item in ordered(keyed.collect::<Result<_>>()?, false)? {
+    for (key, item) in ordered(keyed.collect::<Result<_>>()?, false)? {
         charge(ELEMENT)?;
-        let key = key(&item)?;
         match groups.last_mut() {
             Some((known, items)) if compare::equal(known, &key)? => items.push(item),
             _ => groups.push((key, vec![item])),
@@ -192,7 +192,7 @@ pub(super) fn groupby(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resul
             Some(first) if !case_sensitive => getter.get(first.clone())?,
             _ => key,
         };
-        let list = value::list(items)?;
+        let list = value::list_of(Py::of(value), items)?;
         Ok(Value::from_object(Group { grouper, list }))
     });
     value::list(groups.collect::<Result<_>>()?)

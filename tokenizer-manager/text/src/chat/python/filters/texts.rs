@@ -8,9 +8,8 @@ use super::super::html::like;
 use super::super::methods::{justified, replaced};
 use super::super::operators;
 use super::super::percent;
-use super::super::pretty;
 use super::super::repr;
-use super::super::text::{capitalized, is_letter, split_lines, strip};
+use super::super::text::{capitalized, is_letter, lines, strip};
 use super::super::value::{Py, dict, fail, length, size, undefined};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -35,11 +34,6 @@ fn made(value: &Value, args: Args, make: fn(&str) -> String) -> Result<Value> {
 pub(super) fn string(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
     let [] = args.bind([])?;
     soft(value)
-}
-
-pub(super) fn pprint(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
-    let [] = args.bind([])?;
-    pretty::pretty(value).map(Value::from)
 }
 
 pub(super) fn upper(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -76,8 +70,7 @@ pub(super) fn trim(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<V
     let set = set.as_ref().map(args::text).transpose()?;
     let value = soft(value)?;
     let text = args::text(&value)?;
-    charge(text.len())?;
-    Ok(like(&value, strip(text, set, true, true).to_owned()))
+    Ok(like(&value, strip(text, set, true, true)?.to_owned()))
 }
 
 pub(super) fn default(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<Value> {
@@ -122,7 +115,7 @@ pub(super) fn indent(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result
     charge(text.len())?;
     let with_end = format!("{text}\n");
     let mut out = Text::default();
-    for (at, line) in split_lines(&with_end, false).iter().enumerate() {
+    for (at, line) in lines(&with_end, false).enumerate() {
         if at > 0 {
             out.push('\n')?;
         }

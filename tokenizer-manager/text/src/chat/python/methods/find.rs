@@ -2,7 +2,7 @@
 
 use minijinja::{Error, Value};
 
-use super::super::super::meter::charge;
+use super::super::super::meter::charge_reading;
 use super::super::args::{self, Args, required, whole};
 use super::super::value::{Py, fail, iterate, size};
 
@@ -28,7 +28,7 @@ fn part<'a>(
     if start == 0 && stop == i128::MAX {
         return Ok(Some((text, 0)));
     }
-    charge(text.len() / 16)?;
+    charge_reading(text.len())?;
     let length = text.chars().count();
     if start > length as i128 {
         return Ok(None);
@@ -55,7 +55,7 @@ pub(super) fn find(text: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [wanted, start, stop] = args.unnamed()?;
     let wanted = required(wanted)?;
     let wanted = args::text(&wanted)?;
-    charge(text.len() / 16)?;
+    charge_reading(text.len())?;
     let found = part(text, start.as_ref(), stop.as_ref())?.and_then(|(part, before)| {
         let at = match name.starts_with('r') {
             true => part.rfind(wanted),
@@ -75,7 +75,7 @@ pub(super) fn count(text: &str, args: Args) -> Result<Value, Error> {
     let [wanted, start, stop] = args.unnamed()?;
     let wanted = required(wanted)?;
     let wanted = args::text(&wanted)?;
-    charge(text.len() / 16)?;
+    charge_reading(text.len())?;
     let count = match part(text, start.as_ref(), stop.as_ref())? {
         Some((part, _)) if wanted.is_empty() => part.chars().count() + 1,
         Some((part, _)) => part.matches(wanted).count(),

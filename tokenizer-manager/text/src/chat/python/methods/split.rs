@@ -3,10 +3,10 @@
 use minijinja::value::Tuple;
 use minijinja::{Error, Value};
 
-use super::super::super::meter::{ELEMENT, Text, charge};
+use super::super::super::meter::{ELEMENT, Text, charge, charge_reading};
 use super::super::args::{self, Args, flag, required, whole};
 use super::super::html;
-use super::super::text::{is_space, split_lines};
+use super::super::text::{self, is_space};
 use super::super::value::{Py, fail, iterate};
 
 fn pieces(parts: Vec<&str>) -> Result<Value, Error> {
@@ -78,7 +78,9 @@ fn words_from_right(text: &str, limit: usize) -> Result<Vec<&str>, Error> {
 pub(super) fn lines(text: &str, args: Args) -> Result<Value, Error> {
     let [keep_ends] = args.bind(["keepends"])?;
     charge(text.len())?;
-    pieces(split_lines(text, flag(keep_ends.as_ref())))
+    let lines = text::lines(text, flag(keep_ends.as_ref()));
+    charge(lines.clone().count().saturating_mul(ELEMENT))?;
+    Ok(lines.map(Value::from).collect())
 }
 
 /// `partition` and `rpartition`.
@@ -138,7 +140,7 @@ pub(in crate::chat) fn replaced(
 ) -> Result<String, Error> {
     let mut left = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut out = Text::default();
-    charge(text.len() / 16)?;
+    charge_reading(text.len())?;
     if from.is_empty() {
         for c in text.chars() {
             if left > 0 {

@@ -41,8 +41,7 @@ pub(super) fn call(value: &Value, s: &str, name: &str, mut args: Args) -> Result
             let [set] = args.unnamed()?;
             let set = set.filter(|set| !set.is_none());
             let set = set.as_ref().map(args::text).transpose()?;
-            charge(s.len())?;
-            text::strip(s, set, name != "rstrip", name != "lstrip").to_owned()
+            text::strip(s, set, name != "rstrip", name != "lstrip")?.to_owned()
         }
         "removeprefix" | "removesuffix" => {
             let [part] = args.unnamed()?;
@@ -104,7 +103,7 @@ fn changed(s: &str, name: &str) -> Option<String> {
     Some(match name {
         "upper" => s.to_uppercase(),
         "lower" => s.to_lowercase(),
-        "casefold" => s.replace(['ß', 'ẞ'], "ss").to_lowercase(),
+        "casefold" => text::case_folded(s),
         "capitalize" => text::capitalized(s),
         "title" => text::titled(s),
         "swapcase" => text::swapped(s),
