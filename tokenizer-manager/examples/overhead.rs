@@ -64,7 +64,7 @@ async fn main() -> Result<()> {
         (prompt(4096), 1),
         (prompt(4096), 16),
         (chat(1), 1),
-        (chat(40), 1),
+        (chat(16), 1),
     ] {
         add(requests(front.address, &front.mock, &asked, clients).await?);
     }
