@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lockstep_files::shown;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -15,7 +16,6 @@ use crate::download::Loading;
 use crate::part::left;
 use crate::plan::{self, Wanted};
 use crate::progress::{Event, Told, plainly};
-use crate::shown::shown;
 use crate::stop::unless_stopped;
 use crate::tries::Asked;
 use crate::waiting::Waiting;
