@@ -146,7 +146,10 @@ fn a_models_name_stays_one_unless_a_folder_has_it() {
     }
     assert_eq!(located("weight-cache", "owner/name"), there("owner/name"));
     std::fs::create_dir_all(there("owner/name")).expect("made");
-    assert_eq!(located("model-path", "owner/name"), there("owner/name"));
+    // Also where the name is mistyped.
+    for name in ["owner/name", "owner/nmae"] {
+        assert_eq!(located("model-path", name), there(name));
+    }
 }
 
 /// All switches are written alike, in every place.
