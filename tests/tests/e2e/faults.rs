@@ -252,6 +252,45 @@ async fn an_engine_is_restarted_as_often_as_allowed() {
     }
 }
 
+/// The pause before the restart, which is none, and what the last start took; nobody knows better
+/// where no restart is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lost_an_engine_hears_when_the_next_one_serves() {
+    let _turn = turns::alone().await;
+    let server = Server::start(options().set("--max-restarts", "1")).await;
+    for again in [false, true] {
+        let log = server.log();
+        let word = if again {
+            "Ready again after "
+        } else {
+            "ready after "
+        };
+        let took = log
+            .rsplit_once(word)
+            .and_then(|(_, rest)| rest.split_once(" s"));
+        let took = took.and_then(|(took, _)| took.parse::<f64>().ok());
+        let took = took.unwrap_or_else(|| panic!("{word}: {log}"));
+        let Clients { streams, whole, .. } = load(&server).await;
+        server.process(Role::Worker(1)).await.kill();
+        for answer in whole.await {
+            let answer = answer.expect("an answer");
+            assert_eq!(answer.status, 503, "{}", answer.text);
+            let after = answer.headers["retry-after"].to_str().expect("digits");
+            let after: f64 = after.parse().expect("a number");
+            let expected = if again { 1.0..=1.0 } else { took..=took + 2.0 };
+            assert!(expected.contains(&after), "{after} and not {expected:?}");
+        }
+        drop(streams);
+        if !again {
+            until("a restart", LIMIT, async || {
+                server.log().contains("Ready again after ").then_some(())
+            })
+            .await;
+        }
+    }
+    assert_eq!(server.exit(LIMIT).await, i32::from(exit::PROCESS_DIED));
+}
+
 #[tokio::test]
 async fn an_idle_engine_dies_with_its_first_process() {
     for role in &ROLES[1..] {
