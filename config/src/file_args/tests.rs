@@ -105,7 +105,7 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.server.api_key_file, Some("/k".into()));
     assert_eq!(args.server.admin_api_key_file, Some(here.join("op")));
     let updates = std::env::temp_dir().join("w");
-    assert_eq!(args.model.weight_update_dir, Some(updates));
+    assert_eq!(args.server.weight_update_dir, Some(updates));
 }
 
 /// All options whose values are paths, but for the library that is looked for where
