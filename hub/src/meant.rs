@@ -156,7 +156,7 @@ mod tests {
         symlink("loop", here.path().join("loop")).expect("linked");
         let locked = here.path().join("locked");
         std::fs::create_dir(&locked).expect("made");
-        std::fs::set_permissions(&locked, Permissions::from_mode(0)).expect("set");
+        std::fs::set_permissions(&locked, Permissions::from_mode(0o0)).expect("set");
         let long = format!("./{}", "n".repeat(300));
         let mut rows = vec![
             ("./loop/foo", "of ./loop: Too many levels"),

@@ -79,8 +79,7 @@ impl Raw {
 
     /// A size that must be there.
     pub(crate) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
-        self.size(key)?
-            .ok_or_else(|| self.wrong(key, "is missing".into()))
+        self.size(key)?.ok_or_else(|| self.wrong(key, "is missing"))
     }
 
     /// A number above zero.
@@ -145,12 +144,12 @@ impl Raw {
 
     /// The error for a value that makes no sense. Whoever wrote the file has no say in how a
     /// terminal shows it.
-    pub(crate) fn wrong(&self, key: &str, message: String) -> ModelConfigError {
+    pub(crate) fn wrong(&self, key: &str, message: impl Into<String>) -> ModelConfigError {
         let key = format!("{}{key}", self.prefix);
         ModelConfigError::Key {
             path: self.path.clone(),
             key,
-            message: shown(&message),
+            message: shown(&message.into()),
         }
     }
 
