@@ -1,6 +1,7 @@
 //! Options from a TOML file.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
@@ -105,20 +106,30 @@ const PATHS: [&str; 15] = [
 /// Those of them whose values may be names on the hub instead.
 const MODELS: [&str; 2] = ["model-path", "speculative-draft-model-path"];
 
-/// A value of [`PATHS`] in the file `path`, as seen from where the program is started.
+/// A value of [`PATHS`] in the file `path`, as seen from where the program is started. Where a
+/// folder beside the file is called like a model's owner, a folder inside is meant.
 fn located(path: &Path, key: &str, text: &str) -> PathBuf {
-    let there = path.parent().unwrap_or(Path::new("")).join(text);
-    match MODELS.contains(&key) && is_name(text) && !there.exists() {
-        true => text.into(),
-        false => there,
+    let here = path.parent().unwrap_or(Path::new(""));
+    let owner = owner(text).filter(|_| MODELS.contains(&key));
+    match owner {
+        Some(owner) if !is_folder(&here.join(owner)) => text.into(),
+        _ => here.join(text),
     }
 }
 
-/// Whether this is `OWNER/NAME`.
-fn is_name(text: &str) -> bool {
+/// Whether it is one, or may be, as nobody is let look.
+fn is_folder(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(metadata) => metadata.is_dir(),
+        Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+    }
+}
+
+/// The owner of what may be `OWNER/NAME`.
+fn owner(text: &str) -> Option<&str> {
     let is_word = |word: &str| !word.is_empty() && !word.starts_with('.') && !word.contains('/');
-    text.split_once('/')
-        .is_some_and(|(owner, name)| is_word(owner) && is_word(name))
+    let (owner, name) = text.split_once('/')?;
+    (is_word(owner) && is_word(name)).then_some(owner)
 }
 
 /// The values of one key: those of a list, where the option takes several.

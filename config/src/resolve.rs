@@ -209,7 +209,7 @@ fn untrained(model: &ModelConfig) -> Option<String> {
 
 /// The folder of weights that requests may name, which must be there.
 fn weight_update_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ConfigError> {
-    let folder = args.model.weight_update_dir.clone();
+    let folder = args.server.weight_update_dir.clone();
     match folder.as_ref().filter(|folder| !folder.is_dir()) {
         None => Ok(folder),
         Some(missing) => Err(ConfigError::value(
@@ -239,7 +239,7 @@ fn open_to_all(
         }
         _ => String::new(),
     };
-    let weights = match args.model.weight_update_dir {
+    let weights = match args.server.weight_update_dir {
         Some(_) => ", exchange its weights",
         None => "",
     };

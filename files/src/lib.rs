@@ -15,6 +15,7 @@ mod json;
 mod kept;
 mod patience;
 mod shared;
+mod shown;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -29,6 +30,7 @@ pub use aside::{LONGEST_STALL, Patience, aside, close, patiently, read_exact_at}
 pub use json::quoted;
 pub use kept::Kept;
 pub use patience::{LONGEST_LOOK, within};
+pub use shown::{shown, shown_note};
 
 /// The most bytes of a file that describes a model: `config.json` and the like.
 pub const LARGEST_CONFIG: u64 = 16 << 20;

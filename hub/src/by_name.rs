@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
+use lockstep_files::shown;
 use lockstep_model_folder::Described;
 
 use crate::cache::Repository;
 use crate::meant::Meant;
-use crate::shown::shown;
 use crate::{Hub, HubError, Kind, Name, Revision, Settings, Wanted, bars};
 
 /// What an option gives: a model and its version.

@@ -14,9 +14,10 @@ use crate::lock::{Lock, Wait};
 use crate::part::{Part, bytes_of_parts};
 use crate::progress::{Event, Told};
 use crate::tries::{Asked, Tries};
-use crate::{HubError, Settings};
+use crate::{HubError, Patience, Settings};
 
 /// What all files of a model share.
+#[derive(Clone)]
 pub(crate) struct Loading {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
@@ -25,10 +26,18 @@ pub(crate) struct Loading {
     pub(crate) commit: String,
     pub(crate) told: Told,
     /// Whether it was told that the cache's disk knows no locks.
-    pub(crate) without_locks: AtomicBool,
+    pub(crate) without_locks: Arc<AtomicBool>,
 }
 
 impl Loading {
+    /// The same with another patience.
+    pub(crate) fn with(&self, patience: Patience) -> Self {
+        let mut other = self.clone();
+        other.client = self.client.with(patience);
+        other.settings.patience = patience;
+        other
+    }
+
     /// Loads a file that the snapshot lacks, as far as it has not come yet.
     pub(crate) async fn file(self: Arc<Self>, listed: Listed) -> Result<(), HubError> {
         if self.repository.has(&self.commit, &listed) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lockstep_files::shown;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -15,11 +16,10 @@ use crate::download::Loading;
 use crate::part::left;
 use crate::plan::{self, Wanted};
 use crate::progress::{Event, Told, plainly};
-use crate::shown::shown;
 use crate::stop::unless_stopped;
 use crate::tries::Asked;
 use crate::waiting::Waiting;
-use crate::{HubError, Settings};
+use crate::{HubError, Patience, Settings};
 
 /// Files that come at once.
 const AT_ONCE: usize = 8;
@@ -142,8 +142,13 @@ impl Hub {
         let settings = &self.settings;
         let client = Client::new(settings)?;
         let asked = Asked::new(&wanted.name, &wanted.revision, settings, &client);
-        let waiting = Waiting::new(&asked, &self.told, settings.patience);
-        let listing = self.list(&client, &asked, &waiting, is_cached).await?;
+        // Not waited for as long where the cache may do instead.
+        let patience = match is_cached {
+            true => settings.patience.brief(),
+            false => settings.patience,
+        };
+        let waiting = Waiting::new(&asked, &self.told, patience);
+        let listing = self.list(&client, &asked, &waiting, patience).await?;
         let commit = listing.commit.clone();
         let descriptions = plan::descriptions(wanted, &listing)?;
         let repository = Repository::new(&settings.cache, &wanted.name);
@@ -155,17 +160,15 @@ impl Hub {
             repository: repository.clone(),
             commit: commit.clone(),
             told: self.told.clone(),
-            without_locks: AtomicBool::new(false),
+            without_locks: Arc::new(AtomicBool::new(false)),
         });
         let few = missing(&repository, &commit, &descriptions);
         self.make_room(wanted, &loading, &few)?;
         // A refusal, a gate's or an unknown model's, stops before more is asked for.
         let (config, others) = descriptions.split_at(1);
         for (what, files) in [(plan::CONFIG, config), ("the small files", others)] {
-            let loaded = all(&loading, files);
-            waiting
-                .until_there(what, settings.patience.described, loaded)
-                .await?;
+            let described = Arc::new(loading.with(waiting.for_a_file()));
+            waiting.until_there(what, all(&described, files)).await?;
         }
         checked(wanted, &folder, check)?;
         let weights = plan::weights(&folder, &listing).map_err(|why| asked.wrong(why))?;
@@ -195,24 +198,18 @@ impl Hub {
         })
     }
 
-    /// The files of a model at the commit that is asked for; not waited for as long where the
-    /// cache may do instead.
+    /// The files of a model at the commit that is asked for.
     async fn list(
         &self,
         client: &Client,
         asked: &Asked,
         waiting: &Waiting,
-        is_cached: bool,
+        patience: Patience,
     ) -> Result<Listing, HubError> {
-        let patience = match is_cached {
-            true => self.settings.patience.brief(),
-            false => self.settings.patience,
-        };
         let client = client.with(patience);
         let listing = answer::ask(&client, patience, &self.settings, asked, &self.told);
         let what = "the hub's list of files";
-        let listing = waiting.until_there(what, patience.described, listing);
-        let listing = listing.await?;
+        let listing = waiting.until_there(what, listing).await?;
         let (revision, commit) = (&asked.revision, &listing.commit);
         if revision.is_commit() && revision.as_str() != commit {
             let why = format!("asked for commit {revision}, it answers {commit}");

@@ -28,7 +28,6 @@ mod part;
 mod plan;
 mod progress;
 mod settings;
-mod shown;
 mod stop;
 mod tries;
 mod waiting;

@@ -1,5 +1,6 @@
 //! What is meant by a path on the command line that leads to no folder.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::Name;
@@ -16,15 +17,20 @@ impl Meant {
     /// What `path`, which is no folder, may be the name of, seen from the folder `here`.
     ///
     /// # Errors
-    /// Why it is no name, in words, and what is not there.
+    /// Why it is no name, in words, and what is not there or can't be looked at.
     pub(crate) fn by(path: &Path, here: &Path) -> Result<Self, String> {
-        let at = here.join(path);
-        if at.exists() {
+        if here.join(path).exists() {
             return Err(
                 "it is a file, and a model is a folder with config.json, safetensors and \
                  tokenizer.json. Name the folder."
                     .to_owned(),
             );
+        }
+        if let Some((part, error)) = unseen(path, here) {
+            return Err(format!(
+                "the system says of {}: {error}. Let this user look there, or name another folder.",
+                part.display()
+            ));
         }
         let text = path.to_string_lossy();
         let Some(name) = path.to_str().and_then(Name::parse) else {
@@ -60,15 +66,31 @@ impl Meant {
     }
 }
 
+/// A path and the folders above it, the outermost first.
+fn parts(path: &Path) -> impl Iterator<Item = &Path> {
+    let parts: Vec<_> = path.ancestors().collect();
+    let parts = parts.into_iter().rev();
+    parts.filter(|part| !part.as_os_str().is_empty())
+}
+
+/// The part of a path that can't be looked at, and what the system says of it. Where nobody may
+/// look from `here`, a name is none of a folder.
+fn unseen<'a>(path: &'a Path, here: &Path) -> Option<(&'a Path, io::Error)> {
+    let (part, error) = parts(path).find_map(|part| {
+        let error = here.join(part).metadata().err()?;
+        let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+        (!is_missing).then_some((part, error))
+    })?;
+    let name = path.to_str().and_then(Name::parse);
+    let is_owner = name.is_some_and(|name| part == Path::new(name.owner()));
+    let is_there = here.join(part).symlink_metadata().is_ok();
+    (is_there || !is_owner).then_some((part, error))
+}
+
 /// Which part of a path is missing.
 fn not_there(path: &Path, here: &Path) -> String {
-    let parts: Vec<&Path> = path.ancestors().collect();
-    let missing = parts
-        .iter()
-        .rev()
-        .filter(|part| !part.as_os_str().is_empty())
-        .find(|part| !here.join(part).exists());
-    match missing.filter(|missing| **missing != path) {
+    let missing = parts(path).find(|part| !here.join(part).exists());
+    match missing.filter(|missing| *missing != path) {
         Some(missing) => {
             let missing: PathBuf = missing.components().collect();
             format!(
@@ -95,6 +117,9 @@ fn why_path(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
 
     #[test]
@@ -122,6 +147,36 @@ mod tests {
         ] {
             let why = Meant::by(Path::new(path), here.path()).expect_err(path);
             assert!(words.iter().all(|word| why.contains(word)), "{path}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_looked_at_is_not_called_missing() {
+        let here = tempfile::tempdir().expect("a folder");
+        symlink("loop", here.path().join("loop")).expect("linked");
+        let locked = here.path().join("locked");
+        std::fs::create_dir(&locked).expect("made");
+        std::fs::set_permissions(&locked, Permissions::from_mode(0o0)).expect("set");
+        let long = format!("./{}", "n".repeat(300));
+        let mut rows = vec![
+            ("./loop/foo", "of ./loop: Too many levels"),
+            ("loop/foo", "of loop: Too many levels"),
+            (&long, "File name too long"),
+        ];
+        // For root nothing is locked.
+        if std::fs::read_dir(&locked).is_err() {
+            rows.push(("./locked/a/b", "of ./locked/a: Permission denied"));
+            rows.push(("locked/foo", "of locked/foo: Permission denied"));
+        }
+        for (path, words) in rows {
+            let why = Meant::by(Path::new(path), here.path()).expect_err(path);
+            assert!(why.contains(words), "{path}: {why}");
+            assert!(!why.contains("no such folder"), "{path}: {why}");
+        }
+        // Where nobody may look, a name is the hub's.
+        if std::fs::read_dir(&locked).is_err() {
+            let meant = Meant::by(Path::new("owner/name"), &locked).expect("a name");
+            assert!(!meant.owner_is_here);
         }
     }
 

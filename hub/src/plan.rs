@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
-use lockstep_files::{LARGEST_CONFIG, LARGEST_INDEX, LARGEST_TOKENIZER, MOST_WEIGHT_FILES};
+use lockstep_files::{LARGEST_CONFIG, LARGEST_INDEX, LARGEST_TOKENIZER, MOST_WEIGHT_FILES, shown};
 use serde::Deserialize;
 
 use crate::answer::{Listed, Listing};
-use crate::shown::shown;
 use crate::{HubError, Name, Revision};
 
 /// What says of a model what it is; loaded first.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::shown::{shown, shown_note};
+use lockstep_files::{shown, shown_note};
 
 /// What happens while a model comes.
 #[derive(Debug, Clone, Copy)]

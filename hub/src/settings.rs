@@ -83,22 +83,22 @@ impl Patience {
 
     /// For an answer that the cache can do without.
     pub(crate) fn brief(self) -> Self {
+        let described = self.described.min(Duration::from_secs(30));
         Self {
             stall: self.stall.min(Duration::from_secs(10)),
             tries: self.tries.min(2),
             longest_pause: self.longest_pause.min(Duration::from_secs(5)),
-            described: self.described.min(Duration::from_secs(30)),
+            described,
+            set_by: self.set_by.filter(|_| described == self.described),
             ..self
         }
     }
 
     /// For who has no more than `limit`, which `option` sets, for all that does not grow with the
-    /// weights.
+    /// weights. How long an answer may stand still is said by another, and weights obey that alone.
     fn within(self, limit: Duration, option: &'static str) -> Self {
         Self {
-            stall: self.stall.min(limit),
             longest_pause: self.longest_pause.min(limit),
-            window: self.window.min(limit),
             lock: self.lock.min(limit),
             described: limit,
             set_by: Some(option),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
+use lockstep_files::shown;
 
 use crate::client::{Client, Failure, Refusal};
 use crate::progress::{Event, Told};
-use crate::shown::shown;
 use crate::{HubError, Name, Patience, Revision, Settings};
 
 /// Whose request it is, for errors.

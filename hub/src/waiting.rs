@@ -27,19 +27,30 @@ impl Waiting {
         }
     }
 
-    /// Waits for `work`, which brings `what`, for `most` of the time that is left.
+    /// How long a file's part in it is waited for. Another program that holds a file's lock is
+    /// told of before the time is over, which would be blamed on the hub.
+    pub(crate) fn for_a_file(&self) -> Patience {
+        Patience {
+            lock: self.patience.lock.min(self.left() / 2),
+            ..self.patience
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.patience.described.saturating_sub(self.since.elapsed())
+    }
+
+    /// Waits for `work`, which brings `what`, for the time that is left.
     ///
     /// # Errors
     /// Those of `work`; [`HubError::Slow`] when the time is over.
     pub(crate) async fn until_there<T>(
         &self,
         what: &str,
-        most: Duration,
         work: impl Future<Output = Result<T, HubError>>,
     ) -> Result<T, HubError> {
         let begun = Instant::now();
-        let left = self.patience.described.saturating_sub(self.since.elapsed());
-        let end = sleep(left.min(most));
+        let end = sleep(self.left());
         tokio::pin!(work, end);
         let mut word = self.patience.word;
         loop {
@@ -56,8 +67,8 @@ impl Waiting {
                     name: self.asked.name.clone(),
                     endpoint: self.asked.endpoint.clone(),
                     what: what.to_owned(),
-                    limit: self.patience.described.min(most),
-                    set_by: self.patience.set_by.filter(|_| most >= self.patience.described),
+                    limit: self.patience.described,
+                    set_by: self.patience.set_by,
                 }),
             }
         }

@@ -114,15 +114,18 @@ fn definition(algorithms: &Algorithms) -> Result<clap::Command, ConfigError> {
     with_algorithm_options(command, algorithms).map(with_switch_values)
 }
 
-/// Takes the variables for what packed weights don't depend on from `pack`, which refuses
-/// the options: where a server is set up by its environment, they are the server's.
+/// Takes the variables for what packed weights don't depend on from `pack`, and for what only
+/// clients see from `generate`, which refuse the options: where a server is set up by its
+/// environment, they are the server's.
 fn without_names(command: clap::Command) -> clap::Command {
-    if command.get_name() != "pack" {
-        return command;
-    }
-    command.mut_args(|arg| match arg.get_id().as_str() {
-        "served_model_name" | "context_length" => arg.env(Resettable::Reset),
-        _ => arg,
+    let refused: &[&str] = match command.get_name() {
+        "pack" => &["served_model_name", "context_length"],
+        "generate" => &["served_model_name"],
+        _ => return command,
+    };
+    command.mut_args(|arg| match refused.contains(&arg.get_id().as_str()) {
+        true => arg.env(Resettable::Reset),
+        false => arg,
     })
 }
 

@@ -10,7 +10,7 @@ use crate::error::LaunchError;
 use crate::settings::Settings;
 
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
-    let settings = Settings::prepare(args, algorithms)?;
+    let settings = Settings::of_server(args, algorithms)?;
     console::print(&format!("{:#}", describe(&settings)))?;
     Ok(exit::OK)
 }

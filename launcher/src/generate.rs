@@ -113,6 +113,10 @@ impl GenerateArgs {
                 self.top_p
             ));
         }
+        if !self.model.served_model_name.is_empty() {
+            let why = "--served-model-name is for clients of a server; leave it to lockstep serve";
+            return wrong(why.into());
+        }
         if self.stop.iter().any(String::is_empty) {
             return wrong("--stop must not be empty".into());
         }
@@ -123,7 +127,8 @@ impl GenerateArgs {
 /// Answers on stdout as tokens come; figures go to stderr.
 pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8> {
     args.check()?;
-    let settings = Settings::prepare(&serve_args(args), &registry.algorithms())?;
+    let settings = Settings::prepare(&serve_args(args), &registry.algorithms(), None)?;
+    settings.print_notes();
     let engine = &settings.file.engine;
     let tokenizer = Tokenizer::load(&engine.model.path)?;
     let input_ids = tokenizer.encode(&prompt(args, &settings)?, args.raw)?;
@@ -310,5 +315,13 @@ mod tests {
         assert_eq!(parallel.tp_size, Some(2));
         assert_eq!(parallel.threads_per_rank, Some(3));
         assert_eq!(parallel.isa.as_deref(), Some("scalar"));
+    }
+
+    #[test]
+    fn what_only_clients_see_is_refused() {
+        let line = "generate text --served-model-name name";
+        let line = Line::try_parse_from(line.split(' ')).unwrap();
+        let error = line.args.check().unwrap_err().to_string();
+        assert!(error.contains("--served-model-name"), "{error}");
     }
 }

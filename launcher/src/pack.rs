@@ -66,7 +66,8 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
                    them to lockstep serve";
         return Err(ConfigError::Usage(why.into()).into());
     }
-    let settings = Settings::prepare(&serve_args(args), algorithms)?;
+    let settings = Settings::prepare(&serve_args(args), algorithms, None)?;
+    settings.print_notes();
     let (engine, node) = (&settings.file.engine, &settings.file.node);
     let bars = MultiProgress::new();
     let options = LocalOptions {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 
 use lockstep_types::ServerConfig;
 
@@ -109,7 +109,7 @@ impl Ports {
             ErrorKind::AddrNotAvailable => return Err(of_host(source)),
             ErrorKind::AddrInUse => format!(
                 "End what listens there (`ss -ltnp` names it), or give {}",
-                self.other(option, port)
+                self.other(&addresses, option, port)
             ),
             ErrorKind::PermissionDenied => format!(
                 "Give {option} {PRIVILEGED} or more; those below are for root and for programs \
@@ -124,11 +124,11 @@ impl Ports {
         })
     }
 
-    /// What to give in the place of a port that is taken.
-    fn other(&self, option: &'static str, taken: u16) -> String {
+    /// What to give in the place of a port that is taken, at addresses of the host.
+    fn other(&self, addresses: &[SocketAddr], option: &'static str, taken: u16) -> String {
         let both = self.grpc_follows && option != "--sglang-grpc-port";
         let (option, ports) = if both { ("--port", 2) } else { (option, 1) };
-        match self.free_above(taken, ports) {
+        match self.free_above(addresses, taken, ports) {
             Some(first) if both => {
                 format!("--port {first}: it and {}, for gRPC, are free", first + 1)
             }
@@ -138,11 +138,16 @@ impl Ports {
     }
 
     /// The first of so many free ports in a row above one that is taken.
-    fn free_above(&self, taken: u16, ports: u16) -> Option<u16> {
+    fn free_above(&self, addresses: &[SocketAddr], taken: u16, ports: u16) -> Option<u16> {
         let own = |port| self.all.iter().any(|(_, own)| *own == port);
-        let free = |port: u16| !own(port) && TcpListener::bind((self.host.as_str(), port)).is_ok();
-        let last = taken.saturating_add(NEAR).min(u16::MAX - ports + 1);
-        (taken.checked_add(1)?..=last).find(|first| (*first..*first + ports).all(free))
+        let can_listen = |port| {
+            let at_port = addresses.iter().map(|at| SocketAddr::new(at.ip(), port));
+            TcpListener::bind(at_port.collect::<Vec<_>>().as_slice()).is_ok()
+        };
+        let free = |port| !own(port) && can_listen(port);
+        let more = ports - 1;
+        let last = taken.saturating_add(NEAR).min(u16::MAX - more);
+        (taken.checked_add(1)?..=last).find(|first| (*first..=*first + more).all(free))
     }
 }
 
@@ -166,6 +171,10 @@ mod tests {
                 return std::iter::once(first).chain(others).collect();
             }
         }
+    }
+
+    fn here() -> Vec<SocketAddr> {
+        vec![SocketAddr::from(([127, 0, 0, 1], 0))]
     }
 
     fn port(listener: &TcpListener) -> u16 {
@@ -245,7 +254,23 @@ mod tests {
     #[test]
     fn above_the_last_port_there_is_none() {
         let ports = Ports::new(HERE, [None; 3], true);
-        assert_eq!(ports.free_above(u16::MAX, 1), None);
-        assert_eq!(ports.free_above(u16::MAX - 1, 2), None);
+        let free = |taken, in_a_row| ports.free_above(&here(), taken, in_a_row);
+        assert_eq!(free(u16::MAX, 1), None);
+        assert_eq!(free(u16::MAX - 1, 2), None);
+    }
+
+    /// The last ones are tried, and none behind them.
+    #[test]
+    fn the_last_ports_are_tried() {
+        let ports = Ports::new(HERE, [None; 3], true);
+        for (taken, in_a_row) in [(u16::MAX - 1, 1), (u16::MAX - 2, 2)] {
+            let held = TcpListener::bind((HERE, u16::MAX));
+            let found = ports.free_above(&here(), taken, in_a_row);
+            assert_eq!(found, None, "the last one is taken");
+            // Unless somebody else has one of them.
+            drop(held);
+            let found = ports.free_above(&here(), taken, in_a_row);
+            assert!([None, Some(taken + 1)].contains(&found), "{found:?}");
+        }
     }
 }

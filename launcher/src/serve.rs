@@ -29,7 +29,7 @@ mod supervisor;
 
 /// Serves until told to stop; gives the exit code.
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
-    let settings = Settings::prepare(args, algorithms)?;
+    let settings = Settings::of_server(args, algorithms)?;
     let node = &settings.file.node;
     logging::init("launcher", &node.log, node.log_json);
     logging::log_panics();

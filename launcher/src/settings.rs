@@ -9,6 +9,7 @@ use lockstep_traces::Destination;
 use lockstep_types::{Algorithms, ConfigError};
 use rustix::fs::Access;
 
+use crate::console;
 use crate::demo;
 use crate::error::LaunchError;
 use crate::run_dir::RunDir;
@@ -36,16 +37,32 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Loads models that are named, makes the run directory, puts the demo model there where no other is
-    /// named, and resolves the configuration with what the program can draft with.
+    /// As [`Self::prepare`], for a server, whose start has no more than `--startup-timeout`.
     ///
     /// # Errors
     /// [`LaunchError`].
-    pub(crate) fn prepare(args: &ServeArgs, algorithms: &Algorithms) -> Result<Self, LaunchError> {
+    pub(crate) fn of_server(
+        args: &ServeArgs,
+        algorithms: &Algorithms,
+    ) -> Result<Self, LaunchError> {
+        let startup = Duration::from_secs(args.timeouts.startup());
+        Self::prepare(args, algorithms, Some(startup))
+    }
+
+    /// Loads models that are named, makes the run directory, puts the demo model there where no
+    /// other is named, and resolves the configuration with what the program can draft with. What
+    /// describes a model that is loaded has no more than `startup`, if that is a limit.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub(crate) fn prepare(
+        args: &ServeArgs,
+        algorithms: &Algorithms,
+        startup: Option<Duration>,
+    ) -> Result<Self, LaunchError> {
         let mut args = args.clone();
         check_log(&args)?;
-        let startup = Duration::from_secs(args.timeouts.startup());
-        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), Some(startup))?;
+        lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), startup)?;
         let run_dir = RunDir::create(args.process.run_dir.as_deref())?;
         let demo = args.model.model_path.is_none();
         let mut demo_head = false;
@@ -95,6 +112,13 @@ impl Settings {
             ping_timeout,
             _run_dir: run_dir,
         })
+    }
+
+    /// Prints the notes to stderr, for commands that start no server.
+    pub(crate) fn print_notes(&self) {
+        for note in &self.notes {
+            console::print_note(&format!("Note: {note}."));
+        }
     }
 }
 

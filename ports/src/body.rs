@@ -260,7 +260,11 @@ impl<B> Paced<B> {
             return Poll::Pending;
         };
         if self.wanted.is_none() {
-            self.wanted = self.held.as_ref().map(Held::wanted);
+            // Who holds nothing is in nobody's way.
+            let has_window = self.window.is_some();
+            let held = self.held.as_ref();
+            let held = held.filter(|held| has_window || held.holding().charge.bytes() > 0);
+            self.wanted = held.map(Held::wanted);
         }
         let waiting = || -> Waiting {
             let now = Instant::now();

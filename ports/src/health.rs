@@ -54,9 +54,10 @@ impl Health {
     }
 
     /// Tells whether the service `serves`, now and after each of `changes`. What they
-    /// cannot know is found out by `check`, every `period`: what it finds is one of them.
+    /// cannot know is found out by `check`, every `period`, and sooner after one that did not
+    /// find it well: what it finds is one of them.
     /// On `close` open watches end, which would hold up the server's end otherwise.
-    pub async fn report<C: Future<Output = ()>>(
+    pub async fn report<C: Future<Output = bool>>(
         mut self,
         serves: impl Fn() -> bool,
         mut changes: impl Stream<Item = ()> + Unpin,
@@ -67,8 +68,11 @@ impl Health {
         let period = period.max(SHORTEST_PERIOD);
         let mut checks = pin!(async {
             loop {
-                check().await;
-                tokio::time::sleep(period).await;
+                let next = match check().await {
+                    true => period,
+                    false => SHORTEST_PERIOD,
+                };
+                tokio::time::sleep(next).await;
             }
         });
         let mut told = false;

@@ -39,6 +39,7 @@ pub use body::{BodyError, Held};
 pub use budget::{Budget, OverBudget};
 pub use health::Health;
 pub use listen::listen;
+pub use outgoing::Unsent;
 pub use port::{Port, Protocol};
 pub use report::{Closed, PortReport};
 pub use reserve::{Paid, Reserve};

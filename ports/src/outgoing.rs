@@ -3,8 +3,8 @@
 use std::{
     pin::Pin,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
 };
@@ -32,11 +32,24 @@ const ASKED: u64 = u64::MAX;
 #[error("the answer was not taken in time")]
 struct Untaken;
 
+/// Bytes of an answer that came in one piece and were not handed over yet: whoever made it has no
+/// part in it any more. Handlers find it in the extensions of their request.
+#[derive(Debug, Clone, Default)]
+pub struct Unsent(Arc<AtomicUsize>);
+
+impl Unsent {
+    /// So many, now or when the answer was given up.
+    pub fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
 /// What a connection is to take, and since when it does not.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// When the last part was handed over, in milliseconds of the port's clock.
     handed_over: AtomicU64,
+    unsent: Unsent,
     content: Mutex<Content>,
 }
 
@@ -61,8 +74,14 @@ impl Outgoing {
     pub(crate) fn new() -> Self {
         Self {
             handed_over: AtomicU64::new(ASKED),
+            unsent: Unsent::default(),
             content: Mutex::default(),
         }
+    }
+
+    /// For whoever answers.
+    pub(crate) fn unsent(&self) -> Unsent {
+        self.unsent.clone()
     }
 
     /// Something is to be taken from the time `now` on.
@@ -112,6 +131,7 @@ impl Outgoing {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let mut content = self.content();
         let part = content.poll_part(context);
+        self.unsent.0.store(content.rest.len(), Relaxed);
         if part.is_ready() {
             content.begun = true;
             self.hand_over(now());

@@ -83,12 +83,14 @@ impl Service<Request<Incoming>> for Visit {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let in_service = if self.port.is_endless(request.uri().path()) {
             self.place.enter_endless()
         } else {
             self.place.enter()
         };
+        let unsent = in_service.outgoing().unsent();
+        request.extensions_mut().insert(unsent);
         let probe = self.probe(request.uri().path());
         let budgets = self.budgets.as_ref().filter(|_| probe.is_none());
         let budget = budgets.map(|budgets| budgets.of_path(request.uri().path()).clone());

@@ -130,6 +130,12 @@ impl ControlLink {
         (link, reports)
     }
 
+    /// The same link, where this is what the launcher foresees.
+    pub fn with_outlook(self, outlook: impl Into<Outlook>) -> Self {
+        let outlook = outlook.into();
+        Self { outlook, ..self }
+    }
+
     fn new(written: mpsc::Receiver<()>) -> (Self, UnboundedReceiver<ChildMessage>, Told) {
         let (outgoing, reports) = unbounded_channel();
         let (pinged, pings) = watch::channel(Pings::default());

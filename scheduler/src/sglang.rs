@@ -75,9 +75,10 @@ async fn report_health(
     let lifecycle = ctx.link.lifecycle();
     let (leave, drain) = (&lifecycle.leave, &lifecycle.drain);
     let serves = || *known.borrow() && !leave.is_cancelled() && !drain.is_cancelled();
+    // What it finds is known from then on.
     let check = || async {
-        // What it finds is known from then on.
-        let _ = commands.check_health(period, false).await;
+        let found = commands.check_health(period, false).await;
+        found.is_ok_and(|found| found.healthy)
     };
     let steps = WatchStream::from_changes(known.clone()).map(|_| ());
     let leaves = stream::once(leave.cancelled());

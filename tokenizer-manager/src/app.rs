@@ -21,8 +21,8 @@ pub use shared::Shared;
 use tokio::time::Instant;
 
 use crate::{
-    error::{ApiError, ApiResult},
-    gate::{Gate, GateState},
+    error::ApiResult,
+    gate::{Gate, GateState, Ticket},
     http::Keys,
     metrics::Metrics,
     ports::Ports,
@@ -124,19 +124,32 @@ impl App {
     /// 503 with the reason while draining or without a step in time.
     pub async fn healthy(&self, force_step: bool) -> ApiResult<()> {
         if self.gate.state() != GateState::Open {
-            return Err(ApiError::unavailable("The server is shutting down."));
+            return Err(self.unavailable("The server is shutting down.").into());
         }
         let limit = Duration::from_secs(self.config.timeouts.health_s);
         let health = self.scheduler.health(force_step, limit).await;
         health.map_err(|reason| {
-            let retry_after_s = self.scheduler.served_in();
             let message = format!("The engine is unhealthy: {reason}");
-            RequestError {
-                retry_after_s,
-                ..RequestError::new(ErrorKind::Unavailable, message)
-            }
-            .into()
+            self.unavailable(message).into()
         })
+    }
+
+    /// Admits one request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] while draining and after.
+    pub fn admit(&self) -> Result<Ticket, RequestError> {
+        let refused = "The server is shutting down and takes no new requests.";
+        self.gate.enter().ok_or_else(|| self.unavailable(refused))
+    }
+
+    /// What can't be served now, with the seconds until it will be, as far as they are known.
+    /// An engine that failed, and will be started anew, ends its frontends as well.
+    fn unavailable(&self, message: impl Into<String>) -> RequestError {
+        RequestError {
+            retry_after_s: self.scheduler.served_in(),
+            ..RequestError::new(ErrorKind::Unavailable, message)
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Admission to this process: open, draining or halted, and how many requests run.
 
-use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::watch;
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
@@ -37,19 +36,13 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Admits one request.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] while draining and after.
-    pub fn enter(&self) -> Result<Ticket, RequestError> {
+    /// Admits one request; `None` while draining and after.
+    pub fn enter(&self) -> Option<Ticket> {
         // Taken before the state is read: a drain that starts now waits for this request.
         let ticket = self.inside.token();
         match self.state() {
-            GateState::Open | GateState::Leaving => Ok(ticket),
-            GateState::Draining | GateState::Halted => Err(RequestError::new(
-                ErrorKind::Unavailable,
-                "The server is shutting down and takes no new requests.",
-            )),
+            GateState::Open | GateState::Leaving => Some(ticket),
+            GateState::Draining | GateState::Halted => None,
         }
     }
 
@@ -95,10 +88,7 @@ mod tests {
         let gate = Gate::default();
         let ticket = gate.enter().expect("open");
         gate.close(GateState::Draining);
-        assert_eq!(
-            gate.enter().expect_err("draining").kind,
-            ErrorKind::Unavailable
-        );
+        assert!(gate.enter().is_none(), "draining");
         assert_eq!(gate.inside(), 1);
         drop(ticket);
         gate.empty().await;

@@ -72,10 +72,8 @@ pub async fn serve(
 async fn report_health(health: Health, app: Arc<App>, close: CancellationToken) {
     let period = Duration::from_secs(app.config.timeouts.health_s);
     let serves = || app.gate.state() == GateState::Open && app.scheduler.is_healthy();
-    let check = || async {
-        // What it finds is known from then on.
-        let _ = app.healthy(false).await;
-    };
+    // What it finds is known from then on.
+    let check = || async { app.healthy(false).await.is_ok() };
     let gate = WatchStream::from_changes(app.gate.subscribe()).map(|_| ());
     let link = WatchStream::from_changes(app.scheduler.state()).map(|_| ());
     let steps = WatchStream::from_changes(app.scheduler.healthy()).map(|_| ());

@@ -64,7 +64,7 @@ impl Submission {
     /// many requests run and wait, 503 while draining or without a scheduler.
     pub async fn new(app: &App, mut spec: GenerateSpec, held: Option<&Held>) -> ApiResult<Self> {
         let arrived = Instant::now();
-        let ticket = app.gate.enter()?;
+        let ticket = app.admit()?;
         let checked = check_spec(app, &spec)?;
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);

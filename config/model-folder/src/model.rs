@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use lockstep_files::shown;
 use lockstep_types::{Architecture, LoadFormat, ModelConfig, ModelConfigError};
 use serde_json::{Map, Value};
 
@@ -75,7 +76,7 @@ impl Described {
         if self.model.tie_word_embeddings
             && head::differs(dir).map_err(|error| ModelConfigError::Malformed {
                 path: dir.clone(),
-                message: format!("its weights can't be read: {error}"),
+                message: format!("its weights can't be read: {}", shown(&error.to_string())),
             })?
         {
             self.model.tie_word_embeddings = false;
@@ -101,8 +102,8 @@ impl Described {
         let id = id.filter(|id| (*id as usize) < model.vocab_size);
         if let (Some(token), None) = (&own, id) {
             notes.push(format!(
-                "the tokenizer's `eos_token` {:?} ends nothing: it is not in the model's vocabulary",
-                token.text
+                "the tokenizer's `eos_token` {} ends nothing: it is not in the model's vocabulary",
+                shown(&format!("{:?}", token.text))
             ));
         }
         let model = model.with_tokenizer_eos(id);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_files::LARGEST_CONFIG;
+use lockstep_files::{LARGEST_CONFIG, shown};
 use serde_json::{Map, Value};
 
 use lockstep_types::ModelConfigError;
@@ -50,7 +50,7 @@ impl Raw {
                 map,
             }),
             Err(error) => {
-                let message = error.to_string();
+                let message = shown(&error.to_string());
                 Err(ModelConfigError::Malformed { path, message })
             }
         }
@@ -79,8 +79,7 @@ impl Raw {
 
     /// A size that must be there.
     pub(crate) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
-        self.size(key)?
-            .ok_or_else(|| self.wrong(key, "is missing".into()))
+        self.size(key)?.ok_or_else(|| self.wrong(key, "is missing"))
     }
 
     /// A number above zero.
@@ -143,13 +142,14 @@ impl Raw {
         }
     }
 
-    /// The error for a value that makes no sense.
-    pub(crate) fn wrong(&self, key: &str, message: String) -> ModelConfigError {
+    /// The error for a value that makes no sense. Whoever wrote the file has no say in how a
+    /// terminal shows it.
+    pub(crate) fn wrong(&self, key: &str, message: impl Into<String>) -> ModelConfigError {
         let key = format!("{}{key}", self.prefix);
         ModelConfigError::Key {
             path: self.path.clone(),
             key,
-            message,
+            message: shown(&message.into()),
         }
     }
 
@@ -160,7 +160,7 @@ impl Raw {
             key: format!("{}{key}", self.prefix),
             value: self
                 .get(key)
-                .map_or_else(|| "absent".into(), Value::to_string),
+                .map_or_else(|| "absent".into(), |value| shown(&value.to_string())),
             remedy: remedy.into(),
         }
     }

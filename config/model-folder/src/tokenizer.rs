@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use lockstep_files::LARGEST_TOKENIZER;
+use lockstep_files::{LARGEST_TOKENIZER, shown};
 use lockstep_types::ModelConfigError;
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ fn in_vocabulary(folder: &Path, token: &str) -> Result<Option<u32>, ModelConfigE
         }
     };
     let (vocabulary, added) = numbers(&bytes).map_err(|error| {
-        let message = error.to_string();
+        let message = shown(&error.to_string());
         ModelConfigError::Malformed { path, message }
     })?;
     let mut added = added.iter();

@@ -121,13 +121,6 @@ pub struct ModelArgs {
     /// GPU it keeps compiled kernels instead.
     #[arg(long, env = "LOCKSTEP_WEIGHT_CACHE", value_name = "DIR", help_heading = HEADING)]
     pub weight_cache: Option<PathBuf>,
-    /// Folder whose folders /update_weights_from_disk may name [default: none may be].
-    ///
-    /// Whoever may use the server may then load any model folder inside it,
-    /// while it serves; several nodes are each given it, in one place. Until all
-    /// have been read, old and new weights are in memory together.
-    #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_DIR", value_name = "DIR", help_heading = HEADING)]
-    pub weight_update_dir: Option<PathBuf>,
     /// Longest prompt plus output, tokens [default: the model's, less where memory is short].
     #[arg(long, alias = "max-model-len", env = "LOCKSTEP_CONTEXT_LENGTH", value_name = "TOKENS",
           value_parser = positive, help_heading = HEADING)]

@@ -22,7 +22,8 @@ pub struct ProcessArgs {
     ///
     /// All its processes are started anew; for a tokenizer-manager, that one alone.
     /// The first three restarts within ten minutes come at once, the others after a
-    /// pause of 1, 2, 4, 8, 16 and then 30 seconds. What served well for ten minutes
+    /// pause of 1, 2, 4, 8, 16 and then 30 seconds; a restart whose start failed is
+    /// repeated after such pauses from the first on. What served well for ten minutes
     /// may be restarted as often again. The first start is not repeated: what stops
     /// it seldom goes away by itself.
     #[arg(long, env = "LOCKSTEP_MAX_RESTARTS", value_name = "COUNT", help_heading = HEADING)]

@@ -61,6 +61,13 @@ pub struct ServerArgs {
     #[arg(long, env = "LOCKSTEP_ALLOWED_HOSTS", value_name = "NAME",
           value_delimiter = ',', help_heading = HEADING)]
     pub allowed_hosts: Vec<String>,
+    /// Folder whose folders /update_weights_from_disk may name [default: none may be].
+    ///
+    /// Whoever may use the server may then load any model folder inside it,
+    /// while it serves; several nodes are each given it, in one place. Until all
+    /// have been read, old and new weights are in memory together.
+    #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_DIR", value_name = "DIR", help_heading = HEADING)]
+    pub weight_update_dir: Option<PathBuf>,
     /// Give /metrics the figures that SGLang has under SGLang's names too, so that its
     /// dashboards and autoscalers' recipes for it work unchanged.
     #[arg(long, env = "LOCKSTEP_SGLANG_METRICS", help_heading = HEADING)]

@@ -105,7 +105,7 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.server.api_key_file, Some("/k".into()));
     assert_eq!(args.server.admin_api_key_file, Some(here.join("op")));
     let updates = std::env::temp_dir().join("w");
-    assert_eq!(args.model.weight_update_dir, Some(updates));
+    assert_eq!(args.server.weight_update_dir, Some(updates));
 }
 
 /// All options whose values are paths, but for the library that is looked for where
@@ -146,7 +146,10 @@ fn a_models_name_stays_one_unless_a_folder_has_it() {
     }
     assert_eq!(located("weight-cache", "owner/name"), there("owner/name"));
     std::fs::create_dir_all(there("owner/name")).expect("made");
-    assert_eq!(located("model-path", "owner/name"), there("owner/name"));
+    // Also where the name is mistyped.
+    for name in ["owner/name", "owner/nmae"] {
+        assert_eq!(located("model-path", name), there(name));
+    }
 }
 
 /// All switches are written alike, in every place.

@@ -19,12 +19,13 @@ impl HubError {
     }
 
     /// Whether a version that is in the cache will do instead: the hub was away, refused, or
-    /// said what can't be. A revision that it no longer has is no such failure.
+    /// said what can't be; or another program keeps the next version to itself. A revision that it no longer has is no such failure.
     pub(crate) fn is_borne(&self) -> bool {
         matches!(
             self,
             Self::Unreachable { .. }
                 | Self::Slow { .. }
+                | Self::Locked { .. }
                 | Self::RateLimited { .. }
                 | Self::Status { .. }
                 | Self::TooLarge { .. }

@@ -114,19 +114,32 @@ fn times_fit_together() {
     assert_eq!(short.patience.window, usual.window);
     let limit = Duration::from_secs(20);
     let start = long.within(limit).patience;
-    for time in [
-        start.stall,
-        start.window,
-        start.longest_pause,
-        start.described,
-        start.lock,
-    ] {
+    for time in [start.longest_pause, start.described, start.lock] {
         assert_eq!(time, limit);
     }
+    // Weights take longer, and stand still as long as is allowed.
+    assert_eq!((start.stall, start.window), (hour, hour));
     assert_eq!(start.set_by, Some("--startup-timeout"));
     let start = short.within(hour).patience;
     assert_eq!((start.window, start.lock), (usual.window, usual.lock));
     assert_eq!(start.described, hour, "as long as the start");
+}
+
+/// Who has the model waits for seconds, and is told of the option that makes it fewer.
+#[test]
+fn who_has_the_model_waits_briefly() {
+    let usual = settings(&[]).expect("settings");
+    for (startup, described, set_by) in [
+        (600, 30, None),
+        (30, 30, Some("--startup-timeout")),
+        (9, 9, Some("--startup-timeout")),
+    ] {
+        let start = usual.clone().within(Duration::from_secs(startup));
+        let brief = start.patience.brief();
+        assert_eq!(brief.described, Duration::from_secs(described));
+        assert_eq!(brief.set_by, set_by, "{startup}");
+        assert!(brief.stall < usual.patience.stall && brief.tries < usual.patience.tries);
+    }
 }
 
 #[test]

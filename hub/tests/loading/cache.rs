@@ -19,6 +19,19 @@ impl Scene {
         let etag = target.file_name().expect("a name");
         self.repository().join("blobs").join(etag)
     }
+
+    /// Holds the lock of a file, as another program would.
+    pub(crate) fn hold(&self, file: &str) -> (PathBuf, fs::File) {
+        let mut lock = self.blob_of(file).into_os_string();
+        lock.push(".lock");
+        let locks = ".locks/models--owner--Some-Model.1";
+        let locks = self.settings.cache.join(locks);
+        fs::create_dir_all(&locks).expect("made");
+        let path = locks.join(Path::new(&lock).file_name().expect("a name"));
+        let held = fs::File::create(&path).expect("made");
+        held.lock().expect("locked");
+        (path, held)
+    }
 }
 
 #[test]
@@ -138,19 +151,7 @@ fn files_come_once_for_all() {
 #[test]
 fn who_waits_for_another_program_says_so() {
     let scene = Scene::new();
-    let blob = scene.blob_of("config.json");
-    let etag = blob
-        .file_name()
-        .expect("a name")
-        .to_string_lossy()
-        .into_owned();
-    let locks = scene
-        .settings
-        .cache
-        .join(".locks/models--owner--Some-Model.1");
-    fs::create_dir_all(&locks).expect("made");
-    let lock = fs::File::create(locks.join(format!("{etag}.lock"))).expect("made");
-    lock.lock().expect("locked");
+    let (_, lock) = scene.hold("config.json");
     let (sender, told) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -44,6 +44,39 @@ fn refusals_stop_nobody_who_has_the_model() {
     }
 }
 
+/// Nor does a small file of another version, be it that the hub asks for minutes or that another
+/// program has it.
+#[test]
+fn a_small_file_that_is_away_stops_nobody_who_has_the_model() {
+    let file = "generation_config.json";
+    let minutes = || Fault::Status(429, vec![("retry-after", "300".to_owned())]);
+    let away = || Fault::Status(500, vec![]);
+    for (faults, is_held, word) in [
+        (vec![minutes()], false, "too many requests"),
+        (vec![away(), away()], false, "can't be reached"),
+        (vec![], true, "another program has held"),
+    ] {
+        let mut scene = Scene::new();
+        scene.settings.patience.tries = 6;
+        scene.settings.patience.longest_pause = Duration::from_secs(330);
+        let loaded = scene.load().expect("loaded");
+        let blob = fs::canonicalize(loaded.folder.join(file)).expect("there");
+        fs::remove_file(blob).expect("removed");
+        scene.settings.patience.described = Duration::from_secs(4);
+        let _held = is_held.then(|| scene.hold(file));
+        for fault in faults {
+            scene.hub.fault(file, fault);
+        }
+        let again = scene.load().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((again.folder, again.loaded), (loaded.folder, 0), "{word}");
+        let told = scene.told();
+        assert!(
+            told.contains(word) && told.contains("is as it was"),
+            "{told}"
+        );
+    }
+}
+
 /// A revision that is no more is no failure of the hub.
 #[test]
 fn a_revision_that_is_no_more_is_told() {

@@ -96,27 +96,29 @@ fn references_are_listed_plainly_and_without_an_end_to_come() {
 fn a_lock_that_nobody_gives_back_is_told() {
     let mut scene = Scene::new();
     scene.settings.patience.lock = Duration::ZERO;
-    let blob = scene.blob_of(SHARDS[0]);
-    let etag = blob
-        .file_name()
-        .expect("a name")
-        .to_string_lossy()
-        .into_owned();
-    let locks = scene
-        .settings
-        .cache
-        .join(".locks/models--owner--Some-Model.1");
-    fs::create_dir_all(&locks).expect("made");
-    let path = locks.join(format!("{etag}.lock"));
-    let lock = fs::File::create(&path).expect("made");
-    lock.lock().expect("locked");
+    let (path, _lock) = scene.hold(SHARDS[0]);
+    let lock = path.to_string_lossy().into_owned();
     let error = scene.load().expect_err("held");
     let text = error.to_string();
     assert!(matches!(error, HubError::Locked { .. }), "{text}");
-    for expected in [SHARDS[0], &etag, "End that program"] {
+    for expected in [SHARDS[0], &lock, "End that program"] {
         assert!(text.contains(expected), "{text}");
     }
     // As it says.
     fs::remove_file(&path).expect("removed");
     scene.load().expect("loaded");
+}
+
+/// Small files have as long as all that describes a model; what keeps them is not the hub.
+#[test]
+fn the_hub_is_not_blamed_for_a_lock_of_a_small_file() {
+    for file in ["config.json", "tokenizer.json"] {
+        let mut scene = Scene::new();
+        scene.settings.patience.described = Duration::from_secs(4);
+        let _held = scene.hold(file);
+        let error = scene.load().expect_err("held");
+        let text = error.to_string();
+        assert!(matches!(error, HubError::Locked { .. }), "{text}");
+        assert!(text.contains(file), "{text}");
+    }
 }

@@ -207,12 +207,15 @@ fn only_public_commands_are_suggested() {
 }
 
 /// What `generate` and `pack` have in common with `serve` is set by the same variables;
-/// what `pack` refuses, by none.
+/// what one of them refuses, by none.
 #[test]
 fn commands_share_the_servers_variables() {
     let program = program();
     let serve = program.find_subcommand("serve").expect("a command");
-    for name in ["generate", "pack"] {
+    for (name, refused) in [
+        ("generate", &["served_model_name"][..]),
+        ("pack", &["served_model_name", "context_length"]),
+    ] {
         let command = program.find_subcommand(name).expect("a command");
         for own in command.get_arguments() {
             let mut names = own
@@ -227,10 +230,24 @@ fn commands_share_the_servers_variables() {
             let Some(servers) = known.filter(|arg| arg.get_id() != "help") else {
                 continue;
             };
-            let refused = ["served_model_name", "context_length"].contains(&own.get_id().as_str());
-            let expected = servers.get_env().filter(|_| name != "pack" || !refused);
+            let is_refused = refused.contains(&own.get_id().as_str());
+            let expected = servers.get_env().filter(|_| !is_refused);
             assert_eq!(own.get_env(), expected, "{name}: {own}");
         }
+    }
+}
+
+/// Requests alone name folders of other weights.
+#[test]
+fn a_folder_of_updates_is_a_servers() {
+    for (command, known) in [
+        ("serve", true),
+        ("generate hi", false),
+        ("pack", false),
+        ("bench offline", false),
+    ] {
+        let line = format!("lockstep {command} --weight-update-dir /tmp");
+        assert_eq!(parsed(words(&line)).is_ok(), known, "{line}");
     }
 }
 

@@ -9,7 +9,7 @@ fn shows_everything_but_secrets() {
     let mut args = ServeArgs::default();
     args.process.run_dir = Some(parent.path().to_owned());
     args.server.api_key = Some("hunter2".into());
-    let settings = Settings::prepare(&args, &algorithms()).expect("good");
+    let settings = Settings::of_server(&args, &algorithms()).expect("good");
     let text = describe(&settings).to_string();
     assert!(text.contains(&settings.file.hash));
     assert!(text.contains("(inside the program)") && text.contains("set, not shown"));

@@ -36,7 +36,7 @@ impl Asked {
             let refused = format!("{} is no folder here, and was not loaded", name.display());
             return Self::unknown(args, refused);
         }
-        match Settings::prepare(args, algorithms) {
+        match Settings::of_server(args, algorithms) {
             Ok(settings) => {
                 let (engine, node) = (&settings.file.engine, &settings.file.node);
                 Self::resolved(engine, node.node_rank, args.server.grpc_port.is_none())

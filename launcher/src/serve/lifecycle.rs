@@ -67,7 +67,8 @@ pub(super) async fn serve(
                 children.foresee(None);
                 if has_front && !drain_delay.is_zero() {
                     tracing::info!(
-                        "{name}: not healthy any more; requests are served for {} s                          (--drain-delay) before the drain",
+                        "{name}: not healthy any more; requests are served for {} s \
+                         (--drain-delay) before the drain",
                         drain_delay.as_secs()
                     );
                     match leave(children, signals, drain_delay).await {

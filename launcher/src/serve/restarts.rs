@@ -8,8 +8,9 @@ use tokio::time::Instant;
 /// Restarts without a pause, of those within [`WINDOW`]: what dies once in a while is
 /// back as soon as it can be.
 const AT_ONCE: usize = 3;
-/// Before the restart after those; doubled for each one after it. What dies again and
-/// again should leave its machine some time.
+/// Before the restart after those, and before that of a start that failed; doubled for each
+/// one after it. What dies again and again should leave its machine some time, and what keeps
+/// a start from going well, such as a port or memory that is not free yet, needs some.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Restarts so long ago make no pause. What served for so long has recovered: restarts
@@ -22,6 +23,8 @@ pub(super) struct Restarts {
     most: u32,
     used: u32,
     healthy_since: Option<Instant>,
+    /// Since all served.
+    in_vain: usize,
     /// Restarts within the window, and perhaps older ones.
     recent: Vec<Instant>,
 }
@@ -42,6 +45,7 @@ impl Restarts {
             most,
             used: 0,
             healthy_since: None,
+            in_vain: 0,
             recent: Vec::new(),
         }
     }
@@ -54,6 +58,7 @@ impl Restarts {
     /// Everything serves from `now` on.
     pub(super) fn healthy(&mut self, now: Instant) {
         self.healthy_since = Some(now);
+        self.in_vain = 0;
     }
 
     /// What something that failed at the time `now` would get; `None` when nothing may
@@ -66,7 +71,8 @@ impl Restarts {
             return None;
         }
         let recent = self.recent.iter().filter(|since| within(since)).count();
-        let pause = match recent.checked_sub(AT_ONCE) {
+        let beyond = recent.checked_sub(AT_ONCE);
+        let pause = match beyond.max(self.in_vain.checked_sub(1)) {
             None => Duration::ZERO,
             Some(beyond) => LONGEST_PAUSE.min(FIRST_PAUSE * (1 << beyond.min(8))),
         };
@@ -80,6 +86,7 @@ impl Restarts {
         self.healthy_since = None;
         if let Some(Restart { number, .. }) = restart {
             self.used = number;
+            self.in_vain += 1;
             self.recent
                 .retain(|since| now.duration_since(*since) < WINDOW);
             self.recent.push(now);
@@ -101,6 +108,16 @@ impl fmt::Display for Restart {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As long as they are allowed, each of something that has served.
+    fn after_serving(restarts: &mut Restarts, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| {
+            restarts.healthy(now);
+            restarts.take(now)
+        })
+        .map(|restart| restart.pause.as_secs())
+        .collect()
+    }
 
     fn numbers(restarts: &mut Restarts, now: Instant) -> Vec<u32> {
         std::iter::from_fn(|| restarts.take(now))
@@ -131,11 +148,25 @@ mod tests {
     fn the_first_three_come_at_once_and_then_pauses_grow_to_a_limit() {
         let mut restarts = Restarts::new(20);
         let now = Instant::now();
-        let pauses: Vec<_> = std::iter::from_fn(|| restarts.take(now))
-            .map(|restart| restart.pause.as_secs())
-            .collect();
+        let pauses = after_serving(&mut restarts, now);
         assert_eq!(pauses[..9], [0, 0, 0, 1, 2, 4, 8, 16, 30]);
         assert_eq!((pauses.len(), pauses.last()), (20, Some(&30)));
+    }
+
+    #[test]
+    fn what_did_not_serve_in_between_is_not_repeated_at_once() {
+        let now = Instant::now();
+        let mut restarts = Restarts::new(20);
+        let pause = |restart: Option<Restart>| restart.map(|restart| restart.pause.as_secs());
+        restarts.healthy(now);
+        let pauses: Vec<_> = (0..7).map(|_| pause(restarts.take(now))).collect();
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 30].map(Some));
+        // Starts may take longer than what is remembered of them.
+        let later = now + 2 * WINDOW;
+        assert_eq!(pause(restarts.take(later)), Some(30));
+        restarts.healthy(later);
+        let pauses: Vec<_> = (0..3).map(|_| pause(restarts.take(later))).collect();
+        assert_eq!(pauses, [0, 1, 2].map(Some), "it served in between");
     }
 
     #[test]
@@ -144,11 +175,13 @@ mod tests {
         let mut restarts = Restarts::new(100);
         // One in four minutes never waits, however long that goes on.
         for number in 0..20 {
+            restarts.healthy(begin + seconds(240) * number);
             let restart = restarts.take(begin + seconds(240) * number);
             assert_eq!(restart.map(|restart| restart.pause), Some(seconds(0)));
         }
         let later = begin + seconds(240 * 20);
         let pauses = [0, 1, 590, 601].map(|after| {
+            restarts.healthy(later + seconds(after));
             let restart = restarts.take(later + seconds(after));
             restart.map(|restart| restart.pause.as_secs())
         });

@@ -62,7 +62,9 @@ fn in_nine_hours() -> Instant {
 async fn a_large_answer_is_handed_over_in_parts() {
     let (_, place, _) = connection();
     for bytes in [0, 1, PART, PART + 1, 5 * PART - 1] {
-        let mut answer = Answer::new(place.enter(), vec![7; bytes].into(), None);
+        let in_service = place.enter();
+        let unsent = in_service.outgoing().unsent();
+        let mut answer = Answer::new(in_service, vec![7; bytes].into(), None);
         assert_eq!(answer.is_end_stream(), bytes == 0);
         let mut left = bytes;
         while let Some(part) = next(&mut answer).await {
@@ -70,6 +72,7 @@ async fn a_large_answer_is_handed_over_in_parts() {
             assert!(part <= PART, "{part}");
             left -= part;
             assert_eq!(answer.size_hint().exact(), Some(left as u64));
+            assert_eq!(unsent.bytes(), left);
             assert!(!answer.is_end_stream(), "its end is not asked for yet");
         }
         assert_eq!(left, 0, "of {bytes}");

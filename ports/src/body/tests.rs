@@ -209,6 +209,22 @@ async fn is_waited_for(body: &mut Paced<Parts>) -> bool {
 #[tokio::test]
 async fn silence_ends_a_body_only_where_others_find_no_room() {
     const LARGE: usize = 300_000;
+    // It has brought nothing, and holds nothing, unless its connection does for it.
+    for has_window in [false, true] {
+        let budget = Budget::new(1 << 20);
+        let held = Held::new(&budget.of_peer(Peer::from([10, 0, 0, 1])), false);
+        let (_sender, mut body) = held_body("", &held);
+        body.window = has_window.then(|| Arc::new(budget.charge()));
+        assert_eq!(next(&mut body).await.expect("a part"), 0);
+        assert!(is_waited_for(&mut body).await, "nobody wants room");
+        assert!(budget.charge().add(2 << 20).is_err());
+        assert!(is_waited_for(&mut body).await, "there never was that much");
+        let third = budget.of_peer(Peer::from([10, 0, 0, 3]));
+        let mut filled = budget.charge();
+        filled.add(700_000).expect("there is room");
+        assert!(third.charge().add(LARGE).is_err());
+        assert_eq!(is_waited_for(&mut body).await, !has_window);
+    }
     // As it is read, or as a message whose head announces as much.
     let message = format!("\0\0\x04\0\0{}", "x".repeat(100));
     for (messages, part) in [(false, "x".repeat(LARGE)), (true, message)] {

@@ -31,7 +31,7 @@ async fn watches_follow_changes_and_end_with_the_server() {
         let (checked, mut checks) = watch::channel(0);
         let check = move || {
             checked.send_modify(|checks| *checks += 1);
-            std::future::ready(())
+            std::future::ready(true)
         };
         let serves = move || *said.borrow();
         let close = CancellationToken::new();
@@ -68,7 +68,7 @@ async fn what_a_check_hangs_on_is_told_all_the_same() {
     let changes = WatchStream::from_changes(said.clone()).map(|_| ());
     let serves = move || *said.borrow();
     let close = CancellationToken::new();
-    let hangs = std::future::pending;
+    let hangs = std::future::pending::<bool>;
     let report = health.report(serves, changes, hangs, Duration::ZERO, close.clone());
     let report = tokio::spawn(report);
     for serving in [true, false] {
@@ -76,6 +76,28 @@ async fn what_a_check_hangs_on_is_told_all_the_same() {
         let told = next().await.map(|told| told.status());
         assert_eq!(told == Some(ServingStatus::Serving), serving);
     }
+    close.cancel();
+    report.await.expect("ended");
+}
+
+/// Nobody else may ask, and say that all is well again.
+#[tokio::test]
+async fn what_was_not_well_is_looked_at_again_soon() {
+    let made = Health::routes(NAME, FILE_DESCRIPTOR_SET).await;
+    let (health, _routes) = made.expect("descriptors");
+    let (checks, mut checked) = watch::channel(0);
+    let check = move || {
+        checks.send_modify(|checks| *checks += 1);
+        std::future::ready(*checks.borrow() > 1)
+    };
+    let hour = Duration::from_secs(3600);
+    let close = CancellationToken::new();
+    let never = tokio_stream::pending();
+    let report = health.report(|| false, never, check, hour, close.clone());
+    let report = tokio::spawn(report);
+    let again = checked.wait_for(|checks| *checks == 2);
+    let again = tokio::time::timeout(Duration::from_secs(60), again).await;
+    again.expect("long before an hour").expect("it goes on");
     close.cancel();
     report.await.expect("ended");
 }

@@ -25,6 +25,9 @@ async fn what_is_wrong_with_the_configuration_has_one_exit_code_in_all_commands(
         ("config --load-format gguf", usage, "gguf"),
         ("generate hi --model-path /no/such", usage, "/no/such"),
         ("generate hi --no-such-option", usage, "--no-such-option"),
+        ("generate hi --served-model-name a", usage, "lockstep serve"),
+        ("generate hi --weight-update-dir .", usage, "unexpected"),
+        ("pack --weight-update-dir .", usage, "unexpected"),
         ("pack", usage, "--weight-cache"),
         ("pack --weight-cache w --tp-size 3", usage, "--tp-size"),
         ("pack /no/such --weight-cache w", usage, "/no/such"),
@@ -114,6 +117,17 @@ async fn commands_without_a_server_run_on_dp_ranks() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{line}:\n{log}");
     }
+}
+
+/// A server says it at its start.
+#[tokio::test]
+async fn what_people_should_know_is_said_by_commands_without_a_server() {
+    let _turn = turns::shared().await;
+    let output = lockstep("generate hi --max-tokens 2 --load-format dummy").output();
+    let output = output.expect("it runs");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert!(log.contains("Note: the weights are random"), "{log}");
 }
 
 /// What could not be written is not taken for written.

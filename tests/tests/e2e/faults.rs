@@ -252,6 +252,42 @@ async fn an_engine_is_restarted_as_often_as_allowed() {
     }
 }
 
+/// The pause before the restart, which is none, and what the last start took; nobody knows better
+/// where no restart is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lost_an_engine_hears_when_the_next_one_serves() {
+    let _turn = turns::alone().await;
+    let server = Server::start(options().set("--max-restarts", "1")).await;
+    for (word, restarts) in [("Ready after ", 1), ("Ready again after ", 0)] {
+        let took = until("the time of a start", LIMIT, async || {
+            let log = server.log();
+            let (_, rest) = log.rsplit_once(word)?;
+            rest.split_once(" s")?.0.parse::<f64>().ok()
+        })
+        .await;
+        let Clients { streams, whole, .. } = load(&server).await;
+        server.process(Role::Worker(1)).await.kill();
+        for answer in whole.await {
+            let answer = answer.expect("an answer");
+            assert_eq!(answer.status, 503, "{}", answer.text);
+            let after = answer.headers["retry-after"].to_str().expect("digits");
+            let after: f64 = after.parse().expect("a number");
+            // What is left of the engine takes half a second to end.
+            let expected = match restarts {
+                0 => 1.0..=1.0,
+                _ => took + 0.4..=took + 2.0,
+            };
+            assert!(
+                expected.contains(&after),
+                "{after} and not {expected:?}: {}",
+                answer.text
+            );
+        }
+        drop(streams);
+    }
+    assert_eq!(server.exit(LIMIT).await, i32::from(exit::PROCESS_DIED));
+}
+
 #[tokio::test]
 async fn an_idle_engine_dies_with_its_first_process() {
     for role in &ROLES[1..] {

@@ -16,6 +16,7 @@ use axum::{
 };
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use lockstep_ports::Unsent;
 use lockstep_traces::names;
 use tokio::time::Instant;
 
@@ -36,6 +37,7 @@ const POLLED: [&str; 4] = ["/health", "/ping", "/health_generate", "/metrics"];
 /// Logs the request once it is finished.
 pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     let id = request.extensions().get::<RequestId>();
+    let unsent = request.extensions().get::<Unsent>();
     let mut line = Line {
         request: id.map(|id| Arc::clone(&id.0)),
         method: beginning(request.method().as_str(), METHOD).to_owned(),
@@ -45,6 +47,7 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
         status: CLIENT_LEFT,
         code: None,
         complete: false,
+        unsent: unsent.cloned(),
     };
     let response = Arc::clone(&line.stats).scope(next.run(request)).await;
     line.status = response.status().as_u16();
@@ -68,6 +71,8 @@ struct Line {
     code: Option<&'static str>,
     /// The whole answer was taken, and no error ended it.
     complete: bool,
+    /// What the transport did not take of a body that gave all it had at once.
+    unsent: Option<Unsent>,
 }
 
 impl Drop for Line {
@@ -143,6 +148,8 @@ impl HttpBody for Logged {
 impl Drop for Logged {
     fn drop(&mut self) {
         self.line.complete |= self.body.is_end_stream();
+        let unsent = self.line.unsent.as_ref();
+        self.line.complete &= unsent.is_none_or(|unsent| unsent.bytes() == 0);
     }
 }
 
@@ -159,6 +166,10 @@ mod tests {
         routing::{get, post},
     };
     use http_body_util::BodyExt;
+    use lockstep_ports::{Budget, Port, Protocol};
+    use lockstep_types::ConnectionLimits;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
     use tracing_subscriber::fmt::MakeWriter;
 
@@ -224,6 +235,64 @@ mod tests {
             .route("/broken", get(break_off))
             .route("/health", get(generate).post(fail))
             .layer(from_fn(log))
+    }
+
+    /// A port on which `/large` is so many bytes, and its address.
+    async fn serving(bytes: usize) -> std::net::SocketAddr {
+        let limits = ConnectionLimits {
+            per_port: 9,
+            per_peer: 9,
+            streams: 1,
+            first_byte_s: 60,
+            head_s: 60,
+            body_s: 60,
+            body_rate: 0,
+            send_s: 60,
+            keep_alive_s: 60,
+        };
+        let protocol = Protocol::Http {
+            head_bytes: 96 << 10,
+            refusal: |message| Response::new(message.into()),
+            over_budget: |over| Response::new(over.to_string().into()),
+            probes: &[],
+        };
+        let port = Port::public("x", protocol, &limits, Budget::new(1 << 30), None);
+        let answer = get(async move || vec![b'x'; bytes]);
+        let router = Router::new().route("/large", answer).layer(from_fn(log));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(port.serve(listener, router, CancellationToken::new()));
+        address
+    }
+
+    /// More than the system keeps for a client, whose first part it takes, or all.
+    #[tokio::test]
+    async fn what_a_client_did_not_wait_for_is_not_complete() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        const LARGE: usize = 64 << 20;
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone());
+        let _guard = tracing::subscriber::set_default(subscriber.finish());
+        let address = serving(LARGE).await;
+        for (taken, complete) in [(64 << 10, false), (LARGE, true)] {
+            let mut client = TcpStream::connect(address).await.expect("served");
+            let request = b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            client.write_all(request).await.expect("sent");
+            let mut taken = vec![0; taken];
+            client.read_exact(&mut taken).await.expect("so much");
+            if complete {
+                client.read_to_end(&mut taken).await.expect("the rest");
+            }
+            drop(client);
+            let line = loop {
+                if let Some(line) = lines.take().pop() {
+                    break line;
+                }
+                tokio::task::yield_now().await;
+            };
+            assert_eq!(line["fields"]["status"], 200, "{line}");
+            assert_eq!(line["fields"]["complete"], complete, "{line}");
+        }
     }
 
     #[tokio::test]

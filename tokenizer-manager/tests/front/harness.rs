@@ -21,6 +21,9 @@ pub const HASH: &str = "0123456789abcdef0123456789abcdef";
 /// The context in these tests, tokens.
 pub const CONTEXT: usize = 256;
 
+/// Seconds until requests are served that can't be, as a launcher would say.
+pub const SERVED_IN: u32 = 7;
+
 /// A running tokenizer-manager.
 pub struct Front {
     pub url: String,
@@ -60,6 +63,7 @@ pub async fn launch(
     run_dir: tempfile::TempDir,
 ) -> Front {
     let (link, reports) = ControlLink::detached();
+    let link = link.with_outlook(Some(SERVED_IN));
     let context = RoleContext {
         engine: engine.into(),
         node: node.into(),

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     client::{chat, completion, events},
-    harness::{HASH, engine_config, launch, node_config, start, start_with},
+    harness::{HASH, SERVED_IN, engine_config, launch, node_config, start, start_with},
     mock::{Mock, ids, tokens},
 };
 
@@ -192,8 +192,13 @@ async fn a_drain_finishes_what_runs_and_takes_nothing_new() {
         let lifecycle = front.context.link.lifecycle();
         lifecycle.drain.cancel();
         // The gate closes a moment later: wait for it.
-        while front.get("/health").await.0 != 503 {
-            tokio::task::yield_now().await;
+        loop {
+            let health = front.client.get(format!("{}/health", front.url));
+            let health = health.send().await.expect("answered");
+            if health.status() == 503 {
+                assert_eq!(health.headers()["retry-after"], SERVED_IN.to_string());
+                break;
+            }
         }
         let request = front
             .client
@@ -201,7 +206,7 @@ async fn a_drain_finishes_what_runs_and_takes_nothing_new() {
             .json(&completion(&json!({})));
         let refused = request.send().await.expect("answered");
         assert_eq!(refused.status(), 503);
-        assert!(refused.headers().contains_key("retry-after"));
+        assert_eq!(refused.headers()["retry-after"], SERVED_IN.to_string());
         assert!(!front.served.is_finished());
         job.tokens(&ids("b"));
         job.finish(FinishReason::Stop, 2);
@@ -229,6 +234,34 @@ async fn a_halt_ends_requests_with_an_error() {
         .expect("in time")
         .expect("no panic")
         .expect("halted");
+}
+
+/// An engine that fails halts its frontends, and may be started anew.
+#[tokio::test]
+async fn who_comes_after_a_halt_hears_when_to_come_back() {
+    let front = start().await;
+    let body = completion(&json!({})).to_string();
+    let mut client = TcpStream::connect(front.address).await.expect("connected");
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nexpect: \
+         100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    client.write_all(head.as_bytes()).await.expect("sent");
+    // It is asked to go on by who waits for its body.
+    let mut first = [0; 12];
+    client.read_exact(&mut first).await.expect("a first line");
+    assert_eq!(&first, b"HTTP/1.1 100");
+    front.context.link.lifecycle().halt.cancel();
+    // The gate is closed before the port is.
+    while TcpStream::connect(front.address).await.is_ok() {}
+    client.write_all(body.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.contains("HTTP/1.1 503"), "{answer}");
+    let expected = format!("retry-after: {SERVED_IN}\r\n");
+    assert!(answer.contains(&expected), "{answer}");
+    front.served.await.expect("no panic").expect("halted");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use lockstep_files::shown;
 use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 
 use super::OPTION;
@@ -150,7 +151,10 @@ pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
 
 fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
     let names = crate::tensors::names(folder);
-    let names = names.map_err(|error| ConfigError::file(OPTION, folder, format!("{error}.")))?;
+    let names = names.map_err(|error| {
+        let message = format!("{}.", shown(&error.to_string()));
+        ConfigError::file(OPTION, folder, message)
+    })?;
     names.ok_or_else(|| {
         let message = if folder.join("pytorch_model.bin").exists() {
             "has its weights in pytorch_model.bin, a format that can carry code and is never \

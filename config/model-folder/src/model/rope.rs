@@ -51,7 +51,7 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
     };
     let number = |key: &str| {
         rope.number(key)?
-            .ok_or_else(|| rope.wrong(key, "is missing".into()))
+            .ok_or_else(|| rope.wrong(key, "is missing"))
     };
     match rope.text(key)?.unwrap_or("default") {
         "default" => Ok(RopeScaling::Default),
@@ -67,7 +67,7 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
             let low_freq_factor = number("low_freq_factor")?;
             let high_freq_factor = number("high_freq_factor")?;
             if high_freq_factor <= low_freq_factor {
-                let message = "must be larger than low_freq_factor".into();
+                let message = "must be larger than low_freq_factor";
                 return Err(rope.wrong("high_freq_factor", message));
             }
             let factor = number("factor")?;

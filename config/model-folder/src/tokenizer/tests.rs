@@ -64,6 +64,32 @@ fn the_end_token_is_what_the_tokenizers_files_name() {
     assert!(error.contains("`eos_token` is 2"), "{error}");
 }
 
+/// A terminal would obey it, or turn the line around.
+#[test]
+fn what_a_file_says_is_shown_and_never_obeyed() {
+    let hostile = "\u{9b}2J\u{202e}\u{7f}";
+    let long = "x".repeat(100_000);
+    for token in [json!([hostile]), json!([long]), json!({ hostile: long })] {
+        let error = named(json!({"eos_token": token})).expect_err("no token");
+        assert!(error.contains("`eos_token` is "), "{error}");
+        assert_eq!(lockstep_files::shown_note(&error), error);
+        assert!(error.len() < 5_000, "{} bytes", error.len());
+    }
+    let config = json!({"architectures": [hostile], "rope_scaling": {"rope_type": hostile}});
+    for key in ["architectures", "rope_scaling"] {
+        let config = with(llama(), &json!({ key: config[key] }));
+        let error = Described::of(folder(&config, None).path(), None).expect_err(key);
+        let text = error.to_string();
+        assert!(text.contains("\\u{9b}2J\\u{202e}"), "{text}");
+        assert_eq!(lockstep_files::shown_note(&text), text);
+    }
+    // A token that is none of the vocabulary is a note.
+    let dir = tokenizer(&[("tokenizer_config.json", json!({"eos_token": long}))]);
+    let described = Described::of(dir.path(), None).expect("read");
+    let notes = described.with_tokenizer().expect("read").notes;
+    assert!(notes.iter().all(|note| note.len() < 5_000), "{notes:?}");
+}
+
 #[test]
 fn roles_may_stand_in_a_file_of_their_own() {
     let map = |token: &str| ("special_tokens_map.json", json!({"eos_token": token}));

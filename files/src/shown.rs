@@ -1,4 +1,4 @@
-//! What comes from elsewhere, as people may see it.
+//! What comes from elsewhere, as people may see it: the words of files, and of who sent them.
 
 /// The most characters of a name or of a reason.
 const LONGEST: usize = 2_000;
@@ -8,12 +8,12 @@ const LONGEST_NOTE: usize = 10_000;
 
 /// A name or a reason in one line of bounded length. What a terminal would obey, or what turns
 /// the direction of a line, is escaped as in Rust's literals.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     escaped(text, LONGEST)
 }
 
 /// As [`shown`], for a whole note.
-pub(crate) fn shown_note(text: &str) -> String {
+pub fn shown_note(text: &str) -> String {
     escaped(text, LONGEST_NOTE)
 }
 
