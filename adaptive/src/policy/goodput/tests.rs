@@ -564,3 +564,31 @@ fn nothing_is_doubted_where_steps_without_drafts_would_show_nothing() {
     none(|driver, _| driver.loads.balance = 1 << 13);
     none(|driver, _| driver.candidates = vec![1, 3]);
 }
+
+/// A step of `all` rows on ranks of which the fullest has `rows`, all of whose drafts are
+/// accepted; it takes what that rank's take.
+fn on_ranks(depth: u32, rows: u32, all: u32) -> Seen {
+    let fullest = timed(accepted(depth, &vec![depth; rows as usize]));
+    Seen {
+        tokens: fullest.tokens,
+        draft_us: fullest.draft_us,
+        verify_us: fullest.verify_us,
+        ..accepted(depth, &vec![depth; all as usize])
+    }
+}
+
+/// Tokens of a pass are those of the fullest rank, and so are the drafts that its rows may
+/// propose.
+#[test]
+fn how_many_drafts_are_proposed_is_told_of_the_fullest_rank() {
+    let expected = |all: u32| {
+        let mut driver = driver();
+        driver.candidates = vec![7];
+        for _ in 0..100 {
+            driver.show_ranks(&on_ranks(7, 8, all), [8, all, 0]);
+        }
+        driver.policy.outlook().step_us
+    };
+    assert_eq!(expected(64), expected(8));
+    assert_eq!(expected(8), 14_000 + 20_000 + 56_000);
+}
