@@ -592,3 +592,37 @@ fn how_many_drafts_are_proposed_is_told_of_the_fullest_rank() {
     assert_eq!(expected(64), expected(8));
     assert_eq!(expected(8), 14_000 + 20_000 + 56_000);
 }
+
+/// What the first step that drafts again takes longer is a matter of the fullest rank's rows.
+#[test]
+fn drafting_again_costs_what_it_costs_the_fullest_rank() {
+    // Steps that go on without drafts, where these would pay, once it has been seen what
+    // beginning again takes.
+    let pause = |all: u32, more_us: u32| {
+        let mut driver = driver();
+        let depths = driver.candidates.clone();
+        let mut steps = 0;
+        for _ in 0..2 {
+            driver.candidates = vec![0];
+            for _ in 0..20 {
+                driver.show_ranks(&on_ranks(driver.depth, 2, all), [2, all, 0]);
+            }
+            driver.candidates = depths.clone();
+            let rests = |driver: &mut Driver| {
+                driver.show_ranks(&on_ranks(driver.depth, 2, all), [2, all, 0]) == 0
+            };
+            steps = (0..40).take_while(|_| rests(&mut driver)).count();
+            let mut first = on_ranks(driver.depth, 2, all);
+            first.draft_us += more_us;
+            driver.show_ranks(&first, [2, all, 0]);
+        }
+        steps
+    };
+    for all in [2, 32] {
+        let (cheap, dear) = (pause(all, 0), pause(all, 120_000));
+        assert!(
+            cheap <= 1 && (6..=12).contains(&dear),
+            "{all}: {cheap} {dear}"
+        );
+    }
+}
