@@ -83,7 +83,8 @@ impl DpRank {
     /// Requests want more pages than was expected.
     pub fn pages_ran_out(&mut self, requests: &RequestTable) {
         let running = self.batch.running().map(|index| &requests[index]);
-        self.ratio.raise(running);
+        let shown = running.map(|request| (request.emitted(), request.max_new));
+        self.ratio.raise(shown);
     }
 
     /// Takes slot and pages from a running request. Results in flight may still come.

@@ -37,12 +37,13 @@ impl NewTokenRatio {
         self.now = self.now.saturating_sub(1).max(self.lowest);
     }
 
-    /// A retraction: at least what `running` have shown to need.
-    pub fn raise<'a>(&mut self, running: impl Iterator<Item = &'a RequestState>) {
+    /// A retraction: at least what those that run have shown to need, each of which has
+    /// emitted so many tokens of as many as it may.
+    pub fn raise(&mut self, running: impl Iterator<Item = (u32, u32)>) {
         let (mut shown, mut allowed) = (0, 0);
-        for request in running {
-            shown += u64::from(request.emitted()) + RETRACT_DECODE_STEPS;
-            allowed += u64::from(request.max_new);
+        for (emitted, most) in running {
+            shown += u64::from(emitted) + RETRACT_DECODE_STEPS;
+            allowed += u64::from(most);
         }
         let ratio = (shown * ONE).checked_div(allowed).unwrap_or(ONE);
         self.now = ratio.clamp(self.now, ONE);
@@ -68,6 +69,11 @@ mod tests {
         assert_eq!(ratio.now, INITIAL);
         (0..10_000).for_each(|_| ratio.decay());
         assert_eq!(ratio.now, LOWEST);
+        // Three parts of ten have come; who has hardly begun shows nothing.
+        ratio.raise([(280, 1_000)].into_iter());
+        assert_eq!(ratio.now, 307);
+        ratio.raise([(0, 1_000)].into_iter());
+        assert_eq!(ratio.now, 307);
         // Nobody is left to learn from: expect everything.
         ratio.raise(std::iter::empty());
         assert_eq!(ratio.now, ONE);

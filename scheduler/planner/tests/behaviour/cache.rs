@@ -157,6 +157,26 @@ fn scoring_brings_prompt_logprobs_and_no_token() {
     }
 }
 
+/// Nothing comes after a prompt that is only scored: it may fill the context.
+#[test]
+fn a_prompt_as_long_as_the_context_is_scored() {
+    let context = config().context_length;
+    let mut engine = engine(&config());
+    let score = |tokens: u32| {
+        let mut score = request(prompt(5, tokens), 0);
+        score.logprobs.prompt_start = Some(0);
+        score
+    };
+    submit(&mut engine, 1, score(context));
+    run(&mut engine);
+    let (_, output) = engine.outputs.last().unwrap();
+    assert_eq!(output.prompt_logprobs.len() as u32, context);
+    for longer in [score(context + 1), request(prompt(5, context), 1)] {
+        let refused = engine.planner.submit(Millis(0), RequestId(2), longer);
+        assert!(refused.unwrap_err().message.contains("--context-length"));
+    }
+}
+
 #[test]
 fn cache_events_tell_what_is_stored() {
     let told = PlannerConfig {

@@ -180,16 +180,14 @@ fn time_limits_end_requests_wherever_they_are() {
         ..config()
     };
     let mut engine = engine(&limited);
-    submit(&mut engine, 1, request(prompt(1, 9), 100));
+    let within = |of: u64, timeout_ms: u32| Request {
+        timeout_ms: Some(timeout_ms),
+        ..request(prompt(of, 9), 100)
+    };
+    // Its own limit is beyond the server's.
+    submit(&mut engine, 1, within(1, 4000));
     submit(&mut engine, 2, request(prompt(2, 9), 100));
-    submit(
-        &mut engine,
-        3,
-        Request {
-            timeout_ms: Some(20),
-            ..request(prompt(3, 9), 100)
-        },
-    );
+    submit(&mut engine, 3, within(3, 20));
     assert!(engine.turn(Millis(1)).unwrap());
     engine.planner.tick(Millis(19));
     assert_eq!(engine.planner.take_outputs().count(), 0);
