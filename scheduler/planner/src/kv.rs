@@ -255,20 +255,19 @@ impl Kv {
     /// Lets others use the whole pages of its prompt that a running request has committed,
     /// and notes which of these the drafter has taken in.
     pub fn share(&mut self, request: &mut RequestState, in_prompt: bool) {
-        self.mark_drafted(request, request.kv.protected_pages);
         let to = self.shareable(request) / self.page_size;
         let held = &mut request.kv;
         let from = held.protected_pages;
-        let Some(cache) = self.cache.as_mut().filter(|_| in_prompt && to > from) else {
-            return;
-        };
-        let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
-        let pages = &held.pages[from as usize..to as usize];
-        if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {
-            held.node = node;
-            held.protected_pages = to;
-            self.mark_drafted(request, to);
+        if let Some(cache) = self.cache.as_mut().filter(|_| in_prompt && to > from) {
+            let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
+            let pages = &held.pages[from as usize..to as usize];
+            if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {
+                held.node = node;
+                held.protected_pages = to;
+            }
         }
+        let shared = held.protected_pages;
+        self.mark_drafted(request, shared);
     }
 
     /// Notes where the drafter's KV is there, too, of the leading `pages` pages of a
