@@ -303,7 +303,7 @@ impl Backend for CpuBackend {
     }
 
     fn copy_rows(&mut self, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
-        rows::copy(x, from, out, to);
+        rows::copy(&mut self.pool, x, from, out, to);
     }
 
     fn place_columns(&mut self, x: &CpuTensor, out: &mut CpuTensor, first: usize) {

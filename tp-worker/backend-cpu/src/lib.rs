@@ -30,7 +30,6 @@ mod quantize;
 pub mod roofline;
 mod rope;
 mod rows;
-mod stream;
 mod tensor;
 
 pub use attention::{AttentionTasks, CpuKvCache};

@@ -93,6 +93,56 @@ pub(crate) fn for_rows<T: Send>(
     });
 }
 
+/// Some columns of a matrix that threads share by columns.
+pub(crate) struct Columns<'a, T> {
+    matrix: &'a Shared<'a, T>,
+    width: usize,
+    columns: Range<usize>,
+}
+
+impl<T> Columns<'_, T> {
+    /// Those of one row.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub(crate) fn row(&mut self, row: usize) -> &mut [T] {
+        let start = row * self.width;
+        // SAFETY: no other thread has these columns of any row, and the slice borrows `self`.
+        unsafe {
+            self.matrix
+                .slice(start + self.columns.start..start + self.columns.end)
+        }
+    }
+}
+
+/// Runs `body(columns, part)` over ranges of the columns of `data` `[_, width]`, of
+/// which it writes so many `rows`, on as many threads as these are worth.
+pub(crate) fn for_columns<T: Send>(
+    pool: &mut Pool,
+    data: &mut [T],
+    width: usize,
+    rows: usize,
+    body: impl Fn(Range<usize>, &mut Columns<'_, T>) + Sync,
+) {
+    let parts = (width * rows).div_ceil(MIN_ELEMENTS);
+    let parts = parts.min(pool.threads()).min(width);
+    let shared = Shared::new(data);
+    let run = |part: usize| {
+        let columns = share(width, parts, part);
+        let mut matrix = Columns {
+            matrix: &shared,
+            width,
+            columns: columns.clone(),
+        };
+        body(columns, &mut matrix);
+    };
+    match parts {
+        0 => {}
+        1 => run(0),
+        _ => pool.for_chunks(parts, |_, part| run(part)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +169,31 @@ mod tests {
                 .enumerate()
                 .all(|(i, row)| row.iter().all(|&x| x == i as u32 + 1))
         );
+    }
+
+    #[test]
+    fn columns_of_rows_anywhere_are_written_once() {
+        let (width, rows) = (3_001, 7);
+        for wanted in [vec![], vec![5], vec![6, 0, 3, 2, 5]] {
+            let mut pool = Pool::new(3, None, false).unwrap();
+            let mut data = vec![0u32; rows * width];
+            for_columns(
+                &mut pool,
+                &mut data,
+                width,
+                wanted.len(),
+                |columns, part| {
+                    for &row in &wanted {
+                        for (value, column) in part.row(row).iter_mut().zip(columns.clone()) {
+                            *value += (row * width + column) as u32 + 1;
+                        }
+                    }
+                },
+            );
+            for (at, value) in (0..).zip(&data) {
+                let written = wanted.contains(&(at / width));
+                assert_eq!(*value, if written { at as u32 + 1 } else { 0 });
+            }
+        }
     }
 }

@@ -29,7 +29,7 @@ proptest! {
     ) {
         let mut values = Values::new(seed);
         let mut backend = backend(Isa::detect(), Dtype::Float32, 2);
-        // More than caches hold.
+        // Enough for several threads, too.
         let targets = if is_large { targets + (1 << 19) / width } else { targets };
         let (from, to) = (values.floats(n * width), values.floats(targets * width));
         let x = tensor(&mut backend, &from, width);
