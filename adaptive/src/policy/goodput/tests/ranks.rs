@@ -1,0 +1,85 @@
+//! Several ranks, of which one has more rows than the others.
+
+use super::*;
+
+/// A step of `all` rows on ranks of which the fullest has `rows`, all of whose drafts are
+/// accepted; it takes what that rank's take.
+fn on_ranks(depth: u32, rows: u32, all: u32) -> Seen {
+    let fullest = timed(accepted(depth, &vec![depth; rows as usize]));
+    Seen {
+        tokens: fullest.tokens,
+        draft_us: fullest.draft_us,
+        verify_us: fullest.verify_us,
+        ..accepted(depth, &vec![depth; all as usize])
+    }
+}
+
+/// Tokens of a pass are those of the fullest rank, and so are the drafts that its rows may
+/// propose.
+#[test]
+fn how_many_drafts_are_proposed_is_told_of_the_fullest_rank() {
+    let expected = |all: u32| {
+        let mut driver = driver();
+        driver.candidates = vec![7];
+        for _ in 0..100 {
+            driver.show_ranks(&on_ranks(7, 8, all), [8, all, 0]);
+        }
+        driver.policy.outlook().step_us
+    };
+    assert_eq!(expected(64), expected(8));
+    assert_eq!(expected(8), 14_000 + 20_000 + 56_000);
+}
+
+/// What the first step that drafts again takes longer is a matter of the fullest rank's rows.
+#[test]
+fn drafting_again_costs_what_it_costs_the_fullest_rank() {
+    // Steps that go on without drafts, where these would pay, once it has been seen what
+    // beginning again takes.
+    let pause = |all: u32, more_us: u32| {
+        let mut driver = driver();
+        let depths = driver.candidates.clone();
+        let mut steps = 0;
+        for _ in 0..2 {
+            driver.candidates = vec![0];
+            for _ in 0..20 {
+                driver.show_ranks(&on_ranks(driver.depth, 2, all), [2, all, 0]);
+            }
+            driver.candidates = depths.clone();
+            let rests = |driver: &mut Driver| {
+                driver.show_ranks(&on_ranks(driver.depth, 2, all), [2, all, 0]) == 0
+            };
+            steps = (0..40).take_while(|_| rests(&mut driver)).count();
+            let mut first = on_ranks(driver.depth, 2, all);
+            first.draft_us += more_us;
+            driver.show_ranks(&first, [2, all, 0]);
+        }
+        steps
+    };
+    for all in [2, 32] {
+        let (cheap, dear) = (pause(all, 0), pause(all, 120_000));
+        assert!(
+            cheap <= 1 && (6..=12).contains(&dear),
+            "{all}: {cheap} {dear}"
+        );
+    }
+}
+
+/// What a step was expected to take goes by the rows of the fullest rank, where drafting
+/// takes the longer the more rows there are.
+#[test]
+fn a_depth_is_judged_by_the_rows_of_the_fullest_rank() {
+    let drafting = |seen: Seen, rows: u32| Seen {
+        draft_us: 500 * seen.depth * rows,
+        ..seen
+    };
+    let profile: Vec<_> = { profile().into_iter() }
+        .map(|seen| drafting(seen, seen.decodes))
+        .collect();
+    let mut driver = Driver::new("goodput", &config(), &profile);
+    driver.candidates = vec![0, 1];
+    for step in 0..1_000 {
+        let seen = drafting(on_ranks(driver.depth, 2, 32), 2);
+        driver.show_ranks(&seen, [2, 32, 0]);
+        assert!(driver.depth == 1 || step < 50, "{step}");
+    }
+}
