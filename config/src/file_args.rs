@@ -117,7 +117,7 @@ fn located(path: &Path, key: &str, text: &str) -> PathBuf {
     }
 }
 
-/// Whether it is one, or may be, as nobody is let look.
+/// True for a folder, and for a path that may be one but that the system lets nobody look at.
 fn is_folder(path: &Path) -> bool {
     match path.metadata() {
         Ok(metadata) => metadata.is_dir(),

@@ -1,4 +1,4 @@
-//! What comes from elsewhere, as people may see it: the words of files, and of who sent them.
+//! Escapes of foreign text for terminals and logs: the words of files, and of servers that sent them.
 
 /// The most characters of a name or of a reason.
 const LONGEST: usize = 2_000;

@@ -30,7 +30,7 @@ pub(crate) struct Loading {
 }
 
 impl Loading {
-    /// The same with another patience.
+    /// A copy of these that waits with another patience.
     pub(crate) fn with(&self, patience: Patience) -> Self {
         let mut other = self.clone();
         other.client = self.client.with(patience);

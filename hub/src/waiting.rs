@@ -27,7 +27,7 @@ impl Waiting {
         }
     }
 
-    /// How long a file's part in it is waited for. Another program that holds a file's lock is
+    /// Patience for one file among those that are waited for together. Another program that holds a file's lock is
     /// told of before the time is over, which would be blamed on the hub.
     pub(crate) fn for_a_file(&self) -> Patience {
         Patience {

@@ -124,7 +124,8 @@ impl Ports {
         })
     }
 
-    /// What to give in the place of a port that is taken, at addresses of the host.
+    /// Option and port that are free in the place of a port that is taken, at addresses of the
+    /// host.
     fn other(&self, addresses: &[SocketAddr], option: &'static str, taken: u16) -> String {
         let both = self.grpc_follows && option != "--sglang-grpc-port";
         let (option, ports) = if both { ("--port", 2) } else { (option, 1) };

@@ -37,7 +37,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// As [`Self::prepare`], for a server, whose start has no more than `--startup-timeout`.
+    /// Prepares a server, whose start takes no longer than `--startup-timeout`, see
+    /// [`Self::prepare`].
     ///
     /// # Errors
     /// [`LaunchError`].

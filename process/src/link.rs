@@ -130,7 +130,7 @@ impl ControlLink {
         (link, reports)
     }
 
-    /// The same link, where this is what the launcher foresees.
+    /// A link with a given outlook, the launcher's word on when a restart will serve.
     pub fn with_outlook(self, outlook: impl Into<Outlook>) -> Self {
         let outlook = outlook.into();
         Self { outlook, ..self }

@@ -162,8 +162,8 @@ fn uneven_passes_count_for_the_even_ones_that_they_stand_for() {
     assert!(!costs.is_compared(32, Loads::EVEN));
 }
 
-/// What the first steps of a size prove, steps beside them do not show once more: those that
-/// ran before the proof were compared with the old times.
+/// A time that the first steps of a size have proven is not corrected again by a comparison of
+/// those very steps, which took their ratios from the old time.
 #[test]
 fn what_is_proven_is_not_corrected_once_more() {
     let step = |depth: u32, us: u32| Seen {

@@ -199,7 +199,7 @@ pub const DEMO: Machine = Machine {
     ..TINY
 };
 
-/// The same on a Zen 4, whose caches hold the model but not the head beside it.
+/// Demo model on two cores of a Zen 4, whose caches hold the model but not the head beside it.
 pub const DEMO_IN_CACHE: Machine = Machine {
     name: "demo in cache",
     first: &[(1, 25), (4, 100), (8, 130), (24, 300)],

@@ -43,7 +43,7 @@ impl Arm {
         matches!(self, Self::None | Self::Fixed(_))
     }
 
-    /// Whether its depth adapts.
+    /// True for a policy, whose depth adapts.
     pub fn adapts(&self) -> bool {
         matches!(self, Self::Policy(_))
     }

@@ -125,7 +125,8 @@ fn times_fit_together() {
     assert_eq!(start.described, hour, "as long as the start");
 }
 
-/// Who has the model waits for seconds, and is told of the option that makes it fewer.
+/// Descriptions of a model that is cached are waited for by seconds, and an error names the
+/// option that makes them fewer.
 #[test]
 fn who_has_the_model_waits_briefly() {
     let usual = settings(&[]).expect("settings");

@@ -109,7 +109,7 @@ impl fmt::Display for Restart {
 mod tests {
     use super::*;
 
-    /// As long as they are allowed, each of something that has served.
+    /// Pauses in seconds of all restarts that are allowed, each of something that has served.
     fn after_serving(restarts: &mut Restarts, now: Instant) -> Vec<u64> {
         std::iter::from_fn(|| {
             restarts.healthy(now);

@@ -134,7 +134,7 @@ impl Goodput {
     }
 }
 
-/// How many steps of so many microseconds tell what drafts bring: as many as a
+/// Number of steps of so many microseconds that a doubt lasts: as many as a
 /// [comparison](crate::Costs::is_compared) takes, and of short ones those before, in which
 /// caches settle.
 fn doubt_steps(step_us: u64) -> u32 {

@@ -30,7 +30,7 @@ fn how_many_drafts_are_proposed_is_told_of_the_fullest_rank() {
     assert_eq!(expected(8), 14_000 + 20_000 + 56_000);
 }
 
-/// What the first step that drafts again takes longer is a matter of the fullest rank's rows.
+/// The cost of drafting again is counted per row of the fullest rank.
 #[test]
 fn drafting_again_costs_what_it_costs_the_fullest_rank() {
     // Steps that go on without drafts, where these would pay, once it has been seen what
@@ -64,8 +64,8 @@ fn drafting_again_costs_what_it_costs_the_fullest_rank() {
     }
 }
 
-/// What a step was expected to take goes by the rows of the fullest rank, where drafting
-/// takes the longer the more rows there are.
+/// The expected time of a step goes by the rows of the fullest rank, where drafting takes
+/// the longer the more rows there are.
 #[test]
 fn a_depth_is_judged_by_the_rows_of_the_fullest_rank() {
     let drafting = |seen: Seen, rows: u32| Seen {
