@@ -14,6 +14,8 @@ mod window;
 
 /// Parameters of the largest model that is believed: beyond it sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
+/// Layers of the deepest model that is believed. Layers are listed one by one.
+const DEEPEST_MODEL: usize = 10_000;
 
 /// Reads a Hugging Face model folder, as written by transformers 4 and 5.
 ///
@@ -283,6 +285,10 @@ fn special_tokens(
 
 /// Rejects sizes whose products would overflow.
 fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError> {
+    if model.num_layers > DEEPEST_MODEL {
+        let message = format!("is {}, beyond any model's layers", model.num_layers);
+        return Err(config.wrong("num_hidden_layers", message));
+    }
     let [hidden, heads, width, mlp, layers, vocab] = [
         model.hidden_size,
         model.num_heads,

@@ -4,7 +4,6 @@ mod buffers;
 mod chains;
 mod forward;
 mod hidden;
-mod host;
 mod load;
 mod output;
 mod trees;
@@ -14,7 +13,8 @@ use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    layer::{Layer, LayerShape},
+    blocks::{LayerShape, parts::Tensors},
+    models::eagle::Eagle,
 };
 use hidden::Picks;
 
@@ -44,15 +44,7 @@ pub struct EagleHead<B: Backend> {
     limits: ForwardLimits,
     requests: usize,
     shape: LayerShape<B>,
-    wiring: Wiring<B>,
-    /// `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]` for EAGLE-3.
-    fc: B::Matrix,
-    fc_bias: Option<B::Vector>,
-    layer: Layer<B>,
-    /// `None`: the table of the target.
-    embedding: Option<B::Matrix>,
-    /// `None`: the table of the target.
-    head: Option<B::Matrix>,
+    weights: Eagle<B>,
     /// The target's token for each of the head's; empty where they are the same.
     targets: Vec<u32>,
     /// The same where the device drafts by itself.
@@ -67,23 +59,6 @@ pub struct EagleHead<B: Backend> {
     fed: usize,
     /// Tokens of the last pass; 0 where it failed.
     outputs: usize,
-}
-
-/// How the two generations connect embedding, hidden state and layer.
-enum Wiring<B: Backend> {
-    /// `fc` joins embedding and hidden state to the layer's residual stream.
-    Eagle {
-        /// Before the attention; the public checkpoints have none.
-        input_norm: Option<B::Vector>,
-    },
-    /// `fc` joins the target's hidden states to the residual stream, and the
-    /// attention reads embedding and residual stream side by side.
-    Eagle3 {
-        embedding_norm: B::Vector,
-        hidden_norm: B::Vector,
-        /// Before the output head.
-        norm: B::Vector,
-    },
 }
 
 impl<B: Backend> EagleHead<B> {
@@ -111,10 +86,10 @@ impl<B: Backend> EagleHead<B> {
 
     /// Bytes of packed weights on the device, tables of its own included.
     pub fn weight_bytes(&self, backend: &B) -> usize {
-        let tables = self.embedding.iter().chain(&self.head);
-        let matrices = std::iter::once(&self.fc).chain(self.layer.matrices());
-        let bytes = |matrix| backend.matrix_bytes(matrix);
-        matrices.chain(tables).map(bytes).sum()
+        let mut bytes = 0;
+        self.weights
+            .each(|matrix| bytes += backend.matrix_bytes(matrix), |_| {});
+        bytes
     }
 
     /// Rows of the output head.
@@ -125,7 +100,10 @@ impl<B: Backend> EagleHead<B> {
     /// Whether the embedding and the output head are its own, and not those of
     /// the tables passed in.
     pub fn own_tables(&self) -> (bool, bool) {
-        (self.embedding.is_some(), self.head.is_some())
+        let Eagle {
+            embedding, head, ..
+        } = &self.weights;
+        (embedding.is_some(), head.is_some())
     }
 
     /// The target's token for one of [`Self::vocab`].

@@ -8,7 +8,11 @@ use lockstep_types::{EngineShape, MemoryUse, ModelConfig, RankMemory};
 use crate::{
     ForwardLimits, Shard, Topology,
     allocate::Counter,
-    layer::LayerSizes,
+    blocks::{
+        Attention,
+        parts::{Listed, Tensors},
+    },
+    models::decoder::Decoder,
     transformer::{Buffers, kv_shape},
 };
 
@@ -57,7 +61,7 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
 /// must divide the model's.
 pub fn rank_heads(model: &ModelConfig, ranks: usize) -> AttentionShape {
     let shard = Shard::of(model, Topology::new(0, ranks, 1));
-    LayerSizes::new(model, &shard, model.hidden_size).attention
+    Attention::shape(model, &shard)
 }
 
 /// A model on a rank, and its largest pass.
@@ -76,51 +80,64 @@ impl Part {
         limits: ForwardLimits,
     ) -> Self {
         let limits = limits.sensible();
-        let layer = LayerSizes::new(model, shard, model.hidden_size);
-        let embedding = table(shard.embedding.len(), model.hidden_size);
-        let head = table(shard.vocab.len(), model.hidden_size);
-        let tables = match shard.has_head(model) {
-            true => matrices(device, &[embedding, head]),
-            false => matrices(device, &[embedding]),
-        };
-        let weights = matrices(device, &layer.matrices())
-            .saturating_mul(model.num_layers as u64)
-            .saturating_add(tables);
+        let listed = Decoder::listed(model, shard);
+        let weights = Weighed::of(device, &listed);
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
         counter.inputs(&limits.inputs());
-        // The norm before each layer's attention and the last one.
-        let vectors = layer_vectors(device, model, shard)
-            .saturating_add(device.vector_bytes(model.hidden_size))
-            .saturating_mul(model.num_layers as u64)
-            .saturating_add(device.vector_bytes(model.hidden_size))
-            .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
+        let rope = device.rope_bytes(limits.positions, model.head_dim / 2);
         let Topology { world, attention } = shard.topology;
         let dp_size = shard.topology.dp_size();
         let gathers = attention.leads() && world.size > 1;
         let gathered = if gathers { model.vocab_size } else { 0 };
         Self {
             memory: MemoryUse {
-                weights,
-                vectors,
+                weights: weights.matrices,
+                vectors: weights.vectors.saturating_add(rope),
                 kv_per_token: device.kv_bytes(&kv_shape(model, shard, 1, 1, engine.kv_dtype)),
                 activations: counter.activations,
                 host: counter.host,
             },
             pass: PassShape {
                 gathered: gathered * limits.logit_block_rows,
-                ..pass(limits, dp_size, &layer.matrices(), head, layer.attention)
+                ..pass(
+                    limits,
+                    dp_size,
+                    &weights.projections,
+                    listed.head().shape(),
+                    Attention::shape(model, shard),
+                )
             },
         }
     }
 }
 
-/// A table of tokens.
-fn table(rows: usize, hidden: usize) -> MatrixShape {
-    MatrixShape {
-        rows,
-        cols: hidden,
-        role: MatrixRole::Vocabulary,
+/// What the tensors of a rank take on a device.
+struct Weighed {
+    matrices: u64,
+    vectors: u64,
+    /// The shapes that rows of a pass are multiplied with, each once.
+    projections: Vec<MatrixShape>,
+}
+
+impl Weighed {
+    fn of(device: &dyn DeviceMemory, tensors: &impl Tensors<Listed>) -> Self {
+        let (mut matrices, mut vectors, mut projections) = (0_u64, 0_u64, Vec::new());
+        tensors.each(
+            |matrix| {
+                let shape = matrix.shape();
+                matrices = matrices.saturating_add(device.matrix_bytes(shape));
+                if shape.role == MatrixRole::Projection && !projections.contains(&shape) {
+                    projections.push(shape);
+                }
+            },
+            |vector| vectors = vectors.saturating_add(device.vector_bytes(vector.len())),
+        );
+        Self {
+            matrices,
+            vectors,
+            projections,
+        }
     }
 }
 
@@ -143,29 +160,6 @@ fn pass(
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
         gathered: 0,
     }
-}
-
-fn matrices(device: &dyn DeviceMemory, matrices: &[MatrixShape]) -> u64 {
-    let bytes = matrices.iter().map(|matrix| device.matrix_bytes(*matrix));
-    bytes.fold(0, u64::saturating_add)
-}
-
-/// Norms and biases of a layer, without the norm before its attention.
-fn layer_vectors(device: &dyn DeviceMemory, model: &ModelConfig, shard: &Shard) -> u64 {
-    let layer = LayerSizes::new(model, shard, model.hidden_size);
-    let hidden = model.hidden_size;
-    let Topology { world, attention } = shard.topology;
-    let vectors = [
-        (true, hidden),
-        (model.qk_norm, model.head_dim),
-        (model.qk_norm, model.head_dim),
-        (model.qkv_bias, layer.attention.qkv_width()),
-        (model.mlp_bias, 2 * layer.mlp),
-        (model.output_bias && attention.leads(), hidden),
-        (model.mlp_bias && world.leads(), hidden),
-    ];
-    let present = vectors.into_iter().filter(|(present, _)| *present);
-    present.map(|(_, len)| device.vector_bytes(len)).sum()
 }
 
 /// Buffers that were counted while they were made; counting never fails.

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod allocate;
+mod blocks;
 mod capture;
 mod chains;
 mod crossing;
@@ -15,9 +16,9 @@ mod eagle;
 mod error;
 mod feature_window;
 mod footprint;
-mod layer;
 mod limits;
 mod loader;
+mod models;
 mod packed;
 mod progress;
 mod rope;

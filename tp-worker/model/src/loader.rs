@@ -1,12 +1,12 @@
-//! Brings matrices and layers to a device, from a checkpoint or a packed file.
+//! Brings tensors to a device, from a checkpoint or a packed file.
 
-use lockstep_backend::{Backend, BackendError, MatrixRole};
+use lockstep_backend::{Backend, BackendError};
 
 use crate::{
     LoadPhase, LoadProgress, ModelError, Weights,
-    layer::{HostLayer, Layer},
+    blocks::parts::{Convert, Tensors},
     packed::{Reader, Restored, Writer},
-    weights::Taken,
+    weights::{Found, FoundMatrix, Taken, matrix_bytes},
 };
 
 /// Loads matrices and counts their bytes.
@@ -32,10 +32,10 @@ pub(crate) enum Source<'l> {
 }
 
 impl<'l> Loader<'l> {
-    /// Begins to load `matrices`.
-    pub fn new<'h, 'd: 'h>(
+    /// Begins to load `tensors`, of which it reports.
+    pub fn new<'d>(
         source: Source<'l>,
-        matrices: impl Iterator<Item = &'h Taken<'d>>,
+        tensors: &impl Tensors<Found<'d>>,
         progress: &'l mut dyn FnMut(LoadProgress),
     ) -> Self {
         let mut loader = Self {
@@ -45,7 +45,7 @@ impl<'l> Loader<'l> {
             },
             source,
             done: 0,
-            total: matrices.map(Taken::bytes).sum(),
+            total: matrix_bytes(tensors),
             progress,
             read: Vec::new(),
         };
@@ -54,13 +54,13 @@ impl<'l> Loader<'l> {
     }
 
     /// From the model folder, keeping nothing for the next time.
-    pub fn checkpoint<'h, 'd: 'h>(
+    pub fn checkpoint<'d>(
         weights: &'l Weights,
-        matrices: impl Iterator<Item = &'h Taken<'d>>,
+        tensors: &impl Tensors<Found<'d>>,
         progress: &'l mut dyn FnMut(LoadProgress),
     ) -> Self {
         let writer = Ok(None);
-        Self::new(Source::Checkpoint { weights, writer }, matrices, progress)
+        Self::new(Source::Checkpoint { weights, writer }, tensors, progress)
     }
 
     /// The source again, behind what was loaded.
@@ -68,28 +68,40 @@ impl<'l> Loader<'l> {
         self.source
     }
 
-    /// One matrix.
+    /// Loads `tensors`, in their order.
     ///
     /// # Errors
-    /// [`Restored`].
-    pub fn matrix<B: Backend>(
+    /// [`Restored::Device`] when the device refuses it, [`Restored::Damaged`] when
+    /// a packed file doesn't have what it should, [`Restored::Checkpoint`] when a
+    /// checkpoint can't be read.
+    pub fn load<'d, B: Backend, T: Tensors<Found<'d>>>(
         &mut self,
         backend: &mut B,
-        host: &Taken<'_>,
-        role: MatrixRole,
+        tensors: &T,
+    ) -> Result<T::In<B>, Restored> {
+        tensors.convert(&mut Load {
+            loader: self,
+            backend,
+        })
+    }
+
+    fn matrix<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        FoundMatrix { taken, role }: &FoundMatrix<'_>,
     ) -> Result<B::Matrix, Restored> {
-        let matrix = match (&mut self.source, host) {
+        let matrix = match (&mut self.source, taken) {
             (Source::Packed(reader), _) => {
-                reader.restore(backend, host.rows(), host.cols(), role)?
+                reader.restore(backend, taken.rows(), taken.cols(), *role)?
             }
             (Source::Checkpoint { .. }, Taken::Random(random)) => {
-                backend.random_matrix(random, role)?
+                backend.random_matrix(random, *role)?
             }
             (Source::Checkpoint { weights, writer }, Taken::File(file)) => {
                 let read = weights
                     .fetch(file, &mut self.read)
                     .map_err(Restored::Checkpoint)?;
-                let matrix = backend.load_matrix(read.as_ref().unwrap_or(file), role)?;
+                let matrix = backend.load_matrix(read.as_ref().unwrap_or(file), *role)?;
                 weights.release(file);
                 if let Ok(Some(open)) = writer {
                     let data = backend.matrix_data(&matrix);
@@ -100,36 +112,9 @@ impl<'l> Loader<'l> {
                 matrix
             }
         };
-        self.done += host.bytes();
+        self.done += taken.bytes();
         self.report();
         Ok(matrix)
-    }
-
-    /// One layer; its matrices in the order of [`HostLayer::matrices`].
-    ///
-    /// # Errors
-    /// [`Restored::Device`] when the device refuses it, [`Restored::Damaged`] when
-    /// a packed file doesn't have what it should, [`Restored::Checkpoint`] when a
-    /// checkpoint can't be read.
-    pub fn layer<B: Backend>(
-        &mut self,
-        backend: &mut B,
-        host: &HostLayer<'_>,
-    ) -> Result<Layer<B>, Restored> {
-        Ok(Layer {
-            number: host.number,
-            qkv: self.matrix(backend, &host.qkv, MatrixRole::Projection)?,
-            qkv_bias: vector(backend, host.qkv_bias.as_ref())?,
-            q_norm: vector(backend, host.q_norm.as_ref())?,
-            k_norm: vector(backend, host.k_norm.as_ref())?,
-            output: self.matrix(backend, &host.output, MatrixRole::Projection)?,
-            output_bias: vector(backend, host.output_bias.as_ref())?,
-            post_norm: backend.load_vector(&host.post_norm)?,
-            gate_up: self.matrix(backend, &host.gate_up, MatrixRole::Projection)?,
-            gate_up_bias: vector(backend, host.gate_up_bias.as_ref())?,
-            down: self.matrix(backend, &host.down, MatrixRole::Projection)?,
-            down_bias: vector(backend, host.down_bias.as_ref())?,
-        })
     }
 
     fn report(&mut self) {
@@ -151,13 +136,21 @@ impl From<Restored> for ModelError {
     }
 }
 
-/// A vector that may be missing.
-///
-/// # Errors
-/// [`BackendError::OutOfMemory`].
-pub(crate) fn vector<B: Backend>(
-    backend: &mut B,
-    values: Option<&Vec<f32>>,
-) -> Result<Option<B::Vector>, BackendError> {
-    values.map(|v| backend.load_vector(v)).transpose()
+/// The way from a checkpoint to a device.
+struct Load<'x, 'l, B> {
+    loader: &'x mut Loader<'l>,
+    backend: &'x mut B,
+}
+
+impl<'d, B: Backend> Convert<Found<'d>> for Load<'_, '_, B> {
+    type To = B;
+    type Error = Restored;
+
+    fn matrix(&mut self, found: &FoundMatrix<'d>) -> Result<B::Matrix, Restored> {
+        self.loader.matrix(self.backend, found)
+    }
+
+    fn vector(&mut self, values: &Vec<f32>) -> Result<B::Vector, Restored> {
+        Ok(self.backend.load_vector(values)?)
+    }
 }

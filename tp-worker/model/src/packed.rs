@@ -19,9 +19,11 @@ use std::{
 };
 
 use blake3::Hash;
-use lockstep_types::ModelConfig;
 
-use crate::{LoadProgress, Shard, Weights};
+use crate::{
+    LoadProgress, Topology, Weights,
+    blocks::parts::{Listed, Tensors},
+};
 use folder::Folder;
 pub(crate) use key::formats;
 
@@ -40,15 +42,15 @@ pub(crate) struct Cache {
 impl Cache {
     /// Opens or makes the folder and finds the rank's key, for which the
     /// checkpoint is read unless its files were seen before; `packed` are the
-    /// backend's [`formats`]. Also what went wrong on the way without stopping it.
+    /// backend's [`formats`], and `tensors` the rank's. Also what went wrong on the way without stopping it.
     ///
     /// # Errors
     /// Why packed weights can't be kept, in words.
     pub fn open(
         path: &Path,
         packed: &str,
-        model: &ModelConfig,
-        shard: &Shard,
+        tensors: &impl Tensors<Listed>,
+        topology: Topology,
         weights: &Weights,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Self, Option<String>), String> {
@@ -56,8 +58,8 @@ impl Cache {
         let unread = |error| format!("the checkpoint cannot be read: {error}");
         let stamps = checkpoint::stamps(weights).map_err(unread)?;
         let (content, warning) = checkpoint::hash(weights, &folder, progress).map_err(unread)?;
-        let key = key::key(model, shard, packed, &content);
-        let (start, world) = (&key.to_hex()[..24], shard.topology.world);
+        let key = key::key(tensors, topology, packed, &content);
+        let (start, world) = (&key.to_hex()[..24], topology.world);
         let name = format!("{start}-rank{}of{}.packed", world.rank, world.size);
         let cache = Self {
             folder,

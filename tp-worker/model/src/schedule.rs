@@ -3,7 +3,7 @@
 use lockstep_backend::{Axis, Exchanged};
 use lockstep_types::{Dtype, ModelConfig};
 
-use crate::{Topology, crossing::Crossing, topology::attention_axis};
+use crate::{Topology, blocks::Layer, crossing::Crossing};
 
 /// The kinds of collective a forward pass uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,28 @@ pub struct CollectiveStep {
     pub width: usize,
 }
 
+impl CollectiveStep {
+    /// A sum of this DP rank's rows over the ranks of `axis`.
+    pub(crate) fn sum(axis: Axis, width: usize) -> Self {
+        Self {
+            kind: CollectiveKind::AllReduce,
+            axis,
+            rows: CountedRows::DpRank,
+            width,
+        }
+    }
+
+    /// One that carries the rows of all DP ranks.
+    pub(crate) fn of_all(kind: CollectiveKind, axis: Axis, width: usize) -> Self {
+        Self {
+            kind,
+            axis,
+            rows: CountedRows::World,
+            width,
+        }
+    }
+}
+
 /// All collectives of a pass, in order. Their list depends on the model and its
 /// split alone; the batches of all DP ranks only say how many rows they carry and
 /// how often `block` runs.
@@ -67,31 +89,8 @@ impl Schedule {
         block_rows: usize,
     ) -> Self {
         let (hidden, several) = (model.hidden_size, topology.dp_size() > 1);
-        let of_all = |kind, width| CollectiveStep {
-            kind,
-            axis,
-            rows: CountedRows::World,
-            width,
-        };
-        let reduce = |axis| CollectiveStep {
-            kind: CollectiveKind::AllReduce,
-            axis,
-            rows: CountedRows::DpRank,
-            width: hidden,
-        };
-        // Around the MLP rows come together and apart, or its sum goes to all.
-        let mlp = match several {
-            true => vec![
-                of_all(CollectiveKind::AllGather, hidden),
-                of_all(CollectiveKind::ReduceScatter, hidden),
-            ],
-            false => vec![reduce(axis)],
-        };
-        let attention = match several && topology.attention.size == 1 {
-            true => None,
-            false => Some(reduce(attention_axis(axis))),
-        };
-        let layer: Vec<_> = attention.into_iter().chain(mlp).collect();
+        let of_all = |kind, width| CollectiveStep::of_all(kind, axis, width);
+        let layer = Layer::collectives(hidden, topology, axis);
         let narrow = usize::from(!kept);
         let mut tokens = layer.repeat(model.num_layers - narrow);
         let mut logit_tokens = layer.repeat(narrow);
@@ -99,7 +98,7 @@ impl Schedule {
             // The head reads rows of all DP ranks.
             true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),
             // Behind the embedding.
-            false => tokens.insert(0, reduce(axis)),
+            false => tokens.insert(0, CollectiveStep::sum(axis, hidden)),
         }
         Self {
             tokens,

@@ -1,9 +1,17 @@
 //! Tables of tokens, whole: what a drafter reads of the target.
 
-use lockstep_backend::{Backend, MatrixRole};
+use lockstep_backend::Backend;
 use lockstep_types::ModelConfig;
 
-use crate::{FileAccess, LoadProgress, ModelError, Weights, loader::Loader};
+use crate::{
+    FileAccess, LoadProgress, ModelError, Weights,
+    blocks::{
+        Linear,
+        parts::{Convert, Form, Listed, Tensors},
+    },
+    loader::Loader,
+    models::decoder,
+};
 
 /// A model's tables of tokens, whole.
 pub struct Tables<'a, B: Backend> {
@@ -23,9 +31,35 @@ impl<B: Backend> Copy for Tables<'_, B> {}
 
 /// The tables of a model whose shards hold parts of them, for the rank that
 /// drafts.
-pub struct WholeTables<B: Backend> {
-    embedding: B::Matrix,
-    head: Option<B::Matrix>,
+pub struct WholeTables<B: Backend>(Whole<B>);
+
+/// Tables of tokens that are not split.
+pub(crate) struct Whole<F: Form> {
+    pub embedding: F::Matrix,
+    /// `None` where it is the embedding, or nobody asks for it.
+    pub head: Option<F::Matrix>,
+}
+
+impl Whole<Listed> {
+    /// Those of `model`; the head where `head` asks for it and it is not the embedding.
+    pub fn listed(model: &ModelConfig, head: bool) -> Self {
+        let all = 0..model.vocab_size;
+        Self {
+            embedding: decoder::embedding(model, all.clone()),
+            head: (head && !model.tie_word_embeddings).then(|| decoder::head(model, all)),
+        }
+    }
+}
+
+impl<F: Form> Tensors<F> for Whole<F> {
+    type In<T: Form> = Whole<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Whole<C::To>, C::Error> {
+        Ok(Whole {
+            embedding: to.matrix(&self.embedding)?,
+            head: to.optional_matrix(self.head.as_ref())?,
+        })
+    }
 }
 
 impl<B: Backend> WholeTables<B> {
@@ -42,39 +76,26 @@ impl<B: Backend> WholeTables<B> {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
         let weights = Weights::of(model, files)?;
-        let table = |name| {
-            let table = weights.table(name, model.vocab_size, model.hidden_size)?;
-            Ok::<_, ModelError>(table.whole())
-        };
-        let embedding = table("model.embed_tokens.weight")?;
-        let head = (head && !model.tie_word_embeddings)
-            .then(|| table("lm_head.weight"))
-            .transpose()?;
-        let tables = std::iter::once(&embedding).chain(&head);
-        let mut loader = Loader::checkpoint(&weights, tables, progress);
-        let role = MatrixRole::Vocabulary;
-        Ok(Self {
-            embedding: loader.matrix(backend, &embedding, role)?,
-            head: head
-                .as_ref()
-                .map(|head| loader.matrix(backend, head, role))
-                .transpose()?,
-        })
+        let found = weights.locate(&Whole::listed(model, head))?;
+        let mut loader = Loader::checkpoint(&weights, &found, progress);
+        Ok(Self(loader.load(backend, &found)?))
     }
 
     /// The tables. Where the head was not asked for, the embedding stands in
     /// its place.
     pub fn tables(&self) -> Tables<'_, B> {
         Tables {
-            embedding: &self.embedding,
-            head: self.head.as_ref().unwrap_or(&self.embedding),
+            embedding: &self.0.embedding,
+            head: self.0.head.as_ref().unwrap_or(&self.0.embedding),
         }
     }
 
     /// Bytes on the device.
     pub fn weight_bytes(&self, backend: &B) -> usize {
-        let tables = std::iter::once(&self.embedding).chain(&self.head);
-        tables.map(|table| backend.matrix_bytes(table)).sum()
+        let mut bytes = 0;
+        self.0
+            .each(|table| bytes += backend.matrix_bytes(table), |_| {});
+        bytes
     }
 }
 
@@ -90,8 +111,11 @@ pub fn whole_head<B: Backend>(
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<B::Matrix, ModelError> {
     let weights = Weights::of(model, files)?;
-    let head = weights.table("lm_head.weight", model.vocab_size, model.hidden_size)?;
-    let head = head.whole();
-    let mut loader = Loader::checkpoint(&weights, std::iter::once(&head), progress);
-    Ok(loader.matrix(backend, &head, MatrixRole::Vocabulary)?)
+    let head = Linear {
+        weight: decoder::head(model, 0..model.vocab_size),
+        bias: None,
+    };
+    let found = weights.locate(&head)?;
+    let mut loader = Loader::checkpoint(&weights, &found, progress);
+    Ok(loader.load(backend, &found)?.weight)
 }

@@ -6,11 +6,10 @@ mod chains;
 mod choose;
 mod collectives;
 mod forward;
-mod host;
 mod load;
 mod logits;
 mod notes;
-mod parts;
+mod restore;
 mod size;
 mod staged;
 mod told;
@@ -23,8 +22,9 @@ use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
     ForwardLimits, Shard, Tables,
+    blocks::{LayerShape, parts::Tensors},
     crossing::World,
-    layer::{Layer, LayerShape},
+    models::decoder::Decoder,
 };
 pub(crate) use buffers::Buffers;
 use capture::Capture;
@@ -44,14 +44,7 @@ pub struct Transformer<B: Backend> {
     shape: LayerShape<B>,
     /// How rows cross, where there are several DP ranks.
     world: Option<World>,
-    /// This rank's rows, see [`Shard::embedding`].
-    embedding: B::Matrix,
-    /// The norm before each layer's attention.
-    input_norms: Vec<B::Vector>,
-    layers: Vec<Layer<B>>,
-    norm: B::Vector,
-    /// This rank's rows; `None`: the embedding table is the head.
-    head: Option<B::Matrix>,
+    weights: Decoder<B>,
     /// Every rank's vocabulary rows.
     vocab_widths: Vec<usize>,
     buffers: Buffers<B::Tensor>,
@@ -124,10 +117,10 @@ impl<B: Backend> Transformer<B> {
 
     /// Bytes of packed weights on the device.
     pub fn weight_bytes(&self, backend: &B) -> usize {
-        let layers = self.layers.iter().flat_map(Layer::matrices);
-        let matrices = std::iter::once(&self.embedding).chain(&self.head);
-        let bytes = |matrix| backend.matrix_bytes(matrix);
-        matrices.chain(layers).map(bytes).sum()
+        let mut bytes = 0;
+        self.weights
+            .each(|matrix| bytes += backend.matrix_bytes(matrix), |_| {});
+        bytes
     }
 
     /// Whether this rank has all rows of the embedding.
@@ -139,8 +132,8 @@ impl<B: Backend> Transformer<B> {
     /// several DP ranks the embedding is.
     pub fn tables(&self) -> Tables<'_, B> {
         Tables {
-            embedding: &self.embedding,
-            head: self.head.as_ref().unwrap_or(&self.embedding),
+            embedding: &self.weights.embedding,
+            head: self.weights.head(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A model folder's tensors, mapped and named; or what stands in for them.
 
 mod dummy;
+mod found;
 mod index;
 mod mapping;
 mod read;
@@ -19,9 +20,11 @@ use lockstep_types::{LoadFormat, ModelConfig};
 use safetensors::{Dtype as FileDType, SafeTensors, tensor::TensorInfo};
 
 use crate::ModelError;
+pub(crate) use found::{Found, FoundMatrix, matrix_bytes};
 use index::weight_files;
 use mapping::MappedFile;
-pub(crate) use taken::{Table, Taken};
+use taken::Table;
+pub(crate) use taken::Taken;
 use tensor::little_endian;
 
 pub use mapping::FileAccess;
@@ -114,11 +117,7 @@ impl Weights {
     ) -> Result<Table<'_>, ModelError> {
         if self.dummy {
             let numbers = dummy::matrix(name, cols);
-            return Ok(Table::Random {
-                numbers,
-                rows,
-                cols,
-            });
+            return Ok(Table::Random { numbers, cols });
         }
         self.matrix(name, rows, cols).map(Table::File)
     }

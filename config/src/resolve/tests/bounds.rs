@@ -75,3 +75,19 @@ fn every_rank_needs_something_of_the_mlp_and_the_vocabulary() {
         assert!(error.contains("work: 1, 2."), "{error}");
     }
 }
+
+#[test]
+fn a_model_deeper_than_any_is_damage() {
+    for (layers, believed) in [(10_000, true), (10_001, false)] {
+        let changes = json!({"num_hidden_layers": layers, "hidden_size": 16});
+        let model = folder(&with(llama(), &changes), None);
+        let read = lockstep_model_folder::load(model.path());
+        match read {
+            Ok(_) => assert!(believed),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!believed && error.contains("`num_hidden_layers` is 10001"), "{error}");
+            }
+        }
+    }
+}

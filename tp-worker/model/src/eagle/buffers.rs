@@ -6,7 +6,7 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     allocate::Allocate,
-    layer::{LayerBuffers, LayerSizes},
+    blocks::{LayerBuffers, LayerSizes},
 };
 
 /// What [`Buffers`] are allocated for.
@@ -64,7 +64,7 @@ impl<T> Buffers<T> {
     ) -> Result<Self, BackendError> {
         let (tokens, block) = (sizes.limits.max_tokens, sizes.limits.logit_block_rows);
         let hidden = model.hidden_size;
-        let layer = LayerSizes::new(model, shard, hidden);
+        let layer = LayerSizes::new(model, shard);
         // One state of every slot, as chains need it, where that takes more
         // than a block. Trees may make it grow once.
         let collected = match sizes.requests > block {

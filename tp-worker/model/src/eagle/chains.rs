@@ -2,8 +2,8 @@
 
 use lockstep_backend::{Backend, BackendError};
 
-use super::{EagleHead, Wiring};
-use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize};
+use super::EagleHead;
+use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
     /// Queues the passes that draft `count` chains, as
@@ -99,7 +99,7 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, tokens);
-        let joins = matches!(self.wiring, Wiring::Eagle3 { .. });
+        let joins = matches!(self.weights.wiring, Wiring::Eagle3 { .. });
         let to = if joins {
             &mut b.features
         } else {
@@ -110,7 +110,7 @@ impl<B: Backend> EagleHead<B> {
             device.take_sources(features, &self.inputs, to);
         }
         if joins {
-            backend.matmul(&b.features, &self.fc, self.fc_bias.as_ref(), &mut b.hidden);
+            self.weights.fc.run(backend, &b.features, &mut b.hidden);
         }
     }
 
@@ -145,7 +145,7 @@ impl<B: Backend> EagleHead<B> {
             }
             _ => b.layer.second_half(None),
         };
-        let layer = &self.layer;
+        let layer = &self.weights.layer;
         layer.finish(backend, &self.shape, half, &layer.post_norm)?;
         let outputs = match level {
             0 => &b.layer.delta,
@@ -153,14 +153,14 @@ impl<B: Backend> EagleHead<B> {
         };
         backend.set_rows(&mut b.head_normed, wanted);
         backend.set_rows(&mut b.logits, wanted);
-        let input = match &self.wiring {
+        let input = match &self.weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(outputs, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
                 backend.rms_norm(outputs, norm, self.shape.eps, &mut b.head_normed);
                 &b.head_normed
             }
         };
-        let head = self.head.as_ref().unwrap_or(tables.head);
+        let head = self.weights.head.as_ref().unwrap_or(tables.head);
         backend.matmul(input, head, None, &mut b.logits);
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 
-use super::{EagleHead, Wiring};
-use crate::{ModelError, Tables};
+use super::EagleHead;
+use crate::{ModelError, Tables, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the head over `batch.tokens`, the token after each position, with
@@ -112,7 +112,7 @@ impl<B: Backend> EagleHead<B> {
             head.attend(backend, cache, tables);
             // What the layer leaves normed is not read: roots are kept unnormed,
             // so logits norm what they are asked for.
-            let (layer, all) = (&head.layer, head.buffers.layer.second_half(None));
+            let (layer, all) = (&head.weights.layer, head.buffers.layer.second_half(None));
             layer.finish(backend, &head.shape, all, &layer.post_norm)
         };
         let done = backend.pass(&mut passes, padded, &mut work);
@@ -161,7 +161,7 @@ impl<B: Backend> EagleHead<B> {
         let some = b
             .layer
             .narrow(backend, &self.inputs, wanted, attended, None);
-        let layer = &self.layer;
+        let layer = &self.weights.layer;
         layer.finish(backend, &self.shape, some, &layer.post_norm)
     }
 
@@ -174,14 +174,14 @@ impl<B: Backend> EagleHead<B> {
     ) {
         let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
-        let table = self.embedding.as_ref().unwrap_or(tables.embedding);
+        let table = self.weights.embedding.as_ref().unwrap_or(tables.embedding);
         backend.embed(table, 0, inputs, &mut b.embedded);
-        let input = match &self.wiring {
+        let input = match &self.weights.wiring {
             Wiring::Eagle { input_norm } => {
                 backend.place_columns(&b.embedded, &mut b.joined, 0);
                 backend.place_columns(&b.hidden, &mut b.joined, hidden);
-                let (residual, bias) = (&mut b.layer.residual, self.fc_bias.as_ref());
-                backend.matmul(&b.joined, &self.fc, bias, residual);
+                let residual = &mut b.layer.residual;
+                self.weights.fc.run(backend, &b.joined, residual);
                 match input_norm {
                     None => backend.as_operand(residual, &mut b.layer.normed),
                     Some(weight) => {
@@ -205,7 +205,9 @@ impl<B: Backend> EagleHead<B> {
             }
         };
         let attention = &mut b.layer.attention;
-        self.layer
-            .attend(backend, shape, input, attention, cache, inputs);
+        let layer = &self.weights.layer;
+        layer
+            .attention
+            .run(backend, shape, input, attention, cache, inputs);
     }
 }

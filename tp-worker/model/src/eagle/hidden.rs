@@ -2,8 +2,8 @@
 
 use lockstep_backend::{Backend, Rows};
 
-use super::{EagleHead, Wiring};
-use crate::{ModelError, limits::fits};
+use super::EagleHead;
+use crate::{ModelError, limits::fits, models::eagle::Wiring};
 
 /// Where a hidden state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,15 +33,14 @@ impl<B: Backend> EagleHead<B> {
         fits("hidden states", rows.len(), self.limits.max_tokens)?;
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, rows.len());
-        match &self.wiring {
+        match &self.weights.wiring {
             Wiring::Eagle { .. } => {
                 backend.gather_rows(features, Rows::List(rows), &mut b.hidden);
             }
             Wiring::Eagle3 { .. } => {
                 backend.set_rows(&mut b.features, rows.len());
                 backend.gather_rows(features, Rows::List(rows), &mut b.features);
-                let bias = self.fc_bias.as_ref();
-                backend.matmul(&b.features, &self.fc, bias, &mut b.hidden);
+                self.weights.fc.run(backend, &b.features, &mut b.hidden);
             }
         }
         self.fed = rows.len();

@@ -1,17 +1,14 @@
 //! From files to a head on a device.
 
-use lockstep_backend::{Axis, Backend, MatrixRole};
-use lockstep_types::{DraftModel, ModelConfig};
+use lockstep_backend::{Axis, Backend};
+use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
-use super::{
-    Buffers, EagleHead, Sizes, Wiring,
-    hidden::Picks,
-    host::{HostHead, HostWiring},
-};
+use super::{Buffers, EagleHead, Sizes, hidden::Picks};
 use crate::{
     CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
-    layer::LayerShape,
-    loader::{self, Loader},
+    blocks::LayerShape,
+    loader::Loader,
+    models::eagle::{self, Eagle, Present},
 };
 
 impl<B: Backend> EagleHead<B> {
@@ -34,31 +31,25 @@ impl<B: Backend> EagleHead<B> {
         let (model, limits) = (&draft.model, limits.sensible());
         let shard = Shard::new(model, Topology::alone())?;
         let weights = Weights::of(model, files)?;
-        let host = HostHead::describe(&weights, draft, target, &shard)?;
+        let vocab = eagle::vocab(draft, target);
+        let present = present(&weights, draft, target)?;
+        let found = weights.locate(&Eagle::listed(draft, target, present))?;
+        let targets = targets(&weights, draft, target)?;
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {
             features: capture.width(target.hidden_size),
-            vocab: host.vocab,
+            vocab,
             requests,
             limits,
         };
         let ids = match backend.drafter() {
-            Some(device) if !host.targets.is_empty() => Some(device.load_ids(&host.targets)?),
+            Some(device) if !targets.is_empty() => Some(device.load_ids(&targets)?),
             _ => None,
         };
         weights.read_ahead();
-        let mut loader = Loader::checkpoint(&weights, host.matrices(), progress);
-        let mut table = |backend: &mut B, table: &Option<_>| {
-            let load = |table| loader.matrix(backend, table, MatrixRole::Vocabulary);
-            table.as_ref().map(load).transpose()
-        };
+        let mut loader = Loader::checkpoint(&weights, &found, progress);
         Ok(Self {
-            embedding: table(backend, &host.embedding)?,
-            head: table(backend, &host.head)?,
-            fc: loader.matrix(backend, &host.fc, MatrixRole::Projection)?,
-            fc_bias: loader::vector(backend, host.fc_bias.as_ref())?,
-            layer: loader.layer(backend, &host.layer)?,
-            wiring: Wiring::load(backend, &host.wiring)?,
+            weights: loader.load(backend, &found)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
             inputs: backend.inputs(&limits.inputs())?,
             passes: B::Passes::default(),
@@ -66,11 +57,11 @@ impl<B: Backend> EagleHead<B> {
             shape: LayerShape::new(backend, Axis::Alone, model, &shard, limits.positions)?,
             capture,
             hidden: model.hidden_size,
-            vocab: host.vocab,
+            vocab,
             limits,
             requests,
             numbers: (0..requests as u32).collect(),
-            targets: host.targets,
+            targets,
             ids,
             fed: 0,
             outputs: 0,
@@ -78,21 +69,84 @@ impl<B: Backend> EagleHead<B> {
     }
 }
 
-impl<B: Backend> Wiring<B> {
-    fn load(backend: &mut B, host: &HostWiring) -> Result<Self, ModelError> {
-        Ok(match host {
-            HostWiring::Eagle { input_norm } => Self::Eagle {
-                input_norm: loader::vector(backend, input_norm.as_ref())?,
-            },
-            HostWiring::Eagle3 {
-                embedding_norm,
-                hidden_norm,
-                norm,
-            } => Self::Eagle3 {
-                embedding_norm: backend.load_vector(embedding_norm)?,
-                hidden_norm: backend.load_vector(hidden_norm)?,
-                norm: backend.load_vector(norm)?,
-            },
-        })
+/// Which tensors the head's checkpoint has of those that may be left out.
+///
+/// # Errors
+/// [`ModelError::HeadWidth`] where the head reads tables or hidden states of another width
+/// than its own; [`ModelError::NotAHead`].
+fn present(
+    weights: &Weights,
+    draft: &DraftModel,
+    target: &ModelConfig,
+) -> Result<Present, ModelError> {
+    let (found, expected) = (draft.model.hidden_size, target.hidden_size);
+    let same_width = || match found == expected {
+        true => Ok(()),
+        false => Err(ModelError::HeadWidth {
+            folder: draft.model.path.clone(),
+            found,
+            expected,
+        }),
+    };
+    let embedding = weights.contains(eagle::EMBEDDING);
+    let head = match &draft.kind {
+        DraftKind::Eagle => {
+            same_width()?;
+            false
+        }
+        DraftKind::Eagle3 {
+            draft_vocab_size, ..
+        } => {
+            // A head over the target's whole vocabulary may leave its output head
+            // out; then it is the target's.
+            let own = *draft_vocab_size != target.vocab_size || weights.contains(eagle::HEAD);
+            if !embedding || !own {
+                same_width()?;
+            }
+            own
+        }
+        DraftKind::Model => {
+            return Err(ModelError::NotAHead {
+                folder: draft.model.path.clone(),
+            });
+        }
+    };
+    Ok(Present {
+        embedding,
+        head,
+        fc_bias: weights.contains(eagle::FC_BIAS),
+        input_norm: weights.contains(eagle::INPUT_NORM),
+    })
+}
+
+/// The target's token for each of the head's; none where they are the same. EAGLE-3's `d2t`
+/// holds for each how far the target's lies behind it.
+fn targets(
+    weights: &Weights,
+    draft: &DraftModel,
+    target: &ModelConfig,
+) -> Result<Vec<u32>, ModelError> {
+    let vocab = match draft.kind {
+        DraftKind::Eagle3 {
+            draft_vocab_size, ..
+        } => draft_vocab_size,
+        DraftKind::Eagle | DraftKind::Model => return Ok(Vec::new()),
+    };
+    if vocab == target.vocab_size && !weights.contains("d2t") {
+        return Ok(Vec::new());
     }
+    let offsets = weights.integers("d2t", vocab)?;
+    let all = target.vocab_size as i64;
+    let target = |(draft, offset): (i64, &i64)| {
+        let target = draft.checked_add(*offset).filter(|t| (0..all).contains(t));
+        target
+            .and_then(|target| u32::try_from(target).ok())
+            .ok_or_else(|| ModelError::Damaged {
+                file: weights.file_of("d2t"),
+                reason: format!(
+                    "d2t moves draft token {draft} by {offset}, out of the target's {all}"
+                ),
+            })
+    };
+    (0..).zip(&offsets).map(target).collect()
 }

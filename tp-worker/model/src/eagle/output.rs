@@ -4,8 +4,8 @@ use std::{mem::take, ops::Range};
 
 use lockstep_backend::{Axis, Backend, Owners};
 
-use super::{EagleHead, HiddenSource, Wiring};
-use crate::{ModelError, Tables, limits::fits};
+use super::{EagleHead, HiddenSource};
+use crate::{ModelError, Tables, limits::fits, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
     /// What the head predicts from each of `sources`, `[sources, vocab]` on the
@@ -53,7 +53,7 @@ impl<B: Backend> EagleHead<B> {
         let outputs = &b.layer.residual;
         self.picks
             .copy(backend, &b.roots, outputs, &mut b.head_input);
-        let input = match &self.wiring {
+        let input = match &self.weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
                 let eps = self.shape.eps;
@@ -61,7 +61,7 @@ impl<B: Backend> EagleHead<B> {
                 &b.head_normed
             }
         };
-        let head = self.head.as_ref().unwrap_or(tables.head);
+        let head = self.weights.head.as_ref().unwrap_or(tables.head);
         backend.matmul(input, head, None, &mut b.logits);
         let owners = Owners {
             widths: &[self.vocab],

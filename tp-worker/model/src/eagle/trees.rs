@@ -2,8 +2,8 @@
 
 use lockstep_backend::{Backend, BackendError, Rows};
 
-use super::{EagleHead, Wiring};
-use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize};
+use super::EagleHead;
+use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
     /// The passes of some trees, level by level. Each runs over all nodes that are
@@ -82,7 +82,7 @@ impl<B: Backend> EagleHead<B> {
         self.buffers.set_rows(backend, tokens);
         self.attend(backend, cache, tables);
         let b = &mut self.buffers;
-        let layer = &self.layer;
+        let layer = &self.weights.layer;
         layer.finish(
             backend,
             &self.shape,
@@ -94,14 +94,14 @@ impl<B: Backend> EagleHead<B> {
         backend.set_rows(&mut b.logits, wanted);
         let last = Rows::Wanted(&self.inputs, 0..wanted);
         backend.gather_rows(&b.layer.residual, last, &mut b.head_input);
-        let input = match &self.wiring {
+        let input = match &self.weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
                 backend.rms_norm(&b.head_input, norm, self.shape.eps, &mut b.head_normed);
                 &b.head_normed
             }
         };
-        let head = self.head.as_ref().unwrap_or(tables.head);
+        let head = self.weights.head.as_ref().unwrap_or(tables.head);
         backend.matmul(input, head, None, &mut b.logits);
         Ok(())
     }

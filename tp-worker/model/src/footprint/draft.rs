@@ -1,19 +1,23 @@
 //! What drafting takes: all of it lies with the first rank of each DP rank, which
 //! drafts alone, but for the target's last hidden state, which every rank keeps.
 
-use lockstep_backend::{DeviceMemory, Holds, KvShape, MatrixRole, MatrixShape};
+use lockstep_backend::{DeviceMemory, Holds, KvShape};
 use lockstep_types::{
     DeviceKind, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
 };
 
-use super::{Part, count, layer_vectors, matrices, pass, table};
+use super::{Part, Weighed, count, pass};
 use crate::{
     CaptureSpec, ForwardLimits, Shard, Topology,
     allocate::Counter,
+    blocks::{Attention, parts::MatrixPart},
     chains::are_grown,
     eagle::{Buffers, Sizes},
     feature_window,
-    layer::LayerSizes,
+    models::{
+        decoder,
+        eagle::{self, Eagle, Present},
+    },
 };
 
 /// What a rank of the target keeps of its passes for the draft.
@@ -95,8 +99,11 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
         Verification::Rejection | Verification::Block => requests.saturating_mul(most),
     };
     let bytes = |rows: usize, width: usize| (rows as u64).saturating_mul(4 * width as u64);
-    bytes(frontier.saturating_add(collected), head_rows(engine, draft))
-        .saturating_add(bytes(drawn, engine.model.vocab_size))
+    bytes(
+        frontier.saturating_add(collected),
+        eagle::vocab(draft, engine.model),
+    )
+    .saturating_add(bytes(drawn, engine.model.vocab_size))
 }
 
 /// What a head keeps of steps that draft nothing, in rows of `features`.
@@ -107,23 +114,12 @@ fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: u
     }
 }
 
-/// Columns of the draft's logits.
-fn head_rows(engine: &EngineShape<'_>, draft: &DraftModel) -> usize {
-    match &draft.kind {
-        DraftKind::Model => draft.model.vocab_size,
-        DraftKind::Eagle => engine.model.vocab_size,
-        DraftKind::Eagle3 {
-            draft_vocab_size, ..
-        } => *draft_vocab_size,
-    }
-}
-
 /// The target's numbers of a head's tokens, on a device that drafts by itself.
 fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) -> u64 {
     match (&draft.kind, engine.device.kind) {
         (DraftKind::Model | DraftKind::Eagle, _) | (_, DeviceKind::Cpu) => 0,
         (DraftKind::Eagle3 { .. }, DeviceKind::Cuda) => {
-            device.vector_bytes(head_rows(engine, draft))
+            device.vector_bytes(eagle::vocab(draft, engine.model))
         }
     }
 }
@@ -139,34 +135,29 @@ impl Part {
     ) -> Self {
         let limits = limits.sensible();
         let (model, target) = (&draft.model, engine.model);
-        let (hidden, vocab) = (model.hidden_size, head_rows(engine, draft));
-        let head = table(vocab, hidden);
-        let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
-        let (fc_inputs, layer_inputs) = match draft.kind {
-            DraftKind::Eagle3 { .. } => (features, 2 * hidden),
-            DraftKind::Eagle | DraftKind::Model => (2 * hidden, hidden),
+        let vocab = eagle::vocab(draft, target);
+        let head = MatrixPart::table(eagle::HEAD, vocab, model.hidden_size).shape();
+        // Norms and biases that not all checkpoints have are charged.
+        let present = Present {
+            embedding: draft.own_embedding,
+            head: draft.own_head,
+            fc_bias: true,
+            input_norm: true,
         };
-        let layer = LayerSizes::new(model, shard, layer_inputs);
-        let fc = MatrixShape {
-            rows: hidden,
-            cols: fc_inputs,
-            role: MatrixRole::Projection,
-        };
-        let [qkv, output, gate_up, down] = layer.matrices();
-        let projections = [fc, qkv, output, gate_up, down];
-        let own = [
-            (draft.own_embedding, table(target.vocab_size, hidden)),
-            (draft.own_head, head),
-        ];
-        let whole = table(target.vocab_size, target.hidden_size);
+        let weights = Weighed::of(device, &Eagle::listed(draft, target, present));
+        let all = 0..target.vocab_size;
         let in_parts = engine.tp_size > 1;
         let reads_head = !draft.own_head && !target.tie_word_embeddings;
         let shared = [
-            (in_parts && engine.dp_size == 1, whole),
-            (in_parts && reads_head, whole),
+            (
+                in_parts && engine.dp_size == 1,
+                decoder::embedding(target, all.clone()),
+            ),
+            (in_parts && reads_head, decoder::head(target, all)),
         ];
-        let tables = own.into_iter().chain(shared).filter(|(held, _)| *held);
-        let tables: Vec<_> = tables.map(|(_, table)| table).collect();
+        let shared = shared.iter().filter(|(held, _)| *held);
+        let shared = shared.map(|(_, table)| device.matrix_bytes(table.shape()));
+        let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
         let mut counter = Counter::new(device);
         let sizes = Sizes {
             features,
@@ -177,13 +168,13 @@ impl Part {
         count(Buffers::new(&mut counter, model, shard, &sizes));
         counter.inputs(&limits.inputs());
         count_window(&mut counter, engine, features);
-        // A bias of `fc` and up to three norms, which not all checkpoints have.
-        let vectors = (4 * device.vector_bytes(hidden) + layer_vectors(device, model, shard))
+        let vectors = (weights.vectors)
             .saturating_add(ids(device, engine, draft))
             .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
+        let attention = Attention::shape(model, shard);
         let cache = KvShape {
             layers: 1,
-            kv_heads: layer.attention.kv_heads,
+            kv_heads: attention.kv_heads,
             head_dim: model.head_dim,
             pages: 1,
             page_size: 1,
@@ -191,13 +182,13 @@ impl Part {
         };
         Self {
             memory: MemoryUse {
-                weights: matrices(device, &projections).saturating_add(matrices(device, &tables)),
+                weights: shared.fold(weights.matrices, u64::saturating_add),
                 vectors,
                 kv_per_token: device.kv_bytes(&cache),
                 activations: counter.activations,
                 host: counter.host,
             },
-            pass: pass(limits, 1, &projections, head, layer.attention),
+            pass: pass(limits, 1, &weights.projections, head, attention),
         }
     }
 }

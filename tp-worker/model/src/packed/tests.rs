@@ -219,8 +219,9 @@ fn keys_follow_from_everything_that_is_packed() {
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
     let model = lockstep_model_folder::load(Path::new(repository)).unwrap();
     let split = |model: &ModelConfig, rank, size, dp_size, formats: &str, content: u8| {
-        let shard = Shard::new(model, Topology::new(rank, size, dp_size)).unwrap();
-        key::key(model, &shard, formats, &Hash::from_bytes([content; 32]))
+        let topology = Topology::new(rank, size, dp_size);
+        let listed = Decoder::listed(model, &Shard::new(model, topology).unwrap());
+        key::key(&listed, topology, formats, &Hash::from_bytes([content; 32]))
     };
     let of = |model: &ModelConfig, rank, size, formats: &str, content| {
         split(model, rank, size, 1, formats, content)

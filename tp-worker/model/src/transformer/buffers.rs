@@ -6,7 +6,7 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     allocate::Allocate,
-    layer::{LayerBuffers, LayerSizes},
+    blocks::{LayerBuffers, LayerSizes},
 };
 
 /// One set of activations, reused by every pass.
@@ -42,7 +42,7 @@ impl<T> Buffers<T> {
         let topology = shard.topology;
         let (tokens, dp_size) = (limits.max_tokens, topology.dp_size());
         let block = limits.logit_block_rows;
-        let layer = LayerSizes::new(model, shard, model.hidden_size);
+        let layer = LayerSizes::new(model, shard);
         // A rank alone reads its logits where they are.
         let host = if topology.attention.leads() && topology.world.size > 1 {
             block * model.vocab_size

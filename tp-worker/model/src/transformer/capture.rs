@@ -21,7 +21,7 @@ impl<B: Backend> Transformer<B> {
     /// # Errors
     /// [`ModelError::NoSuchLayer`]; [`ModelError::Backend`] when memory is short.
     pub fn set_capture(&mut self, backend: &mut B, spec: CaptureSpec) -> Result<(), ModelError> {
-        let layers = self.layers.len();
+        let layers = self.weights.layers.len();
         if let Some(&layer) = spec.layers.iter().find(|layer| **layer >= layers) {
             return Err(ModelError::NoSuchLayer { layer, layers });
         }

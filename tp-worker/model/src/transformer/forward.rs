@@ -248,14 +248,20 @@ impl<B: Backend> Transformer<B> {
         self.exchange_drafts(backend, size.tokens.own)?;
         let b = &mut self.buffers.layer;
         let (first, eps) = (self.shard.embedding.start as u32, self.model.rms_norm_eps);
-        backend.embed(&self.embedding, first, &self.inputs, &mut b.residual);
+        backend.embed(
+            &self.weights.embedding,
+            first,
+            &self.inputs,
+            &mut b.residual,
+        );
         // With several DP ranks every rank has whole rows.
         if self.world.is_none() {
             backend.all_reduce(self.shape.axis, &mut b.residual)?;
         }
-        let norm = self.input_norms.first().unwrap_or(&self.norm);
+        let norm = self.weights.input_norms.first();
+        let norm = norm.unwrap_or(&self.weights.norm);
         backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
-        for number in 0..self.layers.len() {
+        for number in 0..self.weights.layers.len() {
             self.layer(backend, cache, number, size)?;
         }
         if let Some(capture) = &mut self.capture {
@@ -274,15 +280,18 @@ impl<B: Backend> Transformer<B> {
         number: usize,
         size: Size,
     ) -> Result<(), BackendError> {
-        let narrow = number + 1 == self.layers.len() && !self.keeps_last_hidden();
-        let (layer, shape, inputs) = (&self.layers[number], &self.shape, &self.inputs);
+        let narrow = number + 1 == self.weights.layers.len() && !self.keeps_last_hidden();
+        let (weights, shape, inputs) = (&self.weights, &self.shape, &self.inputs);
+        let layer = &weights.layers[number];
         let b = &mut self.buffers;
         if let Some(capture) = &mut self.capture {
             capture.layer_input(backend, number, &b.layer.residual);
         }
         let attention = &mut b.layer.attention;
-        layer.attend(backend, shape, &b.layer.normed, attention, cache, inputs);
-        let next_norm = self.input_norms.get(number + 1).unwrap_or(&self.norm);
+        layer
+            .attention
+            .run(backend, shape, &b.layer.normed, attention, cache, inputs);
+        let next_norm = weights.input_norms.get(number + 1).unwrap_or(&weights.norm);
         let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
             (Some(world), true) => (size.wanted, Some(&world.wanted)),
             (Some(world), false) => (size.tokens, Some(&world.tokens)),

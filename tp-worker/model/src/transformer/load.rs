@@ -5,11 +5,12 @@ use std::path::Path;
 use lockstep_backend::{Axis, Backend, NoteShape};
 use lockstep_types::{LoadFormat, ModelConfig};
 
-use super::{Buffers, Transformer, WeightOrigin, host::HostModel, notes, parts};
+use super::{Buffers, Transformer, WeightOrigin, notes, restore};
 use crate::{
     FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
+    blocks::LayerShape,
     crossing::World,
-    layer::LayerShape,
+    models::decoder::Decoder,
     packed::{self, Cache},
 };
 
@@ -62,12 +63,13 @@ impl<B: Backend> Transformer<B> {
         let topology = Topology::of(backend, axis);
         let shard = Shard::new(model, topology)?;
         let weights = Weights::of(model, options.files)?;
-        let host = HostModel::describe(&weights, model, &shard)?;
+        let listed = Decoder::listed(model, &shard);
+        let found = weights.locate(&listed)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
         let cache = cache.zip(packed::formats(backend));
         let cache = cache.and_then(|(folder, formats)| {
-            match Cache::open(folder, &formats, model, &shard, &weights, progress) {
+            match Cache::open(folder, &formats, &listed, topology, &weights, progress) {
                 Ok((cache, warning)) => {
                     origin.warnings.extend(warning.map(|why| {
                         format!("{} is read at every start: {why}", model.path.display())
@@ -83,21 +85,17 @@ impl<B: Backend> Transformer<B> {
                 }
             }
         });
-        let parts = parts::load(
+        let loaded = restore::load(
             backend,
             &weights,
-            &host,
+            &found,
             cache.as_ref(),
             &mut origin,
             progress,
         )?;
         let limits = limits.sensible().of_device(backend.chooser().is_some());
         let mut loaded = Self {
-            embedding: parts.embedding,
-            input_norms: parts.input_norms,
-            layers: parts.layers,
-            norm: parts.norm,
-            head: parts.head,
+            weights: loaded,
             vocab_widths: shard.vocab_widths(model),
             shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
             numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),

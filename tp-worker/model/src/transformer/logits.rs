@@ -160,7 +160,7 @@ impl<B: Backend> Transformer<B> {
     /// rows.
     fn multiply(&mut self, backend: &mut B, block: Range<usize>, among: usize, wide: bool) {
         let b = &mut self.buffers;
-        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        let head = self.weights.head();
         let (rows, crossed) = match &b.layer.all {
             Some(all) => (&all.gathered, true),
             None => (&b.layer.normed, false),

@@ -24,8 +24,8 @@ impl<B: Backend> Transformer<B> {
         Staged {
             inputs: &mut self.inputs,
             tables: Tables {
-                embedding: &self.embedding,
-                head: self.head.as_ref().unwrap_or(&self.embedding),
+                embedding: &self.weights.embedding,
+                head: self.weights.head(),
             },
             features: self.capture.as_ref().map(super::Capture::features),
         }

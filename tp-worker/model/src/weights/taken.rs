@@ -12,11 +12,7 @@ pub(crate) enum Table<'a> {
     /// In a file.
     File(HostTensor<'a>),
     /// Made up.
-    Random {
-        numbers: RandomNumbers,
-        rows: usize,
-        cols: usize,
-    },
+    Random { numbers: RandomNumbers, cols: usize },
 }
 
 /// The part of it that a rank takes, perhaps with parts of others.
@@ -29,54 +25,29 @@ pub(crate) enum Taken<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// All of it.
-    pub fn whole(&self) -> Taken<'a> {
-        match self {
-            Self::File(tensor) => Taken::File(tensor.whole()),
-            Self::Random { rows, .. } => self.take_rows(std::slice::from_ref(&(0..*rows))),
-        }
-    }
-
-    /// The rows of `ranges`, top to bottom.
-    pub fn take_rows(&self, ranges: &[Range<usize>]) -> Taken<'a> {
-        match self {
-            Self::File(tensor) => Taken::File(tensor.take_rows(ranges)),
-            Self::Random { numbers, cols, .. } => {
-                let block = |range: &Range<usize>| RandomBlock {
-                    numbers: *numbers,
-                    first: range.start * cols,
-                    stride: *cols,
-                    rows: range.len(),
-                };
-                Taken::Random(RandomMatrix {
-                    cols: *cols,
-                    blocks: ranges.iter().map(block).collect(),
-                })
-            }
-        }
-    }
-
-    /// Some columns of all rows.
-    pub fn take_columns(&self, columns: &Range<usize>) -> Taken<'a> {
+    /// The columns `columns` of the rows of `ranges`, top to bottom.
+    pub fn take(&self, ranges: &[Range<usize>], columns: &Range<usize>) -> Taken<'a> {
         match self {
             Self::File(tensor) => Taken::File(HostMatrix {
                 cols: columns.len(),
                 dtype: tensor.dtype,
-                blocks: vec![tensor.column_block(columns.start)],
+                blocks: ranges
+                    .iter()
+                    .map(|rows| tensor.block(rows.clone(), columns.start))
+                    .collect(),
             }),
-            Self::Random {
-                numbers,
-                rows,
-                cols,
-            } => Taken::Random(RandomMatrix {
-                cols: columns.len(),
-                blocks: vec![RandomBlock {
+            Self::Random { numbers, cols } => {
+                let block = |rows: &Range<usize>| RandomBlock {
                     numbers: *numbers,
-                    first: columns.start,
+                    first: rows.start * cols + columns.start,
                     stride: *cols,
-                    rows: *rows,
-                }],
-            }),
+                    rows: rows.len(),
+                };
+                Taken::Random(RandomMatrix {
+                    cols: columns.len(),
+                    blocks: ranges.iter().map(block).collect(),
+                })
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostBlock};
 
 /// One tensor on the host: row-major, little-endian.
 #[derive(Debug, Clone, Copy)]
@@ -18,45 +18,14 @@ pub struct HostTensor<'a> {
 }
 
 impl<'a> HostTensor<'a> {
-    /// Rows `first..first + rows`, all columns.
-    pub fn row_block(&self, first: usize, rows: usize) -> HostBlock<'a> {
-        let stride = self.cols * self.dtype.bytes();
+    /// Some rows, columns from `first` on (the matrix says how many).
+    pub fn block(&self, rows: Range<usize>, first: usize) -> HostBlock<'a> {
+        let size = self.dtype.bytes();
         HostBlock {
             bytes: self.bytes,
-            offset: first * stride,
-            stride,
-            rows,
-        }
-    }
-
-    /// All of it.
-    pub(crate) fn whole(&self) -> HostMatrix<'a> {
-        HostMatrix {
-            cols: self.cols,
-            dtype: self.dtype,
-            blocks: vec![self.row_block(0, self.rows)],
-        }
-    }
-
-    /// The rows of `ranges`, top to bottom.
-    pub(crate) fn take_rows(&self, ranges: &[Range<usize>]) -> HostMatrix<'a> {
-        HostMatrix {
-            cols: self.cols,
-            dtype: self.dtype,
-            blocks: ranges
-                .iter()
-                .map(|range| self.row_block(range.start, range.len()))
-                .collect(),
-        }
-    }
-
-    /// All rows, columns from `first` on (the matrix says how many).
-    pub fn column_block(&self, first: usize) -> HostBlock<'a> {
-        HostBlock {
-            bytes: self.bytes,
-            offset: first * self.dtype.bytes(),
-            stride: self.cols * self.dtype.bytes(),
-            rows: self.rows,
+            offset: (rows.start * self.cols + first) * size,
+            stride: self.cols * size,
+            rows: rows.len(),
         }
     }
 

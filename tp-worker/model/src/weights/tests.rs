@@ -66,8 +66,8 @@ fn blocks_point_into_the_file() {
             .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
             .collect::<Vec<_>>()
     };
-    assert_eq!(values(tensor.row_block(1, 1), 3), [3.0, 4.0, 5.0]);
-    assert_eq!(values(tensor.column_block(1), 2), [1.0, 2.0, 4.0, 5.0]);
+    assert_eq!(values(tensor.block(1..2, 0), 3), [3.0, 4.0, 5.0]);
+    assert_eq!(values(tensor.block(0..2, 1), 2), [1.0, 2.0, 4.0, 5.0]);
     assert_eq!(weights.vector("b", 1).unwrap().to_f32(0..1), [1.5]);
 }
 
@@ -78,7 +78,7 @@ fn nothing_is_copied_of_what_is_mapped() {
     let matrix = lockstep_backend::HostMatrix {
         cols: 3,
         dtype: matrix.dtype,
-        blocks: vec![matrix.row_block(0, 2)],
+        blocks: vec![matrix.block(0..2, 0)],
     };
     let mut buffer = Vec::new();
     assert!(weights.fetch(&matrix, &mut buffer).unwrap().is_none());

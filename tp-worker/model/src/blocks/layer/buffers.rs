@@ -3,8 +3,11 @@
 use lockstep_backend::{Backend, BackendError, Holds, Rows};
 
 use super::LayerSizes;
-use crate::allocate::Allocate;
-use crate::crossing::Crossing;
+use crate::{
+    allocate::Allocate,
+    blocks::{AttentionBuffers, Boundary},
+    crossing::Crossing,
+};
 
 /// One set of activations, reused by every layer and every pass. `n` are the
 /// tokens of this DP rank, `m` this rank's columns of the MLP, whose rows `a` are
@@ -25,14 +28,6 @@ pub(crate) struct LayerBuffers<T> {
     pub all: Option<AllRows<T>>,
 }
 
-/// The attention's part of them.
-pub(crate) struct AttentionBuffers<T> {
-    /// Queries, keys and values, `[n, (heads + 2·kv_heads)·head_dim]`.
-    pub qkv: T,
-    /// Attention output, `[n, heads·head_dim]`.
-    pub attended: T,
-}
-
 /// What an MLP over the rows of all DP ranks reads and gives.
 pub(crate) struct AllRows<T> {
     /// Normed residuals of all DP ranks, `[a, hidden]`.
@@ -51,19 +46,6 @@ pub(crate) struct SecondHalf<'a, T> {
     pub gate_up: &'a mut T,
     pub activated: &'a mut T,
     pub boundary: Boundary<'a, T>,
-}
-
-/// What lies between a layer's attention and its MLP.
-pub(crate) enum Boundary<'a, T> {
-    /// Both have the same rows.
-    SameRows,
-    /// The MLP has the rows of all DP ranks: they are gathered before it, and each
-    /// DP rank takes its own of the sum behind it.
-    AllRows {
-        crossing: &'a Crossing,
-        gathered: &'a mut T,
-        product: &'a mut T,
-    },
 }
 
 impl<T> LayerBuffers<T> {

@@ -1,0 +1,110 @@
+//! A linear projection, split over ranks by its outputs or by its inputs (Megatron,
+//! arXiv:1909.08053).
+
+use std::ops::Range;
+
+use lockstep_backend::{self as backend, Axis, Backend, MatrixRole, RowParallel};
+
+use super::parts::{Convert, Form, Listed, MatrixPart, TensorRows, Tensors, VectorPart};
+
+/// A matrix `[out, in]` with its bias `[out]`, where it has one.
+pub(crate) struct Linear<F: Form> {
+    pub weight: F::Matrix,
+    pub bias: Option<F::Vector>,
+}
+
+/// A projection that is fused with others: its name without `.weight`, its outputs in the
+/// checkpoint, and those that this rank takes.
+pub(crate) type Fused = (&'static str, usize, Vec<Range<usize>>);
+
+impl Linear<Listed> {
+    /// Some outputs of each of `parts`, one below the other, over all `inputs`
+    /// (column-parallel). Names begin with `prefix`.
+    pub fn of_outputs(prefix: &str, parts: &[Fused], inputs: usize, bias: bool) -> Self {
+        let tensors = |kind: &str| -> Vec<_> {
+            let tensor = |(name, rows, taken): &Fused| TensorRows {
+                name: format!("{prefix}.{name}.{kind}"),
+                rows: *rows,
+                taken: taken.clone(),
+            };
+            parts.iter().map(tensor).collect()
+        };
+        Self {
+            weight: MatrixPart {
+                tensors: tensors("weight"),
+                width: inputs,
+                columns: 0..inputs,
+                role: MatrixRole::Projection,
+            },
+            bias: bias.then(|| VectorPart {
+                tensors: tensors("bias"),
+            }),
+        }
+    }
+
+    /// All `outputs` over some of `inputs` (row-parallel). Ranks sum what they have, so a
+    /// bias belongs on one of them alone.
+    pub fn of_inputs(
+        name: &str,
+        outputs: usize,
+        inputs: usize,
+        taken: Range<usize>,
+        bias: bool,
+    ) -> Self {
+        Self {
+            weight: MatrixPart {
+                tensors: vec![TensorRows {
+                    name: format!("{name}.weight"),
+                    rows: outputs,
+                    taken: vec![Range {
+                        start: 0,
+                        end: outputs,
+                    }],
+                }],
+                width: inputs,
+                columns: taken,
+                role: MatrixRole::Projection,
+            },
+            bias: bias.then(|| VectorPart::whole(format!("{name}.bias"), outputs)),
+        }
+    }
+
+    /// All outputs over all inputs.
+    pub fn whole(name: &str, outputs: usize, inputs: usize, bias: bool) -> Self {
+        Self::of_inputs(name, outputs, inputs, 0..inputs, bias)
+    }
+}
+
+impl<F: Form> Tensors<F> for Linear<F> {
+    type In<T: Form> = Linear<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Linear<C::To>, C::Error> {
+        Ok(Linear {
+            weight: to.matrix(&self.weight)?,
+            bias: to.optional(self.bias.as_ref())?,
+        })
+    }
+}
+
+impl<B: Backend> Linear<B> {
+    /// What operations of the device take.
+    pub fn operand(&self) -> backend::Linear<'_, B::Matrix, B::Vector> {
+        backend::Linear {
+            weight: &self.weight,
+            bias: self.bias.as_ref(),
+        }
+    }
+
+    /// The same where the inputs are split over the ranks of `axis`.
+    pub fn row_parallel(&self, axis: Axis) -> RowParallel<'_, B::Matrix, B::Vector> {
+        RowParallel {
+            axis,
+            part: self.operand(),
+        }
+    }
+
+    /// Multiplies `input` `[n, in]` into `out` `[n, out]`.
+    pub fn run(&self, backend: &mut B, input: &B::Tensor, out: &mut B::Tensor) {
+        backend.matmul(input, &self.weight, self.bias.as_ref(), out);
+    }
+}

@@ -1,0 +1,103 @@
+//! A dense decoder-only transformer (Llama, Mistral, Qwen2, Qwen3) in Hugging Face's names.
+
+use std::ops::Range;
+
+use lockstep_types::ModelConfig;
+
+use crate::{
+    Shard,
+    blocks::{
+        Layer, LayerPlace,
+        parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
+    },
+};
+
+/// One rank's part of a model.
+pub(crate) struct Decoder<F: Form> {
+    /// See [`Shard::embedding`].
+    pub embedding: F::Matrix,
+    /// See [`Shard::vocab`]; `None` where the embedding is the output head.
+    pub head: Option<F::Matrix>,
+    /// The norm before each layer's attention, `[hidden]`.
+    pub input_norms: Vec<F::Vector>,
+    pub layers: Vec<Layer<F>>,
+    /// Before the output head, `[hidden]`.
+    pub norm: F::Vector,
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// The rows `taken` of the embedding `[vocab, hidden]`.
+pub(crate) fn embedding(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
+    MatrixPart::table_rows(EMBEDDING, model.vocab_size, model.hidden_size, taken)
+}
+
+/// The rows `taken` of the output head `[vocab, hidden]`, which is the embedding where they
+/// are tied.
+pub(crate) fn head(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
+    let name = match model.tie_word_embeddings {
+        true => EMBEDDING,
+        false => HEAD,
+    };
+    MatrixPart::table_rows(name, model.vocab_size, model.hidden_size, taken)
+}
+
+impl Decoder<Listed> {
+    /// The tensors of a rank's part of `model`.
+    pub fn listed(model: &ModelConfig, shard: &Shard) -> Self {
+        let hidden = model.hidden_size;
+        let prefix = |number: usize| format!("model.layers.{number}");
+        let layer = |number| {
+            Layer::listed(&LayerPlace {
+                model,
+                shard,
+                number,
+                prefix: &prefix(number),
+                inputs: hidden,
+            })
+        };
+        let input_norm = |number| {
+            let name = format!("{}.input_layernorm.weight", prefix(number));
+            VectorPart::whole(name, hidden)
+        };
+        Self {
+            embedding: embedding(model, shard.embedding.clone()),
+            head: shard
+                .has_head(model)
+                .then(|| head(model, shard.vocab.clone())),
+            input_norms: (0..model.num_layers).map(input_norm).collect(),
+            layers: (0..model.num_layers).map(layer).collect(),
+            norm: VectorPart::whole("model.norm.weight".to_owned(), hidden),
+        }
+    }
+}
+
+impl<F: Form> Decoder<F> {
+    /// This rank's rows of the output head.
+    pub fn head(&self) -> &F::Matrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+impl<F: Form> Tensors<F> for Decoder<F> {
+    type In<T: Form> = Decoder<T>;
+
+    /// Tables of tokens come first: while a matrix is packed it is in memory twice, which
+    /// costs nothing extra before the layers are there.
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Decoder<C::To>, C::Error> {
+        let norms = self.input_norms.iter();
+        Ok(Decoder {
+            embedding: to.matrix(&self.embedding)?,
+            head: to.optional_matrix(self.head.as_ref())?,
+            input_norms: norms
+                .map(|norm| to.vector(norm))
+                .collect::<Result<_, _>>()?,
+            layers: self.layers.convert(to)?,
+            norm: to.vector(&self.norm)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

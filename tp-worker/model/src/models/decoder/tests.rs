@@ -1,0 +1,109 @@
+use std::{collections::BTreeMap, path::Path};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Topology, blocks::parts::TensorRows};
+
+fn demo() -> ModelConfig {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+    lockstep_model_folder::load(Path::new(folder)).unwrap()
+}
+
+/// Elements on this rank, of matrices and of vectors.
+fn parameters(tensors: &impl Tensors<Listed>) -> usize {
+    let (mut matrices, mut vectors) = (0, 0);
+    tensors.each(
+        |matrix| {
+            let shape = matrix.shape();
+            matrices += shape.rows * shape.cols;
+        },
+        |vector| vectors += vector.len(),
+    );
+    matrices + vectors
+}
+
+#[test]
+fn a_whole_model_lists_all_of_its_parameters() {
+    for tied in [false, true] {
+        let model = ModelConfig {
+            tie_word_embeddings: tied,
+            ..demo()
+        };
+        let shard = Shard::new(&model, Topology::alone()).unwrap();
+        let listed = Decoder::listed(&model, &shard);
+        assert_eq!(parameters(&listed), model.parameters());
+    }
+}
+
+/// How often each element of each tensor is on some rank, by the tensor's name.
+type Held = BTreeMap<String, Vec<usize>>;
+
+fn hold(held: &mut Held, tensor: &TensorRows, width: usize, columns: &Range<usize>) {
+    let counts = held
+        .entry(tensor.name.clone())
+        .or_insert_with(|| vec![0; tensor.rows * width]);
+    for row in tensor.taken.iter().cloned().flatten() {
+        for column in columns.clone() {
+            counts[row * width + column] += 1;
+        }
+    }
+}
+
+proptest! {
+    /// Ranks hold each element of each tensor once together; those of a DP rank do so of
+    /// attention's, every rank of norms, and of keys and values any number of copies.
+    #[test]
+    fn ranks_hold_every_element(
+        (attention, dp_size) in prop::sample::select(vec![(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)]),
+        kv_heads in prop::sample::select(vec![1, 2, 4]),
+        width in 8_usize..70,
+        tied: bool,
+        biased: bool,
+    ) {
+        let model = ModelConfig {
+            num_layers: 2,
+            hidden_size: 6,
+            num_heads: 4,
+            num_kv_heads: kv_heads,
+            head_dim: 2,
+            intermediate_size: width,
+            vocab_size: 21,
+            tie_word_embeddings: tied,
+            qkv_bias: biased,
+            output_bias: biased,
+            mlp_bias: biased,
+            qk_norm: biased,
+            ..demo()
+        };
+        let ranks = attention * dp_size;
+        let mut held = Held::new();
+        for rank in 0..ranks {
+            let topology = Topology::new(rank, ranks, dp_size);
+            let listed = Decoder::listed(&model, &Shard::new(&model, topology).unwrap());
+            let tensors = std::cell::RefCell::new(&mut held);
+            listed.each(
+                |matrix| {
+                    for tensor in &matrix.tensors {
+                        hold(&mut tensors.borrow_mut(), tensor, matrix.width, &matrix.columns);
+                    }
+                },
+                |vector| {
+                    for tensor in &vector.tensors {
+                        hold(&mut tensors.borrow_mut(), tensor, 1, &(0..1));
+                    }
+                },
+            );
+        }
+        for (name, counts) in held {
+            let copies = |count: &usize| match () {
+                () if name.contains("k_proj") || name.contains("v_proj") => *count >= dp_size,
+                () if name.contains("norm") => *count == ranks,
+                () if name == EMBEDDING && dp_size > 1 => *count == ranks + usize::from(tied),
+                () if name.contains("self_attn") => *count == dp_size,
+                () => *count == 1,
+            };
+            prop_assert!(counts.iter().all(copies), "{} {:?}", name, counts);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! EAGLE's draft heads in the names of the public checkpoints: one layer, and what joins it
+//! to its target.
+
+use lockstep_types::{DraftKind, DraftModel, ModelConfig};
+
+use crate::{
+    CaptureSpec, Shard, Topology,
+    blocks::{
+        Layer, LayerPlace, Linear,
+        parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
+    },
+};
+
+/// A head, whole on the rank that drafts.
+pub(crate) struct Eagle<F: Form> {
+    /// `None`: the table of the target.
+    pub embedding: Option<F::Matrix>,
+    /// `None`: the table of the target.
+    pub head: Option<F::Matrix>,
+    /// `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]` for EAGLE-3.
+    pub fc: Linear<F>,
+    pub layer: Layer<F>,
+    pub wiring: Wiring<F>,
+}
+
+/// How the two generations connect embedding, hidden state and layer.
+pub(crate) enum Wiring<F: Form> {
+    /// `fc` joins embedding and hidden state to the layer's residual stream.
+    Eagle {
+        /// Before the attention; the public checkpoints have none.
+        input_norm: Option<F::Vector>,
+    },
+    /// `fc` joins the target's hidden states to the residual stream, and the
+    /// attention reads embedding and residual stream side by side.
+    Eagle3 {
+        embedding_norm: F::Vector,
+        hidden_norm: F::Vector,
+        /// Before the output head.
+        norm: F::Vector,
+    },
+}
+
+/// Which tensors a head's checkpoint has of those that may be left out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Present {
+    /// An embedding; otherwise it reads the target's.
+    pub embedding: bool,
+    /// An output head; otherwise it reads the target's.
+    pub head: bool,
+    /// A bias of `fc`.
+    pub fc_bias: bool,
+    /// EAGLE-1's norm before the attention.
+    pub input_norm: bool,
+}
+
+pub(crate) const EMBEDDING: &str = "embed_tokens.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
+pub(crate) const FC_BIAS: &str = "fc.bias";
+pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm.weight";
+
+/// Rows of a head's logits: of its own table, or of the target's.
+pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
+    match draft.kind {
+        DraftKind::Model => draft.model.vocab_size,
+        DraftKind::Eagle => target.vocab_size,
+        DraftKind::Eagle3 {
+            draft_vocab_size, ..
+        } => draft_vocab_size,
+    }
+}
+
+impl Eagle<Listed> {
+    /// The tensors of `draft`, a head for `target`, of which `present` are there.
+    pub fn listed(draft: &DraftModel, target: &ModelConfig, present: Present) -> Self {
+        let (model, hidden) = (&draft.model, draft.model.hidden_size);
+        let shard = Shard::of(model, Topology::alone());
+        let layer = |prefix, inputs| {
+            Layer::listed(&LayerPlace {
+                model,
+                shard: &shard,
+                number: 0,
+                prefix,
+                inputs,
+            })
+        };
+        let norm = |name: &str| VectorPart::whole(name.to_owned(), hidden);
+        let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);
+        let table = |name, rows| MatrixPart::table(name, rows, hidden);
+        let (fc, layer, wiring) = match draft.kind {
+            DraftKind::Eagle | DraftKind::Model => {
+                let input_norm = present.input_norm.then(|| norm(INPUT_NORM));
+                let wiring = Wiring::Eagle { input_norm };
+                (fc(2 * hidden), layer("layers.0", hidden), wiring)
+            }
+            DraftKind::Eagle3 { .. } => {
+                let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
+                let wiring = Wiring::Eagle3 {
+                    embedding_norm: norm("midlayer.input_layernorm.weight"),
+                    hidden_norm: norm("midlayer.hidden_norm.weight"),
+                    norm: norm("norm.weight"),
+                };
+                (fc(features), layer("midlayer", 2 * hidden), wiring)
+            }
+        };
+        Self {
+            embedding: present
+                .embedding
+                .then(|| table(EMBEDDING, target.vocab_size)),
+            head: present.head.then(|| table(HEAD, vocab(draft, target))),
+            fc,
+            layer,
+            wiring,
+        }
+    }
+}
+
+impl<F: Form> Tensors<F> for Eagle<F> {
+    type In<T: Form> = Eagle<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Eagle<C::To>, C::Error> {
+        Ok(Eagle {
+            embedding: to.optional_matrix(self.embedding.as_ref())?,
+            head: to.optional_matrix(self.head.as_ref())?,
+            fc: self.fc.convert(to)?,
+            layer: self.layer.convert(to)?,
+            wiring: self.wiring.convert(to)?,
+        })
+    }
+}
+
+impl<F: Form> Tensors<F> for Wiring<F> {
+    type In<T: Form> = Wiring<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Wiring<C::To>, C::Error> {
+        Ok(match self {
+            Self::Eagle { input_norm } => Wiring::Eagle {
+                input_norm: to.optional(input_norm.as_ref())?,
+            },
+            Self::Eagle3 {
+                embedding_norm,
+                hidden_norm,
+                norm,
+            } => Wiring::Eagle3 {
+                embedding_norm: to.vector(embedding_norm)?,
+                hidden_norm: to.vector(hidden_norm)?,
+                norm: to.vector(norm)?,
+            },
+        })
+    }
+}
