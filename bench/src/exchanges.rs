@@ -114,7 +114,7 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
         ],
     );
     report.note("model", name.to_string_lossy());
-    report.note("layers", model.num_layers as u64);
+    report.note("layers", model.layers.len() as u64);
     report.note("draft tokens per request", args.drafts as u64);
     report.note("steps", args.steps as u64);
     report.note(
@@ -144,7 +144,7 @@ fn measure(
         "--requests {requests} leaves some of {} DP ranks without work",
         ranks.dp_size
     );
-    let (heads, sharing) = (model.num_heads, ranks.tp_size / ranks.dp_size);
+    let (heads, sharing) = (model.common_heads(), ranks.tp_size / ranks.dp_size);
     require!(
         heads.is_multiple_of(sharing),
         "--ranks {}/{}: the model's {heads} attention heads can't be divided among {sharing} ranks",

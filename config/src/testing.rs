@@ -6,9 +6,10 @@ use std::sync::Arc;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
 use lockstep_types::{
-    Algorithm, Algorithms, Capabilities, ConfigError, DeviceKind, DeviceRoom, DraftKv, DraftModel,
-    DraftShape, EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig, NodeConfig,
-    NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig, SwitchOption,
+    Algorithm, Algorithms, AttentionSpec, Capabilities, ConfigError, DeviceKind, DeviceRoom,
+    DraftKv, DraftModel, DraftShape, EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig,
+    NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig,
+    SwitchOption,
 };
 
 use crate::resolve;
@@ -97,10 +98,11 @@ impl Footprint for Plain {
 
     /// GPUs serve heads of up to 128 columns.
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
-        let served = engine.device.kind == DeviceKind::Cpu || engine.model.head_dim <= 128;
-        served
-            .then_some(())
-            .ok_or_else(|| format!("heads of {} columns are too wide", engine.model.head_dim))
+        let mut heads = engine.model.attentions().map(|layer| layer.head_dim);
+        match heads.find(|width| engine.device.kind != DeviceKind::Cpu && *width > 128) {
+            None => Ok(()),
+            Some(width) => Err(format!("heads of {width} columns are too wide")),
+        }
     }
 
     /// NCCL is there, and at no other place.
@@ -120,10 +122,12 @@ impl Footprint for Plain {
 
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let of = |model: &ModelConfig, ranks: usize| {
-            let rows = 2 * model.num_layers * model.kv_heads_per_rank(ranks);
+            let layer = |layer: &AttentionSpec| {
+                2 * layer.kv_heads_per_rank(ranks) * engine.kv_dtype.row_bytes(layer.head_dim)
+            };
             MemoryUse {
                 weights: (2 * model.parameters() / ranks) as u64,
-                kv_per_token: (rows * engine.kv_dtype.row_bytes(model.head_dim)) as u64,
+                kv_per_token: model.attentions().map(layer).sum::<usize>() as u64,
                 ..MemoryUse::default()
             }
         };

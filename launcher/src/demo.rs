@@ -113,7 +113,7 @@ mod tests {
         let parent = tempfile::tempdir().expect("a temporary folder");
         let folder = super::unpack(parent.path()).expect("unpacked");
         let model = lockstep_model_folder::load(&folder).expect("a served model");
-        assert_eq!((model.num_layers, model.vocab_size), (7, 4096));
+        assert_eq!((model.layers.len(), model.vocab_size), (7, 4096));
         assert_eq!(model.eos_token_ids, [2]);
     }
 

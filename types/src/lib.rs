@@ -34,7 +34,10 @@ pub use engine::{
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
-pub use model::{Architecture, ModelConfig, RopeConfig, RopeScaling};
+pub use model::{
+    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, RopeConfig,
+    RopeScaling,
+};
 pub use reserve::ReserveConfig;
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NumberOption,

@@ -6,104 +6,102 @@ use serde::{Deserialize, Serialize};
 
 use crate::LoadFormat;
 
-/// Declares the families once: what `architectures` and `model_type` call them
-/// in `config.json`.
-macro_rules! architectures {
-    ($($(#[$about:meta])* $name:ident = $class:literal, $model_type:literal;)+) => {
-        /// Model families served, all dense decoder-only transformers.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-        pub enum Architecture {
-            $($(#[$about])* #[serde(rename = $model_type)] $name,)+
-        }
-
-        impl Architecture {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name),+];
-
-            /// Its name among `architectures` in `config.json`.
-            pub fn class_name(self) -> &'static str {
-                match self { $(Self::$name => $class,)+ }
-            }
-
-            /// Its `model_type` in `config.json`.
-            pub fn model_type(self) -> &'static str {
-                match self { $(Self::$name => $model_type,)+ }
-            }
-        }
-    };
+/// Names of a model family in `config.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Architecture {
+    /// Among `architectures`: "LlamaForCausalLM".
+    pub class_name: String,
+    /// As `model_type`: "llama".
+    pub model_type: String,
 }
 
-architectures! {
-    /// Nothing beside the common layers.
-    Llama = "LlamaForCausalLM", "llama";
-    /// A sliding window in some releases.
-    Mistral = "MistralForCausalLM", "mistral";
-    /// Biases on q, k and v.
-    Qwen2 = "Qwen2ForCausalLM", "qwen2";
-    /// RMS norms on the heads of q and k.
-    Qwen3 = "Qwen3ForCausalLM", "qwen3";
-}
-
-impl Architecture {
-    /// The class names of all, for people: "A, B and C".
-    pub fn served() -> String {
-        let names: Vec<_> = Self::ALL.iter().map(|known| known.class_name()).collect();
-        match names.split_last() {
-            Some((last, others)) if !others.is_empty() => {
-                format!("{} and {last}", others.join(", "))
-            }
-            _ => names.concat(),
-        }
-    }
-}
-
-/// Everything that the forward pass, the KV sizing and the front need to know.
+/// Everything that the forward pass, the KV sizing and the front need to know. Data alone: no
+/// device and no checkpoint is there yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// Folder with `config.json`, weights and tokenizer.
     pub path: PathBuf,
-    /// Where its weights come from.
+    /// Source of its weights.
     pub load_format: LoadFormat,
     /// The family.
     pub architecture: Architecture,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Transformer layers.
-    pub num_layers: usize,
-    /// Query heads.
-    pub num_heads: usize,
-    /// Key/value heads.
-    pub num_kv_heads: usize,
-    /// Width of one head.
-    pub head_dim: usize,
-    /// Width of the MLP.
-    pub intermediate_size: usize,
+    /// Transformer layers, from the embedding to the output head.
+    pub layers: Vec<LayerSpec>,
     /// Rows of the embedding table.
     pub vocab_size: usize,
     /// Longest sequence that the positions cover.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in every RMS norm.
+    /// Added to the mean square in the norm before the output head.
     pub rms_norm_eps: f32,
-    /// Rotary embedding.
-    pub rope: RopeConfig,
     /// The output head is the embedding table: `config.json` says so, and no other head is
     /// stored.
     pub tie_word_embeddings: bool,
-    /// Biases on q, k and v.
-    pub qkv_bias: bool,
-    /// Bias on the attention's output projection.
-    pub output_bias: bool,
-    /// Biases in the MLP.
-    pub mlp_bias: bool,
-    /// RMS norms on the heads of q and k.
-    pub qk_norm: bool,
     /// Tokens that end a text, sorted; from `generation_config.json`, `config.json` and
     /// the tokenizer.
     pub eos_token_ids: Vec<u32>,
-    /// The one of them that the tokenizer calls its end token.
+    /// The end token of the tokenizer, which is among them.
     pub tokenizer_eos_id: Option<u32>,
-    /// The token a text begins with, where there is one.
+    /// The token that a text begins with, where there is one.
     pub bos_token_id: Option<u32>,
+}
+
+/// One transformer layer: a mixer over positions, then an MLP, each behind a norm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerSpec {
+    /// Mixes positions.
+    pub mixer: Mixer,
+    /// Mixes columns.
+    pub mlp: Mlp,
+    /// Added to the mean square in the layer's norms.
+    pub rms_norm_eps: f32,
+}
+
+/// The part of a layer that lets positions see each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mixer {
+    /// Attention over all positions before.
+    Attention(AttentionSpec),
+}
+
+/// The part of a layer that computes each position by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mlp {
+    /// `down(silu(gate(x)) · up(x))`.
+    Gated(GatedMlpSpec),
+}
+
+/// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads, which divide the query heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Multiplies the scores, `head_dim^-½` in most families.
+    pub scale: f32,
+    /// Rotary embedding.
+    pub rope: RopeConfig,
+    /// RMS norms on the heads of q and k.
+    pub qk_norm: bool,
+    /// Biases on q, k and v.
+    pub qkv_bias: bool,
+    /// Bias on the output projection.
+    pub output_bias: bool,
+}
+
+/// Sizes of a gated MLP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GatedMlpSpec {
+    /// Columns between its projections.
+    pub width: usize,
+    /// Biases on all three projections.
+    pub bias: bool,
 }
 
 /// Rotary position embedding (Su et al., arXiv:2104.09864).
@@ -150,16 +148,26 @@ impl ModelConfig {
         self
     }
 
-    /// Key/value heads that each of `tp_size` ranks holds: one copy serves as
-    /// many of the rank's query heads as share it.
-    pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {
-        let local = self.num_heads / tp_size;
-        let group = self.num_heads / self.num_kv_heads;
-        let (mut a, mut b) = (local, group);
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        local / a
+    /// The attention of each layer.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().map(LayerSpec::attention)
+    }
+
+    /// The largest number of ranks that the query heads of every layer divide among.
+    pub fn common_heads(&self) -> usize {
+        let divisor = |mut a: usize, mut b: usize| {
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        self.attentions().map(|layer| layer.heads).fold(0, divisor)
+    }
+
+    /// The least number of columns that all ranks share out: of an MLP, or of the vocabulary.
+    pub fn narrowest_split(&self) -> usize {
+        let mlps = self.layers.iter().map(|layer| layer.mlp.width());
+        mlps.fold(self.vocab_size, usize::min)
     }
 
     /// Of what a token takes of a pass's matrix products, the part of 65,536 that all
@@ -167,48 +175,69 @@ impl ModelConfig {
     /// The rest are attention's projections, on the `attn_tp_size` ranks of the
     /// token's DP rank alone, copies of key/value heads included.
     pub fn shared_part(&self, attn_tp_size: usize) -> u32 {
-        let kv_heads = self.kv_heads_per_rank(attn_tp_size) * attn_tp_size;
-        let heads = 2 * (self.num_heads + kv_heads);
-        let own = self.num_layers * self.head_dim * heads;
-        let shared = self.num_layers * 3 * self.intermediate_size + self.vocab_size;
+        let attention = |attention: &AttentionSpec| {
+            let kv_heads = attention.kv_heads_per_rank(attn_tp_size) * attn_tp_size;
+            attention.head_dim * 2 * (attention.heads + kv_heads)
+        };
+        let own: usize = self.attentions().map(attention).sum();
+        let mlps: usize = self.layers.iter().map(|layer| layer.mlp.rows()).sum();
+        let shared = mlps + self.vocab_size;
         // Each is that many times the residual stream's width.
         let part = ((shared as u128) << 16) / (own + shared).max(1) as u128;
         part as u32
     }
 
-    /// Parameters, counted from the shapes (tied embeddings once).
+    /// Number of parameters by the shapes, tied embeddings once, biases left out.
     pub fn parameters(&self) -> usize {
-        let attention =
-            self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads);
-        let mlp = 3 * self.hidden_size * self.intermediate_size;
+        let layer = |layer: &LayerSpec| {
+            let attention = layer.attention();
+            let heads = 2 * attention.heads + 2 * attention.kv_heads;
+            self.hidden_size * (attention.head_dim * heads + layer.mlp.rows() + 2)
+        };
         let embeddings = if self.tie_word_embeddings { 1 } else { 2 };
-        self.num_layers * (attention + mlp + 2 * self.hidden_size)
+        self.layers.iter().map(layer).sum::<usize>()
             + embeddings * self.vocab_size * self.hidden_size
             + self.hidden_size
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_family_is_written_as_its_model_type() {
-        for known in Architecture::ALL {
-            let written = serde_json::to_value(known).unwrap();
-            assert_eq!(written, known.model_type());
-            let read: Architecture = serde_json::from_value(written).unwrap();
-            assert_eq!(read, *known);
-        }
+impl LayerSpec {
+    /// Its attention.
+    pub fn attention(&self) -> &AttentionSpec {
+        let Mixer::Attention(attention) = &self.mixer;
+        attention
     }
 
-    #[test]
-    fn all_families_are_named_for_people() {
-        let all = Architecture::served();
-        for known in Architecture::ALL {
-            assert!(all.contains(known.class_name()), "{all}");
+    /// Its attention, to change.
+    pub fn attention_mut(&mut self) -> &mut AttentionSpec {
+        let Mixer::Attention(attention) = &mut self.mixer;
+        attention
+    }
+}
+
+impl Mlp {
+    /// Columns between its projections.
+    pub fn width(&self) -> usize {
+        let Self::Gated(GatedMlpSpec { width, .. }) = self;
+        *width
+    }
+
+    /// Rows of all its matrices, whose other side is the residual stream.
+    pub fn rows(&self) -> usize {
+        3 * self.width()
+    }
+}
+
+impl AttentionSpec {
+    /// Key/value heads that each of `tp_size` ranks holds: one copy serves as
+    /// many of the rank's query heads as share it.
+    pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {
+        let local = self.heads / tp_size;
+        let group = self.heads / self.kv_heads;
+        let (mut a, mut b) = (local, group);
+        while b > 0 {
+            (a, b) = (b, a % b);
         }
-        assert!(all.starts_with("LlamaForCausalLM, "), "{all}");
-        assert!(all.ends_with(" and Qwen3ForCausalLM"), "{all}");
+        local / a
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lockstep_backend::{Axis, BackendError, Batch};
 use lockstep_devices::Device;
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, LogitSink, ModelError, Transformer};
-use lockstep_types::{EngineConfig, ModelConfig};
+use lockstep_types::{EngineConfig, LayerSpec, ModelConfig};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -326,10 +326,14 @@ fn reserved(config: &EngineConfig) -> u64 {
 /// Of a prompt's pass: all products of its tokens, the head for the last alone, and
 /// attention over `pairs` of positions.
 fn operations(model: &ModelConfig, tokens: usize, pairs: usize) -> f64 {
-    let heads = model.num_heads * model.head_dim;
-    let qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
-    let layer = model.hidden_size * (qkv + heads + 3 * model.intermediate_size);
-    let products = 2.0 * tokens as f64 * (model.num_layers * layer) as f64;
+    let products = |layer: &LayerSpec| {
+        let attention = layer.attention();
+        let heads = 2 * (attention.heads + attention.kv_heads) * attention.head_dim;
+        model.hidden_size * (heads + layer.mlp.rows())
+    };
+    let products: usize = model.layers.iter().map(products).sum();
+    let scores = model.attentions().map(|layer| layer.heads * layer.head_dim);
+    let scores: usize = scores.sum();
     let head = 2.0 * (model.vocab_size * model.hidden_size) as f64;
-    products + head + 4.0 * (model.num_layers * heads) as f64 * pairs as f64
+    2.0 * tokens as f64 * products as f64 + head + 4.0 * scores as f64 * pairs as f64
 }

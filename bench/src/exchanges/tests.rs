@@ -44,7 +44,7 @@ fn steps_run_on_both_transports() {
     let report = run(&args(), no_demo).expect("it runs");
     let report = report.to_json();
     let rows = report["rows"].as_array().expect("rows");
-    let layers = model().num_layers;
+    let layers = model().layers.len();
     for transport in ["shared memory", "tcp"] {
         for (ranks, dp_ranks, exchange, expected) in [
             (2, 1, "all-reduce", 1 + 2 * layers),

@@ -79,15 +79,18 @@ impl Shape {
         }
     }
 
+    /// Those of the model's first layer.
     pub fn of(model: &ModelConfig) -> Self {
+        let layer = &model.layers[0];
+        let attention = layer.attention();
         let name = model.path.file_name().unwrap_or(model.path.as_os_str());
         Self {
             name: name.to_string_lossy().into_owned(),
             hidden: model.hidden_size,
-            intermediate: model.intermediate_size,
-            heads: model.num_heads,
-            kv_heads: model.num_kv_heads,
-            head_dim: model.head_dim,
+            intermediate: layer.mlp.width(),
+            heads: attention.heads,
+            kv_heads: attention.kv_heads,
+            head_dim: attention.head_dim,
             vocab: model.vocab_size,
         }
     }

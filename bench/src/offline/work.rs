@@ -2,7 +2,7 @@
 
 use lockstep_backend::{MatrixRole, MatrixShape};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
-use lockstep_types::{Dtype, EngineConfig, ModelConfig, Quantization};
+use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig, Quantization};
 
 use crate::roofline::Work;
 
@@ -43,14 +43,21 @@ impl Model {
             role: MatrixRole::Vocabulary,
         });
         let looked_up = tables * bytes as usize;
-        let kv_row = config.kv.dtype.row_bytes(model.head_dim);
+        let ranks = parallel.attn_tp_size();
+        let cached = |layer: &AttentionSpec| {
+            // Copies of key/value heads on ranks that share them included.
+            let kv_heads = layer.kv_heads_per_rank(ranks) * ranks;
+            2 * config.kv.dtype.row_bytes(layer.head_dim) * kv_heads
+        };
+        let scores = |layer: &AttentionSpec| 4 * layer.heads * layer.head_dim;
+        let layers = model.layers.iter().map(|layer| parameters(model, layer));
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
-            layers: (model.num_layers * layer_parameters(model)) as f64,
+            layers: layers.sum::<usize>() as f64,
             head: table as f64,
-            kv: (2 * kv_row * model.num_layers * kv_heads(config)) as f64,
-            pair: (4 * model.num_layers * model.num_heads * model.head_dim) as f64,
+            kv: model.attentions().map(cached).sum::<usize>() as f64,
+            pair: model.attentions().map(scores).sum::<usize>() as f64,
             chunk: config
                 .schedule
                 .of_dp_rank(parallel.dp_size)
@@ -112,15 +119,10 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
 }
 
 /// Parameters of a layer's four matrices.
-fn layer_parameters(model: &ModelConfig) -> usize {
-    let heads = 2 * model.num_heads + 2 * model.num_kv_heads;
-    model.hidden_size * (model.head_dim * heads + 3 * model.intermediate_size)
-}
-
-/// Key/value heads over all ranks of a DP rank, copies included.
-fn kv_heads(config: &EngineConfig) -> usize {
-    let ranks = config.parallel.attn_tp_size();
-    config.model.kv_heads_per_rank(ranks) * ranks
+fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
+    let attention = layer.attention();
+    let heads = 2 * (attention.heads + attention.kv_heads);
+    model.hidden_size * (attention.head_dim * heads + layer.mlp.rows())
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
         let message = format!("is more than the target's {} tokens", target.vocab_size);
         return Err(damaged(folder.config.wrong("draft_vocab_size", message)));
     }
-    let capture_layers = capture::layers(&folder, target.num_layers)?;
+    let capture_layers = capture::layers(&folder, target.layers.len())?;
     Ok(DraftModel {
         model,
         kind: DraftKind::Eagle3 {
@@ -123,8 +123,11 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
     let damaged = |error| folder::damaged(path, error);
     let mut model = crate::model::head(path, &folder.config).map_err(damaged)?;
     // SafeAILab's name for biases on q, k and v alone.
-    model.qkv_bias |= folder.config.flag("qkv_bias", false).map_err(damaged)?;
-    if model.num_layers != 1 {
+    let qkv_bias = folder.config.flag("qkv_bias", false).map_err(damaged)?;
+    for layer in &mut model.layers {
+        layer.attention_mut().qkv_bias |= qkv_bias;
+    }
+    if model.layers.len() != 1 {
         let remedy = "heads have one layer";
         return Err(damaged(
             folder.config.unsupported("num_hidden_layers", remedy),

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod draft;
+mod families;
 mod head;
 mod model;
 mod numbers;
@@ -11,6 +12,7 @@ mod raw;
 mod tensors;
 mod tokenizer;
 
+pub use families::served;
 pub use model::{Described, load, load_for};
 
 #[cfg(test)]

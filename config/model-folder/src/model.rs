@@ -3,19 +3,17 @@
 use std::path::Path;
 
 use lockstep_files::shown;
-use lockstep_types::{Architecture, LoadFormat, ModelConfig, ModelConfigError};
+use lockstep_types::{AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError};
 use serde_json::{Map, Value};
 
+use crate::families::{self, Family};
 use crate::raw::Raw;
 use crate::{head, tokenizer};
 
-mod rope;
-mod window;
+pub(crate) mod rope;
 
 /// Parameters of the largest model that is believed: beyond it sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
-/// Layers of the deepest model that is believed. Layers are listed one by one.
-const DEEPEST_MODEL: usize = 10_000;
 
 /// Reads a Hugging Face model folder, as written by transformers 4 and 5.
 ///
@@ -57,11 +55,11 @@ impl Described {
     /// Those of [`load_for`].
     pub fn of(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
         let config = Raw::read(dir, "config.json")?;
-        let architecture = architecture(&config)?;
-        refuse(&config, architecture)?;
-        let model = build(dir, &config, architecture)?;
+        let family = Family::of(&config)?;
+        refuse(&config)?;
+        let model = build(dir, &config, family)?;
         let context = context_length.unwrap_or(model.max_position_embeddings);
-        window::check(&config, architecture, model.num_layers, context)?;
+        check_window(&config, family, context)?;
         let notes = Vec::new();
         Ok(Self { model, notes })
     }
@@ -126,42 +124,24 @@ impl Described {
 /// # Errors
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for what is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
-    refuse(config, Architecture::Llama)?;
-    build(dir, config, Architecture::Llama)
+    refuse(config)?;
+    build(dir, config, families::OF_HEADS)
 }
 
-fn build(
-    dir: &Path,
-    config: &Raw,
-    architecture: Architecture,
-) -> Result<ModelConfig, ModelConfigError> {
-    let hidden_size = config.required("hidden_size")?;
-    let num_heads = config.required("num_attention_heads")?;
-    let (num_kv_heads, head_dim) = heads(config, architecture, hidden_size, num_heads)?;
+fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, ModelConfigError> {
     let vocab_size = config.required("vocab_size")?;
-    let bias = config.flag("attention_bias", false)?;
     let (eos_token_ids, bos_token_id) = special_tokens(dir, config, vocab_size)?;
     let model = ModelConfig {
         path: dir.to_owned(),
         load_format: LoadFormat::Auto,
-        architecture,
-        hidden_size,
-        num_layers: config.required("num_hidden_layers")?,
-        num_heads,
-        num_kv_heads,
-        head_dim,
-        intermediate_size: config.required("intermediate_size")?,
+        architecture: family.architecture(),
+        hidden_size: config.required("hidden_size")?,
+        layers: (family.layers)(config)?,
         vocab_size,
         max_position_embeddings: config.required("max_position_embeddings")?,
-        rms_norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-        rope: rope::read(config)?,
-        // All four families default to an output head of their own.
+        rms_norm_eps: families::rms_norm_eps(config)?,
+        // All families default to an output head of their own.
         tie_word_embeddings: config.flag("tie_word_embeddings", false)?,
-        // Qwen2 has these biases without saying so, and no others.
-        qkv_bias: bias || architecture == Architecture::Qwen2,
-        output_bias: bias,
-        mlp_bias: config.flag("mlp_bias", false)?,
-        qk_norm: architecture == Architecture::Qwen3,
         eos_token_ids,
         tokenizer_eos_id: None,
         bos_token_id,
@@ -170,25 +150,22 @@ fn build(
     Ok(model)
 }
 
-fn architecture(config: &Raw) -> Result<Architecture, ModelConfigError> {
-    let named = config
-        .get("architectures")
-        .and_then(|list| list.get(0))
-        .and_then(|a| a.as_str());
-    let (key, name) = match named {
-        Some(name) => ("architectures", name),
-        None => ("model_type", config.text("model_type")?.unwrap_or_default()),
-    };
-    let mut all = Architecture::ALL.iter();
-    let known = all.find(|known| name == known.class_name() || name == known.model_type());
-    known.copied().ok_or_else(|| {
-        let remedy = format!("served are {}", Architecture::served());
-        config.unsupported(key, remedy)
-    })
+/// Checks that no text of `context` tokens fills the window that a layer attends within.
+fn check_window(config: &Raw, family: &Family, context: usize) -> Result<(), ModelConfigError> {
+    match (family.window)(config)? {
+        Some(window) if window < context => {
+            let remedy = format!(
+                "sliding windows are not served, and a context of {context} tokens fills one of \
+                 {window}; give --context-length {window} or less, where both are the same"
+            );
+            Err(config.unsupported("sliding_window", remedy))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what would change results and is not computed.
-fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigError> {
+fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
     let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     if config
         .get("quantization_config")
@@ -211,56 +188,7 @@ fn refuse(config: &Raw, architecture: Architecture) -> Result<(), ModelConfigErr
             );
         }
     }
-    let without_bias: &[&str] = match architecture {
-        Architecture::Llama => &[],
-        Architecture::Qwen3 => &["mlp_bias"],
-        Architecture::Mistral | Architecture::Qwen2 => &["attention_bias", "mlp_bias"],
-    };
-    for key in without_bias {
-        if config.flag(key, false)? {
-            return Err(config.unsupported(key, "the family has no such bias; remove the key"));
-        }
-    }
     Ok(())
-}
-
-/// Key/value heads and the width of a head.
-fn heads(
-    config: &Raw,
-    architecture: Architecture,
-    hidden_size: usize,
-    num_heads: usize,
-) -> Result<(usize, usize), ModelConfigError> {
-    const KV: &str = "num_key_value_heads";
-    // What transformers assumes where the key is absent; null means "as many as heads".
-    let absent = match architecture {
-        Architecture::Llama => num_heads,
-        Architecture::Mistral => 8,
-        Architecture::Qwen2 | Architecture::Qwen3 => 32,
-    };
-    let num_kv_heads = match config.size(KV)? {
-        Some(heads) => heads,
-        None if config.has(KV) => num_heads,
-        None => absent,
-    };
-    if !num_heads.is_multiple_of(num_kv_heads) {
-        let message = format!("is {num_kv_heads}, which does not divide {num_heads} heads");
-        return Err(config.wrong(KV, message));
-    }
-    let head_dim = match config.size("head_dim")? {
-        Some(width) => width,
-        None if architecture == Architecture::Qwen3 && !config.has("head_dim") => 128,
-        None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
-        None => {
-            let message = format!("is missing, and {num_heads} heads do not divide {hidden_size}");
-            return Err(config.wrong("head_dim", message));
-        }
-    };
-    if !head_dim.is_multiple_of(2) {
-        let message = format!("is {head_dim}; rotary embedding needs an even width");
-        return Err(config.wrong("head_dim", message));
-    }
-    Ok((num_kv_heads, head_dim))
 }
 
 /// End tokens, sorted and within the vocabulary, and the begin token.
@@ -285,20 +213,14 @@ fn special_tokens(
 
 /// Rejects sizes whose products would overflow.
 fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError> {
-    if model.num_layers > DEEPEST_MODEL {
-        let message = format!("is {}, beyond any model's layers", model.num_layers);
-        return Err(config.wrong("num_hidden_layers", message));
-    }
-    let [hidden, heads, width, mlp, layers, vocab] = [
-        model.hidden_size,
-        model.num_heads,
-        model.head_dim,
-        model.intermediate_size,
-        model.num_layers,
-        model.vocab_size,
-    ]
-    .map(|size| size as f64);
-    let parameters = layers * hidden * (4.0 * heads * width + 3.0 * mlp) + 2.0 * vocab * hidden;
+    let layer = |layer: &LayerSpec| {
+        let AttentionSpec {
+            heads, head_dim, ..
+        } = *layer.attention();
+        4.0 * heads as f64 * head_dim as f64 + layer.mlp.rows() as f64
+    };
+    let layers: f64 = model.layers.iter().map(layer).sum();
+    let parameters = model.hidden_size as f64 * (layers + 2.0 * model.vocab_size as f64);
     if parameters > LARGEST_MODEL {
         let message = format!("and other sizes amount to {parameters:.0e} parameters");
         return Err(config.wrong("hidden_size", message));

@@ -136,6 +136,6 @@ fn model_path_help() -> String {
          hub's programs. HF_HOME or HF_HUB_CACHE says where that is, HF_TOKEN or the token file \
          who asks, HF_ENDPOINT which hub, HF_HUB_OFFLINE=1 to take what is there.\n\n\
          Served are {}. Without this flag the demo model inside the program is served.",
-        lockstep_types::Architecture::served()
+        lockstep_model_folder::served()
     )
 }

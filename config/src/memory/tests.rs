@@ -2,8 +2,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use lockstep_types::{
-    CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape, Footprint,
-    KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory, SpeculationConfig, StepLimits,
+    AttentionSpec, CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape,
+    Footprint, KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory, SpeculationConfig,
+    StepLimits,
 };
 use proptest::prelude::*;
 
@@ -186,12 +187,13 @@ fn kv_heads_of_a_rank() {
         (12, 4, 6, 2),
         (6, 3, 2, 3),
     ] {
-        let model = ModelConfig {
-            num_heads: heads,
-            num_kv_heads: kv,
-            ..model()
+        let attention = AttentionSpec {
+            heads,
+            kv_heads: kv,
+            ..model().layers[0].attention().clone()
         };
-        assert_eq!(model.kv_heads_per_rank(ranks), held, "{heads} {kv} {ranks}");
+        let found = attention.kv_heads_per_rank(ranks);
+        assert_eq!(found, held, "{heads} {kv} {ranks}");
     }
 }
 

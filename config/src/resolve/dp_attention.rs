@@ -45,7 +45,7 @@ pub(super) fn dp_size(
 /// What to give for so many ranks.
 fn sizes(model: &ModelConfig, tp_size: usize) -> String {
     let splits = |size: &usize| {
-        tp_size.is_multiple_of(*size) && model.num_heads.is_multiple_of(tp_size / size)
+        tp_size.is_multiple_of(*size) && model.common_heads().is_multiple_of(tp_size / size)
     };
     let works: Vec<_> = (2..=tp_size).filter(splits).collect();
     match works.as_slice() {
@@ -62,8 +62,8 @@ pub(super) fn check_split(
     tp_size: usize,
     dp_size: usize,
 ) -> Result<(), ConfigError> {
-    let heads = model.num_heads;
-    let most = model.intermediate_size.min(model.vocab_size);
+    let heads = model.common_heads();
+    let most = model.narrowest_split();
     let divided = heads.is_multiple_of(tp_size / dp_size);
     if divided && tp_size <= most {
         return Ok(());

@@ -24,11 +24,11 @@ pub fn model(ctx: &RoleContext) -> GetModelInfoResponse {
         max_context_length: int(server.context_length),
         max_req_input_len: int(server.context_length.saturating_sub(1)),
         vocab_size: int(model.vocab_size),
-        model_type: model.architecture.model_type().to_owned(),
+        model_type: model.architecture.model_type.clone(),
         eos_token_ids: model.eos_token_ids.iter().copied().map(int).collect(),
         bos_token_id: model.bos_token_id.map_or(-1, int),
         pad_token_id: -1,
-        architectures: vec![model.architecture.class_name().to_owned()],
+        architectures: vec![model.architecture.class_name.clone()],
         ..Default::default()
     }
 }

@@ -5,10 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig,
-    LimitsConfig, LoadFormat, ModelConfig, NodeConfig, ParallelConfig, Quantization, RequestLimits,
-    RopeConfig, RopeScaling, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
-    TimeoutConfig, WebConfig,
+    Architecture, AttentionSpec, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, GatedMlpSpec,
+    KvCacheDtype, KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig,
+    NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
+    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -195,6 +195,29 @@ fn server_config() -> ServerConfig {
     }
 }
 
+fn layer() -> LayerSpec {
+    LayerSpec {
+        mixer: Mixer::Attention(AttentionSpec {
+            heads: 8,
+            kv_heads: 4,
+            head_dim: 64,
+            scale: 0.125,
+            rope: RopeConfig {
+                theta: 10000.0,
+                scaling: RopeScaling::Default,
+            },
+            qk_norm: false,
+            qkv_bias: false,
+            output_bias: false,
+        }),
+        mlp: Mlp::Gated(GatedMlpSpec {
+            width: 768,
+            bias: false,
+        }),
+        rms_norm_eps: 1e-5,
+    }
+}
+
 fn model_config() -> ModelConfig {
     ModelConfig {
         path: PathBuf::from(concat!(
@@ -202,25 +225,16 @@ fn model_config() -> ModelConfig {
             "/../models/lockstep-demo-7m"
         )),
         load_format: LoadFormat::Auto,
-        architecture: Architecture::Llama,
+        architecture: Architecture {
+            class_name: "LlamaForCausalLM".into(),
+            model_type: "llama".into(),
+        },
         hidden_size: 256,
-        num_layers: 7,
-        num_heads: 8,
-        num_kv_heads: 4,
-        head_dim: 64,
-        intermediate_size: 768,
+        layers: vec![layer(); 7],
         vocab_size: 4096,
         max_position_embeddings: 2048,
         rms_norm_eps: 1e-5,
-        rope: RopeConfig {
-            theta: 10000.0,
-            scaling: RopeScaling::Default,
-        },
         tie_word_embeddings: true,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
         eos_token_ids: vec![2],
         tokenizer_eos_id: Some(2),
         bos_token_id: None,

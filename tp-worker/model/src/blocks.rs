@@ -5,9 +5,11 @@ mod attention;
 mod gated_mlp;
 mod layer;
 mod linear;
+mod norm;
 pub(crate) mod parts;
 
-pub(crate) use attention::{Attention, AttentionBuffers};
-pub(crate) use gated_mlp::{Boundary, GatedMlp};
-pub(crate) use layer::{Layer, LayerBuffers, LayerPlace, LayerShape, LayerSizes};
+pub(crate) use attention::{Attention, AttentionBuffers, attention_shapes, rope_tables};
+pub(crate) use gated_mlp::{Boundary, GatedMlp, MlpBuffers, mlp_widths};
+pub(crate) use layer::{Layer, LayerBuffers, LayerContext, LayerPlace};
 pub(crate) use linear::Linear;
+pub(crate) use norm::Norm;

@@ -13,7 +13,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    blocks::{LayerShape, parts::Tensors},
+    blocks::{LayerContext, parts::Tensors},
     models::eagle::Eagle,
 };
 use hidden::Picks;
@@ -43,7 +43,7 @@ pub struct EagleHead<B: Backend> {
     vocab: usize,
     limits: ForwardLimits,
     requests: usize,
-    shape: LayerShape<B>,
+    context: LayerContext<B>,
     weights: Eagle<B>,
     /// The target's token for each of the head's; empty where they are the same.
     targets: Vec<u32>,
@@ -76,8 +76,8 @@ impl<B: Backend> EagleHead<B> {
     pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
         KvShape {
             layers: 1,
-            kv_heads: self.shape.attention.kv_heads,
-            head_dim: self.shape.attention.head_dim,
+            kv_heads: self.weights.layer.attention.shape.kv_heads,
+            head_dim: self.weights.layer.attention.shape.head_dim,
             pages,
             page_size,
             dtype,

@@ -113,6 +113,20 @@ pub enum ModelError {
         /// Numbers that work.
         remedy: String,
     },
+    /// Layers whose keys and values differ in shape.
+    #[error(
+        "layer {layer} caches {found:?} (key/value heads, and their width) for each token, and \
+         layer 0 {expected:?}: layers with several cache shapes are not served; use a model whose \
+         layers have one"
+    )]
+    MixedCaches {
+        /// The first layer that differs from layer 0.
+        layer: usize,
+        /// Its key/value heads, and the width of each.
+        found: (usize, usize),
+        /// Those of layer 0.
+        expected: (usize, usize),
+    },
     /// A forward pass larger than the buffers.
     #[error("a pass brings {found} {what}, buffers hold {limit}")]
     TooLarge {

@@ -9,8 +9,9 @@ use crate::{
     ForwardLimits, Shard, Topology,
     allocate::Counter,
     blocks::{
-        Attention,
+        attention_shapes,
         parts::{Listed, Tensors},
+        rope_tables,
     },
     models::decoder::Decoder,
     transformer::{Buffers, kv_shape},
@@ -61,7 +62,26 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
 /// must divide the model's.
 pub fn rank_heads(model: &ModelConfig, ranks: usize) -> AttentionShape {
     let shard = Shard::of(model, Topology::new(0, ranks, 1));
-    Attention::shape(model, &shard)
+    largest_heads(model, &shard)
+}
+
+/// The attention of a rank's layers with the most heads.
+fn largest_heads(model: &ModelConfig, shard: &Shard) -> AttentionShape {
+    let shapes = attention_shapes(model, shard).into_iter();
+    let largest = shapes.max_by_key(|shape| shape.heads);
+    largest.unwrap_or(AttentionShape {
+        heads: 0,
+        kv_heads: 0,
+        head_dim: 0,
+        scale: 1.0,
+    })
+}
+
+/// Bytes of the rotary tables of a model's layers.
+fn rope_bytes(device: &dyn DeviceMemory, model: &ModelConfig, positions: usize) -> u64 {
+    let tables = rope_tables(model).into_iter();
+    let bytes = tables.map(|(_, width)| device.rope_bytes(positions, width / 2));
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// A model on a rank, and its largest pass.
@@ -85,7 +105,7 @@ impl Part {
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
         counter.inputs(&limits.inputs());
-        let rope = device.rope_bytes(limits.positions, model.head_dim / 2);
+        let rope = rope_bytes(device, model, limits.positions);
         let Topology { world, attention } = shard.topology;
         let dp_size = shard.topology.dp_size();
         let gathers = attention.leads() && world.size > 1;
@@ -105,7 +125,7 @@ impl Part {
                     dp_size,
                     &weights.projections,
                     listed.head().shape(),
-                    Attention::shape(model, shard),
+                    largest_heads(model, shard),
                 )
             },
         }

@@ -92,7 +92,7 @@ impl Schedule {
         let of_all = |kind, width| CollectiveStep::of_all(kind, axis, width);
         let layer = Layer::collectives(hidden, topology, axis);
         let narrow = usize::from(!kept);
-        let mut tokens = layer.repeat(model.num_layers - narrow);
+        let mut tokens = layer.repeat(model.layers.len() - narrow);
         let mut logit_tokens = layer.repeat(narrow);
         match several {
             // The head reads rows of all DP ranks.

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use lockstep_types::ModelConfig;
+use lockstep_types::{AttentionSpec, ModelConfig};
 
 use crate::{ModelError, Place, Topology};
 
-/// One rank's part of every matrix (Megatron's split, arXiv:1909.08053):
-/// query and key/value heads, MLP columns and vocabulary rows.
+/// One rank's part of a model (Megatron's split, arXiv:1909.08053): rows of the vocabulary, and
+/// of each layer query and key/value heads and columns of the MLP.
 ///
-/// **Heads.** Each rank of a DP rank of `size` has `num_heads / size` query heads. Key/value heads go
+/// **Heads.** Each rank of a DP rank of `size` has `heads / size` query heads of a layer. Key/value heads go
 /// with their query heads: one copy serves `gcd(query heads per rank, query
 /// heads per key/value head)` of them, so they are split where the ranks
 /// divide them and replicated where they don't.
@@ -23,17 +23,20 @@ use crate::{ModelError, Place, Topology};
 pub struct Shard {
     /// The ranks that the parts are split over.
     pub topology: Topology,
-    /// Query heads of this rank.
-    pub heads: Range<usize>,
-    /// The model's key/value head behind each of this rank's, in order; a
-    /// head may occur more than once.
-    pub kv_heads: Vec<usize>,
-    /// MLP columns of this rank.
-    pub mlp: Range<usize>,
     /// Rows of the output head of this rank.
     pub vocab: Range<usize>,
     /// Rows of the embedding of this rank.
     pub embedding: Range<usize>,
+}
+
+/// One rank's heads of a layer's attention.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads of this rank.
+    pub queries: Range<usize>,
+    /// The layer's key/value head behind each of this rank's, in order; a
+    /// head may occur more than once.
+    pub kv: Vec<usize>,
 }
 
 /// Columns of the MLP are split in blocks of so many.
@@ -47,7 +50,7 @@ impl Shard {
     /// The part of the rank at `topology`.
     ///
     /// # Errors
-    /// [`ModelError::Split`] when the ranks of a DP rank don't divide the query
+    /// [`ModelError::MixedCaches`]; [`ModelError::Split`] when the ranks of a DP rank don't divide the query
     /// heads, or all exceed another dimension; it names sizes that work.
     pub fn new(model: &ModelConfig, topology: Topology) -> Result<Self, ModelError> {
         let Topology { world, attention } = topology;
@@ -58,24 +61,32 @@ impl Shard {
             total,
             remedy,
         };
-        if attention.size == 0 || !model.num_heads.is_multiple_of(attention.size) {
-            let works = divisors(model.num_heads);
-            return Err(split("attention heads", model.num_heads, works));
+        for layer in model.attentions() {
+            let (heads, kv_heads) = (layer.heads, layer.kv_heads);
+            if attention.size == 0 || !heads.is_multiple_of(attention.size) {
+                return Err(split("attention heads", heads, divisors(heads)));
+            }
+            if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+                let remedy = format!("a model whose {kv_heads} key/value heads divide them");
+                return Err(split("attention heads", heads, remedy));
+            }
         }
-        if model.num_kv_heads == 0 || !model.num_heads.is_multiple_of(model.num_kv_heads) {
-            return Err(split(
-                "attention heads",
-                model.num_heads,
-                format!(
-                    "a model whose {} key/value heads divide them",
-                    model.num_kv_heads
-                ),
-            ));
+        let cached = |layer: &AttentionSpec| (layer.kv_heads, layer.head_dim);
+        let mut layers = model.attentions().map(cached);
+        if let Some(expected) = layers.next()
+            && let Some((number, found)) = (1..).zip(layers).find(|(_, found)| *found != expected)
+        {
+            return Err(ModelError::MixedCaches {
+                layer: number,
+                found,
+                expected,
+            });
         }
-        for (what, total) in [
-            ("MLP columns", model.intermediate_size),
-            ("vocabulary rows", model.vocab_size),
-        ] {
+        let mlps = model.layers.iter().map(|layer| layer.mlp.width());
+        for (what, total) in mlps
+            .map(|width| ("MLP columns", width))
+            .chain([("vocabulary rows", model.vocab_size)])
+        {
             if total < world.size {
                 return Err(split(what, total, format!("at most {total}")));
             }
@@ -85,23 +96,33 @@ impl Shard {
 
     /// [`Self::new`] of a split that was checked.
     pub(crate) fn of(model: &ModelConfig, topology: Topology) -> Self {
-        let Topology { world, attention } = topology;
-        let local = model.num_heads / attention.size;
-        let group = model.num_heads / model.num_kv_heads;
-        let heads = attention.rank * local..(attention.rank + 1) * local;
-        let served = local / model.kv_heads_per_rank(attention.size);
-        let vocab = split_range(model.vocab_size, VOCAB_UNIT, world);
+        let vocab = split_range(model.vocab_size, VOCAB_UNIT, topology.world);
         Self {
             topology,
-            kv_heads: heads.clone().step_by(served).map(|h| h / group).collect(),
-            heads,
-            mlp: split_range(model.intermediate_size, MLP_UNIT, world),
             embedding: match topology.dp_size() {
                 1 => vocab.clone(),
                 _ => 0..model.vocab_size,
             },
             vocab,
         }
+    }
+
+    /// This rank's heads of an attention.
+    pub fn heads(&self, layer: &AttentionSpec) -> Heads {
+        let Place { rank, size } = self.topology.attention;
+        let local = layer.heads / size;
+        let group = layer.heads / layer.kv_heads;
+        let queries = rank * local..(rank + 1) * local;
+        let served = local / layer.kv_heads_per_rank(size);
+        Heads {
+            kv: queries.clone().step_by(served).map(|h| h / group).collect(),
+            queries,
+        }
+    }
+
+    /// This rank's columns of an MLP of `width`.
+    pub fn mlp(&self, width: usize) -> Range<usize> {
+        split_range(width, MLP_UNIT, self.topology.world)
     }
 
     /// Whether the head is a matrix of its own; otherwise the embedding is.

@@ -22,7 +22,7 @@ use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
     ForwardLimits, Shard, Tables,
-    blocks::{LayerShape, parts::Tensors},
+    blocks::{LayerContext, attention_shapes, parts::Tensors},
     crossing::World,
     models::decoder::Decoder,
 };
@@ -41,7 +41,7 @@ pub struct Transformer<B: Backend> {
     model: ModelConfig,
     shard: Shard,
     limits: ForwardLimits,
-    shape: LayerShape<B>,
+    context: LayerContext<B>,
     /// How rows cross, where there are several DP ranks.
     world: Option<World>,
     weights: Decoder<B>,
@@ -96,7 +96,7 @@ impl<B: Backend> Transformer<B> {
 
     /// The ranks that it is split over; its attention over those of a DP rank.
     pub fn axis(&self) -> Axis {
-        self.shape.axis
+        self.context.axis
     }
 
     /// What the buffers were allocated for.
@@ -146,10 +146,14 @@ pub(crate) fn kv_shape(
     page_size: usize,
     dtype: KvCacheDtype,
 ) -> KvShape {
+    let shapes = attention_shapes(model, shard);
+    let (kv_heads, head_dim) = shapes
+        .first()
+        .map_or((0, 0), |shape| (shape.kv_heads, shape.head_dim));
     KvShape {
-        layers: model.num_layers,
-        kv_heads: shard.kv_heads.len(),
-        head_dim: model.head_dim,
+        layers: model.layers.len(),
+        kv_heads,
+        head_dim,
         pages,
         page_size,
         dtype,

@@ -145,7 +145,7 @@ fn a_layer_takes_as_many_exchanges_as_under_tensor_parallelism() {
                 steps.iter().map(|step| step.kind).collect::<Vec<_>>()
             };
             let schedule = model.schedule();
-            let layers = model.model().num_layers;
+            let layers = model.model().layers.len();
             (layers, kinds(schedule.tokens), kinds(schedule.logit_tokens))
         });
         assert!(found.iter().all(|rank| *rank == found[0]));

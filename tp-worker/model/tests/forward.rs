@@ -6,6 +6,8 @@
 mod naive;
 #[path = "support/pass.rs"]
 mod pass;
+#[path = "forward/unlike.rs"]
+mod unlike;
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_collective::Single;
@@ -22,34 +24,31 @@ struct Loaded {
 
 fn load(logit_block_rows: usize) -> Loaded {
     let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
-    let mut backend = Naive::new(Box::new(Single::new()));
-    let limits = ForwardLimits {
-        max_tokens: 12,
-        requests: 1,
-        positions: 20,
-        page_size: 8,
-        tree_nodes: 1,
-        logit_block_rows,
-        max_commit: 0,
-    };
-    let transformer = Transformer::load(
-        &mut backend,
-        &model,
-        LoadOptions::new(Axis::World, limits),
-        &mut |_| {},
-    )
-    .unwrap();
-    let cache = backend
-        .kv_cache(&transformer.kv_shape(4, 8, KvCacheDtype::Float32))
-        .unwrap();
-    Loaded {
-        backend,
-        transformer,
-        cache,
-    }
+    Loaded::of(&model, logit_block_rows).unwrap()
 }
 
 impl Loaded {
+    fn of(model: &ModelConfig, logit_block_rows: usize) -> Result<Self, ModelError> {
+        let mut backend = Naive::new(Box::new(Single::new()));
+        let limits = ForwardLimits {
+            max_tokens: 12,
+            requests: 1,
+            positions: 20,
+            page_size: 8,
+            tree_nodes: 1,
+            logit_block_rows,
+            max_commit: 0,
+        };
+        let options = LoadOptions::new(Axis::World, limits);
+        let transformer = Transformer::load(&mut backend, model, options, &mut |_| {})?;
+        let cache = backend.kv_cache(&transformer.kv_shape(4, 8, KvCacheDtype::Float32))?;
+        Ok(Self {
+            backend,
+            transformer,
+            cache,
+        })
+    }
+
     /// The wanted logits of tokens 1, 2, 3 … `length`.
     fn run(&mut self, length: usize, wanted: &[u32]) -> Result<Vec<f32>, ModelError> {
         let mut pass = Pass::default();
@@ -215,13 +214,17 @@ fn files_that_contradict_the_configuration_are_errors() {
         .err()
     };
     assert!(load(|_| {}).is_none());
-    let bias = load(|model| model.qkv_bias = true).unwrap().to_string();
+    let bias = load(|model| model.layers[0].attention_mut().qkv_bias = true)
+        .unwrap()
+        .to_string();
     assert!(bias.contains("layers.0.self_attn.q_proj.bias"), "{bias}");
     let shape = load(|model| model.vocab_size += 1).unwrap().to_string();
     assert!(
         shape.contains("embed_tokens") && shape.contains("[332, 64]"),
         "{shape}"
     );
-    let layers = load(|model| model.num_layers += 1).unwrap().to_string();
+    let layers = load(|model| model.layers.push(model.layers[0].clone()))
+        .unwrap()
+        .to_string();
     assert!(layers.contains("layers.3."), "{layers}");
 }

@@ -129,7 +129,7 @@ fn a_folder_of_another_kind_names_its_algorithm() {
             let loaded = load(dir.path(), &target(7));
             if wanted == kind {
                 let model = loaded.expect("the right kind").model;
-                assert_eq!((model.vocab_size, model.num_layers), (100, 1));
+                assert_eq!((model.vocab_size, model.layers.len()), (100, 1));
                 continue;
             }
             let error = loaded.expect_err("another kind").to_string();
@@ -175,7 +175,8 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
     let model = crate::draft::eagle(dir.path(), &target(7))
         .expect("a head")
         .model;
-    assert!(model.qkv_bias && !model.output_bias);
+    let attention = model.layers[0].attention();
+    assert!(attention.qkv_bias && !attention.output_bias);
 }
 
 #[test]

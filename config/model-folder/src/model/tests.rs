@@ -1,4 +1,6 @@
-use lockstep_types::{Architecture, ModelConfig, RopeConfig, RopeScaling};
+use lockstep_types::{
+    AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, RopeConfig, RopeScaling,
+};
 use serde_json::{Value, json};
 
 use crate::testing::{folder, llama, with};
@@ -14,29 +16,41 @@ fn good(changes: &Value) -> ModelConfig {
 #[test]
 fn a_llama_is_read_whole() {
     let model = good(&json!({}));
-    assert_eq!(model.architecture, Architecture::Llama);
+    assert_eq!(model.architecture.class_name, "LlamaForCausalLM");
+    assert_eq!(model.architecture.model_type, "llama");
     assert_eq!(
-        (model.hidden_size, model.num_layers, model.vocab_size),
+        (model.hidden_size, model.layers.len(), model.vocab_size),
         (64, 2, 100)
     );
+    assert_eq!(model.layers[0], model.layers[1]);
     assert_eq!(
-        (model.num_heads, model.num_kv_heads, model.head_dim),
-        (8, 4, 8)
-    );
-    assert_eq!(
-        (model.intermediate_size, model.max_position_embeddings),
-        (96, 512)
-    );
-    assert_eq!(model.rms_norm_eps, 1e-5);
-    assert_eq!(
-        model.rope,
-        RopeConfig {
-            theta: 500_000.0,
-            scaling: RopeScaling::Default
+        model.layers[0],
+        LayerSpec {
+            mixer: Mixer::Attention(AttentionSpec {
+                heads: 8,
+                kv_heads: 4,
+                head_dim: 8,
+                scale: 8_f32.sqrt().recip(),
+                rope: RopeConfig {
+                    theta: 500_000.0,
+                    scaling: RopeScaling::Default
+                },
+                qk_norm: false,
+                qkv_bias: false,
+                output_bias: false,
+            }),
+            mlp: Mlp::Gated(GatedMlpSpec {
+                width: 96,
+                bias: false
+            }),
+            rms_norm_eps: 1e-5,
         }
     );
-    assert!(model.tie_word_embeddings && !model.qk_norm);
-    assert!(!model.qkv_bias && !model.output_bias && !model.mlp_bias);
+    assert_eq!(
+        (model.max_position_embeddings, model.rms_norm_eps),
+        (512, 1e-5)
+    );
+    assert!(model.tie_word_embeddings);
     assert_eq!(
         (model.eos_token_ids, model.bos_token_id),
         (vec![2], Some(1))
@@ -54,24 +68,32 @@ fn families_differ_in_what_they_leave_unsaid() {
         "LlamaForCausalLM",
         json!({"attention_bias": true, "mlp_bias": true}),
     );
-    assert_eq!(llama.num_kv_heads, 8, "as many as query heads");
-    assert!(llama.qkv_bias && llama.output_bias && llama.mlp_bias && !llama.tie_word_embeddings);
+    let Mlp::Gated(mlp) = &llama.layers[1].mlp;
+    assert!(mlp.bias && !llama.tie_word_embeddings);
+    let llama = llama.layers[1].attention();
+    assert_eq!(llama.kv_heads, 8, "as many as query heads");
+    assert!(llama.qkv_bias && llama.output_bias);
 
     let mistral = family("MistralForCausalLM", json!({}));
     assert_eq!(
-        (mistral.architecture, mistral.num_kv_heads),
-        (Architecture::Mistral, 8)
+        (
+            mistral.architecture.model_type.as_str(),
+            mistral.layers[0].attention().kv_heads
+        ),
+        ("mistral", 8)
     );
 
     let wide = json!({"num_attention_heads": 64, "hidden_size": 256});
     let qwen2 = family("Qwen2ForCausalLM", wide.clone());
-    assert_eq!((qwen2.num_kv_heads, qwen2.head_dim), (32, 4));
+    let qwen2 = qwen2.layers[0].attention();
+    assert_eq!((qwen2.kv_heads, qwen2.head_dim), (32, 4));
     assert!(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm);
 
     let qwen3 = family(
         "Qwen3ForCausalLM",
         with(wide, &json!({"attention_bias": true})),
     );
+    let qwen3 = qwen3.layers[0].attention();
     assert_eq!(qwen3.head_dim, 128);
     assert!(qwen3.qk_norm && qwen3.qkv_bias && qwen3.output_bias);
 }
@@ -83,10 +105,14 @@ fn null_is_absent_and_the_model_type_serves_where_no_class_is_named() {
                              "num_key_value_heads": null, "rms_norm_eps": null}),
     );
     assert_eq!(
-        (model.architecture, model.num_kv_heads),
-        (Architecture::Qwen3, 8)
+        (
+            model.architecture.model_type.as_str(),
+            model.layers[0].attention().kv_heads
+        ),
+        ("qwen3", 8)
     );
-    assert_eq!((model.head_dim, model.rms_norm_eps), (8, 1e-6));
+    assert_eq!(model.layers[0].attention().head_dim, 8);
+    assert_eq!(model.layers[0].rms_norm_eps, 1e-6);
 }
 
 #[test]
@@ -145,7 +171,7 @@ fn rope_in_the_spellings_of_transformers_4_and_5() {
     ];
     for (changes, theta, scaling) in table {
         assert_eq!(
-            good(&changes).rope,
+            good(&changes).layers[1].attention().rope,
             RopeConfig { theta, scaling },
             "{changes}"
         );

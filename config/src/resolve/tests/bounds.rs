@@ -86,7 +86,10 @@ fn a_model_deeper_than_any_is_damage() {
             Ok(_) => assert!(believed),
             Err(error) => {
                 let error = error.to_string();
-                assert!(!believed && error.contains("`num_hidden_layers` is 10001"), "{error}");
+                assert!(
+                    !believed && error.contains("`num_hidden_layers` is 10001"),
+                    "{error}"
+                );
             }
         }
     }

@@ -3,19 +3,28 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Attend, AttentionShape, Axis, Backend};
-use lockstep_types::ModelConfig;
+use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds};
+use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig};
 
 use super::{
-    LayerPlace, LayerShape, Linear,
+    LayerContext, LayerPlace, Linear,
+    layer::{distinct, place_of},
     parts::{Convert, Form, Listed, Tensors, VectorPart},
 };
-use crate::{CollectiveStep, Shard, Topology, topology::attention_axis};
+use crate::{CollectiveStep, Shard, Topology, allocate::Allocate, topology::attention_axis};
 
 /// One rank's heads of one layer's attention.
 pub(crate) struct Attention<F: Form> {
     /// The layer's place in the cache.
     pub number: usize,
+    /// This rank's heads.
+    pub shape: AttentionShape,
+    /// Number of its rotary table among [`rope_tables`].
+    pub rope: usize,
+    /// Number of its buffers among those of [`attention_shapes`].
+    pub buffers: usize,
+    /// Added to the mean square in the norms of heads.
+    pub eps: f32,
     /// Query rows, then key rows, then value rows.
     pub qkv: Linear<F>,
     /// Over each head of the queries, `[head_dim]`.
@@ -34,18 +43,35 @@ pub(crate) struct AttentionBuffers<T> {
     pub attended: T,
 }
 
+impl<T> AttentionBuffers<T> {
+    /// For heads of `shape` and passes of at most `tokens` tokens.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn new(
+        device: &mut impl Allocate<Tensor = T>,
+        shape: &AttentionShape,
+        tokens: usize,
+    ) -> Result<Self, BackendError> {
+        Ok(Self {
+            qkv: device.activations(tokens, shape.qkv_width(), Holds::Sum)?,
+            attended: device.activations(tokens, shape.out_width(), Holds::Operand)?,
+        })
+    }
+}
+
 impl Attention<Listed> {
     /// The tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
         let LayerPlace { model, shard, .. } = *place;
-        let (dim, prefix) = (model.head_dim, format!("{}.self_attn", place.prefix));
-        let (queries, kv) = (model.num_heads * dim, model.num_kv_heads * dim);
-        let heads = scaled(&shard.heads, dim);
-        let keys: Vec<_> = shard
-            .kv_heads
-            .iter()
-            .map(|head| head * dim..(head + 1) * dim)
-            .collect();
+        let (layer, prefix) = (place.spec(), format!("{}.self_attn", place.prefix));
+        let attention = layer.attention();
+        let (dim, heads) = (attention.head_dim, shard.heads(attention));
+        let (queries, kv) = (attention.heads * dim, attention.kv_heads * dim);
+        let keys = heads.kv.iter().map(|head| head * dim..(head + 1) * dim);
+        let keys: Vec<_> = keys.collect();
+        let heads = scaled(&heads.queries, dim);
+        let shape = Self::shape(attention, shard);
         let qkv = [
             ("q_proj", queries, vec![heads.clone()]),
             ("k_proj", kv, keys.clone()),
@@ -53,11 +79,15 @@ impl Attention<Listed> {
         ];
         let norm = |name: &str| {
             let name = format!("{prefix}.{name}.weight");
-            model.qk_norm.then(|| VectorPart::whole(name, dim))
+            attention.qk_norm.then(|| VectorPart::whole(name, dim))
         };
         Self {
             number: place.number,
-            qkv: Linear::of_outputs(&prefix, &qkv, place.inputs, model.qkv_bias),
+            shape,
+            rope: place_of(&rope_tables(model), &rope_table(attention)),
+            buffers: place_of(&attention_shapes(model, shard), &shape),
+            eps: layer.rms_norm_eps,
+            qkv: Linear::of_outputs(&prefix, &qkv, place.inputs, attention.qkv_bias),
             q_norm: norm("q_norm"),
             k_norm: norm("k_norm"),
             output: Linear::of_inputs(
@@ -65,7 +95,7 @@ impl Attention<Listed> {
                 model.hidden_size,
                 queries,
                 heads,
-                model.output_bias && shard.topology.attention.leads(),
+                attention.output_bias && shard.topology.attention.leads(),
             ),
         }
     }
@@ -77,14 +107,30 @@ impl Attention<Listed> {
     }
 
     /// The heads of one rank.
-    pub fn shape(model: &ModelConfig, shard: &Shard) -> AttentionShape {
+    pub fn shape(attention: &AttentionSpec, shard: &Shard) -> AttentionShape {
+        let heads = shard.heads(attention);
         AttentionShape {
-            heads: shard.heads.len(),
-            kv_heads: shard.kv_heads.len(),
-            head_dim: model.head_dim,
-            scale: (model.head_dim as f32).sqrt().recip(),
+            heads: heads.queries.len(),
+            kv_heads: heads.kv.len(),
+            head_dim: attention.head_dim,
+            scale: attention.scale,
         }
     }
+}
+
+/// The shapes of all layers' attention on one rank, each once.
+pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
+    let shapes = model.attentions();
+    distinct(shapes.map(|attention| Attention::shape(attention, shard)))
+}
+
+/// The rotary tables of all layers, each once: frequencies and the width of a head.
+pub(crate) fn rope_tables(model: &ModelConfig) -> Vec<(RopeConfig, usize)> {
+    distinct(model.attentions().map(rope_table))
+}
+
+fn rope_table(attention: &AttentionSpec) -> (RopeConfig, usize) {
+    (attention.rope.clone(), attention.head_dim)
 }
 
 impl<F: Form> Tensors<F> for Attention<F> {
@@ -93,6 +139,10 @@ impl<F: Form> Tensors<F> for Attention<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Attention<C::To>, C::Error> {
         Ok(Attention {
             number: self.number,
+            shape: self.shape,
+            rope: self.rope,
+            buffers: self.buffers,
+            eps: self.eps,
             qkv: self.qkv.convert(to)?,
             q_norm: to.optional(self.q_norm.as_ref())?,
             k_norm: to.optional(self.k_norm.as_ref())?,
@@ -106,7 +156,7 @@ impl<B: Backend> Attention<B> {
     pub fn run(
         &self,
         backend: &mut B,
-        shape: &LayerShape<B>,
+        context: &LayerContext<B>,
         input: &B::Tensor,
         buffers: &mut AttentionBuffers<B::Tensor>,
         cache: &mut B::KvCache,
@@ -115,11 +165,11 @@ impl<B: Backend> Attention<B> {
         let AttentionBuffers { qkv, attended } = buffers;
         self.qkv.run(backend, input, qkv);
         let op = Attend {
-            shape: &shape.attention,
+            shape: &self.shape,
             q_norm: self.q_norm.as_ref(),
             k_norm: self.k_norm.as_ref(),
-            eps: shape.eps,
-            rope: &shape.rope,
+            eps: self.eps,
+            rope: &context.ropes[self.rope],
         };
         backend.attend(cache, self.number, qkv, &op, inputs, attended);
     }

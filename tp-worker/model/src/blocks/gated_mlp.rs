@@ -1,20 +1,49 @@
 //! The gated MLP: `down(silu(gate(x)) · up(x))` (Shazeer, arXiv:2002.05202).
 
-use lockstep_backend::{Axis, Backend, BackendError, RmsNorm, Scatter};
+use lockstep_backend::{Axis, Backend, BackendError, Holds, RmsNorm, Scatter};
+use lockstep_types::{GatedMlpSpec, Mlp, ModelConfig};
 
 use super::{
-    LayerPlace, LayerShape, Linear,
-    layer::SecondHalf,
+    LayerContext, LayerPlace, Linear,
+    layer::{SecondHalf, distinct, place_of},
     parts::{Convert, Form, Listed, Tensors},
 };
-use crate::{CollectiveKind, CollectiveStep, Topology, crossing::Crossing};
+use crate::{CollectiveKind, CollectiveStep, Topology, allocate::Allocate, crossing::Crossing};
 
 /// One rank's columns of one layer's MLP.
 pub(crate) struct GatedMlp<F: Form> {
+    /// Number of its buffers among those of [`mlp_widths`].
+    pub buffers: usize,
     /// Gate rows, then up rows.
     pub gate_up: Linear<F>,
     /// Its bias is on the first of all ranks alone.
     pub down: Linear<F>,
+}
+
+/// Activations of an MLP, allocated once: `m` are this rank's columns, and `a` the rows of
+/// all DP ranks.
+pub(crate) struct MlpBuffers<T> {
+    /// Gate and up projections, `[a, 2·m]`.
+    pub gate_up: T,
+    /// Activated, `[a, m]`.
+    pub activated: T,
+}
+
+impl<T> MlpBuffers<T> {
+    /// For `columns` of this rank and passes of at most `rows` rows.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn new(
+        device: &mut impl Allocate<Tensor = T>,
+        columns: usize,
+        rows: usize,
+    ) -> Result<Self, BackendError> {
+        Ok(Self {
+            gate_up: device.activations(rows, 2 * columns, Holds::Sum)?,
+            activated: device.activations(rows, columns, Holds::Operand)?,
+        })
+    }
 }
 
 /// What lies between a layer's attention and its MLP.
@@ -36,17 +65,19 @@ impl GatedMlp<Listed> {
     /// The tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
         let LayerPlace { model, shard, .. } = *place;
-        let (prefix, width) = (format!("{}.mlp", place.prefix), model.intermediate_size);
-        let fused = |name| (name, width, vec![shard.mlp.clone()]);
+        let Mlp::Gated(GatedMlpSpec { width, bias }) = place.spec().mlp;
+        let (prefix, columns) = (format!("{}.mlp", place.prefix), shard.mlp(width));
+        let fused = |name| (name, width, vec![columns.clone()]);
         let gate_up = [fused("gate_proj"), fused("up_proj")];
         Self {
-            gate_up: Linear::of_outputs(&prefix, &gate_up, model.hidden_size, model.mlp_bias),
+            buffers: place_of(&mlp_widths(model), &width),
+            gate_up: Linear::of_outputs(&prefix, &gate_up, model.hidden_size, bias),
             down: Linear::of_inputs(
                 &format!("{prefix}.down_proj"),
                 model.hidden_size,
                 width,
-                shard.mlp.clone(),
-                model.mlp_bias && shard.topology.world.leads(),
+                columns,
+                bias && shard.topology.world.leads(),
             ),
         }
     }
@@ -63,11 +94,17 @@ impl GatedMlp<Listed> {
     }
 }
 
+/// The widths of all layers' MLPs, each once.
+pub(crate) fn mlp_widths(model: &ModelConfig) -> Vec<usize> {
+    distinct(model.layers.iter().map(|layer| layer.mlp.width()))
+}
+
 impl<F: Form> Tensors<F> for GatedMlp<F> {
     type In<T: Form> = GatedMlp<T>;
 
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<GatedMlp<C::To>, C::Error> {
         Ok(GatedMlp {
+            buffers: self.buffers,
             gate_up: self.gate_up.convert(to)?,
             down: self.down.convert(to)?,
         })
@@ -83,7 +120,7 @@ impl<B: Backend> GatedMlp<B> {
     pub fn run(
         &self,
         backend: &mut B,
-        shape: &LayerShape<B>,
+        axis: Axis,
         buffers: SecondHalf<'_, B::Tensor>,
         next: RmsNorm<'_, B::Vector>,
     ) -> Result<(), BackendError> {
@@ -92,11 +129,10 @@ impl<B: Backend> GatedMlp<B> {
             residual,
             delta,
             normed,
-            gate_up,
-            activated,
+            mlp: MlpBuffers { gate_up, activated },
             boundary,
         } = buffers;
-        let (gated, down) = (self.gate_up.operand(), self.down.row_parallel(shape.axis));
+        let (gated, down) = (self.gate_up.operand(), self.down.row_parallel(axis));
         match boundary {
             Boundary::SameRows => {
                 backend.gated_matmul(normed, gated, gate_up, activated);
@@ -113,7 +149,7 @@ impl<B: Backend> GatedMlp<B> {
                     rows,
                     ..
                 } = crossing;
-                backend.all_gather_rows(shape.axis, normed, *first, counts, gathered)?;
+                backend.all_gather_rows(axis, normed, *first, counts, gathered)?;
                 backend.gated_matmul(gathered, gated, gate_up, activated);
                 let scatter = Scatter { rows, product };
                 backend

@@ -2,12 +2,13 @@
 
 mod buffers;
 
-use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, RmsNorm};
-use lockstep_types::ModelConfig;
+use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
+use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::{
-    Attention, GatedMlp,
-    parts::{Convert, Form, Listed, Tensors, VectorPart},
+    Attention, GatedMlp, Norm,
+    attention::rope_tables,
+    parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{CollectiveStep, Shard, Topology, rope_table, topology::attention_axis};
 
@@ -16,8 +17,8 @@ pub(crate) use buffers::{LayerBuffers, SecondHalf};
 /// One layer, without the norm before its attention.
 pub(crate) struct Layer<F: Form> {
     pub attention: Attention<F>,
-    /// Between attention and MLP, `[hidden]`.
-    pub post_norm: F::Vector,
+    /// Between attention and MLP.
+    pub post_norm: Norm<F>,
     pub mlp: GatedMlp<F>,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Layer<F: Form> {
 pub(crate) struct LayerPlace<'m> {
     pub model: &'m ModelConfig,
     pub shard: &'m Shard,
-    /// Its place in the cache.
+    /// Its place among the model's layers, and in the cache.
     pub number: usize,
     /// The beginning of its tensors' names: "model.layers.3".
     pub prefix: &'m str,
@@ -34,44 +35,25 @@ pub(crate) struct LayerPlace<'m> {
     pub inputs: usize,
 }
 
-/// Widths of a layer's activations on one rank.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct LayerSizes {
-    /// This rank's heads.
-    pub attention: AttentionShape,
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// This rank's columns of the MLP.
-    pub mlp: usize,
-}
-
-impl LayerSizes {
-    /// Those of a shard's layers.
-    pub fn new(model: &ModelConfig, shard: &Shard) -> Self {
-        Self {
-            attention: Attention::shape(model, shard),
-            hidden: model.hidden_size,
-            mlp: shard.mlp.len(),
-        }
+impl<'m> LayerPlace<'m> {
+    /// The layer's description.
+    pub fn spec(&self) -> &'m LayerSpec {
+        &self.model.layers[self.number]
     }
 }
 
-/// What all layers of a model share.
-pub(crate) struct LayerShape<B: Backend> {
+/// What all layers of a model share on a device.
+pub(crate) struct LayerContext<B: Backend> {
     /// The ranks that MLPs are split over.
     pub axis: Axis,
     /// The ranks that attention is split over.
     pub attention_axis: Axis,
-    /// This rank's heads.
-    pub attention: AttentionShape,
-    /// Angles of every position served.
-    pub rope: B::Rope,
-    /// Added to the mean square in every norm.
-    pub eps: f32,
+    /// Angles of every position served, a table for each of [`rope_tables`].
+    pub ropes: Vec<B::Rope>,
 }
 
-impl<B: Backend> LayerShape<B> {
-    /// A shard's heads at positions `0..positions`, over the ranks of `axis`.
+impl<B: Backend> LayerContext<B> {
+    /// For the layers of `model` at positions `0..positions`, over the ranks of `axis`.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -79,18 +61,36 @@ impl<B: Backend> LayerShape<B> {
         backend: &mut B,
         axis: Axis,
         model: &ModelConfig,
-        shard: &Shard,
         positions: usize,
     ) -> Result<Self, BackendError> {
-        let table = rope_table(&model.rope, model.head_dim, positions);
+        let tables = rope_tables(model).into_iter();
+        let tables = tables.map(|(rope, width)| rope_table(&rope, width, positions));
         Ok(Self {
             axis,
             attention_axis: attention_axis(axis),
-            attention: Attention::shape(model, shard),
-            rope: backend.load_rope(table)?,
-            eps: model.rms_norm_eps,
+            ropes: tables
+                .map(|table| backend.load_rope(table))
+                .collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// All of `values`, each once, in the order of their first places.
+pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut each = Vec::new();
+    for value in values {
+        if !each.contains(&value) {
+            each.push(value);
+        }
+    }
+    each
+}
+
+/// The place of `value` among `all`, which have it.
+pub(super) fn place_of<T: PartialEq>(all: &[T], value: &T) -> usize {
+    all.iter()
+        .position(|other| other == value)
+        .unwrap_or_default()
 }
 
 impl Layer<Listed> {
@@ -99,7 +99,7 @@ impl Layer<Listed> {
         let norm = format!("{}.post_attention_layernorm.weight", place.prefix);
         Self {
             attention: Attention::listed(place),
-            post_norm: VectorPart::whole(norm, place.model.hidden_size),
+            post_norm: Norm::listed(norm, place.model.hidden_size, place.spec().rms_norm_eps),
             mlp: GatedMlp::listed(place),
         }
     }
@@ -119,7 +119,7 @@ impl<F: Form> Tensors<F> for Layer<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Layer<C::To>, C::Error> {
         Ok(Layer {
             attention: self.attention.convert(to)?,
-            post_norm: to.vector(&self.post_norm)?,
+            post_norm: self.post_norm.convert(to)?,
             mlp: self.mlp.convert(to)?,
         })
     }
@@ -127,29 +127,25 @@ impl<F: Form> Tensors<F> for Layer<F> {
 
 impl<B: Backend> Layer<B> {
     /// From the attention output to the residual stream behind the layer, and
-    /// that normed with `next_norm`.
+    /// that normed with `next`.
     ///
     /// # Errors
     /// [`BackendError::Collective`].
     pub fn finish(
         &self,
         backend: &mut B,
-        shape: &LayerShape<B>,
+        context: &LayerContext<B>,
         buffers: SecondHalf<'_, B::Tensor>,
-        next_norm: &B::Vector,
+        next: RmsNorm<'_, B::Vector>,
     ) -> Result<(), BackendError> {
-        let norm = |weight| RmsNorm {
-            weight,
-            eps: shape.eps,
-        };
         backend.matmul_add_rms_norm(
             buffers.attended,
-            self.attention.output.row_parallel(shape.attention_axis),
+            self.attention.output.row_parallel(context.attention_axis),
             buffers.residual,
             buffers.delta,
-            norm(&self.post_norm),
+            self.post_norm.operand(),
             buffers.normed,
         )?;
-        self.mlp.run(backend, shape, buffers, norm(next_norm))
+        self.mlp.run(backend, context.axis, buffers, next)
     }
 }

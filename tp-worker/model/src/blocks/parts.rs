@@ -167,6 +167,14 @@ pub(crate) trait Tensors<F: Form> {
     }
 }
 
+impl<F: Form, T: Tensors<F>> Tensors<F> for Option<T> {
+    type In<G: Form> = Option<T::In<G>>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Self::In<C::To>, C::Error> {
+        self.as_ref().map(|part| part.convert(to)).transpose()
+    }
+}
+
 impl<F: Form, T: Tensors<F>> Tensors<F> for Vec<T> {
     type In<G: Form> = Vec<T::In<G>>;
 

@@ -6,7 +6,7 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     allocate::Allocate,
-    blocks::{LayerBuffers, LayerSizes},
+    blocks::{Attention, LayerBuffers},
 };
 
 /// What [`Buffers`] are allocated for.
@@ -64,7 +64,10 @@ impl<T> Buffers<T> {
     ) -> Result<Self, BackendError> {
         let (tokens, block) = (sizes.limits.max_tokens, sizes.limits.logit_block_rows);
         let hidden = model.hidden_size;
-        let layer = LayerSizes::new(model, shard);
+        let attention = model
+            .layers
+            .last()
+            .map(|layer| Attention::shape(layer.attention(), shard));
         // One state of every slot, as chains need it, where that takes more
         // than a block. Trees may make it grow once.
         let collected = match sizes.requests > block {
@@ -76,10 +79,10 @@ impl<T> Buffers<T> {
             _ => sizes.requests,
         };
         Ok(Self {
-            layer: LayerBuffers::new(device, &layer, tokens, 1)?,
+            layer: LayerBuffers::new(device, model, shard, tokens)?,
             attended_wanted: device.activations(
                 sizes.requests,
-                layer.attention.out_width(),
+                attention.map_or(0, |attention| attention.out_width()),
                 Holds::Operand,
             )?,
             hidden: device.activations(tokens, hidden, Holds::Sum)?,

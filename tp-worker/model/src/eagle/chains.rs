@@ -136,17 +136,16 @@ impl<B: Backend> EagleHead<B> {
         }
         self.buffers.set_rows(backend, tokens);
         self.attend(backend, cache, tables);
-        let b = &mut self.buffers;
+        let (b, layer) = (&mut self.buffers, &self.weights.layer);
         let half = match level {
             0 => {
                 let attended = &mut b.attended_wanted;
                 b.layer
-                    .narrow(backend, &self.inputs, wanted, attended, None)
+                    .narrow(backend, layer, &self.inputs, wanted, attended, None)
             }
-            _ => b.layer.second_half(None),
+            _ => b.layer.second_half(layer, None),
         };
-        let layer = &self.weights.layer;
-        layer.finish(backend, &self.shape, half, &layer.post_norm)?;
+        layer.finish(backend, &self.context, half, layer.post_norm.operand())?;
         let outputs = match level {
             0 => &b.layer.delta,
             _ => &b.layer.residual,
@@ -156,7 +155,7 @@ impl<B: Backend> EagleHead<B> {
         let input = match &self.weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(outputs, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
-                backend.rms_norm(outputs, norm, self.shape.eps, &mut b.head_normed);
+                norm.run(backend, outputs, &mut b.head_normed);
                 &b.head_normed
             }
         };

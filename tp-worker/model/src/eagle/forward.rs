@@ -112,8 +112,9 @@ impl<B: Backend> EagleHead<B> {
             head.attend(backend, cache, tables);
             // What the layer leaves normed is not read: roots are kept unnormed,
             // so logits norm what they are asked for.
-            let (layer, all) = (&head.weights.layer, head.buffers.layer.second_half(None));
-            layer.finish(backend, &head.shape, all, &layer.post_norm)
+            let layer = &head.weights.layer;
+            let all = head.buffers.layer.second_half(layer, None);
+            layer.finish(backend, &head.context, all, layer.post_norm.operand())
         };
         let done = backend.pass(&mut passes, padded, &mut work);
         self.passes = passes;
@@ -157,12 +158,11 @@ impl<B: Backend> EagleHead<B> {
         if wanted == 0 {
             return Ok(());
         }
-        let attended = &mut b.attended_wanted;
+        let (layer, attended) = (&self.weights.layer, &mut b.attended_wanted);
         let some = b
             .layer
-            .narrow(backend, &self.inputs, wanted, attended, None);
-        let layer = &self.weights.layer;
-        layer.finish(backend, &self.shape, some, &layer.post_norm)
+            .narrow(backend, layer, &self.inputs, wanted, attended, None);
+        layer.finish(backend, &self.context, some, layer.post_norm.operand())
     }
 
     /// The pass over the batch that is staged, up to the attention.
@@ -172,7 +172,7 @@ impl<B: Backend> EagleHead<B> {
         cache: &mut B::KvCache,
         tables: Tables<'_, B>,
     ) {
-        let (shape, eps, hidden) = (&self.shape, self.shape.eps, self.hidden);
+        let (context, hidden) = (&self.context, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
         let table = self.weights.embedding.as_ref().unwrap_or(tables.embedding);
         backend.embed(table, 0, inputs, &mut b.embedded);
@@ -184,8 +184,8 @@ impl<B: Backend> EagleHead<B> {
                 self.weights.fc.run(backend, &b.joined, residual);
                 match input_norm {
                     None => backend.as_operand(residual, &mut b.layer.normed),
-                    Some(weight) => {
-                        backend.rms_norm(residual, weight, eps, &mut b.layer.normed);
+                    Some(norm) => {
+                        norm.run(backend, residual, &mut b.layer.normed);
                         &b.layer.normed
                     }
                 }
@@ -196,18 +196,18 @@ impl<B: Backend> EagleHead<B> {
                 ..
             } => {
                 let normed = &mut b.layer.normed;
-                backend.rms_norm(&b.embedded, embedding_norm, eps, normed);
+                embedding_norm.run(backend, &b.embedded, normed);
                 backend.place_columns(normed, &mut b.joined, 0);
-                backend.rms_norm(&b.hidden, hidden_norm, eps, normed);
+                hidden_norm.run(backend, &b.hidden, normed);
                 backend.place_columns(normed, &mut b.joined, hidden);
                 backend.place_columns(&b.hidden, &mut b.layer.residual, 0);
                 &b.joined
             }
         };
-        let attention = &mut b.layer.attention;
         let layer = &self.weights.layer;
+        let attention = &mut b.layer.attention[layer.attention.buffers];
         layer
             .attention
-            .run(backend, shape, input, attention, cache, inputs);
+            .run(backend, context, input, attention, cache, inputs);
     }
 }

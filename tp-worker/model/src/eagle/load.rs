@@ -6,7 +6,7 @@ use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 use super::{Buffers, EagleHead, Sizes, hidden::Picks};
 use crate::{
     CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
-    blocks::LayerShape,
+    blocks::LayerContext,
     loader::Loader,
     models::eagle::{self, Eagle, Present},
 };
@@ -54,7 +54,7 @@ impl<B: Backend> EagleHead<B> {
             inputs: backend.inputs(&limits.inputs())?,
             passes: B::Passes::default(),
             picks: Picks::new(limits.max_tokens),
-            shape: LayerShape::new(backend, Axis::Alone, model, &shard, limits.positions)?,
+            context: LayerContext::new(backend, Axis::Alone, model, limits.positions)?,
             capture,
             hidden: model.hidden_size,
             vocab,

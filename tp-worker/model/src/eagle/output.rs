@@ -56,8 +56,7 @@ impl<B: Backend> EagleHead<B> {
         let input = match &self.weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
-                let eps = self.shape.eps;
-                backend.rms_norm(&b.head_input, norm, eps, &mut b.head_normed);
+                norm.run(backend, &b.head_input, &mut b.head_normed);
                 &b.head_normed
             }
         };

@@ -85,9 +85,9 @@ impl<B: Backend> EagleHead<B> {
         let layer = &self.weights.layer;
         layer.finish(
             backend,
-            &self.shape,
-            b.layer.second_half(None),
-            &layer.post_norm,
+            &self.context,
+            b.layer.second_half(layer, None),
+            layer.post_norm.operand(),
         )?;
         backend.set_rows(&mut b.head_input, wanted);
         backend.set_rows(&mut b.head_normed, wanted);
@@ -97,7 +97,7 @@ impl<B: Backend> EagleHead<B> {
         let input = match &self.weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
             Wiring::Eagle3 { norm, .. } => {
-                backend.rms_norm(&b.head_input, norm, self.shape.eps, &mut b.head_normed);
+                norm.run(backend, &b.head_input, &mut b.head_normed);
                 &b.head_normed
             }
         };

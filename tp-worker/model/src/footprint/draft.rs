@@ -6,11 +6,11 @@ use lockstep_types::{
     DeviceKind, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
 };
 
-use super::{Part, Weighed, count, pass};
+use super::{Part, Weighed, count, largest_heads, pass, rope_bytes};
 use crate::{
     CaptureSpec, ForwardLimits, Shard, Topology,
     allocate::Counter,
-    blocks::{Attention, parts::MatrixPart},
+    blocks::parts::MatrixPart,
     chains::are_grown,
     eagle::{Buffers, Sizes},
     feature_window,
@@ -170,12 +170,12 @@ impl Part {
         count_window(&mut counter, engine, features);
         let vectors = (weights.vectors)
             .saturating_add(ids(device, engine, draft))
-            .saturating_add(device.rope_bytes(limits.positions, model.head_dim / 2));
-        let attention = Attention::shape(model, shard);
+            .saturating_add(rope_bytes(device, model, limits.positions));
+        let attention = largest_heads(model, shard);
         let cache = KvShape {
             layers: 1,
             kv_heads: attention.kv_heads,
-            head_dim: model.head_dim,
+            head_dim: attention.head_dim,
             pages: 1,
             page_size: 1,
             dtype: engine.kv_dtype,

@@ -4,9 +4,9 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, Place,
 };
 use lockstep_types::{
-    Architecture, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel, Dtype,
-    EngineShape, KvCacheDtype, LoadFormat, ModelConfig, Quantization, RankMemory, RopeConfig,
-    RopeScaling, SpeculationConfig, StepLimits, Verification,
+    Architecture, AttentionSpec, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel,
+    Dtype, EngineShape, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig,
+    Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits, Verification,
 };
 
 use super::rank_memory;
@@ -58,30 +58,44 @@ impl DeviceMemory for Elements {
     }
 }
 
+fn layer() -> LayerSpec {
+    LayerSpec {
+        mixer: Mixer::Attention(AttentionSpec {
+            heads: 8,
+            kv_heads: 4,
+            head_dim: 8,
+            scale: 1.0,
+            rope: RopeConfig {
+                theta: 1e4,
+                scaling: RopeScaling::Default,
+            },
+            qk_norm: false,
+            qkv_bias: false,
+            output_bias: false,
+        }),
+        mlp: Mlp::Gated(GatedMlpSpec {
+            width: 96,
+            bias: false,
+        }),
+        rms_norm_eps: 1e-5,
+    }
+}
+
 /// 8 heads of 8 over 4 of keys and values, 96 in the MLP.
 fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
     ModelConfig {
         path: PathBuf::new(),
         load_format: LoadFormat::Auto,
-        architecture: Architecture::Qwen3,
+        architecture: Architecture {
+            class_name: "Qwen3ForCausalLM".into(),
+            model_type: "qwen3".into(),
+        },
         hidden_size: hidden,
-        num_layers,
-        num_heads: 8,
-        num_kv_heads: 4,
-        head_dim: 8,
-        intermediate_size: 96,
+        layers: vec![layer(); num_layers],
         vocab_size: 100,
         max_position_embeddings: 512,
         rms_norm_eps: 1e-5,
-        rope: RopeConfig {
-            theta: 1e4,
-            scaling: RopeScaling::Default,
-        },
         tie_word_embeddings: tied,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
         eos_token_ids: Vec::new(),
         tokenizer_eos_id: None,
         bos_token_id: None,
@@ -225,23 +239,42 @@ fn a_model_takes_its_layers_and_tables() {
 
 #[test]
 fn biases_and_norms_of_heads_count() {
-    let vectors = |change: &dyn Fn(&mut ModelConfig), rank| {
+    let biased = Mlp::Gated(GatedMlpSpec {
+        width: 96,
+        bias: true,
+    });
+    let vectors = |change: &dyn Fn(&mut LayerSpec), rank| {
         let mut model = model(64, 1, true);
-        change(&mut model);
+        change(&mut model.layers[0]);
         memory(&model, &SpeculationConfig::none(), 2, rank)
             .target
             .vectors
             - ANGLES
     };
     assert_eq!(vectors(&|_| (), 0), 3 * 64);
-    assert_eq!(vectors(&|m| m.qk_norm = true, 0), 3 * 64 + 16);
+    assert_eq!(
+        vectors(&|layer| layer.attention_mut().qk_norm = true, 0),
+        3 * 64 + 16
+    );
     // Of one rank of two: half the heads, half the columns.
-    assert_eq!(vectors(&|m| m.qkv_bias = true, 1), 3 * 64 + 64);
-    assert_eq!(vectors(&|m| m.mlp_bias = true, 1), 3 * 64 + 96);
+    assert_eq!(
+        vectors(&|layer| layer.attention_mut().qkv_bias = true, 1),
+        3 * 64 + 64
+    );
+    assert_eq!(vectors(&|layer| layer.mlp = biased.clone(), 1), 3 * 64 + 96);
     // Row-parallel biases are on rank 0.
-    assert_eq!(vectors(&|m| m.mlp_bias = true, 0), 3 * 64 + 96 + 64);
-    assert_eq!(vectors(&|m| m.output_bias = true, 0), 4 * 64);
-    assert_eq!(vectors(&|m| m.output_bias = true, 1), 3 * 64);
+    assert_eq!(
+        vectors(&|layer| layer.mlp = biased.clone(), 0),
+        3 * 64 + 96 + 64
+    );
+    assert_eq!(
+        vectors(&|layer| layer.attention_mut().output_bias = true, 0),
+        4 * 64
+    );
+    assert_eq!(
+        vectors(&|layer| layer.attention_mut().output_bias = true, 1),
+        3 * 64
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use lockstep_types::ModelConfig;
 use crate::{
     Shard,
     blocks::{
-        Layer, LayerPlace,
-        parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
+        Layer, LayerPlace, Norm,
+        parts::{Convert, Form, Listed, MatrixPart, Tensors},
     },
 };
 
@@ -18,11 +18,11 @@ pub(crate) struct Decoder<F: Form> {
     pub embedding: F::Matrix,
     /// See [`Shard::vocab`]; `None` where the embedding is the output head.
     pub head: Option<F::Matrix>,
-    /// The norm before each layer's attention, `[hidden]`.
-    pub input_norms: Vec<F::Vector>,
+    /// The norm before each layer's attention.
+    pub input_norms: Vec<Norm<F>>,
     pub layers: Vec<Layer<F>>,
-    /// Before the output head, `[hidden]`.
-    pub norm: F::Vector,
+    /// Before the output head.
+    pub norm: Norm<F>,
 }
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -59,16 +59,16 @@ impl Decoder<Listed> {
         };
         let input_norm = |number| {
             let name = format!("{}.input_layernorm.weight", prefix(number));
-            VectorPart::whole(name, hidden)
+            Norm::listed(name, hidden, model.layers[number].rms_norm_eps)
         };
         Self {
             embedding: embedding(model, shard.embedding.clone()),
             head: shard
                 .has_head(model)
                 .then(|| head(model, shard.vocab.clone())),
-            input_norms: (0..model.num_layers).map(input_norm).collect(),
-            layers: (0..model.num_layers).map(layer).collect(),
-            norm: VectorPart::whole("model.norm.weight".to_owned(), hidden),
+            input_norms: (0..model.layers.len()).map(input_norm).collect(),
+            layers: (0..model.layers.len()).map(layer).collect(),
+            norm: Norm::listed("model.norm.weight".to_owned(), hidden, model.rms_norm_eps),
         }
     }
 }
@@ -78,6 +78,11 @@ impl<F: Form> Decoder<F> {
     pub fn head(&self) -> &F::Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
+
+    /// The norm before layer `number`, or before the output head behind the last one.
+    pub fn norm_before(&self, number: usize) -> &Norm<F> {
+        self.input_norms.get(number).unwrap_or(&self.norm)
+    }
 }
 
 impl<F: Form> Tensors<F> for Decoder<F> {
@@ -86,15 +91,12 @@ impl<F: Form> Tensors<F> for Decoder<F> {
     /// Tables of tokens come first: while a matrix is packed it is in memory twice, which
     /// costs nothing extra before the layers are there.
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Decoder<C::To>, C::Error> {
-        let norms = self.input_norms.iter();
         Ok(Decoder {
             embedding: to.matrix(&self.embedding)?,
             head: to.optional_matrix(self.head.as_ref())?,
-            input_norms: norms
-                .map(|norm| to.vector(norm))
-                .collect::<Result<_, _>>()?,
+            input_norms: self.input_norms.convert(to)?,
             layers: self.layers.convert(to)?,
-            norm: to.vector(&self.norm)?,
+            norm: self.norm.convert(to)?,
         })
     }
 }

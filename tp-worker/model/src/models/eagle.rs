@@ -6,8 +6,8 @@ use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 use crate::{
     CaptureSpec, Shard, Topology,
     blocks::{
-        Layer, LayerPlace, Linear,
-        parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
+        Layer, LayerPlace, Linear, Norm,
+        parts::{Convert, Form, Listed, MatrixPart, Tensors},
     },
 };
 
@@ -28,15 +28,15 @@ pub(crate) enum Wiring<F: Form> {
     /// `fc` joins embedding and hidden state to the layer's residual stream.
     Eagle {
         /// Before the attention; the public checkpoints have none.
-        input_norm: Option<F::Vector>,
+        input_norm: Option<Norm<F>>,
     },
     /// `fc` joins the target's hidden states to the residual stream, and the
     /// attention reads embedding and residual stream side by side.
     Eagle3 {
-        embedding_norm: F::Vector,
-        hidden_norm: F::Vector,
+        embedding_norm: Norm<F>,
+        hidden_norm: Norm<F>,
         /// Before the output head.
-        norm: F::Vector,
+        norm: Norm<F>,
     },
 }
 
@@ -83,7 +83,7 @@ impl Eagle<Listed> {
                 inputs,
             })
         };
-        let norm = |name: &str| VectorPart::whole(name.to_owned(), hidden);
+        let norm = |name: &str| Norm::listed(name.to_owned(), hidden, model.rms_norm_eps);
         let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);
         let table = |name, rows| MatrixPart::table(name, rows, hidden);
         let (fc, layer, wiring) = match draft.kind {
@@ -134,16 +134,16 @@ impl<F: Form> Tensors<F> for Wiring<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Wiring<C::To>, C::Error> {
         Ok(match self {
             Self::Eagle { input_norm } => Wiring::Eagle {
-                input_norm: to.optional(input_norm.as_ref())?,
+                input_norm: input_norm.convert(to)?,
             },
             Self::Eagle3 {
                 embedding_norm,
                 hidden_norm,
                 norm,
             } => Wiring::Eagle3 {
-                embedding_norm: to.vector(embedding_norm)?,
-                hidden_norm: to.vector(hidden_norm)?,
-                norm: to.vector(norm)?,
+                embedding_norm: embedding_norm.convert(to)?,
+                hidden_norm: hidden_norm.convert(to)?,
+                norm: norm.convert(to)?,
             },
         })
     }

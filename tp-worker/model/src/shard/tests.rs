@@ -1,4 +1,7 @@
-use lockstep_types::{Architecture, LoadFormat, RopeConfig, RopeScaling};
+use lockstep_types::{
+    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, RopeConfig,
+    RopeScaling,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -7,25 +10,35 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
     ModelConfig {
         path: "none".into(),
         load_format: LoadFormat::Auto,
-        architecture: Architecture::Llama,
+        architecture: Architecture {
+            class_name: "LlamaForCausalLM".into(),
+            model_type: "llama".into(),
+        },
         hidden_size: 8,
-        num_layers: 1,
-        num_heads: heads,
-        num_kv_heads: kv_heads,
-        head_dim: 4,
-        intermediate_size: intermediate,
+        layers: vec![LayerSpec {
+            mixer: Mixer::Attention(AttentionSpec {
+                heads: heads,
+                kv_heads: kv_heads,
+                head_dim: 4,
+                scale: 1.0,
+                rope: RopeConfig {
+                    theta: 1e4,
+                    scaling: RopeScaling::Default,
+                },
+                qk_norm: false,
+                qkv_bias: false,
+                output_bias: false,
+            }),
+            mlp: Mlp::Gated(GatedMlpSpec {
+                width: intermediate,
+                bias: false,
+            }),
+            rms_norm_eps: 1e-5,
+        }],
         vocab_size: vocab,
         max_position_embeddings: 16,
         rms_norm_eps: 1e-5,
-        rope: RopeConfig {
-            theta: 10000.0,
-            scaling: RopeScaling::Default,
-        },
         tie_word_embeddings: true,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
         eos_token_ids: vec![],
         tokenizer_eos_id: None,
         bos_token_id: None,
@@ -48,28 +61,30 @@ proptest! {
     ) {
         let model = model(group * kv_heads, kv_heads, intermediate, vocab);
         let shards: Vec<_> = (0..size).map(|r| Shard::new(&model, Topology::new(r, size, 1)).unwrap()).collect();
-        let ends = |part: fn(&Shard) -> Range<usize>, total: usize| {
+        let ends = |part: &dyn Fn(&Shard) -> Range<usize>, total: usize| {
             let starts: Vec<_> = shards.iter().map(|s| part(s).start).collect();
             let ends: Vec<_> = shards.iter().map(|s| part(s).end).collect();
             starts[0] == 0 && ends[..size - 1] == starts[1..] && ends[size - 1] == total
         };
-        prop_assert!(ends(|s| s.heads.clone(), model.num_heads));
-        prop_assert!(ends(|s| s.mlp.clone(), intermediate));
-        prop_assert!(ends(|s| s.vocab.clone(), vocab));
+        let attention = model.layers[0].attention();
+        prop_assert!(ends(&|s| s.heads(attention).queries, group * kv_heads));
+        prop_assert!(ends(&|s| s.mlp(intermediate), intermediate));
+        prop_assert!(ends(&|s| s.vocab.clone(), vocab));
         let widths: Vec<_> = shards.iter().map(|s| s.vocab.len()).collect();
         prop_assert_eq!(shards[0].vocab_widths(&model), widths);
         for shard in &shards {
-            prop_assert!(!shard.mlp.is_empty() && !shard.vocab.is_empty());
-            for (part, total) in [(&shard.mlp, intermediate), (&shard.vocab, vocab)] {
+            let (heads, mlp) = (shard.heads(attention), shard.mlp(intermediate));
+            prop_assert!(!mlp.is_empty() && !shard.vocab.is_empty());
+            for (part, total) in [(&mlp, intermediate), (&shard.vocab, vocab)] {
                 let even = total as f64 / size as f64;
                 let off = (part.len() as f64 - even).abs();
                 prop_assert!(off <= (even / 4.0).max(1.0), "{part:?} of {total}");
             }
             // All ranks hold equally many, so that caches are sized alike.
-            prop_assert_eq!(shard.kv_heads.len(), shards[0].kv_heads.len());
-            let local_group = shard.heads.len() / shard.kv_heads.len();
-            for (local, head) in shard.heads.clone().enumerate() {
-                prop_assert_eq!(shard.kv_heads[local / local_group], head / group);
+            prop_assert_eq!(heads.kv.len(), shards[0].heads(attention).kv.len());
+            let local_group = heads.queries.len() / heads.kv.len();
+            for (local, head) in heads.queries.clone().enumerate() {
+                prop_assert_eq!(heads.kv[local / local_group], head / group);
             }
         }
     }
@@ -78,12 +93,9 @@ proptest! {
 #[test]
 fn key_heads_are_split_or_replicated() {
     let kv = |heads, kv_heads, rank, size| {
-        let shard = Shard::new(
-            &model(heads, kv_heads, 64, 64),
-            Topology::new(rank, size, 1),
-        )
-        .unwrap();
-        shard.kv_heads
+        let model = model(heads, kv_heads, 64, 64);
+        let shard = Shard::new(&model, Topology::new(rank, size, 1)).unwrap();
+        shard.heads(model.layers[0].attention()).kv
     };
     assert_eq!(kv(8, 4, 1, 2), [2, 3]);
     assert_eq!(kv(8, 2, 3, 4), [1], "one copy on each of two ranks");

@@ -6,7 +6,7 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     allocate::Allocate,
-    blocks::{LayerBuffers, LayerSizes},
+    blocks::{Attention, LayerBuffers},
 };
 
 /// One set of activations, reused by every pass.
@@ -42,7 +42,10 @@ impl<T> Buffers<T> {
         let topology = shard.topology;
         let (tokens, dp_size) = (limits.max_tokens, topology.dp_size());
         let block = limits.logit_block_rows;
-        let layer = LayerSizes::new(model, shard);
+        let last = model
+            .layers
+            .last()
+            .map(|layer| Attention::shape(layer.attention(), shard));
         // A rank alone reads its logits where they are.
         let host = if topology.attention.leads() && topology.world.size > 1 {
             block * model.vocab_size
@@ -56,10 +59,10 @@ impl<T> Buffers<T> {
                 true => Some([rows()?, rows()?]),
                 false => None,
             },
-            layer: LayerBuffers::new(device, &layer, tokens, dp_size)?,
+            layer: LayerBuffers::new(device, model, shard, tokens)?,
             attended_wanted: device.activations(
                 tokens,
-                layer.attention.out_width(),
+                last.map_or(0, |last| last.out_width()),
                 Holds::Operand,
             )?,
             wanted: match dp_size {

@@ -42,7 +42,7 @@ impl<B: Backend> Transformer<B> {
             widths: &self.vocab_widths,
             rows: &self.owned,
         };
-        let axis = self.shape.axis;
+        let axis = self.context.axis;
         match whole {
             Some([rows, space]) => {
                 device.gather(axis, &b.logits, owners, Some((&mut *rows, space)))?;
@@ -109,9 +109,9 @@ impl<B: Backend> Transformer<B> {
         let words = limits.choices.outcome_words(requests, limits.drafts());
         let told = match size {
             1 => None,
-            _ => Exchanged::tell(attention_axis(self.shape.axis), words),
+            _ => Exchanged::tell(attention_axis(self.context.axis), words),
         };
-        Exchanged::collect(self.shape.axis, owners)
+        Exchanged::collect(self.context.axis, owners)
             .chain(told)
             .collect()
     }

@@ -11,7 +11,7 @@ impl<B: Backend> Transformer<B> {
         Schedule::new(
             &self.model,
             self.shard.topology,
-            self.shape.axis,
+            self.context.axis,
             self.keeps_last_hidden(),
             self.limits.logit_block_rows,
         )

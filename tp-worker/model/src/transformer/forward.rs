@@ -247,7 +247,7 @@ impl<B: Backend> Transformer<B> {
         self.exchange_notes(backend)?;
         self.exchange_drafts(backend, size.tokens.own)?;
         let b = &mut self.buffers.layer;
-        let (first, eps) = (self.shard.embedding.start as u32, self.model.rms_norm_eps);
+        let first = self.shard.embedding.start as u32;
         backend.embed(
             &self.weights.embedding,
             first,
@@ -256,11 +256,10 @@ impl<B: Backend> Transformer<B> {
         );
         // With several DP ranks every rank has whole rows.
         if self.world.is_none() {
-            backend.all_reduce(self.shape.axis, &mut b.residual)?;
+            backend.all_reduce(self.context.axis, &mut b.residual)?;
         }
-        let norm = self.weights.input_norms.first();
-        let norm = norm.unwrap_or(&self.weights.norm);
-        backend.rms_norm(&b.residual, norm, eps, &mut b.normed);
+        let norm = self.weights.norm_before(0);
+        norm.run(backend, &b.residual, &mut b.normed);
         for number in 0..self.weights.layers.len() {
             self.layer(backend, cache, number, size)?;
         }
@@ -281,17 +280,17 @@ impl<B: Backend> Transformer<B> {
         size: Size,
     ) -> Result<(), BackendError> {
         let narrow = number + 1 == self.weights.layers.len() && !self.keeps_last_hidden();
-        let (weights, shape, inputs) = (&self.weights, &self.shape, &self.inputs);
+        let (weights, context, inputs) = (&self.weights, &self.context, &self.inputs);
         let layer = &weights.layers[number];
         let b = &mut self.buffers;
         if let Some(capture) = &mut self.capture {
             capture.layer_input(backend, number, &b.layer.residual);
         }
-        let attention = &mut b.layer.attention;
+        let attention = &mut b.layer.attention[layer.attention.buffers];
         layer
             .attention
-            .run(backend, shape, &b.layer.normed, attention, cache, inputs);
-        let next_norm = weights.input_norms.get(number + 1).unwrap_or(&weights.norm);
+            .run(backend, context, &b.layer.normed, attention, cache, inputs);
+        let next = weights.norm_before(number + 1).operand();
         let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
             (Some(world), true) => (size.wanted, Some(&world.wanted)),
             (Some(world), false) => (size.tokens, Some(&world.tokens)),
@@ -305,14 +304,15 @@ impl<B: Backend> Transformer<B> {
             let attended = &mut b.attended_wanted;
             let half = b
                 .layer
-                .narrow(backend, inputs, rows.own, attended, crossing);
-            layer.finish(backend, shape, half, next_norm)?;
+                .narrow(backend, layer, inputs, rows.own, attended, crossing);
+            layer.finish(backend, context, half, next)?;
             b.layer.set_rows(backend, size.tokens.own, size.tokens.all);
             return Ok(());
         }
         if narrow && crossing.is_some() {
             b.layer.set_mlp_rows(backend, rows.all);
         }
-        layer.finish(backend, shape, b.layer.second_half(crossing), next_norm)
+        let half = b.layer.second_half(layer, crossing);
+        layer.finish(backend, context, half, next)
     }
 }

@@ -8,7 +8,7 @@ use lockstep_types::{LoadFormat, ModelConfig};
 use super::{Buffers, Transformer, WeightOrigin, notes, restore};
 use crate::{
     FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
-    blocks::LayerShape,
+    blocks::LayerContext,
     crossing::World,
     models::decoder::Decoder,
     packed::{self, Cache},
@@ -97,7 +97,7 @@ impl<B: Backend> Transformer<B> {
         let mut loaded = Self {
             weights: loaded,
             vocab_widths: shard.vocab_widths(model),
-            shape: LayerShape::new(backend, axis, model, &shard, limits.positions)?,
+            context: LayerContext::new(backend, axis, model, limits.positions)?,
             numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),
             owned: vec![0..0; topology.world.size],
             chooses: limits.max_commit > 0,

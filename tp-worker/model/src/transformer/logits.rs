@@ -110,7 +110,7 @@ impl<B: Backend> Transformer<B> {
                     widths: &self.vocab_widths,
                     rows: &self.owned,
                 };
-                backend.gather_to_host(self.shape.axis, &b.logits, owners, &mut b.host_logits)?
+                backend.gather_to_host(self.context.axis, &b.logits, owners, &mut b.host_logits)?
             }
         };
         notes::check(self.notes.is_some(), backend)?;
@@ -153,7 +153,7 @@ impl<B: Backend> Transformer<B> {
         }
         backend.set_rows(&mut all.gathered, size.wanted.all);
         let Crossing { counts, first, .. } = &world.wanted;
-        backend.all_gather_rows(self.shape.axis, own, *first, counts, &mut all.gathered)
+        backend.all_gather_rows(self.context.axis, own, *first, counts, &mut all.gathered)
     }
 
     /// This rank's columns of the logits of `block`, which are some of `among`

@@ -45,7 +45,7 @@ impl<B: Backend> Transformer<B> {
         let ranks = self.shard.topology.world.size;
         let words = self.notes.map_or(0, |shape| shape.words);
         let lens = std::iter::repeat_n(words, ranks);
-        Exchanged::gather(self.shape.axis, lens, Dtype::Float32)
+        Exchanged::gather(self.context.axis, lens, Dtype::Float32)
     }
 }
 

@@ -27,7 +27,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), BackendError> {
         match backend.drafter() {
             Some(device) if self.tells_drafts => {
-                device.tell(attention_axis(self.shape.axis), &mut self.inputs, tokens)
+                device.tell(attention_axis(self.context.axis), &mut self.inputs, tokens)
             }
             _ => Ok(()),
         }
@@ -36,7 +36,7 @@ impl<B: Backend> Transformer<B> {
     /// What that is in a pass of the size `key`.
     pub(super) fn drafted_words(&self, key: PassKey) -> Option<Exchanged> {
         let words = self.limits.inputs().drafted_words(key.tokens);
-        let told = Exchanged::tell(attention_axis(self.shape.axis), words);
+        let told = Exchanged::tell(attention_axis(self.context.axis), words);
         told.filter(|_| self.tells_drafts)
     }
 }

@@ -165,7 +165,7 @@ fn features_are_the_residual_stream() {
     let norm = backend.load_vector(&norm).unwrap();
     for layers in 1..3 {
         let shallow = ModelConfig {
-            num_layers: layers,
+            layers: model.layers[..layers].to_vec(),
             ..model.clone()
         };
         let mut shallow = Kept::new(alone(Dtype::Float32), &shallow, spec(&[], true));
@@ -279,4 +279,31 @@ fn layers_that_are_not_there_are_refused() {
         .set_capture(&mut kept.backend, spec(&[], false))
         .unwrap();
     assert!(kept.model.features().is_none());
+}
+
+/// Rotary angles and epsilons are each layer's own: what changes in one leaves the
+/// residual stream before it as it was.
+#[test]
+fn a_layer_has_angles_and_an_epsilon_of_its_own() {
+    let states = |change: &dyn Fn(&mut ModelConfig)| {
+        let mut model = qwen3();
+        change(&mut model);
+        let hidden = model.hidden_size;
+        let mut kept = Kept::new(alone(Dtype::Float32), &model, spec(&[1, 2], false));
+        kept.run(0..TOKENS, &[]);
+        let features = kept.features();
+        [0, 1].map(|place| column(&features, 2 * hidden, hidden, place))
+    };
+    let plain = states(&|_| ());
+    for eps in [false, true] {
+        let changed = |layer: usize| {
+            states(&|model| match eps {
+                true => model.layers[layer].rms_norm_eps = 0.3,
+                false => model.layers[layer].attention_mut().rope.theta = 50.0,
+            })
+        };
+        assert!(changed(0)[0] != plain[0]);
+        let second = changed(1);
+        assert!(second[0] == plain[0] && second[1] != plain[1]);
+    }
 }

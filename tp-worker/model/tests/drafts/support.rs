@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
-use lockstep_types::{DraftKind, DraftModel, Dtype, ModelConfig, Quantization};
+use lockstep_types::{
+    DraftKind, DraftModel, Dtype, GatedMlpSpec, LayerSpec, Mlp, ModelConfig, Quantization,
+};
 use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -42,9 +44,15 @@ pub const DRAFT_VOCAB: usize = 50;
 impl Checkpoint {
     fn new(kind: DraftKind) -> Self {
         let target = lockstep_model_folder::load(&fixture("llama")).unwrap();
+        let layer = LayerSpec {
+            mlp: Mlp::Gated(GatedMlpSpec {
+                width: 80,
+                bias: false,
+            }),
+            ..target.layers[0].clone()
+        };
         let model = ModelConfig {
-            num_layers: 1,
-            intermediate_size: 80,
+            layers: vec![layer],
             ..target.clone()
         };
         Self {
@@ -91,9 +99,11 @@ impl Checkpoint {
 
     fn layer(&mut self, prefix: &str, inputs: usize) {
         let model = self.draft.model.clone();
-        let (hidden, mlp) = (model.hidden_size, model.intermediate_size);
-        let heads = model.num_heads * model.head_dim;
-        let kv = model.num_kv_heads * model.head_dim;
+        let layer = &model.layers[0];
+        let (hidden, mlp) = (model.hidden_size, layer.mlp.width());
+        let attention = layer.attention();
+        let heads = attention.heads * attention.head_dim;
+        let kv = attention.kv_heads * attention.head_dim;
         for (name, shape) in [
             ("self_attn.q_proj.weight", &[heads, inputs][..]),
             ("self_attn.k_proj.weight", &[kv, inputs]),

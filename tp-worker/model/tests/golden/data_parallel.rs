@@ -176,5 +176,5 @@ fn variations(plain: &WorldFeed) -> Vec<WorldFeed> {
 }
 
 pub(super) fn divides((tp_size, dp_size): (usize, usize), case: &Case) -> bool {
-    case.model.num_heads.is_multiple_of(tp_size / dp_size)
+    case.model.common_heads().is_multiple_of(tp_size / dp_size)
 }

@@ -130,7 +130,7 @@ fn architectures_take_what_is_charged() {
                 Some(14),
             ),
         ] {
-            if !model.num_heads.is_multiple_of(tp_size / dp_size) {
+            if !model.common_heads().is_multiple_of(tp_size / dp_size) {
                 continue;
             }
             let mut config = config(tp_size, 4, dtype);

@@ -1,29 +1,29 @@
 //! Activations of a layer, allocated once.
 
 use lockstep_backend::{Backend, BackendError, Holds, Rows};
+use lockstep_types::ModelConfig;
 
-use super::LayerSizes;
+use super::Layer;
 use crate::{
+    Shard,
     allocate::Allocate,
-    blocks::{AttentionBuffers, Boundary},
+    blocks::{AttentionBuffers, Boundary, MlpBuffers, attention_shapes, mlp_widths},
     crossing::Crossing,
 };
 
-/// One set of activations, reused by every layer and every pass. `n` are the
-/// tokens of this DP rank, `m` this rank's columns of the MLP, whose rows `a` are
-/// those of all DP ranks.
+/// One set of activations, reused by every layer and every pass. `n` are the tokens of this
+/// DP rank, and `a` the rows of all DP ranks.
 pub(crate) struct LayerBuffers<T> {
     /// The residual stream, `[n, hidden]`.
     pub residual: T,
-    /// What a block adds to it, `[n, hidden]`.
+    /// The sum that a block adds to it, `[n, hidden]`.
     pub delta: T,
     /// Normed residual, `[n, hidden]`.
     pub normed: T,
-    pub attention: AttentionBuffers<T>,
-    /// Gate and up projections, `[a, 2·m]`.
-    pub gate_up: T,
-    /// Activated, `[a, m]`.
-    pub activated: T,
+    /// For each of [`attention_shapes`].
+    pub attention: Vec<AttentionBuffers<T>>,
+    /// For each of [`mlp_widths`].
+    pub mlp: Vec<MlpBuffers<T>>,
     /// Where there are several DP ranks.
     pub all: Option<AllRows<T>>,
 }
@@ -43,64 +43,69 @@ pub(crate) struct SecondHalf<'a, T> {
     pub residual: &'a mut T,
     pub delta: &'a mut T,
     pub normed: &'a mut T,
-    pub gate_up: &'a mut T,
-    pub activated: &'a mut T,
+    pub mlp: &'a mut MlpBuffers<T>,
     pub boundary: Boundary<'a, T>,
 }
 
 impl<T> LayerBuffers<T> {
-    /// For passes of at most `tokens` tokens of each of `dp_size` DP ranks.
+    /// For the layers of `model`, and passes of at most `tokens` tokens of each DP rank.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     pub fn new(
         device: &mut impl Allocate<Tensor = T>,
-        layer: &LayerSizes,
+        model: &ModelConfig,
+        shard: &Shard,
         tokens: usize,
-        dp_size: usize,
     ) -> Result<Self, BackendError> {
+        let (hidden, dp_size) = (model.hidden_size, shard.topology.dp_size());
         let all = tokens.saturating_mul(dp_size);
-        let mut tensor = |rows, width, holds| device.activations(rows, width, holds);
         Ok(Self {
-            residual: tensor(tokens, layer.hidden, Holds::Sum)?,
-            delta: tensor(tokens, layer.hidden, Holds::Sum)?,
-            normed: tensor(tokens, layer.hidden, Holds::Operand)?,
-            attention: AttentionBuffers {
-                qkv: tensor(tokens, layer.attention.qkv_width(), Holds::Sum)?,
-                attended: tensor(tokens, layer.attention.out_width(), Holds::Operand)?,
-            },
-            gate_up: tensor(all, 2 * layer.mlp, Holds::Sum)?,
-            activated: tensor(all, layer.mlp, Holds::Operand)?,
+            residual: device.activations(tokens, hidden, Holds::Sum)?,
+            delta: device.activations(tokens, hidden, Holds::Sum)?,
+            normed: device.activations(tokens, hidden, Holds::Operand)?,
+            attention: attention_shapes(model, shard)
+                .iter()
+                .map(|shape| AttentionBuffers::new(device, shape, tokens))
+                .collect::<Result<_, _>>()?,
+            mlp: mlp_widths(model)
+                .iter()
+                .map(|width| MlpBuffers::new(device, shard.mlp(*width).len(), all))
+                .collect::<Result<_, _>>()?,
             all: match dp_size {
                 1 => None,
                 _ => Some(AllRows {
-                    gathered: tensor(all, layer.hidden, Holds::Operand)?,
-                    product: tensor(all, layer.hidden, Holds::Sum)?,
+                    gathered: device.activations(all, hidden, Holds::Operand)?,
+                    product: device.activations(all, hidden, Holds::Sum)?,
                 }),
             },
         })
     }
 
-    /// The second half over every token.
-    pub fn second_half<'a>(&'a mut self, crossing: Option<&'a Crossing>) -> SecondHalf<'a, T> {
+    /// The second half of `layer` over every token.
+    pub fn second_half<'a, B: Backend<Tensor = T>>(
+        &'a mut self,
+        layer: &Layer<B>,
+        crossing: Option<&'a Crossing>,
+    ) -> SecondHalf<'a, T> {
         SecondHalf {
-            attended: &self.attention.attended,
+            attended: &self.attention[layer.attention.buffers].attended,
             residual: &mut self.residual,
             delta: &mut self.delta,
             normed: &mut self.normed,
-            gate_up: &mut self.gate_up,
-            activated: &mut self.activated,
+            mlp: &mut self.mlp[layer.mlp.buffers],
             boundary: Boundary::new(crossing, &mut self.all),
         }
     }
 
-    /// The second half over the wanted rows alone, whose attention outputs move
+    /// The second half of `layer` over the wanted rows alone, whose attention outputs move
     /// to `attended`: what follows the last attention looks at single tokens.
     /// What is added to the residual stream and the stream itself change places
     /// for it. [`Self::set_rows`] undoes it.
     pub fn narrow<'a, B: Backend<Tensor = T>>(
         &'a mut self,
         backend: &mut B,
+        layer: &Layer<B>,
         inputs: &B::Inputs,
         wanted: usize,
         attended: &'a mut T,
@@ -111,15 +116,15 @@ impl<T> LayerBuffers<T> {
         let rows = || Rows::Wanted(inputs, 0..wanted);
         backend.gather_rows(&self.residual, rows(), &mut self.delta);
         backend.set_rows(attended, wanted);
-        backend.gather_rows(&self.attention.attended, rows(), attended);
+        let from = &self.attention[layer.attention.buffers].attended;
+        backend.gather_rows(from, rows(), attended);
         backend.set_rows(&mut self.residual, wanted);
         SecondHalf {
             attended,
             residual: &mut self.delta,
             delta: &mut self.residual,
             normed: &mut self.normed,
-            gate_up: &mut self.gate_up,
-            activated: &mut self.activated,
+            mlp: &mut self.mlp[layer.mlp.buffers],
             boundary: Boundary::new(crossing, &mut self.all),
         }
     }
@@ -133,8 +138,10 @@ impl<T> LayerBuffers<T> {
 
     /// Sets the row count of what the MLP reads and writes.
     pub fn set_mlp_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
-        backend.set_rows(&mut self.gate_up, rows);
-        backend.set_rows(&mut self.activated, rows);
+        for mlp in &mut self.mlp {
+            backend.set_rows(&mut mlp.gate_up, rows);
+            backend.set_rows(&mut mlp.activated, rows);
+        }
         if let Some(all) = &mut self.all {
             backend.set_rows(&mut all.gathered, rows);
             backend.set_rows(&mut all.product, rows);
@@ -146,8 +153,10 @@ impl<T> LayerBuffers<T> {
         self.set_block_rows(backend, rows);
         self.set_mlp_rows(backend, all);
         backend.set_rows(&mut self.residual, rows);
-        backend.set_rows(&mut self.attention.qkv, rows);
-        backend.set_rows(&mut self.attention.attended, rows);
+        for attention in &mut self.attention {
+            backend.set_rows(&mut attention.qkv, rows);
+            backend.set_rows(&mut attention.attended, rows);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, path::Path};
 
+use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp};
 use proptest::prelude::*;
 
 use super::*;
@@ -61,19 +62,24 @@ proptest! {
         tied: bool,
         biased: bool,
     ) {
+        let layer = |kv_heads, width| LayerSpec {
+            mixer: Mixer::Attention(AttentionSpec {
+                heads: 4,
+                kv_heads,
+                head_dim: 2,
+                qk_norm: biased,
+                qkv_bias: biased,
+                output_bias: biased,
+                ..demo().layers[0].attention().clone()
+            }),
+            mlp: Mlp::Gated(GatedMlpSpec { width, bias: biased }),
+            rms_norm_eps: 1e-5,
+        };
         let model = ModelConfig {
-            num_layers: 2,
+            layers: vec![layer(kv_heads, width), layer(1, 9)],
             hidden_size: 6,
-            num_heads: 4,
-            num_kv_heads: kv_heads,
-            head_dim: 2,
-            intermediate_size: width,
             vocab_size: 21,
             tie_word_embeddings: tied,
-            qkv_bias: biased,
-            output_bias: biased,
-            mlp_bias: biased,
-            qk_norm: biased,
             ..demo()
         };
         let ranks = attention * dp_size;

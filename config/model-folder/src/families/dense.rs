@@ -1,0 +1,118 @@
+//! Layers of grouped-query attention and a gated MLP, all alike.
+
+use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfigError};
+
+use crate::{model::rope, raw::Raw};
+
+/// Layers of the deepest model that is believed.
+const DEEPEST_MODEL: usize = 10_000;
+
+/// What sets one family of such models apart from the others.
+pub(super) struct Dense {
+    /// Key/value heads where `config.json` has no such key; `None` for as many as query heads.
+    pub kv_heads: Option<usize>,
+    /// Width of a head where `config.json` has no such key; `None` for an equal share of the
+    /// hidden size.
+    pub head_dim: Option<usize>,
+    /// Biases on q, k and v that `config.json` does not mention.
+    pub qkv_bias: bool,
+    /// RMS norms on the heads of q and k.
+    pub qk_norm: bool,
+    /// Keys of biases that the family does not have.
+    pub no_bias: &'static [&'static str],
+}
+
+impl Dense {
+    /// Reads the layers.
+    ///
+    /// # Errors
+    /// [`ModelConfigError`]: a key is missing or damaged, or asks for what the family has not.
+    pub fn layers(&self, config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+        for key in self.no_bias {
+            if config.flag(key, false)? {
+                return Err(config.unsupported(key, "the family has no such bias; remove the key"));
+            }
+        }
+        let hidden_size = config.required("hidden_size")?;
+        let heads = config.required("num_attention_heads")?;
+        let bias = config.flag("attention_bias", false)?;
+        let head_dim = self.head_dim(config, hidden_size, heads)?;
+        let layer = LayerSpec {
+            mixer: Mixer::Attention(AttentionSpec {
+                heads,
+                kv_heads: self.kv_heads(config, heads)?,
+                head_dim,
+                scale: (head_dim as f32).sqrt().recip(),
+                rope: rope::read(config)?,
+                qk_norm: self.qk_norm,
+                qkv_bias: bias || self.qkv_bias,
+                output_bias: bias,
+            }),
+            mlp: Mlp::Gated(GatedMlpSpec {
+                width: config.required("intermediate_size")?,
+                bias: config.flag("mlp_bias", false)?,
+            }),
+            rms_norm_eps: rms_norm_eps(config)?,
+        };
+        Ok(vec![layer; depth(config)?])
+    }
+
+    fn kv_heads(&self, config: &Raw, heads: usize) -> Result<usize, ModelConfigError> {
+        const KEY: &str = "num_key_value_heads";
+        let kv_heads = match config.size(KEY)? {
+            Some(given) => given,
+            // Null means as many as heads, in all families.
+            None if config.has(KEY) => heads,
+            None => self.kv_heads.unwrap_or(heads),
+        };
+        if !heads.is_multiple_of(kv_heads) {
+            let message = format!("is {kv_heads}, which does not divide {heads} heads");
+            return Err(config.wrong(KEY, message));
+        }
+        Ok(kv_heads)
+    }
+
+    fn head_dim(
+        &self,
+        config: &Raw,
+        hidden_size: usize,
+        heads: usize,
+    ) -> Result<usize, ModelConfigError> {
+        const KEY: &str = "head_dim";
+        let width = match (config.size(KEY)?, self.head_dim) {
+            (Some(given), _) => given,
+            (None, Some(absent)) if !config.has(KEY) => absent,
+            (None, _) if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+            (None, _) => {
+                let message = format!("is missing, and {heads} heads do not divide {hidden_size}");
+                return Err(config.wrong(KEY, message));
+            }
+        };
+        if !width.is_multiple_of(2) {
+            let message = format!("is {width}; rotary embedding needs an even width");
+            return Err(config.wrong(KEY, message));
+        }
+        Ok(width)
+    }
+}
+
+/// Reads the number of layers.
+///
+/// # Errors
+/// [`ModelConfigError`]: it is missing, or larger than any model's.
+pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
+    const KEY: &str = "num_hidden_layers";
+    let layers = config.required(KEY)?;
+    if layers > DEEPEST_MODEL {
+        return Err(config.wrong(KEY, format!("is {layers}, beyond any model's layers")));
+    }
+    Ok(layers)
+}
+
+/// Reads what norms add to the mean square.
+///
+/// # Errors
+/// [`ModelConfigError`]: it is no number.
+pub(crate) fn rms_norm_eps(config: &Raw) -> Result<f32, ModelConfigError> {
+    Ok(config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32)
+}

@@ -1,0 +1,48 @@
+//! RMS norm over the residual stream (Zhang and Sennrich, arXiv:1910.07467).
+
+use lockstep_backend::{Backend, RmsNorm};
+
+use super::parts::{Convert, Form, Listed, Tensors, VectorPart};
+
+/// A norm's weights `[hidden]`, whole on every rank.
+pub(crate) struct Norm<F: Form> {
+    pub weight: F::Vector,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl Norm<Listed> {
+    /// The norm whose weights are the tensor `name`.
+    pub fn listed(name: String, hidden: usize, eps: f32) -> Self {
+        Self {
+            weight: VectorPart::whole(name, hidden),
+            eps,
+        }
+    }
+}
+
+impl<F: Form> Tensors<F> for Norm<F> {
+    type In<T: Form> = Norm<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Norm<C::To>, C::Error> {
+        Ok(Norm {
+            weight: to.vector(&self.weight)?,
+            eps: self.eps,
+        })
+    }
+}
+
+impl<B: Backend> Norm<B> {
+    /// What operations of the device take.
+    pub fn operand(&self) -> RmsNorm<'_, B::Vector> {
+        RmsNorm {
+            weight: &self.weight,
+            eps: self.eps,
+        }
+    }
+
+    /// Norms the rows of `input` `[n, hidden]` into `out`.
+    pub fn run(&self, backend: &mut B, input: &B::Tensor, out: &mut B::Tensor) {
+        backend.rms_norm(input, &self.weight, self.eps, out);
+    }
+}
