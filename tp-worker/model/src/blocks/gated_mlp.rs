@@ -4,7 +4,7 @@ use lockstep_backend::{Axis, Backend, BackendError, Holds, RmsNorm, Scatter};
 use lockstep_types::{GatedMlpSpec, Mlp, ModelConfig};
 
 use super::{
-    LayerContext, LayerPlace, Linear,
+    LayerPlace, Linear,
     layer::{SecondHalf, distinct, place_of},
     parts::{Convert, Form, Listed, Tensors},
 };
