@@ -56,7 +56,7 @@ pub struct CudaOptions {
     /// empty, nothing is recorded. One graph serves every batch with no more tokens, so one
     /// family of graphs serves every depth of drafts.
     pub graphs: Vec<usize>,
-    /// How several ranks exchange data: through the host or by NCCL.
+    /// Exchange of data between several ranks: through the host or by NCCL.
     pub collectives: CollectiveOptions,
 }
 

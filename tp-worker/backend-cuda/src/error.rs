@@ -20,7 +20,7 @@ pub enum CudaError {
     Missing {
         /// File name of the library.
         library: &'static str,
-        /// How a user gets the library.
+        /// Advice for getting the library.
         remedy: &'static str,
     },
     /// The driver is older than a library or feature needs.
@@ -34,7 +34,7 @@ pub enum CudaError {
         found: Version,
         /// Lowest CUDA version that the driver should have.
         needed: Version,
-        /// What a user can do.
+        /// Advice for the user.
         remedy: String,
     },
     /// The run-time compiler does not know the GPU.

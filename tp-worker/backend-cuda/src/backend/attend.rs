@@ -21,7 +21,7 @@ pub(super) struct Kernels {
     planned: u64,
 }
 
-/// How the heads of `qkv` are treated before attention.
+/// Treatment of the heads of `qkv` before attention.
 pub(super) enum Heads<'a> {
     /// Norms and rotates heads of `qkv`, and stores keys and values.
     All(&'a mut CudaTensor, HeadNorms<'a>, &'a Rope),

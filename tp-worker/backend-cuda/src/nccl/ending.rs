@@ -31,7 +31,7 @@ enum Stage {
     Lives,
     /// The communicator was told to end.
     Ends,
-    /// Its data has come, or is given up.
+    /// The data has come, or is given up.
     Done,
     Gone,
 }
