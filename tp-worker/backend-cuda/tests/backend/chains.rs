@@ -7,7 +7,7 @@ use lockstep_backend::{
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
 
-// `tokens` below reads without an operation that follows the level's number of rows.
+// `values` reads without an operation: an operation would read only the rows of the level.
 use crate::ranks::values;
 use crate::support::{gpu, host_matrix, matrix, noise, read, sums};
 
