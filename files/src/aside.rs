@@ -93,7 +93,7 @@ pub fn patiently<T>(patience: Patience, work: impl FnOnce() -> T) -> io::Result<
 pub fn aside<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    // The reader's place is empty meanwhile: work that a reader runs asks for no reader.
+    // `READER` is empty meanwhile: this thread only waits, and asks for no other work.
     let Some(mut reader) = READER.take() else {
         return work();
     };

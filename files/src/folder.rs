@@ -87,10 +87,9 @@ impl Folder {
     /// Opens the regular file `name`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if there is no such file. Other errors say in words that it
-    /// is no regular file, that it is a link out of the folder, or that it has changed since it
-    /// was first looked for. A file that was there or missing, replaced or written counts as
-    /// changed.
+    /// [`io::ErrorKind::NotFound`] if there is no such file. In words if it is no regular file,
+    /// a link out of the folder, or changed since it was first looked for. A file counts as
+    /// changed if it has appeared, is gone, is another file, or was written.
     pub fn open(&self, name: &str) -> io::Result<File> {
         let found = match self.find(Path::new(name)) {
             Ok(file) => Ok((regular(&file)?, file)),

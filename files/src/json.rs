@@ -5,9 +5,9 @@ use std::borrow::Cow;
 /// Words of Python's `json` for numbers that are not finite. JSON has no such words.
 const NOT_FINITE: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
 
-/// Puts `NaN`, `Infinity` and `-Infinity` in quotes where they stand outside of texts. Nobody
-/// is disturbed by them then except a reader of that key: it finds a text in place of a number,
-/// and reports an error for that key alone.
+/// Puts `NaN`, `Infinity` and `-Infinity` in quotes where they stand outside of texts. A key
+/// that nobody reads then does no harm. A reader of the key finds a text in place of a number,
+/// which is an error of that key alone.
 pub fn quoted(json: &[u8]) -> Cow<'_, [u8]> {
     let mut quoted = Vec::new();
     let (mut copied, mut at) = (0, 0);

@@ -17,9 +17,9 @@
 //!   [`Collective`](lockstep_collective::Collective).
 //! * [`CudaBackend`] implements with all of these the operations that models ask for.
 //!
-//! All of them queue work on a stream and return. A result depends on its own row only; that of
-//! attention depends on its own request only. Other rows of the batch, page size, chunking and
-//! trees of drafts change no bit.
+//! All of them queue work on a stream and return. A result depends on its own row only, and the
+//! result of attention on its own request only. Other rows of the batch, page size, chunking
+//! and trees of drafts change no bit.
 
 mod attention;
 mod backend;

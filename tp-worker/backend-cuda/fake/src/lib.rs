@@ -44,7 +44,7 @@
 //! | `FAKE_NCCL_KILL` | `1:40:entered`: rank 1 is killed at its 40th collective with all ranks, when it has `asked` for the collective, has `entered` it, or has `brought` its part | |
 //! | `FAKE_NCCL_STUCK` | `1:3`: the call for rank 1's third collective with all ranks returns only when the communicator is aborted | |
 //! | `FAKE_NCCL_REFUSE` | `1:3`: rank 1's third operation of a communicator fails when it is asked for | |
-//! | `FAKE_NCCL_FAIL` | `1:2`: the second communicator that rank 1 joins fails there when all have come; rank 1 counts in the first communicator | |
+//! | `FAKE_NCCL_FAIL` | `1:2`: the second communicator that rank 1 joins fails there when all have come; 1 is its rank in the first communicator | |
 //! | `NCCL_MIN_CTAS`, `NCCL_MAX_CTAS` | smallest and largest number of channels of a communicator, whatever the program wants, as for NCCL | 1, 32 |
 //! | `FAKE_CUDA_EDIT` | script by which `sed` changes sources before they are compiled, for tests that have to notice | |
 //! | `FAKE_CUDA_FLAGS` | flags for the C++ compiler, after its own | |

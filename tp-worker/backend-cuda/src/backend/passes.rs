@@ -137,10 +137,11 @@ impl CudaBackend {
         })
     }
 
-    /// Returns the smallest recorded size that holds `batch` on each of `dp_ranks` DP ranks
-    /// with equal bits; `None` if there is none. Bits of a product depend on its number of
-    /// rows: few rows have a kernel of their own, and many rows have the bits of the algorithm
-    /// that serves them. Some products have the rows of all DP ranks, so both counts are
+    /// Returns the smallest recorded size that holds `batch` on each of `dp_ranks` DP ranks;
+    /// `None` if it would give other bits. Bits of a product depend on its number of rows: few
+    /// rows have a kernel of their own, and many rows have the bits of the algorithm that
+    /// serves them. Example: 60 tokens fit into a pass of 96, but do not run in it, since up to
+    /// 64 rows are few. Some products have the rows of all DP ranks, so both counts are
     /// compared.
     pub(super) fn smallest(
         &self,

@@ -55,8 +55,8 @@ impl Chosen {
         &self.tokens
     }
     /// The words of [`lockstep_backend::Chosen`] for each request, one request behind the
-    /// other; unspecified for a request whose tokens the host chooses. If the batch came with
-    /// chains, the drafts of each request follow, and with trees also the drafts' parents.
+    /// other. A request whose tokens the host chooses has no tokens there. If the batch came
+    /// with chains, the drafts of each request follow, and with trees also the drafts' parents.
     pub fn words(&self) -> &Buffer<u32> {
         &self.words
     }
