@@ -48,7 +48,8 @@ pub(crate) struct Watched {
 struct State {
     /// Longest time for which data may be on its way.
     patience: Duration,
-    /// Since when data may be on its way that nobody has waited for.
+    /// Time since which data may be on its way that nobody has waited for; `None` if there is
+    /// no such data.
     since: Option<Instant>,
     /// All collectives begun so far.
     track: Track,

@@ -29,8 +29,8 @@ const RECEIVES: u64 = 10 * MIB;
 /// A channel's room to send to a peer. Where the peer reads it in place, the sender has the
 /// room for the largest protocol.
 const SENDS: u64 = 6 * MIB;
-/// A channel's rooms to send to a peer and to receive from it, where some rooms are on one side
-/// or the other.
+/// A channel's rooms to send to a peer and to receive from it. They are less than the sum of
+/// both, since some rooms are on one side or the other.
 const BOTH: u64 = 12 * MIB;
 /// Peers of a rank in a channel: two in its ring, and others in its chain.
 const NEIGHBOURS: usize = 3;
