@@ -122,7 +122,7 @@ impl Described {
 /// name is.
 ///
 /// # Errors
-/// [`ModelConfigError`]: a key is missing or damaged, or asks for what is not served.
+/// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
     refuse(config)?;
     build(dir, config, families::OF_HEADS)
@@ -164,7 +164,7 @@ fn check_window(config: &Raw, family: &Family, context: usize) -> Result<(), Mod
     }
 }
 
-/// Refuses what would change results and is not computed.
+/// Refuses settings that would change results and are not implemented.
 fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
     let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     if config
