@@ -232,17 +232,17 @@ impl Library {
     }
 
     pub(super) unsafe fn abort(&self, raw: Raw) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.abort)(raw) };
     }
 
     pub(super) unsafe fn finalize(&self, raw: Raw) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.finalize)(raw) }
     }
 
     pub(super) unsafe fn destroy(&self, raw: Raw) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.destroy)(raw) };
     }
 
@@ -268,7 +268,7 @@ impl Library {
     /// passed the operation. They have `count` elements, in a gather's result `count` for each
     /// rank. This holds for the functions below, too.
     pub(super) unsafe fn sum(&self, raw: Raw, at: u64, count: usize, stream: CUstream) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.all_reduce)(at, at, count, F32, SUM, raw, stream) }
     }
 
@@ -279,7 +279,7 @@ impl Library {
         count: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.reduce_scatter)(from, to, count, F32, SUM, raw, stream) }
     }
 
@@ -290,7 +290,7 @@ impl Library {
         (count, kind): (usize, c_int),
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.all_gather)(from, to, count, kind, raw, stream) }
     }
 
@@ -302,7 +302,7 @@ impl Library {
         root: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.broadcast)(from, to, count, kind, root as c_int, raw, stream) }
     }
 
@@ -315,7 +315,7 @@ impl Library {
         peer: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.send)(from, count, F32, peer as c_int, raw, stream) }
     }
 
@@ -328,7 +328,7 @@ impl Library {
         peer: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.receive)(to, count, F32, peer as c_int, raw, stream) }
     }
 }

@@ -55,7 +55,7 @@ impl Plane {
             owners.rows[rank].len() * all <= room,
             "there is room for all columns"
         );
-        // SAFETY: as was checked just now.
+        // SAFETY: the sizes were checked just now.
         unsafe { self.pass(stream, (axis, rank), x.address(), owners, to) }
     }
 
@@ -89,7 +89,7 @@ impl Plane {
                         at,
                         count,
                     } = part;
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller answers for this.
                     let code: Code = unsafe {
                         match comes {
                             true => nccl.receive(group, at, count, peer, raw),
@@ -126,7 +126,7 @@ impl Plane {
             return Ok(());
         }
         // The words go as floats; a broadcast changes no bit of them.
-        // SAFETY: as was checked just now.
+        // SAFETY: the sizes were checked just now.
         let ask =
             |nccl: &Library, group| unsafe { nccl.broadcast(group, (at, at), (len, F32), 0, raw) };
         self.of(axis).ask("ncclBroadcast", ask)
@@ -153,7 +153,7 @@ impl Plane {
             self.reserve(stream.context(), capacity.max(rows.len()) * width)?;
             to = self.logits.as_ref().map_or(0, |(all, _)| all.address());
         }
-        // SAFETY: there is room for as many, as was seen to just now.
+        // SAFETY: room for as many was made just now.
         unsafe { self.pass(stream, (axis, rank), x.address(), owners, to) }?;
         let Some((all, on_host)) = self.logits.as_mut().filter(|_| !rows.is_empty()) else {
             stream.synchronize()?;

@@ -181,7 +181,7 @@ impl Plane {
         x.expect(element, first + own, "what is gathered");
         out.expect(element, total, "what is gathered in");
         let from = x.address() + (first * element.bytes()) as u64;
-        // SAFETY: as was checked just now.
+        // SAFETY: the sizes were checked just now.
         unsafe { self.gather(stream, axis, (from, out.address()), element, lens) }
     }
 
@@ -202,7 +202,7 @@ impl Plane {
         assert!(self.ranks * len <= all.len(), "there is room for all words");
         let lens = std::iter::repeat_n(len, self.ranks);
         // The words go as floats; a gather changes no bit of them.
-        // SAFETY: as was checked just now.
+        // SAFETY: the sizes were checked just now.
         unsafe { self.gather(stream, Axis::World, places, Element::F32, &lens) }
     }
 

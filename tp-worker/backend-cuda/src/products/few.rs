@@ -231,7 +231,7 @@ impl FewRows {
         let serves = |(sizes, _): &&(Sizes, _)| rows <= sizes.rows;
         let (sizes, kernel) = smaller.iter().find(serves).unwrap_or(largest);
         let tiles = blocks(operands.product.outputs, sizes.outputs) * blocks(rows, sizes.rows);
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { kernel.launch(stream, [tiles, slices as u32, 1], parameters) }
     }
 
