@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use lockstep_types::{EngineConfig, NodeConfig};
 
-/// What the launcher hands to every process of its node.
+/// Configuration that the launcher gives to every process of its node.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConfigFile {
-    /// What all processes agree on.
+    /// Settings that all processes share.
     pub engine: EngineConfig,
-    /// What is this node's own, secrets included.
+    /// Settings of this node, secrets included.
     pub node: NodeConfig,
-    /// [`crate::hash`], computed once: numbers read back from a file may
-    /// differ in their last digit.
+    /// The result of [`crate::hash`], computed once: numbers read back from a file may differ
+    /// in their last digit.
     pub hash: String,
     /// Version of the program that wrote the file.
     version: String,
@@ -25,13 +25,13 @@ pub struct ConfigFile {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The file could not be written or read.
+/// A failure to write or to read the file.
 #[derive(Debug, thiserror::Error)]
 #[error("configuration file {}: {message}", path.display())]
 pub struct ConfigFileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What happened.
+    /// Description of the failure.
     pub message: String,
 }
 
@@ -48,10 +48,10 @@ impl ConfigFile {
         }
     }
 
-    /// Writes into the node's run directory, readable by this user alone.
+    /// Writes the file into the node's run directory, readable by this user alone.
     ///
     /// # Errors
-    /// When the file exists already or cannot be written.
+    /// If the file exists already or cannot be written.
     pub fn write(&self) -> Result<(), ConfigFileError> {
         let path = self.node.config_file();
         let failed = |message: String| ConfigFileError {
@@ -71,7 +71,7 @@ impl ConfigFile {
     /// Reads the file in `run_dir`.
     ///
     /// # Errors
-    /// When it is missing, malformed, or written by another version.
+    /// If the file is missing, malformed, or written by another version.
     pub fn read(run_dir: &Path) -> Result<Self, ConfigFileError> {
         let path = run_dir.join(NodeConfig::CONFIG_FILE);
         let failed = |message: String| ConfigFileError {

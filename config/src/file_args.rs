@@ -11,15 +11,13 @@ use lockstep_types::ConfigError;
 
 use crate::args::remedy;
 
-/// Adds the options of the `--config` file that neither a flag nor the
-/// environment gives to the end of `arguments`, so that they are parsed and
-/// checked as flags are. Keys are the flags' long names. Without `--config`,
-/// or when the arguments do not parse, they come back as they were: the caller
-/// parses them next and reports the error.
+/// Adds the options of the `--config` file to the end of `arguments`, so that they are parsed
+/// and checked like flags. Options that a flag or the environment gives are left out. Keys are
+/// the flags' long names. Without `--config`, or if the arguments do not parse, they come back
+/// unchanged: the caller parses them next and reports the error.
 ///
 /// # Errors
-/// When the file cannot be read, is not TOML, or has a key that is not an
-/// option.
+/// If the file cannot be read, is not TOML, or has a key that is not an option.
 pub fn with_config_file(
     command: &Command,
     mut arguments: Vec<OsString>,
@@ -51,7 +49,7 @@ pub fn with_config_file(
         ) {
             continue;
         }
-        // What may stand alone is a switch.
+        // An option that may stand without a value is a switch.
         let is_switch = argument
             .get_num_args()
             .is_some_and(|values| values.min_values() == 0);
@@ -83,8 +81,8 @@ fn read(path: &Path) -> Result<toml::Table, String> {
         .map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned())
 }
 
-/// Keys whose values are paths; relative ones begin at the file's own folder,
-/// wherever the program is started.
+/// Keys whose values are paths. Relative paths begin at the file's own folder, wherever the
+/// program is started.
 const PATHS: [&str; 15] = [
     "model-path",
     "speculative-draft-model-path",
@@ -103,11 +101,12 @@ const PATHS: [&str; 15] = [
     "run-dir",
 ];
 
-/// Those of them whose values may be names on the hub instead.
+/// Keys of [`PATHS`] whose values may be names on the hub instead.
 const MODELS: [&str; 2] = ["model-path", "speculative-draft-model-path"];
 
-/// A value of [`PATHS`] in the file `path`, as seen from where the program is started. Where a
-/// folder beside the file is called like a model's owner, a folder inside is meant.
+/// A value of [`PATHS`] in the file `path`, relative to the program's working directory. The
+/// value may be a path or a name on the hub. If a folder beside the file has the name of a
+/// model's owner, the value means a folder inside.
 fn located(path: &Path, key: &str, text: &str) -> PathBuf {
     let here = path.parent().unwrap_or(Path::new(""));
     let owner = owner(text).filter(|_| MODELS.contains(&key));
@@ -117,7 +116,7 @@ fn located(path: &Path, key: &str, text: &str) -> PathBuf {
     }
 }
 
-/// True for a folder, and for a path that may be one but that the system lets nobody look at.
+/// Returns true for a folder, and for a path that the system does not allow to look at.
 fn is_folder(path: &Path) -> bool {
     match path.metadata() {
         Ok(metadata) => metadata.is_dir(),
@@ -125,14 +124,14 @@ fn is_folder(path: &Path) -> bool {
     }
 }
 
-/// The owner of what may be `OWNER/NAME`.
+/// The owner in a text that may be `OWNER/NAME`.
 fn owner(text: &str) -> Option<&str> {
     let is_word = |word: &str| !word.is_empty() && !word.starts_with('.') && !word.contains('/');
     let (owner, name) = text.split_once('/')?;
     (is_word(owner) && is_word(name)).then_some(owner)
 }
 
-/// The values of one key: those of a list, where the option takes several.
+/// The values of one key: the items of a list, if the option takes several.
 fn values(value: &toml::Value, several: bool) -> &[toml::Value] {
     match value {
         toml::Value::Array(values) if several => values,
@@ -140,7 +139,7 @@ fn values(value: &toml::Value, several: bool) -> &[toml::Value] {
     }
 }
 
-/// The argument that stands for one key of the file `path`.
+/// The argument for one key of the file `path`.
 fn flag(path: &Path, key: &str, value: &toml::Value, is_switch: bool) -> Result<OsString, String> {
     use toml::Value::{Boolean, Float, Integer, String as Text};
     let text = match value {
@@ -161,7 +160,7 @@ fn flag(path: &Path, key: &str, value: &toml::Value, is_switch: bool) -> Result<
     Ok(format!("--{key}={text}").into())
 }
 
-/// What is wrong in one line, without the hint at `--help`.
+/// The error in one line, without the hint at `--help`.
 fn reason(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<_> = text

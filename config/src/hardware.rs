@@ -1,24 +1,25 @@
-//! What the machine offers to this process.
+//! Resources of the machine that this process may use.
 
 use std::path::{Path, PathBuf};
 
-/// Cores and memory that this process may use: the machine's, less what
-/// affinity and control groups withhold.
+/// Cores and memory that this process may use: the machine's, less those withheld by affinity
+/// and control groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// Core numbers in the affinity mask, no more of them than the CPU quota
-    /// of the control group pays for. Never empty.
+    /// Core numbers in the affinity mask, no more of them than the CPU quota of the control
+    /// group pays for. Never empty.
     pub cores: Vec<usize>,
-    /// Memory in all, bytes.
+    /// Bytes of all memory.
     pub total_memory: u64,
-    /// Memory that can be allocated without swapping, bytes.
+    /// Bytes of memory that can be allocated without swapping.
     pub available_memory: u64,
-    /// The control group's memory limit, where one is set, bytes.
+    /// Memory limit of the control group in bytes, if one is set.
     pub memory_limit: Option<u64>,
 }
 
 impl Hardware {
-    /// Asks the operating system; what it does not tell is assumed generously.
+    /// Asks the operating system. Memory that the system does not tell counts as unlimited.
+    /// Without a list of cores, there is core 0 alone.
     pub fn detect() -> Self {
         Self::under(Path::new("/"))
     }
@@ -31,7 +32,7 @@ impl Hardware {
         groups.filter_map(|group| group.quota()).reduce(f64::min)
     }
 
-    /// As [`Hardware::detect`], with `/proc` and `/sys` below `root`.
+    /// Does the same as [`Hardware::detect`], with `/proc` and `/sys` below `root`.
     pub fn under(root: &Path) -> Self {
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
         let mut cores = field(&read("proc/self/status"), "Cpus_allowed_list:")
@@ -62,7 +63,7 @@ impl Hardware {
     }
 }
 
-/// A control group's folder and the names of its files, versions 2 and 1.
+/// A control group's folder; its files have other names in versions 2 and 1.
 struct Group {
     path: PathBuf,
     v2: bool,
@@ -77,7 +78,7 @@ impl Group {
         std::fs::read_to_string(self.path.join(if self.v2 { v2 } else { v1 })).ok()
     }
 
-    /// Limit and what is free of it. Page cache that can be dropped is free.
+    /// Limit of the group, and the free part of it. Page cache that can be dropped is free.
     fn memory(&self) -> Option<(u64, u64)> {
         let limit = self.read("memory.max", "memory.limit_in_bytes")?;
         let used = self
@@ -147,7 +148,7 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// The number a text starts with; `None` for `max`.
+/// The number that a text starts with; `None` for `max`.
 fn number(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
@@ -166,7 +167,7 @@ pub(crate) fn parse_cores(list: &str) -> Result<Vec<usize>, String> {
                 .map_err(|_| format!("`{part}` is not a core or a range of cores"))
         };
         let (first, last) = (core(first)?, core(last)?);
-        // More cores than any machine has: a typing error, not a wish.
+        // More cores than any machine has: a typing error.
         if last < first || last > 1 << 16 {
             return Err(format!("`{part}` is not a range of cores"));
         }

@@ -1,4 +1,4 @@
-//! The hash that every handshake compares.
+//! The hash of the configuration, which every handshake compares.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 
 use lockstep_types::EngineConfig;
 
-/// SHA-256 (hex) of what all processes on all nodes must share, and of the
-/// program's version. Left out: what may differ between nodes without
-/// changing a result (folders, names, ports, threads, time limits of one
-/// process). Of a snapshot in the Hub's cache the commit counts: two commits may have
-/// other weights of one shape. Secrets stand in [`NodeConfig`](lockstep_types::NodeConfig) and are never hashed.
+/// SHA-256 (hex) of all settings that processes on all nodes must share, and of the program's
+/// version. Settings that may differ between nodes without changing a result are left out:
+/// folders, names, ports, threads, time limits of one process. For a snapshot in the Hub's
+/// cache the commit counts, since two commits may have different weights of one shape. Secrets
+/// stand in [`NodeConfig`](lockstep_types::NodeConfig) and are never hashed.
 pub fn hash(engine: &EngineConfig) -> String {
     let model = of_any_folder(json!(engine.model));
     let mut speculation = json!(engine.speculation);
@@ -47,7 +47,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         })
 }
 
-/// A model with its commit instead of its path.
+/// A model with its commit in place of its path.
 fn of_any_folder(mut model: Value) -> Value {
     let commit = commit(&model);
     if let Some(model) = model.as_object_mut() {
@@ -57,7 +57,7 @@ fn of_any_folder(mut model: Value) -> Value {
     model
 }
 
-/// The commit of a model whose folder is a snapshot, `…/snapshots/COMMIT`; else null.
+/// The commit of a model whose folder is a snapshot, `…/snapshots/COMMIT`; otherwise null.
 fn commit(model: &Value) -> Value {
     let path = Path::new(
         model

@@ -1,6 +1,6 @@
-//! Lockstep's configuration: parsed once, resolved against the model and the
-//! machine into one immutable [`EngineConfig`](lockstep_types::EngineConfig), hashed,
-//! and handed whole to every process. Nobody re-derives a value that stands there.
+//! Lockstep's configuration. It is parsed once, resolved against the model and the machine into
+//! one immutable [`EngineConfig`](lockstep_types::EngineConfig), hashed, and handed whole to
+//! every process. No process derives a value again that stands there.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How much of the memory becomes KV cache.
+//! Sizing of the KV cache by the memory.
 
 use std::ops::Range;
 
@@ -7,41 +7,41 @@ use lockstep_types::{ConfigError, DeviceRoom, EngineShape, Footprint, KvConfig, 
 use crate::Hardware;
 use crate::resolve::Resolved;
 
-/// The largest number of cache slots that can be numbered.
+/// Largest number of cache slots that can be numbered.
 const MOST_TOKENS: usize = u32::MAX as usize;
 
-/// What sizing depends on beside the machine.
+/// Inputs of sizing beside the machine.
 pub(crate) struct Sizing<'a> {
-    /// The engine, for texts as long as asked for.
+    /// The engine, with texts of the requested length.
     pub(crate) engine: EngineShape<'a>,
     pub(crate) footprint: &'a dyn Footprint,
     pub(crate) nnodes: usize,
     pub(crate) node_rank: usize,
     pub(crate) radix_cache: bool,
     pub(crate) overlap: bool,
-    /// What the algorithm takes beside a draft model, wherever it drafts.
+    /// Bytes that the algorithm takes on every drafting rank, beside a draft model.
     pub(crate) drafter_bytes: u64,
-    /// `--context-length`.
+    /// Value of `--context-length`.
     pub(crate) context_length: Option<usize>,
-    /// `--max-total-tokens`.
+    /// Value of `--max-total-tokens`.
     pub(crate) max_total_tokens: Option<usize>,
     pub(crate) mem_fraction_static: f64,
 }
 
 impl Sizing<'_> {
-    /// Tokens beyond its text that a request may hold in the cache: what a step
-    /// may write, and what steps in flight have written.
+    /// Tokens beyond its text that a request may hold in the cache: the tokens that a step may
+    /// write, and those that steps in flight have written.
     fn in_flight(&self) -> usize {
         let reserve = self.engine.speculation.reserve();
         reserve.alloc_reserve_per_decode(self.overlap) as usize
     }
 
-    /// What this node's ranks take together, `on_host` of it included or not.
+    /// Memory of all ranks of this node, with or without the memory that lies `on_host`.
     fn node(&self, on_host: bool) -> NodeMemory {
         self.of_ranks(0..self.engine.tp_size / self.nnodes, on_host)
     }
 
-    /// What some of them take, counted on this node.
+    /// Memory of some ranks, which are counted on this node.
     fn of_ranks(&self, local: Range<usize>, on_host: bool) -> NodeMemory {
         let first = self.node_rank * (self.engine.tp_size / self.nnodes);
         let ranks = first + local.start..first + local.end;
@@ -60,16 +60,16 @@ impl Sizing<'_> {
     }
 }
 
-/// The memory that weights and cache share, bytes.
+/// The memory that weights and cache share, in bytes.
 struct Memory {
     total: u64,
     free: u64,
-    /// Whose it is, where it is not the host's: "GPU 0".
+    /// Name of the memory's owner if it is not the host, such as "GPU 0".
     of: Option<String>,
 }
 
 impl Memory {
-    /// The host's.
+    /// Memory of the host.
     fn of_host(hardware: &Hardware) -> Self {
         Self {
             total: hardware.total_memory,
@@ -78,7 +78,7 @@ impl Memory {
         }
     }
 
-    /// Of a device's own.
+    /// Memory of a device.
     fn of_device(number: usize, room: DeviceRoom) -> Self {
         Self {
             total: room.total,
@@ -87,7 +87,7 @@ impl Memory {
         }
     }
 
-    /// What makes room, beside options.
+    /// Advice for making room, beside options.
     fn remedy(&self) -> String {
         match &self.of {
             Some(gpu) => format!("Use a smaller model, or free memory of {gpu}"),
@@ -99,16 +99,16 @@ impl Memory {
 /// Bytes that a node's ranks take.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct NodeMemory {
-    /// Weights, those of drafts apart.
+    /// Weights of targets, and weights of drafts.
     weights: u64,
     drafts: u64,
-    /// What steps need beside weights and cache.
+    /// Memory of steps beside weights and cache.
     activations: u64,
-    /// Of that, what ranks exchange by.
+    /// The part of `activations` that exchanges between ranks take.
     exchange: u64,
     /// Keys and values of one cached token.
     per_token: u64,
-    /// On the host, beside a device with memory of its own.
+    /// Memory on the host, beside a device with memory of its own.
     host: u64,
 }
 
@@ -148,12 +148,11 @@ impl NodeMemory {
 
 /// Sizes the cache and the context.
 ///
-/// A given `--max-total-tokens` is taken as it is, after a check that it fits.
-/// Its place are the devices' own memories, `rooms`, or the host's, and of several
-/// the one that holds least decides. Otherwise the cache takes what `--mem-fraction-static` leaves beside the
-/// weights, at most all running requests at full context. Nodes may differ in
-/// memory and must not differ in pages, so with several of them nothing is
-/// derived from the memory.
+/// A given `--max-total-tokens` is used as it is, after a check that it fits. Otherwise the
+/// cache takes the memory that `--mem-fraction-static` leaves beside the weights, at most all
+/// running requests at full context. The cache lies in the memories of devices, `rooms`, or in
+/// the host's; of several, the one with the least room decides. Nodes may differ in memory and
+/// must not differ in pages, so with several nodes nothing is derived from the memory.
 pub(crate) fn size(
     sizing: &Sizing<'_>,
     hardware: &Hardware,
@@ -224,16 +223,16 @@ pub(crate) fn size(
     })
 }
 
-/// Where the fewest tokens can be cached.
+/// The memory that can cache the fewest tokens.
 struct Tightest {
     tokens: u64,
-    /// Bytes that a token takes there.
+    /// Bytes that a token takes in it.
     per_token: u64,
     memory: Memory,
 }
 
-/// The memory that holds the fewest tokens beside what ranks take of it: a DP rank's
-/// lead drafts too, and ranks may share a device.
+/// The memory that can cache the fewest tokens beside its ranks' other data. Memories differ,
+/// since a DP rank's lead drafts too, and ranks may share a device.
 fn tightest(
     sizing: &Sizing<'_>,
     hardware: &Hardware,
@@ -267,7 +266,7 @@ fn tightest(
     }
 }
 
-/// The longest text, given that one request must fit into the cache alone.
+/// The longest text, so that one request alone fits into the cache.
 fn context(wanted: usize, tokens: usize, sizing: &Sizing<'_>) -> Result<usize, ConfigError> {
     let longest = tokens.saturating_sub(sizing.in_flight());
     if wanted <= longest {
@@ -300,7 +299,7 @@ fn room_for_cache(
         activations,
         ..
     } = *node;
-    // What stays free has to hold the activations, however much was asked for.
+    // The memory that stays free has to hold the activations, however much was asked for.
     let kept = rest.max(activations);
     let budget = memory.free.saturating_sub(kept);
     let weights = node.weights.saturating_add(drafts);
@@ -343,8 +342,8 @@ fn room_for_cache(
         })
 }
 
-/// Beside a device with memory of its own the host has logits and texts that
-/// drafts are taken from.
+/// Checks the host's memory. Beside a device with memory of its own, the host has logits and
+/// the texts that drafts are taken from.
 fn check_host(node: &NodeMemory, hardware: &Hardware) -> Result<(), ConfigError> {
     let free = hardware.available_memory;
     if node.host <= free {

@@ -1,4 +1,4 @@
-//! From options to one configuration.
+//! Resolves the options to one configuration.
 
 use lockstep_model_folder::Described;
 use lockstep_types::{
@@ -31,23 +31,23 @@ mod tls;
 mod traces;
 mod web;
 
-/// A value, and what people should know about how it came about.
+/// A value, with notes for people on how it came about.
 #[derive(Debug)]
 pub struct Resolved<T> {
     /// The value.
     pub value: T,
-    /// One sentence each.
+    /// Notes of one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Resolves options against the model, the machine, the algorithms that the
-/// program can draft with, and what its devices take of the memory.
+/// Resolves options against the model, the machine, the program's algorithms for drafting, and
+/// the memory that its devices take.
 ///
-/// `node.run_dir` is the parent folder from `--run-dir`, or empty: whoever
-/// starts processes puts a folder of its own there.
+/// `node.run_dir` is the parent folder from `--run-dir`, or empty. The code that starts
+/// processes puts a folder of its own there.
 ///
 /// # Errors
-/// [`ConfigError`] for the first thing that does not work, with the remedy.
+/// [`ConfigError`] for the first problem, with the remedy.
 pub fn resolve(
     args: &ServeArgs,
     hardware: &Hardware,
@@ -68,7 +68,7 @@ pub fn resolve(
     Ok(resolved)
 }
 
-/// The same on a device.
+/// Resolves the options for `device`.
 fn resolve_on(
     args: &ServeArgs,
     model: &ModelConfig,
@@ -140,7 +140,7 @@ fn resolve_on(
     Ok(Resolved { value, notes })
 }
 
-/// What the options and its ranks say of a node.
+/// Configuration of a node, from the options and the node's ranks.
 fn node(
     args: &ServeArgs,
     model: &ModelConfig,
@@ -167,7 +167,7 @@ fn node(
     })
 }
 
-/// The model, and what to know about it.
+/// The model, and notes about it.
 fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
     let Some(path) = &args.model.model_path else {
         return Err(ConfigError::value(
@@ -188,7 +188,7 @@ fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
     Ok((model, notes))
 }
 
-/// What to know about device, cores and weights.
+/// Notes about device, cores and weights.
 fn at_start(
     device: &Device,
     hardware: &Hardware,
@@ -201,13 +201,13 @@ fn at_start(
         .chain(untrained(model))
 }
 
-/// What to know about weights that nobody trained.
+/// A note about weights that nobody trained.
 fn untrained(model: &ModelConfig) -> Option<String> {
     (model.load_format == LoadFormat::Dummy)
         .then(|| "the weights are random (--load-format dummy): texts mean nothing".to_owned())
 }
 
-/// The folder of weights that requests may name, which must be there.
+/// The folder of weights that requests may name. It must exist.
 fn weight_update_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ConfigError> {
     let folder = args.server.weight_update_dir.clone();
     match folder.as_ref().filter(|folder| !folder.is_dir()) {
@@ -221,8 +221,8 @@ fn weight_update_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ConfigError> {
     }
 }
 
-/// What to know about a server that others can reach and that asks for no key:
-/// operators' requests are then everybody's.
+/// A note about a server that others can reach and that asks for no key: anybody may then send
+/// operators' requests.
 fn open_to_all(
     args: &ServeArgs,
     server: &ServerConfig,
@@ -250,7 +250,7 @@ fn open_to_all(
     ))
 }
 
-/// What to know about a server that every web page may use.
+/// A note about a server that every web page may use.
 fn open_to_pages(server: &ServerConfig) -> Option<String> {
     let any = |list: &[String]| list.iter().any(|entry| entry == "*");
     let (option, who) = if any(&server.web.cors_allowed_origins) {
@@ -295,7 +295,7 @@ fn fraction(args: &ServeArgs) -> Result<f64, ConfigError> {
     ))
 }
 
-/// The context that is asked for, and what it is if memory allows.
+/// The requested context, and the context to use if memory allows.
 fn context_length(
     args: &ServeArgs,
     model: &ModelConfig,

@@ -1,4 +1,4 @@
-//! What tests of several modules need.
+//! Helpers for tests of several modules.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use lockstep_types::{
 use crate::resolve;
 use crate::{Hardware, ServeArgs, with_algorithm_options, with_switch_values};
 
-// The same folders as in the tests of the crate that reads them.
+// The folders of the tests of the crate that reads them.
 #[path = "../model-folder/src/testing.rs"]
 mod folders;
 
@@ -75,7 +75,7 @@ pub(crate) fn resolve_model(
     resolve(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
 }
 
-/// A device that holds all weights in two bytes and knows no working memory.
+/// A device that holds all weights in two bytes and charges no scratch memory.
 pub(crate) struct Plain;
 
 impl Plain {
@@ -105,7 +105,7 @@ impl Footprint for Plain {
         }
     }
 
-    /// NCCL is there, and at no other place.
+    /// NCCL exists, but not at any given path.
     fn collectives(&self, _: DeviceKind, path: Option<&Path>) -> Result<String, String> {
         match path {
             None => Ok("NCCL".to_owned()),
@@ -167,14 +167,14 @@ pub(crate) fn algorithms() -> Algorithms {
     algorithms
 }
 
-/// The program's own, and one of a user's.
+/// The program's own policies, and one of a user's.
 fn policies() -> Policies {
     let mut policies = Policies::builtin();
     policies.add(Arc::new(UsersPolicy));
     policies
 }
 
-/// Decides as `static` does.
+/// A policy that decides like `static`.
 #[derive(Debug)]
 struct UsersPolicy;
 
@@ -194,11 +194,11 @@ impl PolicyFactory for UsersPolicy {
     }
 }
 
-/// One of them, by its name.
+/// An algorithm for tests, by its name.
 #[derive(Debug)]
 pub(crate) struct TestAlgorithm(pub(crate) &'static str);
 
-/// The options of WINDOW.
+/// Options of WINDOW.
 const SIZE: NumberOption = NumberOption {
     flag: "--speculative-window-size",
     unit: "TOKENS",
@@ -225,7 +225,7 @@ const OPTIONS: [OptionSpec; 3] = [
     OptionSpec::Number(NODES),
     OptionSpec::Switch(PRIVATE),
 ];
-/// Flags that stand for something else already.
+/// Flags that the program has already.
 const A_FLAG_OF_THE_PROGRAM: [OptionSpec; 1] = [OptionSpec::Number(NumberOption {
     flag: "--port",
     ..SIZE
@@ -318,7 +318,7 @@ impl Algorithm for TestAlgorithm {
         "it has no window"
     }
 
-    /// Twice the window, unless nodes are given; and a private one has none.
+    /// Sets nodes to twice the window, unless nodes are given. A private window takes no nodes.
     fn complete_options(&self, given: &mut OptionValues) -> Result<(), ConfigError> {
         if let (Some(size), None) = (SIZE.given(given), NODES.given(given)) {
             NODES.set(given, 2 * size);

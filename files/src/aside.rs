@@ -1,8 +1,8 @@
 //! Files that are read for a thread that must not wait for ever.
 //!
-//! A read that a disk or a network does not answer can't be ended, only left behind.
-//! So another thread does all that [`patiently`]'s work asks of files, and whoever waits
-//! for it gives up in time.
+//! A read that a disk or a network does not answer can't be ended, only left behind. So for
+//! work in [`patiently`], another thread does everything that concerns files. The working
+//! thread waits for it, and gives up in time.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,40 +15,40 @@ use std::time::{Duration, Instant};
 
 use crate::patience::{Place, look_at, still_waited_for};
 
-/// How long one file, or one piece of a MiB at most, may take.
+/// Time limit for one file, or for one piece of a MiB at most.
 pub const LONGEST_STALL: Duration = Duration::from_secs(10);
 
-/// What is read at a time, between two looks whether anybody still waits.
+/// Bytes that are read at a time, between two checks whether anybody still waits.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// How long somebody waits for files.
+/// Time limits of a wait for files.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// For one file, or one piece of it.
+    /// Limit for one file, or for one piece of it.
     pub stall: Duration,
-    /// For all of them.
+    /// Limit for all files together.
     pub total: Duration,
-    /// What sets `total`, for those who are told.
+    /// Option that sets `total`, for errors.
     pub set_by: &'static str,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// Who reads for this thread.
+    /// The thread that reads for this thread.
     static READER: RefCell<Option<Reader>> = const { RefCell::new(None) };
 }
 
-/// Another thread, which reads.
+/// Handle of a thread that reads.
 struct Reader {
     jobs: mpsc::Sender<Job>,
-    /// Moves with every file and piece; `None` when it was given up.
+    /// Counts files and pieces; `None` once the reader was given up.
     pulse: Option<Arc<AtomicU64>>,
     patience: Patience,
     since: Instant,
 }
 
-/// Takes the reader away again, also by a panic.
+/// Guard that takes the reader away again, also after a panic.
 struct Reading;
 
 impl Drop for Reading {
@@ -57,12 +57,13 @@ impl Drop for Reading {
     }
 }
 
-/// Does `work` here, and all that it asks of files by this crate, or gives to [`aside`], on
-/// another thread. That is waited for as long as `patience` allows; then it is left behind, and
-/// whatever `work` asks of files is an error.
+/// Runs `work` on this thread. Files that `work` uses through this crate, and tasks that it
+/// gives to [`aside`], are handled on another thread. The wait for that thread is limited by
+/// `patience`. After that the thread is left behind, and every further use of files by `work`
+/// is an error.
 ///
 /// # Errors
-/// Where there is no thread to be had; [`io::ErrorKind::TimedOut`] where too many hang already.
+/// If no thread can be started; [`io::ErrorKind::TimedOut`] if too many hang already.
 pub fn patiently<T>(patience: Patience, work: impl FnOnce() -> T) -> io::Result<T> {
     let place = Place::take()?;
     let (jobs, taken) = mpsc::channel::<Job>();
@@ -84,15 +85,15 @@ pub fn patiently<T>(patience: Patience, work: impl FnOnce() -> T) -> io::Result<
     Ok(work())
 }
 
-/// Does `work` on files, on the thread that reads for this one where it works
-/// [`patiently`], else here.
+/// Runs `work` on files. Inside of [`patiently`] it runs on the thread that reads for this one,
+/// otherwise here.
 ///
 /// # Errors
-/// Those of `work`; [`io::ErrorKind::TimedOut`] when it was given up.
+/// The errors of `work`; [`io::ErrorKind::TimedOut`] if it was given up.
 pub fn aside<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    // Its place is free meanwhile: nothing that a reader waits for asks for another.
+    // `READER` is empty meanwhile: this thread only waits, and asks for no other work.
     let Some(mut reader) = READER.take() else {
         return work();
     };
@@ -101,21 +102,22 @@ pub fn aside<T: Send + 'static>(
     done
 }
 
-/// Lets go of files. Closing one may wait for its disk too: nobody who works
-/// [`patiently`] waits for that.
+/// Closes files. Closing may wait for the disk, too, so inside of [`patiently`] another thread
+/// does it.
 pub fn close(files: impl Send + 'static) {
     READER.with_borrow(|reader| {
         if let Some(reader) = reader {
-            // It comes back where the thread has ended, which holds up nobody.
+            // If that thread has ended, the files come back and are closed here, which delays
+            // nobody.
             let _ = reader.jobs.send(Box::new(move || drop(files)));
         }
     });
 }
 
-/// Fills `into` from the place `at` of a file, a piece at a time, as long as somebody waits.
+/// Fills `into` from byte `at` of a file on, piece by piece, as long as somebody waits.
 ///
 /// # Errors
-/// Those of reading; [`io::ErrorKind::TimedOut`] where nobody waits any more.
+/// The errors of reading; [`io::ErrorKind::TimedOut`] if nobody waits any more.
 pub fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     for (number, piece) in into.chunks_mut(PIECE).enumerate() {
         still_waited_for()?;
@@ -134,9 +136,9 @@ impl Reader {
             return Err(io::Error::new(io::ErrorKind::TimedOut, error));
         };
         let (done, outcome) = mpsc::sync_channel(1);
-        // Nobody may wait for it any more.
+        // Nobody may wait for the result any more.
         let job = move || drop(done.send(work()));
-        // Where its thread has ended nobody answers.
+        // If the thread has ended, nobody answers.
         let _ = self.jobs.send(Box::new(job));
         let mut seen = pulse.load(Ordering::Relaxed);
         loop {
@@ -159,7 +161,7 @@ impl Reader {
 }
 
 impl Patience {
-    /// What is said where it ended when so much was `left` of the whole.
+    /// The error when the wait ends and `left` of the whole time is left.
     fn over(&self, left: Duration) -> io::Error {
         let Self {
             stall,
@@ -241,7 +243,7 @@ mod tests {
         assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
     }
 
-    /// It moves for longer than it may stand still, and then hangs.
+    /// The work moves for longer than it may stand still, and then hangs.
     #[test]
     fn who_hangs_after_a_while_is_left_behind_too() {
         let _alone = ALONE.lock().expect("no panic");
@@ -266,7 +268,7 @@ mod tests {
     fn what_goes_on_is_waited_for_until_all_took_too_long() {
         let _alone = ALONE.lock().expect("no panic");
         let (working, ended) = mpsc::channel::<()>();
-        // It moves at every look, and never ends by itself.
+        // The work moves at every check, and never ends by itself.
         let endless = move || -> io::Result<()> {
             let _working = working;
             loop {
@@ -279,7 +281,7 @@ mod tests {
         let error = patiently(patience, || aside(endless).expect_err("over"));
         let error = error.expect("a thread");
         assert!(error.to_string().contains("--an-option"), "{error}");
-        // It has noticed.
+        // The work has noticed.
         let end = ended.recv_timeout(LONG);
         assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
     }

@@ -1,4 +1,4 @@
-//! Opens what lies below an open folder.
+//! Opens files and folders below an open folder.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,21 +9,21 @@ use std::path::{Component, Path};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// What a file is opened with: without waiting for a writer, and for reading alone.
+/// Flags for opening a file: without waiting for a writer, and for reading only.
 pub const FILE: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// What a folder is opened with: as a place to find others from.
+/// Flags for opening a folder: only as a start for other paths.
 pub const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens the folder `path`, whatever links lead there.
+/// Opens the folder `path`, following all links.
 pub fn folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, FOLDER, Mode::empty())?)
 }
 
-/// Opens `path` below `root`, whose links are followed as long as they stay there.
+/// Opens `path` below `root`. Links are followed as long as they stay below `root`.
 pub fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     const TRIES: usize = 16;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -32,7 +32,7 @@ pub fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd
             Ok(opened) => return Ok(opened),
             // Something was renamed meanwhile.
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // Kernels before 5.6, and sandboxes that do not know the call.
+            // Kernels before 5.6 and some sandboxes do not know the call.
             Err(Errno::NOSYS | Errno::PERM) => return resolved(root, path, flags),
             Err(error) => return Err(error.into()),
         }
@@ -40,18 +40,20 @@ pub fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd
     Err(Errno::AGAIN.into())
 }
 
-/// As [`beneath`], a part of the path at a time: each folder is opened below the one
-/// before, links are read and followed here, and `..` goes back to a folder that is open.
+/// Does the same as [`beneath`] without the kernel's help, one part of the path at a time. Each
+/// folder is opened below the one before. Links are read and followed here, and `..` goes back
+/// to a folder that is open.
 pub fn resolved(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     resolved_from(root, Vec::new(), path, flags, &|_, _| None)
 }
 
-/// Opens what a link leads to that may lead out: told the folder that the link is in, and its
-/// target; `None` for links that may not.
+/// Opens the target of a link that may lead out of the root. Arguments: the folder with the
+/// link, and the link's target. `None` for links that may not lead out.
 pub type Beyond<'a> = &'a dyn Fn(&OwnedFd, &Path) -> Option<io::Result<OwnedFd>>;
 
-/// As [`resolved`], where `path` begins in the last of `above`: each of these lies in the one
-/// before, the first in `root`. Of a file, the last link may lead `beyond`.
+/// Does the same as [`resolved`] for a `path` that begins in the last folder of `above`. Each
+/// of these lies in the one before, and the first lies in `root`. If the path ends with a link
+/// to a file, that link may lead `beyond`.
 pub fn resolved_from(
     root: &OwnedFd,
     mut above: Vec<OwnedFd>,
@@ -60,7 +62,7 @@ pub fn resolved_from(
     beyond: Beyond<'_>,
 ) -> io::Result<OwnedFd> {
     let mut links = 0;
-    // The last is the next.
+    // The next part is the last of the list.
     let mut parts = Vec::new();
     push_parts(path, &mut parts)?;
     while let Some(part) = parts.pop() {
@@ -84,11 +86,11 @@ pub fn resolved_from(
                 push_parts(target, &mut parts)?;
                 continue;
             }
-            // No link.
+            // The part is no link.
             Err(Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
-        // Should it have become a link meanwhile, that is an error.
+        // If the part has become a link meanwhile, that is an error.
         let open = |flags: OFlags| {
             rustix::fs::openat(here, &part, flags.union(OFlags::NOFOLLOW), Mode::empty())
         };
@@ -105,13 +107,13 @@ pub fn resolved_from(
     Ok(rustix::fs::openat(here, ".", flags, Mode::empty())?)
 }
 
-/// Links that a path may lead over, as many as for the kernel.
+/// Number of links that a path may lead over, as many as for the kernel.
 const MOST_LINKS: usize = 40;
-/// Folders that are open at a time on the way to one: links could lead through any
-/// number, and use up the process's descriptors.
+/// Number of open folders on the way to a file. Links could lead through any number of folders,
+/// and use up the process's descriptors.
 const DEEPEST: usize = 256;
 
-/// Puts the parts of a path that begins below its root before those that are to come.
+/// Puts the parts of a path, which begins below its root, before the parts to come.
 fn push_parts(path: &Path, parts: &mut Vec<OsString>) -> io::Result<()> {
     for part in path.components().rev() {
         match part {
@@ -123,12 +125,12 @@ fn push_parts(path: &Path, parts: &mut Vec<OsString>) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`beneath`] says of a link that leads out of its root.
+/// The error of [`beneath`] for a link that leads out of its root.
 pub fn leads_out() -> io::Error {
     Errno::XDEV.into()
 }
 
-/// Whether it is [`leads_out`].
+/// Returns true for the error [`leads_out`].
 pub fn is_out(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::XDEV.raw_os_error())
 }

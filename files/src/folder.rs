@@ -1,4 +1,4 @@
-//! A folder that was opened once.
+//! A folder that stays open.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,37 +14,37 @@ use rustix::fs::OFlags;
 use crate::beneath::{self, FILE, FOLDER, beneath, is_out, resolved_from};
 use crate::shared::Shared;
 
-/// Finds files below it, whatever becomes of its path.
+/// An open folder. It finds files below it, whatever becomes of its path.
 #[derive(Debug)]
 pub struct Folder {
     directory: OwnedFd,
-    /// Device and inode.
+    /// Device and inode of the folder.
     identity: (u64, u64),
     repository: Option<Repository>,
-    /// Whether it stays open from a look to the end of reading.
+    /// True if the folder stays open from a look to the end of reading.
     is_kept: bool,
-    /// The files that were looked for, and what they were then; `None` where there was
-    /// none. They stay open, so that no other gets their inodes.
+    /// Files that were looked for, and their states at that time; `None` for a missing file.
+    /// The files stay open, so that no other file gets their inodes.
     seen: Mutex<Seen>,
 }
 
-/// By name.
+/// States of files, by name.
 type Seen = BTreeMap<String, Option<(Stamp, File)>>;
 
-/// In the Hub's cache, what a snapshot's links may lead to: whatever is below it, and its
-/// blobs' links to what it shares with others.
+/// Repository of a snapshot in the Hub's cache. The snapshot's links may lead to anything below
+/// it, and the links of its blobs to the store that repositories share.
 #[derive(Debug)]
 struct Repository {
     directory: OwnedFd,
-    /// The folder there that the snapshot lies in.
+    /// The folder with the snapshot, in the repository.
     snapshots: OwnedFd,
-    /// The folder there of its blobs: device and inode.
+    /// Device and inode of the folder with the blobs, in the repository.
     blobs: (u64, u64),
     shared: Option<Shared>,
 }
 
-/// Which file it is, and its state: the time of its last change no program can set
-/// back, but two changes within one tick of the file system's clock look alike.
+/// Identity and state of a file. No program can set back the time of the last change, but two
+/// changes within one tick of the file system's clock look alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -55,14 +55,14 @@ struct Stamp {
 }
 
 impl Folder {
-    /// The one that `path` leads to now.
+    /// Opens the folder that `path` leads to now.
     pub fn at(path: &Path) -> io::Result<Self> {
         let directory = beneath::folder(path)?;
         let repository = Repository::at(path, &directory);
         Self::new(directory, repository, false)
     }
 
-    /// The one that `path` leads to below `root`.
+    /// Opens the folder that `path` leads to below `root`.
     pub fn below(root: &OwnedFd, path: &Path) -> io::Result<Self> {
         let directory = beneath(root, path, FOLDER)?;
         let repository = Repository::below(root, path, &directory);
@@ -79,7 +79,7 @@ impl Folder {
         })
     }
 
-    /// Which folder it is, among those that are open on this machine.
+    /// Device and inode: no other open folder of this machine has the same.
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
@@ -87,9 +87,9 @@ impl Folder {
     /// Opens the regular file `name`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] where there is none. In words where it is no regular
-    /// file, a link that leads out of the folder, or not as it was when it was looked
-    /// for before: there or not, this file or another, in this state.
+    /// [`io::ErrorKind::NotFound`] if there is no such file. In words if it is no regular file,
+    /// a link out of the folder, or changed since it was first looked for. A file counts as
+    /// changed if it has appeared, is gone, is another file, or was written.
     pub fn open(&self, name: &str) -> io::Result<File> {
         let found = match self.find(Path::new(name)) {
             Ok(file) => Ok((regular(&file)?, file)),
@@ -125,16 +125,16 @@ impl Folder {
         found.map(|(_, file)| file)
     }
 
-    /// Whether the files that were looked for are still what they were.
+    /// Checks that the files that were looked for have not changed since.
     ///
     /// # Errors
-    /// The name of the first that is not, and what [`Self::open`] says of it.
+    /// Name of the first changed file, with the error of [`Self::open`].
     pub fn check(&self) -> Result<(), (String, io::Error)> {
         let names: Vec<_> = self.seen().keys().cloned().collect();
         for name in names {
             match self.open(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((name, error)),
-                // None was there before either.
+                // The file was missing before, too.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -157,19 +157,20 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// Nobody waits until files of another's folder are closed: that may hang too.
+    /// Closes files of another user's folder on a thread of its own, since closing may hang
+    /// too.
     fn drop(&mut self) {
         let seen = self.seen.get_mut().unwrap_or_else(PoisonError::into_inner);
         let seen = std::mem::take(seen);
         if self.is_kept && !seen.is_empty() {
-            // Without a thread they are closed here.
+            // Without a thread, the files are closed here.
             let _ = std::thread::Builder::new().spawn(move || drop(seen));
         }
     }
 }
 
 impl Repository {
-    /// That of the snapshot that `path` leads to, if it is one.
+    /// The repository of the snapshot that `path` leads to, if it is a snapshot.
     fn at(path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         let path = path.canonicalize().ok()?;
         let repository = of_snapshot(&path)?;
@@ -178,7 +179,8 @@ impl Repository {
         Self::with_blobs(directory, &path, snapshot, cache)
     }
 
-    /// That of the snapshot at `path` below `root`, if it is one and lies there too.
+    /// The repository of the snapshot at `path` below `root`, if it is a snapshot and the
+    /// repository lies below `root`, too.
     fn below(root: &OwnedFd, path: &Path, snapshot: &OwnedFd) -> Option<Self> {
         let repository = of_snapshot(path)?;
         let open = |path: &Path| match path.as_os_str().is_empty() {
@@ -189,8 +191,8 @@ impl Repository {
         Self::with_blobs(directory, path, snapshot, repository.parent().map(open))
     }
 
-    /// The one in `directory`, if `snapshot` is what lies in it by the last name of `path`:
-    /// not a link, and nothing that was put there meanwhile.
+    /// The repository in `directory`, if `snapshot` lies in it under the last name of `path`. A
+    /// link is refused, and so is a folder that was put there meanwhile.
     fn with_blobs(
         directory: OwnedFd,
         path: &Path,
@@ -210,8 +212,8 @@ impl Repository {
         })
     }
 
-    /// Opens the file `name` of the snapshot, which is open as `folder`, wherever links on the
-    /// way lead: each from where it is itself.
+    /// Opens the file `name` of the snapshot, which is open as `folder`. Links on the way are
+    /// followed, each from its own place.
     fn follow(&self, folder: &OwnedFd, name: &Path) -> io::Result<OwnedFd> {
         let above = vec![self.snapshots.try_clone()?, folder.try_clone()?];
         let of_all = |here: &OwnedFd, target: &Path| match &self.shared {
@@ -224,23 +226,23 @@ impl Repository {
     }
 }
 
-/// What the Hub's cache calls the folder of a repository's snapshots.
+/// Name of the folder of a repository's snapshots in the Hub's cache.
 const SNAPSHOTS: &str = "snapshots";
 
-/// Device and inode.
+/// Device and inode of a folder.
 fn identity(folder: &OwnedFd) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(folder)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// The repository of a path that is a snapshot's in the Hub's cache.
+/// The repository of `path`, if `path` is a snapshot's in the Hub's cache.
 fn of_snapshot(path: &Path) -> Option<&Path> {
     let snapshots = path.parent()?;
     let is_one = snapshots.file_name() == Some(OsStr::new(SNAPSHOTS));
     is_one.then(|| snapshots.parent())?
 }
 
-/// The state of a file that is a regular one.
+/// State of a file; an error if the file is not a regular one.
 fn regular(file: &File) -> io::Result<Stamp> {
     let metadata = file.metadata()?;
     match metadata.is_file() {
@@ -265,7 +267,7 @@ impl Stamp {
 mod tests {
     use super::*;
 
-    /// As where something else is put there between two looks.
+    /// Another folder is put in place of the snapshot between two looks.
     #[test]
     fn a_snapshot_is_what_lies_by_its_name_in_the_repository() {
         let repository = tempfile::tempdir().expect("a folder");

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-/// What Python's `json` writes for numbers that are not finite, and JSON has no words for.
+/// Words of Python's `json` for numbers that are not finite. JSON has no such words.
 const NOT_FINITE: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
 
-/// `json` with its `NaN`, `Infinity` and `-Infinity` in quotes, where they stand outside of
-/// texts: where nobody reads them they do no harm, and whoever wants a number finds a text
-/// in its place, which is an error of its key alone.
+/// Puts `NaN`, `Infinity` and `-Infinity` in quotes where they stand outside of texts. A key
+/// that nobody reads then does no harm. A reader of the key finds a text in place of a number,
+/// which is an error of that key alone.
 pub fn quoted(json: &[u8]) -> Cow<'_, [u8]> {
     let mut quoted = Vec::new();
     let (mut copied, mut at) = (0, 0);
@@ -37,7 +37,7 @@ pub fn quoted(json: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Where the text ends that begins at `start`.
+/// Index behind the text that begins at `start`.
 fn end_of_text(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < json.len() {
@@ -62,7 +62,7 @@ mod tests {
                 r#"[Infinity, -Infinity,NaN]"#,
                 r#"["Infinity", "-Infinity","NaN"]"#,
             ),
-            // What no parser takes stays what none takes.
+            // Text that no parser takes stays such.
             (r#"[1NaN, NaNs, Inf]"#, r#"[1"NaN", "NaN"s, Inf]"#),
         ] {
             assert_eq!(quoted(json.as_bytes()), expected.as_bytes());

@@ -1,8 +1,8 @@
 //! Folders that stay open from a look at them to the end of reading.
 //!
-//! Between the two, whoever may write there can exchange a folder or its files: what
-//! is read would not be what was looked at, and one reader might get other files
-//! than the next. All readers of a process find the files of a path here.
+//! Between the two, users with write access could exchange a folder or its files. Then other
+//! files would be read than were looked at, or each reader might get different ones. So all
+//! readers of a process find the files of a path here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,12 +14,12 @@ use crate::beneath;
 use crate::folder::Folder;
 use crate::patience::still_waited_for;
 
-/// By the paths that readers give.
+/// Kept folders, by the paths that readers give.
 static KEPT: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new());
 
-/// A folder that stays open: while this lasts, [`open`](crate::open) and what stands on it find
-/// the files of its path in it, wherever that path leads meanwhile, and a file that has changed
-/// since it was first looked for, or was not there then, is an error.
+/// A folder that stays open. While it is kept, [`open`](crate::open), and the functions that
+/// use it, look for files of its path in this folder, wherever the path leads meanwhile. A file
+/// that has changed or appeared since it was first looked for is an error.
 #[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
@@ -27,12 +27,12 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Opens the folder `path` below `dir`; links on the way may not lead out of that.
+    /// Opens the folder `path` below `dir`. Links on the way may not lead out of `dir`.
     ///
     /// # Errors
-    /// In words where it does not lie there; others where there is no such folder.
-    /// [`io::ErrorKind::TimedOut`] on a thread of [`within`](crate::within) that nobody
-    /// waits for any more: it may not take the place of a folder that is kept since.
+    /// In words if `path` does not lie below `dir`; other errors if there is no such folder.
+    /// [`io::ErrorKind::TimedOut`] on a thread of [`within`](crate::within) that nobody waits
+    /// for any more: it may not replace a folder that is kept since.
     pub fn below(dir: &Path, path: &Path) -> io::Result<Self> {
         let outside = || io::Error::other(format!("it is not inside {}", dir.display()));
         let real = dir.canonicalize()?;
@@ -60,21 +60,21 @@ impl Kept {
         Ok(Self { path, folder })
     }
 
-    /// Its path.
+    /// Path of the folder, as readers give it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which folder it is, among those that are open on this machine: device and inode.
+    /// Device and inode: no other open folder of this machine has the same.
     pub fn identity(&self) -> (u64, u64) {
         self.folder.identity()
     }
 
-    /// Whether the files that were looked for are still what they were, and were found
-    /// in this folder.
+    /// Checks that the files that were looked for have not changed since, and that they were
+    /// found in this folder.
     ///
     /// # Errors
-    /// The first that is not; or that another folder is kept for its path.
+    /// The first changed file; or another folder is kept for the path.
     pub fn check(&self) -> io::Result<()> {
         let found = find(&self.path);
         if !found.is_some_and(|found| Arc::ptr_eq(&found, &self.folder)) {

@@ -1,10 +1,10 @@
-//! Files of a model's folder, which anybody may have filled: only regular ones are opened, none
-//! is waited for, and no link leads out of the folder.
+//! Files of a model's folder, which anybody may have filled. Only regular files are opened, no
+//! file is waited for, and no link leads out of the folder.
 //!
-//! One kind of link may: the Hugging Face Hub's cache keeps a repository's files in `blobs`, and
-//! `snapshots/REVISION` is a folder of links to them. The links of such a folder, and
-//! of folders that it links to, may lead anywhere inside their repository; and links in
-//! `blobs` to files of the store that the cache's repositories share.
+//! There is one exception. The Hugging Face Hub's cache keeps a repository's files in `blobs`,
+//! and `snapshots/REVISION` is a folder of links to them. Links of such a folder, and of
+//! folders that it links to, may lead anywhere inside their repository. Links in `blobs` may
+//! lead to files of the store that the cache's repositories share.
 
 #![forbid(unsafe_code)]
 
@@ -32,25 +32,25 @@ pub use kept::Kept;
 pub use patience::{LONGEST_LOOK, within};
 pub use shown::{shown, shown_note};
 
-/// The most bytes of a file that describes a model: `config.json` and the like.
+/// Largest number of bytes of a file that describes a model, such as `config.json`.
 pub const LARGEST_CONFIG: u64 = 16 << 20;
 
-/// The most bytes of an index of weight files, or of the headers of them all.
+/// Largest number of bytes of an index of weight files, or of the headers of all of them.
 pub const LARGEST_INDEX: u64 = 64 << 20;
 
-/// The most bytes of a tokenizer.
+/// Largest number of bytes of a tokenizer.
 pub const LARGEST_TOKENIZER: u64 = 256 << 20;
 
-/// The most files that a model's weights may be spread over: each is kept open and mapped while
-/// it is read.
+/// Largest number of files that a model's weights may be spread over. Each file is kept open
+/// and mapped while it is read.
 pub const MOST_WEIGHT_FILES: usize = 512;
 
-/// Opens the regular file `name` of `folder`; neither a pipe nor a device is waited for. Where the
-/// folder is [`Kept`], the file is looked for there, wherever its path leads now.
+/// Opens the regular file `name` of `folder`, without waiting for a pipe or a device. If the
+/// folder is [`Kept`], the file is looked for there, wherever the folder's path leads now.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] where there is none. In words where it is no regular file, or a
-/// link that leads out of the folder.
+/// [`io::ErrorKind::NotFound`] if there is no such file. Other errors say in words that it is
+/// no regular file, or a link out of the folder.
 pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     still_waited_for()?;
     let inside = |part| matches!(part, Component::Normal(_));
@@ -67,10 +67,10 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     })
 }
 
-/// Reads the file `name` of `folder`, which may have `most` bytes.
+/// Reads the file `name` of `folder`, which may have up to `most` bytes.
 ///
 /// # Errors
-/// Those of [`open`]; in words where the file is larger, whatever it says of its size.
+/// The errors of [`open`]; in words if the file is larger, whatever size the file system tells.
 pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let (folder, name) = (folder.to_owned(), name.to_owned());
     aside(move || read_here(&folder, &name, most))
@@ -91,7 +91,7 @@ fn read_here(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads to the end, as long as somebody waits for it.
+/// Reads to the end, as long as somebody waits.
 fn read_pieces(mut from: impl Read, into: &mut Vec<u8>) -> io::Result<()> {
     while from.by_ref().take(PIECE as u64).read_to_end(into)? > 0 {
         still_waited_for()?;
@@ -99,10 +99,10 @@ fn read_pieces(mut from: impl Read, into: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// As [`read`], for a text in UTF-8; `None` where there is no such file.
+/// Reads a file like [`read`], as a text in UTF-8; `None` if there is no such file.
 ///
 /// # Errors
-/// Those of [`read`]; [`io::ErrorKind::InvalidData`] for what is no UTF-8.
+/// The errors of [`read`]; [`io::ErrorKind::InvalidData`] for a file that is not UTF-8.
 pub fn read_text(folder: &Path, name: &str, most: u64) -> io::Result<Option<String>> {
     match read(folder, name, most) {
         Ok(bytes) => String::from_utf8(bytes)

@@ -1,4 +1,4 @@
-//! Work on files that must not take for ever: a file system may hang.
+//! Time limits for work on files: a file system may hang.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,29 +7,29 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// How long a look at a folder's descriptions may take.
+/// Time limit for a look at a folder's descriptions.
 pub const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// How many threads may hang at a time before nothing is tried any more.
+/// Number of threads that may hang before no further one is tried.
 const MOST_HANGING: usize = 8;
 
-/// Threads at work, those that hang among them.
+/// Number of threads at work, including those that hang.
 static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// On a thread that works for another: there as long as that waits, and moved by
-    /// every file and piece.
+    /// On a thread that works for another: the counter of files and pieces, which exists as
+    /// long as the other thread waits.
     static WAITS: RefCell<Option<Weak<AtomicU64>>> = const { RefCell::new(None) };
 }
 
-/// One of [`AT_WORK`], which it leaves when dropped, also by a panic.
+/// A thread's place in [`AT_WORK`]; given back when dropped, also after a panic.
 pub(crate) struct Place;
 
 impl Place {
-    /// One more.
+    /// Takes another place.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] where too many hang.
+    /// [`io::ErrorKind::TimedOut`] if too many threads hang.
     pub(crate) fn take() -> io::Result<Self> {
         let place = Self;
         match AT_WORK.fetch_add(1, Ordering::Relaxed) >= MOST_HANGING {
@@ -48,13 +48,13 @@ impl Drop for Place {
     }
 }
 
-/// Runs `work` on a thread of its own and waits for it no longer than `limit`. Then it ends with
-/// an error at the next file that it opens, or piece that it reads, by this crate; a thread that
-/// hangs is left behind.
+/// Runs `work` on a thread of its own and waits for it no longer than `limit`. After that the
+/// work ends with an error at the next file that it opens, or piece that it reads, through this
+/// crate. A thread that hangs is left behind.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] when the time is over, or threads from earlier calls still hang;
-/// others where there is no thread to be had, or `work` panics.
+/// [`io::ErrorKind::TimedOut`] if the time is over, or if too many threads of earlier calls
+/// still hang. Other errors if no thread can be started, or if `work` panics.
 pub fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -66,7 +66,7 @@ pub fn within<T: Send + 'static>(
     let work = move || {
         let _place = place;
         look_at(waited_for);
-        // Nobody may wait for it any more.
+        // Nobody may wait for the result any more.
         let _ = done.send(work());
     };
     thread::Builder::new().name("files".into()).spawn(work)?;
@@ -84,15 +84,15 @@ pub fn within<T: Send + 'static>(
     })
 }
 
-/// This thread works as long as somebody has what `waits` leads to.
+/// Lets this thread work only as long as the target of `waits` exists.
 pub(crate) fn look_at(waits: Weak<AtomicU64>) {
     WAITS.set(Some(waits));
 }
 
-/// Whether to go on, which is asked before every file and piece.
+/// Checks whether to go on. Called before every file and piece.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] on a thread for which nobody waits any more.
+/// [`io::ErrorKind::TimedOut`] on a thread that nobody waits for any more.
 pub(crate) fn still_waited_for() -> io::Result<()> {
     let given_up = |waits: &Weak<AtomicU64>| match waits.upgrade() {
         Some(pulse) => {
@@ -110,7 +110,7 @@ pub(crate) fn still_waited_for() -> io::Result<()> {
     }
 }
 
-/// For tests, who run in one process: its threads are counted together.
+/// Lock for tests in one process, since its threads are counted together.
 #[cfg(test)]
 pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -134,13 +134,13 @@ mod tests {
             held.push(release);
         }
         drop(held);
-        // They end, and the next one may try.
+        // The threads end, and the next call may try.
         while within(LONGEST_LOOK, || ()).is_err() {
             thread::yield_now();
         }
     }
 
-    /// Tries until that fails.
+    /// Repeats `work` until it fails.
     fn failure<T>(mut work: impl FnMut() -> io::Result<T>) -> io::Error {
         loop {
             if let Err(error) = work() {
@@ -159,7 +159,7 @@ mod tests {
         let works: [Box<dyn FnOnce() -> io::Error + Send>; 3] = [
             Box::new(move || failure(|| open(&path, "file"))),
             Box::new(move || failure(|| read_exact_at(&file, &mut [0; 4], 0))),
-            // Without an end.
+            // A file without an end.
             Box::new(|| failure(|| read_pieces(io::repeat(7), &mut Vec::new()))),
         ];
         for work in works {
@@ -170,7 +170,7 @@ mod tests {
             let end = ended.recv_timeout(Duration::from_secs(60));
             assert_eq!(end, Ok(io::ErrorKind::TimedOut), "it goes on");
         }
-        // Others go on.
+        // Other threads go on.
         assert!(read(folder.path(), "file", 4).is_ok());
     }
 }

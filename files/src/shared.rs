@@ -1,9 +1,8 @@
 //! The store that all repositories of the Hub's cache may share.
 //!
-//! What huggingface_hub loads from the Hub's Xet storage it moves to `blobs/NN/HASH` of the
-//! cache, so that repositories with equal files have them once; `blobs/ETAG` of each
-//! repository is then a link to that. These links lead out of the repository, and to
-//! nothing but a file of the store.
+//! huggingface_hub moves files from the Hub's Xet storage to `blobs/NN/HASH` of the cache, so
+//! that repositories with equal files have them once. `blobs/ETAG` of each repository is then a
+//! link to that file. These links lead out of the repository, but only to a file of the store.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,22 +12,22 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::beneath::{FILE, FOLDER};
 
-/// The file in the store that says whose it is.
+/// File that marks the store.
 const MARKER: &str = ".huggingface-shared-blobs";
-/// What stands in it: the version of its layout.
+/// Contents of the marker: the version of the store's layout.
 const VERSION: &[u8] = b"1\n";
 
-/// The store, open.
+/// The open store.
 #[derive(Debug)]
 pub(crate) struct Shared(OwnedFd);
 
 impl Shared {
-    /// That of the cache that is open as `cache`, if it has one: a folder that says of itself
-    /// that it is.
+    /// The store of the cache that is open as `cache`, if the cache has a folder with the
+    /// marker.
     pub(crate) fn of(cache: &OwnedFd) -> Option<Self> {
         let store = at(cache, Path::new("blobs"), FOLDER).ok()?;
         let marker = at(&store, Path::new(MARKER), FILE).ok()?;
-        // Another kind of file is not read.
+        // Only a regular file is read.
         let regular = std::fs::File::from(marker);
         let is_regular = regular.metadata().is_ok_and(|metadata| metadata.is_file());
         let mut text = [0; VERSION.len() + 1];
@@ -36,8 +35,8 @@ impl Shared {
         (text.get(..length) == Some(VERSION)).then_some(Self(store))
     }
 
-    /// Opens what a link with this target, among a repository's blobs, leads to; `None` for a
-    /// target that is no file of the store.
+    /// Opens the target of a link among a repository's blobs; `None` if the target is no file
+    /// of the store.
     pub(crate) fn open(&self, target: &Path) -> Option<io::Result<OwnedFd>> {
         let inside = target.strip_prefix("../../blobs").ok()?;
         let mut parts = inside.components();
@@ -59,7 +58,7 @@ impl Shared {
     }
 }
 
-/// Opens what lies in a folder by a name, and is no link.
+/// Opens a file or folder by its name in a folder; a link is refused.
 fn at(folder: impl AsFd, name: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags.union(OFlags::NOFOLLOW);
     Ok(rustix::fs::openat(folder, name, flags, Mode::empty())?)

@@ -1,18 +1,18 @@
-//! Escapes of foreign text for terminals and logs: the words of files, and of servers that sent them.
+//! Escapes of foreign text for terminals and logs: texts of files and of servers.
 
-/// The most characters of a name or of a reason.
+/// Largest number of characters of a name or of a reason.
 const LONGEST: usize = 2_000;
 
-/// The most characters of a note, which has several of them and words between.
+/// Largest number of characters of a note, which has several names and reasons.
 const LONGEST_NOTE: usize = 10_000;
 
-/// A name or a reason in one line of bounded length. What a terminal would obey, or what turns
-/// the direction of a line, is escaped as in Rust's literals.
+/// A name or a reason in one line of bounded length. Characters that a terminal would obey, or
+/// that change the direction of a line, are escaped as in Rust's literals.
 pub fn shown(text: &str) -> String {
     escaped(text, LONGEST)
 }
 
-/// As [`shown`], for a whole note.
+/// Does the same as [`shown`] for a whole note.
 pub fn shown_note(text: &str) -> String {
     escaped(text, LONGEST_NOTE)
 }

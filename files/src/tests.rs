@@ -10,7 +10,7 @@ use crate::beneath::{FILE, beneath, folder as opened, resolved};
 
 mod shared;
 
-/// A folder with a file, and what else may lie in one.
+/// A folder with a file, and with everything else that may lie in one.
 fn folder() -> tempfile::TempDir {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = parent.path().join("model");
@@ -80,12 +80,12 @@ fn regular_files_below_are_opened_and_nothing_else() {
     }
 }
 
-/// Where the kernel does not know the call, links are followed here, to the same places.
+/// The kernel's call, and following links here, come to the same places.
 #[test]
 fn both_ways_to_open_agree() {
     let parent = folder();
     let model = opened(&parent.path().join("model")).expect("there");
-    // As many as there may be, and one more.
+    // The largest number of links, and one more.
     symlink("file", parent.path().join("model/chain1")).expect("linked");
     for at in 2..=41 {
         let link = parent.path().join(format!("model/chain{at}"));
@@ -127,7 +127,8 @@ fn both_ways_to_open_agree() {
     }
 }
 
-/// Without the kernel's help each folder on the way is open, and those are few.
+/// Without the kernel's help each folder on the way is open, and the number of those is
+/// limited.
 #[test]
 fn a_path_leads_through_few_folders_at_a_time() {
     let root = tempfile::tempdir().expect("a folder");
@@ -164,7 +165,8 @@ fn the_hubs_snapshots_may_link_to_their_blobs() {
         let without_blobs = open(folder, "config.json").expect_err("no blobs");
         assert!(without_blobs.to_string().contains("link out"));
     }
-    // Links of its own folders may too; those of others, to which a link leads, not.
+    // Links of the snapshot's own folders may lead there, too. Links of other folders that a
+    // link leads to may not.
     create_dir(snapshot.join("inner")).expect("made");
     symlink("../../../blobs/abc", snapshot.join("inner/deep")).expect("linked");
     create_dir(cache.path().join("other")).expect("made");
@@ -182,7 +184,7 @@ fn the_hubs_snapshots_may_link_to_their_blobs() {
     }
 }
 
-/// Links of a snapshot lead where the kernel says, as long as that is inside the repository.
+/// Links of a snapshot lead to where the kernel says, inside the repository only.
 #[test]
 fn links_of_linked_folders_lead_from_where_they_are() {
     let cache = tempfile::tempdir().expect("a folder");
@@ -251,10 +253,10 @@ fn sizes_are_bounded_whatever_files_say() {
     assert_eq!(read(&model, "file", 4).expect("fits"), b"text");
     let error = read(&model, "file", 3).expect_err("too large");
     assert_eq!(error.to_string(), "it has more than 3 bytes");
-    // It says that it has none.
+    // The file's size is reported as zero.
     let endless = read(Path::new("/proc/self"), "status", 10).expect_err("too large");
     assert_eq!(endless.to_string(), "it has more than 10 bytes");
-    // Sparse: refused before there is room for it.
+    // A sparse file: refused before memory is taken for it.
     let sparse = File::create(model.join("sparse")).expect("made");
     sparse.set_len(1 << 40).expect("a hole");
     assert!(read(&model, "sparse", LARGEST_CONFIG).is_err());

@@ -1,4 +1,4 @@
-//! What a command that answers and ends says on stdout.
+//! Output of commands that print an answer and end.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -6,11 +6,11 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 
-/// Whether `error`, of writing to `out`, says that whoever read it left: a pipe that is
-/// closed, or a terminal.
+/// Returns true if `error`, from writing to `out`, means that the reader has left: a closed
+/// pipe or a closed terminal.
 pub fn reader_left(error: &io::Error, out: impl AsFd) -> bool {
-    // A terminal that is gone says no longer that it was one, but remains a device. So is
-    // no disk that fails.
+    // A closed terminal no longer counts as a terminal, but it is still a character device. A
+    // disk that fails is none.
     let device = || {
         let kind = fstat(&out).map(|found| FileType::from_raw_mode(found.st_mode));
         kind == Ok(FileType::CharacterDevice)
@@ -19,11 +19,10 @@ pub fn reader_left(error: &io::Error, out: impl AsFd) -> bool {
     error.kind() == ErrorKind::BrokenPipe || closed && device()
 }
 
-/// Prints a whole answer. A reader that left, as `head` does, has read enough: that
-/// is no error.
+/// Prints a whole answer. A reader that left early, such as `head`, is no error.
 ///
 /// # Errors
-/// When it can't be written otherwise, such as onto a full disk.
+/// If the answer can't be written for another reason, such as a full disk.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());

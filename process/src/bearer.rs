@@ -1,20 +1,20 @@
-//! What callers show: `authorization: Bearer <token>`.
+//! Check of the tokens that callers show: `authorization: Bearer <token>`.
 
 use subtle::ConstantTimeEq as _;
 
-/// Why a caller does not get in.
+/// The reason why a caller is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BearerError {
-    /// No header, or one of another scheme.
+    /// There is no header, or a header of another scheme.
     #[error("no bearer token was shown")]
     Missing,
-    /// Another token.
+    /// The caller shows another token.
     #[error("the bearer token is not the right one")]
     Wrong,
 }
 
-/// Compares the value of an `authorization` header with `token`, in a time that
-/// does not depend on how much of it is right. An empty token lets nobody in.
+/// Compares the value of an `authorization` header with `token`. The time does not depend on
+/// how much of it is right. An empty token lets nobody in.
 ///
 /// # Errors
 /// See [`BearerError`].

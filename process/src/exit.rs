@@ -1,32 +1,31 @@
 //! Exit codes of the `lockstep` program and its roles.
 
-/// All went well; also the end of a drain that finished in time.
+/// Success, also at the end of a drain that finished in time.
 pub const OK: u8 = 0;
-/// The start failed: a model that cannot be read, a port that is taken, a
-/// process that died before the engine was ready, or a start past its limit.
-/// Of a command that answers and ends: it could not do what it was asked for.
-/// Of a role: it failed at any time and reported why.
+/// The start failed: a model that cannot be read, a port that is taken, a process that died
+/// before the engine was ready, or a start past its limit. For a command that prints an answer:
+/// it could not do its task. For a role: it failed at any time and reported why.
 pub const START_FAILED: u8 = 1;
-/// Wrong usage or an unsupported configuration, of every command; nothing was started.
+/// Wrong usage or an unsupported configuration, for every command; nothing was started.
 pub const USAGE: u8 = 2;
-/// A process of the engine died or failed while serving, on whichever node.
+/// A process of the engine died or failed while serving, on any node.
 pub const PROCESS_DIED: u8 = 3;
 /// The drain limit passed with requests still running.
 pub const DRAIN_LIMIT: u8 = 4;
 /// A child lost its launcher.
 pub const LAUNCHER_GONE: u8 = 5;
-/// Stopped by a second signal before the drain was finished.
+/// A second signal stopped the process before the drain was finished.
 pub const INTERRUPTED: u8 = 6;
 /// `lockstep doctor` found problems.
 pub const PROBLEMS: u8 = 7;
-/// A panic; a bug in this program.
+/// A panic, which is a bug in this program.
 pub const PANIC: u8 = 101;
 
 /// Ends the process from any thread, also while others are stuck.
 ///
-/// For watchdogs only: everything else returns its code from `main`. Lines that
-/// were logged get half a second to be read. Should the C library's exit handlers
-/// hang, a kill signal follows half a second later.
+/// For watchdogs only: all other code returns its exit code from `main`. Logged lines get half
+/// a second to be read. If the C library's exit handlers hang, a kill signal follows half a
+/// second later.
 pub fn exit_now(code: u8) -> ! {
     crate::logging::finish();
     let _guard = std::thread::Builder::new()
@@ -46,7 +45,7 @@ pub fn exit_now(code: u8) -> ! {
     std::process::exit(i32::from(code))
 }
 
-/// What an exit code means, for log lines; `None` for codes that are not ours.
+/// Meaning of an exit code, for log lines; `None` for codes of other programs.
 pub fn meaning(code: i32) -> Option<&'static str> {
     Some(match u8::try_from(code).ok()? {
         OK => "ended normally",

@@ -2,13 +2,13 @@
 
 use std::{convert::Infallible, fs, time::Duration};
 
-/// How often it looks.
+/// Pause between two looks.
 const EVERY: Duration = Duration::from_secs(5);
-/// Freed bytes that a process may keep, beyond what it kept after the last time.
+/// Freed bytes that a process may keep, beyond those that it kept after the last time.
 const KEPT: usize = 8 << 20;
 
-/// Gives freed memory back for as long as it is polled. glibc does so by itself
-/// only from the end of an arena, which one small block holds in place.
+/// Gives freed memory back for as long as it is polled. glibc by itself does so only from the
+/// end of an arena, and one small block there prevents it.
 pub async fn give_back() -> Infallible {
     let mut ticks = tokio::time::interval(EVERY);
     let mut least = usize::MAX;
@@ -19,7 +19,8 @@ pub async fn give_back() -> Infallible {
     }
 }
 
-/// Gives back where much more than `least` bytes are kept; the least that is kept.
+/// Gives freed memory back if much more than `least` bytes are kept. Returns the smallest
+/// number of kept bytes.
 fn look(least: usize) -> usize {
     let before = kept();
     if before < least.saturating_add(KEPT) {
@@ -29,7 +30,7 @@ fn look(least: usize) -> usize {
     kept()
 }
 
-/// Resident bytes that nothing uses, and those of the program itself.
+/// Resident bytes that no allocation uses, and the bytes of the program itself.
 fn kept() -> usize {
     // `proc(5)`, `statm`: resident pages are the second number.
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -42,7 +43,7 @@ fn kept() -> usize {
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "the allocator has no safe interface")]
 fn used() -> usize {
-    // SAFETY: it takes nothing, and counts under the allocator's own locks.
+    // SAFETY: the call takes nothing, and counts under the allocator's own locks.
     let counts = unsafe { libc::mallinfo2() };
     counts.uordblks.saturating_add(counts.hblkhd)
 }
@@ -50,7 +51,7 @@ fn used() -> usize {
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "the allocator has no safe interface")]
 fn trim() {
-    // SAFETY: it touches nothing but what is free, under the allocator's own locks.
+    // SAFETY: the call touches only free memory, under the allocator's own locks.
     unsafe { libc::malloc_trim(0) };
 }
 
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn what_one_small_block_holds_in_place_is_given_back() {
         let least = look(usize::MAX);
-        // Too small for mappings of their own; the last one stays behind all others.
+        // Too small for mappings of their own; the last block stays behind all others.
         let mut blocks: Vec<Box<[u8; 1024]>> = Vec::new();
         blocks.resize_with(64 << 10, || Box::new([1; 1024]));
         let last = blocks.pop();

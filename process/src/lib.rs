@@ -1,6 +1,6 @@
-//! What every role does as a process: the control link to the launcher, logs,
-//! sockets between processes, exit codes, the clock, and memory that was freed; and
-//! how commands print their answers.
+//! Tasks of every role as a process: the control link to the launcher, logs, sockets between
+//! processes, exit codes, the clock, and freed memory. Commands print their answers with it,
+//! too.
 //!
 //! A role's `main` calls [`RoleContext::enter`], hands the context to the
 //! role's `run`, and ends with [`RoleContext::leave`].

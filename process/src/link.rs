@@ -15,20 +15,20 @@ use crate::role::{Role, RoleError};
 
 mod driver;
 
-/// When a process shall end.
+/// Requests to end the process.
 #[derive(Debug, Clone, Default)]
 pub struct Lifecycle {
-    /// Clients should go elsewhere, and are served meanwhile. Not cancelled where a drain
-    /// begins without it.
+    /// Clients should go elsewhere, and are served meanwhile. Not cancelled if a drain begins
+    /// without it.
     pub leave: CancellationToken,
     /// Stop admitting, finish what runs, exit 0.
     pub drain: CancellationToken,
-    /// Stop now: the launcher is gone, or said so. The process is ended from
-    /// outside the role's runtime a second and a half later.
+    /// Stop now: the launcher is gone, or said so. A second and a half later the process is
+    /// ended from outside the role's runtime.
     pub halt: CancellationToken,
 }
 
-/// What the launcher's pings have brought.
+/// Contents of the launcher's pings.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pings {
     count: u64,
@@ -36,52 +36,52 @@ struct Pings {
     lost_log_lines: u64,
 }
 
-/// When requests that can't be served will be, as far as the launcher knows: while the
-/// engine serves, if it failed now.
+/// The launcher's estimate of when requests will be served that can't be served now. While the
+/// engine serves: when they would be, if it failed now.
 #[derive(Debug, Clone)]
 pub struct Outlook(watch::Receiver<Option<u32>>);
 
 impl Outlook {
-    /// Seconds, as of a moment ago.
+    /// Seconds, counted from a moment ago; `None` if the launcher does not know.
     pub fn seconds(&self) -> Option<u32> {
         *self.0.borrow()
     }
 }
 
 impl From<Option<u32>> for Outlook {
-    /// That never changes.
+    /// Makes an outlook that never changes.
     fn from(seconds: Option<u32>) -> Self {
         Self(watch::channel(seconds).1)
     }
 }
 
-/// From the halt to the end of the process at the latest.
+/// Time from the halt to the end of the process, at most.
 pub(crate) const HALT_GRACE: Duration = Duration::from_millis(1500);
 
-/// Where what the launcher says arrives.
+/// Channels for the launcher's messages.
 type Told = (watch::Sender<Pings>, watch::Sender<Option<u32>>);
 
-/// A child's line to its launcher. Cheap to clone; no method blocks.
+/// A child's connection to its launcher. Cheap to clone; no method blocks.
 #[derive(Debug, Clone)]
 pub struct ControlLink {
     outgoing: UnboundedSender<ChildMessage>,
     lifecycle: Lifecycle,
     pings: watch::Receiver<Pings>,
     outlook: Outlook,
-    /// Cancelled when nothing more will be reported.
+    /// Cancelled when no more reports will come.
     closing: CancellationToken,
     /// Disconnected when all reports are written.
     written: Arc<Mutex<mpsc::Receiver<()>>>,
 }
 
 impl ControlLink {
-    /// Connects to the launcher's socket and says hello. Returns before the
-    /// launcher has read it. A thread of its own serves the link, so that the
-    /// end of the launcher ends this process whatever the role's threads do.
+    /// Connects to the launcher's socket and says hello. Returns before the launcher has read
+    /// it. A thread of its own serves the link. So the end of the launcher ends this process,
+    /// whatever the role's threads do.
     ///
     /// # Errors
-    /// When nobody listens, or when the listener is not this process's parent:
-    /// then the parent died and the death signal watches the wrong process.
+    /// If nobody listens, or if the listener is not this process's parent: then the parent
+    /// died, and the death signal watches the wrong process.
     pub fn connect(socket: &Path, role: Role) -> Result<Self, RoleError> {
         let stream = std::os::unix::net::UnixStream::connect(socket).map_err(|source| {
             RoleError::NoLauncher {
@@ -97,8 +97,8 @@ impl ControlLink {
         Self::over(stream, role, |code| crate::exit::exit_now(code))
     }
 
-    /// Serves the link over a connected socket. `end` is called with an exit
-    /// code when the process must end and has not by itself.
+    /// Serves the link over a connected socket. `end` is called with an exit code if the
+    /// process must end and has not done so by itself.
     pub(crate) fn over(
         stream: std::os::unix::net::UnixStream,
         role: Role,
@@ -122,15 +122,14 @@ impl ControlLink {
         Ok(link)
     }
 
-    /// A link to nobody, for a role that runs inside another process: reports
-    /// can be read from the receiver, and the [`Lifecycle`] is the caller's to
-    /// cancel.
+    /// A link without a launcher, for a role that runs inside another process. Reports can be
+    /// read from the receiver, and the caller cancels the [`Lifecycle`].
     pub fn detached() -> (Self, UnboundedReceiver<ChildMessage>) {
         let (link, reports, _nobody_tells) = Self::new(mpsc::channel().1);
         (link, reports)
     }
 
-    /// A link with a given outlook, the launcher's word on when a restart will serve.
+    /// The link with another outlook, the launcher's estimate of when a restart will serve.
     pub fn with_outlook(self, outlook: impl Into<Outlook>) -> Self {
         let outlook = outlook.into();
         Self { outlook, ..self }
@@ -156,7 +155,7 @@ impl ControlLink {
         )
     }
 
-    /// Reports how far `phase` is: `done` of `total` units.
+    /// Reports the progress of `phase`: `done` of `total` units.
     pub fn progress(&self, phase: &str, done: u64, total: u64) {
         self.send(ChildMessage::Progress {
             phase: phase.into(),
@@ -179,9 +178,9 @@ impl ControlLink {
         });
     }
 
-    /// Answers the launcher's pings until the link ends. A role runs this on the
-    /// runtime that does its work, so that its silence tells that it hangs: the
-    /// launcher then ends the process (`--ping-timeout`).
+    /// Answers the launcher's pings until the link ends. A role runs this on the runtime that
+    /// does its work, so that a missing answer shows that the role hangs. The launcher then
+    /// ends the process (`--ping-timeout`).
     pub async fn answer_pings(&self) -> Infallible {
         let mut pings = self.pings.clone();
         while pings.changed().await.is_ok() {
@@ -189,39 +188,39 @@ impl ControlLink {
                 lost_log_lines: crate::logging::lost_lines(),
             });
         }
-        // There is no launcher to answer: its end is the lifecycle's to tell.
+        // There is no launcher to answer. The lifecycle tells its end.
         std::future::pending().await
     }
 
-    /// Log lines that the processes of this node have lost, by the last ping, or
-    /// this process alone where it knows of more.
+    /// Log lines that the processes of this node have lost, by the last ping. If this process
+    /// alone knows of more, its own number.
     pub fn lost_log_lines(&self) -> u64 {
         let all = self.pings.borrow().lost_log_lines;
         all.max(crate::logging::lost_lines())
     }
 
-    /// When requests that can't be served will be.
+    /// The launcher's estimate of when requests will be served that can't be served now.
     pub fn outlook(&self) -> &Outlook {
         &self.outlook
     }
 
-    /// When this process shall end.
+    /// Requests to end this process.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
 
-    /// Closes the link once everything reported so far has been written, and
-    /// waits for that, at most `limit`.
+    /// Closes the link once everything reported so far has been written, and waits for that, at
+    /// most `limit`.
     pub(crate) fn close(&self, limit: Duration) {
         self.closing.cancel();
         if let Ok(written) = self.written.lock() {
-            // Ends by disconnection, or by the limit; nothing is ever sent.
+            // Ends by disconnection or by the limit; nothing is ever sent.
             let _ = written.recv_timeout(limit);
         }
     }
 
     fn send(&self, message: ChildMessage) {
-        // Fails only when the link is closed, and then the lifecycle says so.
+        // Fails only if the link is closed, and then the lifecycle says so.
         let _ = self.outgoing.send(message);
     }
 }

@@ -1,5 +1,5 @@
-//! Log lines on stderr, each with the role that wrote it. Nobody who logs ever
-//! waits for who reads: see [`LineQueue`].
+//! Log lines on stderr, each with the role that wrote it. Logging never waits for the reader:
+//! see [`LineQueue`].
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
@@ -18,15 +18,15 @@ mod queue;
 
 pub use queue::LineQueue;
 
-/// A process that ends gives its last lines so long to be read.
+/// Time that the last lines of an ending process get to be read.
 pub const LAST_WORDS: Duration = Duration::from_millis(500);
 
 static STDERR: OnceLock<LineQueue> = OnceLock::new();
 
-/// The queue of this process's stderr, started by its first use. Whatever else
-/// it says there goes through it as well, or waits for the reader.
+/// The queue of this process's stderr, started by its first use. All other output to stderr
+/// goes through it as well; otherwise it would wait for the reader.
 pub fn stderr() -> &'static LineQueue {
-    // A handle of its own, so that a writer that is stuck holds no lock.
+    // A handle of its own, so that a stuck writer holds no lock.
     let handle = || io::stderr().as_fd().try_clone_to_owned().map(File::from);
     STDERR.get_or_init(|| match handle() {
         Ok(file) => LineQueue::start("log", file),
@@ -34,12 +34,12 @@ pub fn stderr() -> &'static LineQueue {
     })
 }
 
-/// Whether this process says anything through [`stderr`].
+/// Returns true if this process uses [`stderr`].
 pub fn started() -> bool {
     STDERR.get().is_some()
 }
 
-/// Lines that this process could not log because nobody read them in time.
+/// Number of lines that this process lost because nobody read them in time.
 pub fn lost_lines() -> u64 {
     STDERR.get().map_or(0, LineQueue::lost)
 }
@@ -51,8 +51,7 @@ pub fn finish() {
     }
 }
 
-/// Makes panics log lines; the default hook would write to stderr by itself,
-/// and wait there.
+/// Makes panics log lines. The default hook would write to stderr directly, and wait there.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -66,16 +65,15 @@ pub fn log_panics() {
     }));
 }
 
-/// Starts logging in this process. `filter` is in `RUST_LOG`'s form; a filter
-/// that does not parse falls back to `info` (the configuration has checked it).
-/// Request ids across processes come from callers' spans: they are fields like
-/// any other. A second call changes nothing.
+/// Starts logging in this process. `filter` is in `RUST_LOG`'s form; a filter that does not
+/// parse falls back to `info` (the configuration has checked it). Request ids across processes
+/// come from the spans of callers, as fields like any other. A second call changes nothing.
 pub fn init(role: &str, filter: &str, json: bool) {
     let filter = EnvFilter::try_new(capped(filter)).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
-        // They would go to stderr directly, and wait there or panic.
+        // Internal errors would go to stderr directly, and wait there or panic.
         .log_internal_errors(false);
     let result = if json {
         let writer = JsonRole::over(role, Queued(stderr()));
@@ -90,13 +88,13 @@ pub fn init(role: &str, filter: &str, json: bool) {
             .with_writer(Queued(stderr()))
             .try_init()
     };
-    // Fails only when logging was started before, as in a test.
+    // Fails only if logging was started before, as in a test.
     let _ = result;
 }
 
-/// Words for how much is logged.
+/// Levels of logging.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// Libraries that say a line or more for every frame and every wake-up.
+/// Libraries that log a line or more for every frame and every wake-up.
 const CHATTY: [&str; 8] = [
     "h2",
     "hyper",
@@ -108,8 +106,8 @@ const CHATTY: [&str; 8] = [
     "tower",
 ];
 
-/// The filter, with chatty libraries at `info` where a level for everything is
-/// below that and the filter does not name them.
+/// Adds `info` for chatty libraries that the filter does not name, if the filter's level for
+/// everything is `debug` or `trace`.
 fn capped(filter: &str) -> String {
     let directives = || filter.split(',').map(str::trim);
     let verbose = ["debug", "trace"];
@@ -124,12 +122,11 @@ fn capped(filter: &str) -> String {
     capped
 }
 
-/// Checks a filter before anything is started with it. A lone word must be a
-/// level: `RUST_LOG` takes any other for the name of a module, and then logs
-/// nothing else.
+/// Checks a filter before any process is started with it. A single word must be a level:
+/// `RUST_LOG` takes any other word for a module's name, and then logs nothing else.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the problem.
 pub fn check(filter: &str) -> Result<(), String> {
     for directive in filter.split(',').map(str::trim) {
         let level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
@@ -154,7 +151,7 @@ impl FormatTime for RoleTime {
     }
 }
 
-/// Makes writers to a queue, urgent ones for errors.
+/// Makes writers to a queue. Writers for errors are urgent.
 #[derive(Clone, Copy)]
 struct Queued(&'static LineQueue);
 

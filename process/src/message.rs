@@ -2,27 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Longest accepted line, bytes.
+/// Longest accepted line, in bytes.
 pub(crate) const MAX_LINE: u64 = 64 * 1024;
 
-/// From a child to its launcher; the first is always [`ChildMessage::Hello`].
+/// Message from a child to its launcher. The first one is always [`ChildMessage::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ChildMessage {
-    /// Who is talking.
+    /// Introduces the child.
     Hello {
         /// The role as displayed, such as `worker 1`.
         role: String,
         /// Process id.
         pid: u32,
     },
-    /// How far a start-up phase is.
+    /// Progress of a start-up phase.
     Progress {
-        /// What is being done, such as `weights`.
+        /// Name of the phase, such as `weights`.
         phase: String,
-        /// Units done.
+        /// Number of units done.
         done: u64,
-        /// Units in all.
+        /// Number of all units.
         total: u64,
     },
     /// The role serves.
@@ -32,17 +32,17 @@ pub enum ChildMessage {
     },
     /// The role's own runtime has seen a [`LauncherMessage::Ping`].
     Pong {
-        /// Log lines that this process has lost.
+        /// Number of log lines that this process has lost.
         lost_log_lines: u64,
     },
     /// The role cannot go on and ends.
     Failed {
-        /// What happened and what to do, for people.
+        /// Problem and remedy, for people.
         message: String,
     },
 }
 
-/// From the launcher to a child.
+/// Message from the launcher to a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum LauncherMessage {
@@ -52,26 +52,26 @@ pub enum LauncherMessage {
     Drain,
     /// Stop now.
     Halt,
-    /// When requests that can't be served will be, if the launcher knows. While the
-    /// engine serves: if it failed now.
+    /// Estimate of when requests will be served that can't be served now. While the engine
+    /// serves: when they would be, if it failed now.
     Outlook {
-        /// Seconds from now, at least one.
+        /// Seconds from now, at least one; `None` if the launcher does not know.
         served_in_s: Option<u32>,
     },
     /// Asks whether the role's own runtime still runs.
     Ping {
-        /// Log lines that all processes of this node have lost.
+        /// Number of log lines that all processes of this node have lost.
         lost_log_lines: u64,
     },
 }
 
-/// What a launcher learns from one child.
+/// Report of one child to the launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChildReport {
     /// A line arrived.
     Message(ChildMessage),
     /// The child closed the link; its exit follows.
     Closed,
-    /// A line was not understood; the child is of another version or broken.
+    /// A line was not understood: the child is of another version or broken.
     Garbled(String),
 }

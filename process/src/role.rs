@@ -1,4 +1,4 @@
-//! Roles and how a process takes one on.
+//! Roles, and how a process takes one on.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::{ControlLink, exit, logging};
 
-/// A role that ends gives its last spans so long to reach the collector.
+/// Time that the last spans of an ending role get to reach the collector.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
-/// What a process of the engine is.
+/// Role of a process of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// HTTP and gRPC front, by number on this node.
@@ -36,7 +36,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a process could not take on its role.
+/// The reason why a process could not take on its role.
 #[derive(Debug, thiserror::Error)]
 pub enum RoleError {
     /// The configuration file is missing or of another version.
@@ -45,12 +45,12 @@ pub enum RoleError {
     /// Nobody listens on the control socket.
     #[error("no launcher listens on {}: roles are started by `lockstep serve`", socket.display())]
     NoLauncher {
-        /// The control socket.
+        /// Path of the control socket.
         socket: PathBuf,
-        /// What connecting said.
+        /// Error of the connection.
         source: std::io::Error,
     },
-    /// The launcher died before this process was ready to notice.
+    /// The launcher died before this process could notice it.
     #[error("the launcher that started this process is gone")]
     Orphan,
     /// The control link could not be set up.
@@ -61,27 +61,27 @@ pub enum RoleError {
     Traces(#[from] TraceError),
 }
 
-/// Everything a role is given.
+/// Everything that a role gets.
 #[derive(Clone)]
 pub struct RoleContext {
-    /// What all processes agree on.
+    /// Settings that all processes share.
     pub engine: Arc<EngineConfig>,
-    /// What is this node's own.
+    /// Settings of this node.
     pub node: Arc<NodeConfig>,
     /// [`EngineConfig::hash`], for handshakes.
     pub config_hash: String,
     /// This process's role.
     pub role: Role,
-    /// The line to the launcher.
+    /// The connection to the launcher.
     pub link: ControlLink,
-    /// Makes spans of requests; `None` where none is traced, and in workers, whose part
-    /// the scheduler knows.
+    /// Makes spans of requests. `None` if no request is traced, and in workers, since the
+    /// scheduler knows their part.
     pub traces: Option<Traces>,
 }
 
 impl RoleContext {
-    /// Takes on `role` in this process: logs, death signal, configuration and
-    /// control link, in this order.
+    /// Takes on `role` in this process: logs, death signal, configuration and control link, in
+    /// this order.
     ///
     /// # Errors
     /// See [`RoleError`].
@@ -91,9 +91,9 @@ impl RoleContext {
         } = ConfigFile::read(run_dir)?;
         logging::init(&role.to_string(), &node.log, node.log_json);
         logging::log_panics();
-        // A tokenizer-manager must outlive the launcher by as long as it takes
-        // to end its clients' requests with an error; the closed control link
-        // ends it, for which a stopped one has to go on.
+        // A tokenizer-manager outlives the launcher for the time that it needs to end its
+        // clients' requests with an error. The closed control link ends it. A stopped process
+        // must be continued for that.
         let signal = match role {
             Role::TokenizerManager(_) => Signal::CONT,
             Role::Scheduler | Role::Worker(_) => Signal::KILL,
@@ -115,11 +115,11 @@ impl RoleContext {
         })
     }
 
-    /// Ends the role with its result: reports a failure to the launcher and
-    /// gives the exit code of the process.
+    /// Ends the role with its result: reports a failure to the launcher and returns the exit
+    /// code of the process.
     pub fn leave<E: std::error::Error>(&self, result: Result<(), E>) -> u8 {
         let lifecycle = self.link.lifecycle();
-        // Who fails says so at once.
+        // A failure is reported at once, without the wait for spans.
         let ends_well = result.is_ok() && !lifecycle.halt.is_cancelled();
         if let Some(traces) = self.traces.as_ref().filter(|_| ends_well) {
             traces.finish(LAST_SPANS);
@@ -128,7 +128,7 @@ impl RoleContext {
             Ok(()) => exit::OK,
             Err(_) if lifecycle.halt.is_cancelled() => exit::LAUNCHER_GONE,
             Err(error) => {
-                // The launcher says it, once.
+                // The launcher prints it, once.
                 self.link.failed(&describe(&error));
                 exit::START_FAILED
             }
@@ -139,7 +139,7 @@ impl RoleContext {
     }
 }
 
-/// Begins to export spans of a role that has some, where requests are traced.
+/// Begins to export the role's spans, if it has some and requests are traced.
 fn traces(role: Role, node: &NodeConfig) -> Result<Option<Traces>, TraceError> {
     let service = match role {
         Role::TokenizerManager(_) => "tokenizer-manager",
@@ -152,9 +152,9 @@ fn traces(role: Role, node: &NodeConfig) -> Result<Option<Traces>, TraceError> {
         .transpose()
 }
 
-/// Ends the process when any of its threads panics: a scheduler or a rank with
-/// a part missing would leave the others waiting. A tokenizer-manager answers
-/// one request with an error and goes on.
+/// Ends the process when any of its threads panics: a scheduler or a rank with a missing part
+/// would leave the others waiting. A tokenizer-manager answers one request with an error and
+/// goes on.
 fn end_on_panic(link: ControlLink) {
     std::panic::set_hook(Box::new(move |panic| {
         link.failed(&format!("a bug in this program: {panic}"));
@@ -163,7 +163,7 @@ fn end_on_panic(link: ControlLink) {
     }));
 }
 
-/// An error and its causes on one line, each said once.
+/// An error and its causes on one line, each only once.
 fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -17,58 +17,57 @@ use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// Flow-control window of a connection and of each stream, bytes. Messages are
-/// plans and tokens; a long prompt fits whole.
+/// Flow-control window of a connection and of each stream, in bytes. Messages are plans and
+/// tokens; a long prompt fits whole.
 const WINDOW: u32 = 8 * 1024 * 1024;
-/// How often a process on this machine is asked whether it still lives, and how
-/// long it may take to say so: one that hangs without ending would otherwise
-/// keep its peers waiting for ever. No computation is as long on the threads
-/// that answer.
+/// Interval at which a process on this machine is asked whether it still lives (`ASK_EVERY`),
+/// and time limit for its answer. Otherwise a process that hangs without ending would keep its
+/// peers waiting for ever. No computation takes as long on the threads that answer.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// What to do about a node that speaks no TLS among such that do.
+/// Advice about a node without TLS among nodes with TLS.
 const ALL_OR_NONE: &str =
     "the other side speaks none: give --dist-ssl-certfile to all nodes or to none";
-/// How long another node may take to accept a connection.
+/// Time limit for another node to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Between two attempts to reach a process that does not listen yet.
+/// Pause between two attempts to reach a process that does not listen yet.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// A process could not be reached in time.
+/// The reason why a process could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Not within the limit.
+    /// The process was not reached within the limit.
     #[error("{address} could not be reached within {limit:?}: {last}")]
     TimedOut {
         /// Socket path or `host:port`.
         address: String,
-        /// The limit.
+        /// Time limit of the connection.
         limit: Duration,
-        /// What the last attempt said.
+        /// Error of the last attempt.
         last: String,
     },
-    /// The two do not agree on TLS, now or later.
+    /// The two nodes do not agree on TLS, now or later.
     #[error("{address} and this node do not agree on TLS: {reason}")]
     Tls {
         /// `host:port`.
         address: String,
-        /// What TLS says.
+        /// Error of TLS.
         reason: String,
     },
     /// The address is not `host:port`.
     #[error("{address} is not an address of the form host:port")]
     Address {
-        /// As given.
+        /// Address as given.
         address: String,
     },
 }
 
-/// Listens on a Unix socket that only this user can open (mode 0600). A socket
-/// left behind by a dead process is replaced. Needs a tokio runtime.
+/// Listens on a Unix socket that only this user can open (mode 0600). A socket left behind by a
+/// dead process is replaced. Needs a tokio runtime.
 ///
 /// # Errors
-/// `AddrInUse` when `path` exists and is not a socket, and whatever the system
-/// has against a socket there: no such folder, no permission, too long a path.
+/// `AddrInUse` if `path` exists and is not a socket. The system's errors for a socket at
+/// `path`: no such folder, no permission, too long a path.
 pub fn listen_unix(path: &Path) -> io::Result<UnixListenerStream> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
@@ -82,9 +81,8 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListenerStream> {
     Ok(UnixListenerStream::new(listener))
 }
 
-/// Connects a gRPC channel to a Unix socket, waiting up to `limit` for the
-/// process to listen. A peer that hangs is noticed within half a minute by
-/// keep-alive pings.
+/// Connects a gRPC channel to a Unix socket. Waits up to `limit` for the process to listen.
+/// Keep-alive pings notice a peer that hangs within half a minute.
 ///
 /// # Errors
 /// [`ConnectError::TimedOut`].
@@ -104,9 +102,9 @@ pub async fn connect_unix(path: &Path, limit: Duration) -> Result<Channel, Conne
     .await
 }
 
-/// Connects a gRPC channel to `host:port` on another node, in TLS where there is `tls`,
-/// waiting up to `limit` for it to listen. A peer that vanished is noticed within ten
-/// seconds by keep-alive pings.
+/// Connects a gRPC channel to `host:port` on another node, in TLS if `tls` is given. Waits up
+/// to `limit` for the node to listen. Keep-alive pings notice a peer that vanished within ten
+/// seconds.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -153,7 +151,7 @@ async fn agree(address: &str, tls: Arc<ClientConfig>) -> io::Result<TokioIo<TlsS
     let name = ServerName::try_from("lockstep.internal").map_err(io::Error::other)?;
     let stream = TlsConnector::from(tls).connect(name, stream).await;
     let stream = stream.map_err(|error| match error.kind() {
-        // It hears something that it does not understand.
+        // The other side got bytes that it does not understand.
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             io::Error::other(rustls::Error::General(ALL_OR_NONE.to_owned()))
         }
@@ -201,14 +199,14 @@ where
     }
 }
 
-/// Whether TLS refuses what it would refuse again.
+/// Returns true if the error is TLS's own: TLS would refuse again.
 fn is_of_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut inner = Some(error);
     while let Some(error) = inner {
         if error.is::<rustls::Error>() {
             return true;
         }
-        // An I/O error shows what it holds in its own way.
+        // An I/O error shows its inner error in its own way.
         let io = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);

@@ -9,8 +9,8 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-/// Bytes of `tracestate` that are kept: as many as the recommendation asks for. A longer one
-/// is left out, for every span of the request would hold it.
+/// Bytes of `tracestate` that are kept: as many as the recommendation asks for. A longer one is
+/// left out, since every span of the request would hold it.
 const STATE_BYTES: usize = 512;
 
 struct Given<'a>(&'a TraceContext);
@@ -30,7 +30,7 @@ impl Extractor for Given<'_> {
     }
 }
 
-/// The place in a trace that a call's headers or metadata name, as far as `get` finds them.
+/// The place in a trace that a call's headers or metadata name, as found by `get`.
 pub fn caller<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<TraceContext> {
     Some(TraceContext {
         parent: get("traceparent")?.to_owned(),
@@ -38,12 +38,12 @@ pub fn caller<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<TraceContext>
     })
 }
 
-/// What a caller gave; nothing where it is no trace context.
+/// Parses a caller's place in a trace; empty if it is no trace context.
 pub(crate) fn parse(given: &TraceContext) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Given(given))
 }
 
-/// For whoever goes on with it.
+/// The span's place, in the form for the next service.
 pub(crate) fn write(span: &SpanContext) -> TraceContext {
     let flags = span.trace_flags() & TraceFlags::SAMPLED;
     TraceContext {

@@ -1,4 +1,4 @@
-//! What OpenTelemetry's variables of the environment say, where no option does.
+//! OpenTelemetry's environment variables, for settings that no option gives.
 //! <https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>
 
 use std::{env, io, path::PathBuf};
@@ -9,56 +9,56 @@ use opentelemetry_sdk::{Resource, trace::Sampler};
 
 use crate::names;
 
-/// Without another one, traces go to a collector on this machine.
+/// Default address of the collector, on this machine.
 const ENDPOINT: &str = "http://localhost:4317";
 
-/// Why traces cannot be exported.
+/// The reason why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// A variable says what cannot be done.
+    /// A variable has a value that is not served.
     #[error("{name}={value} {what}")]
     Variable {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// What it says.
+        /// Value of the variable.
         value: String,
-        /// What is wrong with that, and what to do.
+        /// Problem and remedy.
         what: &'static str,
     },
     /// The roots of the collector's certificate cannot be read.
     #[error("{name}={}: the collector's roots cannot be read: {source}", path.display())]
     Roots {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The collector's address, or another thing that the exporter is given.
+    /// The exporter refuses the collector's address or another setting.
     #[error("traces cannot be exported; look at --otlp-traces-endpoint and OTEL_EXPORTER_OTLP_*")]
     Exporter(#[source] opentelemetry_otlp::ExporterBuildError),
-    /// No thread for it.
+    /// The export's thread could not be started.
     #[error("the export of traces could not be started")]
     Start(#[source] io::Error),
 }
 
-/// Where spans go, and of which requests: what options and the environment say together.
+/// Destination of spans, and share of traced requests, from options and environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Destination {
-    /// The collector's URL.
+    /// URL of the collector.
     pub(crate) endpoint: String,
-    /// The share of the requests whose callers decide nothing, 0 to 1.
+    /// Share of traced requests among those whose callers decide nothing, 0 to 1.
     pub share: f64,
-    /// Roots of the collector's certificate, in PEM, beside those that the system has.
+    /// Roots of the collector's certificate, in PEM, beside the system's roots.
     pub(crate) roots: Option<String>,
 }
 
 impl Destination {
-    /// Looks into the environment for what `config` does not say.
+    /// Reads the environment for settings that `config` leaves open.
     ///
     /// # Errors
-    /// [`TraceError`] for a variable that says what cannot be done.
+    /// [`TraceError`] for a variable whose value is not served.
     pub fn of(config: &TraceConfig) -> Result<Self, TraceError> {
         let variables = |name: &'static str| env::var(name).ok();
         Self::resolved(config, &variables)
@@ -82,7 +82,7 @@ impl Destination {
         })
     }
 
-    /// The collector's URL for people, without a name and a password in it.
+    /// URL of the collector for people, without a name and a password in it.
     #[must_use]
     pub fn shown(&self) -> String {
         let Some((scheme, rest)) = self.endpoint.split_once("://") else {
@@ -93,7 +93,7 @@ impl Destination {
         format!("{scheme}://{}", &rest[begin..])
     }
 
-    /// Whether the port is that of OTLP over HTTP, by convention, where nobody speaks gRPC.
+    /// Returns true if the port is by convention that of OTLP over HTTP, which serves no gRPC.
     #[must_use]
     pub fn is_for_http(&self) -> bool {
         let shown = self.shown();
@@ -101,16 +101,16 @@ impl Destination {
         host.ends_with(":4318")
     }
 
-    /// Which requests are traced. Whatever the share, a caller's decision holds.
+    /// Decides about the requests to trace. A caller's decision holds, whatever the share.
     pub(crate) fn sampler(&self) -> Sampler {
         Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(self.share)))
     }
 }
 
-/// What a variable of the environment says.
+/// Lookup of a variable of the environment.
 type Variables<'a> = &'a dyn Fn(&'static str) -> Option<String>;
 
-/// The first of these variables that is set, with its name; empty is as not set.
+/// The first of these variables that is set, with its name. An empty value counts as not set.
 fn first(names: &[&'static str], variables: Variables<'_>) -> Option<(&'static str, String)> {
     let set = |name: &&'static str| {
         let value = variables(name).filter(|value| !value.is_empty())?;
@@ -119,7 +119,7 @@ fn first(names: &[&'static str], variables: Variables<'_>) -> Option<(&'static s
     names.iter().find_map(set)
 }
 
-/// The collector's URL.
+/// URL of the collector.
 fn endpoint(config: &TraceConfig, variables: Variables<'_>) -> Result<String, TraceError> {
     if let Some(endpoint) = &config.endpoint {
         return Ok(endpoint.clone());
@@ -138,7 +138,7 @@ fn endpoint(config: &TraceConfig, variables: Variables<'_>) -> Result<String, Tr
     })
 }
 
-/// Refuses another protocol than the one that is spoken.
+/// Refuses a protocol other than gRPC.
 fn check_protocol(variables: Variables<'_>) -> Result<(), TraceError> {
     let names = [
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
@@ -184,7 +184,7 @@ fn share(variables: Variables<'_>) -> Result<f64, TraceError> {
     }
 }
 
-/// Roots of the collector's certificate, in PEM, beside those that the system has.
+/// Roots of the collector's certificate, in PEM, beside the system's roots.
 fn roots(variables: Variables<'_>) -> Result<Option<String>, TraceError> {
     let names = [
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
@@ -200,8 +200,8 @@ fn roots(variables: Variables<'_>) -> Result<Option<String>, TraceError> {
     }
 }
 
-/// What is said of the service `role`: its name begins with the environment's, which is that
-/// of the whole.
+/// Description of the service `role`. Its name begins with the environment's name, which stands
+/// for the whole system.
 pub(crate) fn resource(role: &str, instance: &str) -> Resource {
     let name = Resource::builder()
         .build()
@@ -209,7 +209,7 @@ pub(crate) fn resource(role: &str, instance: &str) -> Resource {
         .map(|name| name.to_string())
         .filter(|name| !name.starts_with("unknown_service"));
     let name = name.as_deref().unwrap_or("lockstep");
-    // As no other process is called that sends to the same collector.
+    // A name that no other process has which sends to this collector.
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let instance = format!("{} {instance} {}", host.trim(), std::process::id());
     let version = names::pair("service.version", env!("CARGO_PKG_VERSION"));

@@ -12,7 +12,7 @@ use crate::{
     queue::{self, Counts},
 };
 
-/// Serves the connection, so that no role's own threads do.
+/// Threads that serve the connection, so that no role's own threads do.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -21,7 +21,7 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Makes and exports the spans of a service; to be called inside [`runtime`].
+/// Makes and exports the spans of a service. Must be called inside of [`runtime`].
 pub(crate) fn provider(
     destination: &Destination,
     (role, instance): (&str, &str),

@@ -10,36 +10,36 @@ use opentelemetry::{Array, StringValue, Value};
 
 use crate::{Span, names};
 
-/// What a request asks of the model.
+/// Properties of a request to the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// `chat`, `text_completion` or `generate_content`.
+    /// Operation: `chat`, `text_completion` or `generate_content`.
     pub operation: &'static str,
-    /// The model's name.
+    /// Name of the model.
     pub model: &'a str,
-    /// The id that its client and log lines know it by.
+    /// Id of the request for its client and in log lines.
     pub id: &'a str,
-    /// Tokens of a choice at the most, where the client limits them.
+    /// Largest number of tokens of a choice, if the client limits it.
     pub max_tokens: Option<u32>,
-    /// How tokens are chosen.
+    /// Parameters by which tokens are chosen.
     pub sampling: &'a SamplingParams,
-    /// Choices per prompt.
+    /// Number of choices per prompt.
     pub choices: usize,
 }
 
-/// A request to the model that is traced: complete, and ended, when it is dropped.
+/// A traced request to the model. When dropped, it is complete and its span ends.
 #[derive(Debug)]
 pub struct Inference {
     span: Span,
     since: Instant,
     has_token: bool,
     reasons: Vec<StringValue>,
-    /// Of all its choices; prompts count once.
+    /// Tokens of all its choices; prompts count once.
     usage: Usage,
 }
 
 impl Inference {
-    /// Begins as a part of `parent`.
+    /// Begins the request's span as a part of `parent`.
     pub fn begin(parent: &Span, asked: &Asked<'_>) -> Self {
         let Asked {
             operation, model, ..
@@ -54,7 +54,7 @@ impl Inference {
         if let Some(most) = asked.max_tokens {
             span.set(names::GEN_AI_REQUEST_MAX_TOKENS, i64::from(most));
         }
-        // As people write it: 0.7, and not what an f32 makes of that.
+        // Rounded as people write it: 0.7, not an f32's decimal expansion.
         let decimal = |value: f32| (f64::from(value) * 1e6).round() / 1e6;
         let mut number = |name, value: f32| span.set(name, decimal(value));
         number(names::GEN_AI_REQUEST_TEMPERATURE, sampling.temperature);
@@ -87,17 +87,17 @@ impl Inference {
         }
     }
 
-    /// What it consists of becomes a part of this.
+    /// Span of the request, the parent of its parts' spans.
     pub fn span(&self) -> &Span {
         &self.span
     }
 
-    /// Its prompts have so many tokens.
+    /// Sets the number of tokens of the prompts.
     pub fn prompts(&mut self, tokens: usize) {
         self.usage.prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
     }
 
-    /// A token of one of its choices came.
+    /// Notes that a token of one of the choices came.
     pub fn token(&mut self) {
         if !std::mem::replace(&mut self.has_token, true) {
             let seconds = self.since.elapsed().as_secs_f64();
@@ -106,14 +106,14 @@ impl Inference {
         }
     }
 
-    /// One of its choices ended well.
+    /// Notes that one of the choices ended well.
     pub fn ended(&mut self, reason: FinishReason, usage: &Usage) {
         self.reasons.push(names::reason(reason).into());
         self.usage.completion_tokens += usage.completion_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
     }
 
-    /// It failed, or one of its choices did.
+    /// Notes that the request failed, or that one of its choices did.
     pub fn fail(&mut self, code: impl Into<Value>, why: String) {
         self.span.set(names::ERROR_TYPE, code);
         self.span.fail(why);

@@ -1,10 +1,11 @@
-//! Traces: what became of a request in each process, as spans that a collector joins.
+//! Traces: the way of a request through each process, as spans that a collector joins.
 //!
-//! A request that is sampled has a [`Span`] for every part of its way; where it goes on in
-//! another process, its place travels along as the W3C writes it ([`lockstep_types::TraceContext`]).
-//! Spans wait in a bounded queue, and a thread exports them by OTLP over gRPC: who makes spans
-//! never waits for a collector, and what finds the queue full is dropped and counted. A request
-//! that is not sampled has no spans at all, so that nothing is paid for it.
+//! A sampled request has a [`Span`] for every part of its way. When the request goes on in
+//! another process, its place in the trace travels along in the W3C's format
+//! ([`lockstep_types::TraceContext`]). Spans wait in a bounded queue, and a thread exports them
+//! by OTLP over gRPC. Making a span never waits for a collector: spans that find the queue full
+//! are dropped and counted. A request that is not sampled has no spans at all, so it costs
+//! nothing.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +39,7 @@ pub use queue::SpanCounts;
 pub use span::Span;
 use tokio::runtime::Runtime;
 
-/// The instrumentation scope of all spans.
+/// Instrumentation scope of all spans.
 const SCOPE: &str = "lockstep";
 
 /// Makes the spans of one service, and exports them. Cheap to clone.
@@ -48,22 +49,22 @@ pub struct Traces {
     shared: Arc<Shared>,
 }
 
-/// What the services of a process share.
+/// State that the services of a process share.
 struct Shared {
     destination: Destination,
     counts: Arc<Counts>,
-    /// Of the connection to the collector.
+    /// Threads of the connection to the collector.
     runtime: Mutex<Option<Runtime>>,
     providers: Mutex<Vec<SdkTracerProvider>>,
 }
 
 impl Traces {
-    /// Starts exporting spans of the service `role`, of which this process is `instance`.
+    /// Starts to export spans of the service `role`; this process is its instance `instance`.
     /// The collector need not be there yet.
     ///
     /// # Errors
-    /// [`TraceError`] for an address or a variable of the environment that cannot be used,
-    /// or where the export cannot be started.
+    /// [`TraceError`] for an address or a variable of the environment that cannot be used, or
+    /// if the export cannot be started.
     pub fn start(config: &TraceConfig, role: &str, instance: &str) -> Result<Self, TraceError> {
         let destination = Destination::of(config)?;
         let runtime = export::runtime().map_err(TraceError::Start)?;
@@ -79,7 +80,7 @@ impl Traces {
     /// Makes spans of another service, for which this process speaks.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn beside(&self, role: &str, instance: &str) -> Result<Self, TraceError> {
         Self::of(&self.shared, role, instance)
     }
@@ -99,9 +100,8 @@ impl Traces {
         })
     }
 
-    /// The first span of a request in this service, or `None` where the request is not
-    /// sampled: its caller decides that, and without a caller the share of requests that
-    /// are traced.
+    /// The first span of a request in this service; `None` if the request is not sampled. The
+    /// caller decides about sampling. Without a caller, the share of traced requests decides.
     pub fn begin(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -111,12 +111,13 @@ impl Traces {
         let parent = caller.map_or_else(Context::new, context::parse);
         let builder = self.tracer.span_builder(name).with_kind(kind);
         let span = self.tracer.build_with_context(builder, &parent);
-        // Whoever is not sampled gets a span that records nothing.
+        // An unsampled request gets a span that records nothing.
         span.is_recording()
             .then(|| Span::new(span, self.tracer.clone()))
     }
 
-    /// A part of `parent`, which is another service's, by this one; it began at `start`.
+    /// A part of `parent`, made by this service for another service's span. It began at
+    /// `start`.
     pub fn within(
         &self,
         parent: &Span,
@@ -126,12 +127,12 @@ impl Traces {
         parent.child_by(&self.tracer, name.into(), Some(start))
     }
 
-    /// How many spans were exported and lost.
+    /// Numbers of exported and lost spans.
     pub fn counts(&self) -> SpanCounts {
         self.shared.counts.now()
     }
 
-    /// Exports what waits, for at most so long, and ends. Spans that end later are lost.
+    /// Exports waiting spans for at most `limit`, and ends. Spans that end later are lost.
     pub fn finish(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let mut providers = locked(&self.shared.providers);
@@ -162,7 +163,7 @@ impl Drop for Shared {
             .runtime
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        // Nobody waits here, wherever the last of these is dropped.
+        // The runtime is not waited for, wherever the last clone is dropped.
         if let Some(runtime) = runtime.take() {
             runtime.shutdown_background();
         }

@@ -1,5 +1,5 @@
 //! Names of attributes: OpenTelemetry's conventions for HTTP, RPC and generative models, and
-//! our own for what those have no name for.
+//! our own names where those have none.
 //! <https://github.com/open-telemetry/semantic-conventions-genai>,
 //! <https://opentelemetry.io/docs/specs/semconv/http/http-spans/>
 
@@ -13,102 +13,102 @@ macro_rules! names {
 }
 
 names! {
-    /// `chat`, `text_completion` or `generate_content`.
+    /// Operation: `chat`, `text_completion` or `generate_content`.
     GEN_AI_OPERATION_NAME = "gen_ai.operation.name";
-    /// Who computes.
+    /// Name of the provider that computes.
     GEN_AI_PROVIDER_NAME = "gen_ai.provider.name";
-    /// The model that was asked for.
+    /// Name of the requested model.
     GEN_AI_REQUEST_MODEL = "gen_ai.request.model";
-    /// Tokens that a choice may have.
+    /// Largest number of tokens of a choice.
     GEN_AI_REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens";
-    /// As asked for.
+    /// Requested temperature.
     GEN_AI_REQUEST_TEMPERATURE = "gen_ai.request.temperature";
-    /// As asked for.
+    /// Requested limit of cumulative probability.
     GEN_AI_REQUEST_TOP_P = "gen_ai.request.top_p";
-    /// As asked for.
+    /// Requested limit of the number of candidates.
     GEN_AI_REQUEST_TOP_K = "gen_ai.request.top_k";
-    /// As asked for.
+    /// Requested penalty by frequency.
     GEN_AI_REQUEST_FREQUENCY_PENALTY = "gen_ai.request.frequency_penalty";
-    /// As asked for.
+    /// Requested penalty by presence.
     GEN_AI_REQUEST_PRESENCE_PENALTY = "gen_ai.request.presence_penalty";
-    /// As asked for.
+    /// Requested seed.
     GEN_AI_REQUEST_SEED = "gen_ai.request.seed";
-    /// Choices per prompt, where there are several.
+    /// Number of choices per prompt, if there are several.
     GEN_AI_REQUEST_CHOICE_COUNT = "gen_ai.request.choice.count";
-    /// The model that answers.
+    /// Name of the model that answers.
     GEN_AI_RESPONSE_MODEL = "gen_ai.response.model";
-    /// The answer's id.
+    /// Id of the answer.
     GEN_AI_RESPONSE_ID = "gen_ai.response.id";
-    /// Why choices ended, in the order in which they did.
+    /// Reasons why choices ended, in the order of their ends.
     GEN_AI_RESPONSE_FINISH_REASONS = "gen_ai.response.finish_reasons";
     /// Seconds from the request's arrival to the first token of any choice.
     GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk";
-    /// Tokens of all prompts.
+    /// Number of tokens of all prompts.
     GEN_AI_USAGE_INPUT_TOKENS = "gen_ai.usage.input_tokens";
-    /// Of those, tokens from the prefix cache.
+    /// Number of prompt tokens from the prefix cache.
     GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS = "gen_ai.usage.cache_read.input_tokens";
-    /// Tokens of all choices.
+    /// Number of tokens of all choices.
     GEN_AI_USAGE_OUTPUT_TOKENS = "gen_ai.usage.output_tokens";
-    /// GET, POST, …
+    /// HTTP method: GET, POST, …
     HTTP_REQUEST_METHOD = "http.request.method";
-    /// The route's path.
+    /// Path of the route.
     HTTP_ROUTE = "http.route";
-    /// Of the answer.
+    /// HTTP status of the answer.
     HTTP_RESPONSE_STATUS_CODE = "http.response.status_code";
-    /// The request's path.
+    /// Path of the request.
     URL_PATH = "url.path";
-    /// http or https.
+    /// Scheme: http or https.
     URL_SCHEME = "url.scheme";
-    /// The system that a call belongs to: `grpc`.
+    /// System that a call belongs to: `grpc`.
     RPC_SYSTEM = "rpc.system.name";
     /// Service and method of a call.
     RPC_METHOD = "rpc.method";
-    /// The status of a call, by its name in gRPC.
+    /// Status of a call, by its name in gRPC.
     RPC_STATUS = "rpc.response.status_code";
-    /// The code of an error.
+    /// Code of an error.
     ERROR_TYPE = "error.type";
-    /// The id that clients and log lines know a request by.
+    /// Id of a request for clients and in log lines.
     REQUEST_ID = "lockstep.request.id";
-    /// The DP rank that a request runs in.
+    /// DP rank that a request runs in.
     DP_RANK = "lockstep.dp_rank";
-    /// The rank whose steps these are.
+    /// Rank that ran the steps.
     RANK = "lockstep.rank";
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     PROMPT_TOKENS = "lockstep.prompt_tokens";
-    /// Of those, tokens from the prefix cache.
+    /// Number of prompt tokens from the prefix cache.
     CACHED_TOKENS = "lockstep.cached_tokens";
-    /// Tokens that came.
+    /// Number of tokens that came.
     TOKENS = "lockstep.tokens";
-    /// The request lost its place in the batch, and waits for another.
+    /// True if the request lost its place in the batch and waits for another.
     RETRACTED = "lockstep.retracted";
-    /// Why a choice ended.
+    /// The reason why a choice ended.
     FINISH_REASON = "lockstep.finish_reason";
-    /// Passes that verified drafts of the request.
+    /// Number of passes that verified drafts of the request.
     VERIFY_STEPS = "lockstep.speculation.verify_steps";
-    /// Tokens drafted for it and verified.
+    /// Number of tokens drafted for the request and verified.
     DRAFT_TOKENS = "lockstep.speculation.draft_tokens";
-    /// Of those, accepted ones.
+    /// Number of accepted drafts.
     ACCEPTED_TOKENS = "lockstep.speculation.accepted_tokens";
-    /// Steps that a rank did meanwhile, for all requests of the batch.
+    /// Number of steps of a rank meanwhile, for all requests of the batch.
     STEPS = "lockstep.steps";
-    /// What those took, from plan taken to tokens known, microseconds of the rank's own clock.
+    /// Microseconds of these steps, from plan taken to tokens known, by the rank's own clock.
     STEP_US = "lockstep.step_us";
-    /// Of that, drafting.
+    /// The part of [`STEP_US`] for drafting.
     DRAFT_US = "lockstep.draft_us";
-    /// Of that, passes, which verify drafts where there are any.
+    /// The part of [`STEP_US`] for passes, which also verify drafts.
     VERIFY_US = "lockstep.verify_us";
-    /// What the drafter did with the outcomes, behind the steps.
+    /// Microseconds that the drafter took to use the outcomes, after the steps.
     EXTEND_US = "lockstep.extend_us";
-    /// What becoming text took, microseconds.
+    /// Microseconds for turning tokens into text.
     DETOKENIZE_US = "lockstep.detokenize_us";
-    /// Times that tokens came.
+    /// Number of times that tokens came.
     CHUNKS = "lockstep.chunks";
 }
 
-/// What [`GEN_AI_PROVIDER_NAME`] is here.
+/// Value of [`GEN_AI_PROVIDER_NAME`].
 pub const PROVIDER: &str = "lockstep";
 
-/// How conventions call a choice's end.
+/// The conventions' name for a choice's end.
 pub fn reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -117,7 +117,7 @@ pub fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// One attribute.
+/// Makes one attribute.
 pub(crate) fn pair(name: &'static str, value: impl Into<Value>) -> KeyValue {
     KeyValue::new(name, value)
 }

@@ -1,4 +1,4 @@
-//! Spans on their way to the exporter: a bounded queue that counts what it loses.
+//! Spans on their way to the exporter: a bounded queue that counts its losses.
 
 use std::{
     sync::{
@@ -15,30 +15,30 @@ use opentelemetry_sdk::{
     trace::{BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor},
 };
 
-/// Spans of a service that may wait. A request has about a dozen.
+/// Largest number of waiting spans of a service. A request has about a dozen.
 pub(crate) const QUEUE: usize = 8192;
 
-/// What became of a process's spans.
+/// Numbers of a process's spans, by their fate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpanCounts {
-    /// The collector has them.
+    /// Spans that the collector has.
     pub exported: u64,
-    /// They found the queue full.
+    /// Spans that found the queue full.
     pub dropped: u64,
-    /// The collector did not take them in time.
+    /// Spans that the collector did not take in time.
     pub failed: u64,
 }
 
-/// The same while it is counted.
+/// The counters behind [`SpanCounts`].
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// The collector's address, for the log.
+    /// Address of the collector, for the log.
     collector: String,
     exported: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
     waiting: AtomicU64,
-    /// The last export failed, and that was said.
+    /// True if the last export failed and the log has a line about it.
     failing: AtomicBool,
 }
 
@@ -58,7 +58,7 @@ impl Counts {
         }
     }
 
-    /// Spans that wait or are being exported.
+    /// Number of spans that wait or are being exported.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Relaxed)
     }
@@ -74,7 +74,8 @@ impl Counts {
             }
             Err(error) => {
                 self.failed.fetch_add(spans, Relaxed);
-                // Once until it works again: a collector that is away is no news.
+                // Logged once until an export works again, since a collector may be away for
+                // long.
                 if !self.failing.swap(true, Relaxed) {
                     tracing::warn!(
                         self.collector,
@@ -87,9 +88,9 @@ impl Counts {
     }
 }
 
-/// A processor that batches spans for `exporter`, and drops those beyond [`QUEUE`].
+/// A processor that batches spans for `exporter`, and drops spans beyond [`QUEUE`].
 pub(crate) fn batched(exporter: impl SpanExporter + 'static, counts: &Arc<Counts>) -> Bounded {
-    // Sizes and times of batches may be the environment's (OTEL_BSP_*).
+    // The environment may set sizes and times of batches (OTEL_BSP_*).
     let config = BatchConfigBuilder::default().with_max_queue_size(QUEUE);
     let exporter = Counted {
         exporter,
@@ -102,7 +103,7 @@ pub(crate) fn batched(exporter: impl SpanExporter + 'static, counts: &Arc<Counts
     }
 }
 
-/// Knows how many spans wait, which the processor inside does not tell.
+/// Counts waiting spans, which the inner processor does not tell.
 #[derive(Debug)]
 pub(crate) struct Bounded {
     batches: BatchSpanProcessor,
@@ -134,7 +135,7 @@ impl SpanProcessor for Bounded {
     }
 }
 
-/// Counts what an exporter takes.
+/// Counts spans that an exporter takes.
 #[derive(Debug)]
 struct Counted<E> {
     exporter: E,

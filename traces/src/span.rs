@@ -11,7 +11,7 @@ use opentelemetry_sdk::trace::{SdkTracer, Span as SdkSpan};
 
 use crate::context;
 
-/// A sampled span. It ends when it is dropped, and waits to be exported then.
+/// A sampled span. It ends when dropped, and then waits to be exported.
 pub struct Span {
     span: SdkSpan,
     tracer: SdkTracer,
@@ -22,12 +22,12 @@ impl Span {
         Self { span, tracer }
     }
 
-    /// A part of this one, which begins now.
+    /// A part of this span that begins now.
     pub fn child(&self, name: impl Into<Cow<'static, str>>) -> Self {
         self.child_by(&self.tracer, name.into(), None)
     }
 
-    /// A part of this one that began at `start`.
+    /// A part of this span that began at `start`.
     pub fn child_since(&self, name: impl Into<Cow<'static, str>>, start: SystemTime) -> Self {
         self.child_by(&self.tracer, name.into(), Some(start))
     }
@@ -44,32 +44,32 @@ impl Span {
         Self::new(tracer.build_with_context(builder, &parent), tracer.clone())
     }
 
-    /// Says something of it; a second value of the same name stands beside the first.
+    /// Adds an attribute. A second value of a name stands beside the first.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         self.span.set_attribute(KeyValue::new(name, value));
     }
 
-    /// Calls it otherwise.
+    /// Changes the name.
     pub fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
         self.span.update_name(name);
     }
 
-    /// Says that it failed, and why.
+    /// Marks the span as failed, with the reason.
     pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
         self.span.set_status(Status::error(why));
     }
 
-    /// Ends it at `time` instead of now.
+    /// Ends the span at `time` instead of now.
     pub fn end_at(mut self, time: SystemTime) {
         self.span.end_with_timestamp(time);
     }
 
-    /// Its place, for who goes on with the request.
+    /// The span's place in the trace, for the process where the request goes on.
     pub fn context(&self) -> TraceContext {
         context::write(self.span.span_context())
     }
 
-    /// The trace's number, 32 hexadecimal digits, for log lines.
+    /// The trace's id, 32 hexadecimal digits, for log lines.
     pub fn trace_id(&self) -> String {
         self.span.span_context().trace_id().to_string()
     }

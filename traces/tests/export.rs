@@ -1,4 +1,4 @@
-//! Spans reach a collector, and a collector that is no good changes nothing.
+//! Spans reach a collector, and a bad collector changes nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -94,7 +94,7 @@ fn the_caller_decides_before_the_share_does() {
 
 #[test]
 fn a_collector_that_never_answers_costs_spans_and_nothing_else() {
-    /// More than wait and travel at once.
+    /// More spans than wait and travel at once.
     const SPANS: u64 = 10_000;
     let collector = Collector::stalled();
     let traces = traces(&collector.endpoint(), 1_000_000);
@@ -104,7 +104,7 @@ fn a_collector_that_never_answers_costs_spans_and_nothing_else() {
     assert!(collector.wait(|calls, _| calls > 0), "it was asked");
     let counts = traces.counts();
     assert_eq!((counts.exported, counts.dropped), (0, SPANS - 8192));
-    // An export would wait for much longer; that it is given up is what ends this test.
+    // An export would wait for much longer. This test ends because the export is given up.
     traces.finish(Duration::from_millis(50));
 }
 

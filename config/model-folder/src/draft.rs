@@ -1,4 +1,4 @@
-//! What is drafted with: a whole model or a head.
+//! Models that draft: whole models and heads.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ mod tokens;
 
 use folder::{Folder, Found};
 
-/// The option that names the folder.
+/// The option with the draft's folder.
 pub const OPTION: &str = "--speculative-draft-model-path";
 
-/// Reads a whole model: any that could be served itself, with the target's
+/// Reads a whole model. Any model that could be served itself fits if it has the target's
 /// vocabulary.
 ///
 /// # Errors
-/// [`ConfigError::File`]: the folder is missing, damaged or of another
-/// kind, or its tokens are not the target's.
+/// [`ConfigError::File`]: the folder is missing, damaged or of another kind, or its tokens are
+/// not the target's.
 pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
     Folder::of(path, target)?.must_hold(Found::Model)?;
     let described = Described::of(path, None).and_then(|described| match target.load_format {
@@ -52,8 +52,8 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
     })
 }
 
-/// The algorithm that drafts with the head in a folder; `None` where there is a whole
-/// model, or what can't be read.
+/// Name of the algorithm that drafts with the head in a folder; `None` for a whole model and
+/// for a folder that can't be read.
 pub fn head_of(path: &Path) -> Option<&'static str> {
     folder::head_of(path)
 }
@@ -61,8 +61,8 @@ pub fn head_of(path: &Path) -> Option<&'static str> {
 /// Reads an EAGLE-1/2 head in SafeAILab's layout.
 ///
 /// # Errors
-/// [`ConfigError::File`]: the folder is missing, damaged or of another
-/// kind, or the head is another model's.
+/// [`ConfigError::File`]: the folder is missing, damaged or of another kind, or the head was
+/// made for another model.
 pub fn eagle(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
     let folder = Folder::of(path, target)?;
     folder.must_hold(Found::Eagle)?;
@@ -70,7 +70,7 @@ pub fn eagle(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErro
         model: head(&folder, target)?,
         kind: DraftKind::Eagle,
         own_embedding: folder.has(EMBEDDING),
-        // Hidden states are read as the target's own are.
+        // The target's own head reads the hidden states.
         own_head: false,
     })
 }
@@ -78,14 +78,14 @@ pub fn eagle(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErro
 /// Reads an EAGLE-3 head in the layout of SafeAILab, SpecForge and SGLang.
 ///
 /// # Errors
-/// [`ConfigError::File`]: the folder is missing, damaged or of another
-/// kind, or the head is another model's.
+/// [`ConfigError::File`]: the folder is missing, damaged or of another kind, or the head was
+/// made for another model.
 pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
     let folder = Folder::of(path, target)?;
     folder.must_hold(Found::Eagle3)?;
     let model = head(&folder, target)?;
     let damaged = |error| folder::damaged(path, error);
-    // Other arrangements of the norms, which no key of the tensors tells.
+    // Other arrangements of the norms; no tensor's name tells them.
     for key in ["norm_before_residual", "norm_before_fc", "norm_output"] {
         if folder.config.flag(key, false).map_err(damaged)? {
             let remedy = "heads with other norms than EAGLE-3's own are not served";
@@ -109,15 +109,15 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
             capture_layers,
         },
         own_embedding: folder.has(EMBEDDING),
-        // Only over the whole vocabulary can the target's stand in.
+        // The target's head can stand in only for the whole vocabulary.
         own_head: folder.has("lm_head.weight") || draft_vocab_size < target.vocab_size,
     })
 }
 
-/// A head's own embedding, where it has one.
+/// Tensor of a head's own embedding.
 const EMBEDDING: &str = "embed_tokens.weight";
 
-/// The one layer of a head, after a check that it was made for the target.
+/// The one layer of a head, checked to be made for the target.
 fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigError> {
     let path = &folder.path;
     let damaged = |error| folder::damaged(path, error);
@@ -160,7 +160,7 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
     Ok(model)
 }
 
-/// What ends a text is the target's to say.
+/// Takes the target's end tokens.
 fn ends_like(model: &mut ModelConfig, target: &ModelConfig) {
     model.eos_token_ids.clone_from(&target.eos_token_ids);
     model.tokenizer_eos_id = target.tokenizer_eos_id;

@@ -11,20 +11,20 @@ use lockstep_types::{Architecture, LayerSpec, ModelConfigError};
 use crate::raw::Raw;
 pub(crate) use dense::rms_norm_eps;
 
-/// A family, as its `config.json` is read.
+/// A family of models, with the functions that read its `config.json`.
 pub(crate) struct Family {
-    /// Its name among `architectures`.
+    /// Class name of the family, as in `architectures`.
     pub class_name: &'static str,
-    /// Its `model_type`.
+    /// Type name of the family, as in `model_type`.
     pub model_type: &'static str,
-    /// Reads its layers, from the first to the last.
+    /// Reads the layers, from the first to the last.
     pub layers: fn(&Raw) -> Result<Vec<LayerSpec>, ModelConfigError>,
-    /// Reads the smallest window that a layer attends within, in tokens; `None` where all
-    /// layers attend over the whole text.
+    /// Reads the smallest window that a layer attends within, in tokens; `None` if all layers
+    /// attend over the whole text.
     pub window: fn(&Raw) -> Result<Option<usize>, ModelConfigError>,
 }
 
-/// All families that are served, all dense decoder-only transformers.
+/// All families that are served. All are dense decoder-only transformers.
 const SERVED: [&Family; 4] = [
     &llama::FAMILY,
     &mistral::FAMILY,
@@ -32,14 +32,14 @@ const SERVED: [&Family; 4] = [
     &qwen3::FAMILY,
 ];
 
-/// The family whose layers EAGLE's heads have, whatever their `config.json` names.
+/// The family of the layers of EAGLE's heads, whatever their `config.json` names.
 pub(crate) const OF_HEADS: &Family = &llama::FAMILY;
 
 impl Family {
     /// Finds the family that `config.json` names.
     ///
     /// # Errors
-    /// [`ModelConfigError::Unsupported`] for a name that is none of a served family.
+    /// [`ModelConfigError::Unsupported`] for a name that no served family has.
     pub fn of(config: &Raw) -> Result<&'static Self, ModelConfigError> {
         let named = config
             .get("architectures")
@@ -54,7 +54,7 @@ impl Family {
         known.ok_or_else(|| config.unsupported(key, format!("served are {}", served())))
     }
 
-    /// Its names.
+    /// Names of the family.
     pub fn architecture(&self) -> Architecture {
         Architecture {
             class_name: self.class_name.to_owned(),
@@ -63,7 +63,7 @@ impl Family {
     }
 }
 
-/// The class names of all families that are served, for people: "A, B and C".
+/// Class names of all families that are served, for people: "A, B and C".
 pub fn served() -> String {
     let names = SERVED.map(|family| family.class_name);
     match names.split_last() {

@@ -1,4 +1,4 @@
-//! Whether a stored output head is the embedding, which it need not be where `config.json`
+//! Comparison of a stored output head with the embedding. They may differ even if `config.json`
 //! ties them.
 
 use std::fs::File;
@@ -10,15 +10,15 @@ use serde::Deserialize;
 
 use crate::tensors::{self, Header};
 
-/// What is compared at a time, bytes.
+/// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Whether an output head is stored that is not the embedding, bit for bit. Bytes are read
-/// where both are there and alike in type and shape, up to the first that differ.
+/// Returns true if an output head is stored that is not the embedding, bit for bit. Bytes are
+/// read only if both tables exist and agree in type and shape, up to the first difference.
 ///
 /// # Errors
-/// Those of reading the tables. Where files are missing or damaged, whoever loads
-/// the weights says so.
+/// The errors of reading the tables. Missing or damaged files are reported by the code that
+/// loads the weights.
 pub(crate) fn differs(folder: &Path) -> io::Result<bool> {
     let Ok(headers) = tensors::headers::<Places>(folder) else {
         return Ok(false);
@@ -35,7 +35,7 @@ pub(crate) fn differs(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// What a header says of the two tables.
+/// Places of the two tables in a header.
 #[derive(Deserialize)]
 struct Places {
     #[serde(rename = "model.embed_tokens.weight")]
@@ -48,7 +48,7 @@ struct Places {
 struct Place {
     dtype: String,
     shape: Vec<u64>,
-    /// Begin and end.
+    /// First byte, and the byte behind the last one.
     data_offsets: (u64, u64),
 }
 
@@ -56,13 +56,13 @@ struct Place {
 struct Table<'a> {
     place: &'a Place,
     file: &'a File,
-    /// Its first byte in the file.
+    /// Place of its first byte in the file.
     begin: u64,
     bytes: u64,
 }
 
 impl<'a> Table<'a> {
-    /// `None` where the header names none, or one that is not inside of the file.
+    /// `None` if the header does not name the table, or the table is not inside of the file.
     fn of(header: &'a Header<Places>, of: fn(&Places) -> Option<&Place>) -> Option<Self> {
         let place = of(&header.says)?;
         let (begin, end) = place.data_offsets;

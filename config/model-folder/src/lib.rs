@@ -1,5 +1,5 @@
-//! What the folder of a model, or of what drafts for it, says of itself:
-//! Hugging Face's `config.json`, its tokenizer's end token and the tensors beside them.
+//! Description of a model's folder, or of a draft's: Hugging Face's `config.json`, the
+//! tokenizer's end token, and the tensors beside them.
 
 #![forbid(unsafe_code)]
 

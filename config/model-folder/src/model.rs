@@ -12,7 +12,7 @@ use crate::{head, tokenizer};
 
 pub(crate) mod rope;
 
-/// Parameters of the largest model that is believed: beyond it sizes are damage.
+/// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
 
 /// Reads a Hugging Face model folder, as written by transformers 4 and 5.
@@ -24,12 +24,12 @@ pub fn load(dir: &Path) -> Result<ModelConfig, ModelConfigError> {
     load_for(dir, None)
 }
 
-/// As [`load`], for texts of at most `context_length` tokens:
-/// a model with a sliding window is served where none of them fills it.
+/// Reads a folder like [`load`], for texts of at most `context_length` tokens. A model with a
+/// sliding window is served if no text fills the window.
 ///
 /// # Errors
-/// [`ModelConfigError`]: a file is missing or damaged, or the model needs something
-/// that is not served, such as a window that a text would fill.
+/// [`ModelConfigError`]: a file is missing or damaged, or the model needs a feature that is not
+/// served, such as a window that a text would fill.
 pub fn load_for(
     dir: &Path,
     context_length: Option<usize>,
@@ -38,21 +38,21 @@ pub fn load_for(
     Ok(described.with_weights()?.with_tokenizer()?.model)
 }
 
-/// What a folder says of its model.
+/// A model as its folder describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Described {
     /// The model.
     pub model: ModelConfig,
-    /// What whoever serves it should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
 impl Described {
-    /// What `config.json` and `generation_config.json` say, for texts of at most
-    /// `context_length` tokens.
+    /// Reads `config.json` and `generation_config.json`, for texts of at most `context_length`
+    /// tokens.
     ///
     /// # Errors
-    /// Those of [`load_for`].
+    /// The errors of [`load_for`].
     pub fn of(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
         let config = Raw::read(dir, "config.json")?;
         let family = Family::of(&config)?;
@@ -64,13 +64,13 @@ impl Described {
         Ok(Self { model, notes })
     }
 
-    /// With what the weights say of the output head: where `config.json` ties it to the
-    /// embedding, and another one is stored, that is the head, as in transformers 5 and vLLM.
-    /// Two tables that are equal are read whole, and others up to where they differ.
+    /// Looks at the stored output head. If `config.json` ties the head to the embedding and
+    /// another head is stored, the stored head counts, as in transformers 5 and vLLM. Equal
+    /// tables are read whole, others up to the first difference.
     ///
     /// # Errors
-    /// [`ModelConfigError::Malformed`] where the tables can't be read. Weights that are missing
-    /// or damaged are told by whoever loads them.
+    /// [`ModelConfigError::Malformed`] if the tables can't be read. Missing or damaged weights
+    /// are reported by the code that loads them.
     pub fn with_weights(mut self) -> Result<Self, ModelConfigError> {
         let dir = &self.model.path;
         if self.model.tie_word_embeddings
@@ -89,9 +89,9 @@ impl Described {
         Ok(self)
     }
 
-    /// With the tokenizer's own end token, which ends texts besides those of
-    /// `generation_config.json` and `config.json`, as in vLLM, SGLang and llama.cpp. One that
-    /// is in no vocabulary is never sampled, so it ends nothing.
+    /// Adds the tokenizer's own end token. It ends texts beside the end tokens of
+    /// `generation_config.json` and `config.json`, as in vLLM, SGLang and llama.cpp. A token
+    /// that is in no vocabulary is never sampled, so it ends nothing.
     ///
     /// # Errors
     /// [`ModelConfigError`]: a file of the tokenizer can't be read.
@@ -118,11 +118,11 @@ impl Described {
     }
 }
 
-/// Reads the `config.json` of a draft head, whose layer is a Llama's,
-/// whatever its architecture is called.
+/// Reads the `config.json` of a draft head. Its layer is a Llama's, whatever the architecture's
+/// name is.
 ///
 /// # Errors
-/// [`ModelConfigError`]: a key is missing or damaged, or asks for what is not served.
+/// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
     refuse(config)?;
     build(dir, config, families::OF_HEADS)
@@ -164,7 +164,7 @@ fn check_window(config: &Raw, family: &Family, context: usize) -> Result<(), Mod
     }
 }
 
-/// Refuses what would change results and is not computed.
+/// Refuses settings that would change results and are not implemented.
 fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
     let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     if config
@@ -181,7 +181,7 @@ fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
         return Err(config.unsupported("hidden_act", "the only activation served is silu"));
     }
     for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
-        // Without experts it is a dense model.
+        // Without experts the model is a dense one.
         if config.get(key).is_some_and(|experts| experts != 0) {
             return Err(
                 config.unsupported(key, "mixtures of experts are not served; use a dense model")

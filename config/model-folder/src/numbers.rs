@@ -1,4 +1,4 @@
-//! How a tokenizer numbers its tokens.
+//! The numbers that a tokenizer gives its tokens.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Numbers of the vocabulary's texts, and texts of added tokens by number. How
+/// Numbers of the vocabulary's texts, and texts of added tokens by number. The way in which
 /// texts are cut into tokens does not matter: drafts begin and end as tokens.
 pub(crate) type Numbers = (BTreeMap<String, u64>, BTreeMap<u64, String>);
 
-/// What of a `tokenizer.json` says them. The rest is skipped, whatever it would
-/// take in memory.
+/// The parts of a `tokenizer.json` with numbers. All other parts are skipped, whatever memory
+/// they would take.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -32,10 +32,10 @@ struct Added {
     content: String,
 }
 
-/// The numbers of a `tokenizer.json`.
+/// Reads the numbers of a `tokenizer.json`.
 ///
 /// # Errors
-/// Where it is no such file.
+/// If the bytes are not such a file.
 pub(crate) fn numbers(bytes: &[u8]) -> serde_json::Result<Numbers> {
     let file: File = serde_json::from_slice(bytes)?;
     let added = file.added_tokens.into_iter();
@@ -43,11 +43,11 @@ pub(crate) fn numbers(bytes: &[u8]) -> serde_json::Result<Numbers> {
     Ok((file.model.vocab.0, added.collect()))
 }
 
-/// Far more than any vocabulary has.
+/// Largest number of tokens; no vocabulary comes near it.
 const MOST_TOKENS: usize = 1 << 22;
 
-/// Numbers by text: written as such, or as a list of pairs whose first is the text
-/// and whose place is the number (Unigram).
+/// Numbers by text. The file has them as an object, or as a list of pairs (Unigram): the first
+/// item of a pair is the text, and its place in the list is the number.
 #[derive(Default)]
 struct Vocabulary(BTreeMap<String, u64>);
 

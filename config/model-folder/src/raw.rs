@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use lockstep_types::ModelConfigError;
 
-/// No size in a served model comes near this; larger ones are damage, and
-/// would overflow products of sizes.
+/// Limit of sizes. No size in a served model comes near it; larger ones are damage and would
+/// overflow products of sizes.
 const LARGEST: u64 = 1 << 31;
 
-/// A JSON object and where it came from.
+/// A JSON object, with the path of its file and the keys that lead to it.
 pub(crate) struct Raw {
     path: PathBuf,
     prefix: String,
@@ -31,7 +31,7 @@ impl Raw {
         }
     }
 
-    /// As [`Self::read`]; `None` where there is no such file.
+    /// Reads a file like [`Self::read`]; `None` if there is no such file.
     pub(crate) fn read_optional(
         folder: &Path,
         name: &str,
@@ -56,12 +56,12 @@ impl Raw {
         }
     }
 
-    /// The value; `None` where absent or null.
+    /// The value; `None` if absent or null.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the key is there, be it null.
+    /// Returns true if the key exists, even with null.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -77,7 +77,7 @@ impl Raw {
         }
     }
 
-    /// A size that must be there.
+    /// A size that must exist.
     pub(crate) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
         self.size(key)?.ok_or_else(|| self.wrong(key, "is missing"))
     }
@@ -93,7 +93,7 @@ impl Raw {
         }
     }
 
-    /// True or false.
+    /// True or false, or `default` if absent.
     pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool, ModelConfigError> {
         match self.get(key) {
             None => Ok(default),
@@ -124,8 +124,8 @@ impl Raw {
         }
     }
 
-    /// One token id or a list of them; -1, which many files have for a token that there is
-    /// not, is none.
+    /// One token id, or a list of ids. The id -1 counts as none: many files have it for a
+    /// missing token.
     pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelConfigError> {
         let wrong = |value: &Value| self.wrong(key, format!("is {value}, not a token id"));
         let id = |value: &Value| {
@@ -142,8 +142,8 @@ impl Raw {
         }
     }
 
-    /// The error for a value that makes no sense. Whoever wrote the file has no say in how a
-    /// terminal shows it.
+    /// The error for a senseless value. The value is escaped, since the file's author must not
+    /// control the terminal that shows it.
     pub(crate) fn wrong(&self, key: &str, message: impl Into<String>) -> ModelConfigError {
         let key = format!("{}{key}", self.prefix);
         ModelConfigError::Key {

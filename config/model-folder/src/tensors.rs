@@ -1,4 +1,4 @@
-//! What the headers of a folder's safetensors say.
+//! Headers of a folder's safetensors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,18 +12,18 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A file's header, of which `T` keeps what it knows.
+/// A file's header; `T` has the fields to keep.
 pub(crate) struct Header<T> {
     pub(crate) says: T,
     pub(crate) file: File,
-    /// Where the numbers of the file's tensors begin, which all offsets count from.
+    /// Place in the file where the tensors' numbers begin. All offsets count from there.
     pub(crate) data: u64,
 }
 
-/// Names of all tensors; `None` where there are no safetensors.
+/// Names of all tensors; `None` if there are no safetensors.
 ///
 /// # Errors
-/// Those of reading; in words for what is damaged.
+/// The errors of reading; a damaged file is named.
 pub(crate) fn names(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
     if let Some(index) = index(folder)? {
         return Ok(Some(index.into_keys().collect()));
@@ -39,7 +39,7 @@ pub(crate) fn names(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
 /// The headers of all files.
 ///
 /// # Errors
-/// Those of reading; in words for what is damaged.
+/// The errors of reading; a damaged file is named.
 pub(crate) fn headers<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<Header<T>>> {
     let files = match index(folder)? {
         Some(index) => index.into_values().collect(),
@@ -48,7 +48,7 @@ pub(crate) fn headers<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<Head
     files.iter().map(|name| header(folder, name)).collect()
 }
 
-/// `None` where there is no such file; other errors say which file it is.
+/// `None` if there is no such file; other errors name the file.
 fn unless_absent<T>(name: &str, read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -57,7 +57,7 @@ fn unless_absent<T>(name: &str, read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The file of each tensor, as an index of several files says; `None` without one.
+/// The file of each tensor, from the index of several files; `None` if there is no index.
 fn index(folder: &Path) -> io::Result<Option<BTreeMap<String, String>>> {
     #[derive(Deserialize)]
     struct Index {
@@ -68,7 +68,7 @@ fn index(folder: &Path) -> io::Result<Option<BTreeMap<String, String>>> {
     Ok(index.map(|index| index.weight_map))
 }
 
-/// The header of one file, its length in eight bytes, then JSON.
+/// The header of one file: its length in eight bytes, then JSON.
 fn header<T: DeserializeOwned>(folder: &Path, name: &str) -> io::Result<Header<T>> {
     let mut file = lockstep_files::open(folder, name)?;
     let mut length = [0; 8];

@@ -1,4 +1,4 @@
-//! Model folders for tests, also of the configuration.
+//! Model folders for tests, also for those of the configuration.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(crate) fn llama() -> Value {
     })
 }
 
-/// `base` with keys replaced; null stays null, the text `(absent)` removes.
+/// `base` with keys replaced. Null stays null, and the text `(absent)` removes a key.
 pub(crate) fn with(mut base: Value, changes: &Value) -> Value {
     let map = base.as_object_mut().expect("an object");
     for (key, value) in changes.as_object().expect("an object") {
@@ -66,8 +66,8 @@ pub(crate) enum Head {
     Eagle3,
 }
 
-/// A folder that fits the small Llama (EAGLE-3 only where its layers are named,
-/// as it has two), with keys of its `config.json` replaced.
+/// A folder that fits the small Llama, with keys of its `config.json` replaced. EAGLE-3 fits
+/// only if its layers are named, since the Llama has two.
 pub(crate) fn head(kind: Head, changes: &Value) -> TempDir {
     let (own, tensors): (_, &[&str]) = match kind {
         Head::Model => (

@@ -10,19 +10,19 @@ use serde_json::Value;
 use crate::numbers::numbers;
 use crate::raw::Raw;
 
-/// The role of the token.
+/// Key of the token.
 const ROLE: &str = "eos_token";
 
 /// The end token of a folder's tokenizer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EndToken {
     pub(crate) text: String,
-    /// Its number; `None` where the vocabulary lacks it.
+    /// The token's number; `None` if the vocabulary lacks it.
     pub(crate) id: Option<u32>,
 }
 
-/// The end token that a folder's tokenizer names, if it does. Fine-tuned models often name
-/// the end of a turn here alone, and keep the base model's ids in `config.json`.
+/// The end token that a folder's tokenizer names, if any. Fine-tuned models often name the end
+/// of a turn only here, and keep the base model's ids in `config.json`.
 ///
 /// # Errors
 /// [`ModelConfigError`]: a file can't be read, or the token is neither a text nor an added
@@ -31,7 +31,7 @@ pub(crate) fn end_token(folder: &Path) -> Result<Option<EndToken>, ModelConfigEr
     let config = Raw::read_optional(folder, "tokenizer_config.json")?;
     let mut text = config.as_ref().map(token).transpose()?.flatten();
     if text.is_none() {
-        // Older repositories keep the roles here only.
+        // Older repositories have the tokens' roles only here.
         let roles = Raw::read_optional(folder, "special_tokens_map.json")?;
         text = roles.as_ref().map(token).transpose()?.flatten();
     }
@@ -45,7 +45,7 @@ pub(crate) fn end_token(folder: &Path) -> Result<Option<EndToken>, ModelConfigEr
     Ok(Some(EndToken { text, id }))
 }
 
-/// The text of the role's token, which is written as such or as an object.
+/// The token's text. The file has it as a text or in an object.
 fn token(config: &Raw) -> Result<Option<String>, ModelConfigError> {
     match config.get(ROLE) {
         None => Ok(None),
@@ -56,14 +56,14 @@ fn token(config: &Raw) -> Result<Option<String>, ModelConfigError> {
     }
 }
 
-/// The number of a token in `tokenizer.json`, if there is one. The model's own vocabulary
-/// goes first, as in the `tokenizers` library.
+/// The number of a token in `tokenizer.json`, if it is there. The model's own vocabulary comes
+/// first, as in the `tokenizers` library.
 fn in_vocabulary(folder: &Path, token: &str) -> Result<Option<u32>, ModelConfigError> {
     const NAME: &str = "tokenizer.json";
     let path = folder.join(NAME);
     let bytes = match lockstep_files::read(folder, NAME, LARGEST_TOKENIZER) {
         Ok(bytes) => bytes,
-        // Whoever needs a tokenizer says so.
+        // Code that needs a tokenizer reports that it is missing.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => {
             let message = error.to_string();

@@ -6,7 +6,7 @@ use super::with_config_file;
 use crate::args::ServeArgs;
 use crate::testing::Program;
 
-/// Options of a command line with a `--config` file of this content.
+/// Parses a command line with a `--config` file of this content.
 fn parse(line: &[&str], content: &str) -> Result<ServeArgs, String> {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), content).expect("written");
@@ -49,7 +49,7 @@ fn flags_win() {
     assert_eq!((args.server.port, args.process.log_json), (Some(1), true));
 }
 
-/// By a variable that every test run has.
+/// Uses a variable that every test run has.
 #[test]
 fn the_environment_wins_over_the_file() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,8 +108,7 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.server.weight_update_dir, Some(updates));
 }
 
-/// All options whose values are paths, but for the library that is looked for where
-/// libraries are.
+/// Covers all options whose values are paths, except the library with a search path of its own.
 #[test]
 fn every_path_of_a_file_begins_at_its_folder() {
     let command = Program::definition();
@@ -146,7 +145,7 @@ fn a_models_name_stays_one_unless_a_folder_has_it() {
     }
     assert_eq!(located("weight-cache", "owner/name"), there("owner/name"));
     std::fs::create_dir_all(there("owner/name")).expect("made");
-    // Also where the name is mistyped.
+    // A mistyped name counts, too.
     for name in ["owner/name", "owner/nmae"] {
         assert_eq!(located("model-path", name), there(name));
     }
@@ -179,7 +178,7 @@ fn a_switch_is_on_alone_and_may_say_its_state() {
     assert_eq!(private(&format!("{flag}=false")), OptionValues::default());
 }
 
-/// What is on by default under circumstances can be set to off.
+/// A switch that is on by default in some cases can be set to off.
 #[test]
 fn a_switch_may_be_off() {
     for (file, flags, expected) in [
@@ -274,8 +273,8 @@ fn a_missing_file_is_an_error_and_no_file_changes_nothing() {
     assert_eq!(same, plain);
 }
 
-/// Habits of every option: a name in the environment, a heading and a
-/// sentence of help, so that none is forgotten in one of the three places.
+/// Every option needs a name in the environment, a heading and a sentence of help, so that none
+/// is forgotten in one of the three places.
 #[test]
 fn every_option_has_its_name_in_the_environment_and_its_help() {
     let command = Program::definition();

@@ -74,7 +74,7 @@ fn the_model_counts_by_its_shape_and_not_by_its_folder() {
     );
 }
 
-/// Each node loads a model that is named itself, and `main` may move between two starts.
+/// Each node loads a model by name by itself, and `main` may move between two starts.
 #[test]
 fn commits_of_the_hub_count() {
     let cache_dir = tempfile::tempdir().expect("a folder");
@@ -88,7 +88,7 @@ fn commits_of_the_hub_count() {
     let (one, other) = ("1".repeat(40), "2".repeat(40));
     assert_ne!(of("x", &one), of("x", &other));
     assert_eq!(of("x", &one), of("y", &one));
-    // Another folder is known by what it holds alone.
+    // Any other folder is known only by its contents.
     assert_eq!(of("x", "mine"), of("x", "yours"));
 }
 

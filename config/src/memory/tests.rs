@@ -16,7 +16,7 @@ fn model() -> ModelConfig {
     lockstep_model_folder::load(folder(&llama(), None).path()).expect("a served model")
 }
 
-/// Of texts as long as the model's, or of prompts cut into chunks.
+/// Limits of a step: whole prompts of the model's length, or prompts cut into chunks.
 fn step(requests: usize, chunk: Option<usize>) -> StepLimits {
     StepLimits {
         requests,
@@ -94,11 +94,11 @@ fn a_node_takes_what_its_ranks_take() {
         assert_eq!(node(2, 2, node_rank), half);
         assert_eq!(node(4, 2, node_rank), half);
     }
-    // Eight ranks share four key/value heads: each is held twice.
+    // Eight ranks share four key/value heads: each head is held twice.
     assert_eq!(node(8, 1, 0).per_token, 512);
 }
 
-/// Nodes ask for their own ranks, and every kind is charged once.
+/// Nodes ask for their own ranks, and every kind of memory is charged once.
 #[test]
 fn every_kind_is_charged() {
     struct Kinds;
@@ -154,7 +154,7 @@ fn every_kind_is_charged() {
         sizing.engine.tp_size = 4;
         sizing.node(on_host)
     };
-    // Ranks 0 and 1, and 2 and 3.
+    // Ranks 0 and 1, and ranks 2 and 3.
     for (node_rank, scale, drafter) in [(0, 3_000_000, 7), (1, 7_000_000, 0)] {
         let expected = NodeMemory {
             weights: 11 * scale,
@@ -165,7 +165,7 @@ fn every_kind_is_charged() {
             host: 0,
         };
         assert_eq!(node(node_rank, true), expected);
-        // What lies on the host takes nothing of a device with memory of its own.
+        // Memory on the host takes nothing of a device with memory of its own.
         let on_device = NodeMemory {
             drafts: 11 * (scale + 2),
             activations: 601_000 * scale + 1000 * (scale + 2),
@@ -178,7 +178,7 @@ fn every_kind_is_charged() {
 
 #[test]
 fn kv_heads_of_a_rank() {
-    // (heads, key/value heads, ranks, held by each)
+    // (heads, key/value heads, ranks, heads held by each rank)
     for (heads, kv, ranks, held) in [
         (32, 8, 1, 8),
         (32, 8, 4, 2),
@@ -206,7 +206,7 @@ fn with_memory_to_spare_all_running_requests_fit() {
     assert_eq!(engine.server.context_length, 512);
 }
 
-/// What a device leaves to the host has to fit there.
+/// The memory that a device leaves to the host has to fit there.
 #[test]
 fn the_host_is_checked_beside_a_device() {
     let sizing = Sizing {
@@ -231,7 +231,7 @@ fn the_host_is_checked_beside_a_device() {
     }
 }
 
-/// The host's memory is nothing to a device with memory of its own.
+/// The host's memory does not count for a device with memory of its own.
 #[test]
 fn a_device_has_its_own_room() {
     let small = Hardware {
@@ -247,12 +247,12 @@ fn a_device_has_its_own_room() {
     let (much, little) = (sized(&room(8 << 30)), sized(&room(1230 << 20)));
     let (much, little) = (much.expect("fits"), little.expect("fits"));
     assert!(little < much, "{little} of {much} pages");
-    // Of what is free 0.15 of all stays so.
+    // 0.15 of all memory stays free.
     let error = sized(&room(1200 << 20)).unwrap_err().to_string();
     assert!(error.contains("free memory of GPU 0"), "{error}");
 }
 
-/// Each device has room for its own ranks, and the one with least decides.
+/// Each device has room for its own ranks, and the device with the least room decides.
 #[test]
 fn ranks_have_the_room_of_their_devices() {
     let sized = |ranks, gpu_id_step, free: &[u64]| {
@@ -269,12 +269,12 @@ fn ranks_have_the_room_of_their_devices() {
             .map(|sized| sized.value.0.num_pages)
             .map_err(|error| error.to_string())
     };
-    // 0.15 of all stays free.
+    // 0.15 of all memory stays free.
     let (kept, little) = ((8 << 30) * 3 / 20, 2 << 20);
     let (one, two) = (kept + little, kept + 2 * little);
     let alone = sized(1, 1, &[two]).expect("fits");
     assert_eq!(sized(2, 0, &[two]), Ok(alone));
-    // Each holds half of a token.
+    // Each rank holds half of a token.
     let apart = sized(2, 1, &[two, two]).expect("fits");
     assert!(apart > alone, "{apart} of {alone}");
     for free in [[one, two], [two, one]] {
@@ -370,8 +370,8 @@ fn nodes_derive_nothing_from_their_memory() {
 }
 
 proptest! {
-    /// Whatever comes out fits into the memory, holds the context, and is not
-    /// more than all running requests can use.
+    /// Every result fits into the memory, holds the context, and is not more than all running
+    /// requests can use.
     #[test]
     fn a_sized_cache_fits_and_is_useful(
         available in 0_u64..(1 << 24),
@@ -425,7 +425,7 @@ fn steps_of_several_whole_prompts_are_charged() {
         let (engine, _) = resolve_model(&line, model.path(), &small).expect("fits");
         engine.kv_tokens()
     };
-    // Of activations, and of keys and values.
+    // Bytes of activations, in tokens of the cache.
     let taken = (4096 - 512) * Plain::TOKEN / 256;
     assert!(tokens(512) >= tokens(4096) + taken);
 }

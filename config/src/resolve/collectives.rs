@@ -1,4 +1,4 @@
-//! Which way ranks on GPUs exchange their data.
+//! The way in which ranks on GPUs exchange their data.
 
 use lockstep_types::{
     CollectiveBackend, CollectiveConfig, ConfigError, DeviceConfig, DeviceKind, Footprint,
@@ -26,8 +26,8 @@ pub(super) fn of_ranks(
     Ok(ranks)
 }
 
-/// The way that is asked for; through the host where this node sees that no other is
-/// open. Ranks of several nodes agree when they start.
+/// The requested way, or the way through the host if this node sees that no other is possible.
+/// Ranks of several nodes agree when they start.
 fn resolve(
     args: &ParallelArgs,
     parallel: &ParallelConfig,
@@ -86,7 +86,7 @@ fn resolve(
                 let remedy = "`lockstep doctor` looks for NCCL";
                 Err(ConfigError::value(name, value, why, remedy))
             }
-            // Other nodes may have it: ranks come to the same way when they start.
+            // Other nodes may have NCCL: all ranks agree when they start.
             None if parallel.nnodes > 1 => Ok(chosen),
             None => Ok(host),
         },

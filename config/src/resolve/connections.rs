@@ -3,13 +3,13 @@ use lockstep_types::ConnectionLimits;
 use super::ConfigError;
 use crate::args::ConnectionArgs;
 
-/// Connections on each port where nothing else is said.
+/// Default number of connections on each port.
 const CONNECTIONS: usize = 4096;
-/// Requests on one HTTP/2 connection; a gateway that has only one may fill the
-/// batch with it.
+/// Requests on one HTTP/2 connection. A gateway with a single connection may fill the batch
+/// with it.
 const STREAMS: usize = 128;
-/// Longer than load balancers keep their idle connections, so that they never
-/// send a request on one that is being closed here (600 s at Google's).
+/// Seconds that an idle connection is kept. Longer than load balancers keep theirs (600 s at
+/// Google's), so that they never send a request on a connection that is being closed here.
 const KEEP_ALIVE_S: u64 = 620;
 
 pub(super) fn resolve(

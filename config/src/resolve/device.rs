@@ -1,25 +1,25 @@
-//! What the model is computed on.
+//! The device that computes the model.
 
 use lockstep_types::{ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineShape, Footprint};
 
 use crate::args::{DeviceArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
 
-/// The devices, and the memory of each on this node where that is not the host's.
+/// The devices, and the memory of each on this node if it is not the host's.
 #[derive(Default)]
 pub(super) struct Device {
     pub(super) config: DeviceConfig,
     pub(super) rooms: Vec<DeviceRoom>,
-    /// It was not asked for: where it does not serve, the processor may.
+    /// True if the device was not requested: the processor may take over if it does not serve.
     pub(super) chosen: bool,
-    /// Why it is not another one, where that should be known.
+    /// The reason why another device was not taken, if people should know it.
     pub(super) note: Option<String>,
 }
 
-/// The device that is asked for; with `auto` a GPU, unless it can't be used or
-/// can't serve what is asked for.
+/// The requested device. With `auto` a GPU, unless it can't be used or does not serve an
+/// option.
 pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, ConfigError> {
     let named = named(args);
-    // Whoever asks a GPU for its room opens it: not for options that none serves.
+    // Asking a GPU for its room opens it, so options that no GPU serves are refused before.
     match (args.parallel.device.unwrap_or(DeviceArg::Cpu), named) {
         (DeviceArg::Cpu, None) => Ok(Device::default()),
         (DeviceArg::Cpu, Some((option, number))) => Err(ConfigError::conflict(
@@ -35,7 +35,7 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
                 missing.error("--device", "cuda", remedy)
             }),
         },
-        // Who names a GPU wants none but that one.
+        // A user who names a GPU wants that one only.
         (DeviceArg::Auto, Some((option, number))) => match unserved(args) {
             Some(unserved) => Err(unserved.conflict(&format!("{option} {number}"))),
             None => gpus(args, footprint).map_err(|missing| {
@@ -61,7 +61,7 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
     }
 }
 
-/// The kernels that are asked for by name.
+/// The kernels that are requested by name.
 pub(super) fn kernels(
     args: &ServeArgs,
     footprint: &dyn Footprint,
@@ -106,12 +106,13 @@ pub(super) fn processor(why: &str) -> Device {
 /// A GPU that can't be used.
 struct Missing {
     why: String,
-    /// What the ranks beside the first would need; `None`: it is the first's.
+    /// Number of this node's ranks and their devices, if the GPU is not the first rank's;
+    /// `None` if it is.
     ranks: Option<(usize, DeviceConfig)>,
 }
 
 impl Missing {
-    /// The error, where `option` asks for the first one.
+    /// The error if `option` asks for the first rank's GPU.
     fn error(
         self,
         option: &'static str,
@@ -171,7 +172,7 @@ impl Unserved {
     }
 }
 
-/// The first option given that a GPU does not serve.
+/// The first given option that GPUs don't serve.
 fn unserved(args: &ServeArgs) -> Option<Unserved> {
     const OR_CPU: &str = "Leave it out, or give --device cpu";
     let parallel = &args.parallel;

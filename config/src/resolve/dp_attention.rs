@@ -7,7 +7,7 @@ use crate::args::ParallelArgs;
 const DP_SIZE: &str = "--dp-size";
 const ENABLE: &str = "--enable-dp-attention";
 
-/// DP ranks that `tp_size` ranks form, of equal size.
+/// Number of DP ranks, of equal size, that `tp_size` ranks form.
 pub(super) fn dp_size(
     given: &ParallelArgs,
     model: &ModelConfig,
@@ -42,7 +42,7 @@ pub(super) fn dp_size(
     }
 }
 
-/// What to give for so many ranks.
+/// Advice on sizes for `tp_size` ranks.
 fn sizes(model: &ModelConfig, tp_size: usize) -> String {
     let splits = |size: &usize| {
         tp_size.is_multiple_of(*size) && model.common_heads().is_multiple_of(tp_size / size)
@@ -54,9 +54,8 @@ fn sizes(model: &ModelConfig, tp_size: usize) -> String {
     }
 }
 
-/// Checks that the model can be split over so many ranks: whole query heads for
-/// each rank of a DP rank, and something of the MLP and of the vocabulary for
-/// each of all.
+/// Checks that the model can be split over the ranks. Each rank of a DP rank needs whole query
+/// heads, and each of all ranks needs a part of the MLP and of the vocabulary.
 pub(super) fn check_split(
     model: &ModelConfig,
     tp_size: usize,
@@ -89,7 +88,7 @@ pub(super) fn check_split(
     ))
 }
 
-/// "1, 2, 4".
+/// Numbers as text: "1, 2, 4".
 fn list(sizes: &[usize]) -> String {
     let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
     sizes.join(", ")

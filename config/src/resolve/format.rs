@@ -1,4 +1,4 @@
-//! What weights and the cache are held in.
+//! Formats of weights and of the cache.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::args::{DtypeArg, KvCacheDtypeArg, LoadFormatArg, QuantizationArg, Ser
 
 const LOAD_FORMAT: &str = "--load-format";
 
-/// Where weights come from.
+/// Source of the weights.
 pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
     match args.model.load_format {
         None | Some(LoadFormatArg::Auto | LoadFormatArg::Safetensors) => Ok(LoadFormat::Auto),
@@ -23,8 +23,8 @@ pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
     }
 }
 
-/// The folder of packed weights, which there is not where nothing is read that could be
-/// packed; for a GPU it holds compiled kernels.
+/// The folder of packed weights, or of compiled kernels for a GPU; `None` if there is nothing
+/// to keep in it.
 pub(super) fn weight_cache(
     args: &ServeArgs,
     format: LoadFormat,
@@ -43,7 +43,7 @@ pub(super) fn weight_cache(
     }
 }
 
-/// A value's name on the command line.
+/// Name of the value on the command line.
 fn named(value: &impl ValueEnum) -> String {
     let shown = value.to_possible_value();
     shown.map_or_else(String::new, |value| value.get_name().to_owned())
@@ -64,7 +64,7 @@ pub(super) fn quantization(args: &ServeArgs) -> Quantization {
     }
 }
 
-/// The cache's type, which follows `dtype` unless one is given.
+/// Type of the cache, which follows `dtype` unless an option gives one.
 pub(super) fn kv_cache(args: &ServeArgs, dtype: Dtype) -> Result<KvCacheDtype, ConfigError> {
     Ok(match args.memory.kv_cache_dtype {
         None | Some(KvCacheDtypeArg::Auto) => match dtype {

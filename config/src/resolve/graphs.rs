@@ -1,4 +1,4 @@
-//! Which passes a GPU records.
+//! Passes that a GPU records.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use lockstep_types::{
 use super::{device::Device, parallel::Ranks};
 use crate::args::{GraphArgs, ServeArgs};
 
-/// Tokens of the largest pass that is recorded where nothing is said. The larger a pass,
-/// the less its launches matter and the more what is padded; no GPU was measured for it.
+/// Default number of tokens of the largest recorded pass. In larger passes launches matter less
+/// and padding matters more. No GPU was measured for this number.
 const MOST_TOKENS: usize = 256;
 const DISABLED: &str = "--disable-cuda-graph";
 
-/// Tokens of the passes that are recorded, ascending; none where nothing is.
+/// Numbers of tokens of the recorded passes, ascending; empty if nothing is recorded.
 pub(super) fn resolve(
     args: &ServeArgs,
     device: &Device,
@@ -31,7 +31,7 @@ pub(super) fn resolve(
         return Ok(Vec::new());
     }
     let most = args.cuda_graph_max_bs.unwrap_or(MOST_TOKENS);
-    // A pass is of as many rows of each DP rank.
+    // A pass has as many rows of each DP rank.
     let most = most.min(schedule.of_dp_rank(parallel.dp_size).max_running_requests);
     let batches: Vec<usize> = match args.cuda_graph_bs.is_empty() {
         true => batches(most),
@@ -47,7 +47,7 @@ pub(super) fn resolve(
     Ok(tokens.into_iter().collect())
 }
 
-/// The batches up to `most` requests: finer than powers of two, as padding is computed.
+/// Numbers of requests up to `most`: finer than powers of two, since padding is computed.
 fn batches(most: usize) -> Vec<usize> {
     let smaller = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96].into_iter();
     let all = smaller.chain((128..).step_by(32));
@@ -56,7 +56,7 @@ fn batches(most: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The options that are given, and whether they want something recorded.
+/// Each given option, with true if it asks for recorded passes.
 fn given(args: &GraphArgs) -> Vec<(String, bool)> {
     let most = args.cuda_graph_max_bs;
     let most = most.map(|most| (format!("--cuda-graph-max-bs {most}"), true));
@@ -97,8 +97,8 @@ fn check(
     Ok(())
 }
 
-/// What ranks exchange in a pass that no graph can: the option that has them do so, and
-/// why.
+/// The option that makes ranks exchange data in a way that no graph can record, and the reason;
+/// `None` if there is none.
 fn exchanged(parallel: &ParallelConfig) -> Option<(String, &'static str)> {
     let tp_size = parallel.tp_size;
     let host = parallel.collectives.backend == CollectiveBackend::Host;

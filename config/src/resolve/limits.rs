@@ -3,11 +3,11 @@ use lockstep_types::{LimitsConfig, RequestLimits};
 use super::{ConfigError, ServeArgs, connections, schedule};
 use crate::args::LimitArgs;
 
-/// The JSON parser's own limit.
+/// The JSON parser's own limit of depth.
 const DEEPEST_JSON: usize = 127;
-/// HTTP servers do not work with less.
+/// Least bytes of headers that HTTP servers work with.
 const LEAST_HEADERS: u32 = 8192;
-/// Bytes of requests at once.
+/// Default bytes of all requests at once.
 const REQUEST_MEMORY: usize = 512 << 20;
 
 pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
@@ -45,7 +45,7 @@ pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
     })
 }
 
-/// HTTP/2 says them in 32 bits.
+/// Checks the bytes of headers. HTTP/2 announces them in 32 bits.
 fn header_bytes(given: usize) -> Result<u32, ConfigError> {
     let refused = |why, remedy| ConfigError::value("--max-header-bytes", given, why, remedy);
     match u32::try_from(given) {
@@ -61,8 +61,8 @@ fn header_bytes(given: usize) -> Result<u32, ConfigError> {
     }
 }
 
-/// A body of the largest size has to fit into what large requests of one address
-/// may hold (`ports/src/budget.rs`): three quarters of its half.
+/// Bytes that all requests may hold. The largest body has to fit into the part for large
+/// requests of one address (`ports/src/budget.rs`): three quarters of half of these bytes.
 fn memory_bytes(args: &LimitArgs, body_bytes: usize) -> Result<usize, ConfigError> {
     let default = REQUEST_MEMORY.max(body_bytes.saturating_mul(4));
     let bytes = args.max_request_memory.unwrap_or(default);

@@ -6,7 +6,7 @@ use super::device::Device;
 use super::{ConfigError, Hardware, ModelConfig, ServeArgs, dp_attention, secret};
 use crate::hardware::parse_cores;
 
-/// How the ranks are spread.
+/// Distribution of ranks over nodes, threads and cores.
 pub(super) struct Ranks {
     pub(super) parallel: ParallelConfig,
     pub(super) node_rank: usize,
@@ -46,7 +46,7 @@ pub(super) fn resolve(
     let dist_init_addr = rendezvous(args, nnodes, dist_secret.is_some())?;
     let local = tp_size / nnodes;
     let (cores, pinned_threads) = pin(args, local, hardware)?;
-    // One drives a device that computes by itself.
+    // One thread drives a device that computes by itself.
     let driver = (!device.rooms.is_empty()).then_some(1);
     let threads_per_rank = driver
         .or(pinned_threads)
@@ -78,7 +78,7 @@ pub(super) fn resolve(
     })
 }
 
-/// What to know about ranks that compute with more threads than the machine has cores.
+/// A note about ranks that compute with more threads than the machine has cores.
 pub(super) fn crowded(
     parallel: &ParallelConfig,
     hardware: &Hardware,
@@ -95,7 +95,7 @@ pub(super) fn crowded(
     })
 }
 
-/// The address of node 0, where there are several.
+/// The address of node 0, if there are several nodes.
 fn rendezvous(args: &ServeArgs, nnodes: usize, secret: bool) -> Result<String, ConfigError> {
     let needs = |option: &str, remedy: &str| {
         let why = "several nodes need it";
@@ -136,7 +136,7 @@ fn rendezvous(args: &ServeArgs, nnodes: usize, secret: bool) -> Result<String, C
     }
 }
 
-/// Cores of each local rank, and the threads they imply where they were listed.
+/// Cores of each local rank, and the number of threads that listed cores imply.
 fn pin(
     args: &ServeArgs,
     local: usize,

@@ -1,17 +1,17 @@
 use super::{ConfigError, PolicyArg, ScheduleConfig, SchedulePolicy, ServeArgs};
 use crate::args::ScheduleArgs;
 
-/// New prompt tokens of a step, and of one chunk, where prompts are cut.
+/// Default numbers of new prompt tokens of a step, and of one chunk if prompts are cut.
 const PREFILL_TOKENS: usize = 1024;
 const CHUNK: usize = 512;
 
-/// Requests in a batch.
+/// Largest number of requests in a batch.
 pub(super) fn max_running_requests(args: &ScheduleArgs) -> usize {
     args.max_running_requests.unwrap_or(64)
 }
 
-/// What the options say for texts of at most `context_length` tokens; they may
-/// still be refused, see [`checked`].
+/// The schedule that the options give for texts of at most `context_length` tokens. The options
+/// may still be refused, see [`checked`].
 pub(super) fn resolve(args: &ServeArgs, context_length: usize) -> ScheduleConfig {
     let given = &args.schedule;
     let (max_prefill_tokens, chunked_prefill_size) = prefill(args, context_length);
@@ -33,7 +33,7 @@ pub(super) fn resolve(args: &ServeArgs, context_length: usize) -> ScheduleConfig
     }
 }
 
-/// [`resolve`], where options and context length go together.
+/// Does the same as [`resolve`], after a check that options and context length fit together.
 pub(super) fn checked(
     args: &ServeArgs,
     context_length: usize,
@@ -42,7 +42,7 @@ pub(super) fn checked(
     Ok(resolve(args, context_length))
 }
 
-/// Whether options and context length go together.
+/// Checks that options and context length fit together.
 fn check(args: &ServeArgs, context_length: usize) -> Result<(), ConfigError> {
     let given = &args.schedule;
     let running = given.max_running_requests.unwrap_or(0);
@@ -85,13 +85,13 @@ fn check(args: &ServeArgs, context_length: usize) -> Result<(), ConfigError> {
     }
 }
 
-/// Prompt tokens per step and per chunk; `None` = whole prompts, for which a
-/// step must take the longest.
+/// Prompt tokens per step and per chunk; `None` = whole prompts, so that a step must take the
+/// longest one.
 fn prefill(args: &ServeArgs, context: usize) -> (usize, Option<usize>) {
     let most = args.schedule.max_prefill_tokens;
     let chunk = match args.schedule.chunked_prefill_size {
         Some(-1) => return (most.unwrap_or(context), None),
-        // One that does not fit into a `usize` is refused.
+        // A size that does not fit into a `usize` is refused.
         Some(size) => usize::try_from(size).unwrap_or(CHUNK),
         None => CHUNK.min(most.unwrap_or(CHUNK)),
     };

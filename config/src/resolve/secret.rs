@@ -15,7 +15,7 @@ pub(super) fn api_key(args: &ServerArgs) -> Result<Option<String>, ConfigError> 
     )
 }
 
-/// The key that operators must show, which no other client knows.
+/// The key that operators must show. No other client knows it.
 pub(super) fn admin_api_key(
     args: &ServerArgs,
     api_key: Option<&str>,
@@ -34,8 +34,8 @@ pub(super) fn admin_api_key(
     Ok(key)
 }
 
-/// The secret that nodes share. It alone keeps strangers on the network from
-/// being a rank, so one that can be guessed is refused.
+/// The secret that nodes share. Only this secret keeps strangers on the network from being a
+/// rank, so a secret that can be guessed is refused.
 pub(super) fn dist_secret(args: &ParallelArgs) -> Result<Option<String>, ConfigError> {
     const SHORTEST: usize = 16;
     let secret = secret(
@@ -88,7 +88,7 @@ fn secret(
             }
         },
     };
-    // It travels in a header.
+    // The secret travels in a header.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let why = "must be printable ASCII without spaces, and not empty";
         return Err(ConfigError::value(option, shown(file), why, REMEDY));
@@ -96,7 +96,7 @@ fn secret(
     Ok(Some(text))
 }
 
-/// Where a secret is from, for people; itself it is never printed.
+/// Source of a secret, for people; the secret itself is never printed.
 fn shown(file: Option<&PathBuf>) -> String {
     file.map_or("(hidden)".to_owned(), |path| path.display().to_string())
 }

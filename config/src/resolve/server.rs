@@ -61,7 +61,7 @@ pub(super) fn resolve(
     })
 }
 
-/// The model's name, and the others that it goes by.
+/// The model's name, and its other names.
 fn names(given: &[String], model: &ModelConfig) -> Result<(String, Vec<String>), ConfigError> {
     let Some((first, others)) = given.split_first() else {
         return Ok((folder_name(model), Vec::new()));

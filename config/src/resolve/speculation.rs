@@ -1,4 +1,4 @@
-//! Speculative decoding: the algorithm, what it drafts with, and how much.
+//! Speculative decoding: the algorithm, its draft model, and the number of drafts.
 
 use super::{ConfigError, ModelConfig, Ranks, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
@@ -13,9 +13,8 @@ mod shape;
 const ALGORITHM: &str = "--speculative-algorithm";
 const ADAPTIVE: &str = "--speculative-adaptive";
 
-/// The configuration, and the bytes that the algorithm asks for beside a draft
-/// model's wherever it drafts. With data-parallel attention depths adapt where
-/// nothing else is said.
+/// The configuration, and the bytes that the algorithm asks for on every drafting rank, beside
+/// a draft model. With data-parallel attention, depths adapt by default.
 pub(super) fn resolve(
     args: &ServeArgs,
     target: &ModelConfig,
@@ -31,7 +30,7 @@ pub(super) fn resolve(
     let algorithm = algorithm.as_ref();
     let draft = draft(given, algorithm, target)?;
     let first = shape::resolve(given, algorithm)?;
-    // Everything is sized by the deepest tier.
+    // The deepest tier sets all sizes.
     let dp_attention = ranks.parallel.dp_size > 1;
     let wanted = adaptive::wanted(given, algorithm, dp_attention)?;
     let adaptive = wanted.map(|wanted| adaptive::resolve(wanted, given, algorithm, first, known));
@@ -69,7 +68,7 @@ pub(super) fn resolve(
     Ok((speculation, bytes))
 }
 
-/// Checks drafts against the context, and gives what to know about it.
+/// Checks drafts against the context, and returns a note about it.
 pub(super) fn fit(
     speculation: &SpeculationConfig,
     context_length: usize,
@@ -78,8 +77,8 @@ pub(super) fn fit(
     Ok(beyond(speculation, context_length))
 }
 
-/// A prompt has a token beside all that may
-/// be drafted, and so has its answer.
+/// Checks that the largest verification fits into the context, beside a token of the prompt and
+/// a token of the answer.
 fn check(speculation: &SpeculationConfig, context_length: usize) -> Result<(), ConfigError> {
     let tokens = speculation.max_speculative_num_draft_tokens;
     if speculation.adaptive.is_none() || tokens + 2 <= context_length {
@@ -100,7 +99,7 @@ fn check(speculation: &SpeculationConfig, context_length: usize) -> Result<(), C
     ))
 }
 
-/// What to know about a draft model that ends before the context does.
+/// A note about a draft model whose positions end before the context does.
 fn beyond(speculation: &SpeculationConfig, context_length: usize) -> Option<String> {
     let DraftModel { model, kind, .. } = speculation.draft.as_ref()?;
     let end = model.max_position_embeddings;
@@ -113,7 +112,7 @@ fn beyond(speculation: &SpeculationConfig, context_length: usize) -> Option<Stri
     })
 }
 
-/// Nothing is drafted, which options about drafting contradict.
+/// The configuration without drafts. Options about drafting contradict it.
 fn without(
     none: Option<&str>,
     given: &SpeculationArgs,
@@ -170,7 +169,7 @@ fn unknown(name: &str, known: &Algorithms) -> ConfigError {
     )
 }
 
-/// What it drafts with.
+/// The model that the algorithm drafts with.
 fn draft(
     given: &SpeculationArgs,
     algorithm: &dyn Algorithm,
@@ -227,7 +226,7 @@ fn verification(
     Ok(mode)
 }
 
-/// The most tokens of one request in any pass that is shaped like a verification.
+/// Largest number of tokens of one request in any pass that is shaped like a verification.
 fn most(speculation: &SpeculationConfig, algorithm: &dyn Algorithm) -> Result<usize, ConfigError> {
     let tokens = speculation.num_draft_tokens;
     let most = algorithm

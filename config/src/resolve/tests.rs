@@ -91,7 +91,7 @@ fn folders_of_weights_are_named_in_one_that_is_there() {
     assert!(error.to_string().contains(&missing), "{error}");
 }
 
-/// Command lines that cannot be served: what the error must name.
+/// Command lines that cannot be served, and texts in the error.
 const REFUSED: &[(&str, &[&str])] = &[
     (
         "--tp-size 3",
@@ -362,7 +362,7 @@ fn what_cannot_be_served_is_refused_with_a_remedy() {
     }
 }
 
-/// Nodes compare their configurations: what means the same has to look the same.
+/// Nodes compare their configurations, so equal settings need one spelling.
 #[test]
 fn kernels_are_known_by_one_spelling() {
     for line in ["--isa scalar", "--isa SCALAR"] {

@@ -1,4 +1,4 @@
-//! Which files TLS goes by, to clients and between nodes.
+//! Files for TLS, with clients and between nodes.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use lockstep_types::TlsFiles;
 use super::ConfigError;
 use crate::args::{ParallelArgs, ServerArgs};
 
-/// A file as it was given, and the option that names it.
+/// An option that names a file, and the file as it was given.
 type Given<'a> = (&'static str, Option<&'a PathBuf>);
 
-/// Those of public ports, of which clients need certificates only where roots are named.
+/// Files of public ports. Clients need certificates only if roots are named.
 pub(super) fn of_ports(args: &ServerArgs) -> Result<Option<TlsFiles>, ConfigError> {
     let certificate = ("--ssl-certfile", args.ssl_certfile.as_ref());
     let key = ("--ssl-keyfile", args.ssl_keyfile.as_ref());
@@ -21,7 +21,7 @@ pub(super) fn of_ports(args: &ServerArgs) -> Result<Option<TlsFiles>, ConfigErro
     files(certificate, key, roots)
 }
 
-/// Those between nodes.
+/// Files between nodes.
 pub(super) fn of_nodes(
     args: &ParallelArgs,
     nnodes: usize,
@@ -56,7 +56,7 @@ fn needs((option, given): Given<'_>, (other, needed): Given<'_>) -> Result<(), C
     ))
 }
 
-/// The files, absolute: processes open them again when they have changed.
+/// The files with absolute paths: processes open them again when the files have changed.
 fn files(
     certificate: Given<'_>,
     key: Given<'_>,

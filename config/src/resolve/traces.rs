@@ -1,12 +1,12 @@
-//! Which requests are traced, and where their traces go.
+//! Settings of traces: the traced requests, and the collector.
 
 use lockstep_types::TraceConfig;
 
 use super::ConfigError;
 use crate::args::TraceArgs;
 
-/// `None` where nothing is traced. What is not given the environment decides, which those
-/// read who trace.
+/// Settings of traces; `None` if nothing is traced. The environment decides about settings that
+/// are left open. The processes that trace read it.
 pub(super) fn resolve(args: &TraceArgs) -> Result<Option<TraceConfig>, ConfigError> {
     let endpoint = args.otlp_traces_endpoint.as_deref().map(|address| {
         TraceConfig::url(address).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Whom the front answers when a web page asks.
+//! Origins and host names of web pages that the front answers.
 
 use lockstep_types::WebConfig;
 
@@ -25,7 +25,7 @@ fn each(
     given.iter().map(one).collect()
 }
 
-/// RFC 6454: a scheme, a host and, unless it is the scheme's own, a port.
+/// Checks an origin (RFC 6454): a scheme, a host and, unless it is the scheme's own, a port.
 fn origin(text: &str) -> Result<(), ConfigError> {
     let authority = text.split_once("://").map(|(_, authority)| authority);
     let whole = authority.is_some_and(|authority| {

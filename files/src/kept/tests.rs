@@ -7,7 +7,7 @@ use super::*;
 use crate::patience::ALONE;
 use crate::{open, read, within};
 
-/// A folder with folders of one file each, whose texts are their names.
+/// A folder with folders of one file each. The text of each file is its folder's name.
 fn updates(folders: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     for name in folders {
@@ -50,7 +50,7 @@ fn what_is_read_is_what_was_looked_at_wherever_its_path_leads() {
     assert_eq!(text(&a), "secret");
 }
 
-/// One look hangs, is given up, and goes on when the next one has looked.
+/// A look hangs and is given up. It goes on after the next look has ended.
 #[test]
 fn a_look_that_was_given_up_takes_nobodys_place() {
     let _alone = ALONE.lock().expect("no panic");
@@ -128,7 +128,7 @@ fn folders_below_are_kept_and_no_others() {
     assert!(Kept::below(dir.path(), &path("gone")).is_err());
 }
 
-/// A file as it was long ago, so that another time shows however coarse clocks are.
+/// Sets the time of a file to long ago, so that any other time shows on a coarse clock.
 fn settle(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("there");
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
@@ -177,7 +177,7 @@ fn files_that_change_are_noticed() {
     }
 }
 
-/// Who sets a file's times back can't set back when it was changed last.
+/// A user who sets a file's times back can't set back the time of the last change.
 #[test]
 fn times_that_are_set_back_hide_no_change() {
     let dir = updates(&["a"]);
@@ -210,7 +210,7 @@ fn a_folder_that_nobody_keeps_is_forgotten() {
     assert!(super::kept().contains_key(&path("b")));
 }
 
-/// As a `generation_config.json` that somebody puts there after the look.
+/// For example a `generation_config.json` that somebody adds after the look.
 #[test]
 fn files_that_appear_are_noticed() {
     let dir = updates(&["a"]);
@@ -228,7 +228,7 @@ fn files_that_appear_are_noticed() {
     remove_file(folder.join("later")).expect("gone");
     kept.check().expect("as it was");
     assert_eq!(absent(), io::ErrorKind::NotFound);
-    // One that was there and is gone is no file that may be absent.
+    // A file that was there and is gone does not count as absent.
     open(&folder, "file").expect("there");
     remove_file(folder.join("file")).expect("gone");
     let error = open(&folder, "file").expect_err("it was there");
@@ -252,7 +252,7 @@ fn snapshots_reach_their_blobs_where_those_are_below_too() {
         let error = open(&snapshot, "out").expect_err("out of the repository");
         assert!(error.to_string().contains("link out"), "{error}");
     }
-    // A link beside the snapshots leads to a folder that is none.
+    // A link beside the snapshots to a folder that is no snapshot.
     create_dir_all(dir.path().join("plain")).expect("made");
     symlink("../models--x--y/blobs/abc", dir.path().join("plain/file")).expect("linked");
     symlink("../../blobs/abc", dir.path().join("plain/out")).expect("linked");
@@ -263,7 +263,7 @@ fn snapshots_reach_their_blobs_where_those_are_below_too() {
         let error = open(&link, name).expect_err("out of its folder");
         assert!(error.to_string().contains("link out"), "{name}: {error}");
     }
-    // So does one to a folder inside of a snapshot, whose own links lead from there.
+    // Nor is a link to a folder inside of a snapshot, whose own links begin in that folder.
     create_dir_all(snapshot.join("deep")).expect("made");
     symlink("../../blobs/abc", snapshot.join("deep/file")).expect("linked");
     symlink("0123/deep", snapshots.join("short")).expect("linked");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A cache with one repository whose blobs lead to the store, and out of everything.
+/// A cache with a repository whose blobs lead to the store, and to places outside of it.
 struct Cache {
     folder: tempfile::TempDir,
     snapshot: PathBuf,
@@ -25,8 +25,8 @@ fn cache() -> Cache {
     create_dir(repository.join("blobs")).expect("made");
     write(store.join("aa").join(&of_a), "weights").expect("written");
     write(store.join("aa").join(format!("{of_a}.refs")), "refs").expect("written");
-    // Files that lie there and are none of the store's: of another group's hash, and under names
-    // that are no hashes.
+    // Files in the store that are not the store's own: with another group's hash, and with
+    // names that are no hashes.
     let (short, other) = ("a".repeat(40), "z".repeat(64));
     create_dir_all(store.join("zz")).expect("made");
     write(store.join("bb").join(&of_a), "elsewhere").expect("written");
@@ -56,7 +56,8 @@ fn cache() -> Cache {
         symlink(target, repository.join("blobs").join(name)).expect("linked");
         symlink(format!("../../blobs/{name}"), snapshot.join(name)).expect("linked");
     }
-    // Blobs alone lead there, not what names them, nor what lies beside them.
+    // Only links of blobs may lead there: neither links to other links, nor links beside the
+    // blobs.
     create_dir(repository.join("other")).expect("made");
     symlink(
         format!("../../blobs/aa/{of_a}"),
@@ -93,7 +94,7 @@ fn blobs_may_lie_in_the_store_of_all_repositories() {
         "short",
         "other",
         "deeper",
-        // A file of the store is no folder on the way to another.
+        // A file of the store is no folder on the way to another file.
         "good/deeper",
         "refs",
         "marker",
@@ -106,7 +107,7 @@ fn blobs_may_lie_in_the_store_of_all_repositories() {
     }
     let gone = cache.read("gone").expect_err("nothing there");
     assert_eq!(gone.kind(), io::ErrorKind::NotFound);
-    // So through a folder that is kept open, as weights that requests name are.
+    // The same holds for a folder that is kept open, such as weights that requests name.
     let root = cache.folder.path().canonicalize().expect("there");
     let kept = Kept::below(&root, &root.join("models--x--y/snapshots/0123")).expect("below");
     assert_eq!(read(kept.path(), "good", 9).expect("shared"), b"weights");

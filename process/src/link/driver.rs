@@ -15,21 +15,21 @@ use super::{HALT_GRACE, Lifecycle, Pings};
 use crate::exit;
 use crate::message::{ChildMessage, LauncherMessage, MAX_LINE};
 
-/// What goes to the launcher, and what of its messages the role must answer.
+/// Reports to the launcher, and messages of the launcher for the role.
 pub(super) struct Reports {
     pub(super) outgoing: UnboundedReceiver<ChildMessage>,
-    /// Told of every ping; the answer is the role's.
+    /// Gets every ping; the role answers it.
     pub(super) pings: watch::Sender<Pings>,
-    /// Told when the launcher says when requests will be served.
+    /// Gets the launcher's estimates of when requests will be served.
     pub(super) outlook: watch::Sender<Option<u32>>,
-    /// Cancelled when nothing more comes.
+    /// Cancelled when no more reports come.
     pub(super) closing: CancellationToken,
-    /// Dropped when all is written.
+    /// Dropped when all reports are written.
     pub(super) written_all: Sender<()>,
 }
 
-/// Starts the thread. It has a runtime of its own, so nothing that a role does
-/// can keep it from ending the process.
+/// Starts the thread. It has a runtime of its own, so a role cannot keep it from ending the
+/// process.
 pub(super) fn start(
     stream: std::os::unix::net::UnixStream,
     reports: Reports,
@@ -61,8 +61,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Obeys the launcher and SIGTERM; returns with an exit code when the process
-/// must stop at once.
+/// Obeys the launcher and SIGTERM. Returns an exit code when the process must stop at once.
 async fn until_halt(
     reader: OwnedReadHalf,
     mut terminate: Signal,
@@ -74,7 +73,8 @@ async fn until_halt(
     loop {
         tokio::select! {
             _ = terminate.recv() => lifecycle.drain.cancel(),
-            // Unlike `read_line` it keeps what it has read when the other branch wins.
+            // Unlike `read_line`, `read_until` keeps the bytes read so far if the other branch
+            // wins.
             read = reader.read_until(b'\n', &mut line) => {
                 if !matches!(read, Ok(bytes) if bytes > 0) {
                     return exit::LAUNCHER_GONE;

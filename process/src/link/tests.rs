@@ -10,7 +10,8 @@ use crate::{Role, exit};
 /// Long enough for any machine; reached only when a test fails.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A child's link, the launcher's end of its socket, and how the child is ended.
+/// A child's link, the launcher's end of its socket, and the exit codes that the child is ended
+/// with.
 fn connected() -> (ControlLink, BufReader<UnixStream>, Receiver<u8>) {
     let (child, launcher) = UnixStream::pair().expect("a pair of sockets");
     launcher.set_read_timeout(Some(SOON)).expect("set");
@@ -87,7 +88,7 @@ fn closing_writes_everything_first() {
         link.progress("weights", done, 50);
     }
     link.close(SOON);
-    // The clone of the link that a role's thread may still hold changes nothing.
+    // A clone of the link, as a role's thread may still hold, changes nothing.
     link.ready("too late");
     let lines: Vec<_> = launcher.lines().map(|line| line.expect("a line")).collect();
     assert_eq!(
@@ -115,7 +116,7 @@ fn pings_are_answered_by_who_asks_for_them_and_by_nobody_else() {
     message(&mut launcher);
     let ping = b"{\"type\":\"ping\",\"lost_log_lines\":7}\n";
     launcher.get_ref().write_all(ping).expect("written");
-    // The thread of the link has seen it: what comes after it has an effect.
+    // The thread of the link has seen the ping, since a later message has an effect.
     launcher
         .get_ref()
         .write_all(b"{\"type\":\"drain\"}\n")
@@ -161,8 +162,8 @@ fn the_end_of_the_launcher_ends_the_process_soon() {
 #[test]
 fn a_line_beyond_the_limit_is_skipped() {
     let (link, launcher, _ended) = connected();
-    // The child reads no more than its limit of a line, sees that it is no
-    // message, and goes on with the rest.
+    // The child reads no more than its limit of a line, finds no message in it, and goes on
+    // with the rest.
     let mut line = vec![b'x'; 200 * 1024];
     line.extend_from_slice(b"\n{\"type\":\"drain\"}\n");
     launcher.get_ref().write_all(&line).expect("written");

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that may wait, and as many may be on their way out.
+/// Bytes that may wait. As many may be on their way out.
 const ROOM: usize = 1 << 20;
-/// The part of them that is kept for urgent lines.
+/// The part of `ROOM` that is kept for urgent lines.
 const RESERVE: usize = ROOM / 8;
-/// A buffer that has grown beyond this is given back to the system.
+/// Bytes of a buffer that are kept; a larger buffer is given back to the system.
 const KEPT: usize = 64 << 10;
 
-/// A bounded queue of lines and the thread that writes them. Whoever has
-/// something to say never waits: what finds no room is dropped and counted.
-/// Cheap to clone; the thread lives as long as the process.
+/// A bounded queue of lines and the thread that writes them. Callers never wait: lines that
+/// find no room are dropped and counted. Cheap to clone; the thread lives as long as the
+/// process.
 #[derive(Debug, Clone)]
 pub struct LineQueue(Arc<Shared>);
 
@@ -28,13 +28,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// The thread has taken lines and not written them all yet.
+    /// True while the thread has taken lines that are not all written.
     writing: bool,
 }
 
 impl LineQueue {
-    /// Starts the thread, which writes to `out`. On a system that has no thread
-    /// left every line is lost, and counted.
+    /// Starts the thread, which writes to `out`. If the system has no thread left, every line
+    /// is lost and counted.
     pub fn start(thread: &str, out: impl Write + Send + 'static) -> Self {
         let shared = Arc::<Shared>::default();
         let own = Arc::clone(&shared);
@@ -49,18 +49,18 @@ impl LineQueue {
         self.0.push(lines, ROOM - RESERVE);
     }
 
-    /// Queues lines that say why something ended; a part of the room is theirs.
+    /// Queues lines that say why something ended. A part of the room is reserved for them.
     pub fn push_urgent(&self, lines: &[u8]) {
         self.0.push(lines, ROOM);
     }
 
-    /// Lines that found no room, or nobody to read them.
+    /// Number of lines that found no room, or nobody to read them.
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything queued is written, at most `limit`; tells whether
-    /// it is. For the end of a process: nothing that serves calls it.
+    /// Waits until everything queued is written, at most `limit`. Returns true if it is. For
+    /// the end of a process only: nothing that serves calls this.
     pub fn flush(&self, limit: Duration) -> bool {
         let busy = |state: &mut State| state.writing || !state.waiting.is_empty();
         let wait = self
@@ -107,7 +107,7 @@ impl Shared {
                 self.count_lost(&batch);
             }
             let lost = self.lost.load(Ordering::Relaxed);
-            // A reader that has gone would not read this either.
+            // A reader that is gone would not read this either.
             if written.is_ok() && lost > told {
                 let lines = lost - told;
                 tracing::warn!(lines, "log lines were lost: nobody read them in time");
@@ -118,7 +118,7 @@ impl Shared {
         }
     }
 
-    /// Waits for lines and takes them all.
+    /// Waits for lines and takes all of them.
     fn take(&self, batch: &mut Vec<u8>) {
         let mut state = self.state();
         state.writing = false;

@@ -5,7 +5,7 @@ use tracing_subscriber::fmt::Subscriber;
 
 use super::{JsonRole, RoleTime, capped, check};
 
-/// Collects what is written.
+/// Collects written bytes.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 
@@ -96,7 +96,7 @@ fn chatty_libraries_stay_at_info_unless_named() {
     assert_eq!(check(&capped), Ok(()));
 }
 
-/// In the child of the test below: logs to a pipe that nobody reads.
+/// Variable for the child of the test below, which logs to a pipe that nobody reads.
 const CHILD: &str = "LOCKSTEP_TEST_LOG_TO_NOBODY";
 
 #[test]

@@ -41,7 +41,7 @@ async fn a_channel_waits_for_its_listener() {
         let path = path.clone();
         async move { connect_unix(&path, SOON).await.map(|_| ()) }
     });
-    // Runs the first attempt, which finds nobody.
+    // Lets the first attempt run, which finds nobody.
     tokio::task::yield_now().await;
     let mut listener = listen_unix(&path).expect("listens");
     let accepted = listener.next().await.expect("somebody").expect("accepted");

@@ -1,6 +1,6 @@
-//! Gives the crate's shared object the names under which CUDA's libraries are
-//! looked for, in a folder that `cargo test` puts on the libraries' search path
-//! of every test that depends on this crate.
+//! Links the crate's shared object under the file names of CUDA's libraries. The links lie in a
+//! folder that `cargo test` puts on the library search path of every test that depends on this
+//! crate.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn main() {
         "libnccl.so.2",
     ] {
         let link = folder.join(name);
-        // From `build/PACKAGE-HASH/out/lib` to where cargo puts shared objects.
+        // From `build/PACKAGE-HASH/out/lib` to the folder where cargo puts shared objects.
         let target = "../../../../deps/liblockstep_fake_cuda.so";
         if std::fs::read_link(&link).is_ok_and(|known| known == Path::new(target)) {
             continue;

@@ -1,4 +1,4 @@
-//! Attention over a paged cache, and what is written there.
+//! Attention over a paged cache, and the writes to that cache.
 
 mod cache;
 mod heads;
@@ -25,20 +25,20 @@ pub use work::{Work, WorkLimits};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Blocks of attention per multiprocessor: as many as their stages leave room
-/// for, about.
+/// Blocks of attention per multiprocessor: about as many as fit in its shared memory with their
+/// stages.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
-/// Queries of a tile, and positions of a block, in `tile.cuh`.
+/// Queries of a tile (`QUERIES`) and positions of a block (`BLOCK`), as in `tile.cuh`.
 const QUERIES: usize = 16;
 const BLOCK: usize = 64;
 /// Warps of a block in `attention.cu`.
 const WARPS: usize = 4;
 
-/// Attention of one shape, over caches and for operands of one type each.
+/// Attention kernels for one head shape, one type of cache and one type of operands.
 ///
 /// # Panics
-/// Operations panic where arrays are too short or of another type. Cells,
-/// pages and positions that a batch names and that are not there are left out.
+/// Operations panic where arrays are too short or of another type. Cells, pages and positions
+/// of a batch that don't exist are skipped.
 pub struct Attention {
     shape: AttentionShape,
     cached: Element,
@@ -53,11 +53,11 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Whether a GPU serves such heads over a cache of such a type.
+    /// Returns `Ok` if the GPU serves heads of this shape over a cache of this type.
     ///
     /// # Errors
-    /// [`CudaError::Unsupported`] where heads don't fit each other, the kernels
-    /// or the GPU's shared memory.
+    /// [`CudaError::Unsupported`] where the numbers of heads don't divide, or where the kernels
+    /// or the GPU's shared memory don't allow the shape.
     pub fn check(gpu: &Gpu, shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
         check(shape, cached)?;
         let (needed, most) = (stage_bytes(shape.head_dim, cached), gpu.block_memory());
@@ -78,7 +78,7 @@ impl Attention {
     /// Compiles and loads the kernels.
     ///
     /// # Errors
-    /// Those of [`Self::check`]; those of [`Compiler::compile`] and [`Module::load`].
+    /// The errors of [`Self::check`], [`Compiler::compile`] and [`Module::load`].
     pub fn new(
         context: &Arc<Context>,
         compiler: &Compiler,
@@ -107,16 +107,16 @@ impl Attention {
         })
     }
 
-    /// Heads.
+    /// Heads that the kernels were compiled for.
     pub fn shape(&self) -> &AttentionShape {
         &self.shape
     }
-    /// The type of keys and values.
+    /// Element type of the cached keys and values.
     pub fn cached(&self) -> Element {
         self.cached
     }
 
-    /// Cuts a batch into work, for [`Self::attend`] in all layers.
+    /// Cuts a batch into work items, which [`Self::attend`] then uses in all layers.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -130,7 +130,7 @@ impl Attention {
             work: work.list(),
             most_rows: work.rows() as u32,
             heads: self.shape.heads as u32,
-            // As many tiles keep the device busy without being split.
+            // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / self.shape.kv_heads as u32,
             most_parts: work.most_parts() as u32,
         };
@@ -138,10 +138,10 @@ impl Attention {
         unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
     }
 
-    /// Attends: each query of `qkv` sees its request's cached positions and, of
-    /// the new tokens, those up to itself or those that its row's mask shows;
-    /// one that sees nothing gives zeros. `out` is `[tokens, heads·head_dim]`
-    /// operands. Keys and values of new tokens are in the cache already.
+    /// Computes attention. Each query of `qkv` sees its request's cached positions. Of the new
+    /// tokens it sees those up to itself, or those that the row's mask shows. A query that sees
+    /// nothing gives zeros. `out` is `[tokens, heads·head_dim]` operands. Keys and values of
+    /// new tokens must be in the cache already.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -187,8 +187,8 @@ impl Attention {
         };
         let kv_heads = shape.kv_heads as u32;
         let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);
-        // SAFETY: the plan keeps within the room for parts, all tokens have room
-        // in `qkv` and `out`, and cells that are not there are not read.
+        // SAFETY: the plan keeps within the room for parts, all tokens have room in `qkv` and
+        // `out`, and missing cells are not read.
         unsafe {
             self.attend
                 .launch(stream, [shared, kv_heads, 1], &parameters)
@@ -209,7 +209,7 @@ impl Attention {
     }
 }
 
-/// What is compiled, with its macros.
+/// Sources to compile for a shape and its types, each with its macros.
 pub(crate) fn sources(
     shape: &AttentionShape,
     cached: Element,
@@ -233,7 +233,7 @@ pub(crate) fn sources(
     [(&sources::CELLS, heads), (&sources::ATTENTION, group)]
 }
 
-/// Bytes of `Stage` in `attention.cu`, which checks them.
+/// Bytes of `Stage` in `attention.cu`. The kernel checks the number.
 fn stage_bytes(head_dim: usize, cached: Element) -> usize {
     let (size, padding) = (cached.bytes(), 16 / cached.bytes());
     let rows = (QUERIES + 2 * BLOCK) * (head_dim.next_multiple_of(16) + padding);

@@ -45,26 +45,26 @@ pub use passes::CudaPasses;
 pub struct CudaOptions {
     /// The GPU, counted from 0 as the driver counts.
     pub ordinal: usize,
-    /// What weights are held and multiplied in; sums are f32.
+    /// Type that weights are held and multiplied in; sums are f32.
     pub dtype: Dtype,
-    /// What weight matrices are rounded to: nothing.
+    /// Quantization of weight matrices; GPUs serve none.
     pub quantization: Quantization,
-    /// Where compiled kernels are kept; without a folder they are compiled at
-    /// every start.
+    /// Folder where compiled kernels are kept. Without one, kernels are compiled at every
+    /// start.
     pub kernels: Option<PathBuf>,
-    /// Tokens of the passes that are recorded as graphs and repeated, ascending;
-    /// none: nothing is. One graph serves whatever has no more tokens, so that one
-    /// family of them serves every depth of drafts.
+    /// Numbers of tokens of the passes that are recorded as graphs and repeated, ascending. If
+    /// empty, nothing is recorded. One graph serves every batch with no more tokens, so one
+    /// family of graphs serves every depth of drafts.
     pub graphs: Vec<usize>,
-    /// Which way data of several ranks goes.
+    /// Exchange of data between several ranks: through the host or by NCCL.
     pub collectives: CollectiveOptions,
 }
 
-/// One rank on one GPU, which others may share.
+/// One rank on one GPU. Other ranks may share the GPU.
 ///
-/// Operations queue work and return, but for collectives that go by way of the
-/// host, which waits for the device. What failed is told by the next one that
-/// returns a result, [`lockstep_backend::Backend::gather_to_host`] at the latest.
+/// Operations queue work and return. Only collectives that go by way of the host wait for the
+/// device. A failure is reported by the next operation that returns a result, at the latest by
+/// [`lockstep_backend::Backend::gather_to_host`].
 ///
 /// # Panics
 /// Operations panic when tensors have shapes or types that don't fit together.
@@ -78,36 +78,35 @@ pub struct CudaBackend {
     trees: Trees,
     lists: Lists,
     uploads: Uploads,
-    /// For weights that nobody trained, once some were asked for.
+    /// Generator for random weights; `None` until some are requested.
     random: Option<Random>,
     exchange: Planes,
-    /// What ranks note as a pass begins, once it is known what that is.
+    /// Notes that ranks exchange as a pass begins; `None` until their shape is known.
     notes: Option<NoteRoom>,
     compiler: Compiler,
     stream: Stream,
     /// See [`CudaOptions::graphs`].
     graphs: Vec<usize>,
-    /// Of drafts, where the driver tells times.
+    /// Measures drafting, where the driver tells times.
     stopwatch: Option<Stopwatch>,
-    /// For benchmarks.
+    /// Measures memory and operations, for benchmarks.
     meter: Option<Meter>,
-    /// What recorded passes take.
+    /// Resources that recorded passes take.
     ledger: Ledger,
-    /// How often memory that recorded passes name was exchanged for other.
+    /// Number of times that memory named by recorded passes was replaced.
     rooms: u64,
     /// See [`Self::check_repetitions`].
     checks: bool,
-    /// The first operation that failed and returned nothing.
+    /// The first failure of an operation that returns nothing.
     failed: Option<CudaError>,
 }
 
 impl CudaBackend {
-    /// Opens the GPU and compiles the kernels that every model needs. All ranks of
-    /// `groups` call it together, with the same [`CudaOptions::collectives`].
+    /// Opens the GPU and compiles the kernels that every model needs. All ranks of `groups`
+    /// call this together, with equal [`CudaOptions::collectives`].
     ///
     /// # Errors
-    /// [`CudaError`]: what is missing or too old, or an option that GPUs don't
-    /// serve.
+    /// [`CudaError`]: a library is missing or too old, or GPUs don't serve an option.
     pub fn new(options: &CudaOptions, groups: impl Into<Groups>) -> Result<Self, CudaError> {
         if options.quantization != Quantization::None {
             return Err(CudaError::Unsupported(
@@ -171,19 +170,19 @@ impl CudaBackend {
         format!("cuda {number} {name}{taken}, {rest}, {dtype}{way}")
     }
 
-    /// What the passes that are recorded now were seen to take.
+    /// Resources that the passes recorded now were seen to take.
     pub fn recorded(&self) -> Recorded {
         self.ledger.sum()
     }
 
-    /// Bytes of the GPU's memory that ranks' own way to each other was seen to take, where
-    /// their data goes from GPU to GPU.
+    /// Bytes of the GPU's memory that the device-to-device exchange was seen to take. Zero
+    /// where ranks exchange through the host.
     pub fn exchanged(&self) -> u64 {
         self.exchange.taken()
     }
 
-    /// Writes the current rows of `tensor`, in its type, and waits. What fails is
-    /// told as with operations.
+    /// Writes the current rows of `tensor`, in its type, and waits. A failure is reported as
+    /// with operations.
     ///
     /// # Panics
     /// If there are more or fewer values.
@@ -192,21 +191,21 @@ impl CudaBackend {
             values.len() == tensor.rows() * tensor.width(),
             "a value for each element of the current rows"
         );
-        // Rows that are not current hold anything.
+        // Contents of rows beyond the current ones are unspecified.
         let mut all = values.to_vec();
         all.resize(tensor.floats.len(), 0.0);
         let done = tensor.floats.upload(&self.stream, &all);
         self.keep(done);
     }
 
-    /// Keeps what failed for the next operation that can say so.
+    /// Keeps a failure for the next operation that returns a result.
     fn keep(&mut self, done: Result<(), CudaError>) {
         if let Err(error) = done {
             self.failed.get_or_insert(error);
         }
     }
 
-    /// What has failed since the last time.
+    /// Returns the failure kept since the last call, if any.
     fn failures(&mut self) -> Result<(), CudaError> {
         self.failed.take().map_or(Ok(()), Err)
     }

@@ -1,4 +1,4 @@
-//! Chains of drafts that no host has a part in.
+//! Chains of drafts that the device makes without the host.
 
 use std::sync::Arc;
 
@@ -17,34 +17,34 @@ use crate::stream::Stream;
 
 /// Threads of a block, in `chain.cu`.
 const THREADS: u32 = 1024;
-/// Blocks that copy a batch.
+/// Blocks that copy a staged batch.
 const COPIERS: u32 = 16;
 
 /// The kernels that draft, from one pass of a draft to the next.
 pub(crate) struct Chains {
     begin: Kernel<Chain>,
     advance: Kernel<Chain>,
-    /// How many tokens the level has that was staged last, and how many of them are wanted.
+    /// Number of tokens of the level staged last, and number of its wanted tokens.
     rows: Buffer<u32>,
-    /// How many it may have; `None` outside of levels that are counted.
+    /// Largest values of both numbers; `None` outside of levels that the device counts.
     most: Option<[usize; 2]>,
 }
 
-/// Where drafts come from and go to.
+/// Inputs that drafts are read from and written to.
 pub(crate) struct ChainInputs<'a> {
-    /// Of the batch that verifies them.
+    /// Inputs of the batch that verifies the drafts.
     pub verified: &'a Inputs,
-    /// Of the draft's own passes.
+    /// Inputs of the draft's own passes.
     pub draft: &'a mut Inputs,
-    /// Chains at the most.
+    /// Largest number of chains.
     pub most: usize,
 }
 
 impl Chains {
-    /// Compiles and loads them.
+    /// Compiles and loads the kernels.
     ///
     /// # Errors
-    /// Those of [`Compiler::compile`] and [`Module::load`].
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
     pub(crate) fn new(context: &Arc<Context>, compiler: &Compiler) -> Result<Self, CudaError> {
         let module = Module::load(context, &compiler.compile(SOURCE, &[])?)?;
         Ok(Self {
@@ -60,9 +60,9 @@ impl Chains {
         2 * size_of::<u32>() as u64
     }
 
-    /// The rows of an operation that is asked for now, over `rows` at the most: behind
-    /// [`Self::advance`] or a level of trees those that its level has, so that what
-    /// nobody wants reads no weights.
+    /// Rows of an operation that is queued now, at most `rows`. Behind [`Self::advance`], or in
+    /// a level of trees, the device counts the rows of the level, so that a level without rows
+    /// reads no weights.
     pub(crate) fn rows(&self, rows: usize) -> Rows<'_> {
         match self.most {
             Some([tokens, _]) if tokens == rows => Rows::counted(rows, &self.rows, 0),
@@ -71,18 +71,18 @@ impl Chains {
         }
     }
 
-    /// What is asked for from now on belongs to a level of trees, of so many tokens and
-    /// wanted ones at the most.
+    /// Says that operations from now on belong to a level of trees with at most `tokens`
+    /// tokens, of which at most `wanted` are wanted.
     pub(crate) fn level(&mut self, tokens: usize, wanted: usize) {
         self.most = Some([tokens, wanted]);
     }
 
-    /// Where such a level counts them.
+    /// Device buffer where a level of trees writes its two counts.
     pub(crate) fn counts(&self) -> &Buffer<u32> {
         &self.rows
     }
 
-    /// What is asked for from now on belongs to no level.
+    /// Says that operations from now on belong to no level.
     pub(crate) fn end(&mut self) {
         self.most = None;
     }
@@ -109,13 +109,13 @@ impl Chains {
         );
         self.most = None;
         let parameters = Chain::new(inputs, &self.rows);
-        // SAFETY: what comes with the batch is a batch within the draft's limits.
+        // SAFETY: the staged words are a batch within the draft's limits.
         unsafe { self.begin.launch(stream, [COPIERS, 1, 1], &parameters) }
     }
 
-    /// See [`lockstep_backend::DraftChains::advance`]; `logits` are rows `vocab` wide,
-    /// of tokens that the target numbers as `ids` say, if they do. [`Self::rows`] are
-    /// then those of the level that is staged.
+    /// See [`lockstep_backend::DraftChains::advance`]. `logits` has rows of `vocab` columns.
+    /// `ids`, if given, holds the target's number for each column. Afterwards [`Self::rows`]
+    /// gives the rows of the level that was staged.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -142,9 +142,8 @@ impl Chains {
             ..Chain::new(inputs, &self.rows)
         };
         self.level(most, most);
-        // SAFETY: there are as many logits; the batch that is staged names chains,
-        // tokens and pages that there are, and the pass behind a token has no more
-        // tokens than the one before it.
+        // SAFETY: there are as many logits; the staged batch names existing chains, tokens and
+        // pages, and the pass behind a token has no more tokens than the one before it.
         unsafe {
             self.advance
                 .launch(stream, [most as u32, 1, 1], &parameters)
@@ -152,7 +151,7 @@ impl Chains {
     }
 }
 
-/// What is compiled.
+/// Source to compile.
 pub(crate) const SOURCE: &Source = &sources::CHAIN;
 
 /// `Chain` of `chain.cu`.

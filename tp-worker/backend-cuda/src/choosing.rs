@@ -1,4 +1,4 @@
-//! Tokens from logits, and which drafts they accept.
+//! Tokens chosen from logits, and drafts that they accept.
 
 mod parameters;
 
@@ -19,19 +19,19 @@ use crate::sources;
 use crate::stream::Stream;
 use parameters::{Accept, Choose, Follow};
 
-/// Columns and threads of a block that reads a part of a row, in `choose.cu`.
+/// Columns (`PART`) and threads of a block that reads a part of a row, as in `choose.cu`.
 const PART: usize = 16384;
 const PART_THREADS: u32 = 512;
-/// Threads of a block that chooses a row's token.
+/// Threads of a block that chooses one row's token.
 const TOKEN_THREADS: u32 = 1024;
 /// Words of `State` in `choose.cu`: 1472 cells of three words, and six.
 const STATE_WORDS: usize = 3 * 1472 + 6;
-/// Requests of a block of `accept`, and its threads.
+/// Requests (`REQUESTS`) and threads of a block of `accept`.
 const REQUESTS: usize = 4;
 const ACCEPT_THREADS: u32 = 128;
 
-/// Chooses tokens as [`lockstep_sampling::Sampler`] does: the same ones of the same
-/// logits.
+/// Kernels that choose tokens as [`lockstep_sampling::Sampler`] does: equal logits give equal
+/// tokens.
 ///
 /// # Panics
 /// Operations panic where arrays are too short or of another type.
@@ -43,31 +43,31 @@ pub struct Choosing {
     follow: Kernel<Follow>,
 }
 
-/// Rows of logits, as they lie in an array of rows `vocab` wide.
+/// Rows of logits in a larger array of rows of `vocab` columns.
 pub struct LogitRows<'a> {
-    /// All of them, and others.
+    /// The array. It may hold other rows, too.
     pub floats: &'a mut Floats,
-    /// Tokens of the vocabulary.
+    /// Columns of a row: the vocabulary's tokens.
     pub vocab: usize,
-    /// The first of these rows.
+    /// Index of the first of these rows.
     pub first: usize,
 }
 
-/// What is found out about rows of logits while their tokens are chosen.
+/// State of rows of logits while their tokens are chosen.
 pub struct ChoosingRoom {
     rows: usize,
     states: Buffer<u32>,
 }
 
 impl ChoosingRoom {
-    /// Takes room for so many rows at once, and queues on `stream` what prepares it.
+    /// Allocates state for `rows` rows at once, and queues on `stream` the clearing of it.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
     pub fn new(stream: &Stream, rows: usize) -> Result<Self, CudaError> {
         let words = rows.saturating_mul(STATE_WORDS);
         let mut states = Buffer::new(stream.context(), words, "what is known of logits")?;
-        // Passes leave zeros to the next one.
+        // Every pass leaves zeros to the next one.
         stream.fill(&mut states, 0)?;
         Ok(Self { rows, states })
     }
@@ -82,7 +82,7 @@ impl Choosing {
     /// Compiles and loads the kernels.
     ///
     /// # Errors
-    /// Those of [`Compiler::compile`] and [`Module::load`].
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
     pub fn new(context: &Arc<Context>, compiler: &Compiler) -> Result<Self, CudaError> {
         let [choose, accept] = SOURCES.map(|source| -> Result<_, CudaError> {
             Module::load(context, &compiler.compile(source, &[])?)
@@ -97,11 +97,11 @@ impl Choosing {
         })
     }
 
-    /// Chooses a token from each of `rows` of all wanted logits, which are `logits`, as
-    /// the batch says that is staged when it runs; rows that it does not have are left
-    /// out. A row that is not finite gives [`FAILED`](lockstep_backend::FAILED), and one
-    /// that the host chooses from stays as it is; what is left of the logits of others is
-    /// unspecified.
+    /// Chooses a token for each of `rows`, which count among all wanted logits. `logits` are
+    /// the logits of these rows. How a token is chosen is read from the batch that is staged
+    /// when the kernel runs; rows that the batch does not have are skipped. A row that is not
+    /// finite gives [`FAILED`](lockstep_backend::FAILED), and the host's rows keep their
+    /// logits. The logits of other rows are unspecified afterwards.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -141,8 +141,8 @@ impl Choosing {
         }
     }
 
-    /// Verifies what was drafted for each request in mode `target`: its drafts stand
-    /// as far as they are the tokens that were chosen.
+    /// Verifies the drafts of each request in mode `target`: drafts are accepted as long as
+    /// they equal the chosen tokens.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -162,22 +162,22 @@ impl Choosing {
             nodes: chosen.limits().nodes() as u32,
             pad: 0,
         };
-        // SAFETY: there is room for as many requests; tokens of drafts that are not
-        // there are not read.
+        // SAFETY: there is room for as many requests, and tokens of missing drafts are not
+        // read.
         unsafe {
             self.accept
                 .launch(stream, [blocks(requests, REQUESTS), 1, 1], &parameters)
         }
     }
 
-    /// Finds which cells move by what was accepted, which another rank may have told; or
-    /// has every request fail, where the word at `differs` says that ranks differ.
+    /// Finds the cells to move from the accepted drafts, which another rank may have told. If
+    /// the word at `differs` says that ranks differ, every request fails instead.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Safety
-    /// There is a word at `differs`, if anywhere.
+    /// `differs`, if given, is the address of a word on the device.
     pub(crate) unsafe fn follow(
         &self,
         stream: &Stream,
@@ -197,8 +197,8 @@ impl Choosing {
             most_requests: requests as u32,
             most: chosen.limits().most as u32,
         };
-        // SAFETY: there is room for as many requests, and cells of nodes that are not
-        // there are not read; the caller's.
+        // SAFETY: there is room for as many requests, and cells of missing nodes are not read;
+        // the caller answers for `differs`.
         unsafe {
             self.follow
                 .launch(stream, [blocks(requests, REQUESTS), 1, 1], &parameters)
@@ -206,5 +206,5 @@ impl Choosing {
     }
 }
 
-/// What is compiled.
+/// Sources to compile.
 pub(crate) const SOURCES: [&Source; 2] = [&sources::CHOOSE, &sources::ACCEPT];

@@ -1,4 +1,4 @@
-//! Kernels from their sources, by NVRTC, and the folder where they are kept.
+//! Compilation of kernels by NVRTC, and the folder that keeps their machine code.
 
 mod kept;
 mod program;
@@ -14,25 +14,25 @@ use crate::version::Version;
 use kept::Kept;
 use program::Program;
 
-/// What is compiled in one piece.
+/// A source file with its headers, compiled in one piece.
 #[derive(Debug, Clone, Copy)]
 pub struct Source {
-    /// Its file, in errors.
+    /// File name, for errors.
     pub name: &'static str,
-    /// CUDA C++.
+    /// CUDA C++ text.
     pub text: &'static str,
-    /// What it may include: names and texts.
+    /// Names and texts of the headers that the source may include.
     pub headers: &'static [(&'static str, &'static str)],
 }
 
 /// Macros and their values.
 pub(crate) type Defines = Vec<(&'static str, String)>;
 
-/// Compiles for one device.
+/// Compiler for one device's architecture.
 ///
-/// The folder holds machine code under names of all that it depends on: source,
-/// macros, architecture and compiler. Files that were cut or changed are
-/// noticed and made anew, and a folder that is of no use is a warning.
+/// The folder holds machine code under names derived from all that the code depends on: source,
+/// macros, architecture and compiler. Files that were cut or changed are noticed and made anew.
+/// A folder that can't be used is a warning.
 pub struct Compiler {
     architecture: String,
     version: Version,
@@ -40,13 +40,12 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Finds the compiler. `folder` is made where it is missing; without one
-    /// everything is compiled at every start.
+    /// Finds the compiler. `folder` is made if missing. Without a folder everything is compiled
+    /// at every start.
     ///
     /// # Errors
-    /// [`CudaError::Missing`], [`CudaError::OldDriver`] where the driver is older
-    /// than the compiler, [`CudaError::OldCompiler`] where that does not know the
-    /// GPU.
+    /// [`CudaError::Missing`]; [`CudaError::OldDriver`] where the driver is older than the
+    /// compiler; [`CudaError::OldCompiler`] where the compiler does not know the GPU.
     pub fn new(gpu: &Gpu, folder: Option<&Path>) -> Result<Self, CudaError> {
         let version = library_version()?;
         gpu.check_library("libnvrtc", version)?;
@@ -57,7 +56,7 @@ impl Compiler {
         })
     }
 
-    /// Compiles a kernel that does nothing: a compiler may be there in part.
+    /// Compiles a kernel that does nothing, to find an incomplete installation.
     ///
     /// # Errors
     /// [`CudaError::Compilation`], [`CudaError::Compiler`].
@@ -71,17 +70,15 @@ impl Compiler {
         self.compile_anew(&NOTHING, &options).map(drop)
     }
 
-    /// What is compiled for: "sm_90".
+    /// Architecture that kernels are compiled for, such as "sm_90".
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// Machine code of `source` with macros `defines`, from the folder where it
-    /// is there.
+    /// Machine code of `source` with macros `defines`, read from the folder if it is there.
     ///
     /// # Errors
-    /// [`CudaError::Compilation`] with what the compiler says;
-    /// [`CudaError::Compiler`].
+    /// [`CudaError::Compilation`] with the compiler's log; [`CudaError::Compiler`].
     pub fn compile(
         &self,
         source: &Source,
@@ -130,7 +127,7 @@ impl Compiler {
     }
 }
 
-/// Finds the library.
+/// Finds the library and returns its version.
 fn library_version() -> Result<Version, CudaError> {
     // SAFETY: looks for a library and does nothing with it.
     if !unsafe { sys::is_culib_present() } {
@@ -149,8 +146,8 @@ fn library_version() -> Result<Version, CudaError> {
     })
 }
 
-/// The GPU's own architecture, or the newest before it of its generation, whose
-/// machine code it runs.
+/// The GPU's own architecture if the compiler knows it. Otherwise the newest known one before
+/// it of the same generation, since the GPU runs that machine code.
 fn architecture(gpu: &Gpu, version: Version) -> Result<String, CudaError> {
     let Version { major, minor } = gpu.capability();
     let own = 10 * major + minor;
@@ -165,7 +162,7 @@ fn architecture(gpu: &Gpu, version: Version) -> Result<String, CudaError> {
     })
 }
 
-/// Architectures that are compiled for: 90 for "sm_90".
+/// Architectures that the compiler knows, as numbers: 90 for "sm_90".
 fn known_architectures() -> Result<Vec<u32>, CudaError> {
     let mut count = 0;
     // SAFETY: writes one number.
@@ -194,7 +191,7 @@ fn options(architecture: &str, defines: &[(&str, String)]) -> Vec<String> {
     options
 }
 
-/// For `map_err`: a call of the compiler that failed.
+/// For `map_err`: the error of a failed call of the compiler.
 fn failed(call: &'static str) -> impl Fn(NvrtcError) -> CudaError {
     move |source| CudaError::Compiler { call, source }
 }

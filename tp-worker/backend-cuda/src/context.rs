@@ -1,4 +1,4 @@
-//! A GPU that was opened.
+//! An opened GPU.
 
 use std::sync::Arc;
 
@@ -8,17 +8,16 @@ use cudarc::driver::sys::CUcontext;
 use crate::error::{CudaError, driver};
 use crate::gpu::Gpu;
 
-/// A GPU's primary context, held until nobody needs it.
+/// A GPU's primary context, released when its last user is gone.
 ///
-/// The driver knows a current context per thread, so whatever calls the driver
-/// makes its own current first; threads need not care.
+/// The driver has a current context per thread. Every function here that calls the driver makes
+/// its own context current first, so threads need not care.
 pub struct Context {
     gpu: Gpu,
     raw: CUcontext,
 }
 
-// SAFETY: a context may be used by any thread that makes it current, by several
-// at once.
+// SAFETY: a context may be used by any thread that makes it current, by several at once.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -27,12 +26,12 @@ impl Context {
     /// Opens GPU `ordinal`, counted from 0 as the driver counts.
     ///
     /// # Errors
-    /// Those of [`Gpu::find`] and [`Self::of`].
+    /// The errors of [`Gpu::find`] and [`Self::of`].
     pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
         Self::of(Gpu::find(ordinal)?)
     }
 
-    /// Opens a GPU that was found.
+    /// Opens a GPU that [`Gpu::find`] returned.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -45,12 +44,12 @@ impl Context {
         }))
     }
 
-    /// What was opened.
+    /// The GPU of this context.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// Bytes of device memory that are free, and all there are.
+    /// Bytes of free device memory, and bytes of all of it.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -59,7 +58,7 @@ impl Context {
         result::mem_get_info().map_err(driver("cuMemGetInfo"))
     }
 
-    /// Makes this the current context of the thread.
+    /// Makes this the current context of the calling thread.
     ///
     /// # Errors
     /// [`CudaError::Driver`].

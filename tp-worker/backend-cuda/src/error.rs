@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU.
+//! Errors of a GPU and of its libraries.
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
@@ -8,33 +8,33 @@ use lockstep_collective::CollectiveError;
 
 use crate::version::Version;
 
-/// Places that may have no room.
+/// Names of memories, for [`CudaError::OutOfMemory`].
 pub(crate) const GPU: &str = "the GPU";
 pub(crate) const HOST: &str = "the host, as pinned memory,";
 
-/// A failed operation, and what to do about it.
+/// Error of a failed operation, with its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
-    /// A library is not where libraries are looked for.
+    /// A library was not found in the search path.
     #[error("{library} was not found: {remedy}, or run on the CPU")]
     Missing {
-        /// Its name.
+        /// File name of the library.
         library: &'static str,
-        /// How to get it.
+        /// Advice for getting the library.
         remedy: &'static str,
     },
-    /// The driver is older than what is asked of it.
+    /// The driver is older than a library or feature needs.
     #[error(
         "the NVIDIA driver is one for CUDA {found}, and {what} needs one for CUDA {needed}: {remedy}, or run on the CPU"
     )]
     OldDriver {
-        /// Who asks.
+        /// Library or feature that needs a newer driver.
         what: String,
-        /// What the driver is for.
+        /// CUDA version of the driver.
         found: Version,
-        /// What it should be for, at least.
+        /// Lowest CUDA version that the driver should have.
         needed: Version,
-        /// What to do.
+        /// Advice for the user.
         remedy: String,
     },
     /// The run-time compiler does not know the GPU.
@@ -42,9 +42,9 @@ pub enum CudaError {
         "libnvrtc {version} compiles nothing for {gpu}: install a newer one (nvidia-cuda-nvrtc) and name its folder first in LD_LIBRARY_PATH, or run on the CPU"
     )]
     OldCompiler {
-        /// The compiler's.
+        /// Version of the compiler.
         version: Version,
-        /// The GPU.
+        /// Name of the GPU.
         gpu: String,
     },
     /// The driver sees no GPU.
@@ -52,14 +52,14 @@ pub enum CudaError {
         "the NVIDIA driver sees no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run on the CPU"
     )]
     NoDevice,
-    /// There are fewer GPUs.
+    /// There are fewer GPUs than the requested number needs.
     #[error(
         "there is no GPU {ordinal}, as the driver sees {count} of them, counted from 0: look at CUDA_VISIBLE_DEVICES"
     )]
     NoSuchDevice {
-        /// The one asked for.
+        /// The requested GPU, counted from 0.
         ordinal: usize,
-        /// How many there are.
+        /// Number of GPUs.
         count: usize,
     },
     /// The GPU lacks instructions that kernels use.
@@ -67,11 +67,11 @@ pub enum CudaError {
         "{name} has compute capability {found}, and {needed} is needed: use a newer GPU, or run on the CPU"
     )]
     OldDevice {
-        /// The GPU.
+        /// Name of the GPU.
         name: String,
-        /// Its capability.
+        /// Compute capability of the GPU.
         found: Version,
-        /// The least that serves.
+        /// Lowest capability that is served.
         needed: Version,
     },
     /// The device, or the host's pinned memory, has no room.
@@ -79,24 +79,24 @@ pub enum CudaError {
         "{what} needs {bytes} bytes, which {place} does not have; lower --mem-fraction-static or --max-total-tokens, or end what else uses it"
     )]
     OutOfMemory {
-        /// What was being allocated.
+        /// Purpose of the allocation.
         what: &'static str,
-        /// Its size.
+        /// Size of the allocation.
         bytes: usize,
-        /// Where.
+        /// Memory that has no room: the GPU's or the host's pinned memory.
         place: &'static str,
     },
     /// A combination that is not implemented.
     #[error("{0}")]
     Unsupported(String),
-    /// A call of the driver failed, or work that was queued before it.
+    /// A call of the driver failed, or earlier queued work did.
     #[error(
         "{call} failed: {source}; look at nvidia-smi and for the GPU's own errors (Xid) in the system's log, then start again"
     )]
     Driver {
-        /// The function.
+        /// Name of the driver's function.
         call: &'static str,
-        /// What the driver says.
+        /// The driver's error.
         #[source]
         source: DriverError,
     },
@@ -105,9 +105,9 @@ pub enum CudaError {
         "{call} failed: {source}; install the libnvrtc that belongs to the driver, or run on the CPU"
     )]
     Compiler {
-        /// The function.
+        /// Name of the compiler's function.
         call: &'static str,
-        /// What the library says.
+        /// The compiler's error code.
         #[source]
         source: NvrtcError,
     },
@@ -116,21 +116,21 @@ pub enum CudaError {
         "{name} does not compile for {architecture}: install the whole libnvrtc that belongs to the driver, its libnvrtc-builtins with it, or run on the CPU\n{log}"
     )]
     Compilation {
-        /// The source.
+        /// File name of the source.
         name: &'static str,
         /// The device's architecture: "sm_90".
         architecture: String,
-        /// What the compiler says.
+        /// The compiler's log.
         log: String,
     },
-    /// A call of NCCL failed, or what was asked of it before.
+    /// A call of NCCL failed, or an operation that it was asked for earlier.
     #[error(
         "{call} failed: {reason}; NCCL_DEBUG=INFO says more, and --collective-backend host goes around it"
     )]
     Nccl {
-        /// The function.
+        /// Name of NCCL's function.
         call: &'static str,
-        /// What the library says.
+        /// Reason that NCCL gives.
         reason: String,
     },
     /// A peer is gone or out of step.
@@ -141,16 +141,16 @@ pub enum CudaError {
         "{call} failed: {source}; install the libcublasLt that belongs to the driver, or run on the CPU"
     )]
     Product {
-        /// The function.
+        /// Name of cuBLASLt's function.
         call: &'static str,
-        /// What the library says.
+        /// The library's error code.
         #[source]
         source: CublasError,
     },
 }
 
 impl CudaError {
-    /// Whether another program has the GPU, or all of its memory.
+    /// Returns true if another program uses the GPU exclusively or has all of its memory.
     pub fn is_taken(&self) -> bool {
         use cudarc::driver::sys::CUresult;
         let Self::Driver { source, .. } = self else {
@@ -166,7 +166,7 @@ impl CudaError {
 impl From<CudaError> for BackendError {
     fn from(error: CudaError) -> Self {
         match error {
-            // Of pinned memory there is no more for any option.
+            // No option makes more pinned memory.
             CudaError::OutOfMemory { what, bytes, place } if place == GPU => {
                 Self::OutOfMemory { what, bytes }
             }
@@ -183,7 +183,7 @@ impl From<CollectiveError> for CudaError {
     }
 }
 
-/// For `map_err`: a call of the driver that failed.
+/// For `map_err`: the error of a failed call of the driver.
 pub(crate) fn driver(call: &'static str) -> impl Fn(DriverError) -> CudaError {
     move |source| CudaError::Driver { call, source }
 }

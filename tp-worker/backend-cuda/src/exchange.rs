@@ -1,10 +1,9 @@
 //! Collectives of a rank's data, by way of the host.
 //!
-//! A piece of the data is copied to pinned memory, ranks exchange it there, and
-//! what comes of it is copied back: for ranks that share a GPU, and for those
-//! whose GPUs have no way of their own to each other. The host waits for the
-//! device in each piece, so that a pass with an exchange is none that a device
-//! could repeat by itself.
+//! A piece of the data is copied to pinned memory, ranks exchange the piece there, and the
+//! result is copied back. This serves ranks that share a GPU, and ranks whose GPUs have no way
+//! of their own to each other. The host waits for the device in each piece, so a device cannot
+//! repeat a pass with such an exchange by itself.
 
 mod pieces;
 
@@ -22,29 +21,29 @@ use crate::staged::Staged;
 use crate::stream::Stream;
 use pieces::pieces;
 
-/// Bytes that are brought through the host at a time.
+/// Bytes that pass through the host at a time.
 pub(crate) const PIECE: usize = 4 << 20;
-/// What pieces are exchanged in, whatever they hold.
+/// Bytes of the unit that pieces are exchanged in, whatever their elements are.
 const WORD: usize = size_of::<f32>();
 
 /// The groups that one rank is in, and the memory that its data passes through.
 pub(crate) struct Exchange {
     groups: Groups,
-    /// From the device: this rank's part, and logits of a block.
+    /// Copies from the device: this rank's part of a piece, or its block of logits.
     own: Pinned<u8>,
-    /// To the device: what the ranks' parts have become.
+    /// Copies to the device: the result of an exchange.
     all: Staged<u8>,
     /// Logits of all ranks, where they must be copied.
     gathered: Vec<f32>,
-    /// Words that each rank brings to a piece.
+    /// Number of words that each rank brings to a piece.
     counts: Vec<usize>,
     /// Elements that each rank takes of a piece.
     ranges: Vec<Range<usize>>,
 }
 
 impl Exchange {
-    /// Takes the pinned memory, of which a rank that is alone needs none, nor one whose
-    /// data is not `staged` here.
+    /// Allocates the pinned memory. A rank alone needs none, nor does a rank whose data is not
+    /// `staged` in the host's memory.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -65,8 +64,8 @@ impl Exchange {
         })
     }
 
-    /// Bytes of the host's memory that a rank of `ranks` takes, whose blocks of
-    /// logits have `own` elements, and those of all ranks that it gets `gathered`.
+    /// Bytes of the host's memory that one of `ranks` ranks takes. A block of its logits has
+    /// `own` elements, and the logits of all ranks that it gets have `gathered`.
     pub(crate) fn host_bytes(ranks: usize, own: usize, gathered: usize) -> u64 {
         if ranks == 1 {
             return 0;
@@ -76,7 +75,7 @@ impl Exchange {
         logits.saturating_add(all) as u64
     }
 
-    /// Takes room for blocks of `elements` logits of this rank's.
+    /// Makes room for blocks of `elements` logits of this rank.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -96,7 +95,7 @@ impl Exchange {
         self.groups.rank_and_size(axis)
     }
 
-    /// DP ranks.
+    /// Number of DP ranks.
     pub(crate) fn dp_size(&self) -> usize {
         let size = |axis| self.rank_and_size(axis).1;
         size(Axis::World) / size(Axis::Attention)
@@ -134,9 +133,9 @@ impl Exchange {
         Ok(())
     }
 
-    /// Sums the first `len` floats of `x`, a matrix `width` wide, over the ranks of
-    /// `axis`, of which there are several; rows `rows[rank]` of the sum come to its
-    /// beginning.
+    /// Sums the first `len` floats of `x` over the ranks of `axis`; `x` is a matrix of `width`
+    /// columns. Rows `rows[rank]` of the sum are written to its beginning. There must be
+    /// several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -152,7 +151,7 @@ impl Exchange {
         x.expect(Element::F32, len, "what is summed over ranks");
         let (rank, _) = self.rank_and_size(axis);
         let group = self.groups.of(axis);
-        // It never passes the piece, so that what is written there has been read.
+        // The writes never pass the current piece, so they overwrite elements that were read.
         let mut at = 0;
         for piece in pieces(len, PIECE / WORD) {
             let part = bytes(&piece, WORD);
@@ -169,8 +168,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Gathers `lens[r]` floats of each rank's `x`, this one's from `first` on, in
-    /// `out`, in rank order, bit for bit; there are several ranks.
+    /// Gathers `lens[r]` floats of each rank's `x` into `out`, in rank order, bit for bit. This
+    /// rank's floats begin at `first`. There must be several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -191,7 +190,8 @@ impl Exchange {
         // Two elements of the smallest type make a word.
         let each = PIECE / ranks / WORD * WORD / size;
         for piece in pieces(longest, each) {
-            // A rank whose data ends in this piece, or has ended before.
+            // The part of a rank's data inside this piece, which is short or empty if the data
+            // ends here or before.
             let inside = |len: usize| piece.start.min(len)..piece.end.min(len);
             self.counts.clear();
             let words = |len| bytes(&inside(len), size).len().div_ceil(WORD);
@@ -216,8 +216,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]; the first `len` floats of
-    /// `x` are what several ranks' logits are gathered from.
+    /// See [`lockstep_backend::Backend::gather_to_host`]. The logits of several ranks are
+    /// gathered from the first `len` floats of each rank's `x`.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -248,12 +248,12 @@ impl Exchange {
 
 const WHAT: &str = "what ranks exchange";
 
-/// Bytes of pinned memory for either way, on one of `ranks` ranks.
+/// Bytes of pinned memory for either direction, on one of `ranks` ranks.
 fn piece_bytes(ranks: usize) -> usize {
     if ranks > 1 { PIECE } else { 0 }
 }
 
-/// Where elements of `size` bytes lie.
+/// Byte range of elements of `size` bytes each.
 fn bytes(elements: &Range<usize>, size: usize) -> Range<usize> {
     elements.start * size..elements.end * size
 }

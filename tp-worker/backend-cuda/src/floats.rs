@@ -23,7 +23,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// What weights and operands of `dtype` are.
+    /// Element type of weights and operands of `dtype`.
     pub fn of(dtype: Dtype) -> Self {
         match dtype {
             Dtype::Float32 => Self::F32,
@@ -37,7 +37,7 @@ impl Element {
             Self::Bf16 => Dtype::Bfloat16,
         }
     }
-    /// What a cache of `dtype` holds.
+    /// Element type of a cache of `dtype`.
     ///
     /// # Errors
     /// [`CudaError::Unsupported`] for 8-bit integers.
@@ -51,21 +51,21 @@ impl Element {
             )),
         }
     }
-    /// What tensors hold where this is the operands' type.
+    /// Element type of a tensor that `holds` such values, where `self` is the operands' type.
     pub fn holding(self, holds: Holds) -> Self {
         match holds {
             Holds::Sum | Holds::Logits => Self::F32,
             Holds::Operand => self,
         }
     }
-    /// Size of one.
+    /// Bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
         }
     }
-    /// Its name in kernels.
+    /// Name of the type in kernels.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::F32 => "float",
@@ -74,8 +74,8 @@ impl Element {
     }
 }
 
-/// An array of floats on the device: weights, activations, keys or values.
-/// Fresh ones hold anything.
+/// An array of floats on the device: weights, activations, keys or values. The contents of a
+/// new array are unspecified.
 pub struct Floats {
     bytes: Buffer<u8>,
     element: Element,
@@ -83,7 +83,7 @@ pub struct Floats {
 }
 
 impl Floats {
-    /// Takes room for `len` floats of `what`.
+    /// Allocates `len` floats; `what` names them in errors.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -100,15 +100,15 @@ impl Floats {
         })
     }
 
-    /// Their type.
+    /// Type of the elements.
     pub fn element(&self) -> Element {
         self.element
     }
-    /// How many there are.
+    /// Number of floats.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -116,13 +116,13 @@ impl Floats {
         self.bytes.address()
     }
 
-    /// Fills with `values`, rounded to the nearest, and waits.
+    /// Writes `values`, rounded to the nearest of the type, and waits.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are more or fewer values.
+    /// If the number of values is not the array's.
     pub fn upload(&mut self, stream: &Stream, values: &[f32]) -> Result<(), CudaError> {
         assert!(values.len() == self.len, "as many values as there is room");
         match self.element {
@@ -134,7 +134,7 @@ impl Floats {
         }
     }
 
-    /// All values, once what was queued is done.
+    /// Waits for the work queued before, and returns all values.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -155,25 +155,25 @@ impl Floats {
         Ok(values)
     }
 
-    /// The first values, once what was queued is done.
+    /// Waits for the work queued before, and reads the first values into `to`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If these are no 32-bit floats, or fewer than `to` has room for.
+    /// If the array's type is not a 32-bit float, or it has fewer floats than `to`.
     pub fn download_to(&self, stream: &Stream, to: &mut [f32]) -> Result<(), CudaError> {
         self.expect(Element::F32, to.len(), "what is brought to the host");
         stream.download(&self.bytes, bytemuck::cast_slice_mut(to))
     }
 
-    /// Copies the bytes from byte `at` on, once what was queued is done.
+    /// Waits for the work queued before, and copies the bytes from byte `at` on to `to`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer than in `to`.
+    /// If there are fewer bytes than in `to`.
     pub(crate) fn download_bytes(
         &self,
         stream: &Stream,
@@ -183,13 +183,13 @@ impl Floats {
         stream.download_from(&self.bytes, at, to)
     }
 
-    /// Queues a copy of `from`'s bytes `part` to these, from byte `at` on.
+    /// Queues a copy of bytes `part` of `from` to this array, from byte `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room.
+    /// If the bytes don't fit.
     pub(crate) fn receive(
         &mut self,
         stream: &Stream,
@@ -200,7 +200,7 @@ impl Floats {
         from.send(stream, part, &mut self.bytes, at)
     }
 
-    /// Sets all bytes; 255 makes NaNs.
+    /// Sets all bytes to `byte`; 255 makes NaNs.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -209,7 +209,7 @@ impl Floats {
     }
 
     /// # Panics
-    /// If it has another type, or fewer than `len` floats.
+    /// If the array has another type, or fewer than `len` floats.
     pub(crate) fn expect(&self, element: Element, len: usize, what: &str) {
         let (has, room) = (self.element, self.len);
         assert!(

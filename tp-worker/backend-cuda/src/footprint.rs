@@ -1,4 +1,4 @@
-//! What a backend takes of the GPU's memory, before there is one.
+//! Prediction of the GPU memory that a backend takes, before the backend exists.
 
 use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, Place,
@@ -15,18 +15,18 @@ use crate::lists::Lists;
 use crate::nccl::charge;
 use crate::products::WORKSPACE;
 
-/// Allocations begin at multiples of it.
+/// Alignment of allocations.
 const ALIGNMENT: u64 = 256;
-/// The driver takes device memory in units, of which small arrays share one.
+/// Unit in which the driver takes device memory. Small arrays share a unit.
 const UNIT: u64 = 2 << 20;
-/// Arrays of so many bytes have units of their own.
+/// Arrays of at least this many bytes have units of their own.
 const LARGE: u64 = 1 << 20;
-/// What nobody asks for by its size: code of kernels, cuBLASLt's among it, which
-/// is loaded when it is first used, and the ends of units.
+/// Memory without a size that is known before: code of kernels, cuBLASLt's too, which is loaded
+/// at its first use; and the unused ends of units.
 const RESERVE: u64 = 64 << 20;
 
-/// Kept free for each recorded pass: a bound that graphs are to keep within, and not what
-/// they were seen to take, which [`crate::CudaBackend::recorded`] tells.
+/// Bytes kept free for each recorded pass. This is a bound that graphs should keep within;
+/// [`crate::CudaBackend::recorded`] tells what they were seen to take.
 const GRAPH: u64 = 3 << 20;
 
 /// Bytes that a [`crate::CudaBackend`] allocates.
@@ -37,7 +37,7 @@ pub struct CudaMemory {
 }
 
 impl CudaMemory {
-    /// Of a backend that multiplies in `dtype`, and exchanges with others that way.
+    /// Memory of a backend that multiplies in `dtype` and exchanges data by `way`.
     pub fn new(dtype: Dtype, way: CollectiveBackend) -> Self {
         Self {
             operand: Element::of(dtype),
@@ -45,7 +45,7 @@ impl CudaMemory {
         }
     }
 
-    /// Whether ranks' data may go from device to device.
+    /// True if ranks' data may go from device to device.
     fn on_device(&self) -> bool {
         self.way != CollectiveBackend::Host
     }
@@ -88,7 +88,7 @@ impl DeviceMemory for CudaMemory {
         if self.way == CollectiveBackend::Nccl {
             return device;
         }
-        // Heads are tables, of which a pass multiplies a block's rows.
+        // Heads are tables: a pass multiplies only the rows of a block.
         let products = passes.iter().flat_map(|pass| &pass.products);
         let heads = products.filter(|(_, matrix)| matrix.role == MatrixRole::Vocabulary);
         let own = heads
@@ -96,7 +96,7 @@ impl DeviceMemory for CudaMemory {
             .max();
         let gathered = gathered(passes);
         let staged = Exchange::host_bytes(place.ranks, own.unwrap_or(0), gathered);
-        // Which way they go they find when they start.
+        // Only at the start the ranks find the way that their data goes, so the larger counts.
         staged.max(device)
     }
 
@@ -120,7 +120,7 @@ impl DeviceMemory for CudaMemory {
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let tokens = passes.iter().map(|pass| pass.tokens).max().unwrap_or(0);
-        // Kernels of several shapes keep room each.
+        // Kernels of several shapes have a room each.
         let attention = passes.iter().map(|pass| {
             let shape = &pass.attention;
             let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, pass.positions);
@@ -137,12 +137,12 @@ impl DeviceMemory for CudaMemory {
     }
 }
 
-/// Logits of all ranks in a block of any of these passes.
+/// Logits of all ranks in the largest block of any of these passes.
 fn gathered(passes: &[PassShape]) -> usize {
     passes.iter().map(|pass| pass.gathered).max().unwrap_or(0)
 }
 
-/// Where they come together, on the device and on the host alike.
+/// Bytes of the tensor that these logits are gathered in, on the device and on the host alike.
 fn gathered_bytes(passes: &[PassShape], place: Place) -> u64 {
     match (place.ranks, gathered(passes)) {
         (1, _) | (_, 0) => 0,
@@ -150,7 +150,7 @@ fn gathered_bytes(passes: &[PassShape], place: Place) -> u64 {
     }
 }
 
-/// Of an array.
+/// Bytes of an array of `shape`.
 fn floats(element: Element, shape: &[usize]) -> u64 {
     let len = shape
         .iter()
@@ -158,7 +158,7 @@ fn floats(element: Element, shape: &[usize]) -> u64 {
     whole(len.saturating_mul(element.bytes() as u64))
 }
 
-/// What an allocation of so many bytes takes.
+/// Bytes of device memory that an allocation of `bytes` takes.
 fn whole(bytes: u64) -> u64 {
     let unit = if bytes < LARGE { ALIGNMENT } else { UNIT };
     bytes.max(1).div_ceil(unit).saturating_mul(unit)
@@ -210,7 +210,7 @@ mod tests {
             bytes(std::slice::from_ref(&small), 2),
             2 * PIECE as u64 + 4 * 20
         );
-        // A block's logits do not fit a piece.
+        // A block's logits don't fit into a piece.
         assert_eq!(
             bytes(&[small, large], 2),
             (3 * 4 + 1) * PIECE as u64 + 4 * 20

@@ -1,4 +1,4 @@
-//! One GPU, as the driver describes it to whoever asks, without taking anything of it.
+//! Properties of one GPU as the driver describes them. Asking takes nothing of the GPU.
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUresult};
 use cudarc::driver::{result, sys};
@@ -11,10 +11,11 @@ const OLDEST_DRIVER: Version = Version {
     major: 12,
     minor: 0,
 };
-/// Copies to shared memory beside the program, and bf16 on tensor cores.
+/// Lowest compute capability that serves: it has asynchronous copies to shared memory, and bf16
+/// on tensor cores.
 const OLDEST_CAPABILITY: Version = Version { major: 8, minor: 0 };
 
-/// What a GPU is.
+/// A GPU with its properties.
 #[derive(Debug, Clone)]
 pub struct Gpu {
     device: CUdevice,
@@ -31,7 +32,7 @@ impl Gpu {
     /// Finds GPU `ordinal`, counted from 0 as the driver counts.
     ///
     /// # Errors
-    /// What is missing or too old: library, driver, device.
+    /// [`CudaError`] that names the missing or old part: library, driver or device.
     pub fn find(ordinal: usize) -> Result<Self, CudaError> {
         let (version, count) = (start_driver()?, Self::count()?);
         let number = i32::try_from(ordinal).ok().filter(|_| ordinal < count);
@@ -65,17 +66,17 @@ impl Gpu {
         })
     }
 
-    /// How many GPUs the driver sees.
+    /// Number of GPUs that the driver sees.
     ///
     /// # Errors
-    /// What is missing or too old: library, driver, device.
+    /// [`CudaError`] that names the missing or old part: library, driver or device.
     pub fn count() -> Result<usize, CudaError> {
         start_driver()?;
         let count = result::device::get_count().map_err(driver("cuDeviceGetCount"))?;
         Ok(usize::try_from(count).unwrap_or_default())
     }
 
-    /// Refuses a library of CUDA's that is newer than the driver.
+    /// Refuses one of CUDA's libraries if it is newer than the driver.
     pub(crate) fn check_library(
         &self,
         library: &'static str,
@@ -98,28 +99,28 @@ impl Gpu {
         })
     }
 
-    /// For people: "NVIDIA H100 80GB HBM3, sm_90, driver for CUDA 13.0".
+    /// Description for people: "NVIDIA H100 80GB HBM3, sm_90, driver for CUDA 13.0".
     pub fn describe(&self) -> String {
         format!("{}, {}", self.name, self.version())
     }
 
-    /// The maker's name of it: "NVIDIA H100 80GB HBM3".
+    /// The maker's name of the GPU: "NVIDIA H100 80GB HBM3".
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its generation and its driver's: "sm_90, driver for CUDA 13.0".
+    /// Architecture and driver: "sm_90, driver for CUDA 13.0".
     pub fn version(&self) -> String {
         let Version { major, minor } = self.capability;
         format!("sm_{major}{minor}, driver for CUDA {}", self.driver)
     }
 
-    /// Its number, as the driver counts.
+    /// Number of the GPU, as the driver counts.
     pub fn ordinal(&self) -> usize {
         self.ordinal
     }
 
-    /// A number that no other GPU has, on whichever machine.
+    /// UUID of the GPU: no other GPU of any machine has the same one.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -129,27 +130,27 @@ impl Gpu {
         Ok(bytemuck::cast(bytes))
     }
 
-    /// What it can do: 9.0.
+    /// Compute capability, such as 9.0.
     pub fn capability(&self) -> Version {
         self.capability
     }
 
-    /// The version of CUDA that the driver is for.
+    /// Version of CUDA that the driver is for.
     pub fn driver(&self) -> Version {
         self.driver
     }
 
-    /// How many blocks run at once at the least.
+    /// Number of multiprocessors: at least as many blocks run at once.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }
 
-    /// Bytes of shared memory that a block may have.
+    /// Largest size of a block's shared memory, in bytes.
     pub fn block_memory(&self) -> usize {
         self.block_memory
     }
 
-    /// Bytes of its memory.
+    /// Bytes of the GPU's memory.
     pub fn memory(&self) -> usize {
         self.memory
     }

@@ -1,4 +1,4 @@
-//! Work that was recorded once, and is repeated by one launch.
+//! Work that is recorded once and then repeated by one launch.
 //!
 //! CUDA Driver API, "Stream Management" (captures) and "Graph Management".
 
@@ -11,37 +11,37 @@ use crate::context::Context;
 use crate::error::{CudaError, driver};
 use crate::stream::Stream;
 
-/// Recorded work. A launch repeats it with the arguments that it was recorded with,
-/// over what memory holds then.
+/// Recorded work. A launch repeats the work with its recorded arguments, over the current
+/// contents of memory.
 pub struct Graph {
     context: Arc<Context>,
     raw: CUgraphExec,
 }
 
-// SAFETY: a graph may be launched by any thread, one at a time: it has one owner.
+// SAFETY: any thread may launch a graph, one at a time: a graph has one owner.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// From now on `stream` records what is queued, and runs none of it, until
-    /// [`Self::end`].
+    /// Makes `stream` record the work that is queued from now on, until [`Self::end`]. None of
+    /// that work runs.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn begin(stream: &Stream) -> Result<(), CudaError> {
         stream.context().bind()?;
-        // Other threads' calls have nothing to do with it.
+        // Calls of other threads are not part of the recording.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives.
         let begun = unsafe { result::stream::begin_capture(stream.raw(), mode) };
         begun.map_err(driver("cuStreamBeginCapture"))
     }
 
-    /// What was recorded since [`Self::begin`], ready to be launched. Whatever comes
-    /// of it, the stream runs again what is queued.
+    /// Ends the recording and returns the work since [`Self::begin`], ready to be launched. The
+    /// stream runs queued work again, even after an error.
     ///
     /// # Errors
-    /// [`CudaError::Driver`], also where something was done meanwhile that no
-    /// recording may: to wait for the device, to allocate, to load a kernel.
+    /// [`CudaError::Driver`], also where something happened that no recording may do: a wait
+    /// for the device, an allocation, the loading of a kernel.
     pub fn end(stream: &Stream) -> Result<Self, CudaError> {
         let context = stream.context();
         context.bind()?;
@@ -49,8 +49,8 @@ impl Graph {
         let graph = unsafe { result::stream::end_capture(stream.raw()) };
         let graph = graph.map_err(driver("cuStreamEndCapture"))?;
         let flags = CUgraphInstantiate_flags(0);
-        // SAFETY: the graph was made just now, and is needed no more once it has been
-        // made ready; nobody is left to be told that it could not be destroyed.
+        // SAFETY: the graph was made just now and is not needed after the instantiation; nobody
+        // is left to be told that it could not be destroyed.
         let raw = unsafe {
             let raw = result::graph::instantiate(graph, flags);
             let _ = result::graph::destroy(graph);
@@ -60,13 +60,13 @@ impl Graph {
             context: context.clone(),
             raw,
         };
-        // SAFETY: both live. Without it the first launch would bring the graph over.
+        // SAFETY: both live. Without the upload the first launch would bring the graph over.
         let brought = unsafe { result::graph::upload(ready.raw, stream.raw()) };
         brought.map_err(no_room("cuGraphUpload"))?;
         Ok(ready)
     }
 
-    /// Queues all of it.
+    /// Queues one repetition of all recorded work.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -77,7 +77,7 @@ impl Graph {
     }
 }
 
-/// For `map_err`: a call that takes memory which nobody has charged.
+/// For `map_err`: the error of a call that takes memory outside of the footprint.
 fn no_room(call: &'static str) -> impl Fn(DriverError) -> CudaError {
     move |error| {
         match error.0 {

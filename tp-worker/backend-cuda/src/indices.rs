@@ -1,23 +1,23 @@
-//! Which rows an operation reads or writes.
+//! Selection of the rows that an operation reads or writes.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::inputs::{Inputs, List};
 use crate::memory::Buffer;
 
-/// Which rows are read or written.
+/// Rows that an operation reads or writes.
 #[derive(Clone, Copy)]
 pub enum Indices<'a> {
-    /// Those that a list names, from this place on.
+    /// Rows that the list names, from this entry on.
     List(&'a Buffer<u32>, usize),
-    /// Those of the tokens whose logits a batch wants, from this one on.
+    /// Rows of the tokens whose logits the batch wants, from this one on.
     Wanted(&'a Inputs, usize),
-    /// Those that came with the first pass of chains, one for each of its tokens.
+    /// Rows that came with the first pass of chains, one for each of its tokens.
     Sources(&'a Inputs),
 }
 
 impl Indices<'_> {
-    /// How many there is room for.
+    /// Largest number of rows.
     pub(crate) fn room(&self) -> usize {
         match self {
             Self::List(list, first) => list.len().saturating_sub(*first),
@@ -49,7 +49,7 @@ pub(crate) struct IndicesParameter {
 }
 
 impl IndicesParameter {
-    /// All rows in turn.
+    /// All rows, in their order.
     pub(crate) const ALL: Self = Self {
         at: 0,
         header: 0,

@@ -1,4 +1,4 @@
-//! A batch where kernels read it.
+//! A staged batch, laid out for kernels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,24 +20,25 @@ use crate::stream::Stream;
 pub use chosen::Chosen;
 pub(crate) use trees::{TreeLists, TreeRoom};
 
-/// Words of a row, as `batch.cuh` has it.
+/// Words of a row, as in `batch.cuh`.
 const ROW_WORDS: usize = 5;
-/// The mask of a row that has none.
+/// Mask number of a row without a mask: the row is causal.
 const CAUSAL: u32 = u32::MAX;
-/// Batches that may be on their way at once.
+/// Number of batches that may be on their way at once.
 const STAGES: usize = 2;
 
-/// The header's counts, by word.
+/// Words of the header that hold counts.
 const TOKENS: usize = 0;
 const ROWS: usize = 1;
 const WANTED: usize = 2;
 const CHOICES: usize = 3;
 const CHAINS: usize = 4;
 const TREES: usize = 5;
-/// Where the chains' first pass begins, a batch as this one, and how many words it has.
+/// Words of the header for the chains' first pass, which is a batch of its own: the word where
+/// it begins (`CHAIN_AT`) and its number of words (`CHAIN_WORDS`).
 const CHAIN_AT: usize = 6;
 const CHAIN_WORDS: usize = 7;
-/// Words before those that say where lists begin.
+/// Words of the header before the words with the beginnings of lists.
 const COUNTS: usize = 8;
 
 /// The lists behind the header, in their order.
@@ -60,7 +61,7 @@ pub(crate) enum List {
 }
 
 impl List {
-    /// The word of the header that says where it begins.
+    /// Word of the header that says where the list begins.
     pub(crate) fn header(self) -> usize {
         COUNTS + self as usize
     }
@@ -69,7 +70,7 @@ impl List {
 /// Words before the lists.
 const HEADER_WORDS: usize = COUNTS + List::Trees as usize + 1;
 
-/// Words of the largest batch, which may want the logits of all its tokens.
+/// Words of the largest batch, in which all tokens may want logits.
 fn words(limits: &InputLimits) -> u64 {
     let lists = [
         (4, limits.tokens),
@@ -86,32 +87,32 @@ fn words(limits: &InputLimits) -> u64 {
         })
 }
 
-/// Brings batches to the device: one block of words each, in one copy; and back what
-/// became of their choices, in another.
+/// Room for batches on the device. A batch comes there as one block of words in one copy, and
+/// the outcomes of its choices come back in another copy.
 pub struct Inputs {
     limits: InputLimits,
     device: Buffer<u32>,
-    /// `None` where nothing is chosen.
+    /// `None` if the device chooses no tokens.
     chosen: Option<Chosen>,
-    /// `None` where the device drafts no trees.
+    /// `None` if the device drafts no trees.
     trees: Option<TreeRoom>,
     stages: [Staged<u32>; STAGES],
     turn: usize,
-    /// What was staged last.
+    /// Numbers of tokens, rows, wanted tokens and choices of the batch staged last.
     counts: [usize; 4],
-    /// What devices draft of it.
+    /// Shape of the drafts that devices make for the batch, if they do.
     drafts: Option<DraftShape>,
-    /// No other batch has this number, here or elsewhere.
+    /// Number of the batch, which no other batch of this process has.
     number: u64,
 }
 
 impl Inputs {
-    /// Takes room for the largest batch.
+    /// Allocates room for the largest batch.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
     pub fn new(context: &Arc<Context>, limits: InputLimits) -> Result<Self, CudaError> {
-        // What is more than memory has is refused as such.
+        // A size beyond `usize` is refused like a size that memory does not have.
         let words = usize::try_from(words(&limits)).unwrap_or(usize::MAX);
         let stage = || Staged::new(context, words, "a staged batch");
         Ok(Self {
@@ -141,14 +142,13 @@ impl Inputs {
         own.chain(chosen.into_iter().flatten()).chain(trees)
     }
 
-    /// Queues the copy of a batch. It waits for nothing but the copy before the
-    /// last one.
+    /// Queues the copy of a batch. The host waits only for the copy before the last one.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// Those of [`InputLimits::expect`].
+    /// The panics of [`InputLimits::expect`].
     pub fn stage(&mut self, stream: &Stream, batch: &Batch<'_>) -> Result<(), CudaError> {
         self.limits.expect(batch);
         self.turn = (self.turn + 1) % STAGES;
@@ -166,8 +166,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// Lets launches be for a batch that the device stages here by itself, of at most so
-    /// many tokens and rows, of each of which a token is wanted.
+    /// Sizes launches for a batch that the device lays out here by itself. It has at most
+    /// `tokens` tokens and `rows` rows, and each row wants one token.
     ///
     /// # Panics
     /// If there is no room for as many.
@@ -175,7 +175,7 @@ impl Inputs {
         self.expect_wanted(tokens, rows, rows);
     }
 
-    /// As [`Self::expect`], where so many tokens are wanted.
+    /// Does the same as [`Self::expect`], for at most `wanted` wanted tokens.
     pub(crate) fn expect_wanted(&mut self, tokens: usize, rows: usize, wanted: usize) {
         let limits = &self.limits;
         assert!(
@@ -186,14 +186,14 @@ impl Inputs {
         self.renumber();
     }
 
-    /// What is staged is another batch.
+    /// Gives the staged batch a new number.
     fn renumber(&mut self) {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lets launches be for `size` tokens, each of which may be a row and wanted; the
-    /// device still counts those that are staged.
+    /// Sizes launches for `size.tokens` tokens, each of which may be a row and wanted. On the
+    /// device the counts stay those of the staged batch.
     ///
     /// # Panics
     /// If there is no room for as many.
@@ -205,41 +205,42 @@ impl Inputs {
         self.counts = [size.tokens, size.requests, size.tokens, choices];
     }
 
-    /// The tokens of the batch.
+    /// Tokens of the batch.
     pub fn tokens(&self) -> Rows<'_> {
         Rows::counted(self.counts[TOKENS], &self.device, TOKENS)
     }
-    /// Its requests.
+    /// Rows of the batch, one for each request.
     pub fn rows(&self) -> Rows<'_> {
         Rows::counted(self.counts[ROWS], &self.device, ROWS)
     }
-    /// The tokens whose logits are wanted.
+    /// Tokens whose logits are wanted.
     pub fn wanted(&self) -> Rows<'_> {
         Rows::counted(self.counts[WANTED], &self.device, WANTED)
     }
-    /// The first of those: at most so many.
+    /// The first wanted tokens, at most `most` of them.
     pub(crate) fn wanted_of(&self, most: usize) -> Rows<'_> {
         Rows::counted(most, &self.device, WANTED)
     }
-    /// The requests whose tokens are chosen: of the largest batch for launches.
+    /// Requests whose tokens are chosen. Launches are sized for the most that the batch can
+    /// have.
     pub fn requests(&self) -> Rows<'_> {
-        // Each of them has a row.
+        // Each of these requests has a row.
         let most = self.limits.choices.requests.min(self.counts[ROWS]);
         Rows::counted(most, &self.device, CHOICES)
     }
-    /// What became of them.
+    /// Outcomes of the choices, on the device.
     ///
     /// # Panics
-    /// If there is no room for any.
+    /// If there is no room for choices.
     pub fn chosen(&self) -> &Chosen {
         self.chosen
             .as_ref()
             .expect("tokens are chosen where there is room")
     }
-    /// The words of what became of them, and which there are for launches.
+    /// Words of the outcomes, and the range of them that launches use.
     ///
     /// # Panics
-    /// If there is no room for any.
+    /// If there is no room for choices.
     pub(crate) fn outcome_words(&mut self) -> (&mut Buffer<u32>, Range<usize>) {
         let (requests, limits) = (self.requests().most(), &self.limits);
         let len = limits.choices.outcome_words(requests, limits.drafts());
@@ -247,19 +248,19 @@ impl Inputs {
         let chosen = chosen.expect("tokens are chosen where there is room");
         (chosen.words_mut(), 0..len)
     }
-    /// The words of a batch, and which of them depend on drafts at the most, where it has up
-    /// to so many tokens.
+    /// Words of a batch, and the range of them that drafts can change in a batch of up to
+    /// `tokens` tokens.
     pub(crate) fn drafted_words(&mut self, tokens: usize) -> (&mut Buffer<u32>, Range<usize>) {
         let words = HEADER_WORDS..HEADER_WORDS + self.limits.drafted_words(tokens);
         (&mut self.device, words)
     }
-    /// Waits, and brings the words of those to the host that are staged.
+    /// Waits, and brings the outcomes of the staged batch to the host.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued before.
+    /// [`CudaError::Driver`], also of work that was queued before.
     ///
     /// # Panics
-    /// If there is no room for any.
+    /// If there is no room for choices.
     pub fn outcomes(&mut self, stream: &Stream) -> Result<Outcomes<'_>, CudaError> {
         let chosen = self
             .chosen
@@ -267,26 +268,27 @@ impl Inputs {
             .expect("tokens are chosen where there is room");
         chosen.read(stream, self.counts[CHOICES], self.drafts)
     }
-    /// Whether `inputs` have room for the first pass of any chains that come with a batch.
+    /// Returns true if `inputs` have room for the first pass of any chains that come with a
+    /// batch.
     pub(crate) fn holds_first_for(&self, inputs: &Self) -> bool {
         let (chain, to) = (&self.limits.chain, &inputs.limits);
         let words = chain::first_words(chain) <= inputs.device.len() as u64;
         words && to.pages >= chain.pages && to.tokens >= chain.tokens
     }
-    /// Room for trees that the device drafts.
+    /// Room for the trees that the device drafts.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such room.
     pub(crate) fn trees(&self) -> &TreeRoom {
         self.trees
             .as_ref()
             .expect("trees are drafted where there is room")
     }
-    /// What it has room for.
+    /// Largest batch that there is room for.
     pub fn limits(&self) -> &InputLimits {
         &self.limits
     }
-    /// What tells the batch from all others.
+    /// Number of the batch, which no other batch has.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -295,9 +297,9 @@ impl Inputs {
     }
 }
 
-/// Writes a batch; returns how many words it takes. Of page tables so many entries are
-/// written as `pages` says of the row of that number, one table behind the other.
-/// `sources` are those of a first pass of chains.
+/// Writes a batch and returns its number of words. `pages` gives the number of page table
+/// entries to write for each row; the tables lie one behind the other. `sources` are the
+/// sources of a first pass of chains.
 fn fill(
     words: &mut [u32],
     batch: &Batch<'_>,
@@ -323,7 +325,8 @@ fn fill(
         write(&mut lists[at..at + len]);
         at += len;
     };
-    // What drafts are comes first, as ranks that draft tell it in one piece.
+    // Drafts change these lists. They come first, so that a rank can tell its drafts in one
+    // piece.
     let plain = [
         (List::Tokens, batch.tokens),
         (List::Positions, batch.positions),
@@ -367,7 +370,7 @@ fn fill(
     HEADER_WORDS + at
 }
 
-/// Writes rows' page tables, one behind the other.
+/// Writes the rows' page tables, one behind the other.
 fn fill_pages(mut to: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> usize) {
     for (number, row) in batch.rows.iter().enumerate() {
         let table = &batch.pages[row.pages_start as usize..][..pages(number)];
@@ -377,7 +380,7 @@ fn fill_pages(mut to: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> us
     }
 }
 
-/// A row whose page table begins at entry `table`.
+/// Words of a row whose page table begins at entry `table`.
 fn row_words(row: &Row, table: u32) -> [u32; ROW_WORDS] {
     let mask = row.mask.unwrap_or(CAUSAL);
     [row.start, row.q_len, row.kv_len, table, mask]

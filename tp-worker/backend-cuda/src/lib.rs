@@ -1,24 +1,25 @@
-//! A transformer's operations on one NVIDIA GPU, and what they stand on.
+//! A transformer's operations on one NVIDIA GPU, and the layers below them.
 //!
-//! Nothing of CUDA is needed to build: its libraries are looked for when a
-//! [`Context`] is opened, and what is missing is an error that names it. Kernels
-//! are CUDA C++ (`kernels/`), compiled at start for the device that is there.
+//! CUDA is not needed to build: its libraries are looked for when a [`Context`] is opened, and
+//! the error for a missing one names it. Kernels are CUDA C++ (`kernels/`), compiled at start
+//! for the device of the machine.
 //!
-//! * [`Gpu`] is what the driver says of one; [`Context`], [`Stream`], [`Event`], [`Buffer`], [`Pinned`], [`Module`] and
-//!   [`Kernel`] are thin wrappers of the driver. A launch allocates nothing.
+//! * [`Gpu`] has the driver's description of a GPU. [`Context`], [`Stream`], [`Event`],
+//!   [`Buffer`], [`Pinned`], [`Module`] and [`Kernel`] are thin wrappers of the driver. A
+//!   launch allocates nothing.
 //! * [`Compiler`] makes machine code of kernels, and keeps it in a folder.
-//! * [`Inputs`] brings a batch to the device in one copy. Whatever changes from
-//!   pass to pass is read from there, and no launch has it as an argument.
-//! * [`Operations`], [`Attention`] and [`Products`] are the operations, and
-//!   [`Choosing`] makes tokens of their logits.
-//! * What ranks exchange goes from device to device by NCCL (`nccl.rs`), or, where
-//!   they share a GPU or lack it, through the host's memory (`exchange.rs`), by a
+//! * [`Inputs`] brings a batch to the device in one copy. Launches read everything that changes
+//!   from pass to pass from there, never from an argument.
+//! * [`Operations`], [`Attention`] and [`Products`] are the operations, and [`Choosing`] makes
+//!   tokens of their logits.
+//! * Ranks exchange data from device to device by NCCL (`nccl.rs`). Ranks that share a GPU or
+//!   lack NCCL exchange it through the host's memory (`exchange.rs`), by a
 //!   [`Collective`](lockstep_collective::Collective).
-//! * [`CudaBackend`] puts them together to what models ask for.
+//! * [`CudaBackend`] implements with all of these the operations that models ask for.
 //!
-//! All of them queue work on a stream and return. A result depends on its own
-//! row, for attention on its own request, and neither on who shares the batch
-//! nor on page size, chunking or being in a tree of drafts.
+//! All of them queue work on a stream and return. A result depends on its own row only, and the
+//! result of attention on its own request only. Other rows of the batch, page size, chunking
+//! and trees of drafts change no bit.
 
 mod attention;
 mod backend;

@@ -1,4 +1,4 @@
-//! Lists of the host's, brought to where kernels read them.
+//! Lists of the host, brought to the device for kernels.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::memory::Buffer;
 use crate::staged::Staged;
 use crate::stream::Stream;
 
-/// Lists that may be on their way at once, before the host waits for the first.
+/// Number of lists that may be on their way at once, before the host waits for the first.
 const STAGES: usize = 8;
 /// Words that there is room for from the start.
 const LEAST: usize = 1024;
 
-/// One list after the other, each in place of the one before. The device's room
-/// is one, as operations that read it run in turn.
+/// Room for one list after another; each replaces the one before. The device's room is one,
+/// since operations that read it run in turn.
 pub(crate) struct Lists {
     device: Buffer<u32>,
     stages: Vec<Staged<u32>>,
@@ -22,7 +22,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Takes room for small lists.
+    /// Allocates room for small lists.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -39,12 +39,12 @@ impl Lists {
         })
     }
 
-    /// Bytes on the device, where no list has more than `most` words.
+    /// Bytes on the device, if no list has more than `most` words.
     pub(crate) fn bytes(most: usize) -> u64 {
         4 * room(most) as u64
     }
 
-    /// Takes room for lists of `words` words.
+    /// Makes room for lists of `words` words.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -54,15 +54,15 @@ impl Lists {
         words: usize,
     ) -> Result<(), CudaError> {
         if words > self.device.len() {
-            // The old room goes first, so that both are never there at once.
+            // The old room is freed first, so that both never exist at once.
             *self = Self::of(context, LEAST)?;
             *self = Self::of(context, room(words))?;
         }
         Ok(())
     }
 
-    /// Queues the copy of `words` words that `fill` writes. It allocates where
-    /// none has had as many.
+    /// Queues the copy of `words` words that `fill` writes. Allocates if this is the longest
+    /// list so far.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -81,7 +81,7 @@ impl Lists {
     }
 }
 
-/// Words that there is room for once a list has had `words`.
+/// Words of the room for a list of `words`.
 fn room(words: usize) -> usize {
     words
         .checked_next_power_of_two()

@@ -1,4 +1,4 @@
-//! Memory of the device, and memory of the host that the device copies by itself.
+//! Memory of the device, and pinned memory of the host, which the device copies by itself.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -11,10 +11,9 @@ use cudarc::driver::{DriverError, result};
 use crate::context::Context;
 use crate::error::{CudaError, GPU, HOST};
 
-/// An array on the device. Fresh ones hold anything.
+/// An array on the device. The contents of a new array are unspecified.
 ///
-/// Giving it back waits for the device's work, so what was queued with it is
-/// done by then.
+/// Dropping it waits for the device, so work queued with the array is done by then.
 pub struct Buffer<T> {
     context: Arc<Context>,
     address: CUdeviceptr,
@@ -23,7 +22,7 @@ pub struct Buffer<T> {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// Takes room for `len` elements of `what`, at a multiple of 256 bytes.
+    /// Allocates `len` elements, at a multiple of 256 bytes; `what` names them in errors.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -42,15 +41,15 @@ impl<T: Pod> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Where it lies on the device, for parameters of kernels.
+    /// Address on the device, for parameters of kernels.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -59,16 +58,15 @@ impl<T> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: it was allocated once, and the driver waits for what was
-            // queued; nobody is left to be told of a failure.
+            // SAFETY: it was allocated once, and the driver waits for queued work; nobody is
+            // left to be told of a failure.
             let _ = unsafe { result::memory_free(self.address) };
         }
     }
 }
 
-/// An array in the host's memory that stays where it is, so that copies from
-/// and to it run beside the program. Fresh ones are zero. Giving it back waits
-/// for no copy.
+/// An array in the host's memory that stays in place, so that copies from and to it run beside
+/// the program. A new array is zero. Dropping it waits for no copy.
 pub struct Pinned<T> {
     context: Arc<Context>,
     at: NonNull<T>,
@@ -81,7 +79,7 @@ unsafe impl<T: Send> Send for Pinned<T> {}
 unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Pod> Pinned<T> {
-    /// Takes room for `len` elements of `what`.
+    /// Allocates `len` elements; `what` names them in errors.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -107,11 +105,11 @@ impl<T: Pod> Pinned<T> {
 
     /// The elements.
     pub fn as_slice(&self) -> &[T] {
-        // SAFETY: there are `len` elements, and whoever queues a copy to them
-        // promised to wait for it before it borrows them.
+        // SAFETY: there are `len` elements, and the caller that queued a copy to them promised
+        // to wait for it before it borrows them.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
-    /// The elements, to change.
+    /// The elements, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
@@ -121,8 +119,8 @@ impl<T: Pod> Pinned<T> {
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: it was allocated once, and whoever queued a copy has waited
-            // for it; nobody is left to be told of a failure.
+            // SAFETY: it was allocated once, and the caller that queued a copy has waited for
+            // it; nobody is left to be told of a failure.
             let _ = unsafe { result::free_host(self.at.as_ptr().cast()) };
         }
     }
@@ -131,7 +129,7 @@ impl<T> Drop for Pinned<T> {
 /// Bytes of `len` elements.
 ///
 /// # Errors
-/// [`CudaError::OutOfMemory`] for more than any memory has.
+/// [`CudaError::OutOfMemory`] for more bytes than any memory has.
 fn bytes_of<T>(len: usize, what: &'static str, place: &'static str) -> Result<usize, CudaError> {
     let bytes = len.saturating_mul(size_of::<T>());
     if isize::try_from(bytes).is_err() {

@@ -1,4 +1,4 @@
-//! The device's own clock, and how fast its memory is.
+//! Times by the device's own clock, and the speed of its memory.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::stream::{Event, Stream};
 const THREADS: u32 = 256;
 /// Blocks of the kernel that reads: a few for each multiprocessor of any GPU.
 const BLOCKS: u32 = 2048;
-/// What the kernel reads at a time.
+/// Bytes that the kernel reads at a time.
 const UNIT: usize = 16;
 
 /// `Read` of `read.cu`.
@@ -29,7 +29,7 @@ struct Parameters {
     pad: u64,
 }
 
-/// Two large arrays, and moments before and behind work.
+/// Two large arrays, and events before and behind the measured work.
 pub(crate) struct Meter {
     read: Kernel<Parameters>,
     from: Buffer<u8>,
@@ -39,10 +39,10 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Takes two arrays of `bytes`.
+    /// Allocates two arrays of `bytes`.
     ///
     /// # Errors
-    /// [`CudaError`]: no room, or a kernel that can't be had.
+    /// [`CudaError`]: the arrays have no room, or a kernel is not available.
     pub(crate) fn new(
         stream: &Stream,
         compiler: &Compiler,
@@ -87,7 +87,7 @@ impl Meter {
         stream.copy(&self.from, &mut self.to)
     }
 
-    /// Queues the reading of an array.
+    /// Queues the reading of one array.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -102,7 +102,7 @@ impl Meter {
         unsafe { self.read.launch(stream, [BLOCKS, 1, 1], &parameters) }
     }
 
-    /// From here on.
+    /// Starts the measurement at this place in the stream.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -110,7 +110,8 @@ impl Meter {
         stream.record(&self.begun)
     }
 
-    /// Waits for all that was queued; seconds of it by the device's clock.
+    /// Waits for all queued work; returns the seconds since [`Self::begin`] by the device's
+    /// clock.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -121,7 +122,7 @@ impl Meter {
     }
 }
 
-/// What is compiled, with its macros.
+/// Source to compile, with its macros.
 pub(crate) fn source() -> (&'static Source, Defines) {
     (&sources::READ, Defines::new())
 }

@@ -1,4 +1,4 @@
-//! Machine code on the device, and how it is started.
+//! Machine code on the device, and launches of its kernels.
 
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use crate::context::Context;
 use crate::error::{CudaError, driver};
 use crate::stream::Stream;
 
-/// Shared memory that every block may have; more has to be asked for.
+/// Shared memory that every block may have without asking for more.
 const COMMON_BLOCK_MEMORY: usize = 48 << 10;
 
-/// Machine code that was loaded.
+/// Loaded machine code.
 pub struct Module {
     context: Arc<Context>,
     raw: CUmodule,
@@ -27,7 +27,7 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads what [`crate::Compiler::compile`] made.
+    /// Loads machine code that [`crate::Compiler::compile`] made.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -41,12 +41,12 @@ impl Module {
         }))
     }
 
-    /// The kernel `name`, which takes a `P`; its launches have blocks of
-    /// `threads` threads and `shared` bytes of dynamic shared memory.
+    /// The kernel `name`, whose parameter is a `P`. Its launches have blocks of `threads`
+    /// threads and `shared` bytes of dynamic shared memory.
     ///
     /// # Errors
-    /// [`CudaError::Driver`] where there is none, [`CudaError::Unsupported`]
-    /// where a block cannot have as much memory.
+    /// [`CudaError::Driver`] if there is no such kernel; [`CudaError::Unsupported`] if a block
+    /// cannot have as much memory.
     pub fn kernel<P: Pod>(
         self: &Arc<Self>,
         name: &'static str,
@@ -92,7 +92,7 @@ impl Drop for Module {
     }
 }
 
-/// A kernel that takes one structure of type `P` by value.
+/// A kernel whose parameter is one structure of type `P`, by value.
 pub struct Kernel<P> {
     module: Arc<Module>,
     raw: CUfunction,
@@ -107,15 +107,14 @@ unsafe impl<P> Send for Kernel<P> {}
 unsafe impl<P> Sync for Kernel<P> {}
 
 impl<P: Pod> Kernel<P> {
-    /// Queues a launch of `grid` blocks; an empty grid is nothing to do.
+    /// Queues a launch of `grid` blocks. An empty grid does nothing.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Safety
-    /// `parameters` are laid out as the kernel's own structure is, and what they
-    /// point to is memory of the device, large enough for what it does there,
-    /// until it is done.
+    /// `parameters` are laid out as the kernel's structure. Their addresses name memory of the
+    /// device that is large enough for the kernel's use until the kernel is done.
     pub unsafe fn launch(
         &self,
         stream: &Stream,
@@ -136,8 +135,8 @@ impl<P: Pod> Kernel<P> {
         self.module.context.bind()?;
         let at = std::ptr::from_ref(parameters).cast_mut();
         let mut arguments = [at.cast::<c_void>()];
-        // SAFETY: the kernel's module lives, and the driver takes the parameters
-        // away before it returns; the caller answers for what they say.
+        // SAFETY: the kernel's module lives, and the driver takes the parameters away before it
+        // returns; the caller answers for their contents.
         let started = unsafe {
             result::launch_kernel(
                 self.raw,

@@ -1,12 +1,12 @@
 //! Collectives of a rank's data from device to device, by NVIDIA's library NCCL.
 //!
-//! NCCL compares nothing: ranks that ask for different things, and those whose
-//! peer is gone, wait for ever, on the device and without an error. So whoever
-//! uses it sees to it that ranks agree before they ask, and a thread of its own
-//! ([`crate::watched`]) ends what takes too long. What a stream brings after that is
-//! nobody's data; [`crate::Stream::synchronize`] tells the error instead.
+//! NCCL compares nothing: ranks that ask for different operations wait for ever, on the device
+//! and without an error, and so do ranks whose peer is gone. So callers make ranks agree before
+//! they ask, and a thread ([`crate::watched`]) ends operations that take too long. After that,
+//! the contents of a stream are no data: [`crate::Stream::synchronize`] returns the error
+//! instead.
 //!
-//! Nor is the end of a communicator a matter of one rank: see [`ending`].
+//! The end of a communicator needs the other ranks, too: see [`ending`].
 
 pub(crate) mod charge;
 mod communicator;

@@ -1,5 +1,5 @@
-//! What ranks note as a pass begins: gathered and compared on the device, in the pass's
-//! own order, and there on the host when the pass has been waited for.
+//! Notes that ranks exchange as a pass begins. The device gathers and compares them in the
+//! pass's own order, and the host has them when it has waited for the pass.
 
 use lockstep_backend::{Axis, NoteShape, Notes};
 
@@ -13,29 +13,30 @@ use crate::planes::Planes;
 use crate::sources;
 use crate::stream::Stream;
 
-/// Room for the notes of all ranks, and what compares them. Recorded passes name it, so
-/// that it stays for as long as they may be repeated.
+/// Room for the notes of all ranks, and the kernel that compares them. Recorded passes name the
+/// room, so it lives as long as they may be repeated.
 pub(crate) struct NoteRoom {
     shape: NoteShape,
     ranks: usize,
     dp_rank_size: usize,
     compare: Kernel<CompareNotes>,
-    // Before what is copied from and to: giving them back waits for the device.
+    // Dropped before the pinned memory of their copies: freeing device memory waits for the
+    // device.
     sent: Buffer<u32>,
-    /// All ranks', and behind them whether they differ.
+    /// Notes of all ranks, and behind them a word that says whether they differ.
     all: Buffer<u32>,
-    /// This rank's, from where a pass takes it.
+    /// This rank's note, from where a pass copies it.
     own: Pinned<u32>,
     came: Pinned<u32>,
-    /// A note was brought, and nobody has looked at what came of it.
+    /// True from when a note was brought until its result is read.
     on_its_way: bool,
 }
 
 impl NoteRoom {
-    /// Of the ranks of `planes`.
+    /// Makes room for the ranks of `planes`.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], and those of compiling the kernel.
+    /// [`CudaError::OutOfMemory`], and the errors of compiling the kernel.
     pub(crate) fn new(
         stream: &Stream,
         compiler: &Compiler,
@@ -48,7 +49,7 @@ impl NoteRoom {
         let module = Module::load(context, &compiler.compile(SOURCE, &[])?)?;
         let len = ranks * shape.words + 1;
         let mut all = Buffer::new(context, len, WHAT)?;
-        // Before a pass has brought any, they don't differ.
+        // Notes don't differ before a pass has brought any.
         stream.fill(&mut all, 0)?;
         Ok(Self {
             shape,
@@ -67,14 +68,14 @@ impl NoteRoom {
         self.shape
     }
 
-    /// Sets this rank's note; waits for a pass that failed, which may be taking the last
-    /// one still.
+    /// Sets this rank's note. After a failed pass it waits first, since that pass may still be
+    /// copying the last note.
     ///
     /// # Errors
     /// [`CudaError::Driver`], [`CudaError::Peers`].
     ///
     /// # Panics
-    /// If it has another length.
+    /// If the note has another length.
     pub(crate) fn bring(&mut self, stream: &Stream, words: &[u32]) -> Result<(), CudaError> {
         if self.on_its_way {
             stream.synchronize()?;
@@ -84,19 +85,19 @@ impl NoteRoom {
         Ok(())
     }
 
-    /// Where the device keeps whether those of the last pass differ: a word.
+    /// Device address of the word that says whether the notes of the last pass differ.
     pub(crate) fn differs(&self) -> u64 {
         self.all.address() + 4 * (self.ranks * self.shape.words) as u64
     }
 
-    /// Queues all of it.
+    /// Queues the copies, the gather and the comparison.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
     pub(crate) fn exchange(&mut self, stream: &Stream, planes: &Planes) -> Result<(), CudaError> {
         let (shape, ranks, differs) = (self.shape, self.ranks, self.differs());
-        // SAFETY: the host changes a note, and looks at what came, only where the stream
-        // has been waited for; both lie as long as passes that name them are repeated.
+        // SAFETY: the host changes its note, and looks at the result, only after it has waited
+        // for the stream; both live as long as passes that name them are repeated.
         unsafe { stream.repeat_upload(&self.own, &mut self.sent) }?;
         planes.gather_words(stream, &self.sent, &mut self.all)?;
         let parameters = CompareNotes {
@@ -115,7 +116,7 @@ impl NoteRoom {
         unsafe { stream.repeat_download(&self.all, &mut self.came) }
     }
 
-    /// What has come.
+    /// The notes of the last pass, after the wait for it.
     pub(crate) fn came(&mut self) -> Notes<'_> {
         self.on_its_way = false;
         let came = self.came.as_slice();
@@ -129,7 +130,7 @@ impl NoteRoom {
 
 const WHAT: &str = "ranks' notes";
 
-/// What is compiled.
+/// Source to compile.
 pub(crate) const SOURCE: &crate::compiler::Source = &sources::NOTES;
 
 /// `Notes` of `notes.cu`.

@@ -24,13 +24,12 @@ pub(crate) use joins::JoinedRows;
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// The operations of a model whose weights, and with them the operands of its
-/// products, are of one type. Sums (the residual stream, what products give)
-/// are f32.
+/// Operations of a model with weights and operands of one type. Sums (the residual stream and
+/// the results of products) are f32.
 ///
 /// # Panics
-/// Operations panic where arrays are too short or of another type. Rows that
-/// lists name on the device and that are not there are left out.
+/// Operations panic where arrays are too short or of another type. Rows that lists on the
+/// device name and that don't exist are skipped.
 pub struct Operations {
     operand: Element,
     embed: Kernel<Embed>,
@@ -48,7 +47,7 @@ impl Operations {
     /// Compiles and loads the kernels.
     ///
     /// # Errors
-    /// Those of [`Compiler::compile`] and [`Module::load`].
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
     pub fn new(
         context: &Arc<Context>,
         compiler: &Compiler,
@@ -73,14 +72,13 @@ impl Operations {
         })
     }
 
-    /// The type of weights and operands.
+    /// Type of weights and operands.
     pub fn operand(&self) -> Element {
         self.operand
     }
 
-    /// `out[i] = table[tokens[i] - first]` of a batch, zero where the token lies
-    /// outside the table: `[table rows, width]` operands to `[tokens, width]`
-    /// sums.
+    /// `out[i] = table[tokens[i] - first]` for the tokens of a batch; zero if the token lies
+    /// outside the table. `[table rows, width]` operands become `[tokens, width]` sums.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -111,7 +109,7 @@ impl Operations {
         unsafe { self.embed.launch(stream, grid(most, width), &parameters) }
     }
 
-    /// `out = x / rms(x) · weight` row by row: sums to operands.
+    /// `out = x / rms(x) · weight` row by row; sums become operands.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -148,7 +146,7 @@ impl Operations {
     }
 
     /// # Safety
-    /// With a `delta`, `x` is written.
+    /// Nobody else uses `x` if there is a `delta`, since the kernel writes `x` then.
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
     unsafe fn norm(
         &self,
@@ -182,8 +180,8 @@ impl Operations {
         }
     }
 
-    /// `out = silu(gate) · up`: sums `[rows, 2·width]`, the gate first, to
-    /// operands `[rows, width]`.
+    /// `out = silu(gate) · up`. Sums `[rows, 2·width]`, the gate first, become operands
+    /// `[rows, width]`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -211,13 +209,13 @@ impl Operations {
     }
 }
 
-/// What is compiled, with its macros.
+/// Sources to compile, each with its macros.
 pub(crate) fn sources(operand: Element) -> [(&'static Source, Defines); 3] {
     let defines = vec![("OPERAND", operand.name().to_owned())];
     [&sources::ROWS, &sources::NORM, &sources::ELEMENTWISE].map(|source| (source, defines.clone()))
 }
 
-/// Blocks for rows and, in y, for columns.
+/// Grid of blocks: rows in x, columns in y.
 fn grid(rows: usize, columns: usize) -> [u32; 3] {
     [rows as u32, blocks(columns, THREADS as usize), 1]
 }

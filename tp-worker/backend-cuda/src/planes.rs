@@ -1,4 +1,4 @@
-//! What ranks exchange of their data, whichever way it goes.
+//! Exchange of ranks' data, from device to device or through the host.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::memory::Buffer;
 use crate::nccl::{self, CollectiveOptions, Communicator, Farewell, Plane};
 use crate::stream::Stream;
 
-/// The two ways that ranks' data can go: from device to device, in the stream's
-/// order; or through the host, which waits. Operations ask for one thing and need
-/// not know which way it goes.
+/// The two ways of ranks' data: from device to device, in the stream's order; or through the
+/// host, which waits. Operations call the same functions for either.
 pub(crate) struct Planes {
-    /// Goes first, so that peers see one that leaves when its data is done.
+    /// Dropped first, so that peers see a rank leave only after its data is done.
     device: Option<Plane>,
     host: Exchange,
-    /// Why there is no way of the devices' own.
+    /// The reason why there is no exchange from device to device.
     why: String,
-    /// Bytes of the GPU that the device's way was seen to take.
+    /// Bytes of the GPU's memory that the device's exchange was seen to take.
     taken: u64,
-    /// Goes last: peers that see this rank leave end what this rank's NCCL waits for.
+    /// Dropped last: peers that see this rank leave end the operations that this rank's NCCL
+    /// waits for.
     _farewell: Option<Farewell>,
 }
 
 impl Planes {
-    /// Agrees with all ranks on a way.
+    /// Agrees with all ranks on the way of their data.
     ///
     /// # Errors
-    /// [`CudaError`]: memory, a peer that is gone, or a way that was asked for and
-    /// isn't there.
+    /// [`CudaError`]: no memory, a peer that is gone, or a requested backend that can't be
+    /// used.
     pub(crate) fn new(
         stream: &mut Stream,
         mut groups: Groups,
@@ -64,25 +64,25 @@ impl Planes {
         })
     }
 
-    /// Whether data goes in the stream's order, without the host.
+    /// True if data goes in the stream's order, without the host.
     pub(crate) fn on_stream(&self) -> bool {
         self.device.is_some()
     }
 
-    /// What recorded passes keep as long as they live.
+    /// Communicators, which recorded passes hold as long as they live.
     pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
         self.device
             .as_ref()
             .map_or([None, None], Plane::communicators)
     }
 
-    /// Bytes of the GPU's memory by which less was free when ranks had joined and each had
-    /// asked for everything once: what the devices' own way took, and others meanwhile.
+    /// Bytes by which the GPU's free memory shrank while ranks joined and used each operation
+    /// once. Other users of the GPU count in it, too.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// For people, where there are several ranks.
+    /// Description for people; `None` for a rank alone.
     pub(crate) fn describe(&self) -> Option<String> {
         match (&self.device, self.rank_and_size(Axis::World).1) {
             (_, 1) => None,
@@ -95,8 +95,8 @@ impl Planes {
         }
     }
 
-    /// A pass that brings nothing to the host has come to its end: waits for what is
-    /// on its way, so that a peer that is gone is an error of this step.
+    /// Ends a pass that brings nothing to the host: waits for data on its way, so that a peer
+    /// that is gone is an error of this step.
     ///
     /// # Errors
     /// [`CudaError::Peers`], [`CudaError::Driver`].
@@ -107,7 +107,7 @@ impl Planes {
         }
     }
 
-    /// A recorded pass with these collectives is about to be launched.
+    /// Tells the watch that a recorded pass with these collectives is about to be launched.
     pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
         if let Some(plane) = &self.device {
             plane.watched().begin(exchanges);
@@ -133,7 +133,7 @@ impl Planes {
         self.host.rank_and_size(axis)
     }
 
-    /// DP ranks.
+    /// Number of DP ranks.
     pub(crate) fn dp_size(&self) -> usize {
         self.host.dp_size()
     }
@@ -161,9 +161,9 @@ impl Planes {
         }
     }
 
-    /// Sums the first `len` floats of `x`, a matrix `width` wide, over the ranks of
-    /// `axis`, of which there are several; where in `x` rows `rows[rank]` of the sum
-    /// begin then.
+    /// Sums the first `len` floats of `x` over the ranks of `axis`; `x` is a matrix of `width`
+    /// columns. Returns the index in `x` at which rows `rows[rank]` of the sum begin. There
+    /// must be several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -190,8 +190,8 @@ impl Planes {
         }
     }
 
-    /// Gathers `lens[r]` floats of each rank's `x`, this one's from `first` on, in
-    /// `out`, in rank order, bit for bit; there are several ranks.
+    /// Gathers `lens[r]` floats of each rank's `x` into `out`, in rank order, bit for bit. This
+    /// rank's floats begin at `first`. There must be several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -214,8 +214,8 @@ impl Planes {
         }
     }
 
-    /// Gathers all of each rank's `words` in `all`, in rank order, of several ranks whose
-    /// data goes in the stream's order.
+    /// Gathers the `words` of each rank in `all`, in rank order. There must be several ranks,
+    /// and their data goes in the stream's order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -229,7 +229,8 @@ impl Planes {
         plane.map_or(Ok(()), |plane| plane.gather_words(stream, words, all))
     }
 
-    /// See [`Plane::collect`], of several ranks whose data goes in the stream's order.
+    /// See [`Plane::collect`]. There must be several ranks, and their data goes in the stream's
+    /// order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -248,7 +249,8 @@ impl Planes {
         })
     }
 
-    /// See [`Plane::tell`], likewise.
+    /// See [`Plane::tell`]. There must be several ranks, and their data goes in the stream's
+    /// order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -263,8 +265,8 @@ impl Planes {
         plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, told))
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]: of the first `len` floats of
-    /// `x`, which has room for `capacity` rows; there are several ranks.
+    /// See [`lockstep_backend::Backend::gather_to_host`]. Logits are gathered from the first
+    /// `len` floats of `x`, which has room for `capacity` rows. There must be several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].

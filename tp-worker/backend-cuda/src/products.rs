@@ -1,4 +1,4 @@
-//! Matrix products: of few rows by a kernel of our own, of more by cuBLASLt.
+//! Matrix products: few rows by a kernel of our own, more rows by cuBLASLt.
 
 pub(crate) mod few;
 mod plan;
@@ -23,10 +23,10 @@ use crate::version::Version;
 use few::FewRows;
 use plan::Plan;
 
-/// Working memory of algorithms, as NVIDIA recommends for its newer GPUs, and of
-/// sums in parts.
+/// Bytes of working memory, for cuBLASLt's algorithms as NVIDIA recommends for its newer GPUs,
+/// and for sums in parts.
 pub(crate) const WORKSPACE: usize = 32 << 20;
-/// The fewest rows that cuBLASLt's algorithms are chosen for.
+/// Smallest number of rows that a cuBLASLt algorithm is chosen for.
 const SMALLEST_BUCKET: usize = 2 * few::MOST_ROWS;
 
 /// A kind of product: `[rows, inputs] × [outputs, inputs]ᵀ → [rows, outputs]`.
@@ -40,7 +40,7 @@ pub struct Product {
     pub element: Element,
 }
 
-/// What is multiplied: the first `rows` rows of `x` by `w`.
+/// Operands of a product: the first `rows` rows of `x`, multiplied by `w`.
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
     /// `[rows, inputs]`, of the product's type.
@@ -49,10 +49,10 @@ pub struct Operands<'a> {
     pub w: &'a Floats,
     /// `[outputs]`, added to every row.
     pub bias: Option<&'a Buffer<f32>>,
-    /// The shape.
+    /// Shape and type of the product.
     pub product: Product,
-    /// Rows of `x`. Of more than 256, and of more than 64 of which the device does not
-    /// count those that there are, all are multiplied.
+    /// Rows of `x`. cuBLASLt multiplies all of them, present or not. It serves more than 256
+    /// rows, and more than 64 rows that the device does not count.
     pub rows: Rows<'a>,
 }
 
@@ -76,12 +76,12 @@ impl Operands<'_> {
 
 /// Products of operands of one type, and the algorithms that were chosen for them.
 ///
-/// Of up to 64 rows, a row's bits depend on the row, the weights and the device
-/// alone. For more rows, cuBLASLt's algorithm is chosen for rows up to a power of
-/// two, and may have other bits than that of another one: a row's result depends
-/// on its operands and on which of these numbers the rows keep within, on nothing
-/// else. Up to 256 rows that the device counts have the bits of few: where there is none
-/// of them, no weights are read, and cuBLASLt could not be told so.
+/// With up to 64 rows, a row's bits depend on the row, the weights and the device alone.
+/// cuBLASLt multiplies more rows. Its algorithm is chosen for each power of two, and another
+/// algorithm may give other bits. Example: 65 and 128 rows share an algorithm, 129 rows have
+/// the next one. So a row's result depends on its operands and on the power of two, on nothing
+/// else. Up to 256 rows that the device counts go to the kernel for few rows, with its bits: if
+/// the count is zero, that kernel reads no weights, and cuBLASLt could not skip them.
 ///
 /// All work goes to one stream: products share their working memory.
 pub struct Products {
@@ -89,10 +89,10 @@ pub struct Products {
     handle: sys::cublasLtHandle_t,
     workspace: Buffer<u8>,
     few: FewRows,
-    /// All that were prepared.
+    /// All products that were prepared.
     prepared: Vec<Product>,
     plans: HashMap<(Product, usize), Plan>,
-    /// Rows that all of them are prepared for.
+    /// Number of rows that all of them are prepared for.
     most_rows: usize,
 }
 
@@ -100,7 +100,7 @@ pub struct Products {
 unsafe impl Send for Products {}
 
 impl Products {
-    /// Looks for the library, and takes nothing of the GPU.
+    /// Looks for the library. Takes nothing of the GPU.
     ///
     /// # Errors
     /// [`CudaError::Missing`], [`CudaError::OldDriver`].
@@ -121,10 +121,10 @@ impl Products {
         gpu.check_library("libcublasLt", version)
     }
 
-    /// Opens the library, and compiles the kernels for operands of a type.
+    /// Opens the library, and compiles the kernels for operands of type `operand`.
     ///
     /// # Errors
-    /// Those of [`Self::find`], [`Compiler::compile`] and
+    /// The errors of [`Self::find`], [`Compiler::compile`] and
     /// [`Module::load`](crate::Module::load); [`CudaError::OutOfMemory`],
     /// [`CudaError::Product`].
     pub fn new(
@@ -146,22 +146,22 @@ impl Products {
         })
     }
 
-    /// Chooses the algorithms of all products that were prepared, and of those
-    /// that will be, for up to `rows` rows.
+    /// Chooses the algorithms for up to `rows` rows, for all products prepared so far and for
+    /// all prepared later.
     ///
     /// # Errors
-    /// Those of [`Self::prepare`].
+    /// The errors of [`Self::prepare`].
     pub fn prepare_all(&mut self, rows: usize) -> Result<(), CudaError> {
         self.most_rows = self.most_rows.max(rows);
         (0..self.prepared.len()).try_for_each(|at| self.prepare(self.prepared[at], rows))
     }
 
-    /// Chooses the algorithms for up to `rows` rows, and for as many as all are
-    /// [prepared](Self::prepare_all) for, so that [`Self::run`] has no choice to
-    /// make, which it couldn't while a graph is recorded.
+    /// Chooses the algorithms of `product` for up to `rows` rows, and at least for the rows of
+    /// [`Self::prepare_all`]. Then [`Self::run`] has no choice to make, which it could not do
+    /// while a graph is recorded.
     ///
     /// # Errors
-    /// [`CudaError::Product`], also where there is no algorithm.
+    /// [`CudaError::Product`], also if there is no algorithm.
     pub fn prepare(&mut self, product: Product, rows: usize) -> Result<(), CudaError> {
         self.context.bind()?;
         if !self.prepared.contains(&product) {
@@ -176,8 +176,8 @@ impl Products {
         Ok(())
     }
 
-    /// How many slices the columns of `product` are cut into where it has few rows:
-    /// the order of its sums.
+    /// Number of slices that the columns of `product` are cut into when it has few rows. It
+    /// sets the order of sums.
     pub fn slices(&self, product: Product) -> usize {
         self.few.slices(product)
     }
@@ -215,8 +215,8 @@ impl Products {
         few.sum_up(stream, sums, rows, outputs, out)
     }
 
-    /// [`Self::run`] for an operation that takes sums in parts; `space` has room
-    /// for the product.
+    /// Does the same as [`Self::run`] for an operation that accepts sums in parts. `space` has
+    /// room for the product.
     ///
     /// # Errors
     /// [`CudaError::Product`], [`CudaError::Driver`].
@@ -243,8 +243,8 @@ impl Products {
         Ok(Sums::with_bias(space, operands.bias))
     }
 
-    /// `out = silu(gate) · up` of a product whose first half of outputs are the
-    /// gates; or the sums of which it has still to be made.
+    /// `out = silu(gate) · up` of a product whose first half of outputs are the gates. Returns
+    /// `Some(sums)` instead if `out` has still to be computed from these sums.
     ///
     /// # Errors
     /// [`CudaError::Product`], [`CudaError::Driver`].
@@ -291,8 +291,8 @@ impl Products {
         let plan = self.plan(product, bucket(rows))?;
         plan.set_rows(rows)?;
         let (one, zero) = (1f32, 0f32);
-        // SAFETY: the plan's descriptors live, and the arrays have the sizes and
-        // types that these say; scales are read before the call returns.
+        // SAFETY: the plan's descriptors live, and the arrays have the sizes and types that the
+        // descriptors say; scales are read before the call returns.
         let queued = unsafe {
             result::matmul(
                 handle,
@@ -334,18 +334,18 @@ impl Drop for Products {
             return;
         }
         self.plans.clear();
-        // SAFETY: it was made once, and what was queued needs it no more; nobody
-        // is left to be told of a failure.
+        // SAFETY: it was made once, and queued work does not need it any more; nobody is left
+        // to be told of a failure.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
 
-/// The rows that an algorithm for `rows` rows is chosen for.
+/// Number of rows that the algorithm for `rows` rows is chosen for.
 pub(crate) fn bucket(rows: usize) -> usize {
     rows.next_power_of_two().max(SMALLEST_BUCKET)
 }
 
-/// For `map_err`: a call of cuBLASLt that failed.
+/// For `map_err`: the error of a failed call of cuBLASLt.
 fn failed(call: &'static str) -> impl Fn(CublasError) -> CudaError {
     move |source| CudaError::Product { call, source }
 }

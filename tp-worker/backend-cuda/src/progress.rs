@@ -1,20 +1,20 @@
-//! How far ranks have come with what they exchange from device to device, where they
-//! can see it of each other: who waits too long finds whom it waits for.
+//! Progress of ranks in their exchanges from device to device, as far as they see each other. A
+//! rank that waits too long finds the rank that it waits for.
 
 use lockstep_backend::{Axis, Exchanged};
 use lockstep_collective::{Shown, Stall};
 
-/// Collectives whose digests a rank remembers, to compare those of peers that are behind.
+/// Number of collectives whose digests a rank remembers, to compare with peers that are behind.
 const REMEMBERED: usize = 1024;
 
-/// What one rank has begun, as its peers see it.
+/// Collectives that a rank has begun, as its peers see them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Its collectives with all ranks, and with those of its DP rank.
+    /// Collectives with all ranks, and collectives within the DP rank.
     begun: [Begun; 2],
-    /// The peer for whose sake it has given up.
+    /// The peer that made the rank give up, if it has.
     blames: Option<usize>,
-    /// Grows as long as its process runs.
+    /// Signs of life: grows as long as the rank's process runs.
     beats: u64,
 }
 
@@ -22,31 +22,31 @@ pub(crate) struct Progress {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Begun {
     count: u64,
-    /// FNV-1a over all of them.
+    /// FNV-1a over the words of all collectives.
     digest: u64,
     last: [u64; 2],
 }
 
-/// The same as the rank itself knows it.
+/// A rank's own progress, with its history.
 pub(crate) struct Track {
     shown: Progress,
-    /// Digests after each of the last collectives, by their numbers.
+    /// Digests after each of the last collectives, by the collective's number.
     digests: [Vec<u64>; 2],
 }
 
-/// A peer that can be seen.
+/// A peer whose progress can be seen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
-    /// Its number.
+    /// The peer's rank.
     pub(crate) rank: usize,
-    /// Whether it is of the same DP rank.
+    /// True if the peer is of the same DP rank.
     pub(crate) near: bool,
-    /// What it shows.
+    /// The peer's progress.
     pub(crate) shown: Progress,
 }
 
 impl Track {
-    /// Of nothing.
+    /// Makes a track without collectives.
     pub(crate) fn new() -> Self {
         Self {
             shown: Progress::default(),
@@ -54,12 +54,12 @@ impl Track {
         }
     }
 
-    /// What peers see.
+    /// Progress for peers to see.
     pub(crate) fn shown(&self) -> Progress {
         self.shown
     }
 
-    /// Another collective is begun.
+    /// Notes that another collective is begun.
     pub(crate) fn begin(&mut self, exchanged: &Exchanged) {
         let axis = usize::from(exchanged.axis != Axis::World);
         let [a, b, c, d] = exchanged.to_words().map(u64::from);
@@ -73,18 +73,18 @@ impl Track {
         self.digests[axis][begun.count as usize % REMEMBERED] = begun.digest;
     }
 
-    /// A sign of life.
+    /// Adds a sign of life.
     pub(crate) fn beat(&mut self) {
         self.shown.beats += 1;
     }
 
-    /// It gives up, for the sake of `peer`.
+    /// Notes that this rank gives up because of `peer`.
     pub(crate) fn blame(&mut self, peer: usize) {
         self.shown.blames = Some(peer);
     }
 
-    /// What keeps this rank from its peers' data: a peer that has begun something else,
-    /// or else the one that is furthest behind.
+    /// The reason why this rank lacks its peers' data: a peer that has begun another
+    /// collective, or else the peer that is furthest behind, or else a peer that is ahead.
     pub(crate) fn stall(&self, peers: &[Peer]) -> Stall {
         // Other DP ranks have groups of their own.
         let pairs = || {
@@ -115,8 +115,8 @@ impl Track {
         })
     }
 
-    /// Whether a peer that is no further has begun something else than this rank had
-    /// then, as far as that is remembered.
+    /// Returns true if a peer that is no further than this rank has begun other collectives
+    /// than this rank had then. Older collectives than are remembered count as equal.
     fn is_other(&self, axis: usize, theirs: &Begun) -> bool {
         let own = self.shown.begun[axis].count;
         let remembered = theirs.count <= own && own - theirs.count < REMEMBERED as u64;
@@ -136,7 +136,7 @@ impl Progress {
         self.beats
     }
 
-    /// The encoding.
+    /// Encodes the progress in words.
     pub(crate) fn to_words(self) -> Shown {
         let mut words = [0; 10];
         for (begun, words) in self.begun.iter().zip(words.chunks_mut(4)) {
@@ -174,7 +174,7 @@ fn diverges(own: Begun, peer: usize, theirs: Begun) -> Stall {
 }
 
 impl Begun {
-    /// The last one in words.
+    /// Description of the last collective.
     fn described(&self) -> String {
         let [first, second] = self.last;
         let halves = [first, first >> 32, second, second >> 32].map(|word| word as u32);

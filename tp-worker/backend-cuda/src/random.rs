@@ -1,4 +1,4 @@
-//! Matrices of random numbers, made where they stay.
+//! Matrices of random numbers, made on the device.
 
 use std::sync::Arc;
 
@@ -31,17 +31,17 @@ struct Parameters {
     pad: u32,
 }
 
-/// The kernel that makes them.
+/// The kernel that makes random matrices.
 pub(crate) struct Random {
     operand: Element,
     kernel: Kernel<Parameters>,
 }
 
 impl Random {
-    /// Compiles and loads it.
+    /// Compiles and loads the kernel.
     ///
     /// # Errors
-    /// Those of [`Compiler::compile`] and [`Module::load`].
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
     pub(crate) fn new(
         context: &Arc<Context>,
         compiler: &Compiler,
@@ -55,13 +55,13 @@ impl Random {
         })
     }
 
-    /// Queues the writing of `matrix`.
+    /// Queues the generation of `matrix` in `out`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room, or of another type.
+    /// If `out` is too short or of another type.
     pub(crate) fn fill(
         &self,
         stream: &Stream,
@@ -90,7 +90,7 @@ impl Random {
     }
 }
 
-/// What is compiled, with its macros.
+/// Source to compile, with its macros.
 pub(crate) fn source(operand: Element) -> (&'static Source, Defines) {
     let defines = vec![("OPERAND", operand.name().to_owned())];
     (&sources::RANDOM, defines)

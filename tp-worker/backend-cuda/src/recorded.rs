@@ -1,19 +1,19 @@
-//! What recorded passes were seen to take of the GPU's memory.
+//! Memory of the GPU that recorded passes were seen to take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Graphs that there are, and what the GPU had less of when each was made. Others who
-/// take or give back memory meanwhile show in it.
+/// Number of living graphs, and the GPU memory that they took: the loss of free memory while
+/// each was made. Other users of the GPU count in it, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// How many.
+    /// Number of graphs.
     pub graphs: u64,
-    /// Bytes of them all.
+    /// Bytes of all of them.
     pub bytes: u64,
 }
 
-/// Adds up what graphs take, for as long as they live.
+/// Sums of what living graphs take.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<Sums>);
 
@@ -23,14 +23,14 @@ struct Sums {
     bytes: AtomicU64,
 }
 
-/// A graph's part.
+/// A graph's part of the sums, subtracted when it is dropped.
 pub(crate) struct Share {
     ledger: Ledger,
     bytes: u64,
 }
 
 impl Ledger {
-    /// Counts a graph, for as long as the result lives.
+    /// Counts a graph of `bytes` for as long as the result lives.
     pub(crate) fn count(&self, bytes: usize) -> Share {
         let bytes = bytes as u64;
         self.0.graphs.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Ledger {
         Share { ledger, bytes }
     }
 
-    /// What there is.
+    /// Current sums.
     pub(crate) fn sum(&self) -> Recorded {
         Recorded {
             graphs: self.0.graphs.load(Ordering::Relaxed),

@@ -1,11 +1,11 @@
-//! How many rows an operation has.
+//! Number of rows of an operation.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::memory::Buffer;
 
-/// How many rows there are. A launch has blocks for `most`; those that are not
-/// there, as device memory says when it runs, stay as they are.
+/// Number of rows. A launch has blocks for `most` rows. The kernel reads the actual number from
+/// device memory, and rows beyond it stay as they are.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
     most: usize,
@@ -13,7 +13,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Just so many.
+    /// Exactly `rows` rows.
     pub fn fixed(rows: usize) -> Self {
         Self {
             most: rows,
@@ -21,7 +21,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// As many as word `word` of `counts` says, at most `most`.
+    /// The number of rows in word `word` of `counts`, at most `most`.
     ///
     /// # Panics
     /// If there is no such word.
@@ -33,12 +33,12 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// At most so many.
+    /// Largest number of rows.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Whether device memory says how many there are.
+    /// True if device memory has the number of rows.
     pub(crate) fn are_counted(&self) -> bool {
         self.count.is_some()
     }
@@ -62,7 +62,7 @@ pub(crate) struct RowsParameter {
     pad: u32,
 }
 
-/// Blocks of `each` that cover `all`.
+/// Number of blocks of `each` elements that cover `all`.
 pub(crate) fn blocks(all: usize, each: usize) -> u32 {
     all.div_ceil(each) as u32
 }

@@ -1,4 +1,4 @@
-//! The kernels' sources, as they stand in `kernels/`.
+//! Sources of the kernels, from `kernels/`.
 
 use crate::compiler::Source;
 

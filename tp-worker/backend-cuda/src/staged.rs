@@ -10,18 +10,18 @@ use crate::error::CudaError;
 use crate::memory::{Buffer, Pinned};
 use crate::stream::{Event, Stream};
 
-/// A source of copies. It is written and given back only when the last copy from
-/// it is done: the driver itself waits for neither.
+/// A source of copies. It is written and dropped only after the last copy from it: the driver
+/// itself does not wait for copies.
 pub(crate) struct Staged<T: Pod> {
     memory: Pinned<T>,
-    /// The last copy from here is done.
+    /// Event behind the last copy.
     copied: Event,
-    /// A copy was queued that nobody has waited for.
+    /// True from when a copy was queued until somebody has waited for it.
     on_its_way: bool,
 }
 
 impl<T: Pod> Staged<T> {
-    /// Takes room for `len` elements of `what`.
+    /// Allocates `len` elements; `what` names them in errors.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -37,7 +37,7 @@ impl<T: Pod> Staged<T> {
         })
     }
 
-    /// The elements, to change, once the last copy from here is done.
+    /// The elements, mutable, after the last copy from them.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -46,13 +46,13 @@ impl<T: Pod> Staged<T> {
         Ok(self.memory.as_mut_slice())
     }
 
-    /// Queues a copy of the elements `part` to `to`, from place `at` on.
+    /// Queues a copy of the elements `part` to `to`, from element `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If either is shorter.
+    /// If `part` lies outside of the elements, or `to` is too short.
     pub(crate) fn send(
         &mut self,
         stream: &Stream,
@@ -60,10 +60,10 @@ impl<T: Pod> Staged<T> {
         to: &mut Buffer<T>,
         at: usize,
     ) -> Result<(), CudaError> {
-        // SAFETY: nobody gets to the elements but after `wait`.
+        // SAFETY: nobody reaches the elements but after `wait`.
         unsafe { stream.queue_upload(&self.memory, part, to, at) }?;
         if let Err(error) = stream.record(&self.copied) {
-            // The event does not tell when the copy is done, so it has to be now.
+            // No event tells when the copy is done, so it has to be done now.
             let _ = stream.synchronize();
             return Err(error);
         }
@@ -73,7 +73,7 @@ impl<T: Pod> Staged<T> {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         if self.on_its_way {
-            // Who has waited for what came behind the copy need not wait again.
+            // A caller that has waited for later work need not wait again.
             if !self.copied.happened()? {
                 self.copied.synchronize()?;
             }
@@ -85,7 +85,7 @@ impl<T: Pod> Staged<T> {
 
 impl<T: Pod> Drop for Staged<T> {
     fn drop(&mut self) {
-        // Where waiting fails, the device does nothing any more.
+        // If the wait fails, the device does nothing any more.
         let _ = self.wait();
     }
 }
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Where the end of a copy cannot be told, it has ended.
+    /// If no event can follow a copy, the copy has ended when `send` returns.
     #[test]
     fn a_copy_that_no_event_follows_is_waited_for() {
         if Gpu::count().unwrap() < 2 {

@@ -1,5 +1,5 @@
-//! How long the device takes for a part of a step, by its own clock: the host sees when
-//! all of it is done, and nothing in between.
+//! Time that the device takes for a part of a step, by its own clock. The host sees only when
+//! all of the step is done.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::error::CudaError;
 use crate::stream::{Event, Stream};
 use crate::version::Version;
 
-/// Drivers before it have no `cuEventElapsedTime_v2`, the name that CUDA 13 knows.
+/// Lowest driver version with `cuEventElapsedTime_v2`, the name that CUDA 13 knows.
 pub(crate) const CLOCK: Version = Version {
     major: 12,
     minor: 8,
 };
 
-/// Moments before and behind what is timed.
+/// Events before and behind the timed work.
 pub(crate) struct Stopwatch {
     begun: Event,
     ended: Event,
-    /// Both were recorded since it was read last.
+    /// True if both were recorded since the last reading.
     stopped: bool,
 }
 
 impl Stopwatch {
-    /// `None` where the driver is too old to tell times.
+    /// Makes the events; `None` if the driver is too old to tell times.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -38,7 +38,7 @@ impl Stopwatch {
         }))
     }
 
-    /// From here on.
+    /// Starts the time at this place in the stream.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -47,7 +47,7 @@ impl Stopwatch {
         stream.record(&self.begun)
     }
 
-    /// Up to here.
+    /// Stops the time at this place in the stream.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -57,8 +57,8 @@ impl Stopwatch {
         Ok(())
     }
 
-    /// Microseconds between the two, which have happened; 0 if nothing was timed since
-    /// this was asked last.
+    /// Microseconds between the start and the stop, which must have happened; 0 if nothing was
+    /// timed since the last call.
     ///
     /// # Errors
     /// [`CudaError::Driver`].

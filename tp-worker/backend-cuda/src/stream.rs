@@ -1,4 +1,4 @@
-//! What runs on the device in which order.
+//! Streams and events: the order of work on the device.
 
 mod repeated;
 
@@ -15,16 +15,16 @@ use crate::memory::{Buffer, Pinned};
 use crate::tape::Tape;
 use crate::watched::Watched;
 
-/// A queue of work, which the device does in its order and beside the program.
-/// It waits for no other stream but by [`Stream::wait`].
+/// A queue of work. The device does the work in order, beside the program. A stream waits for
+/// another stream only by [`Stream::wait`].
 ///
-/// Work that failed is told by a later call, [`Stream::synchronize`] at the
-/// latest, and by all calls after that.
+/// A failure of queued work is returned by a later call, at the latest by
+/// [`Stream::synchronize`], and by all calls after that.
 pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
     tape: Tape,
-    /// Who knows of peers whose data this one waits for.
+    /// The watch over peers whose data comes on this stream.
     watched: Option<Arc<Watched>>,
 }
 
@@ -34,7 +34,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A new queue.
+    /// Makes a new stream.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -49,17 +49,18 @@ impl Stream {
         })
     }
 
-    /// From now on peers' data comes on it, and may be nobody's when it does.
+    /// Says that peers' data comes on this stream from now on. It may be no data after a wait,
+    /// so waits ask `watched` then.
     pub(crate) fn watched_by(&mut self, watched: Arc<Watched>) {
         self.watched = Some(watched);
     }
 
-    /// No peers' data comes on it after all.
+    /// Says that no peers' data comes on this stream after all.
     pub(crate) fn watched_by_nobody(&mut self) {
         self.watched = None;
     }
 
-    /// The device.
+    /// The opened GPU of this stream.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -68,12 +69,13 @@ impl Stream {
         self.raw
     }
 
-    /// What is asked of it.
+    /// The tape that notes work asked of this stream.
     pub(crate) fn tape(&self) -> &Tape {
         &self.tape
     }
 
-    /// Refuses what a repetition would do with what the host had when it was recorded.
+    /// Refuses copies from or to the host while a pass is recorded: a repetition would use
+    /// memory that may have another owner by then.
     fn refuse_while_recorded(&self) -> Result<(), CudaError> {
         match self.tape.listens() {
             false => Ok(()),
@@ -83,22 +85,22 @@ impl Stream {
         }
     }
 
-    /// Waits until all is done that was queued.
+    /// Waits until all queued work is done.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued. [`CudaError::Peers`] where
-    /// peers' data did not come: what the stream has brought is nobody's then.
+    /// [`CudaError::Driver`], also of queued work; [`CudaError::Peers`] if peers' data did not
+    /// come: the contents of the stream's results are then no data.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: the stream lives.
         let done = unsafe { result::stream::synchronize(self.raw) };
-        // A wait that was ended ends without an error.
+        // An aborted wait ends without an error.
         let arrived = self.watched.as_ref().map_or(Ok(()), |way| way.arrived());
         done.map_err(driver("cuStreamSynchronize"))?;
         arrived
     }
 
-    /// Lets `event` happen when all is done that was queued.
+    /// Makes `event` happen when all work queued so far is done.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -108,19 +110,19 @@ impl Stream {
         unsafe { result::event::record(event.raw, self.raw) }.map_err(driver("cuEventRecord"))
     }
 
-    /// Waits until `event` happened, which was recorded on this one behind all that
-    /// was queued: so peers' data before it is on its way no longer.
+    /// Waits until `event` has happened. The event must have been recorded on this stream
+    /// behind all queued work, so that no peers' data is on its way afterwards.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued before it.
-    /// [`CudaError::Peers`] where peers' data before it may not have come.
+    /// [`CudaError::Driver`], also of work queued before the event; [`CudaError::Peers`] if
+    /// peers' data before the event may not have come.
     pub(crate) fn reach(&self, event: &Event) -> Result<(), CudaError> {
         event.synchronize()?;
         self.watched.as_ref().map_or(Ok(()), |way| way.arrived())
     }
 
-    /// Has what is queued from now on wait until `event` happened, as it was
-    /// recorded last; the program does not wait.
+    /// Makes work queued from now on wait until the last recording of `event` has happened. The
+    /// program does not wait.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -132,7 +134,7 @@ impl Stream {
         waits.map_err(driver("cuStreamWaitEvent"))
     }
 
-    /// Sets all bytes.
+    /// Sets all bytes of `buffer` to `byte`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -154,7 +156,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room.
+    /// If `to` is shorter than `from`.
     pub fn copy<T: Pod>(&self, from: &Buffer<T>, to: &mut Buffer<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "a copy has room");
         let words = [from.address(), to.address(), from.len() as u64];
@@ -163,7 +165,7 @@ impl Stream {
         }
         self.context.bind()?;
         let bytes = from.len() * size_of::<T>();
-        // SAFETY: there is room, and giving either back waits for the copy.
+        // SAFETY: there is room, and dropping either buffer waits for the copy.
         let copies =
             unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.raw) };
         copies.map_err(driver("cuMemcpyDtoDAsync"))
@@ -175,7 +177,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room.
+    /// If `to` is shorter than `from`.
     pub fn upload<T: Pod>(&self, from: &[T], to: &mut Buffer<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "a copy has room");
         self.refuse_while_recorded()?;
@@ -186,7 +188,7 @@ impl Stream {
         self.synchronize()
     }
 
-    /// Copies the beginning of `from`, and waits.
+    /// Copies the beginning of `from` to `to`, and waits.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -197,13 +199,13 @@ impl Stream {
         self.download_from(from, 0, to)
     }
 
-    /// Copies `from`'s elements from place `at` on, and waits.
+    /// Copies elements of `from`, from element `at` on, to `to`, and waits.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer than in `to`.
+    /// If there are fewer elements than in `to`.
     pub fn download_from<T: Pod>(
         &self,
         from: &Buffer<T>,
@@ -222,17 +224,17 @@ impl Stream {
         self.synchronize()
     }
 
-    /// Queues a copy of `from`'s elements `part` to `to`, from place `at` on.
+    /// Queues a copy of elements `part` of `from` to `to`, from element `at` on.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If either is shorter.
+    /// If `part` lies outside of `from`, or `to` is too short.
     ///
     /// # Safety
-    /// `from` is neither changed nor dropped before the copy is done: an event
-    /// that was recorded behind it happened.
+    /// `from` is neither changed nor dropped before the copy is done. The copy is done when an
+    /// event that was recorded behind it has happened.
     pub unsafe fn queue_upload<T: Pod>(
         &self,
         from: &Pinned<T>,
@@ -254,17 +256,17 @@ impl Stream {
         copies.map_err(driver("cuMemcpyHtoDAsync"))
     }
 
-    /// Queues a copy of `from`'s first `len` elements to the beginning of `to`.
+    /// Queues a copy of the first `len` elements of `from` to the beginning of `to`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If either is shorter.
+    /// If `from` or `to` is shorter than `len`.
     ///
     /// # Safety
-    /// `to` is neither looked at nor dropped before the copy is done: an event
-    /// that was recorded behind it happened.
+    /// `to` is neither read nor dropped before the copy is done. The copy is done when an event
+    /// that was recorded behind it has happened.
     pub unsafe fn queue_download<T: Pod>(
         &self,
         from: &Buffer<T>,
@@ -290,7 +292,7 @@ impl Drop for Stream {
     }
 }
 
-/// A moment in a stream.
+/// A place in a stream, and the moment when the device reaches it.
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
@@ -302,7 +304,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A moment that was not recorded yet, and counts as past.
+    /// Makes an event without a recording; it counts as past.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -310,7 +312,7 @@ impl Event {
         Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// The same of a moment whose time the device notes.
+    /// Makes an event whose time the device notes.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -327,8 +329,8 @@ impl Event {
         })
     }
 
-    /// Seconds by the device's clock from another moment to this one. Both are
-    /// [timed](Self::timed), were recorded, and happened.
+    /// Seconds by the device's clock from `earlier` to this event. Both must be
+    /// [timed](Self::timed), recorded, and past.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -340,10 +342,10 @@ impl Event {
         Ok(f64::from(milliseconds) * 1e-3)
     }
 
-    /// Whether it happened, as it was recorded last.
+    /// Returns true if the last recording of the event has happened.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued before it.
+    /// [`CudaError::Driver`], also of work queued before the event.
     pub fn happened(&self) -> Result<bool, CudaError> {
         self.context.bind()?;
         // SAFETY: the event lives.
@@ -355,10 +357,10 @@ impl Event {
         }
     }
 
-    /// Waits until it happened, as it was recorded last.
+    /// Waits until the last recording of the event has happened.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued before it.
+    /// [`CudaError::Driver`], also of work queued before the event.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: the event lives.

@@ -1,4 +1,4 @@
-//! Sums as products leave them to whoever reads them next.
+//! Sums in the form that products leave them to the next operation.
 
 use std::marker::PhantomData;
 
@@ -7,8 +7,8 @@ use bytemuck::{Pod, Zeroable};
 use crate::floats::{Element, Floats};
 use crate::memory::Buffer;
 
-/// Sums `[rows, width]`, perhaps in parts `[parts, rows, width]` that are added
-/// in their order where they are read, and behind them a bias `[width]`.
+/// Sums `[rows, width]`. They may lie in parts `[parts, rows, width]`, which the reader adds in
+/// their order; behind the parts it adds a bias `[width]`, if there is one.
 #[derive(Clone, Copy)]
 pub struct Sums<'a> {
     address: u64,
@@ -20,10 +20,10 @@ pub struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// `parts` parts of `len` elements each, one behind the other at `address`.
+    /// Sums in `parts` parts of `len` elements each, one behind the other at `address`.
     ///
     /// # Safety
-    /// They lie there as long as `'a`.
+    /// The parts lie there as long as `'a`.
     pub(crate) unsafe fn in_parts(
         address: u64,
         parts: usize,
@@ -39,7 +39,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// One part, and a bias on top.
+    /// Sums in one part, with a bias to be added.
     pub(crate) fn with_bias(sums: &'a Floats, bias: Option<&'a Buffer<f32>>) -> Self {
         Self {
             bias,
@@ -47,10 +47,10 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// One part, which begins at place `first` of `sums`.
+    /// Sums in one part, which begins at element `first` of `sums`.
     ///
     /// # Panics
-    /// If there are fewer, or these are no 32-bit floats.
+    /// If there are fewer elements, or their type is not a 32-bit float.
     pub(crate) fn from_place(sums: &'a Floats, first: usize) -> Self {
         let all = Self::from(sums);
         assert!(first <= all.len, "sums begin inside of all");
@@ -62,7 +62,7 @@ impl<'a> Sums<'a> {
     }
 
     /// # Panics
-    /// If there are fewer than `rows` rows of `width`, or no bias as wide.
+    /// If there are fewer than `rows` rows of `width`, or a bias of another width.
     pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {
         let bias = self.bias.is_none_or(|bias| bias.len() == width);
         assert!(bias && self.len >= rows * width, "{what} has other sizes");
@@ -81,7 +81,7 @@ impl<'a> Sums<'a> {
 
 impl<'a> From<&'a Floats> for Sums<'a> {
     /// # Panics
-    /// If these are no 32-bit floats.
+    /// If the type is not a 32-bit float.
     fn from(sums: &'a Floats) -> Self {
         sums.expect(Element::F32, 0, "sums");
         Self {
@@ -106,7 +106,7 @@ pub(crate) struct SumsParameter {
 }
 
 impl SumsParameter {
-    /// There is nothing to add.
+    /// No sums: nothing to add.
     pub(crate) const NONE: Self = Self {
         parts: 0,
         bias: 0,

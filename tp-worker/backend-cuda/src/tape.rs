@@ -1,4 +1,4 @@
-//! What is asked of a stream, as a number.
+//! Record of the work that is asked of a stream, as a digest.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ const LISTENS: u8 = 1;
 const REHEARSES: u8 = 2;
 const RECORDS: u8 = 3;
 
-/// What becomes of what is asked for while somebody listens.
+/// Treatment of work that is asked for while the tape listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// It runs.
+    /// The work runs.
     Run,
-    /// It is not run: nothing comes of it but its number.
+    /// The work does not run: only its digest is computed.
     Rehearsal,
-    /// The device records it, to run it later.
+    /// The device records the work, to run it later.
     Recording,
 }
 
-/// Takes down what is asked of a stream while it listens: two runs of the same work
-/// over the same memory have the same number.
+/// Notes the work that is asked of a stream while the tape listens. Equal work over equal
+/// memory has an equal digest.
 #[derive(Debug, Default)]
 pub(crate) struct Tape {
     mode: AtomicU8,
@@ -31,16 +31,16 @@ pub(crate) struct Tape {
     exchanges: Mutex<Vec<Exchanged>>,
 }
 
-/// What was asked of a stream.
+/// Work that was asked of a stream.
 pub(crate) struct Asked {
-    /// All of it.
+    /// Digest of all of the work.
     pub(crate) digest: u64,
-    /// What peers have to ask for too, in order.
+    /// Collectives in order; peers have to ask for the same.
     pub(crate) exchanges: Vec<Exchanged>,
 }
 
 impl Tape {
-    /// Listens from now on.
+    /// Starts to listen.
     pub(crate) fn start(&self, take: Take) {
         self.digest.store(0xcbf2_9ce4_8422_2325, Ordering::Relaxed);
         self.exchanges().clear();
@@ -52,7 +52,7 @@ impl Tape {
         self.mode.store(mode, Ordering::Relaxed);
     }
 
-    /// Listens no more; what was asked.
+    /// Stops listening, and returns the work asked for.
     pub(crate) fn stop(&self) -> Asked {
         self.mode.store(OFF, Ordering::Relaxed);
         Asked {
@@ -61,7 +61,7 @@ impl Tape {
         }
     }
 
-    /// Takes down a collective, by its places in memory too; whether it is to be run.
+    /// Notes a collective and its addresses; returns true if the collective is to run.
     pub(crate) fn note_exchange(&self, exchanged: &Exchanged, places: [u64; 2]) -> bool {
         if !self.listens() {
             return true;
@@ -82,13 +82,13 @@ impl Tape {
         self.mode.load(Ordering::Relaxed) != OFF
     }
 
-    /// Whether what is asked for is recorded, and does not run now.
+    /// True while work is recorded and does not run.
     pub(crate) fn records(&self) -> bool {
         self.mode.load(Ordering::Relaxed) == RECORDS
     }
 
-    /// Takes down that something was asked for, by words and bytes that tell it from
-    /// everything else; whether it is to be run.
+    /// Notes work, by words and bytes that distinguish it from all other work. Returns true if
+    /// the work is to run.
     pub(crate) fn note(&self, words: &[u64], bytes: &[u8]) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode == OFF {

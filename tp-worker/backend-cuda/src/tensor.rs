@@ -16,7 +16,7 @@ pub struct CudaTensor {
 }
 
 impl CudaTensor {
-    /// Takes room for `capacity` rows; they hold anything.
+    /// Allocates room for `capacity` rows. Their contents are unspecified.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -35,28 +35,28 @@ impl CudaTensor {
         })
     }
 
-    /// Current rows.
+    /// Number of current rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The type of its values.
+    /// Type of the values.
     pub fn element(&self) -> Element {
         self.floats.element()
     }
 
-    /// # Panics
-    /// If there is no room for as many.
-    /// Rows that there is room for.
+    /// Number of rows that there is room for.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
+    /// # Panics
+    /// If there is no room for as many rows.
     pub(crate) fn set_rows(&mut self, rows: usize) {
         assert!(
             rows <= self.capacity,
@@ -67,8 +67,8 @@ impl CudaTensor {
     }
 
     /// # Panics
-    /// Unless it is `[rows, width]`: models size their tensors, so a mismatch is
-    /// a bug in one.
+    /// Unless the tensor is `[rows, width]`. Models size their tensors, so another size is a
+    /// bug in a model.
     pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {
         assert!(
             (self.rows, self.width) == (rows, width),
@@ -87,12 +87,12 @@ pub struct CudaMatrix {
 }
 
 impl CudaMatrix {
-    /// Its size on the device.
+    /// Bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
         self.floats.len() * self.floats.element().bytes()
     }
 
-    /// The product with it.
+    /// The kind of product with this matrix.
     pub(crate) fn product(&self) -> Product {
         Product {
             outputs: self.rows,

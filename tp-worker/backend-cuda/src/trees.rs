@@ -1,4 +1,4 @@
-//! Trees of drafts that no host has a part in.
+//! Trees of drafts that the device grows without the host.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::stream::Stream;
 
 /// Threads of a block that reads logits or grows a tree, in `tree.cu`.
 const THREADS: u32 = 1024;
-/// Threads of a block that copies, and its columns.
+/// Threads of a block that copies; each copies one column.
 const COPY_THREADS: u32 = 256;
 
 /// The kernels that grow trees, from one pass of a draft to the next.
@@ -28,37 +28,37 @@ pub(crate) struct Trees {
     parents: Kernel<Parents>,
 }
 
-/// Trees on their way from the level that was computed last.
+/// Trees after their last computed level, with the room for the next one.
 pub(crate) struct TreeLevel<'a> {
-    /// Of the batch that verifies them.
+    /// Inputs of the batch that verifies the drafts.
     pub verified: &'a Inputs,
-    /// Of the draft's own passes.
+    /// Inputs of the draft's own passes.
     pub draft: &'a mut Inputs,
-    /// Trees at the most.
+    /// Largest number of trees.
     pub most: usize,
-    /// Branches of each at the most.
+    /// Largest number of branches of a tree.
     pub branches: usize,
-    /// Of the drafts, from 0.
+    /// Number of the last computed level, from 0.
     pub level: usize,
-    /// Where rows of the next one are counted.
+    /// Words in which the rows of the next level are counted.
     pub counts: &'a Buffer<u32>,
 }
 
-/// Hidden states that tokens go on from.
+/// Hidden states from which tokens of a pass go on.
 pub(crate) struct Sources<'a> {
-    /// Of the first pass, and of the one before.
+    /// Outputs of the first pass (`roots`) and of the last pass (`outputs`).
     pub roots: &'a Floats,
     pub outputs: &'a Floats,
-    /// Rows of each.
+    /// Rows of `roots` and of `outputs`.
     pub rows: [usize; 2],
     pub width: usize,
 }
 
 impl Trees {
-    /// Compiles and loads them.
+    /// Compiles and loads the kernels.
     ///
     /// # Errors
-    /// Those of [`Compiler::compile`] and [`Module::load`].
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
     pub(crate) fn new(context: &Arc<Context>, compiler: &Compiler) -> Result<Self, CudaError> {
         let module = Module::load(context, &compiler.compile(SOURCE, &[])?)?;
         Ok(Self {
@@ -68,15 +68,15 @@ impl Trees {
         })
     }
 
-    /// See [`lockstep_backend::DraftTrees::grow`]; `logits` are rows `vocab` wide, of
-    /// tokens that the target numbers as `ids` say, if they do.
+    /// See [`lockstep_backend::DraftTrees::grow`]. `logits` has rows of `vocab` columns. `ids`,
+    /// if given, holds the target's number for each column.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer logits than wanted tokens, fewer tokens than branches, or no
-    /// room for the next pass.
+    /// If there are fewer logits than wanted tokens, fewer columns than branches, or no room
+    /// for the next pass.
     pub(crate) fn grow(
         &self,
         stream: &Stream,
@@ -91,8 +91,8 @@ impl Trees {
             level,
             counts,
         } = level;
-        // A node has as many children as branches, each of another token. Trees that have
-        // more are the host's, which gives a node fewer.
+        // A node has as many children as branches, each of another token. The host grows trees
+        // with more branches, and gives a node fewer children.
         assert!(
             branches <= vocab,
             "trees of {branches} branches grow on the host where a draft has {vocab} tokens"
@@ -130,8 +130,8 @@ impl Trees {
             pad: 0,
         };
         assert!(counts.len() >= 2, "tokens and wanted ones are counted");
-        // SAFETY: there are as many logits, and room for all that is laid out; the batch
-        // that is staged names trees, tokens and pages that there are.
+        // SAFETY: there are as many logits, and room for all that is laid out; the staged batch
+        // names existing trees, tokens and pages.
         unsafe {
             self.branch
                 .launch(stream, [rows as u32, 1, 1], &parameters)?;
@@ -175,12 +175,12 @@ impl Trees {
             output_rows: outputs as u32,
         };
         let grid = [most as u32, blocks(width, COPY_THREADS as usize), 1];
-        // SAFETY: rows that are not there are not read, and `out` has room.
+        // SAFETY: missing rows are not read, and `out` has room.
         unsafe { self.parents.launch(stream, grid, &parameters) }
     }
 }
 
-/// What is compiled.
+/// Source to compile.
 pub(crate) const SOURCE: &Source = &sources::TREE;
 
 /// `Grow` of `tree.cu`.

@@ -5,9 +5,9 @@ use std::fmt;
 /// A version, or a compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// Before the dot.
+    /// Number before the dot.
     pub major: u32,
-    /// Behind it.
+    /// Number behind the dot.
     pub minor: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Who ends what would wait for ever for peers' data: a thread that looks at the
-//! devices' own ways, at the host's group and at the clock.
+//! The watch over exchanges with peers: a thread ends waits that would last for ever. It looks
+//! at the exchange from device to device, at the host's group and at the clock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -11,61 +11,64 @@ use lockstep_collective::{AbortHandle, CollectiveError, Stall};
 use crate::error::CudaError;
 use crate::progress::{Peer, Progress, Track};
 
-/// Between two looks.
+/// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long data of a peer that has left may still be on its way.
+/// Time for which data of a peer that has left may still be on its way.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// After how many looks without a sign of life a peer counts as silent, whose own look
-/// is one.
+/// Number of looks without a sign of life after which a peer counts as silent. Each look of a
+/// peer is a sign of life.
 const SILENT: u32 = 25;
 
-/// A way from device to device that waits for ever, if nobody ends it.
+/// A connection from device to device, whose waits last for ever unless somebody ends them.
 pub(crate) trait Way: Send + Sync {
-    /// Why it has failed, if it has.
+    /// The reason why the connection has failed, if it has.
     fn failed(&self) -> Option<String>;
-    /// Has what the device waits for end, without an error there, and does not wait for
+    /// Ends the device's waits for peers, without an error on the device. Does not wait for
     /// that.
     fn abort(&self);
 }
 
-/// All that a rank has.
+/// All connections of a rank.
 type Ways = Vec<Arc<dyn Way>>;
 
-/// What the devices' own way has to do with, as both threads see it.
+/// State of a rank's exchange from device to device, shared by the watching thread and the
+/// callers.
 pub(crate) struct Watched {
     rank: usize,
-    /// Of the host's group, which ends together with the devices'.
+    /// Aborts the host's group, which ends together with the connections of devices.
     host: AbortHandle,
-    /// This one, and how many of them share its DP rank.
+    /// Number of all ranks, and number of ranks of a DP rank.
     ranks: (usize, usize),
-    /// What is on its way.
+    /// Data on its way.
     state: Mutex<State>,
-    /// What ended it.
+    /// The error that ended the exchange, if it has ended.
     ended: OnceLock<CollectiveError>,
 }
 
 struct State {
-    /// The longest that data may be on its way.
+    /// Longest time for which data may be on its way.
     patience: Duration,
-    /// Since when data may be on its way that nobody has waited for.
+    /// Time since which data may be on its way that nobody has waited for; `None` if there is
+    /// no such data.
     since: Option<Instant>,
-    /// All that has been.
+    /// All collectives begun so far.
     track: Track,
-    /// Ranks try whether the way works: where it does not, it ends without the host's group.
+    /// True while ranks try the connections. If they fail then, they end without the host's
+    /// group.
     trial: bool,
 }
 
-/// What the thread has seen so far.
+/// Observations of the watching thread.
 #[derive(Default)]
 struct Seen {
-    /// Since when a peer has left.
+    /// Time when a peer was first seen to have left.
     left: Option<Instant>,
-    /// By rank: signs of life, and since when there is no other.
+    /// By rank: number of signs of life, and time of the last change of it.
     beats: Vec<(u64, Option<Instant>)>,
 }
 
 impl Watched {
-    /// Of the rank that `groups` say.
+    /// Makes the state of this rank in `groups`.
     pub(crate) fn new(groups: &mut Groups, patience: Duration) -> Arc<Self> {
         let [(rank, size), (_, near)] =
             [Axis::World, Axis::Attention].map(|axis| groups.rank_and_size(axis));
@@ -83,35 +86,36 @@ impl Watched {
         })
     }
 
-    /// Data may be on its way for so long from now on.
+    /// Allows data to be on its way for `patience` from now on.
     pub(crate) fn wait_for(&self, patience: Duration) {
         self.state().patience = patience;
     }
 
-    /// Ranks try the way from now on, and vote by the host's group whether it works: until
-    /// [`Self::adopt`], that group goes on where the way ends.
+    /// Begins a trial of the connections: ranks vote by the host's group whether they work.
+    /// Until [`Self::adopt`], that group goes on if the connections end.
     pub(crate) fn try_out(&self) {
         self.state().trial = true;
     }
 
-    /// The way does not work for this rank: peers that try it and can see that end it too,
-    /// before their patience does.
+    /// Tells peers that the connections don't work for this rank. Peers in the trial that can
+    /// see it end theirs, too, before their patience ends.
     pub(crate) fn give_up(&self) {
         let mut state = self.state();
         state.track.blame(self.rank);
         self.host.show(&state.track.shown().to_words());
     }
 
-    /// It works for all: from now on the host's group ends with it.
+    /// Ends the trial, since the connections work for all ranks. From now on the host's group
+    /// ends with them.
     ///
     /// # Errors
-    /// [`CudaError::Peers`] where it has ended since.
+    /// [`CudaError::Peers`] if the exchange has ended since.
     pub(crate) fn adopt(&self) -> Result<(), CudaError> {
         self.state().trial = false;
         self.check()
     }
 
-    /// Data of these collectives is on its way from now on.
+    /// Notes that data of these collectives is on its way from now on.
     pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
         let mut state = self.state();
         state.since.get_or_insert_with(Instant::now);
@@ -120,10 +124,10 @@ impl Watched {
         self.host.show(&track.shown().to_words());
     }
 
-    /// All that was on its way has come.
+    /// Notes that all data on its way has come.
     ///
     /// # Errors
-    /// [`CudaError::Peers`] where it has not: what lies there is nobody's.
+    /// [`CudaError::Peers`] if it has not come: the contents of its memory are no data then.
     pub(crate) fn arrived(&self) -> Result<(), CudaError> {
         self.check()?;
         self.state().since = None;
@@ -131,7 +135,7 @@ impl Watched {
     }
 
     /// # Errors
-    /// [`CudaError::Peers`] where it was ended.
+    /// [`CudaError::Peers`] if the exchange was ended.
     pub(crate) fn check(&self) -> Result<(), CudaError> {
         match self.ended.get() {
             None => Ok(()),
@@ -139,8 +143,8 @@ impl Watched {
         }
     }
 
-    /// Ends all ways and the host's group, for this rank and for whoever waits for it; of ways
-    /// that are tried, these alone.
+    /// Ends all connections and the host's group, for this rank and for peers that wait for it.
+    /// In a trial only the connections end.
     fn end(&self, ways: &Ways, error: CollectiveError) {
         tracing::debug!(%error, "the devices' collectives end");
         if let CollectiveError::Deserted { peer, .. }
@@ -155,18 +159,18 @@ impl Watched {
         }
         let trial = {
             let state = self.state();
-            // Before the stream goes on, so that nobody takes what it brings for data.
+            // Set before the stream goes on, so that nobody takes its contents for data.
             let _ = self.ended.set(error);
             state.trial
         };
         if !trial {
-            // Before the ways: these may come to their ends when all ranks end theirs.
+            // Before the connections: their end may need all ranks to end theirs.
             self.host.abort();
         }
         ways.iter().for_each(|way| way.abort());
     }
 
-    /// Why it has to end now, if it has.
+    /// The reason to end the exchange now, if there is one.
     fn look(&self, ways: &Ways, seen: &mut Seen) -> Option<CollectiveError> {
         let rank = self.rank;
         self.live(seen);
@@ -210,7 +214,7 @@ impl Watched {
             return None;
         }
         let peer = self.cause_of(left_first);
-        // One that gave up its wait is not who was waited for.
+        // A peer that gave up its wait is not the peer that was waited for.
         Some(match stall() {
             Stall::Missing { peer: other, .. } | Stall::Silent { peer: other, .. }
                 if other == peer =>
@@ -222,7 +226,7 @@ impl Watched {
         })
     }
 
-    /// That a peer has, if it can be seen that one did in a trial.
+    /// In a trial, the reason that a peer gives up, as far as peers can be seen.
     fn given_up(&self) -> Option<String> {
         if !self.state().trial {
             return None;
@@ -232,7 +236,7 @@ impl Watched {
         Some(format!("rank {} could not use NCCL", peer.rank))
     }
 
-    /// Gives a sign of life, and looks for those of others.
+    /// Gives a sign of life, and looks for signs of the other ranks.
     fn live(&self, seen: &mut Seen) {
         {
             let mut state = self.state();
@@ -248,7 +252,7 @@ impl Watched {
         }
     }
 
-    /// The peer that left, or the one for whose sake it did.
+    /// The peer that left, or the peer that made it leave.
     fn cause_of(&self, left: usize) -> usize {
         let (size, _) = self.ranks;
         let blamed = |peer: &usize| {
@@ -260,7 +264,7 @@ impl Watched {
         chain.take(size).last().unwrap_or(left)
     }
 
-    /// The others, as far as they can be seen.
+    /// The other ranks, as far as they can be seen.
     fn peers(&self) -> Vec<Peer> {
         let (size, near) = self.ranks;
         let dp_rank = |rank: usize| rank / near.max(1);
@@ -288,7 +292,7 @@ fn silent(beats: &[(u64, Option<Instant>)], own: usize) -> Option<Stall> {
     (silent >= LOOK * SILENT).then_some(Stall::Silent { peer, silent })
 }
 
-/// The thread, which has the ways and ends when this is dropped.
+/// The watching thread. It owns the connections, and ends when this is dropped.
 pub(crate) struct Watch {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -296,7 +300,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// # Errors
-    /// [`CudaError::Unsupported`] where there can be no further thread.
+    /// [`CudaError::Unsupported`] if no further thread can be started.
     pub(crate) fn over(ways: Ways, watched: Arc<Watched>) -> Result<Self, CudaError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let seen = stop.clone();

@@ -14,8 +14,8 @@ use crate::stream::Stream;
 /// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;
 
-/// Brings matrices to the device through two pieces of pinned memory: the host
-/// fills one while the other is copied.
+/// Uploads matrices through two pieces of pinned memory: the host fills one while the other is
+/// copied.
 pub(crate) struct Uploads {
     pieces: [Piece; 2],
     turn: usize,
@@ -23,12 +23,12 @@ pub(crate) struct Uploads {
 
 struct Piece {
     bytes: Staged<u8>,
-    /// Bytes that were filled.
+    /// Number of filled bytes.
     len: usize,
 }
 
 impl Uploads {
-    /// Takes the pinned memory.
+    /// Allocates the pinned memory.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -45,15 +45,15 @@ impl Uploads {
         })
     }
 
-    /// Queues copies of all rows of `matrix`, rounded to `to`'s type, one behind
-    /// the other. What they were read from is not needed any more.
+    /// Queues copies of all rows of `matrix`, rounded to `to`'s type, one behind the other. The
+    /// matrix is not needed after the call.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; [`CudaError::Unsupported`] where rows lie outside of
-    /// what the host has.
+    /// [`CudaError::Driver`]; [`CudaError::Unsupported`] if rows lie outside of the matrix's
+    /// file.
     ///
     /// # Panics
-    /// If there are more or fewer elements than room.
+    /// If `to` is not as large as the matrix.
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,
@@ -62,7 +62,7 @@ impl Uploads {
     ) -> Result<(), CudaError> {
         let (rows, element) = (matrix.rows(), to.element());
         assert!(rows * matrix.cols == to.len(), "a matrix has its room");
-        // A load that ended early has left something.
+        // A load that ended early may have left bytes here.
         self.pieces[self.turn].len = 0;
         let mut at = 0;
         for number in 0..rows {
@@ -83,7 +83,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Queues the copy of what was filled; returns how many bytes that was.
+    /// Queues the copy of the filled bytes, and returns their number.
     fn send(&mut self, stream: &Stream, to: &mut Floats, at: usize) -> Result<usize, CudaError> {
         let piece = &mut self.pieces[self.turn];
         let len = std::mem::take(&mut piece.len);
@@ -96,7 +96,7 @@ impl Uploads {
 }
 
 impl Piece {
-    /// Takes as many elements of `from` as there is room for; returns the others.
+    /// Takes as many elements of `from` as there is room for; returns the rest.
     fn fill<'a>(
         &mut self,
         from: &'a [u8],
@@ -137,7 +137,7 @@ impl Piece {
     }
 }
 
-/// Writes values as `element`, little-endian as every GPU is.
+/// Writes values as `element`, in little-endian order as on every GPU.
 fn write(values: impl Iterator<Item = f32>, element: Element, to: &mut [u8]) {
     match element {
         Element::F32 => {

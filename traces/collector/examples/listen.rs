@@ -1,5 +1,5 @@
-//! A collector to look at: takes spans on a free port, which it names, and prints all of them
-//! as trees when its stdin ends.
+//! A collector to look at: takes spans on a free port, which it prints, and prints all spans as
+//! trees when its stdin ends.
 
 use std::io::{self, Write as _};
 

@@ -1,5 +1,5 @@
-//! A collector of traces on loopback: OTLP's `TraceService`, which keeps all spans that it
-//! gets, or takes calls and never answers one.
+//! A collector of traces on loopback, with OTLP's `TraceService`. It keeps all spans that it
+//! gets, or takes calls and never answers.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ pub struct Collector {
     runtime: Option<Runtime>,
 }
 
-/// What came, and who waits for it.
+/// Collected calls and spans, with the signal of a change.
 #[derive(Default)]
 struct Kept {
     inner: Mutex<Inner>,
@@ -75,18 +75,18 @@ impl TraceService for Service {
 }
 
 impl Collector {
-    /// A collector on a free port.
+    /// Starts a collector on a free port.
     ///
     /// # Panics
-    /// Where nothing can listen.
+    /// If no port can be listened on.
     pub fn start() -> Self {
         Self::new(true)
     }
 
-    /// One that takes all calls and never answers.
+    /// Starts a collector that takes all calls and never answers.
     ///
     /// # Panics
-    /// Where nothing can listen.
+    /// If no port can be listened on.
     pub fn stalled() -> Self {
         Self::new(false)
     }
@@ -121,7 +121,7 @@ impl Collector {
         }
     }
 
-    /// Where it listens, as `--otlp-traces-endpoint` takes it.
+    /// Address of the collector, in the form of `--otlp-traces-endpoint`.
     pub fn endpoint(&self) -> String {
         self.address.to_string()
     }
@@ -131,12 +131,13 @@ impl Collector {
         self.kept.inner().spans.clone()
     }
 
-    /// Calls that came so far.
+    /// Number of calls that came so far.
     pub fn calls(&self) -> usize {
         self.kept.inner().calls
     }
 
-    /// Waits for what `is` says of all calls and spans so far; whether it came within a minute.
+    /// Waits until `is` holds for the calls and spans so far. Returns true if that happens
+    /// within a minute.
     pub fn wait(&self, is: impl Fn(usize, &[CollectedSpan]) -> bool) -> bool {
         const LIMIT: Duration = Duration::from_secs(60);
         let until = Instant::now() + LIMIT;
@@ -155,7 +156,7 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // Nobody waits here, whether in a runtime of its own or not.
+        // The runtime is not waited for, since the drop may happen inside of another runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

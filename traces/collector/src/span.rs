@@ -1,4 +1,4 @@
-//! A span as it came.
+//! A span as the collector got it.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,36 +8,36 @@ use opentelemetry_proto::tonic::{
     trace::v1::{Span, status::StatusCode},
 };
 
-/// A span and the service that it is of.
+/// A span and its service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectedSpan {
-    /// `service.name`.
+    /// Service, from `service.name`.
     pub service: String,
-    /// `service.instance.id`.
+    /// Instance of the service, from `service.instance.id`.
     pub instance: String,
-    /// Hexadecimal.
+    /// Trace id, hexadecimal.
     pub trace_id: String,
-    /// Hexadecimal.
+    /// Span id, hexadecimal.
     pub span_id: String,
-    /// Hexadecimal; empty = a root.
+    /// Id of the parent span, hexadecimal; empty for a root.
     pub parent_id: String,
-    /// `tracestate`.
+    /// Vendors' state of the trace, from `tracestate`.
     pub state: String,
-    /// What it is called.
+    /// Name of the span.
     pub name: String,
-    /// OTLP's number: 1 internal, 2 server, 3 client.
+    /// OTLP's number of the kind: 1 internal, 2 server, 3 client.
     pub kind: i32,
-    /// Nanoseconds since 1970.
+    /// Begin, in nanoseconds since 1970.
     pub start: u64,
-    /// Nanoseconds since 1970.
+    /// End, in nanoseconds since 1970.
     pub end: u64,
-    /// What is said of it.
+    /// Attributes by name.
     pub attributes: BTreeMap<String, Value>,
-    /// Why it failed, if it did.
+    /// Description of the failure, if the span failed.
     pub error: Option<String>,
 }
 
-/// What an attribute says.
+/// Value of an attribute.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A text.
@@ -48,7 +48,7 @@ pub enum Value {
     Number(f64),
     /// Yes or no.
     Bool(bool),
-    /// Several.
+    /// Several values.
     List(Vec<Value>),
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Value {
 }
 
 impl CollectedSpan {
-    /// What an attribute says, as text; empty where it is not there.
+    /// Value of an attribute as text; empty if there is no such attribute.
     pub fn text(&self, name: &str) -> String {
         self.attributes
             .get(name)

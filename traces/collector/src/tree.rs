@@ -1,11 +1,11 @@
-//! Spans as people read them.
+//! Spans as text for people.
 
 use std::fmt::Write as _;
 
 use crate::CollectedSpan;
 
-/// All spans as trees: when each began since the first, how long it took, its name and
-/// service, and below that its attributes.
+/// All spans as trees. Each line has a span's begin since the first span, its duration, its
+/// name and its service. Its attributes follow below.
 pub fn tree(spans: &[CollectedSpan]) -> String {
     let mut out = String::new();
     let begin = spans.iter().map(|span| span.start).min().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Which of the target's layers an EAGLE-3 head reads.
+//! The target's layers that an EAGLE-3 head reads.
 
 use lockstep_types::{ConfigError, ModelConfigError};
 
@@ -8,12 +8,12 @@ use crate::raw::Raw;
 
 const KEY: &str = "eagle_aux_hidden_state_layer_ids";
 
-/// The layers whose input is captured, ascending.
+/// Layers whose input is captured, ascending.
 ///
-/// Without a word in `config.json` they are `(2, n / 2, n - 3)`, as of
-/// SafeAILab's heads. The key names them in two ways: on the top level, as vLLM
-/// writes it, by the layer whose input it is; inside `eagle_config`, as
-/// SpecForge and SGLang write it, by the layer whose output it is.
+/// Without an entry in `config.json` they are `(2, n / 2, n - 3)`, as for SafeAILab's heads.
+/// The key names layers in two ways. On the top level, as vLLM writes it, a number means the
+/// input of that layer. Inside `eagle_config`, as SpecForge and SGLang write it, a number means
+/// the output of that layer.
 pub(super) fn layers(folder: &Folder, num_layers: usize) -> Result<Vec<usize>, ConfigError> {
     let path = &folder.path;
     let wrong = |error| damaged(path, error);
@@ -45,7 +45,7 @@ pub(super) fn layers(folder: &Folder, num_layers: usize) -> Result<Vec<usize>, C
     }
 }
 
-/// `(2, n / 2, n - 3)` where these are three layers in that order.
+/// `(2, n / 2, n - 3)` if these are three layers in that order.
 fn standard(n: usize) -> Option<Vec<usize>> {
     let layers = vec![2, n / 2, n.checked_sub(3)?];
     ascending(&layers).then_some(layers)

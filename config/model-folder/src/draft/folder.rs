@@ -1,4 +1,4 @@
-//! What lies in a draft's folder, told by its tensors.
+//! The kind of a draft's folder, found by its tensors.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 use super::OPTION;
 use crate::raw::Raw;
 
-/// Kinds of folders.
+/// Kinds of draft folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// A whole model.
@@ -24,13 +24,13 @@ pub(super) enum Found {
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) config: Raw,
-    /// Names of all tensors; `None` where they are made up.
+    /// Names of all tensors; `None` if weights are made up.
     tensors: Option<BTreeSet<String>>,
 }
 
 impl Folder {
-    /// Reads `config.json` and the names of the tensors; of these nothing where weights
-    /// are made up, as those of `target` are.
+    /// Reads `config.json` and the names of the tensors. If the target's weights are made up,
+    /// so are the draft's, and no names are read.
     ///
     /// # Errors
     /// [`ConfigError::File`].
@@ -62,9 +62,9 @@ impl Folder {
     /// Checks that the folder holds what is wanted.
     ///
     /// # Errors
-    /// [`ConfigError::File`] says what it is and which algorithm takes it.
+    /// [`ConfigError::File`] with the kind that was found, and the algorithm for it.
     pub(super) fn must_hold(&self, wanted: Found) -> Result<(), ConfigError> {
-        // What is made up is whatever is wanted.
+        // Made-up weights fit any kind.
         let found = self.tensors.as_ref().map(|tensors| self.found(tensors));
         let Some(found) = found.filter(|found| *found != wanted) else {
             return Ok(());
@@ -82,14 +82,14 @@ impl Folder {
         ))
     }
 
-    /// Whether there is a tensor of this name.
+    /// Returns true if there is a tensor of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         let tensors = self.tensors.as_ref();
         tensors.is_some_and(|tensors| tensors.contains(name))
     }
 
-    /// What the tensors are those of. Names of architectures don't tell: public
-    /// heads call themselves `LlamaForCausalLM` too.
+    /// The kind that the tensors belong to. Names of architectures don't tell: public heads
+    /// call themselves `LlamaForCausalLM` too.
     fn found(&self, tensors: &BTreeSet<String>) -> Found {
         let any = |part: &str| tensors.iter().any(|name| name.contains(part));
         let third = self.config.get("draft_vocab_size").is_some();
@@ -114,7 +114,7 @@ impl Found {
         }
     }
 
-    /// The algorithm that drafts with it.
+    /// The algorithm that drafts with this kind.
     fn algorithm(self) -> &'static str {
         match self {
             Self::Model => "STANDALONE",
@@ -124,8 +124,8 @@ impl Found {
     }
 }
 
-/// The algorithm of the head in a folder; `None` for a whole model, and for what can't be
-/// read.
+/// The algorithm of the head in a folder; `None` for a whole model, and for a folder that can't
+/// be read.
 pub(super) fn head_of(path: &Path) -> Option<&'static str> {
     let folder = Folder {
         path: path.to_owned(),
@@ -138,7 +138,7 @@ pub(super) fn head_of(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// A draft's `config.json` that can't be read or served.
+/// The error for a draft's `config.json` that can't be read or served.
 pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
     let message = match error {
         ModelConfigError::Read { message, .. } => {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::testing::{Head, folder, head, llama, tensor_names, with};
 
-/// The small Llama with so many layers.
+/// The small Llama with `layers` layers.
 fn target(layers: usize) -> ModelConfig {
     let config = with(llama(), &json!({"num_hidden_layers": layers}));
     crate::load(folder(&config, None).path()).expect("a served model")
@@ -36,13 +36,13 @@ fn captured_layers_are_safeailabs_unless_they_are_named() {
         (16, none.clone(), [2, 8, 13]),
         (32, none, [2, 16, 29]),
         (7, json!({"draft_vocab_size": "(absent)"}), [2, 3, 4]),
-        // The layer whose input it is.
+        // Numbers of layers whose input is captured.
         (
             4,
             json!({"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}),
             [0, 2, 3],
         ),
-        // The layer whose output it is.
+        // Numbers of layers whose output is captured.
         (
             6,
             json!({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 4],
@@ -138,7 +138,7 @@ fn a_folder_of_another_kind_names_its_algorithm() {
     }
 }
 
-/// Public heads call themselves what a whole model is called.
+/// Public heads have the architecture's name of a whole model.
 #[test]
 fn the_tensors_tell_the_kind_and_not_the_name() {
     let plain = json!({"architectures": ["LlamaForCausalLM"]});
@@ -151,7 +151,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
         tensor_names(dir.path(), &names);
         crate::draft::eagle3(dir.path(), &target(7)).expect("an EAGLE-3 head");
     }
-    // Tables that a head brings are its own.
+    // Tables in a head's folder are the head's own.
     for (vocab, names, own) in [
         (50, vec!["d2t", "lm_head.weight"], (false, true)),
         (50, vec!["d2t"], (false, true)),
@@ -236,7 +236,7 @@ fn a_draft_models_tokens_are_the_targets() {
     }
     let listed = json!([["a", 0.0], ["b", -1.5]]);
     load(&tokenizer(listed, "<end>", "a b")).expect("a list's places are numbers");
-    // What would take many times its bytes is not taken for a tokenizer.
+    // A file that would take many times its bytes is no tokenizer.
     for damaged in [
         "{",
         r#"{"added_tokens": [[],[]]}"#,

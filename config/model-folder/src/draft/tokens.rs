@@ -1,4 +1,4 @@
-//! Whether two tokenizers number their tokens alike.
+//! Comparison of the numbers of two tokenizers' tokens.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,7 +9,7 @@ use lockstep_types::ConfigError;
 use super::OPTION;
 use crate::numbers::numbers;
 
-/// Compares the tokenizers of two models where both have one in their folder.
+/// Compares the tokenizers of two models if both have one in their folder.
 ///
 /// # Errors
 /// [`ConfigError::File`]: a number means different texts, or a file is damaged.

@@ -4,19 +4,20 @@ use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelCo
 
 use crate::{model::rope, raw::Raw};
 
-/// Layers of the deepest model that is believed.
+/// Largest believable number of layers.
 const DEEPEST_MODEL: usize = 10_000;
 
-/// What sets one family of such models apart from the others.
+/// Properties that differ between families of such models.
 pub(super) struct Dense {
-    /// Key/value heads where `config.json` has no such key; `None` for as many as query heads.
+    /// Number of key/value heads if `config.json` has no such key; `None` for as many as query
+    /// heads.
     pub kv_heads: Option<usize>,
-    /// Width of a head where `config.json` has no such key; `None` for an equal share of the
+    /// Width of a head if `config.json` has no such key; `None` for an equal share of the
     /// hidden size.
     pub head_dim: Option<usize>,
-    /// Biases on q, k and v that `config.json` does not mention.
+    /// True if q, k and v have biases that `config.json` does not mention.
     pub qkv_bias: bool,
-    /// RMS norms on the heads of q and k.
+    /// True if the heads of q and k have RMS norms.
     pub qk_norm: bool,
     /// Keys of biases that the family does not have.
     pub no_bias: &'static [&'static str],
@@ -26,7 +27,8 @@ impl Dense {
     /// Reads the layers.
     ///
     /// # Errors
-    /// [`ModelConfigError`]: a key is missing or damaged, or asks for what the family has not.
+    /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that the family
+    /// does not have.
     pub fn layers(&self, config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         for key in self.no_bias {
             if config.flag(key, false)? {
@@ -99,7 +101,7 @@ impl Dense {
 /// Reads the number of layers.
 ///
 /// # Errors
-/// [`ModelConfigError`]: it is missing, or larger than any model's.
+/// [`ModelConfigError`]: the key is missing, or the number is larger than any model's.
 pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
     const KEY: &str = "num_hidden_layers";
     let layers = config.required(KEY)?;
@@ -109,10 +111,10 @@ pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
     Ok(layers)
 }
 
-/// Reads what norms add to the mean square.
+/// Reads the epsilon that norms add to the mean square.
 ///
 /// # Errors
-/// [`ModelConfigError`]: it is no number.
+/// [`ModelConfigError`]: the value is not a number above zero.
 pub(crate) fn rms_norm_eps(config: &Raw) -> Result<f32, ModelConfigError> {
     Ok(config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32)
 }

@@ -1,4 +1,4 @@
-//! Llama, and whatever is written as one.
+//! Llama, and models of other names that are written as Llamas.
 
 use super::{Family, dense::Dense};
 

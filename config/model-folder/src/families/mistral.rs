@@ -21,5 +21,5 @@ const MISTRAL: Dense = Dense {
 };
 
 const WINDOW: &str = "sliding_window";
-/// As in transformers.
+/// Window in tokens without such a key, as in transformers.
 const WINDOW_WHERE_ABSENT: usize = 4096;

@@ -23,8 +23,8 @@ const QWEN2: Dense = Dense {
     no_bias: &["attention_bias", "mlp_bias"],
 };
 
-/// Reads the window of Qwen's dense families: some layers' where `layer_types` says so, or
-/// those from `max_window_layers` on where `use_sliding_window` does.
+/// Reads the window of Qwen's dense families. Some layers have it if `layer_types` says so.
+/// Otherwise the layers from `max_window_layers` on have it if `use_sliding_window` is set.
 pub(super) fn window(config: &Raw) -> Result<Option<usize>, ModelConfigError> {
     let layers = config.get("layer_types").and_then(|types| types.as_array());
     let slides = match layers {

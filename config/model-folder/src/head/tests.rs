@@ -10,7 +10,7 @@ use crate::testing::{folder, llama, with, write};
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// A tensor: its name, its type, its columns and its numbers' bytes.
+/// A tensor: name, type, columns and bytes of its numbers.
 type Tensor<'a> = (&'a str, &'a str, usize, &'a [u8]);
 
 /// A file of tensors.
@@ -37,7 +37,7 @@ fn model(tied: bool, files: &[(&str, Vec<u8>)]) -> TempDir {
     dir
 }
 
-/// Whether the head is the embedding, and whether something was said of that.
+/// Returns true if the head is tied to the embedding, and true if there is a note about it.
 fn read(dir: &Path) -> (bool, bool) {
     let described = Described::of(dir, None).expect("a model");
     let described = described.with_weights().expect("readable");
@@ -53,7 +53,7 @@ fn read(dir: &Path) -> (bool, bool) {
 
 #[test]
 fn a_stored_head_is_the_embedding_only_where_they_are_equal() {
-    // Longer than what is compared at once, and different at either end.
+    // Longer than the bytes compared at once, and different at either end.
     let table: Vec<u8> = (0..2 * PIECE as usize + 6)
         .map(|at| (at / 7) as u8)
         .collect();
@@ -100,7 +100,7 @@ fn tables_may_be_in_files_of_their_own() {
     }
 }
 
-/// Whoever loads them says what is wrong; until then the model is as it says itself.
+/// The code that loads the weights reports the damage; until then `config.json` holds.
 #[test]
 fn damaged_weights_change_nothing() {
     let bytes = [7; 8];

@@ -4,7 +4,7 @@ use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
 
 use crate::raw::Raw;
 
-/// Base of the frequencies where a model names none, as in transformers.
+/// Base of the frequencies if a model names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).

@@ -178,7 +178,7 @@ fn rope_in_the_spellings_of_transformers_4_and_5() {
     }
 }
 
-/// What is not served: key and remedy that the error must name.
+/// Settings that are not served: key and remedy that the error must name.
 #[test]
 fn what_is_not_served_is_named_with_a_remedy() {
     let table = [
@@ -357,7 +357,7 @@ fn end_tokens_come_from_both_files() {
     );
 }
 
-/// Python writes what JSON has no words for.
+/// Python writes numbers that JSON has no words for.
 #[test]
 fn numbers_that_are_not_finite_harm_their_own_key_alone() {
     let load = |config: &str, generation: &str| {

@@ -7,8 +7,8 @@ use super::{EndToken, end_token};
 use crate::Described;
 use crate::testing::{folder, llama, with, write};
 
-/// A folder of the small Llama whose tokenizer has the tokens `a` and `b`, 0 and 1, and as added
-/// ones `<end>`, 7, and `<far>`, 200.
+/// A folder of the small Llama. Its tokenizer has the tokens `a` (0) and `b` (1), and the added
+/// tokens `<end>` (7) and `<far>` (200).
 fn tokenizer(files: &[(&str, Value)]) -> TempDir {
     let dir = folder(&llama(), None);
     let tokenizer = json!({
@@ -64,7 +64,7 @@ fn the_end_token_is_what_the_tokenizers_files_name() {
     assert!(error.contains("`eos_token` is 2"), "{error}");
 }
 
-/// A terminal would obey it, or turn the line around.
+/// A terminal would obey these characters, or turn the line around.
 #[test]
 fn what_a_file_says_is_shown_and_never_obeyed() {
     let hostile = "\u{9b}2J\u{202e}\u{7f}";
@@ -83,7 +83,7 @@ fn what_a_file_says_is_shown_and_never_obeyed() {
         assert!(text.contains("\\u{9b}2J\\u{202e}"), "{text}");
         assert_eq!(lockstep_files::shown_note(&text), text);
     }
-    // A token that is none of the vocabulary is a note.
+    // A token outside of the vocabulary makes a note.
     let dir = tokenizer(&[("tokenizer_config.json", json!({"eos_token": long}))]);
     let described = Described::of(dir.path(), None).expect("read");
     let notes = described.with_tokenizer().expect("read").notes;
@@ -106,7 +106,7 @@ fn roles_may_stand_in_a_file_of_their_own() {
     assert_eq!(id(&[]), None);
 }
 
-/// What turns texts into tokens has the same number for it.
+/// The tokenizer that serves has the same number for the token.
 #[test]
 fn numbers_are_those_of_the_tokenizer_that_serves() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lockstep-demo-7m");

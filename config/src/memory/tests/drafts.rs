@@ -32,7 +32,7 @@ fn resolved(kind: Head, rest: &str) -> EngineConfig {
 
 #[test]
 fn the_reserve_is_what_a_step_may_write_and_an_unseen_one_may_commit() {
-    // (options, slots of a step, committed at the most, reserve with overlap)
+    // (options, slots of a step, largest commit, reserve with overlap)
     for (rest, slots, commit, reserve) in [
         ("--speculative-num-steps 3", 4, 4, 8),
         (
@@ -95,8 +95,8 @@ fn what_an_algorithm_keeps_is_charged_where_it_drafts() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the shape: the longest text and its reserve fit into the cache,
-    /// and the cache is not more than all requests can use.
+    /// For any shape, the longest text and its reserve fit into the cache, and the cache is not
+    /// more than all requests can use.
     #[test]
     fn the_context_leaves_room_for_the_reserve(
         steps in 1_usize..9,
@@ -126,7 +126,7 @@ proptest! {
                 prop_assert!(total.is_some() || engine.kv_tokens() == longest * requests);
                 prop_assert!(context == 512 || context + reserve == engine.kv_tokens());
             }
-            // Not one token beside the reserve: all nodes, and the longest path.
+            // The cache holds no token beside the reserve: all nodes, and the longest path.
             (Err(_), Some(total)) => {
                 let nodes = (steps * topk).max(1 + steps * topk);
                 let lag = if overlap { steps + 1 } else { 0 };

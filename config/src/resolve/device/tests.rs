@@ -36,7 +36,7 @@ fn a_model_is_computed_where_it_is_asked_to_be() {
             0,
             None,
         ),
-        // A GPU of 40 GiB has 30 free: too little by so large a part of it.
+        // A GPU of 40 GiB has 30 GiB free: too little if so large a part of all stays free.
         (
             "--device auto --mem-fraction-static 0.2",
             DeviceKind::Cpu,
@@ -64,7 +64,7 @@ fn a_model_is_computed_where_it_is_asked_to_be() {
     }
 }
 
-/// What a GPU can't compute is known before anything is loaded.
+/// A model that a GPU can't compute is refused before anything is loaded.
 #[test]
 fn a_model_that_gpus_do_not_serve_is_refused_or_takes_the_processor() {
     let wide = json!({"hidden_size": 2048, "head_dim": 256});

@@ -17,7 +17,7 @@ fn batches_are_finer_than_powers_of_two() {
     assert_eq!(batches(200)[9..], [96, 128, 160, 192, 200]);
 }
 
-/// One family serves rows of one token and rows with all drafts.
+/// One family of passes serves rows of one token and rows with all drafts.
 #[test]
 fn what_is_recorded_follows_from_the_batches_and_the_widest_row() {
     assert_eq!(tokens(""), NONE);
@@ -36,15 +36,15 @@ fn what_is_recorded_follows_from_the_batches_and_the_widest_row() {
     assert_eq!(tokens(drafts), [1, 2, 4, 8, 16]);
     let most = tokens("--device cuda --max-running-requests 1000").pop();
     assert_eq!(most, Some(256));
-    // Rows with all drafts are recorded up to as many tokens, unless asked for.
+    // Rows with all drafts are recorded up to as many tokens, unless an option asks for more.
     let drafts = drafts.replace("--cuda-graph-bs 1,2,4", "--max-running-requests 100");
     assert_eq!(tokens(&drafts).pop(), Some(256));
     let asked = drafts.replace("--device cuda", "--device cuda --cuda-graph-max-bs 100");
     assert_eq!(tokens(&asked).pop(), Some(400));
-    // Of each DP rank, whose batches are smaller.
+    // Sizes are those of each DP rank, whose batches are smaller.
     let split = "--device cuda --tp 2 --nnodes 2 --node-rank 0 --dist-init-addr a:1 --dist-secret 0123456789abcdef \
                  --enable-dp-attention --dp-size 2 --max-running-requests 10";
     assert_eq!(tokens(split), [1, 2, 4, 5]);
-    // Ranks that exchange through their hosts.
+    // Ranks that exchange data through their hosts.
     assert_eq!(tokens("--device cuda --tp 2 --gpu-id-step 0"), NONE);
 }

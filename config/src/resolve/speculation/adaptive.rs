@@ -1,4 +1,4 @@
-//! How the depth adapts: the policy, its candidates, and what else its file says.
+//! Adaptive depth: the policy, its candidates, and the other settings of its file.
 
 use std::path::Path;
 
@@ -13,24 +13,24 @@ mod decimal;
 mod file;
 
 pub(super) const CONFIG: &str = "--speculative-adaptive-config";
-/// The file's key for depths.
+/// Key of the file for depths.
 pub(super) const CANDIDATES: &str = "candidate_steps";
 
-/// Where nothing else is asked for.
+/// Policy by default.
 const DEFAULT_POLICY: &str = "goodput";
-/// SGLang's default, for files that were written for it.
+/// SGLang's default policy, for files that were written for SGLang.
 const SGLANG_POLICY: &str = "ema";
 
-/// Why the depth adapts.
+/// The reason why the depth adapts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// It is asked for.
+    /// An option asks for it.
     Given,
-    /// Attention is data-parallel, and the algorithm can.
+    /// Attention is data-parallel, and the algorithm can adapt.
     ByDefault,
 }
 
-/// Whether the depth adapts.
+/// The reason why the depth adapts; `None` if it does not.
 pub(super) fn wanted(
     given: &SpeculationArgs,
     algorithm: &dyn Algorithm,
@@ -47,8 +47,8 @@ pub(super) fn wanted(
     }
 }
 
-/// How the depth adapts from `first`, the shape that the other options give, and
-/// the shape of the deepest tier.
+/// The settings of adaptive depth, and the shape of the deepest tier. `first` is the shape that
+/// the other options give.
 pub(super) fn resolve(
     wanted: Wanted,
     given: &SpeculationArgs,
@@ -87,11 +87,11 @@ pub(super) fn resolve(
     Ok((config, deepest))
 }
 
-/// Where candidates come from.
+/// Source of the candidates.
 struct Source<'a> {
     /// The file; `None` = options alone.
     path: Option<&'a Path>,
-    /// What the options say.
+    /// The depth that the options give.
     steps: usize,
     wanted: Wanted,
 }
@@ -106,7 +106,7 @@ impl Source<'_> {
         AdaptiveFile::parse(&text).map_err(|why| self.wrong(&why))
     }
 
-    /// Two sentences: what is wrong, and what to do.
+    /// The error for `message`, which has two sentences: the problem and the remedy.
     fn wrong(&self, message: &str) -> ConfigError {
         if let Some(path) = self.path {
             let message = format!("{}.", message.trim_end_matches('.'));
@@ -149,7 +149,7 @@ impl Source<'_> {
     }
 }
 
-/// The file, where the depth does not adapt.
+/// The error for a file although the depth does not adapt.
 fn file_alone(given: Option<bool>) -> ConfigError {
     ConfigError::conflict(
         CONFIG,
@@ -180,8 +180,8 @@ fn can_not(algorithm: &dyn Algorithm, known: &Algorithms) -> ConfigError {
     )
 }
 
-/// The policy that decides. A file without a name that has keys of SGLang's
-/// default policy alone was written for that.
+/// The policy that decides. A file without a policy's name counts as SGLang's default policy if
+/// it has keys that only that policy obeys.
 fn policy<'a>(file: &AdaptiveFile, known: &'a Policies) -> Result<&'a dyn PolicyFactory, String> {
     let find = |name: &str| known.find(name).ok_or_else(|| unknown(name, known));
     let foreign = |policy: &dyn PolicyFactory| {
@@ -217,8 +217,8 @@ fn unknown(name: &str, known: &Policies) -> String {
     )
 }
 
-/// Candidates by batch size, with their thresholds. What a batch size says goes
-/// before what is said for all, and that before the policy's own table.
+/// Candidates by batch size, with their thresholds. A batch size's own settings come first,
+/// then those for all batches, then the policy's own table.
 fn slots(file: &AdaptiveFile, policy: &dyn PolicyFactory, deepest: u32) -> Vec<BatchSlot> {
     let mut slots = match &file.all.candidates {
         Some(depths) => vec![BatchSlot::new(1, depths.clone())],
@@ -235,15 +235,15 @@ fn slots(file: &AdaptiveFile, policy: &dyn PolicyFactory, deepest: u32) -> Vec<B
         tuning.set_thresholds(&mut slot);
         slot
     }));
-    // Batches below the first size are the first one's.
+    // Batches below the first size have the first size's settings.
     if let Some(first) = slots.first_mut() {
         first.from = 1;
     }
     slots
 }
 
-/// The candidate of the smallest batches that is nearest to `steps`, the larger
-/// of two: most servers begin with few requests.
+/// The candidate of the smallest batches that is nearest to `steps`. Of two, the larger one.
+/// The smallest batches count, since most servers begin with few requests.
 fn nearest(slots: &[BatchSlot], steps: usize) -> u32 {
     let depths = slots.first().map_or(&[][..], |slot| &slot.depths);
     let distance = |depth: &u32| (*depth as usize).abs_diff(steps);
@@ -251,8 +251,8 @@ fn nearest(slots: &[BatchSlot], steps: usize) -> u32 {
     nearest.copied().unwrap_or(0)
 }
 
-/// Numbers that are the same for all batches. SGLang lets each size have its
-/// own; nobody is known to use that.
+/// Reads numbers that hold for all batches. SGLang lets each batch size have its own; nobody is
+/// known to use that.
 fn tune(config: &mut AdaptiveConfig, file: &AdaptiveFile) -> Result<(), String> {
     type Field = fn(&Tuning) -> Option<u32>;
     let shared: [(&str, Field, &mut u32); 3] = [

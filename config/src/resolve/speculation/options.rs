@@ -1,4 +1,4 @@
-//! The options that an algorithm declares for itself.
+//! Options that an algorithm declares for itself.
 
 use lockstep_types::{Algorithm, Algorithms, ConfigError, NumberOption, OptionSpec, OptionValues};
 
@@ -7,8 +7,8 @@ use super::ALGORITHM;
 /// Every option that `algorithm` declares, as given or by default.
 ///
 /// # Errors
-/// [`ConfigError`] for an option that `algorithm` does not declare, for a value
-/// out of range, and for what the algorithm says of options together.
+/// [`ConfigError`] for an option that `algorithm` does not declare, for a value out of range,
+/// and for options that the algorithm refuses together.
 pub(super) fn resolve(
     given: &OptionValues,
     algorithm: &dyn Algorithm,

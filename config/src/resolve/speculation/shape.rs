@@ -1,4 +1,4 @@
-//! Steps, branches and tokens of a verification.
+//! Shape of drafts: steps, branches, and tokens of a verification.
 
 use lockstep_types::{Algorithm, ConfigError, DraftShape};
 
@@ -13,7 +13,7 @@ const MOST_STEPS: usize = 64;
 const MOST_BRANCHES: usize = 64;
 pub(super) const MOST_TOKENS: usize = 512;
 
-/// What the options leave open, the algorithm fills in.
+/// The shape that the options give; the algorithm adds what they leave out.
 pub(super) fn resolve(
     given: &SpeculationArgs,
     algorithm: &dyn Algorithm,
@@ -44,10 +44,10 @@ pub(super) fn resolve(
     tree(given, default, topk)
 }
 
-/// A shape `depth` steps deep with as many nodes per step.
+/// A shape of `depth` steps with as many nodes per step as in `shape`.
 ///
 /// # Errors
-/// When it has more tokens than can be verified.
+/// If it has more tokens than can be verified.
 pub(super) fn at(shape: DraftShape, depth: usize) -> Result<DraftShape, ConfigError> {
     let DraftShape {
         num_steps, topk, ..
@@ -78,7 +78,7 @@ pub(super) fn at(shape: DraftShape, depth: usize) -> Result<DraftShape, ConfigEr
     ))
 }
 
-/// A chain is verified whole, so its steps and its tokens are one choice.
+/// The shape of a chain. A chain is verified whole, so its steps determine its tokens.
 fn chain(given: &SpeculationArgs, default: DraftShape) -> Result<DraftShape, ConfigError> {
     let steps = given.speculative_num_steps;
     let num_steps = match (steps, given.speculative_num_draft_tokens) {
@@ -115,7 +115,7 @@ fn chain(given: &SpeculationArgs, default: DraftShape) -> Result<DraftShape, Con
     })
 }
 
-/// The likeliest nodes of a tree, as many as are asked for.
+/// The shape of a tree with its likeliest nodes, as many as are asked for.
 fn tree(
     given: &SpeculationArgs,
     default: DraftShape,

@@ -3,8 +3,8 @@ use serde_json::json;
 
 use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
 
-/// Resolves a command line in which `EAGLE`, `EAGLE3` and `MODEL` stand for the
-/// options that name the algorithm and its draft.
+/// Resolves a command line. In it `EAGLE`, `EAGLE3` and `MODEL` stand for the options that name
+/// the algorithm and its draft.
 pub(super) fn resolve(line: &str) -> Result<SpeculationConfig, String> {
     let (eagle, eagle3, model) = (
         head(Head::Eagle, &json!({})),
@@ -125,7 +125,7 @@ fn options_and_what_algorithms_say_arrive() {
     assert_eq!(options(""), all);
     let given = "--speculative-window-size 9 --speculative-window-private";
     assert_eq!(options(given), small);
-    // What an algorithm verifies beyond the drafted tokens counts.
+    // Tokens that an algorithm verifies beyond the drafted ones count, too.
     let found = resolve("--speculative-algorithm BLOCKS").expect("good");
     assert_eq!(
         (
@@ -141,7 +141,7 @@ fn options_and_what_algorithms_say_arrive() {
     );
 }
 
-/// Command lines that can't be served: what the error must name.
+/// Command lines that can't be served, and texts in the error.
 const REFUSED: &[(&str, &[&str])] = &[
     (
         "--speculative-algorithm MEDUSA",

@@ -1,4 +1,4 @@
-//! Who may use a server: keys, secrets and web pages.
+//! Access to a server: keys, secrets and web pages.
 
 use crate::resolve;
 use crate::testing::{Program, algorithms, folder, llama, machine, resolve_line};

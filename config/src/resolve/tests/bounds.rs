@@ -1,4 +1,4 @@
-//! Values at the ends of what is allowed, and what follows from others where it is not given.
+//! Values at the limits of their ranges, and defaults that follow from other values.
 
 use lockstep_types::TimeoutConfig;
 use serde_json::json;
@@ -37,7 +37,7 @@ fn times_have_their_defaults() {
         weight_update_s: 600,
     };
     assert_eq!(times(""), defaults);
-    // Loading anew may take as long as loading at the start.
+    // Weights may load again for as long as at the start.
     let slow = TimeoutConfig {
         startup_s: 900,
         weight_update_s: 900,
@@ -52,7 +52,7 @@ fn the_longest_prompt_may_wait() {
     assert_eq!(longest.max_queued_tokens, 3 << 20);
 }
 
-/// As editors of every system end a line.
+/// Line ends are those of editors on all systems.
 #[test]
 fn a_keys_file_may_end_in_a_line_break() {
     for end in ["", "\n", "\r\n"] {

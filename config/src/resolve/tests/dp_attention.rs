@@ -13,7 +13,7 @@ fn engine(line: &str) -> EngineConfig {
     resolve_line(line).expect(line).0
 }
 
-/// Of a model with 6 query heads.
+/// Resolves a command line for a model with 6 query heads.
 fn of_six_heads(line: &str) -> Result<EngineConfig, ConfigError> {
     let shape = json!({"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48});
     let model = folder(&with(llama(), &shape), None);
@@ -61,7 +61,7 @@ fn heads_are_split_within_a_dp_rank() {
     of_six_heads(&format!("--tp 4 {DP} 4")).expect("all heads on each rank");
 }
 
-/// Options that can't be served, and what the error must name.
+/// Options that can't be served, and texts in the error.
 #[test]
 fn what_is_no_dp_attention_is_refused_with_a_remedy() {
     let table: &[(String, &[&str])] = &[
@@ -157,8 +157,8 @@ fn every_dp_rank_has_its_share_of_a_step() {
     assert_eq!(shared.kv.num_pages, 2 * 33 + 1);
 }
 
-/// Where memory is short: each rank holds its DP rank's tokens with its heads, so
-/// that D = N needs the whole of a token's keys and values on every rank.
+/// With little memory: each rank holds its DP rank's tokens for its own heads. With as many DP
+/// ranks as ranks, every rank holds all heads of a token.
 #[test]
 fn pages_are_counted_by_what_all_ranks_of_a_node_hold() {
     let model = folder(&llama(), None);
@@ -178,13 +178,13 @@ fn pages_are_counted_by_what_all_ranks_of_a_node_hold() {
         pages(&format!("{DP} 2")),
         pages(&format!("{DP} 4")),
     );
-    // Of four key/value heads two ranks hold two each, twice over, or four all of them.
-    // Smaller batches leave a little more to the caches.
+    // With two DP ranks of two ranks, each rank holds two of four key/value heads; with four DP
+    // ranks, each rank holds all four. Smaller batches leave a little more to the caches.
     assert!(two >= one / 2 && two < one, "{one} {two}");
     assert!(four >= one / 4 && four < two, "{one} {four}");
 }
 
-/// Drafts are made by every DP rank's lead, and charged there.
+/// The lead of every DP rank drafts, and the draft model is charged there.
 #[test]
 fn drafts_are_charged_on_every_lead() {
     let model = folder(&llama(), None);
@@ -194,7 +194,8 @@ fn drafts_are_charged_on_every_lead() {
         dir.path().display()
     );
     let window = "--speculative-algorithm WINDOW --speculative-window-nodes 1000000".to_owned();
-    // Options, bytes of each drafter: a model in two bytes, or 100 for each node.
+    // (options, bytes of each drafter): a model in two bytes per parameter, or 100 bytes for
+    // each node.
     let small = lockstep_model_folder::load(dir.path()).expect("a model");
     let of_model = 2 * small.parameters() as u64;
     let least = |options: &str| {
@@ -222,7 +223,7 @@ fn drafts_are_charged_on_every_lead() {
             let with_drafts = least(&format!("{dp} {drafts} --speculative-adaptive=false"));
             with_drafts - least(dp)
         };
-        // What is verified, and cached for drafts, is far less than a drafter.
+        // Verified tokens and the drafts' caches take far less than a drafter.
         for (dp, drafters) in [
             ("".to_owned(), 1),
             (format!("{DP} 2"), 2),
@@ -238,7 +239,7 @@ fn drafts_are_charged_on_every_lead() {
     }
 }
 
-/// The depth adapts where nothing else is said.
+/// The depth adapts by default.
 #[test]
 fn depths_adapt_by_default() {
     // (options, adapts without DP attention, with it)
@@ -300,20 +301,20 @@ fn depths_that_cannot_adapt_by_default_say_how_to_go_on() {
     }
     let fixed = engine(&format!("{deep} --speculative-adaptive=false"));
     assert_eq!(fixed.speculation.num_steps, 20);
-    // A file for what is turned off.
+    // A file for an adaptation that is turned off.
     let file = format!("{dp} --speculative-adaptive=false --speculative-adaptive-config f");
     let error = resolve_line(&file).unwrap_err().to_string();
     assert!(error.contains("--speculative-adaptive=false"), "{error}");
-    // With it on by default, the file is read.
+    // With adaptation on by default, the file is read.
     let error = resolve_line(&format!("{dp} --speculative-adaptive-config /nowhere"));
     assert!(error.unwrap_err().to_string().contains("/nowhere"));
 }
 
 #[test]
 fn what_dp_ranks_share_of_a_pass_follows_from_the_model() {
-    // Of a layer's columns and rows, as wide as the residual stream, 192 are
-    // attention's with 4 key/value heads and 288 the MLP's; of 2 layers, beside 100
-    // of the output head. Eight ranks of a DP rank have 8 key/value heads, copies.
+    // Columns and rows of a layer, as wide as the residual stream: 192 are attention's with 4
+    // key/value heads, and 288 the MLP's. There are 2 layers, and 100 rows of the output head.
+    // Eight ranks of a DP rank have 8 key/value heads, some of them copies.
     for (line, own, shared) in [
         (format!("--tp 4 {DP} 4"), 2 * 192, 676),
         (format!("--tp 4 {DP} 2"), 2 * 192, 676),
@@ -324,7 +325,7 @@ fn what_dp_ranks_share_of_a_pass_follows_from_the_model() {
         let adaptive = engine.speculation.adaptive.clone().expect("it adapts");
         let part = (shared << 16) / (own + shared);
         assert_eq!(adaptive.shared_part, part, "{line}");
-        // Ranks that were told another part would decide otherwise.
+        // Ranks with another part would decide otherwise.
         let mut other = engine.clone();
         other.speculation.adaptive = Some(AdaptiveConfig {
             shared_part: part + 1,
@@ -344,7 +345,7 @@ fn the_hash_tells_dp_ranks() {
     assert_eq!(one, hash("--tp 4 --max-total-tokens 1024 --dp-size 1"));
 }
 
-/// An option that is given is kept, or refused.
+/// A given option is kept, or refused.
 #[test]
 fn every_dp_rank_runs_a_request() {
     let line = format!("--tp 4 {DP} 4 --max-running-requests 3");

@@ -1,11 +1,11 @@
-//! Where weights come from.
+//! Source of the weights.
 
 use lockstep_types::LoadFormat;
 use serde_json::json;
 
 use crate::testing::{folder, llama, machine, resolve_line, resolve_model, with};
 
-/// Random weights ask for no files, and drafts get theirs likewise.
+/// Random weights need no files, and drafts get random ones, too.
 #[test]
 fn weights_come_from_where_they_are_said_to() {
     for (line, format) in [
@@ -41,7 +41,7 @@ fn weights_come_from_where_they_are_said_to() {
     }
 }
 
-/// Everything that is sized sees the head that will be loaded.
+/// All sizing sees the head that will be loaded.
 #[test]
 fn a_stored_head_that_differs_is_one_of_its_own_unless_weights_are_random() {
     let model = folder(&llama(), None);

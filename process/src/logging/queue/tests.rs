@@ -7,7 +7,7 @@ use super::{LineQueue, RESERVE, ROOM};
 /// Long enough for any machine; reached only when a test fails.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Hands over what is written, and waits until somebody takes it.
+/// Hands over written bytes, and waits until somebody takes them.
 struct Rendezvous(SyncSender<Vec<u8>>);
 
 impl Write for Rendezvous {
@@ -27,7 +27,7 @@ fn unread() -> (LineQueue, Receiver<Vec<u8>>) {
     (LineQueue::start("lines", Rendezvous(sender)), reader)
 }
 
-/// Reads until `queue` has nothing left; gives all of it.
+/// Reads until `queue` is empty, and returns everything.
 fn read_all(queue: &LineQueue, reader: &Receiver<Vec<u8>>) -> Vec<u8> {
     let mut all = Vec::new();
     while !queue.flush(Duration::ZERO) {
@@ -61,7 +61,7 @@ fn what_finds_no_room_is_counted_and_nobody_waits() {
     (0..pushed).for_each(|_| queue.push(&line));
     assert!(!queue.flush(Duration::ZERO), "nobody has read");
     let lost = queue.lost();
-    // At most the room is on its way out and as much waits.
+    // At most `ROOM` bytes are on their way out, and as many wait.
     assert!(lost >= (pushed - 2 * ROOM / line.len()) as u64, "{lost}");
     let read = read_all(&queue, &reader);
     assert_eq!(read.len() / line.len(), pushed - lost as usize);

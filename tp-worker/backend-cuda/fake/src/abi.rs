@@ -1,20 +1,20 @@
-//! What crosses the border to C: codes, and places for results.
+//! Types of C functions: result codes, and addresses of arguments and results.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Write;
 
-/// The result of a call; zero is success in all libraries.
+/// Result of a call; zero is success in all libraries.
 pub(crate) type Code = c_int;
 
-/// Streams, events and whatever else callers hold: numbers that mean nothing.
+/// Streams, events and other objects that callers hold: numbers without meaning.
 pub(crate) type Handle = usize;
 
-/// What a function of a library returns, before it becomes a [`Code`].
+/// Result of a library's function, before it becomes a [`Code`].
 pub(crate) type Answer<T = ()> = Result<T, Refusal>;
 
-/// Why a call failed.
+/// The error of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) code: Code,
@@ -30,32 +30,31 @@ impl Refusal {
         }
     }
 
-    /// The same, with what was done when it happened.
+    /// Adds the name of the failed operation to the reason.
     pub(crate) fn during(self, name: &str) -> Self {
         Self::new(self.code, format!("{name}: {}", self.reason))
     }
 
-    /// One that has no reason to tell, or none that was not told before.
+    /// A refusal without a reason, or whose reason was told before.
     pub(crate) fn quiet(code: Code) -> Self {
         Self::new(code, "")
     }
 }
 
 thread_local! {
-    /// Why the calling thread was refused last, by code.
+    /// The calling thread's last reason for each code.
     static REASONS: RefCell<HashMap<Code, CString>> = RefCell::default();
-    /// How often the calling thread has called each function: a test counts its own
-    /// calls, whatever others do.
+    /// The calling thread's number of calls of each function: a test counts only its own calls.
     static CALLS: RefCell<HashMap<&'static str, u64>> = RefCell::default();
 }
 
-/// How often the calling thread has called `function`.
+/// Number of the calling thread's calls of `function`.
 pub(crate) fn called(function: &str) -> u64 {
     CALLS.with_borrow(|calls| calls.get(function).copied().unwrap_or(0))
 }
 
-/// Runs the body of the function `call`. CUDA has numbers only, so why it failed
-/// is what [`reason`] tells until the same code comes again.
+/// Runs the body of the function `call`. CUDA returns only numbers, so [`reason`] tells why a
+/// call failed, until the same code comes again.
 pub(crate) fn finish(call: &'static str, body: impl FnOnce() -> Answer) -> Code {
     CALLS.with_borrow_mut(|calls| *calls.entry(call).or_default() += 1);
     match body() {
@@ -64,7 +63,7 @@ pub(crate) fn finish(call: &'static str, body: impl FnOnce() -> Answer) -> Code 
             if !reason.is_empty() {
                 let told = format!("{call}: {reason}");
                 if std::env::var_os("FAKE_CUDA_TELL").is_some() {
-                    // Nobody has to read it.
+                    // Nobody has to read the line.
                     let _ = writeln!(std::io::stderr(), "fake cuda: error {code}: {told}");
                 }
                 let told = CString::new(told).unwrap_or_default();
@@ -75,7 +74,7 @@ pub(crate) fn finish(call: &'static str, body: impl FnOnce() -> Answer) -> Code 
     }
 }
 
-/// Why the calling thread got `code` last; `name` where no reason was given.
+/// The reason why the calling thread got `code` last; `name` if there was no reason.
 pub(crate) fn reason(code: Code, name: &'static CStr) -> *const c_char {
     REASONS.with_borrow(|reasons| {
         reasons
@@ -84,7 +83,7 @@ pub(crate) fn reason(code: Code, name: &'static CStr) -> *const c_char {
     })
 }
 
-/// Defines functions of a library: their bodies return an [`Answer`].
+/// Defines functions of a library, whose bodies return an [`Answer`].
 macro_rules! export {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
@@ -96,7 +95,7 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Where the caller wants a result; nowhere, if null.
+/// Address for a result. If null, the result is dropped.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Out<T>(*mut T);
@@ -109,7 +108,7 @@ impl<T> Out<T> {
         }
     }
 
-    /// Sets the place and those behind it, of which the caller has enough.
+    /// Writes `values` from the address on. The caller has room for all of them.
     pub(crate) fn set_all(self, values: &[T])
     where
         T: Copy,
@@ -121,7 +120,7 @@ impl<T> Out<T> {
     }
 }
 
-/// What the caller shows, one or several; perhaps nothing, if null.
+/// Address of one or several arguments; null for none.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct In<T>(*const T);
@@ -149,7 +148,7 @@ impl<T: Copy> In<T> {
 pub(crate) type Text = In<c_char>;
 
 impl Text {
-    /// The text; empty where there is none.
+    /// The text; empty if null.
     pub(crate) fn text(self) -> String {
         if self.0.is_null() {
             return String::new();

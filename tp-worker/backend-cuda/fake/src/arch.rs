@@ -4,26 +4,26 @@ use std::path::{Path, PathBuf};
 
 use crate::settings;
 
-/// What an image begins with.
+/// Beginning of every image.
 const MAGIC: &str = "lockstep fake cuda image ";
 
-/// What kernels are compiled for: 90 is compute capability 9.0.
+/// Architecture that kernels are compiled for: 90 is compute capability 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Arch {
     pub(crate) number: u64,
-    /// `sm_…`, machine code of one generation; otherwise `compute_…`, which
-    /// drivers compile for any later one.
+    /// True for `sm_…`, machine code of one generation. False for `compute_…`, which drivers
+    /// compile for any later generation.
     pub(crate) real: bool,
 }
 
 impl Arch {
-    /// What NVRTC 13 compiles for where nothing is said.
+    /// Architecture that NVRTC 13 compiles for without an option.
     pub(crate) const DEFAULT: Self = Self {
         number: 75,
         real: false,
     };
 
-    /// "sm_90a" or "compute_80".
+    /// Parses "sm_90a" or "compute_80".
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (real, rest) = match text.strip_prefix("sm_") {
             Some(rest) => (true, rest),
@@ -34,7 +34,7 @@ impl Arch {
         Some(Self { number, real })
     }
 
-    /// Whether the device can run it.
+    /// Returns true if the device can run the code.
     pub(crate) fn runs(self) -> bool {
         let device = settings::capability();
         let generation = !self.real || self.number / 10 == device / 10;
@@ -42,7 +42,7 @@ impl Arch {
     }
 }
 
-/// A compiled program: where its shared object lies.
+/// A compiled program: its architecture, and the path of its shared object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) arch: Arch,
@@ -50,7 +50,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// A text without zeros, as PTX is.
+    /// Encodes the image as a text without zeros, like PTX.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Arch { number, real } = self.arch;
         let object = self.object.display();

@@ -1,4 +1,4 @@
-//! libcublasLt: `cublasLtMatmul`, plainly, by an algorithm that callers choose.
+//! libcublasLt: a plain `cublasLtMatmul`, by an algorithm that callers choose.
 
 mod descriptors;
 mod product;
@@ -12,18 +12,18 @@ use crate::world::{enter, lock};
 use descriptors::{Descriptor, Layout, Objects, Preference, objects};
 use product::{Algorithm, Operands, Product};
 
-/// Numbers of cuBLAS's errors (`cublasStatus_t`).
+/// Error codes of cuBLAS (`cublasStatus_t`).
 const NOT_INITIALIZED: Code = 1;
 const INVALID_VALUE: Code = 7;
 const EXECUTION_FAILED: Code = 13;
 const INTERNAL_ERROR: Code = 14;
 const NOT_SUPPORTED: Code = 15;
 
-/// What a workspace's address has to be a multiple of.
+/// Alignment of a workspace's address.
 const WORKSPACE_ALIGNMENT: usize = 256;
 
 thread_local! {
-    /// How often the calling thread has asked the heuristic.
+    /// The calling thread's number of calls of the heuristic.
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -42,7 +42,7 @@ fn invalid(reason: impl Into<String>) -> Refusal {
     Refusal::new(INVALID_VALUE, reason)
 }
 
-/// Refuses what the heuristic refuses while the calling thread captures.
+/// Refuses calls of the heuristic while the calling thread captures.
 fn refuse_capture() -> Answer {
     if lock().captures() {
         let reason = "no heuristic during a capture: ask before, and keep the algorithm";
@@ -51,13 +51,13 @@ fn refuse_capture() -> Answer {
     Ok(())
 }
 
-/// The product that descriptor and layouts describe.
+/// The product that the descriptor and the layouts describe.
 fn product(of: &Objects, descriptor: Handle, layouts: [Handle; 4]) -> Answer<Product> {
     let known = of.layouts(layouts)?;
     Product::new(of.descriptor(descriptor)?, known)
 }
 
-/// The algorithm that callers name, if they do.
+/// The algorithm that the caller passed, if any.
 fn known(algorithm: In<[u64; 8]>) -> Answer<Option<Algorithm>> {
     let words = algorithm.get(0);
     let decode = |words| Algorithm::decode(words).ok_or_else(|| invalid("no algorithm of ours"));
@@ -70,7 +70,7 @@ fn check_served(algorithm: Algorithm, product: &Product) -> Answer {
     algorithm.serves(product).then_some(()).ok_or_else(unserved)
 }
 
-/// Algorithms for a product, the best first.
+/// Algorithms that serve a product, the best first.
 fn algorithms(product: &Product, most_workspace: usize) -> impl Iterator<Item = Algorithm> {
     let all = Algorithm::for_columns(product.columns()).into_iter();
     let product = *product;
@@ -80,7 +80,7 @@ fn algorithms(product: &Product, most_workspace: usize) -> impl Iterator<Item = 
 }
 
 export! {
-    /// How often the calling thread has asked the heuristic.
+    /// Tells the calling thread's number of calls of the heuristic.
     fn fakeCudaHeuristics(count: Out<u64>) {
         count.set(ASKED.get());
         Ok(())
@@ -174,7 +174,7 @@ export! {
         known.ok_or_else(|| invalid("no such preference"))?.set(attribute, &value.all(bytes))
     }
 
-    /// Other numbers of columns have another best algorithm, as in life.
+    /// As in cuBLASLt, the best algorithm changes with the number of columns.
     fn cublasLtMatmulAlgoGetHeuristic(
         _handle: Handle,
         descriptor: Handle,
@@ -254,7 +254,7 @@ export! {
         let product = product(&objects(), descriptor, [a_layout, b_layout, c_layout, d_layout])?;
         let algorithm = match known(algorithm)? {
             Some(algorithm) => algorithm,
-            // Without one the library asks the heuristic itself.
+            // Without an algorithm the library asks the heuristic itself.
             None => {
                 refuse_capture()?;
                 let mut all = algorithms(&product, workspace_bytes);

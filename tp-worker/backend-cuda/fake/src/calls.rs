@@ -1,5 +1,5 @@
-//! How often each function of the libraries was called, and what copies and kernels have
-//! moved.
+//! Counts for tests: calls of each function of the libraries, and bytes that copies and kernels
+//! have moved.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,19 +9,19 @@ use crate::abi::{Code, Out, Text, called, export};
 use crate::order::symbol;
 
 thread_local! {
-    /// Bytes that kernels have copied to shared memory asynchronously, by their names:
-    /// of those that the calling thread has run, as it waited.
+    /// Bytes that kernels have copied to shared memory asynchronously, by the kernels' names.
+    /// Only kernels count that ran while the calling thread waited.
     static FETCHED: RefCell<HashMap<String, u64>> = RefCell::default();
-    /// Bytes that the calling thread has had copied to devices, without waiting for it.
+    /// Bytes of the calling thread's copies to devices that do not wait.
     static BROUGHT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// So many bytes more are to be copied to a device.
+/// Adds the bytes of a copy to a device.
 pub(crate) fn note_brought(bytes: usize) {
     BROUGHT.set(BROUGHT.get() + bytes as u64);
 }
 
-/// A launch of `kernel` has copied so many bytes to shared memory asynchronously.
+/// Adds the bytes that a launch of `kernel` has copied to shared memory asynchronously.
 pub(crate) fn note_fetched(kernel: &str, bytes: u64) {
     FETCHED.with_borrow_mut(|fetched| {
         let sum = fetched.entry(kernel.to_owned()).or_default();
@@ -30,7 +30,7 @@ pub(crate) fn note_fetched(kernel: &str, bytes: u64) {
 }
 
 export! {
-    /// How many bytes kernels whose names begin so have fetched on the calling thread.
+    /// Tells the bytes fetched on the calling thread by kernels whose names begin with `names`.
     fn fakeCudaFetched(names: Text, bytes: Out<u64>) {
         let names = names.text();
         let sum = FETCHED.with_borrow(|fetched| {
@@ -41,46 +41,45 @@ export! {
         Ok(())
     }
 
-    /// How many bytes the calling thread has had copied to devices.
+    /// Tells the bytes of the calling thread's copies to devices.
     fn fakeCudaBrought(_nothing: Text, bytes: Out<u64>) {
         bytes.set(BROUGHT.get());
         Ok(())
     }
 
-    /// How often the calling thread has called `function`.
+    /// Tells the number of the calling thread's calls of `function`.
     fn fakeCudaCalls(function: Text, count: Out<u64>) {
         count.set(called(&function.text()));
         Ok(())
     }
 }
 
-/// How often the calling thread has called a function of CUDA's libraries, such as
-/// `cuGraphLaunch`; `None` where the libraries are real ones, which don't count.
+/// Number of the calling thread's calls of a function of CUDA's libraries, such as
+/// `cuGraphLaunch`. `None` for the real libraries, which don't count.
 #[must_use]
 pub fn calls(function: &CStr) -> Option<u64> {
     ask(c"fakeCudaCalls", function)
 }
 
-/// How many bytes kernels whose names begin with `names` have copied to shared memory
-/// asynchronously, as products do with their weights, in launches that the calling
-/// thread has run: work runs where it is waited for. `None` as with [`calls`].
+/// Bytes that kernels whose names begin with `names` have copied to shared memory
+/// asynchronously, as products do with their weights. Only launches that the calling thread has
+/// run count: work runs on the thread that waits for it. `None` as with [`calls`].
 #[must_use]
 pub fn fetched(names: &CStr) -> Option<u64> {
     ask(c"fakeCudaFetched", names)
 }
 
-/// How many bytes the calling thread has had copied to devices by calls that do not wait
-/// for it. `None` as with [`calls`].
+/// Bytes of the calling thread's copies to devices that do not wait. `None` as with [`calls`].
 #[must_use]
 pub fn brought() -> Option<u64> {
     ask(c"fakeCudaBrought", c"")
 }
 
-/// What one of the functions above answers.
+/// Calls one of the functions above, and returns its count.
 fn ask(function: &CStr, about: &CStr) -> Option<u64> {
     let symbol = symbol(function)?;
     let mut count = 0;
-    // SAFETY: only functions above have such names, and all of these take this.
+    // SAFETY: only the functions above have such names, and all of them have this type.
     let ask = unsafe {
         std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, &mut u64) -> Code>(symbol)
     };

@@ -1,12 +1,11 @@
 //! libnccl: collectives between threads or processes of one machine.
 //!
-//! As with NCCL, nobody compares what ranks ask for: those that differ wait for
-//! each other until they are aborted, and an aborted operation ends without an
-//! error, with anything in its result.
+//! As with NCCL, nobody compares the operations that ranks ask for: ranks that differ wait for
+//! each other until they are aborted. An aborted operation ends without an error, and its
+//! result may be anything.
 //!
-//! Aborts and farewells take as long as NCCL's: until the device runs nothing, no graph
-//! is left that has an operation of the communicator, and the other ranks that live
-//! say goodbye too.
+//! Aborts and farewells take as long as NCCL's: until the device runs nothing, no graph has an
+//! operation of the communicator, and the other living ranks say goodbye too.
 
 mod asked;
 mod captured;
@@ -34,14 +33,14 @@ use room::{Captured, MOST_RANKS, Member, Who};
 use taken::Taken;
 use values::{Kind, Operation};
 
-/// Numbers of NCCL's results (`ncclResult_t`).
+/// Result codes of NCCL (`ncclResult_t`).
 const UNHANDLED: Code = 1;
 const SYSTEM: Code = 2;
 const INVALID_ARGUMENT: Code = 4;
 const INVALID_USAGE: Code = 5;
 const IN_PROGRESS: Code = 7;
 
-/// What rank 0 makes and all know: the name of the group's file.
+/// The name of the group's file. Rank 0 makes it, and all ranks pass it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UniqueId([c_char; 128]);
@@ -61,14 +60,14 @@ fn member(handle: Handle) -> Answer<Arc<Member>> {
     known.ok_or_else(|| invalid("no such communicator"))
 }
 
-/// The same of one that nobody else finds from now on.
+/// Takes the communicator out of the table, so that nobody finds it from now on.
 fn take(handle: Handle) -> Answer<Arc<Member>> {
     let known = members().remove(&handle);
     known.ok_or_else(|| invalid("no such communicator"))
 }
 
-/// Whether the calling thread's rank, which is the one that it had in its first group,
-/// alone fails to join this one.
+/// Returns true if this rank alone fails to join this group. `FAKE_NCCL_FAIL` names the rank by
+/// its number in the calling thread's first group.
 fn fails(rank: usize) -> bool {
     thread_local! {
         static JOINED: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
@@ -79,7 +78,7 @@ fn fails(rank: usize) -> bool {
     settings::of_rank("FAKE_NCCL_FAIL") == Some(now)
 }
 
-/// The state of a group that may still form, and of what was asked of it.
+/// State of a group that may still form, and of the last operation asked of it.
 fn state(member: &Member) -> Code {
     match (member.is_complete(), member.shares_a_device()) {
         (false, _) => IN_PROGRESS,
@@ -89,7 +88,7 @@ fn state(member: &Member) -> Code {
     }
 }
 
-/// What an operation is, so that ranks meet in equal ones alone.
+/// Identity of an operation: only ranks with equal operations meet.
 #[derive(Clone, Copy)]
 struct Call {
     which: u64,
@@ -100,8 +99,8 @@ struct Call {
 }
 
 impl Call {
-    /// Two words, the second of which says which of the operations it is that its rank has
-    /// captured.
+    /// Encodes the operation in two words. The second one has the number of the operation among
+    /// those that its rank has captured.
     fn signature(self, captured: Captured) -> [u64; 2] {
         let Self {
             which,
@@ -118,19 +117,19 @@ impl Call {
     }
 }
 
-/// Where an operation reads and writes.
+/// Addresses that an operation reads and writes.
 #[derive(Clone, Copy)]
 struct Places {
     from: usize,
-    /// Bytes that this rank brings.
+    /// Number of bytes that this rank brings.
     brings: usize,
     to: usize,
-    /// Bytes of the result.
+    /// Number of bytes of the result.
     takes: usize,
 }
 
-/// Asks for an operation on a stream: all bring their bytes, and `combine` makes a
-/// rank's result of them.
+/// Asks for an operation on a stream: all ranks bring their bytes, and `combine` makes a rank's
+/// result of them.
 fn collect(
     handle: Handle,
     stream: Handle,
@@ -237,8 +236,8 @@ export! {
         Ok(())
     }
 
-    /// Ends whatever this rank waits for, and the communicator with it. Its memory is
-    /// given back, for which CUDA waits until the device runs nothing.
+    /// Ends all waits of this rank, and the communicator with them. Before its memory is freed,
+    /// CUDA waits until the device runs nothing.
     fn ncclCommAbort(handle: Handle) {
         let known = take(handle)?;
         known.abort();
@@ -248,7 +247,8 @@ export! {
         Ok(())
     }
 
-    /// Operations are done when their stream is, and those in graphs when these are gone.
+    /// Operations are done when their stream is; those in graphs are done when the graphs are
+    /// gone.
     fn ncclCommFinalize(handle: Handle) {
         let member = member(handle)?;
         member.expect_ready()?;
@@ -304,7 +304,7 @@ export! {
         let sender = usize::try_from(root).ok().filter(|sender| *sender < member.size);
         let sender = sender.ok_or_else(|| invalid(format!("there is no rank {root}")))?;
         let bytes = call.bytes();
-        // Who doesn't send brings as many bytes that nobody reads.
+        // A rank that doesn't send brings as many bytes, which nobody reads.
         let from = if sender == member.rank { from } else { to };
         let at = Places { from, brings: bytes, to, takes: bytes };
         collect(handle, stream, call, at, move |_, all| all[sender].clone())
@@ -367,7 +367,7 @@ export! {
     }
 }
 
-/// A result's name.
+/// Name of a result code.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetErrorString(code: Code) -> *const c_char {
     let name = match code {

@@ -16,19 +16,19 @@ use crate::settings;
 use crate::world::lock;
 use options::Options;
 
-/// Numbers of NVRTC's errors (`nvrtcResult`).
+/// Error codes of NVRTC (`nvrtcResult`).
 const INVALID_INPUT: Code = 3;
 const INVALID_PROGRAM: Code = 4;
 const INVALID_OPTION: Code = 5;
 const COMPILATION: Code = 6;
 const BUILTINS: Code = 7;
 
-/// What shall be compiled, and what became of it.
+/// A program to compile, and its result.
 #[derive(Clone, Default)]
 struct Program {
     name: String,
     source: String,
-    /// By the names under which they are included.
+    /// Headers, by the names under which they are included.
     headers: Vec<(String, String)>,
     log: String,
     image: Option<Image>,
@@ -48,10 +48,10 @@ fn no_program() -> Refusal {
     Refusal::new(INVALID_PROGRAM, "no such program")
 }
 
-/// What a program was compiled to; with a zero behind it, as PTX has.
+/// The image that a program was compiled to, with a zero behind it, as PTX has.
 ///
 /// # Errors
-/// It was not compiled, or to something else.
+/// The program was not compiled, or to another kind of image.
 fn image(handle: Handle, wanted: impl Fn(&Image) -> bool) -> Answer<Vec<c_char>> {
     let image = program(handle)?.image.filter(wanted);
     let missing = || Refusal::new(INVALID_PROGRAM, "the program was not compiled to this");
@@ -73,7 +73,7 @@ fn is_machine_code(image: &Image) -> bool {
     image.arch.real
 }
 
-/// Names of headers become files, so they stay in their folder.
+/// Refuses names outside of their folder, since names of headers become files.
 fn is_plain(name: &str) -> bool {
     let outside = name.starts_with('/') || name.split('/').any(|part| part == "..");
     !name.is_empty() && !outside
@@ -152,7 +152,7 @@ export! {
         of.image = object.map(|object| Image { arch: options.arch, object });
         let works = of.image.is_some();
         programs().insert(handle, of);
-        // The log tells why.
+        // The log has the reason.
         works.then_some(()).ok_or_else(|| Refusal::quiet(COMPILATION))
     }
 
@@ -166,7 +166,7 @@ export! {
         Ok(())
     }
 
-    /// Nothing, where the architecture was a virtual one.
+    /// Gives zero if the architecture was a virtual one.
     fn nvrtcGetCUBINSize(handle: Handle, bytes: Out<usize>) {
         bytes.set(image(handle, is_machine_code).map_or(0, |image| image.len()));
         Ok(())
@@ -188,7 +188,7 @@ export! {
     }
 }
 
-/// A result's name.
+/// Name of a result code.
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcGetErrorString(code: Code) -> *const c_char {
     let name = match code {

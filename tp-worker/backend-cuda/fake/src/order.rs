@@ -1,4 +1,4 @@
-//! The order of what CUDA leaves open, drawn from a seed.
+//! The order of work that CUDA leaves open, drawn from a seed.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_void};
@@ -17,13 +17,13 @@ struct Generator {
 impl Generator {
     fn new(seed: u64, drawn: Arc<AtomicU64>) -> Self {
         Self {
-            // Never zero, which xorshift would stay at.
+            // Never zero: xorshift would stay there.
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             drawn,
         }
     }
 
-    /// Of a thread that has not been told.
+    /// Generator of a thread that has no seed of its own.
     fn of_threads() -> Self {
         let told = OF_THREADS.lock().unwrap_or_else(PoisonError::into_inner);
         let (seed, drawn) = told.clone().unwrap_or_else(|| {
@@ -43,15 +43,15 @@ impl Generator {
 }
 
 thread_local! {
-    /// The calling thread's. Threads have one each, so that a test sees the same
-    /// order whatever others do meanwhile.
+    /// Generator of the calling thread. Each thread has its own, so that a test sees the same
+    /// order whatever other threads do.
     static GENERATOR: RefCell<Option<Generator>> = const { RefCell::new(None) };
 }
 
-/// How many numbers were drawn of each order that was begun.
+/// Number of draws of each order that was begun.
 static DRAWN: Mutex<Vec<Arc<AtomicU64>>> = Mutex::new(Vec::new());
 
-/// The order of threads that draw for the first time.
+/// Seed and count for threads that draw for the first time.
 static OF_THREADS: Mutex<Option<(u64, Arc<AtomicU64>)>> = Mutex::new(None);
 
 /// The next number of the calling thread.
@@ -62,7 +62,7 @@ pub(crate) fn draw() -> u64 {
     })
 }
 
-/// An order's count, and the number under which it is asked for.
+/// A new order's count, and the order's number.
 fn count() -> (Arc<AtomicU64>, u64) {
     let mut all = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let drawn = Arc::<AtomicU64>::default();
@@ -70,13 +70,13 @@ fn count() -> (Arc<AtomicU64>, u64) {
     (drawn, all.len() as u64 - 1)
 }
 
-/// One of `count`, which is not zero.
+/// A number below `count`, which must not be zero.
 pub(crate) fn below(count: usize) -> usize {
     ((draw() >> 16) % count as u64) as usize
 }
 
 export! {
-    /// Begins the calling thread's order anew, under a number of its own.
+    /// Begins the calling thread's order anew, and tells the order's number.
     fn fakeCudaSeed(seed: u64, number: Out<u64>) {
         let (drawn, its) = count();
         number.set(its);
@@ -84,7 +84,7 @@ export! {
         Ok(())
     }
 
-    /// The same for all threads that have drawn nothing yet.
+    /// Begins the order of all threads that have drawn nothing yet, and tells its number.
     fn fakeCudaSeedThreads(seed: u64, number: Out<u64>) {
         let (drawn, its) = count();
         number.set(its);
@@ -93,7 +93,7 @@ export! {
         Ok(())
     }
 
-    /// How many numbers were drawn of the order `number`.
+    /// Tells the number of draws of the order `number`.
     fn fakeCudaDrawn(number: u64, count: Out<u64>) {
         let all = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
         let drawn = usize::try_from(number).ok().and_then(|number| all.get(number));
@@ -103,17 +103,16 @@ export! {
     }
 }
 
-/// Begins the order of what the calling thread waits for anew, drawn from
-/// `seed`. Returns whether the libraries that are loaded are the fake ones: a
-/// real device takes no orders.
+/// Begins the order of the work that the calling thread waits for anew, drawn from `seed`.
+/// Returns true if the loaded libraries are the fake ones: a real device takes no orders.
 #[must_use]
 pub fn seed(seed: u64) -> bool {
     begin(c"fakeCudaSeed", seed).is_some()
 }
 
-/// The same for a test that claims to run in that order: it fails at the end of
-/// what is returned if nothing was drawn of it, say because another thread than
-/// the calling one did the work.
+/// Begins an order like [`seed`], for a test that claims to run in that order. When the result
+/// is dropped, the test fails if nothing was drawn of the order, say because another thread did
+/// the work.
 ///
 /// On a real device nothing is drawn, and nothing fails.
 #[must_use = "when it goes, the order has to have been drawn"]
@@ -124,8 +123,8 @@ pub fn order(seed: u64) -> Order {
     }
 }
 
-/// The same for threads that have drawn nothing yet, such as those that a test is
-/// about to start.
+/// Begins an order like [`order`], for threads that have drawn nothing yet, such as threads
+/// that a test is about to start.
 #[must_use = "when it goes, the order has to have been drawn"]
 pub fn order_of_threads(seed: u64) -> Order {
     Order {
@@ -134,17 +133,17 @@ pub fn order_of_threads(seed: u64) -> Order {
     }
 }
 
-/// An order that has to be drawn.
+/// Guard of an order that has to be drawn from.
 #[derive(Debug)]
 pub struct Order {
     seed: u64,
-    /// None on a real device.
+    /// `None` on a real device.
     number: Option<u64>,
 }
 
 impl Order {
-    /// How many numbers were drawn of it, by whichever thread has begun it;
-    /// `None` where the libraries are real ones.
+    /// Number of draws of the order, by all threads that have begun it. `None` for the real
+    /// libraries.
     #[must_use]
     pub fn drawn(&self) -> Option<u64> {
         let (symbol, mut count) = (symbol(c"fakeCudaDrawn")?, 0);
@@ -167,17 +166,17 @@ impl Drop for Order {
     }
 }
 
-/// The number of the order that begins; `None` where the libraries are real.
+/// Begins an order and returns its number; `None` for the real libraries.
 fn begin(name: &CStr, seed: u64) -> Option<u64> {
     let (symbol, mut number) = (symbol(name)?, 0);
-    // SAFETY: only functions above have these names.
+    // SAFETY: only the functions above have these names.
     let set =
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64, &mut u64) -> Code>(symbol) };
     (set(seed, &mut number) == 0).then_some(number)
 }
 
-/// How often the calling thread has asked for the best algorithm of a product;
-/// `None` where the libraries are real ones, which don't count.
+/// Number of the calling thread's calls of cuBLASLt's heuristic. `None` for the real libraries,
+/// which don't count.
 #[must_use]
 pub fn heuristics() -> Option<u64> {
     let symbol = symbol(c"fakeCudaHeuristics")?;
@@ -188,7 +187,7 @@ pub fn heuristics() -> Option<u64> {
     (ask(&mut count) == 0).then_some(count)
 }
 
-/// A function that fake libraries alone have.
+/// Address of a function that only the fake libraries have.
 pub(crate) fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both texts end with a zero; the library is not closed again.
     let symbol = unsafe {

@@ -1,4 +1,4 @@
-//! Runs what stands in streams, when somebody waits and not before.
+//! Runs queued work of streams, when somebody waits and not before.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, PoisonError};
@@ -9,19 +9,19 @@ use crate::world::codes::{NOT_READY, UNKNOWN};
 use crate::world::stream::{Item, Point, Stream};
 use crate::world::{World, graph, lock, thread};
 
-/// Somebody has run an item.
+/// Notified whenever somebody has run an item.
 static RAN: Condvar = Condvar::new();
 
-/// What a caller waits for.
+/// The goal of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     /// All work of a stream.
     Stream(Handle),
     /// All work of a context.
     Context(Handle),
-    /// Of which, what the calling thread has asked for.
+    /// The calling thread's work of a context.
     Mine(Handle),
-    /// What a stream had when an event was recorded.
+    /// All work of a stream at the time when an event was recorded.
     Point(Point),
 }
 
@@ -51,11 +51,10 @@ impl Goal {
     }
 }
 
-/// Runs whatever can run, in an order drawn from the seed, until `goal` is
-/// reached.
+/// Runs items that can run, in an order drawn from the seed, until `goal` is reached.
 ///
 /// # Errors
-/// What failed on the way, in `context`'s streams; or all wait for each other.
+/// A failure on the way in `context`'s streams; or all streams wait for each other.
 pub(crate) fn wait(context: Handle, goal: Goal) -> Answer {
     let mut world = lock();
     loop {
@@ -65,7 +64,7 @@ pub(crate) fn wait(context: Handle, goal: Goal) -> Answer {
         }
         if let Some((stream, item)) = next(&mut world, goal) {
             drop(world);
-            // A failure ends the wait where it is told; it breaks one context.
+            // A failure ends this wait only if it is told here; it breaks one context.
             carry_out(stream, item)?;
             world = lock();
         } else if world.streams.values().any(|at| at.busy) {
@@ -76,10 +75,10 @@ pub(crate) fn wait(context: Handle, goal: Goal) -> Answer {
     }
 }
 
-/// Runs one item at most, as time passes between two questions.
+/// Runs one item at most, for the time between two queries.
 ///
 /// # Errors
-/// [`NOT_READY`]; what failed.
+/// [`NOT_READY`]; or the failure of the item.
 pub(crate) fn poll(context: Handle, goal: Goal) -> Answer {
     let mut world = lock();
     world.check(context)?;
@@ -96,7 +95,7 @@ pub(crate) fn poll(context: Handle, goal: Goal) -> Answer {
         .ok_or_else(|| Refusal::quiet(NOT_READY))
 }
 
-/// Waits until the device runs nothing of `context`, whatever still stands in streams.
+/// Waits until the device runs nothing of `context`. Queued items may be left.
 pub(crate) fn settle(context: Handle) {
     let runs = |world: &World| {
         let mut streams = world.streams.values();
@@ -110,8 +109,8 @@ pub(crate) fn settle(context: Handle) {
 
 /// Takes an item of one of the streams that can go on.
 ///
-/// Those are what the goal needs, and what the calling thread itself has begun:
-/// what others have begun may wait for something that this thread still has to do.
+/// These are the streams that the goal needs, and the streams that the calling thread used
+/// last. Streams of other threads may wait for something that this thread still has to do.
 fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item)> {
     let needed = needed(world, goal);
     let me = thread();
@@ -139,7 +138,7 @@ fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item)> {
     Some((stream, at.items.pop_front()?))
 }
 
-/// The goal's streams and those that they wait for, and so on.
+/// The goal's streams, the streams that these wait for, and so on.
 fn needed(world: &World, goal: Goal) -> BTreeSet<Handle> {
     let mut needed = BTreeSet::new();
     let mut left = goal.streams(world);
@@ -156,8 +155,8 @@ fn needed(world: &World, goal: Goal) -> BTreeSet<Handle> {
     needed
 }
 
-/// Runs an item; beside the caller, who may have to abort it, where it waits for
-/// other ranks.
+/// Runs an item. An item that waits for other ranks runs on another thread, since the caller
+/// may have to abort it.
 fn carry_out(stream: Handle, item: Item) -> Answer {
     let waits = item.waits();
     let run_and_finish = move || {
@@ -180,7 +179,7 @@ fn run(item: &Item) -> Answer {
     }
 }
 
-/// Notes that the stream's first item is over.
+/// Notes that the stream's first item is done.
 fn finish(world: &mut World, stream: Handle, answer: &Answer) {
     if let Some(at) = world.streams.get_mut(&stream) {
         at.busy = false;

@@ -1,9 +1,9 @@
-//! What the environment says of the machine that is played.
+//! Settings of the machine that is played, from the environment.
 
-/// The number in the variable `name`, or `default` where it isn't set.
+/// The number in the variable `name`, or `default` if it isn't set.
 ///
 /// # Panics
-/// Where it is something else than a number.
+/// If the value is not a number.
 pub(crate) fn number(name: &str, default: u64) -> u64 {
     let Ok(text) = std::env::var(name) else {
         return default;
@@ -12,21 +12,21 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
         .unwrap_or_else(|_| panic!("{name} is `{text}`: give a number"))
 }
 
-/// The number in the variable `name`, where it is set.
+/// The number in the variable `name`, if it is set.
 ///
 /// # Panics
-/// Where it is something else than a number.
+/// If the value is not a number.
 pub(crate) fn found(name: &str) -> Option<usize> {
     std::env::var_os(name)?;
     Some(number(name, 0) as usize)
 }
 
-/// Whether a call does nothing, as if the program had forgotten it.
+/// Returns true if `call` has to do nothing, as if the program had forgotten it.
 pub(crate) fn forgets(call: &str) -> bool {
     std::env::var("FAKE_CUDA_FORGET").is_ok_and(|forgotten| forgotten == call)
 }
 
-/// How `sed` changes sources and headers before they are compiled.
+/// Script by which `sed` changes sources and headers before they are compiled.
 pub(crate) fn edit() -> Option<String> {
     std::env::var("FAKE_CUDA_EDIT").ok()
 }
@@ -37,16 +37,16 @@ pub(crate) fn compiler_flags() -> Vec<String> {
     flags.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A file that is made, once a process has taken memory ten times: whoever asks
-/// for more then waits for ever, as on a device that hangs.
+/// Path of a file that is made once a process has taken memory ten times. Further requests for
+/// memory then wait for ever, as on a device that hangs.
 pub(crate) fn hang() -> Option<std::path::PathBuf> {
     std::env::var_os("FAKE_CUDA_HANG").map(std::path::PathBuf::from)
 }
 
-/// The kernel that touches what it must not, and which of its launches does.
+/// The kernel that touches an illegal address, and the number of the launch that does.
 ///
 /// # Panics
-/// Where the launch is no number.
+/// If the launch is not a number.
 pub(crate) fn fault() -> Option<(String, u64)> {
     let text = std::env::var("FAKE_CUDA_FAULT").ok()?;
     let (kernel, launch) = text.split_once(':').unwrap_or((&text, "1"));
@@ -55,10 +55,10 @@ pub(crate) fn fault() -> Option<(String, u64)> {
     Some((kernel.to_owned(), launch))
 }
 
-/// The rank and the number, counted from one, that a variable says as `1:3`.
+/// The rank, and the number counted from one, in a variable such as `1:3`.
 ///
 /// # Panics
-/// Where it says something else.
+/// If the value has another form.
 pub(crate) fn of_rank(name: &str) -> Option<(usize, u64)> {
     let text = std::env::var(name).ok()?;
     let parsed = text.split_once(':').and_then(|(rank, number)| {
@@ -78,19 +78,18 @@ pub(crate) fn memory() -> usize {
     number("FAKE_CUDA_MEMORY", 4 << 30) as usize
 }
 
-/// Bytes that are said to be free and are not, as if somebody else took them just
-/// then.
+/// Bytes that are reported as free and are not, as if another program took them just then.
 pub(crate) fn hidden() -> usize {
     number("FAKE_CUDA_HIDDEN", 0) as usize
 }
 
-/// Bytes of a device that the code of kernels takes, once one is loaded.
+/// Bytes of a device that the code of kernels takes, once a kernel is loaded.
 pub(crate) fn code() -> usize {
     number("FAKE_CUDA_CODE", 0) as usize
 }
 
-/// Bytes of shared memory that a block may have where its kernel asks for it, by
-/// compute capability ("CUDA C++ Programming Guide", technical specifications).
+/// Bytes of shared memory that a block may have if its kernel asks for them, by compute
+/// capability ("CUDA C++ Programming Guide", technical specifications).
 pub(crate) fn block_memory() -> usize {
     let kib = match capability() {
         75 => 64,
@@ -101,7 +100,7 @@ pub(crate) fn block_memory() -> usize {
     kib << 10
 }
 
-/// 90 is 9.0.
+/// Compute capability as a number: 90 is 9.0.
 pub(crate) fn capability() -> u64 {
     number("FAKE_CUDA_CAPABILITY", 90)
 }
@@ -109,7 +108,7 @@ pub(crate) fn capability() -> u64 {
 /// Architectures that NVRTC compiles for: 90 is sm_90.
 ///
 /// # Panics
-/// Where one is no number.
+/// If one of them is not a number.
 pub(crate) fn architectures() -> Vec<i32> {
     let Ok(text) = std::env::var("FAKE_NVRTC_ARCHITECTURES") else {
         return vec![75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121];
@@ -121,10 +120,10 @@ pub(crate) fn architectures() -> Vec<i32> {
     text.split(',').map(number).collect()
 }
 
-/// The sanitizers that kernels are compiled for, as compilers take them.
+/// Sanitizers that kernels are compiled with, in the form that compilers take.
 ///
 /// # Panics
-/// Where one is none that exists.
+/// If there is no sanitizer of such a name.
 pub(crate) fn sanitizers() -> Option<String> {
     let names = std::env::var("FAKE_CUDA_SANITIZE").ok()?;
     let known = |name: &str| ["thread", "address", "undefined"].contains(&name);

@@ -1,5 +1,4 @@
-//! All that the fake driver knows: contexts, their streams, events, graphs and
-//! memory.
+//! State of the fake driver: contexts, their streams, events, graphs and memory.
 
 mod capture;
 pub(crate) mod codes;
@@ -21,19 +20,19 @@ use stream::{Event, Item, Point, Stream};
 
 pub(crate) use capture::captured_event;
 
-/// The handle of the null stream, and its other name.
+/// The two handles of the null stream.
 const NULL_STREAM: [Handle; 2] = [0, 1];
 
 /// A device's primary context.
 pub(crate) struct Context {
     pub(crate) device: i32,
-    /// Its own null stream.
+    /// Null stream of the context.
     null: Handle,
-    /// What failed in it; every call fails alike from then on.
+    /// The failure that broke the context; every call fails with it from then on.
     broken: Option<Refusal>,
 }
 
-/// What exists in this process.
+/// All objects of this process.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) contexts: BTreeMap<Handle, Context>,
@@ -54,7 +53,7 @@ pub(crate) struct World {
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The calling thread's context; none, if zero.
+    /// The calling thread's context; zero for none.
     static CURRENT: Cell<Handle> = const { Cell::new(0) };
     static ACTS_FOR: Cell<Option<ThreadId>> = const { Cell::new(None) };
 }
@@ -63,7 +62,7 @@ pub(crate) fn lock() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The handle of the calling thread's context; none, if zero.
+/// Handle of the calling thread's context; zero for none.
 pub(crate) fn current() -> Handle {
     CURRENT.get()
 }
@@ -78,7 +77,7 @@ pub(crate) struct Entered {
     pub(crate) context: Handle,
 }
 
-/// Begins a call that needs a context, and one that still works.
+/// Begins a call that needs a working context.
 pub(crate) fn enter() -> Answer<Entered> {
     let (world, context) = (lock(), current());
     world.check(context)?;
@@ -100,7 +99,7 @@ impl DerefMut for Entered {
 }
 
 impl Entered {
-    /// The stream of that handle, as the calling thread means it.
+    /// The stream with the handle `handle`, seen from the calling thread.
     pub(crate) fn stream(&self, handle: Handle) -> Answer<Handle> {
         let null = NULL_STREAM.contains(&handle);
         let found = null.then(|| self.contexts.get(&self.context).map(|context| context.null));
@@ -110,13 +109,13 @@ impl Entered {
         known.then_some(stream).ok_or_else(missing)
     }
 
-    /// Puts work on a stream, or into the graph that it is captured into.
+    /// Puts work on a stream, or into the graph that the stream is captured into.
     pub(crate) fn push(&mut self, handle: Handle, name: &'static str, work: Work) -> Answer {
         let waits = false;
         self.push_task(handle, Task { name, work, waits })
     }
 
-    /// The same of any task.
+    /// Puts a task on a stream, or into the graph that the stream is captured into.
     pub(crate) fn push_task(&mut self, handle: Handle, task: Task) -> Answer {
         let stream = self.stream(handle)?;
         self.world.put(stream, task)
@@ -124,13 +123,13 @@ impl Entered {
 }
 
 impl World {
-    /// A new one, which no other object of whatever kind has.
+    /// A new handle, which no other object of any kind has.
     pub(crate) fn handle(&mut self) -> Handle {
         self.handles += 1;
         0x1000 + self.handles * 0x10
     }
 
-    /// Refuses calls where the context is missing or broken.
+    /// Refuses calls if the context is missing or broken.
     pub(crate) fn check(&self, context: Handle) -> Answer {
         match self.contexts.get(&context) {
             None => Err(Refusal::new(INVALID_CONTEXT, "the thread has no context")),
@@ -145,7 +144,7 @@ impl World {
         }
     }
 
-    /// The context of a device, made if need be.
+    /// The context of a device; made if missing.
     pub(crate) fn retain(&mut self, device: i32) -> Handle {
         let known = self.contexts.iter().find(|(_, at)| at.device == device);
         if let Some((handle, _)) = known {
@@ -162,7 +161,7 @@ impl World {
         context
     }
 
-    /// The device of a context that exists.
+    /// The device of an existing context.
     pub(crate) fn device(&self, context: Handle) -> i32 {
         self.contexts.get(&context).map_or(0, |at| at.device)
     }
@@ -174,7 +173,7 @@ impl World {
         self.queue(stream, Item::Task(task))
     }
 
-    /// Puts something on a stream that isn't captured.
+    /// Puts an item on a stream that isn't captured.
     pub(crate) fn queue(&mut self, stream: Handle, item: Item) -> Answer {
         self.heed_null_stream(stream)?;
         if let Some(at) = self.streams.get_mut(&stream) {
@@ -183,8 +182,8 @@ impl World {
         Ok(())
     }
 
-    /// The null stream and those that were not made non-blocking wait for each
-    /// other, whoever comes later.
+    /// Makes the null stream and a blocking stream wait for each other: later work waits for
+    /// earlier work of the other.
     fn heed_null_stream(&mut self, stream: Handle) -> Answer {
         let Some(at) = self.streams.get(&stream).filter(|at| at.blocking) else {
             return Ok(());
@@ -215,13 +214,13 @@ impl World {
         Ok(())
     }
 
-    /// Whether everything up to there has run.
+    /// Returns true if everything before the point has run.
     pub(crate) fn is_done(&self, point: Point) -> bool {
         let stream = self.streams.get(&point.stream);
         stream.is_none_or(|at| at.done >= point.position)
     }
 
-    /// Forgets a stream once its work is done.
+    /// Removes a stream once its work is done.
     pub(crate) fn destroy_stream(&mut self, stream: Handle) {
         if let Some(at) = self.streams.get_mut(&stream) {
             at.doomed = true;
@@ -232,15 +231,15 @@ impl World {
     }
 }
 
-/// The calling thread, as streams and captures remember it, or the one that it acts for.
+/// The calling thread, or the thread that it acts for, as streams and captures note it.
 pub(crate) fn thread() -> ThreadId {
     ACTS_FOR
         .get()
         .unwrap_or_else(|| std::thread::current().id())
 }
 
-/// Begins to act for `caller`, in the context of it: a library's own thread does what
-/// that one has asked for.
+/// Makes the calling thread act for `caller` in the caller's context: a library's own thread
+/// does the work that `caller` has asked for.
 pub(crate) fn act_for(caller: ThreadId, context: Handle) {
     ACTS_FOR.set(Some(caller));
     set_current(context);

@@ -1,4 +1,4 @@
-//! Keys and values in pages.
+//! Cache of keys and values in pages.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::stream::Stream;
 
-/// Keys and values of all layers, each `[layers, cells, kv_heads, head_dim]`,
-/// where a page is as many cells in a row as it has tokens.
+/// Keys and values of all layers, each `[layers, cells, kv_heads, head_dim]`. A page is a run
+/// of consecutive cells, one per token.
 pub struct PagedCache {
     shape: KvShape,
     keys: Floats,
@@ -18,13 +18,13 @@ pub struct PagedCache {
 }
 
 impl PagedCache {
-    /// Takes room for all pages; they hold anything.
+    /// Allocates all pages. Their contents are unspecified.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`]; [`CudaError::Unsupported`] for 8-bit integers.
     pub fn new(context: &Arc<Context>, shape: &KvShape) -> Result<Self, CudaError> {
         let element = Element::cached(shape.dtype)?;
-        // What is more than memory has is refused as such.
+        // A product that overflows is refused like a size that memory does not have.
         let sizes = [
             shape.layers,
             shape.pages,
@@ -46,7 +46,7 @@ impl PagedCache {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are more or fewer of them.
+    /// If the number of keys or values is not the cache's.
     pub fn upload(
         &mut self,
         stream: &Stream,
@@ -57,7 +57,7 @@ impl PagedCache {
         self.values.upload(stream, values)
     }
 
-    /// Keys and values of all layers.
+    /// Downloads keys and values of all layers.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -65,11 +65,11 @@ impl PagedCache {
         Ok((self.keys.download(stream)?, self.values.download(stream)?))
     }
 
-    /// Its size.
+    /// Shape of the cache: layers, pages, heads and type.
     pub fn shape(&self) -> &KvShape {
         &self.shape
     }
-    /// The type of keys and values.
+    /// Element type of keys and values.
     pub fn element(&self) -> Element {
         self.keys.element()
     }
@@ -83,11 +83,11 @@ impl PagedCache {
     pub(super) fn cells(&self) -> usize {
         self.shape.pages * self.shape.page_size
     }
-    /// Where the keys of a layer begin.
+    /// Device address at which the keys of a layer begin.
     pub(super) fn keys(&self, layer: usize) -> u64 {
         self.keys.address() + self.layer_offset(layer)
     }
-    /// Where the values of a layer begin.
+    /// Device address at which the values of a layer begin.
     pub(super) fn values(&self, layer: usize) -> u64 {
         self.values.address() + self.layer_offset(layer)
     }
@@ -99,7 +99,7 @@ impl PagedCache {
     }
 
     /// # Panics
-    /// If it has another type, other heads, or no such layer.
+    /// If the cache has another type, other heads, or no such layer.
     pub(super) fn expect(&self, shape: &AttentionShape, element: Element, layer: usize) {
         let own = &self.shape;
         assert!(

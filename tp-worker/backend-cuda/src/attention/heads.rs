@@ -1,4 +1,4 @@
-//! Single heads: norms, rotation, and what is written to the cache.
+//! Operations on single heads: norms, rotation, and writes to the cache.
 
 use super::{Attention, PagedCache, THREADS, parameters};
 use crate::error::CudaError;
@@ -9,35 +9,35 @@ use crate::rows::{Rows, blocks};
 use crate::stream::Stream;
 use parameters::{CopyAccepted, CopyCells, Heads};
 
-/// Heads that a block writes, a warp each.
+/// Heads per block; each has a warp of its own.
 const HEADS_PER_BLOCK: usize = 4;
 
-/// Weights of norms over single heads, as Qwen3 has them; `[head_dim]` each.
+/// Weights of norms over single heads, as Qwen3 has them, each `[head_dim]`.
 #[derive(Clone, Copy, Default)]
 pub struct HeadNorms<'a> {
-    /// Of queries.
+    /// Weights for heads of queries; `None` leaves queries without a norm.
     pub queries: Option<&'a Buffer<f32>>,
-    /// Of keys.
+    /// Weights for heads of keys; `None` leaves keys without a norm.
     pub keys: Option<&'a Buffer<f32>>,
-    /// Added to the mean square.
+    /// Epsilon, added to the mean square.
     pub eps: f32,
 }
 
-/// Rotation angles on the device, `[positions, half]` each.
+/// Rotation angles on the device, each `[positions, half]`.
 pub struct Rope {
-    /// Pairs per head.
+    /// Rotated pairs per head.
     pub half: usize,
-    /// Cosines.
+    /// Cosines of the angles.
     pub cos: Buffer<f32>,
-    /// Sines.
+    /// Sines of the angles.
     pub sin: Buffer<f32>,
 }
 
 impl Attention {
-    /// Norms (where there are norms) and rotates queries and keys of `qkv`,
-    /// `[tokens, (heads + 2·kv_heads)·head_dim]` sums, by their tokens'
-    /// positions; queries stay there, keys and values go to their cells, rounded
-    /// to the cache's type, and what `qkv` has of keys is as it was.
+    /// Norms queries and keys of `qkv` (where `norms` has weights) and rotates them by their
+    /// tokens' positions. `qkv` is `[tokens, (heads + 2·kv_heads)·head_dim]` sums. Queries stay
+    /// in `qkv`; keys and values go to their cells, rounded to the cache's type. The keys in
+    /// `qkv` itself stay as they were.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -108,12 +108,12 @@ impl Attention {
     ) -> Result<(), CudaError> {
         let heads = self.heads(qkv, inputs.tokens().most());
         let heads = self.stored(heads, inputs, cache, layer);
-        // SAFETY: what is neither normed nor rotated stays as it is.
+        // SAFETY: `qkv` is neither normed nor rotated here, so it is not written.
         unsafe { self.run_heads(stream, &heads) }
     }
 
-    /// Copies the keys and values of cells in all layers, one move after the
-    /// other, bit for bit; `moves` has their cells in turn: from, to.
+    /// Copies the keys and values of cells in all layers, one move after the other, bit for
+    /// bit. `moves` lists two cells for each move: source, destination.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -136,12 +136,13 @@ impl Attention {
             cell_units: units as u32,
         };
         let grid = [blocks(units, THREADS as usize), cache.layers() as u32, 2];
-        // SAFETY: cells that are not there are left out.
+        // SAFETY: missing cells are skipped.
         unsafe { self.copy_cells.launch(stream, grid, &parameters) }
     }
 
-    /// Copies the keys and values of cells as the first of `requests` have accepted
-    /// drafts, those of each one after the other, in all layers, bit for bit.
+    /// Copies the keys and values of accepted drafts to the cells of their positions, for all
+    /// requests whose tokens are chosen, in all layers, bit for bit. The moves of one request
+    /// run one after the other.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -171,11 +172,11 @@ impl Attention {
             cell_units: units as u32,
         };
         let grid = [blocks(units, THREADS as usize), 2 * layers, most as u32];
-        // SAFETY: cells that are not there are left out.
+        // SAFETY: missing cells are skipped.
         unsafe { self.copy_accepted.launch(stream, grid, &parameters) }
     }
 
-    /// `qkv` as it is, of so many tokens.
+    /// Kernel parameters that leave `tokens` rows of `qkv` as they are.
     fn heads(&self, qkv: &Floats, tokens: usize) -> Heads {
         let shape = &self.shape;
         qkv.expect(Element::F32, tokens * shape.qkv_width(), "qkv");
@@ -244,12 +245,12 @@ impl Attention {
     }
 
     /// # Safety
-    /// Where heads are normed or rotated, `qkv` is written.
+    /// Nobody else uses `qkv` where heads are normed or rotated, since the kernel writes it
+    /// then.
     unsafe fn run_heads(&self, stream: &Stream, heads: &Heads) -> Result<(), CudaError> {
         let all = self.shape.heads + 2 * self.shape.kv_heads;
         let grid = [heads.most, blocks(all, HEADS_PER_BLOCK), 1];
-        // SAFETY: `qkv` has room for all tokens, and cells and positions that are
-        // not there are left out.
+        // SAFETY: `qkv` has room for all tokens, and missing cells and positions are skipped.
         unsafe { self.rotate_and_store.launch(stream, grid, heads) }
     }
 }

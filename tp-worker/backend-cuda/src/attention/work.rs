@@ -1,4 +1,4 @@
-//! Room for how a batch is cut into work, and for partial results.
+//! Buffers for a batch's work items and for partial results.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use crate::context::Context;
 use crate::error::CudaError;
 use crate::memory::Buffer;
 
-/// Words before the rows' own, in `work.cuh`.
+/// Words of the list before the words of rows, as in `work.cuh`.
 const FIRST: usize = 2;
-/// Positions of a span, in `work.cuh`.
+/// Positions of a span, as in `work.cuh`.
 const SPAN: usize = 256;
-/// Parts that room is kept for at the most: enough for 64 requests of 32 heads
-/// over 8,192 positions each.
+/// Largest number of parts that get room: enough for 64 requests of 32 heads over 8,192
+/// positions each.
 const MOST_PARTS: usize = 1 << 16;
 
-/// What there is room for.
+/// Sizes that a [`Work`] has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkLimits {
     /// Requests of a batch.
     pub rows: usize,
-    /// Partial results: one for each head of each new token and span of 256
-    /// positions. Requests for whose parts there is no room are attended in one
-    /// piece, with the same bits and less of the device at once.
+    /// Partial results: one for each head of each new token and span of 256 positions. A
+    /// request whose parts have no room is attended in one piece. Its bits are equal then, but
+    /// it uses less of the device at once.
     pub parts: usize,
 }
 
 impl WorkLimits {
-    /// Of batches of up to so many new tokens and requests, which have up to so
-    /// many positions each.
+    /// Sizes for batches of up to `tokens` new tokens and `rows` requests, each of up to
+    /// `positions` positions.
     pub fn of(shape: &AttentionShape, tokens: usize, rows: usize, positions: usize) -> Self {
         let parts = match positions.div_ceil(SPAN) {
             0 | 1 => 0,
@@ -41,19 +41,19 @@ impl WorkLimits {
         Self { rows, parts }
     }
 
-    /// Bytes on the device, for heads of one width.
+    /// Bytes on the device for heads of `head_dim` columns.
     pub fn bytes(&self, head_dim: usize) -> u64 {
         let [list, parts] = self.words(head_dim);
         (list as u64).saturating_add(parts as u64).saturating_mul(4)
     }
 
-    /// Words of the list, and of the parts.
+    /// Words of the list and words of the parts.
     fn words(&self, head_dim: usize) -> [usize; 2] {
         let list = self.rows.saturating_mul(2).saturating_add(FIRST);
         [list, self.parts.saturating_mul(head_dim + 2)]
     }
 
-    /// What is enough for both.
+    /// Sizes that suffice for both.
     pub(crate) fn join(self, other: Self) -> Self {
         Self {
             rows: self.rows.max(other.rows),
@@ -62,7 +62,7 @@ impl WorkLimits {
     }
 }
 
-/// How a batch is cut into work, and partial results of attention.
+/// Work items of a batch, and partial results of attention.
 pub struct Work {
     limits: WorkLimits,
     head_dim: usize,
@@ -71,7 +71,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Takes room, for heads of one width.
+    /// Allocates room for heads of `head_dim` columns.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -89,7 +89,7 @@ impl Work {
         })
     }
 
-    /// What it has room for.
+    /// Sizes that this room was allocated for.
     pub(crate) fn limits(&self) -> WorkLimits {
         self.limits
     }
@@ -107,7 +107,7 @@ impl Work {
     }
 
     /// # Panics
-    /// If heads are of another width, or rows are more.
+    /// If heads are of another width, or there are more rows than there is room for.
     pub(super) fn expect(&self, shape: &AttentionShape, rows: usize) {
         let Self {
             limits, head_dim, ..

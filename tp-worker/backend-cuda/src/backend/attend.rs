@@ -1,4 +1,4 @@
-//! Attention's kernels and room, by the shapes that models have.
+//! Attention kernels and their buffers, one set for each shape that models have.
 
 use lockstep_backend::{AttentionShape, InputLimits};
 
@@ -10,18 +10,18 @@ use crate::inputs::Inputs;
 use crate::rows::Rows;
 use crate::tensor::CudaTensor;
 
-/// Room for nothing.
+/// Limits of an empty buffer.
 const NONE: WorkLimits = WorkLimits { rows: 0, parts: 0 };
 
-/// The kernels of one shape, and how the last batch was cut for them.
+/// The kernels of one shape, and the work items of the last batch.
 pub(super) struct Kernels {
     attention: Attention,
     work: Work,
-    /// The number of that batch.
+    /// Number of the batch that `work` was cut for.
     planned: u64,
 }
 
-/// What an attention block does to `qkv` before it attends.
+/// Treatment of the heads of `qkv` before attention.
 pub(super) enum Heads<'a> {
     /// Norms and rotates heads of `qkv`, and stores keys and values.
     All(&'a mut CudaTensor, HeadNorms<'a>, &'a Rope),
@@ -30,11 +30,10 @@ pub(super) enum Heads<'a> {
 }
 
 impl CudaBackend {
-    /// The kernels for `shape` over a cache of `cached`, compiled when they are
-    /// asked for first.
+    /// Index of the kernels for `shape` over a cache of `cached`. The first call compiles them.
     ///
     /// # Errors
-    /// Those of [`Attention::new`].
+    /// The errors of [`Attention::new`].
     pub(super) fn kernels(
         &mut self,
         shape: &AttentionShape,
@@ -56,7 +55,7 @@ impl CudaBackend {
         Ok(self.attention.len() - 1)
     }
 
-    /// The next attention cuts its batch anew.
+    /// Makes the next attention cut its batch anew.
     pub(super) fn forget_plans(&mut self) {
         for kernels in &mut self.attention {
             kernels.planned = 0;
@@ -90,7 +89,7 @@ impl CudaBackend {
         attention.rotate(&self.stream, &mut qkv.floats, rope, inputs)
     }
 
-    /// Copies cells one after the other.
+    /// Copies cells in order, one move after the other.
     pub(super) fn move_cells(
         &mut self,
         cache: &mut PagedCache,
@@ -111,7 +110,7 @@ impl CudaBackend {
         attention.copy_cells(&self.stream, cache, list, count)
     }
 
-    /// Copies the cells of accepted drafts to those of their positions.
+    /// Copies the cells of accepted drafts to the cells of their positions.
     pub(super) fn move_accepted(
         &mut self,
         inputs: &Inputs,
@@ -122,7 +121,7 @@ impl CudaBackend {
         attention.copy_accepted(&self.stream, cache, inputs)
     }
 
-    /// Any kernels for such a cache.
+    /// Index of any kernels for a cache of this shape; compiles some if there are none.
     fn kernels_of(&mut self, cache: &PagedCache) -> Result<usize, CudaError> {
         let shape = cache.shape();
         let fits = |kernels: &Kernels| {
@@ -142,7 +141,7 @@ impl CudaBackend {
         self.kernels(&shape, cache.element())
     }
 
-    /// What `heads` says, then attends.
+    /// Treats `heads` as their variant says, then attends.
     pub(super) fn attend_heads(
         &mut self,
         shape: &AttentionShape,
@@ -159,9 +158,9 @@ impl CudaBackend {
         let room = kernels.room(inputs.limits());
         if kernels.work.limits() != room {
             kernels.planned = 0;
-            // What was recorded can't name a room that there was not.
+            // Recorded passes can't name a room that did not exist.
             self.rooms += u64::from(kernels.work.limits() != NONE);
-            // The old room goes first, so that both are never there at once.
+            // The old room is freed first, so that both never exist at once.
             kernels.work = Work::new(stream.context(), shape.head_dim, NONE)?;
             kernels.work = Work::new(stream.context(), shape.head_dim, room)?;
         }
@@ -193,7 +192,7 @@ impl CudaBackend {
 }
 
 impl Kernels {
-    /// The room that batches within `limits` need, and all before them.
+    /// Sizes for batches within `limits` and for all earlier ones.
     fn room(&self, limits: &InputLimits) -> WorkLimits {
         let positions = limits.pages / limits.requests.max(1) * limits.page_size;
         let (shape, tokens) = (self.attention.shape(), limits.tokens);

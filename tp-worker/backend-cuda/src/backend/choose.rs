@@ -1,4 +1,4 @@
-//! Tokens from rows of logits, and the drafts that stand by them.
+//! Tokens chosen from rows of logits, and the drafts that these tokens accept.
 
 use lockstep_backend::{Axis, Backend as _, BackendError, ChooseTokens, Chosen, Owners};
 
@@ -13,21 +13,20 @@ use crate::operations::JoinedRows;
 use crate::stream::Stream;
 use crate::tensor::CudaTensor;
 
-/// Rows of logits that are chosen from at once: about as many as a large GPU has
-/// multiprocessors.
+/// Rows of logits that are processed at once: about as many as a large GPU has multiprocessors.
 const ROWS: usize = 128;
 
-/// Chooses tokens, with room for some rows.
+/// Kernels that choose tokens, with room for [`ROWS`] rows at a time.
 pub(crate) struct Chooser {
     kernels: Choosing,
     states: ChoosingRoom,
 }
 
 impl Chooser {
-    /// Takes the room.
+    /// Compiles the kernels and allocates their room.
     ///
     /// # Errors
-    /// Those of [`Choosing::new`]; [`CudaError::OutOfMemory`].
+    /// The errors of [`Choosing::new`]; [`CudaError::OutOfMemory`].
     pub(super) fn new(stream: &Stream, compiler: &Compiler) -> Result<Self, CudaError> {
         Ok(Self {
             kernels: Choosing::new(stream.context(), compiler)?,
@@ -67,12 +66,12 @@ impl Chooser {
 }
 
 impl CudaBackend {
-    /// Whether whole rows of logits are on a device.
+    /// Returns true if whole rows of logits come to a device.
     pub(super) fn may_choose(&self) -> bool {
         self.group(Axis::World).1 == 1 || self.exchange.on_stream()
     }
 
-    /// Finds what is accepted and which cells move, on every rank that has the batch.
+    /// Finds the accepted drafts and the cells to move, on every rank that has the batch.
     ///
     /// # Errors
     /// [`CudaError::Driver`], [`CudaError::Nccl`].
@@ -138,7 +137,7 @@ impl ChooseTokens<CudaTensor, Inputs, PagedCache> for CudaBackend {
 
     fn accept(&mut self, inputs: &mut Inputs, cache: &mut PagedCache) {
         let mut done = self.accept_and_tell(inputs);
-        // The nodes of a chain are where they belong.
+        // Accepted nodes of a chain are in the cells of their positions already.
         if inputs.limits().choices.parents > 0 {
             done = done.and_then(|()| self.move_accepted(inputs, cache));
         }

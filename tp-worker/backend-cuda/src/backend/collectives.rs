@@ -1,4 +1,4 @@
-//! What ranks exchange, and what comes right behind it.
+//! Collectives between ranks, and the operations right behind them.
 
 use std::ops::Range;
 
@@ -19,8 +19,8 @@ impl CudaBackend {
             .all_reduce(&self.stream, axis, &mut x.floats, len)
     }
 
-    /// What follows the product in
-    /// [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`].
+    /// Scatters the product's rows, adds and norms: the part of
+    /// [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`] after the product.
     pub(super) fn scatter_add_rms_norm(
         &mut self,
         axis: Axis,
@@ -108,7 +108,7 @@ impl CudaBackend {
             return exchange.gather_to_host(stream, axis, x, owners, space);
         }
         expect_whole(owners.rows, x.rows());
-        // It never shrinks, so that growing again does not fill it with zeros.
+        // `space` never shrinks, so that growing again does not fill it with zeros.
         if space.len() < len {
             space.resize(len, 0.0);
         }

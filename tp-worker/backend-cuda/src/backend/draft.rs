@@ -1,4 +1,4 @@
-//! Chains and trees that a draft's passes make by themselves.
+//! Chains and trees that a draft's passes make without the host.
 
 use lockstep_backend::{
     Axis, Backend as _, BackendError, DraftChains, DraftTrees, PassKey, TreePass,
@@ -15,7 +15,7 @@ use crate::trees::{Sources, TreeLevel};
 
 impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
     fn load_ids(&mut self, ids: &[u32]) -> Result<Buffer<f32>, BackendError> {
-        // Kept as they are: nobody but `advance` reads them.
+        // Uploaded bit for bit, since only `advance` reads them.
         self.load_vector(bytemuck::cast_slice(ids))
     }
 

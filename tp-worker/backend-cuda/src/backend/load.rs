@@ -1,4 +1,4 @@
-//! Weight matrices, brought or made.
+//! Weight matrices, uploaded or generated.
 
 use lockstep_backend::{HostMatrix, RandomMatrix};
 
@@ -39,7 +39,7 @@ impl CudaBackend {
         Ok(weights)
     }
 
-    /// A matrix of any content.
+    /// A weight matrix with unspecified contents.
     fn room(&self, rows: usize, cols: usize) -> Result<CudaMatrix, CudaError> {
         let (context, len) = (self.stream.context(), rows.saturating_mul(cols));
         let floats = Floats::new(context, self.operand, len, "a weight matrix")?;

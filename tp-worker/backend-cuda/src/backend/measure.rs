@@ -1,4 +1,4 @@
-//! How long the device takes, for benchmarks.
+//! Times that the device takes, for benchmarks.
 
 use lockstep_backend::BackendError;
 
@@ -7,18 +7,18 @@ use crate::error::CudaError;
 use crate::meter::Meter;
 
 impl CudaBackend {
-    /// Takes two arrays of `bytes` for measurements, in place of those there are.
+    /// Allocates two arrays of `bytes` for measurements; earlier ones are freed.
     ///
     /// # Errors
-    /// [`CudaError`]: no room, or a kernel that can't be had.
+    /// [`CudaError`]: the arrays have no room, or a kernel is not available.
     pub fn prepare_meter(&mut self, bytes: usize) -> Result<(), CudaError> {
         self.meter = None;
         self.meter = Some(Meter::new(&self.stream, &self.compiler, bytes)?);
         Ok(())
     }
 
-    /// Seconds of a copy of one of these arrays to the other, and of reading one, and
-    /// the bytes of each.
+    /// Returns the seconds of a copy from one of the two arrays to the other, the seconds of
+    /// reading one, and the bytes of each.
     ///
     /// # Errors
     /// [`CudaError::Driver`]; [`CudaError::Unsupported`] before
@@ -34,12 +34,13 @@ impl CudaBackend {
         Ok((copied, meter.end(stream)?, meter.bytes()))
     }
 
-    /// Seconds that the device takes for what `work` queues, by its own clock, from when
-    /// it is free. Behind `copies` of those arrays the host is ahead of the device, so
-    /// that it has all when it begins; without, it may wait for the host in between.
+    /// Seconds that the device takes for the operations that `work` queues, by the device's
+    /// clock, from when it is free. `copies` copies of the arrays run first. During them the
+    /// host gets ahead, so the device has all of the work when it begins it. With no copies,
+    /// the device may wait for the host in between.
     ///
     /// # Errors
-    /// Those of `work`; [`CudaError::Unsupported`] before [`Self::prepare_meter`].
+    /// The errors of `work`; [`CudaError::Unsupported`] before [`Self::prepare_meter`].
     pub fn measure(
         &mut self,
         copies: usize,

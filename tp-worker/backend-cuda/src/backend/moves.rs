@@ -1,4 +1,4 @@
-//! Rows that lists name.
+//! Gathering and copying of listed rows.
 
 use std::collections::HashSet;
 
@@ -35,7 +35,7 @@ impl CudaBackend {
                 Indices::List(self.lists.bring(stream, count, copy)?, 0)
             }
         };
-        // Those of a batch may be fewer than the launch is for.
+        // A batch may want fewer rows than the launch is for.
         let rows = match &indices {
             Indices::Wanted(inputs, 0) => inputs.wanted_of(count),
             _ => Rows::fixed(count),
@@ -73,7 +73,7 @@ impl CudaBackend {
     }
 }
 
-/// Whether no row is named twice.
+/// Returns true if no row is named twice.
 fn distinct(rows: &[u32]) -> bool {
     let mut seen = HashSet::with_capacity(rows.len());
     rows.iter().all(|row| seen.insert(row))

@@ -1,4 +1,4 @@
-//! What ranks note as a pass begins.
+//! Notes that ranks exchange as a pass begins.
 
 use lockstep_backend::{BackendError, ExchangeNotes, NoteShape, Notes};
 
@@ -8,7 +8,7 @@ use crate::notes::NoteRoom;
 impl ExchangeNotes for CudaBackend {
     fn prepare(&mut self, shape: NoteShape) -> Result<(), BackendError> {
         if self.notes.as_ref().is_none_or(|room| room.shape() != shape) {
-            // Recorded passes name the room that there was.
+            // Recorded passes name the old room.
             self.rooms += 1;
             let (stream, planes) = (&self.stream, &self.exchange);
             self.notes = Some(NoteRoom::new(stream, &self.compiler, planes, shape)?);

@@ -1,4 +1,4 @@
-//! What models ask for.
+//! The [`Backend`] implementation for [`CudaBackend`].
 
 use std::ops::Range;
 
@@ -387,8 +387,8 @@ impl Backend for CudaBackend {
         self.exchange.of(axis)
     }
 
-    /// Data that passes through the host takes the hosts' group, in the host's order of
-    /// operations.
+    /// True if data passes through the host: it then takes the hosts' group, in the host's
+    /// order of operations.
     fn words_ride_on_data(&self) -> bool {
         !self.exchange.on_stream()
     }

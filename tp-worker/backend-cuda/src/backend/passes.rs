@@ -1,4 +1,4 @@
-//! Passes that are recorded once, and repeated by one launch.
+//! Passes that are recorded once and then repeated by one launch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::products::{bucket, few::MOST_ROWS};
 use crate::recorded::Share;
 use crate::tape::{Asked, Take};
 
-/// The graphs of one model's passes, by their size.
+/// Graphs of one model's passes, by pass size.
 #[derive(Default)]
 pub struct CudaPasses {
     plans: Vec<PassPlan>,
     graphs: BTreeMap<PassKey, Repeated>,
 }
 
-/// A pass as it was recorded.
+/// A recorded pass.
 struct Repeated {
-    /// Goes before the communicators that it names.
+    /// Dropped before the communicators that the graph names.
     graph: Graph,
     _share: Share,
     _communicators: [Option<Arc<Communicator>>; 2],
-    /// What was asked of the stream.
+    /// Operations that the pass asked of the stream.
     asked: Asked,
-    /// [`CudaBackend`]'s number of exchanged rooms then: it names those.
+    /// Value of `CudaBackend::rooms` when the pass was recorded: the graph names those rooms.
     rooms: u64,
 }
 
 impl CudaPasses {
-    /// How many there are.
+    /// Number of recorded passes.
     pub fn len(&self) -> usize {
         self.graphs.len()
     }
 
-    /// Whether there is none.
+    /// True if no pass is recorded.
     pub fn is_empty(&self) -> bool {
         self.graphs.is_empty()
     }
 
-    /// Whether all of them name these rooms.
+    /// Returns true if all recorded passes name the rooms of number `rooms`.
     pub(super) fn name(&self, rooms: u64) -> bool {
         self.graphs.values().all(|pass| pass.rooms == rooms)
     }
 
-    /// Refuses work that asks for another collective than is planned: peers would wait
-    /// for it, or it for them, and for ever.
+    /// Refuses work whose collectives are not the planned ones. Otherwise this rank and its
+    /// peers would wait for each other for ever.
     fn expect_planned(&self, key: PassKey, asked: &Asked) -> Result<(), BackendError> {
         let asked = PassPlan {
             key,
@@ -97,18 +97,19 @@ impl PassRecords for CudaPasses {
 type Work<'a> = &'a mut dyn FnMut(&mut CudaBackend) -> Result<(), BackendError>;
 
 impl CudaBackend {
-    /// From now on, before each repetition, its work is rehearsed: asked for once more,
-    /// and not run. Work that asks for anything else than when it was recorded, because
-    /// it looks at the host's state or at the batch, or because tensors have changed
-    /// places, is an error then. For tests: it takes the time that graphs save.
+    /// Makes each repetition rehearse its work first: the work asks for its operations once
+    /// more, and none of them runs. Work that asks for other operations than when it was
+    /// recorded is an error then. Reasons can be a look at the host's state or at the batch, or
+    /// tensors that have changed places. For tests: the rehearsal takes the time that graphs
+    /// save.
     pub fn check_repetitions(&mut self) {
         self.checks = true;
     }
 
     /// See [`lockstep_backend::Backend::inputs`].
     pub(super) fn make_inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
-        // What serving will need is there, or missing, from the start; memory first,
-        // for no algorithm serves more rows than memory has.
+        // Serving's needs are met, or found missing, at the start. Memory comes first, since no
+        // algorithm serves more rows than memory has.
         let context = self.stream.context();
         let inputs = Inputs::new(context, *limits)?;
         self.lists.reserve(context, 2 * limits.tokens)?;
@@ -118,7 +119,7 @@ impl CudaBackend {
         Ok(inputs)
     }
 
-    /// Sizes of the passes that are repeated where batches keep within `limits`.
+    /// Sizes of the passes that are repeated for batches within `limits`.
     pub(super) fn sizes(
         &self,
         limits: &InputLimits,
@@ -136,9 +137,12 @@ impl CudaBackend {
         })
     }
 
-    /// The smallest that holds a batch of each of so many DP ranks, and has their bits:
-    /// products of few rows have others than those of many, and these others by the
-    /// algorithm that serves them. Some products have the rows of all DP ranks.
+    /// Returns the smallest recorded size that holds `batch` on each of `dp_ranks` DP ranks;
+    /// `None` if it would give other bits. Bits of a product depend on its number of rows: few
+    /// rows have a kernel of their own, and many rows have the bits of the algorithm that
+    /// serves them. Example: 60 tokens fit into a pass of 96, but do not run in it, since up to
+    /// 64 rows are few. Some products have the rows of all DP ranks, so both counts are
+    /// compared.
     pub(super) fn smallest(
         &self,
         batch: PassKey,
@@ -173,26 +177,26 @@ impl CudaBackend {
         done
     }
 
-    /// Whether `key` is the size of such a pass.
+    /// Returns true if passes of size `key` are recorded and repeated.
     fn repeats(&self, key: PassKey) -> bool {
         let listed = self.graphs.binary_search(&key.tokens).is_ok();
         listed && self.stays_on_device() && key.max_q_len == key.tokens
     }
 
-    /// Whether no host has a part in a pass: what ranks exchange by way of their hosts,
-    /// a repetition would leave out.
+    /// True if passes run without the host. A repetition would leave out exchanges that go by
+    /// way of hosts.
     fn stays_on_device(&self) -> bool {
         self.group(Axis::World).1 == 1 || self.exchange.on_stream()
     }
 
-    /// Runs `work`, and nothing else.
+    /// Runs `work` without recording it.
     fn run_once(&mut self, work: Work<'_>) -> Result<(), BackendError> {
         work(self)?;
         Ok(self.failures()?)
     }
 
-    /// Runs the pass of size `key`: by its graph, where there is one, and otherwise by
-    /// `work`, which is then recorded for the next time.
+    /// Runs the pass of size `key` by its graph, if there is one. Otherwise runs `work` and
+    /// records it for the next time.
     fn repeat(
         &mut self,
         passes: &mut CudaPasses,
@@ -210,14 +214,14 @@ impl CudaBackend {
             pass.graph.launch(&self.stream)?;
             return Ok(self.failures()?);
         }
-        // The old graph's memory goes before the new one takes its own.
+        // The old graph's memory is freed before the new one takes its own.
         if let Some(void) = passes.graphs.remove(&key) {
             expect_own(key, &void.asked)?;
         }
-        // Ranks that differ are not let loose on each other.
+        // A rank whose collectives differ from the plan stops before it meets its peers.
         let rehearsed = self.listen(Take::Rehearsal, work)?;
         passes.expect_planned(key, &rehearsed)?;
-        // Whatever it loads, compiles and allocates, it does before it is recorded.
+        // The run loads, compiles and allocates everything before the recording.
         let ran = self.listen(Take::Run, work)?;
         let (before, _) = self.stream.context().memory()?;
         Graph::begin(&self.stream)?;
@@ -239,7 +243,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Has `work` ask for everything; what it asked for.
+    /// Lets `work` ask for all of its operations, and returns them.
     fn listen(&mut self, take: Take, work: Work<'_>) -> Result<Asked, BackendError> {
         self.failures()?;
         self.forget_plans();
@@ -254,8 +258,8 @@ impl CudaBackend {
     }
 }
 
-/// Refuses to record anew what peers repeat as they have recorded it: who gives up all that
-/// is recorded, as all ranks do together, has fresh passes.
+/// Refuses to record anew a pass with collectives, since its peers repeat theirs as recorded.
+/// Ranks that give up all recorded passes together have fresh passes instead.
 fn expect_own(key: PassKey, void: &Asked) -> Result<(), CudaError> {
     match void.exchanges.is_empty() {
         true => Ok(()),
@@ -265,7 +269,7 @@ fn expect_own(key: PassKey, void: &Asked) -> Result<(), CudaError> {
     }
 }
 
-/// Refuses to repeat what was not the same twice.
+/// Refuses to repeat a pass that asked for other operations the second time.
 fn expect_same(key: PassKey, before: &Asked, now: &Asked) -> Result<(), CudaError> {
     match before.digest == now.digest {
         true => Ok(()),

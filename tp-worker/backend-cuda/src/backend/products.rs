@@ -1,4 +1,4 @@
-//! Products, and what comes right behind them.
+//! Matrix products, and the operations right behind them.
 
 use lockstep_backend::{Linear, RmsNorm};
 
@@ -9,7 +9,7 @@ use crate::products::Operands;
 use crate::rows::Rows;
 use crate::tensor::{CudaMatrix, CudaTensor};
 
-/// A matrix with its bias.
+/// A weight matrix with its bias.
 type Weights<'a> = Linear<'a, CudaMatrix, Buffer<f32>>;
 
 impl CudaBackend {
@@ -43,7 +43,7 @@ impl CudaBackend {
         }
     }
 
-    /// See [`lockstep_backend::Backend::matmul_add_rms_norm`], of the only rank.
+    /// See [`lockstep_backend::Backend::matmul_add_rms_norm`]; for a rank alone.
     pub(super) fn multiply_add_norm(
         &mut self,
         x: &CudaTensor,
@@ -67,10 +67,11 @@ impl CudaBackend {
     }
 }
 
-/// What is multiplied: `rows` of `x`.
+/// Operands of the product of `rows` of `x` with `w`.
 ///
 /// # Panics
-/// Unless `x` has as many at the most, and `out` is as large as the product.
+/// Unless `x` has exactly the most rows that `rows` allows, and `out` is as large as the
+/// product.
 fn operands<'a>(
     x: &'a CudaTensor,
     w: &Weights<'a>,

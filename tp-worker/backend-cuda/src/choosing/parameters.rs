@@ -1,5 +1,5 @@
-//! What kernels take, laid out as the structures of the same names in `choose.cu`
-//! and `accept.cu`. Addresses are the device's.
+//! Parameters of kernels, laid out as the structures with the same names in `choose.cu` and
+//! `accept.cu`. Addresses are the device's.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,4 @@
-//! Machine code that was compiled before.
+//! Machine code that was compiled at an earlier start.
 
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Write};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::NamedTempFile;
 
-/// Bytes of a file at most; ours have a hundredth of it.
+/// Largest number of bytes of a file; ours have a hundredth of that.
 const MOST: u64 = 64 << 20;
 
-/// A folder of machine code, each behind its hash. What goes wrong with it is a
+/// A folder of machine code, in which each file begins with the code's hash. A failure is a
 /// warning, and costs the time to compile.
 pub(super) struct Kept {
     folder: PathBuf,
-    /// What is wrong was said.
+    /// True once a failure was logged.
     told: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Kept {
         kept
     }
 
-    /// The code under `name`; `None` where there is none that is whole.
+    /// The code under `name`; `None` if there is none or its hash is wrong.
     pub(super) fn read(&self, name: &str) -> Option<Vec<u8>> {
         match lockstep_files::read(&self.folder, name, MOST) {
             Ok(bytes) => {
@@ -50,8 +50,8 @@ impl Kept {
         }
     }
 
-    /// Keeps `code` under `name`, whole or not at all: processes of several
-    /// machines may share the folder and write the same at once.
+    /// Writes `code` under `name`, whole or not at all: processes on several machines may share
+    /// the folder and write the same file at once.
     pub(super) fn write(&self, name: &str, code: &[u8]) {
         let written = || -> io::Result<()> {
             let mut file = NamedTempFile::new_in(&self.folder)?;

@@ -1,4 +1,4 @@
-//! One source on its way through NVRTC.
+//! A source on its way through NVRTC.
 
 use std::ffi::{CString, c_char};
 
@@ -41,7 +41,7 @@ impl Program {
         Ok(Self { raw })
     }
 
-    /// Compiles it; what was wrong is in the [log](Self::log).
+    /// Compiles the program. Messages of the compiler are in the [log](Self::log).
     pub(super) fn compile(&self, options: &[String]) -> Result<(), NvrtcError> {
         // SAFETY: the program lives.
         unsafe { result::compile_program(self.raw, options) }

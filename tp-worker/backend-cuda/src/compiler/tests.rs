@@ -1,5 +1,5 @@
-//! Kernels by NVIDIA's own compiler, which needs no GPU: run where its library is
-//! found, as `LD_LIBRARY_PATH=DIR target/debug/deps/… --ignored --nocapture`.
+//! Compiles all kernels with NVIDIA's own compiler. That needs no GPU, only its library: run as
+//! `LD_LIBRARY_PATH=DIR target/debug/deps/… --ignored --nocapture`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -10,10 +10,10 @@ use super::{Defines, Program, Source, library_version, options};
 use crate::floats::Element;
 use crate::{attention, chains, choosing, meter, notes, operations, products, random, trees};
 
-/// As GPUs are compiled for, from the oldest that serves on.
+/// Architectures of GPUs, from the oldest that serves on.
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
-/// Heads, key and value heads, width: Llama 3, Qwen 3, small models, one that is
-/// no multiple of a tile's, the widest.
+/// Heads, key and value heads, and width of a head: Llama 3, Qwen 3, two small models, a width
+/// that is no multiple of a tile's, the widest.
 const SHAPES: [[usize; 3]; 6] = [
     [32, 8, 128],
     [16, 8, 128],
@@ -23,10 +23,10 @@ const SHAPES: [[usize; 3]; 6] = [
     [8, 1, 256],
 ];
 
-/// What the compiler says of registers and memory, and the seconds it took.
+/// The compiler's log, with its report on registers and memory, and the seconds it took.
 fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, f64) {
     let mut options = options(architecture, defines);
-    // What was compiled before comes without a log from the compiler's own cache.
+    // The compiler's own cache would return code without a log.
     options.extend(["--ptxas-options=-v", "--no-cache"].map(str::to_owned));
     let begun = Instant::now();
     let program = Program::new(source).expect("a program");
@@ -37,7 +37,7 @@ fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, 
     (log, begun.elapsed().as_secs_f64())
 }
 
-/// What is compiled for every architecture.
+/// Every source with every set of macros.
 fn programs() -> Vec<(&'static Source, Defines)> {
     let elements = [Element::F32, Element::Bf16];
     let mut all: Vec<(&Source, Defines)> =
@@ -59,7 +59,8 @@ fn programs() -> Vec<(&'static Source, Defines)> {
         for cached in elements {
             for operand in elements {
                 for (source, defines) in attention::sources(&shape, cached, operand) {
-                    // What stores keys and values does not ask for operands.
+                    // The kernels that store keys and values don't depend on the operands'
+                    // type.
                     let same =
                         |of: &(&Source, Defines)| of.0.name == source.name && of.1 == defines;
                     if !all.iter().any(same) {
@@ -72,7 +73,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all
 }
 
-/// What one program's compilation tells: lines to print, and those of spills.
+/// A program's report as lines to print, and the lines about spilled registers.
 fn told(architecture: &str, (source, defines): &(&Source, Defines)) -> (String, Vec<String>) {
     let (log, seconds) = compiled(architecture, source, defines);
     let mut text = format!("{} {architecture} {defines:?}: {seconds:.2} s", source.name);
@@ -97,8 +98,7 @@ fn told(architecture: &str, (source, defines): &(&Source, Defines)) -> (String, 
     (text, spilled)
 }
 
-/// Compiles on as many threads as there are cores, which the compiler allows, and
-/// prints each program as it is done.
+/// Compiles on as many threads as there are cores, and prints each program when it is done.
 #[test]
 #[ignore = "needs NVIDIA's compiler, libnvrtc"]
 fn all_kernels_compile_without_spills() {

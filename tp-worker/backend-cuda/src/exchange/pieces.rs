@@ -1,9 +1,9 @@
-//! What passes through the host at a time.
+//! Division of an exchange into pieces that pass through the host one at a time.
 
 use std::ops::Range;
 
-/// `0..len` in pieces of at most `each`; at least one, for words that ride on an
-/// exchange come with one of nothing too.
+/// Splits `0..len` into pieces of at most `each`. There is at least one piece, since words ride
+/// on an exchange of nothing, too.
 pub(super) fn pieces(len: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
     let count = len.div_ceil(each).max(1);
     (0..count).map(move |number| number * each..len.min((number + 1) * each))

@@ -4,20 +4,20 @@ use lockstep_backend::{Batch, ChainLimits};
 
 use super::{CHAIN_AT, CHAIN_WORDS, HEADER_WORDS, ROW_WORDS};
 
-/// Words of each and how many, of the largest chains.
+/// Sizes of the lists for the largest chains: words of an element, and number of elements.
 pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 5] {
     [
         (HEADER_WORDS, usize::from(limits.chains > 0)),
         // Tokens, positions, cells and sources.
         (4, limits.tokens),
-        // Each has a row, a wanted token and a request.
+        // Each chain has a row, a wanted token and a request.
         (ROW_WORDS + 2, limits.chains),
         (1, limits.pages),
         (super::trees::WORDS, limits.trees),
     ]
 }
 
-/// Words of their first pass alone.
+/// Words of the chains' first pass alone.
 pub(super) fn first_words(limits: &ChainLimits) -> u64 {
     let each = words(limits).into_iter();
     each.fold(0, |sum, (each, count)| {
@@ -25,8 +25,7 @@ pub(super) fn first_words(limits: &ChainLimits) -> u64 {
     })
 }
 
-/// Writes `batch`, and behind it the first pass of its chains; returns how many words
-/// both take.
+/// Writes `batch`, and behind it the first pass of its chains. Returns the words of both.
 pub(super) fn fill(words: &mut [u32], batch: &Batch<'_>, page_size: usize) -> usize {
     let own = |row: usize| batch.rows[row].pages(page_size);
     let len = super::fill(words, batch, &[], &own);

@@ -1,17 +1,17 @@
-//! How tokens are chosen, where kernels read it: lists of a batch.
+//! Lists of a batch that tell kernels how to choose tokens.
 
 use lockstep_backend::{Choice, ChoiceBatch, ChoiceLimits, How};
 
 use super::List;
 
-/// Words of one of each, as `choices.cuh` has them.
+/// Words of an element of each list, as in `choices.cuh`.
 const CHOICE_WORDS: usize = 9;
 const USE_WORDS: usize = 2;
 const DRAFTED_WORDS: usize = 4;
-/// The parents of a chain.
+/// Value in place of parents: the drafts are a chain.
 const CHAIN: u32 = u32::MAX;
 
-/// Words of each and how many, of the largest batch.
+/// Sizes of the lists for the largest batch: words of an element, and number of elements.
 pub(super) fn words(limits: &ChoiceLimits) -> [(usize, usize); 3] {
     [
         (CHOICE_WORDS + DRAFTED_WORDS, limits.requests),
@@ -20,10 +20,10 @@ pub(super) fn words(limits: &ChoiceLimits) -> [(usize, usize); 3] {
     ]
 }
 
-/// Makes room for so many words of a list, and has them written.
+/// Makes room for a list of so many words, and calls the function that writes them.
 type MakeList<'a> = dyn FnMut(List, usize, &mut dyn FnMut(&mut [u32])) + 'a;
 
-/// Writes the lists of `batch`, but that of parents.
+/// Writes all lists of `batch` except the parents.
 pub(super) fn fill(batch: &ChoiceBatch<'_>, list: &mut MakeList<'_>) {
     let choices = batch.choices;
     list(List::Choices, CHOICE_WORDS * choices.len(), &mut |to| {

@@ -1,4 +1,4 @@
-//! What becomes of the choices of a batch, on the device and on its way back.
+//! Outcomes of a batch's choices, on the device and on their way to the host.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::error::CudaError;
 use crate::memory::{Buffer, Pinned};
 use crate::stream::{Event, Stream};
 
-/// Room for the tokens that are chosen, and for the drafts that stand by them.
+/// Room for chosen tokens, and for the drafts that they accept.
 pub struct Chosen {
     limits: ChoiceLimits,
     tokens: Buffer<u32>,
@@ -18,12 +18,12 @@ pub struct Chosen {
     counts: Buffer<u32>,
     /// The words on the host.
     host: Pinned<u32>,
-    /// They are there.
+    /// Event behind the copy of the words to the host.
     copied: Event,
 }
 
 impl Chosen {
-    /// Takes room for batches within `limits`.
+    /// Allocates room for batches within `limits`.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -45,18 +45,18 @@ impl Chosen {
         elements(limits).map(|elements| (elements as u64).saturating_mul(4))
     }
 
-    /// What there is room for.
+    /// Largest batch that there is room for.
     pub fn limits(&self) -> &ChoiceLimits {
         &self.limits
     }
-    /// The token of each row of the wanted logits that the device chooses from. A row
-    /// that is not finite has [`FAILED`](lockstep_backend::FAILED).
+    /// The token of each row of the wanted logits that the device chooses from. A row that is
+    /// not finite has [`FAILED`](lockstep_backend::FAILED).
     pub fn tokens(&self) -> &Buffer<u32> {
         &self.tokens
     }
-    /// For each request the words of [`lockstep_backend::Chosen`], one behind the other:
-    /// none of one whose tokens the host chooses. Behind them, where the batch came with
-    /// chains, for each request what was drafted for it, and with trees their parents.
+    /// The words of [`lockstep_backend::Chosen`] for each request, one request behind the
+    /// other. A request whose tokens the host chooses has no tokens there. If the batch came
+    /// with chains, the drafts of each request follow, and with trees also the drafts' parents.
     pub fn words(&self) -> &Buffer<u32> {
         &self.words
     }
@@ -70,14 +70,14 @@ impl Chosen {
         &self.counts
     }
 
-    /// Waits, and gives for each of the first requests the cells that move, `(from,
-    /// to)` one after the other.
+    /// Waits, and returns the moves of each of the first `requests` requests, in order, as
+    /// `(from, to)` cells.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If there are fewer requests.
     pub fn read_moves(
         &self,
         stream: &Stream,
@@ -95,14 +95,14 @@ impl Chosen {
         Ok(moves.zip(counts).map(own).collect())
     }
 
-    /// Brings the words of the first requests to the host, and their drafts where devices
-    /// made them, by one copy and one wait.
+    /// Brings the words of the first `requests` requests to the host, by one copy and one wait.
+    /// Drafts that devices made come with them.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; also of work that was queued before. [`CudaError::Peers`].
+    /// [`CudaError::Driver`], also of work that was queued before; [`CudaError::Peers`].
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If there are fewer requests.
     pub(super) fn read(
         &mut self,
         stream: &Stream,
@@ -117,8 +117,8 @@ impl Chosen {
             Some(DraftShape::Trees) => (nodes, nodes),
         };
         let len = own + drafted + parents;
-        // SAFETY: nobody looks at the words before the wait below, which comes before
-        // anything else can be done with them; where it fails, the device has stopped.
+        // SAFETY: nobody looks at the words before the wait below, which comes before any other
+        // use of them; if the wait fails, the device has stopped.
         unsafe { stream.queue_download(&self.words, &mut self.host, len) }?;
         let waited = stream
             .record(&self.copied)
@@ -140,7 +140,7 @@ impl Chosen {
 /// Elements of each array.
 fn elements(limits: &ChoiceLimits) -> [usize; 4] {
     let pairs = limits.most.saturating_mul(2);
-    // Where nothing has parents, none are told.
+    // Without parents, only the drafts are told.
     let told = if limits.parents > 0 { 2 } else { 1 };
     let drafts = limits.nodes().saturating_mul(told);
     let [words, pairs] =

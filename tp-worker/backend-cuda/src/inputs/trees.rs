@@ -1,4 +1,4 @@
-//! Trees that come with a batch, and where the device grows them.
+//! Trees that come with a batch, and the room where the device grows them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::memory::Buffer;
 
 /// Words of a tree's size.
 pub(super) const WORDS: usize = 2;
-/// Words of `Tree` in `tree.cu`: tokens, scores, parents, what is expanded, and where
+/// Words of `Tree` in `tree.cu`: tokens, scores, parents, expanded nodes, and the sources that
 /// tokens of a pass go on from.
 const ROOM_WORDS: usize = 5 * MOST_CANDIDATES;
 
@@ -23,7 +23,7 @@ pub(super) fn fill(words: &mut [u32], trees: &[TreeSize]) {
     }
 }
 
-/// What was generated of trees so far, on the device.
+/// The nodes of trees that were generated so far, on the device.
 pub(crate) struct TreeRoom {
     most: usize,
     words: Buffer<u32>,
@@ -43,7 +43,7 @@ impl TreeRoom {
         4 * (trees as u64).saturating_mul(ROOM_WORDS as u64)
     }
 
-    /// Trees at the most.
+    /// Largest number of trees.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -53,11 +53,11 @@ impl TreeRoom {
     }
 }
 
-/// Where the lists of a pass begin that the device lays out by itself, in room for
-/// batches within some limits: those that every such pass has, in the order of
-/// `batch.cuh`'s header.
+/// Beginnings of the lists of a pass that the device lays out by itself, in room for batches
+/// within some limits. They are the lists that every such pass has, in the order of the header
+/// in `batch.cuh`.
 pub(crate) struct TreeLists {
-    /// Tokens, positions, cells, rows, pages, masks and wanted tokens.
+    /// Beginnings of tokens, positions, cells, rows, pages, masks and wanted tokens.
     pub at: [u32; 7],
     /// Words of 64 bits between the masks of two rows.
     pub mask: u32,

@@ -1,4 +1,4 @@
-//! One group of ranks, as NCCL knows it.
+//! One group of ranks in NCCL.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -10,8 +10,8 @@ use crate::context::Context;
 use crate::error::CudaError;
 use crate::watched::Way;
 
-/// A rank's end of a communicator. Graphs that were recorded with it hold it, so
-/// that they go first.
+/// A rank's end of a communicator. Graphs that recorded its operations hold it, so that they
+/// are dropped first.
 pub(crate) struct Communicator {
     known: Arc<Known>,
     ending: Arc<Ending>,
@@ -19,7 +19,8 @@ pub(crate) struct Communicator {
 }
 
 impl Communicator {
-    /// Begins to join as rank `rank.0` of `rank.1`; [`Self::is_ready`] tells when it has.
+    /// Begins to join as rank `rank.0` of `rank.1`. [`Self::is_ready`] tells when the join is
+    /// done.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
@@ -37,22 +38,22 @@ impl Communicator {
         })
     }
 
-    /// What its end comes to.
+    /// Progress of the communicator's end.
     pub(crate) fn ending(&self) -> &Arc<Ending> {
         &self.ending
     }
 
-    /// Whether what was asked for last has been taken; one that ends has nothing
+    /// Returns true if NCCL has taken the last operation. A communicator that ends has nothing
     /// left to take.
     ///
     /// # Errors
-    /// [`CudaError::Nccl`]: it failed, also some time after it was asked for.
+    /// [`CudaError::Nccl`]: the operation failed, perhaps some time after it was asked for.
     pub(super) fn is_ready(&self) -> Result<bool, CudaError> {
         self.known.is_ready()
     }
 
-    /// Asks for `work`. Of one that ends nothing is asked: whoever waits for the stream
-    /// is told.
+    /// Asks NCCL for `work`. Does nothing if the communicator ends; the wait for the stream
+    /// returns the error then.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -62,11 +63,11 @@ impl Communicator {
         work: impl FnOnce(&Library, Raw) -> Code,
     ) -> Result<(), CudaError> {
         if self.known.call(call, work)? == Some(UNDER_WAY) {
-            // Not with the lock: it can be aborted meanwhile.
+            // The lock is free here, so that the communicator can be aborted meanwhile.
             while !self.is_ready()? {
                 std::thread::yield_now();
             }
-            // NCCL may be about to launch it still, over memory that the caller gives back.
+            // NCCL may still be about to launch the work, over memory that the caller frees.
             if self.known.ends() {
                 self.ending.wait_for_end();
             }
@@ -74,7 +75,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Has it end, unless it does already.
+    /// Makes the communicator end; returns true if this call was the first.
     fn end(&self, how: impl FnOnce(Arc<Known>) -> End) -> bool {
         let first = self.known.end();
         if first {
@@ -98,7 +99,7 @@ impl Way for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // One that was aborted has no data left.
+        // An aborted communicator has no data left.
         if self.end(End::Leave) {
             self.ending.wait_for_data();
         }

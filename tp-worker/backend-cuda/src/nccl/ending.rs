@@ -1,9 +1,9 @@
-//! How a communicator ends: by a thread of its own, since nothing says how long it takes.
+//! The end of a communicator, on a thread of its own, since nothing says how long it takes.
 //!
-//! NCCL, `ncclCommAbort` and `ncclCommDestroy`: both wait until the graphs are gone that
-//! recorded an operation of the communicator, until the device has done what stands
-//! before the memory that they give back, and for the other ranks of the node to end
-//! theirs. What they wait for may be somebody who waits for the caller.
+//! NCCL, `ncclCommAbort` and `ncclCommDestroy`: both wait for three things. The graphs that
+//! recorded an operation of the communicator must be gone. The device must have done the work
+//! before the memory that is freed. The other ranks of the node must end their communicators.
+//! Any of these may itself wait for the caller.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,40 +13,40 @@ use super::known::{Known, PAUSE};
 use super::library::{DONE, UNDER_WAY};
 use crate::error::CudaError;
 
-/// How long a rank that leaves waits for the data that it still exchanges, and then for
-/// all of its communicators to come to their ends.
+/// Time for which a rank that leaves waits for the data that it still exchanges, and then for
+/// the ends of all of its communicators.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How a communicator is to end. Nobody calls NCCL with it from then on.
+/// The way in which a communicator ends. Nobody else calls NCCL with it from then on.
 pub(super) enum End {
     /// At once: the device goes on without its peers.
     Abort(Arc<Known>),
-    /// When its data has come.
+    /// After its data has come.
     Leave(Arc<Known>),
 }
 
-/// How far a communicator has come.
+/// Stages of a communicator's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Lives,
-    /// It was told to end.
+    /// The communicator was told to end.
     Ends,
-    /// Its data has come, or is given up.
+    /// The data has come, or is given up.
     Done,
     Gone,
 }
 
-/// A communicator's way to its end, as others see it.
+/// The stage of a communicator, which other threads can wait for.
 pub(crate) struct Ending {
     stage: Mutex<Stage>,
     changed: Condvar,
 }
 
 impl Ending {
-    /// The thread that will end a communicator, and how to tell it.
+    /// Starts the thread that will end a communicator; returns the channel for its order.
     ///
     /// # Errors
-    /// [`CudaError::Unsupported`] where there can be no further thread.
+    /// [`CudaError::Unsupported`] if no further thread can be started.
     pub(super) fn prepare() -> Result<(Arc<Self>, Sender<End>), CudaError> {
         let ending = Arc::new(Self {
             stage: Mutex::new(Stage::Lives),
@@ -56,7 +56,7 @@ impl Ending {
         let seen = ending.clone();
         let name = "nccl farewell".to_owned();
         let thread = std::thread::Builder::new().name(name);
-        // It is left alone: joining it would be to wait for what it waits for.
+        // Nobody joins the thread: a join would wait for whatever the thread waits for.
         let begun = thread.spawn(move || seen.follow(&orders));
         match begun {
             Ok(_) => Ok((ending, tells)),
@@ -66,7 +66,7 @@ impl Ending {
         }
     }
 
-    /// Ends the communicator as it is told to.
+    /// Ends the communicator as ordered.
     fn follow(&self, orders: &Receiver<End>) {
         match orders.recv() {
             Ok(End::Abort(known)) => {
@@ -74,13 +74,13 @@ impl Ending {
                 known.abort();
             }
             Ok(End::Leave(known)) => self.leave(&known),
-            // There never was one.
+            // There was no communicator.
             Err(_) => {}
         }
         self.reach(Stage::Gone);
     }
 
-    /// Peers that are gone are not waited for.
+    /// Waits for the data of the communicator, but not for peers that are gone.
     fn leave(&self, known: &Known) {
         let end = Instant::now() + FAREWELL;
         let mut state = known.finalize();
@@ -95,18 +95,18 @@ impl Ending {
         }
     }
 
-    /// It was told to end.
+    /// Notes that the communicator was told to end.
     pub(super) fn begin(&self) {
         self.reach(Stage::Ends);
     }
 
-    /// Waits for the data of one that was told to end, which is given up after a while.
+    /// Waits until the data of an ending communicator has come, or is given up.
     pub(super) fn wait_for_data(&self) {
         // Twice as long, for calls that block in spite of all.
         self.wait(Stage::Done, Instant::now() + 2 * FAREWELL);
     }
 
-    /// Waits for the end of one that was told to, for as long as a rank waits that leaves.
+    /// Waits for the end of an ending communicator, at most for [`FAREWELL`].
     pub(super) fn wait_for_end(&self) {
         self.wait(Stage::Gone, Instant::now() + FAREWELL);
     }
@@ -117,7 +117,7 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// Whether `stage` has come before `end`.
+    /// Returns true if `stage` was reached before `end`.
     fn wait(&self, stage: Stage, end: Instant) -> bool {
         let left = end.saturating_duration_since(Instant::now());
         let waited = self
@@ -132,12 +132,12 @@ impl Ending {
     }
 }
 
-/// Of a rank that leaves: when this is dropped, its communicators have ended, or are left
-/// behind because something that nobody here can end keeps them.
+/// Guard of a rank that leaves. When it is dropped, the rank's communicators have ended, or are
+/// left behind because something that nobody here can end keeps them.
 pub(crate) struct Farewell(Vec<Arc<Ending>>);
 
 impl Farewell {
-    /// Of so many communicators.
+    /// Guard for the communicators of `endings`.
     pub(crate) fn of(endings: Vec<Arc<Ending>>) -> Self {
         Self(endings)
     }
@@ -146,7 +146,7 @@ impl Farewell {
 impl Drop for Farewell {
     fn drop(&mut self) {
         let end = Instant::now() + FAREWELL;
-        // What graphs that live hold has not begun to end.
+        // Communicators that living graphs hold have not begun to end.
         let mut begun = self.0.iter().filter(|one| *one.stage() > Stage::Lives);
         if !begun.all(|one| one.wait(Stage::Gone, end)) {
             tracing::warn!(

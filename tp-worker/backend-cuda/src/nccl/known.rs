@@ -1,5 +1,5 @@
-//! A communicator, as all threads know it that call NCCL with it, and how they keep out of
-//! each other's way.
+//! A communicator shared by all threads that call NCCL with it, with the locks that keep the
+//! threads apart.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -9,30 +9,30 @@ use super::library::{Code, Library, Raw, UNDER_WAY, UniqueId};
 use crate::context::Context;
 use crate::error::CudaError;
 
-/// How long an abort waits for a call that is under way.
+/// Time for which an abort waits for a call that is under way.
 const CALL: Duration = Duration::from_millis(100);
-/// Between two questions whether something has come to its end.
+/// Pause between two checks for an end.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-/// A communicator, and whose it is to call NCCL with it.
+/// A communicator, and the lock of its callers.
 pub(super) struct Known {
     library: Arc<Library>,
     context: Arc<Context>,
     raw: Raw,
-    /// Held by whoever calls NCCL with it.
+    /// Held during each call of NCCL with the communicator.
     calls: Mutex<()>,
-    /// It is the thread's that ends it.
+    /// True once the communicator belongs to the thread that ends it.
     ends: AtomicBool,
 }
 
-// SAFETY: a communicator may be used by any thread, by one at a time, and aborted
-// by another: the lock is held meanwhile, and nobody uses one that ends.
+// SAFETY: a communicator may be used by any thread, by one at a time, and aborted by another:
+// the lock is held meanwhile, and nobody uses one that ends.
 unsafe impl Send for Known {}
 // SAFETY: as above.
 unsafe impl Sync for Known {}
 
 impl Known {
-    /// Begins to join rank `rank` of `size`.
+    /// Begins to join as rank `rank` of `size`.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
@@ -56,7 +56,7 @@ impl Known {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it from everybody but the thread that ends it; whether that is news.
+    /// Reserves the communicator for the thread that ends it; returns true at the first call.
     pub(super) fn end(&self) -> bool {
         !self.ends.swap(true, Ordering::SeqCst)
     }
@@ -65,8 +65,8 @@ impl Known {
         self.ends.load(Ordering::SeqCst)
     }
 
-    /// Calls `work`, unless it ends; what came of it. What fails because it has ended since
-    /// is none.
+    /// Calls `work` and returns its code; `None` if the communicator ends. A failure because
+    /// the communicator has ended since is `None`, too.
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
@@ -89,17 +89,17 @@ impl Known {
         }
     }
 
-    /// Whether what was asked for last has been taken; one that ends has nothing left to
-    /// take.
+    /// Returns true if NCCL has taken the last operation. A communicator that ends has nothing
+    /// left to take.
     ///
     /// # Errors
-    /// [`CudaError::Nccl`]: it failed, also some time after it was asked for.
+    /// [`CudaError::Nccl`]: the operation failed, perhaps some time after it was asked for.
     pub(super) fn is_ready(&self) -> Result<bool, CudaError> {
         self.progress(&self.lock())
     }
 
-    /// Why what was asked for last failed, if it did. Of a call that is under way, and may
-    /// be so for long, nothing is known.
+    /// The error of the last operation, if it failed. `None` while a call is under way, which
+    /// may take long.
     pub(super) fn failed(&self) -> Option<CudaError> {
         let calls = match self.calls.try_lock() {
             Ok(calls) => calls,
@@ -131,14 +131,14 @@ impl Known {
         }
     }
 
-    /// Gives it back; the last that is done with it, or else [`Self::abort`] is.
+    /// Frees the communicator. Either this or [`Self::abort`] is the last call with it.
     pub(super) fn destroy(&self) {
         // SAFETY: it exists, and nobody has it any more.
         unsafe { self.library.destroy(self.raw) }
     }
 
-    /// See [`Self::destroy`]. A call that does not return holds the lock, and is ended by
-    /// the abort, which is the one call that NCCL takes beside others.
+    /// See [`Self::destroy`]. A call that does not return holds the lock, and the abort ends
+    /// it: abort is the one call that NCCL allows beside others.
     pub(super) fn abort(&self) {
         let end = Instant::now() + CALL;
         let calls = loop {
@@ -149,7 +149,7 @@ impl Known {
                 Err(TryLockError::WouldBlock) => std::thread::park_timeout(PAUSE),
             }
         };
-        // Whoever has the lock next sees that it ends.
+        // The next holder of the lock sees that the communicator ends.
         drop(calls);
         if self.context.bind().is_ok() {
             // SAFETY: it exists, and nobody calls NCCL with it from now on.

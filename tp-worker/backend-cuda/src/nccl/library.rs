@@ -1,8 +1,7 @@
 //! The functions of NCCL that are used, found when the program runs.
 //!
-//! NCCL, "NCCL API": communicator creation and management, collective
-//! communication functions, group calls. Numbers of results and types are those
-//! of `nccl.h`.
+//! NCCL, "NCCL API": communicator creation and management, collective communication functions,
+//! group calls. Numbers of results and types are from `nccl.h`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
@@ -14,16 +13,16 @@ use cudarc::driver::sys::CUstream;
 use super::charge::channels;
 use crate::error::CudaError;
 
-/// Names by which it is looked for: the one that packages install, and the one
-/// of development packages.
+/// File names of the library: the one that packages install, and the one of development
+/// packages.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// The oldest that serves: none of its calls waits for the device, in communicators that
-/// don't block.
+/// Oldest version that serves: in communicators that don't block, none of its calls waits for
+/// the device.
 const OLDEST: c_int = 22_200;
-/// The variable with which people make all communicators block.
+/// Environment variable that makes all communicators block.
 const BLOCKING: &str = "NCCL_COMM_BLOCKING";
 
-/// A communicator, as the library knows it.
+/// A communicator's handle in the library.
 pub(super) type Raw = *mut c_void;
 /// `ncclResult_t`
 pub(super) type Code = c_int;
@@ -38,17 +37,17 @@ pub(super) const BF16: c_int = 9;
 /// `ncclRedOp_t`
 const SUM: c_int = 0;
 
-/// `ncclUniqueId`: what rank 0 makes and all ranks of a communicator show.
+/// `ncclUniqueId`: rank 0 makes it, and all ranks of a communicator pass it to NCCL.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct UniqueId(pub [u32; 32]);
 
-/// The version of [`Config`].
+/// Version of [`Config`].
 const CONFIG: c_uint = 21_700;
-/// `NCCL_CONFIG_UNDEF_INT`: as the library likes it.
+/// `NCCL_CONFIG_UNDEF_INT`: leaves the choice to the library.
 const OPEN: c_int = c_int::MIN;
 
-/// `ncclConfig_t` of version 2.17, which later ones take too.
+/// `ncclConfig_t` of version 2.17, which later versions accept too.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -67,7 +66,7 @@ type Gather = unsafe extern "C" fn(u64, u64, usize, c_int, Raw, CUstream) -> Cod
 type Pass = unsafe extern "C" fn(u64, usize, c_int, c_int, Raw, CUstream) -> Code;
 type OfRaw = unsafe extern "C" fn(Raw) -> Code;
 
-/// The library.
+/// The loaded library.
 pub struct Library {
     version: c_int,
     get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> Code,
@@ -85,16 +84,16 @@ pub struct Library {
     send: Pass,
     receive: Pass,
     error_string: unsafe extern "C" fn(Code) -> *const c_char,
-    /// It has threads of its own, and can't be unloaded.
+    /// Never unloaded, since the library has threads of its own.
     _library: ManuallyDrop<libloading::Library>,
 }
 
 impl Library {
-    /// Finds it at `path`, or where libraries are looked for.
+    /// Finds the library at `path`, or in the search path of libraries.
     ///
     /// # Errors
-    /// [`CudaError::Missing`], [`CudaError::Unsupported`] where it lacks something,
-    /// is too old or is told to block.
+    /// [`CudaError::Missing`]; [`CudaError::Unsupported`] if the library lacks a function, is
+    /// too old or is told to block.
     pub fn find(path: Option<&Path>) -> Result<Arc<Self>, CudaError> {
         let library = match path {
             Some(path) => open(path).map_err(|error| {
@@ -124,7 +123,7 @@ impl Library {
     }
 
     fn of(library: libloading::Library) -> Result<Self, libloading::Error> {
-        /// A function of that name.
+        /// The function `name` of the library.
         ///
         /// # Safety
         /// `nccl.h` declares it with the type `F`.
@@ -165,17 +164,17 @@ impl Library {
         }
     }
 
-    /// "2.28.3"
+    /// Version as text: "2.28.3".
     pub fn version(&self) -> String {
         text(self.version)
     }
 
-    /// The same, as a number that ranks compare.
+    /// Version as a number, which ranks compare.
     pub(super) fn number(&self) -> u32 {
         self.version.cast_unsigned()
     }
 
-    /// Refuses a result that is none.
+    /// Returns an error for a code other than [`DONE`] and [`UNDER_WAY`].
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -197,7 +196,7 @@ impl Library {
         Ok(id)
     }
 
-    /// Begins to join, and returns at once.
+    /// Begins to join a communicator as rank `rank` of `size`, and returns at once.
     pub(super) fn begin(&self, id: UniqueId, rank: usize, size: usize) -> Result<Raw, CudaError> {
         let mut config = Config {
             size: size_of::<Config>(),
@@ -212,17 +211,17 @@ impl Library {
         };
         let (rank, size) = (rank as c_int, size as c_int);
         let mut made: Raw = std::ptr::null_mut();
-        // SAFETY: there is room for the communicator, and the library reads as much
-        // of the configuration as that says.
+        // SAFETY: there is room for the communicator, and the library reads as much of the
+        // configuration as its version says.
         let code = unsafe { (self.init)(&raw mut made, size, id, rank, &raw mut config) };
         self.check("ncclCommInitRankConfig", code)?;
         Ok(made)
     }
 
-    /// What became of what was asked last: [`DONE`], [`UNDER_WAY`] or an error.
+    /// State of the last operation: [`DONE`], [`UNDER_WAY`] or an error.
     ///
     /// # Safety
-    /// The communicator exists, here and below.
+    /// The communicator exists, here and in the functions below.
     pub(super) unsafe fn state(&self, raw: Raw) -> Code {
         let mut state = DONE;
         // SAFETY: there is room for it.
@@ -233,21 +232,21 @@ impl Library {
     }
 
     pub(super) unsafe fn abort(&self, raw: Raw) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.abort)(raw) };
     }
 
     pub(super) unsafe fn finalize(&self, raw: Raw) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.finalize)(raw) }
     }
 
     pub(super) unsafe fn destroy(&self, raw: Raw) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.destroy)(raw) };
     }
 
-    /// What `work` asks for is one operation.
+    /// Makes all operations that `work` asks for one group.
     pub(super) fn grouped(&self, mut work: impl FnMut() -> Code) -> Code {
         // SAFETY: no argument.
         let begun = unsafe { (self.group_start)() };
@@ -265,11 +264,11 @@ impl Library {
     }
 
     /// # Safety
-    /// The places are memory of the communicator's device, which lives until the
-    /// stream has come behind it: `count` elements, for those that gather of each
-    /// rank; here and below.
+    /// The addresses are memory of the communicator's device, which lives until the stream has
+    /// passed the operation. They have `count` elements, in a gather's result `count` for each
+    /// rank. This holds for the functions below, too.
     pub(super) unsafe fn sum(&self, raw: Raw, at: u64, count: usize, stream: CUstream) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.all_reduce)(at, at, count, F32, SUM, raw, stream) }
     }
 
@@ -280,7 +279,7 @@ impl Library {
         count: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.reduce_scatter)(from, to, count, F32, SUM, raw, stream) }
     }
 
@@ -291,7 +290,7 @@ impl Library {
         (count, kind): (usize, c_int),
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.all_gather)(from, to, count, kind, raw, stream) }
     }
 
@@ -303,11 +302,11 @@ impl Library {
         root: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.broadcast)(from, to, count, kind, root as c_int, raw, stream) }
     }
 
-    /// So many floats to rank `peer`, which receives them; both in a group.
+    /// Sends `count` floats to rank `peer`, which receives them; both in a group.
     pub(super) unsafe fn send(
         &self,
         raw: Raw,
@@ -316,11 +315,11 @@ impl Library {
         peer: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.send)(from, count, F32, peer as c_int, raw, stream) }
     }
 
-    /// What rank `peer` sends.
+    /// Receives `count` floats that rank `peer` sends.
     pub(super) unsafe fn receive(
         &self,
         raw: Raw,
@@ -329,12 +328,13 @@ impl Library {
         peer: usize,
         stream: CUstream,
     ) -> Code {
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { (self.receive)(to, count, F32, peer as c_int, raw, stream) }
     }
 }
 
-/// Why a library of this version, where [`BLOCKING`] is set to `blocking`, does not serve.
+/// The reason why a library of this version does not serve, if any. `blocking` is the value of
+/// [`BLOCKING`].
 fn unsuited(version: c_int, blocking: Option<&str>) -> Option<String> {
     if version < OLDEST {
         return Some(format!(

@@ -1,5 +1,5 @@
-//! What some ranks alone get of what all have: columns of logits, and from one of them
-//! what became of these.
+//! Exchanges whose results go to some ranks only: columns of logits go to the ranks that own
+//! the rows, and the outcomes come back from one of these.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use crate::floats::{Element, Floats};
 use crate::memory::Buffer;
 use crate::stream::Stream;
 
-/// A part of a rank's columns, on its way.
+/// A message with a part of a rank's columns.
 struct Part {
-    /// It comes from the peer, or else goes there.
+    /// True if the peer sends the part, false if the peer receives it.
     comes: bool,
     peer: usize,
     at: u64,
@@ -23,15 +23,16 @@ struct Part {
 }
 
 impl Plane {
-    /// Brings rows of all ranks' columns, of which `x` are this one's, to those that own
-    /// them: to `parts`, `[rows, columns]` of one rank behind the other. Its own, which it
-    /// has, are left out there.
+    /// Sends this rank's columns `x` of all rows to the ranks that own the rows, and receives
+    /// the other ranks' columns of its own rows in `parts`. There, `[rows, columns]` of one
+    /// rank lie behind those of another, in rank order. The place of this rank's own columns is
+    /// not written.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
     ///
     /// # Panics
-    /// If there is no room, or none for a rank that owns rows.
+    /// If `x` or `parts` is too small, or a rank that owns rows has no `parts`.
     pub(crate) fn collect(
         &self,
         stream: &Stream,
@@ -54,13 +55,13 @@ impl Plane {
             owners.rows[rank].len() * all <= room,
             "there is room for all columns"
         );
-        // SAFETY: as was checked just now.
+        // SAFETY: the sizes were checked just now.
         unsafe { self.pass(stream, (axis, rank), x.address(), owners, to) }
     }
 
     /// # Safety
-    /// There are this rank's columns at the first place, and where it owns rows there is
-    /// room for those of all ranks at the second.
+    /// This rank's columns lie at `from`. If this rank owns rows, there is room for the columns
+    /// of all ranks at `to`.
     unsafe fn pass(
         &self,
         stream: &Stream,
@@ -71,7 +72,7 @@ impl Plane {
     ) -> Result<(), CudaError> {
         let mut runs = None;
         for one in Exchanged::collect(axis, owners) {
-            // All are taken down, whether they are run or not.
+            // All messages are noted, whether they run or not.
             runs = Some(self.note(stream, &one, [from, to]) & runs.unwrap_or(true));
         }
         if runs != Some(true) {
@@ -88,7 +89,7 @@ impl Plane {
                         at,
                         count,
                     } = part;
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller answers for this.
                     let code: Code = unsafe {
                         match comes {
                             true => nccl.receive(group, at, count, peer, raw),
@@ -103,13 +104,13 @@ impl Plane {
         self.of(axis).ask("ncclSend", ask)
     }
 
-    /// Gives all ranks of `axis` those of the words of its first one that are to be `told`.
+    /// Gives words `told` of the first rank of `axis` to all ranks of it.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If there are fewer words.
     pub(crate) fn tell(
         &self,
         stream: &Stream,
@@ -124,16 +125,15 @@ impl Plane {
         if !told.is_some_and(|one| self.note(stream, &one, [at, at])) {
             return Ok(());
         }
-        // They go as floats, of which a broadcast changes no bit.
-        // SAFETY: as was checked just now.
+        // The words go as floats; a broadcast changes no bit of them.
+        // SAFETY: the sizes were checked just now.
         let ask =
             |nccl: &Library, group| unsafe { nccl.broadcast(group, (at, at), (len, F32), 0, raw) };
         self.of(axis).ask("ncclBroadcast", ask)
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]; the first rows of `x`, as
-    /// many as `owners` name, are what logits are gathered from, and it has `capacity`
-    /// rows. All ranks wait.
+    /// See [`lockstep_backend::Backend::gather_to_host`]. Logits are gathered from the first
+    /// rows of `x`, as many as `owners` name; `x` has `capacity` rows. All ranks wait.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -153,7 +153,7 @@ impl Plane {
             self.reserve(stream.context(), capacity.max(rows.len()) * width)?;
             to = self.logits.as_ref().map_or(0, |(all, _)| all.address());
         }
-        // SAFETY: there is room for as many, as was seen to just now.
+        // SAFETY: room for as many was made just now.
         unsafe { self.pass(stream, (axis, rank), x.address(), owners, to) }?;
         let Some((all, on_host)) = self.logits.as_mut().filter(|_| !rows.is_empty()) else {
             stream.synchronize()?;
@@ -185,8 +185,8 @@ impl Plane {
     }
 }
 
-/// What rank `rank`, which has its columns at the first place, sends to those that own
-/// rows, and receives at the second.
+/// Calls `ask` with each part that rank `rank` sends or receives. The rank's columns lie at
+/// `from`, and received parts are written from `to` on.
 fn each_part(rank: usize, (from, to): (u64, u64), owners: Owners<'_>, mut ask: impl FnMut(Part)) {
     let bytes = |floats: usize| (floats * Element::F32.bytes()) as u64;
     for (owner, rows) in owners.rows.iter().enumerate() {

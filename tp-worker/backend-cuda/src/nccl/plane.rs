@@ -1,4 +1,4 @@
-//! Ranks' data from device to device, in the stream's order.
+//! Exchange of ranks' data from device to device, in the stream's order.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,26 +15,25 @@ use crate::memory::{Buffer, Pinned};
 use crate::stream::Stream;
 use crate::watched::{Watch, Watched, Way};
 
-/// A rank's communicators, and who watches over them.
+/// A rank's communicators, and the thread that watches them.
 ///
-/// Operations are queued and return. None of them waits but
-/// [`Self::gather_to_host`].
+/// Operations are queued and return. Only [`Self::gather_to_host`] waits.
 pub(crate) struct Plane {
     library: Arc<Library>,
-    /// Ends before the communicators do.
+    /// Dropped before the communicators.
     _watch: Watch,
-    /// Of all ranks, and of those of a DP rank where these are several.
+    /// Communicators of all ranks and of the DP rank; `None` for a group of one rank.
     communicators: [Option<Arc<Communicator>>; 2],
     watched: Arc<Watched>,
     ranks: usize,
-    /// All ranks' columns of a block of logits that this one has asked for, here and on
+    /// All ranks' columns of a block of logits whose rows this rank owns, on the device and on
     /// the host.
     pub(super) logits: Option<(Buffer<f32>, Pinned<f32>)>,
 }
 
 impl Plane {
     /// # Errors
-    /// [`CudaError::Unsupported`] where nobody can watch.
+    /// [`CudaError::Unsupported`] if no thread can be started that watches.
     pub(super) fn new(
         groups: &mut Groups,
         library: &Arc<Library>,
@@ -58,34 +57,34 @@ impl Plane {
         })
     }
 
-    /// Who knows whether what a stream brings is data.
+    /// The watch, which knows whether the contents of a stream are data.
     pub(crate) fn watched(&self) -> &Arc<Watched> {
         &self.watched
     }
 
-    /// To wait for the end of its communicators.
+    /// Guard that waits for the end of the communicators.
     pub(crate) fn farewell(&self) -> Farewell {
         let all = self.communicators.iter().flatten();
         Farewell::of(all.map(|one| one.ending().clone()).collect())
     }
 
-    /// Has its communicators end, and what the device waits for with them.
+    /// Aborts the communicators, and thereby the operations that the device waits for.
     pub(super) fn abort(&self) {
         let all = self.communicators.iter().flatten();
         all.for_each(|one| one.abort());
     }
 
-    /// What recorded passes hold as long as they live.
+    /// Communicators, which recorded passes hold as long as they live.
     pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
         self.communicators.clone()
     }
 
-    /// "NCCL 2.28.3"
+    /// Name and version: "NCCL 2.28.3".
     pub(crate) fn describe(&self) -> String {
         format!("NCCL {}", self.library.version())
     }
 
-    /// The communicator of an axis of several ranks.
+    /// The communicator of `axis`, which has several ranks.
     pub(super) fn of(&self, axis: Axis) -> &Communicator {
         let number = match axis {
             Axis::World => 0,
@@ -95,10 +94,10 @@ impl Plane {
         found.unwrap_or_else(|| panic!("{axis:?} has several ranks"))
     }
 
-    /// Takes down a collective; whether it is to be run.
+    /// Notes a collective on the stream's tape; returns true if the collective is to run.
     pub(super) fn note(&self, stream: &Stream, exchanged: &Exchanged, places: [u64; 2]) -> bool {
         let asked = stream.tape().note_exchange(exchanged, places);
-        // What is recorded is not on its way yet.
+        // A recorded collective is not under way yet.
         if asked && !stream.tape().records() {
             self.watched.begin(&[*exchanged]);
         }
@@ -122,13 +121,13 @@ impl Plane {
         if !exchanged.is_some_and(|one| self.note(stream, &one, [at, at])) {
             return Ok(());
         }
-        // SAFETY: `x` has so many floats, and memory is given back behind the stream.
+        // SAFETY: `x` has as many floats, and memory is freed behind the stream.
         let ask = |nccl: &Library, raw| unsafe { nccl.sum(raw, at, len, stream.raw()) };
         self.of(axis).ask("ncclAllReduce", ask)
     }
 
-    /// Sums the first `len` floats of `x`, a matrix `width` wide, over the ranks of
-    /// `axis`; where in `x` rows `rows[rank]` of the sum are then.
+    /// Sums the first `len` floats of `x` over the ranks of `axis`; `x` is a matrix of `width`
+    /// columns. Returns the index in `x` at which rows `rows[rank]` of the sum begin.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -144,7 +143,7 @@ impl Plane {
         let own = rows[rank].start * width;
         let exchanged = match Exchanged::scatter(axis, len, rows, width) {
             Some(parts) if parts.kind == ExchangeKind::ReduceScatter => parts,
-            // Rows that several ranks take, or ranks of which each takes other numbers.
+            // Several ranks take the same rows, or the ranks take different numbers of rows.
             _ => {
                 self.all_reduce(stream, axis, x, len)?;
                 return Ok(own);
@@ -163,8 +162,8 @@ impl Plane {
         Ok(own)
     }
 
-    /// Gathers `lens[r]` floats of each rank's `x`, this one's from `first` on, in
-    /// `out`, in rank order, bit for bit.
+    /// Gathers `lens[r]` floats of each rank's `x` into `out`, in rank order, bit for bit. This
+    /// rank's floats begin at `first`.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -182,17 +181,17 @@ impl Plane {
         x.expect(element, first + own, "what is gathered");
         out.expect(element, total, "what is gathered in");
         let from = x.address() + (first * element.bytes()) as u64;
-        // SAFETY: as was checked just now.
+        // SAFETY: the sizes were checked just now.
         unsafe { self.gather(stream, axis, (from, out.address()), element, lens) }
     }
 
-    /// Gathers all of each rank's `words` in `all`, in rank order.
+    /// Gathers the `words` of each rank in `all`, in rank order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
     ///
     /// # Panics
-    /// If there is no room for those of all ranks.
+    /// If `all` has no room for the words of all ranks.
     pub(crate) fn gather_words(
         &self,
         stream: &Stream,
@@ -202,17 +201,17 @@ impl Plane {
         let (places, len) = ((words.address(), all.address()), words.len());
         assert!(self.ranks * len <= all.len(), "there is room for all words");
         let lens = std::iter::repeat_n(len, self.ranks);
-        // They go as floats, of which a gather changes no bit.
-        // SAFETY: as was checked just now.
+        // The words go as floats; a gather changes no bit of them.
+        // SAFETY: the sizes were checked just now.
         unsafe { self.gather(stream, Axis::World, places, Element::F32, &lens) }
     }
 
-    /// Gathers `lens[r]` elements of each rank: at once where they are as many, and
-    /// otherwise from one rank after the other.
+    /// Gathers `lens[r]` elements of each rank: in one collective if all lengths are equal,
+    /// otherwise by one broadcast after another.
     ///
     /// # Safety
-    /// There are this rank's elements at the first place, and room for all at the
-    /// second.
+    /// This rank's elements lie at `from`, and there is room for the elements of all ranks at
+    /// `to`.
     unsafe fn gather(
         &self,
         stream: &Stream,
@@ -235,7 +234,7 @@ impl Plane {
             ExchangeKind::Broadcast => to + starts.clone().nth(one.root).unwrap_or(0) * size,
             _ => to,
         };
-        // All are taken down, whether they are run or not.
+        // All collectives are noted, whether they run or not.
         let noted = all
             .clone()
             .map(|one| self.note(stream, &one, [from, place(&one)]));
@@ -246,7 +245,7 @@ impl Plane {
             nccl.grouped(|| {
                 let codes = all.clone().map(|one| {
                     let (places, what) = ((from, place(&one)), (one.elements, kind));
-                    // SAFETY: the caller's; who does not send has nothing read there.
+                    // SAFETY: the caller's; nothing is read at `from` on ranks that don't send.
                     unsafe {
                         match one.kind {
                             ExchangeKind::Broadcast => {
@@ -265,7 +264,7 @@ impl Plane {
         }
     }
 
-    /// Room for so many logits.
+    /// Makes room for `elements` logits, here and on the host.
     pub(super) fn reserve(
         &mut self,
         context: &Arc<Context>,

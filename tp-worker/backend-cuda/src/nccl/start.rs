@@ -1,4 +1,4 @@
-//! How ranks come to exchange from device to device, or find that they can't.
+//! The start of the exchange from device to device, and the agreement of all ranks on it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::error::CudaError;
 use crate::stream::Stream;
 use crate::watched::Way as _;
 
-/// Between two questions whether all ranks have joined.
+/// Pause between two checks whether all ranks have joined.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Which way ranks' data should go, equal on all of them.
+/// Options for the exchange of ranks' data; equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectiveOptions {
-    /// The way that is asked for.
+    /// Requested backend.
     pub backend: CollectiveBackend,
-    /// Where NCCL is; `None`: where libraries are looked for.
+    /// Path of NCCL's library; `None` to look in the search path of libraries.
     pub nccl: Option<PathBuf>,
-    /// How long ranks may take to join each of their groups.
+    /// Time limit for joining each of a rank's groups.
     pub joining: Duration,
-    /// How long data may be on its way before its peers are given up.
+    /// Time for which data may be on its way before its peers are given up.
     pub patience: Duration,
 }
 
@@ -41,16 +41,16 @@ impl Default for CollectiveOptions {
     }
 }
 
-/// What a rank tells the others before any of them starts NCCL: its version, 0 where
-/// there is none, and who its GPU is.
+/// Words that a rank tells the others before any of them starts NCCL: the version, 0 if it has
+/// no NCCL, and the UUID of its GPU.
 type Words = [u32; 5];
 
-/// The devices' own way, where all ranks have it and have used it once, or the reason why
-/// there is none. All ranks call it together, and come to the same. What `stream` brings
-/// from then on is watched, where there is one.
+/// The exchange from device to device, if all ranks have NCCL and have used it once; otherwise
+/// the reason why there is none. All ranks call this together and get the same answer. If there
+/// is such an exchange, `stream` is watched from then on.
 ///
 /// # Errors
-/// [`CudaError`]: a peer is gone; or there is none, and no other way is wanted.
+/// [`CudaError`]: a peer is gone; or NCCL can't be used, and no other backend is wanted.
 pub(crate) fn agreed(
     stream: &mut Stream,
     groups: &mut Groups,
@@ -92,9 +92,10 @@ pub(crate) fn agreed(
     Ok(Err(why))
 }
 
-/// Has ranks that have joined use their way once and vote on whether it works: why it does
-/// not, if so. They end it by themselves where a peer does not come, or says that it failed,
-/// so that all of them come to vote: by their hosts' group, which does not end with it yet.
+/// Uses the communicators once and lets the ranks vote on whether they work. Returns the reason
+/// if they don't. A rank ends its communicators by itself if a peer does not come or says that
+/// it failed, so that all ranks come to vote. The vote goes through the hosts' group, which
+/// does not end with the communicators yet.
 fn unusable(
     plane: &Plane,
     stream: &Stream,
@@ -114,7 +115,7 @@ fn unusable(
     Ok(why)
 }
 
-/// There is no such way, which is an error where it is asked for.
+/// Returns `why` as the reason against NCCL, or as an error if NCCL was requested.
 fn refused(options: &CollectiveOptions, why: String) -> Result<Result<Plane, String>, CudaError> {
     match options.backend {
         CollectiveBackend::Nccl => Err(CudaError::Unsupported(format!(
@@ -124,7 +125,8 @@ fn refused(options: &CollectiveOptions, why: String) -> Result<Result<Plane, Str
     }
 }
 
-/// What keeps ranks that found this from using NCCL, if anything: seen alike by all.
+/// The reason why the ranks can't use NCCL, if any. All ranks see the same `all`, and so the
+/// same reason.
 fn obstacle(all: &[Words]) -> Option<String> {
     let version = |words: &Words| words[0];
     if let Some(rank) = all.iter().position(|words| version(words) == 0) {
@@ -145,8 +147,7 @@ fn obstacle(all: &[Words]) -> Option<String> {
     ))
 }
 
-/// Forms the communicators of the groups that this rank is in, or says why not all ranks
-/// could.
+/// Forms the communicators of this rank's groups. Returns the reason if some rank could not.
 fn join(
     context: &Arc<Context>,
     groups: &mut Groups,
@@ -167,7 +168,7 @@ fn join(
         let missing = missing(groups, &one)?;
         made.extend(one);
         if let Some(why) = missing {
-            // On all ranks: who left in order would wait for those that don't.
+            // All ranks abort: a rank that left in order would wait for ranks that don't.
             made.iter().for_each(|one| one.abort());
             return Ok(Err(why));
         }
@@ -184,8 +185,8 @@ fn join(
     }
 }
 
-/// Tells all ranks whether this one has made what all have to make, so that none goes on
-/// to wait for one that gave up; why not all have, if so.
+/// Tells all ranks whether this one has made its part. So no rank goes on to wait for one that
+/// gave up. Returns the reason if some rank has failed.
 fn missing<T>(
     groups: &mut Groups,
     made: &Result<T, CudaError>,
@@ -202,7 +203,7 @@ fn missing<T>(
     })
 }
 
-/// The communicator of the ranks of `axis`.
+/// Makes the communicator of the ranks of `axis`.
 fn communicator(
     context: &Arc<Context>,
     groups: &mut Groups,
@@ -213,7 +214,7 @@ fn communicator(
     let (rank, size) = groups.rank_and_size(axis);
     let group = groups.of(axis);
     let made = (rank == 0).then(|| library.unique_id());
-    // What rank 0 fails with, all have to know: a word in front says whether it did.
+    // All ranks have to know if rank 0 fails: the word in front is 1 if it did not.
     let mut words = [0; 33];
     if let Some(Ok(UniqueId(id))) = &made {
         words[0] = 1;

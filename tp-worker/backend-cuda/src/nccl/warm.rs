@@ -1,11 +1,10 @@
-//! Every kind of operation once, before anything is recorded or memory is measured.
+//! First use of every kind of operation, before memory is measured and passes are recorded.
 //!
-//! NCCL connects ranks when they first ask for an operation that needs it: a kind of
-//! collective, or a letter from one rank to another. That takes memory of the device,
-//! which the KV cache is sized around, and it is no work that a graph could record. So
-//! ranks ask for a word of each as they start. What larger ones need besides, since NCCL
-//! chooses algorithms by size, passes ask for by themselves: each runs once before it is
-//! recorded.
+//! NCCL connects ranks at the first operation that needs the connection: a kind of collective,
+//! or a letter from one rank to another. Connecting takes memory of the device, which the KV
+//! cache is sized around, and a graph can't record it. So ranks exchange a word by each kind as
+//! they start. NCCL chooses algorithms by size, so larger operations may need more. Passes get
+//! that by themselves, since each runs once before it is recorded.
 
 use std::iter::repeat_n;
 
@@ -20,14 +19,13 @@ use crate::stream::Stream;
 const WHAT: &str = "the first word of each collective";
 
 impl Plane {
-    /// Asks for each kind that ranks use in any group, and waits. All ranks call it
-    /// together, with what `ranks` says of each axis: the rank's number and how many
-    /// there are. That they connect is a part of their joining, and may take as long.
-    /// Where it fails, its communicators are aborted.
+    /// Uses each kind of operation that ranks use in any group, and waits. All ranks call this
+    /// together. `ranks` gives the rank's number and the number of ranks of an axis. Connecting
+    /// is part of joining and may take as long. If it fails, the communicators are aborted.
     ///
     /// # Errors
-    /// [`CudaError::Nccl`], [`CudaError::Peers`] where one does not come,
-    /// [`CudaError::OutOfMemory`].
+    /// [`CudaError::Nccl`], [`CudaError::OutOfMemory`]; [`CudaError::Peers`] if a peer does not
+    /// come.
     pub(super) fn warm_up(
         &self,
         stream: &Stream,
@@ -47,14 +45,14 @@ impl Plane {
         let done = asked.and_then(|()| stream.synchronize());
         match done {
             Ok(()) => self.watched().wait_for(*patience),
-            // Before the room is given back, which waits for what the device waits for.
+            // The abort comes before the buffers are freed: freeing waits for the device.
             Err(_) => self.abort(),
         }
         done
     }
 
-    /// Asks for a word of each kind, with room for a float of each rank, that again, and a
-    /// word.
+    /// Exchanges a word by each kind of operation. `own` and `every` have a float for each
+    /// rank, and `words` has one word.
     fn first_words(
         &self,
         stream: &Stream,
@@ -74,7 +72,7 @@ impl Plane {
             self.all_reduce(stream, *axis, own, 1)?;
             self.tell(stream, *axis, words, 0..1)?;
         }
-        // What DP ranks bring to each other, and the columns of leads.
+        // The exchanges between DP ranks, and the columns of leads.
         let world = (Axis::World, rank);
         let ones = repeat_n(1, all);
         self.all_gather(stream, world, own, 0, &ones, every)?;

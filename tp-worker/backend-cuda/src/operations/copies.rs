@@ -1,4 +1,4 @@
-//! Rows and columns that move, and change their type on the way.
+//! Copies of rows and columns, with conversion between types.
 
 use super::parameters::CopyRows;
 use super::{Operations, grid};
@@ -53,8 +53,8 @@ impl Operations {
         unsafe { self.copy(stream, x, &layout, rows, out) }
     }
 
-    /// `out[to[i]] = x[from[i]]`, both of `width`, converted to `out`'s type; other
-    /// rows of `out` stay. No row is a target twice.
+    /// `out[to[i]] = x[from[i]]`, both of `width`, converted to `out`'s type. Other rows of
+    /// `out` stay. No row may be named twice in `to`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -82,8 +82,8 @@ impl Operations {
         unsafe { self.copy(stream, x, &layout, rows, out) }
     }
 
-    /// `out[i, first..first + width] = x[i]`, converted to `out`'s type: `x` is
-    /// `[rows, width]`, `out` `[rows, out_width]`.
+    /// `out[i, first..first + width] = x[i]`, converted to `out`'s type. `x` is
+    /// `[rows, width]`, `out` is `[rows, out_width]`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -111,7 +111,7 @@ impl Operations {
     }
 
     /// # Safety
-    /// Lists of indices are as long as there are rows.
+    /// Lists of indices are as long as the number of rows.
     unsafe fn copy(
         &self,
         stream: &Stream,
@@ -146,13 +146,13 @@ impl Operations {
             out_rows: (out.len() / out_width) as u32,
         };
         let grid = grid(rows.most(), units[0]);
-        // SAFETY: the kernel is the one for these types; indices past the rows of
-        // `x` and `out` are left out, and columns lie within `out`'s.
+        // SAFETY: the kernel is the one for these types; indices past the rows of `x` and `out`
+        // are skipped, and columns lie within `out`'s.
         unsafe { kernel.launch(stream, grid, &parameters) }
     }
 
-    /// The kernel that copies rows from one type to another, and how many of its
-    /// units so many elements are: the largest that divide them all.
+    /// The kernel that copies rows from one type to another, and `elements` counted in its
+    /// units. The unit is the largest that divides all three numbers.
     fn copier(
         &self,
         from: Element,
@@ -171,7 +171,7 @@ impl Operations {
     }
 }
 
-/// Which rows are copied, and to which columns.
+/// Rows that are copied, and columns that they are copied to.
 struct Layout {
     from: IndicesParameter,
     to: IndicesParameter,

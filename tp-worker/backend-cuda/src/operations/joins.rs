@@ -6,24 +6,25 @@ use crate::error::CudaError;
 use crate::floats::{Element, Floats};
 use crate::stream::Stream;
 
-/// Columns of all ranks of some rows, where they have come together.
+/// Columns of all ranks for some rows, gathered on one rank.
 pub struct JoinedRows<'a> {
-    /// How many there are.
+    /// Number of rows.
     pub rows: usize,
-    /// Columns of each rank.
+    /// Number of columns of each rank.
     pub widths: &'a [usize],
-    /// The rank whose columns were here already.
+    /// The rank that joins the columns; its own columns come from `x`.
     pub own: usize,
-    /// The others', in rank order, with room for its own: `[rows, width]` of each.
+    /// Columns of the other ranks, in rank order, `[rows, width]` of each, with an unused place
+    /// for this rank's.
     pub parts: &'a Floats,
-    /// Its own columns, of these rows and others.
+    /// This rank's columns, of these rows and others.
     pub x: &'a Floats,
-    /// The first of these rows there.
+    /// Index in `x` of the first of these rows.
     pub first: usize,
 }
 
 impl Operations {
-    /// `out[i]` = row `i` of all ranks' columns, in rank order, bit for bit.
+    /// `out[i]` = the columns of all ranks of row `i`, in rank order, bit for bit.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -63,7 +64,7 @@ impl Operations {
                 rows: rows as u32,
                 width: width as u32,
                 ranks: widths.len() as u32,
-                // One before these wraps around, and is none of them.
+                // A rank before this launch's wraps around to a number that is none of them.
                 own: (own as u32).wrapping_sub((number * JOINED) as u32),
                 starts,
             };

@@ -1,5 +1,5 @@
-//! What kernels take, laid out as the structures of the same names in
-//! `rows.cu`, `norm.cu` and `elementwise.cu`. Addresses are the device's.
+//! Parameters of kernels, laid out as the structures with the same names in `rows.cu`,
+//! `norm.cu` and `elementwise.cu`. Addresses are the device's.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -57,7 +57,7 @@ pub(super) struct SiluMul {
     pub pad: u32,
 }
 
-/// Ranks whose columns a launch joins.
+/// Largest number of ranks whose columns a launch joins.
 pub(super) const JOINED: usize = 31;
 
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -16,35 +16,34 @@ use crate::sources;
 use crate::stream::Stream;
 use crate::sums::{Sums, SumsParameter};
 
-/// What counts as few.
+/// Largest number of rows that counts as few.
 pub(crate) const MOST_ROWS: usize = 64;
-/// Rows that blocks share out among them, as few to each, where the device counts them:
-/// as many as the largest pass has that is recorded where nothing else is said.
+/// Largest number of rows that this kernel serves if the device counts them. Blocks share the
+/// rows, at most [`MOST_ROWS`] to each. The largest pass recorded by default has as many.
 pub(crate) const MOST_COUNTED: usize = 4 * MOST_ROWS;
-/// Threads of a block that multiplies, and of one that sums up.
+/// Threads of a block that multiplies (`THREADS`), and of a block that sums up.
 const THREADS: u32 = 128;
 const SUM_THREADS: u32 = 256;
 /// Bytes of a row that are staged at a time.
 const CHUNK: usize = 128;
 /// Outputs of the smallest tile.
 const SMALLEST_TILE: usize = 64;
-/// A slice has so many chunks at the least: as many as are on their way at once,
-/// about.
+/// Least number of chunks of a slice: about as many as are on their way at once.
 const SLICE: usize = 4;
-/// More slices cost more to sum up than they bring.
+/// Largest number of slices. More would cost more to sum up than they bring.
 const MOST_SLICES: usize = 16;
 
-/// The kernels, whose order of sums is that of `few_rows.cu`: it follows from the
-/// matrix's shape and the device, never from the rows.
+/// The kernels of `few_rows.cu`. Their order of sums follows from the matrix's shape and the
+/// device, never from the number of rows.
 pub(super) struct FewRows {
     element: Element,
     multiprocessors: usize,
-    /// By the rows that they serve.
+    /// Kernels with their sizes, ascending by the rows that they serve.
     products: [(Sizes, Kernel<Parameters>); 4],
     sum_up: Kernel<SumUp>,
 }
 
-/// Rows, outputs of a tile, and stages, as `few_rows.cu` has them.
+/// Rows and outputs of a tile, and number of stages, as in `few_rows.cu`.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     name: &'static str,
@@ -96,8 +95,8 @@ impl FewRows {
         })
     }
 
-    /// How many slices the columns are cut into, so that a matrix of few rows
-    /// keeps the device busy, too: a block and a half for each multiprocessor.
+    /// Number of slices that the columns are cut into. It makes about one and a half blocks for
+    /// each multiprocessor, so that a matrix of few outputs keeps the device busy, too.
     pub(super) fn slices(&self, product: Product) -> usize {
         let Product {
             outputs,
@@ -112,7 +111,7 @@ impl FewRows {
         wanted.min(most).max(1)
     }
 
-    /// Whether these kernels take such a product.
+    /// Returns true if these kernels serve such a product.
     pub(super) fn serve(&self, operands: &Operands<'_>) -> bool {
         let (rows, outputs) = (operands.rows, operands.product.outputs);
         if rows.most() <= MOST_ROWS {
@@ -125,10 +124,10 @@ impl FewRows {
         rows.are_counted() && rows.most() <= MOST_COUNTED && parts <= WORKSPACE
     }
 
-    /// Multiplies: one slice to sums at `out`, several to as many parts there.
+    /// Multiplies. One slice writes sums at `out`; several slices write as many parts there.
     ///
     /// # Safety
-    /// There is room for them.
+    /// There is room for them at `out`.
     pub(super) unsafe fn multiply(
         &self,
         stream: &Stream,
@@ -143,7 +142,7 @@ impl FewRows {
         unsafe { self.launch(stream, operands, slices, &parameters) }
     }
 
-    /// Multiplies several slices to parts in `space`, as large as [`WORKSPACE`].
+    /// Multiplies in several slices to parts in `space`, which has [`WORKSPACE`] bytes.
     pub(super) fn multiply_in_parts<'a>(
         &self,
         stream: &Stream,
@@ -161,8 +160,8 @@ impl FewRows {
         Ok(unsafe { Sums::in_parts(at, slices, len, operands.bias) })
     }
 
-    /// `out = silu(gate) · up` of a product of one slice, whose first half of
-    /// outputs are the gates.
+    /// `out = silu(gate) · up` of a product of one slice. The first half of the outputs are the
+    /// gates.
     pub(super) fn multiply_gated(
         &self,
         stream: &Stream,
@@ -218,7 +217,7 @@ impl FewRows {
     }
 
     /// # Safety
-    /// What `parameters` say is there.
+    /// The memory that `parameters` name exists.
     unsafe fn launch(
         &self,
         stream: &Stream,
@@ -232,7 +231,7 @@ impl FewRows {
         let serves = |(sizes, _): &&(Sizes, _)| rows <= sizes.rows;
         let (sizes, kernel) = smaller.iter().find(serves).unwrap_or(largest);
         let tiles = blocks(operands.product.outputs, sizes.outputs) * blocks(rows, sizes.rows);
-        // SAFETY: the caller's.
+        // SAFETY: the caller answers for this.
         unsafe { kernel.launch(stream, [tiles, slices as u32, 1], parameters) }
     }
 
@@ -264,7 +263,7 @@ impl FewRows {
     }
 
     /// # Safety
-    /// At `sums` there are as many, which may be `out`'s.
+    /// There are as many sums at `sums`. They may be those in `out`.
     unsafe fn write(
         &self,
         stream: &Stream,
@@ -287,7 +286,7 @@ impl FewRows {
     }
 }
 
-/// What is compiled, with its macros.
+/// Source to compile, with its macros.
 pub(crate) fn source(element: Element) -> (&'static Source, Defines) {
     let is_bf16 = u32::from(element == Element::Bf16);
     let defines = vec![

@@ -1,4 +1,4 @@
-//! How one kind of product is computed.
+//! Algorithm and descriptors of one kind of product.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -14,10 +14,10 @@ use crate::floats::Element;
 /// `CUBLAS_OP_T` of `cublasOperation_t`.
 const TRANSPOSED: i32 = 1;
 
-/// Descriptors and the algorithm for one kind of product and up to some rows.
+/// Descriptors and algorithm for one kind of product and a range of rows.
 ///
-/// cuBLASLt's matrices are column-major: a row-major `[rows, outputs]` is its
-/// `outputs × rows`, so that the weights come first, transposed.
+/// Matrices of cuBLASLt are column-major: a row-major `[rows, outputs]` is its
+/// `outputs × rows`. So the weights come first, transposed.
 pub(super) struct Plan {
     description: Description,
     weights: Layout,
@@ -27,8 +27,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Chooses the algorithm for so many rows: the best one for the most of them
-    /// that also serves the fewest.
+    /// Chooses the algorithm for `rows`: the best one for the largest number of rows that also
+    /// serves the smallest.
     pub(super) fn new(
         handle: sys::cublasLtHandle_t,
         product: Product,
@@ -64,7 +64,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Algorithms for the rows that are set, the best first.
+    /// Algorithms for the rows set last, the best first.
     fn offered(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -93,7 +93,7 @@ impl Plan {
             .result()
             .map_err(failed("cublasLtMatmulAlgoGetHeuristic"))?;
         let count = usize::try_from(count).unwrap_or_default();
-        // SAFETY: as many were written.
+        // SAFETY: `count` results were written.
         let results = results[..count]
             .iter()
             .map(|one| unsafe { one.assume_init_ref() });
@@ -101,10 +101,10 @@ impl Plan {
         Ok(good.map(|one| one.algo).collect())
     }
 
-    /// Bytes of working memory that `algorithm` takes for the rows that are set.
+    /// Bytes of working memory that `algorithm` takes for the rows set last.
     ///
     /// # Errors
-    /// It does not serve them.
+    /// The algorithm does not serve them.
     fn check(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -131,7 +131,7 @@ impl Plan {
         Ok(found.workspaceSize)
     }
 
-    /// Sets how many rows are multiplied.
+    /// Sets the number of rows that are multiplied.
     pub(super) fn set_rows(&mut self, rows: usize) -> Result<(), CudaError> {
         self.input.set_columns(rows)?;
         self.output.set_columns(rows)
@@ -154,7 +154,7 @@ impl Plan {
     }
 }
 
-/// A product of which the first matrix is transposed, with sums in f32.
+/// A product whose first matrix is transposed, with sums in f32.
 struct Description {
     raw: sys::cublasLtMatmulDesc_t,
 }
@@ -222,7 +222,7 @@ impl Drop for Layout {
     }
 }
 
-/// What an algorithm may use.
+/// Working memory that an algorithm may use.
 struct Preference {
     raw: sys::cublasLtMatmulPreference_t,
 }
@@ -254,7 +254,7 @@ impl Drop for Preference {
     }
 }
 
-/// An attribute's value.
+/// Address of an attribute's value.
 fn at<T>(value: &T) -> *const c_void {
     std::ptr::from_ref(value).cast()
 }

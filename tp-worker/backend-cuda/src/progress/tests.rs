@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a rank has come to that summed so many floats, one sum after the other.
+/// The track of a rank that has begun sums of `sums` floats, one after the other.
 fn of(axis: Axis, sums: &[usize]) -> Track {
     let mut track = Track::new();
     let all = sums.iter().filter_map(|len| Exchanged::sum(axis, *len));
@@ -10,7 +10,7 @@ fn of(axis: Axis, sums: &[usize]) -> Track {
     track
 }
 
-/// Peers 1, 2, …, which have summed that.
+/// Peers 1, 2, …, each of which has begun the sums of one list.
 fn peers(axis: Axis, all: &[&[usize]]) -> Vec<Peer> {
     let peer = |(at, sums): (usize, &&[usize])| Peer {
         rank: at + 1,
@@ -20,7 +20,7 @@ fn peers(axis: Axis, all: &[&[usize]]) -> Vec<Peer> {
     all.iter().enumerate().map(peer).collect()
 }
 
-/// What a rank finds that has summed 4, 6 and 8 floats.
+/// The stall that a rank finds after sums of 4, 6 and 8 floats.
 fn found(all: &[&[usize]]) -> Stall {
     of(Axis::World, &[4, 6, 8]).stall(&peers(Axis::World, all))
 }
@@ -48,7 +48,8 @@ fn who_is_behind_is_missing() {
     }
 }
 
-/// Another one, the same in another order, one less, one more, and further than this rank.
+/// Cases: another sum, the same sums in another order, one sum less, a first sum that differs,
+/// and a peer that is further than this rank.
 #[test]
 fn who_has_begun_something_else_has_diverged() {
     for (sums, last) in [
@@ -76,12 +77,12 @@ fn who_has_begun_something_else_has_diverged() {
             format!("an all-reduce of {last} f32 of all ranks")
         );
     }
-    // What somebody else does matters more than who waits for it.
+    // A peer that does something else matters more than a peer that waits for it.
     let stall = found(&[&[4, 6], &[4, 8]]);
     assert!(matches!(stall, Stall::Diverged { peer: 2, .. }), "{stall}");
 }
 
-/// Those further back than a rank remembers are taken for late.
+/// Peers further back than a rank remembers count as late.
 #[test]
 fn what_is_long_ago_is_forgotten() {
     let many = vec![4; 3 * REMEMBERED];

@@ -1,5 +1,5 @@
-//! Copies from and to the host's memory that a recorded pass may repeat: the device looks
-//! at that memory whenever the pass runs.
+//! Copies from and to the host's memory that a recorded pass may repeat: the device uses the
+//! memory's contents at the time of each repetition.
 
 use bytemuck::Pod;
 use cudarc::driver::result;
@@ -15,11 +15,11 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room.
+    /// If `to` is shorter than `from`.
     ///
     /// # Safety
-    /// `from` is changed only while no pass that copies it is on its way, and is there
-    /// for as long as one may be repeated.
+    /// `from` is changed only while no pass that copies it is on its way. It lives as long as
+    /// such a pass may be repeated.
     pub(crate) unsafe fn repeat_upload<T: Pod>(
         &self,
         from: &Pinned<T>,
@@ -43,11 +43,11 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room.
+    /// If `to` is shorter than `from`.
     ///
     /// # Safety
-    /// `to` is looked at only while no pass that copies there is on its way, and is there
-    /// for as long as one may be repeated.
+    /// `to` is read only while no pass that copies to it is on its way. It lives as long as
+    /// such a pass may be repeated.
     pub(crate) unsafe fn repeat_download<T: Pod>(
         &self,
         from: &Buffer<T>,

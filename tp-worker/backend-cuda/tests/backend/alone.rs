@@ -1,10 +1,10 @@
-//! What a rank exchanges that has no peers.
+//! Exchanges of a rank without peers.
 
 use lockstep_backend::{Axis, Backend, Holds, Linear, MatrixRole, RmsNorm, RowParallel, Scatter};
 
 use crate::support::{DTYPES, gpu, host_matrix, matrix, noise, read, sums};
 
-/// What ranks do together, done by the only one there is.
+/// Operations of several ranks, run by the only rank.
 #[test]
 fn a_rank_alone_gathers_and_scatters_what_it_has() {
     const WIDTH: usize = 16;

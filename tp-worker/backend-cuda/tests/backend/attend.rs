@@ -1,4 +1,4 @@
-//! Attention as one operation, and as the four that it is made of.
+//! Attention as one operation, compared with the four operations that it consists of.
 
 use lockstep_backend::{Attend, AttentionShape, Backend, Batch, Holds, KvShape, RopeTable, Row};
 use lockstep_types::{Dtype, KvCacheDtype};
@@ -12,7 +12,7 @@ const SHAPE: AttentionShape = AttentionShape {
     scale: 0.25,
 };
 
-/// A prompt's two chunks, and a tree behind it.
+/// Two chunks of a prompt, and a tree behind them.
 #[test]
 fn attention_is_what_its_parts_are() {
     for (dtype, cached) in DTYPES
@@ -53,7 +53,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
         mask,
     };
     let rows = [chunk(0, 9, None), chunk(9, 11, None), chunk(20, 4, Some(0))];
-    // The first page is nobody's, the others are in no order.
+    // The first page belongs to no request; the others are in no order.
     let pages = [0, 7, 3, 5, 1, 6, 2];
     let mut all = Vec::new();
     for (turn, row) in (4..).zip(rows) {

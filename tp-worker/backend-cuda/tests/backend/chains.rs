@@ -1,5 +1,4 @@
-//! Chains of drafts, from logits to the tokens that the next pass and the batch that
-//! verifies them read.
+//! Chains of drafts: from logits to tokens, which the next pass and the verifying batch read.
 
 use lockstep_backend::{
     Backend, Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How,
@@ -8,14 +7,15 @@ use lockstep_backend::{
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
 
-// What it reads goes through no operation, which would go by the level's rows too.
+// `values` reads without an operation: an operation would read only the rows of the level.
 use crate::ranks::values;
 use crate::support::{gpu, host_matrix, matrix, noise, read, sums};
 
 const PAGE: usize = 4;
-/// Drafts of each request.
+/// Number of drafts of each request.
 const DEPTHS: [usize; 4] = [1, 3, 0, 2];
-/// Which of them the chains are, the deepest first, and the tokens that each takes in.
+/// Request of each chain, the deepest chain first, and number of tokens that the chain takes
+/// in.
 const CHAINS: [(usize, usize); 3] = [(1, 2), (3, 1), (0, 2)];
 const CACHED: usize = 6;
 
@@ -29,7 +29,7 @@ fn row(start: usize, q_len: usize, kv_len: usize, pages_start: usize) -> Row {
     }
 }
 
-/// A batch's lists, whose tokens are 1, 2, 3 and so on.
+/// Lists of a batch whose tokens are 1, 2, 3 and so on.
 #[derive(Default)]
 struct Lists {
     tokens: Vec<u32>,
@@ -60,7 +60,7 @@ impl Lists {
 
 const PAGES: [u32; 16] = [9, 3, 5, 1, 0, 2, 4, 6, 8, 7, 10, 11, 12, 13, 14, 15];
 
-/// What a chain's host would choose.
+/// The token that the host would choose for a chain.
 fn likeliest(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     for (id, logit) in logits.iter().enumerate() {
@@ -71,7 +71,7 @@ fn likeliest(logits: &[f32]) -> u32 {
     best.0
 }
 
-/// Rows of logits in which little is certain.
+/// Rows of logits with ties, NaNs and other special values.
 fn logits(seed: u64, rows: usize, vocab: usize) -> Vec<f32> {
     let mut values = noise(seed, rows * vocab);
     for (at, value) in values.iter_mut().enumerate() {
@@ -79,7 +79,7 @@ fn logits(seed: u64, rows: usize, vocab: usize) -> Vec<f32> {
             0 => f32::NAN,
             1 => f32::NEG_INFINITY,
             2 => -0.0,
-            // The largest, several times.
+            // The largest value, several times.
             3 => 2.0,
             _ => *value,
         };
@@ -96,7 +96,7 @@ fn logits(seed: u64, rows: usize, vocab: usize) -> Vec<f32> {
     values
 }
 
-/// The tokens that passes over `inputs` would look up, of `most`; 0 where there is none.
+/// The first `most` tokens that passes over `inputs` look up; 0 in places without one.
 fn tokens(gpu: &mut CudaBackend, ids: &CudaMatrix, inputs: &Inputs, most: usize) -> Vec<u32> {
     let mut out = gpu.tensor(most, 1, Holds::Sum).unwrap();
     gpu.upload(&mut out, &vec![0.0; most]);
@@ -104,7 +104,7 @@ fn tokens(gpu: &mut CudaBackend, ids: &CudaMatrix, inputs: &Inputs, most: usize)
     values(gpu, &out).into_iter().map(|id| id as u32).collect()
 }
 
-/// How many of `rows` rows a product gives values, which are the first ones.
+/// Number of rows, from the first on, that get values from a product of `rows` rows.
 fn multiplied(gpu: &mut CudaBackend, weight: &CudaMatrix, rows: usize, vocab: usize) -> usize {
     let mut x = gpu.tensor(rows, 1, Holds::Operand).unwrap();
     gpu.upload(&mut x, &vec![1.0; rows]);
@@ -176,7 +176,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let names = matrix(&names, 1);
         let ids = gpu.load_matrix(&host_matrix(&names, 1), MatrixRole::Vocabulary);
         let ids = ids.unwrap();
-        // The target's numbers are others.
+        // The target numbers the tokens in another way.
         let number = |id: u32| (7 * id + 3) % vocab as u32;
         let numbers: Vec<u32> = (0..vocab as u32).map(number).collect();
         let numbers = gpu.drafter().unwrap().load_ids(&numbers).unwrap();
@@ -189,7 +189,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         };
         let mut drafts = gpu.inputs(&limits).unwrap();
         gpu.stage(&batch, &mut inputs).unwrap();
-        // More than there are, as a recorded pass may be for.
+        // More chains than there are, as in a recorded pass.
         let size = PassKey {
             requests: CHAINS.len() + 1,
             tokens: CHAINS.len() + 1,
@@ -255,7 +255,7 @@ fn what_was_timed_is_told_once() {
     assert_eq!(told(&mut gpu), 0);
 }
 
-/// A node's children are different tokens, so that there have to be as many.
+/// A node's children are different tokens, so there have to be as many tokens.
 #[test]
 #[should_panic(expected = "trees of 3 branches grow on the host where a draft has 2 tokens")]
 fn no_node_has_more_children_than_there_are_tokens() {

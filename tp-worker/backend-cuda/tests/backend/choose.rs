@@ -1,4 +1,4 @@
-//! Tokens that the device chooses, and drafts that stand by them.
+//! Tokens that the device chooses, and drafts that they accept.
 
 use lockstep_backend::{
     Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, FAILED, Holds,
@@ -19,8 +19,8 @@ const NO_CACHE: KvShape = KvShape {
     dtype: KvCacheDtype::Float32,
 };
 
-/// Has a device choose from the rows of `logits`, which come in blocks of `block`, a row
-/// of each request; the words of the first token of each.
+/// Lets the device choose from the rows of `logits`, in blocks of `block` rows, one row for
+/// each request. Returns the words of each request's first token.
 fn chosen(
     gpu: &mut lockstep_backend_cuda::CudaBackend,
     logits: &mut [CudaTensor],
@@ -131,7 +131,7 @@ fn rows_give_the_samplers_tokens_or_stay_for_the_host() {
     }
 }
 
-/// More than the device chooses from at once, in several blocks.
+/// More rows than the device chooses from at once, in several blocks.
 #[test]
 fn many_rows_have_a_token_each() {
     const WIDTH: usize = 40;

@@ -1,5 +1,5 @@
-//! Drafts of several ranks: what the device of a DP rank's lead has drafted, the devices of
-//! its other ranks have as a pass begins, and nobody else has.
+//! Drafts of several ranks. The device of a DP rank's lead drafts. As a pass begins, the
+//! devices of the DP rank's other ranks get the drafts, and no others do.
 
 use lockstep_backend::{
     Axis, Backend, BackendError, Batch, ChainBatch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
@@ -15,20 +15,20 @@ use crate::support::{host_matrix, matrix, noise, options, read};
 
 const RANKS: usize = 4;
 const VOCAB: usize = 40;
-/// Tokens of the recorded pass, which is larger than any batch.
+/// Tokens of the recorded pass, more than in any batch.
 const TOKENS: usize = 5;
 const KEY: PassKey = PassKey {
     requests: TOKENS,
     tokens: TOKENS,
     max_q_len: TOKENS,
 };
-/// Of the one chain.
+/// Size of a pass of the one chain.
 const CHAIN: PassKey = PassKey {
     requests: 1,
     tokens: 1,
     max_q_len: 1,
 };
-/// Who drafts in a pass, and how many.
+/// For each pass: true if the device drafts, and the number of drafts.
 const PASSES: [(bool, usize); 5] = [(true, 2), (false, 2), (true, 1), (true, 3), (false, 0)];
 const LIMITS: InputLimits = InputLimits {
     tokens: TOKENS,
@@ -60,7 +60,8 @@ fn likeliest(pass: usize, dp_rank: usize, level: usize) -> u32 {
     best.unwrap() as u32
 }
 
-/// The last known token of a pass, and its drafts where the host has made them.
+/// Tokens of a pass before the device drafts: the last known token, and the host's drafts, if
+/// it drafts.
 fn known(pass: usize, dp_rank: usize) -> Vec<u32> {
     let (on_device, drafts) = PASSES[pass];
     let token = |at: usize| (1 + 7 * pass + 3 * dp_rank + at) as u32;
@@ -70,7 +71,7 @@ fn known(pass: usize, dp_rank: usize) -> Vec<u32> {
         .collect()
 }
 
-/// The batch of a pass when all of its drafts are made.
+/// Tokens of a pass's batch with all drafts.
 fn whole(pass: usize, dp_rank: usize) -> Vec<u32> {
     let (on_device, drafts) = PASSES[pass];
     let mut tokens = known(pass, dp_rank);
@@ -82,7 +83,7 @@ fn whole(pass: usize, dp_rank: usize) -> Vec<u32> {
     tokens
 }
 
-/// Has `work` do with the batch of a pass, on the rank that drafts or on another one.
+/// Calls `work` with the batch of a pass, on the rank that `leads` or on another one.
 fn with_batch(pass: usize, dp_rank: usize, leads: bool, work: impl FnOnce(&Batch<'_>)) {
     let (on_device, drafts) = PASSES[pass];
     let tokens = known(pass, dp_rank);
@@ -145,7 +146,7 @@ fn plan(words: usize) -> CudaPasses {
     }])
 }
 
-/// The tokens that each pass of a rank looks up, where drafts are `told`.
+/// The tokens that each pass of a rank looks up. Drafts are `told` between ranks, or not.
 fn passes(gpu: &mut CudaBackend, rank: usize, told: bool) -> Vec<Vec<u32>> {
     let (dp_rank, leads) = (rank / 2, rank.is_multiple_of(2));
     let names: Vec<f32> = (0..VOCAB).map(|id| id as f32).collect();
@@ -227,7 +228,7 @@ fn all_ranks_of_a_dp_rank_read_what_its_lead_has_drafted() {
     }
 }
 
-/// What shows that the test above can fail.
+/// Shows that the test above can fail.
 #[test]
 fn without_being_told_other_ranks_read_what_was_staged() {
     for (rank, found) in on_ranks(|gpu, rank| passes(gpu, rank, false))

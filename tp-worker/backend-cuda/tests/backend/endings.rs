@@ -1,6 +1,6 @@
-//! How ranks whose data goes from GPU to GPU leave each other. To end a communicator of
-//! NCCL takes as long as graphs, the device and the other ranks do: nobody here may wait
-//! for that without an end.
+//! Ends of ranks that exchange data from GPU to GPU. The end of an NCCL communicator takes as
+//! long as graphs, the device and the other ranks do. No rank here may wait for that without a
+//! limit.
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -16,15 +16,15 @@ use crate::ranks::{brought, tensor, values};
 use crate::stalls::{Ask, nccl, recorded};
 use crate::support::other_gpus;
 
-/// How long data may be on its way.
+/// Longest time for which data may be on its way.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// As long as nobody would wait.
+/// Longer than anybody would wait.
 const HOUR: Duration = Duration::from_secs(3600);
 /// Longer than ranks take to come, to fail and to leave.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs `work` on ranks with GPUs of their own, each with a backend that is its own, of
-/// `options`; all of them have to end.
+/// Runs `work` on ranks with GPUs of their own, each with a backend made of `options`. All
+/// ranks have to end.
 fn ranks_end(
     group: (usize, usize),
     options: impl Fn(usize) -> CudaOptions,
@@ -33,7 +33,7 @@ fn ranks_end(
     starts_end(group, options, move |made, rank| work(made.unwrap(), rank));
 }
 
-/// The same with what came of making the backend.
+/// Does the same as [`ranks_end`], but gives `work` the result of making the backend.
 fn starts_end(
     (ranks, dp_size): (usize, usize),
     options: impl Fn(usize) -> CudaOptions,
@@ -50,7 +50,7 @@ fn starts_end(
             ordinal: rank,
             ..options(rank)
         };
-        // One that hangs is left behind.
+        // A rank that hangs is left behind.
         std::thread::spawn(move || {
             let groups = Groups::form(Box::new(collective), dp_size).unwrap();
             work(CudaBackend::new(&options, groups), rank);
@@ -121,7 +121,7 @@ fn a_rank_that_gives_up_tells_the_others_before_they_do() {
     });
 }
 
-/// The device is busy with the sum that does not end, whichever communicator goes first.
+/// The device is busy with the endless sum, whichever communicator ends first.
 #[test]
 fn all_communicators_of_a_rank_end_together() {
     let all = Barrier::new(4);
@@ -152,14 +152,14 @@ fn all_communicators_of_a_rank_end_together() {
     );
 }
 
-/// How often a rank of one DP rank asks NCCL for something as it starts, one that does not
-/// lead it.
+/// Number of NCCL operations of a rank at its start, if it does not lead its DP rank and there
+/// is one DP rank.
 pub const WARM_UP: usize = 5;
 
-/// What a process of its own does, and what the environment plants there.
+/// Variable with the case that a child process runs. The environment plants the fault there.
 const CASE: &str = "TEST_ENDINGS";
 
-/// Runs the case in a process in which `variable` is set, and sees it succeed.
+/// Runs the case in a process with `variable` set, and expects success.
 fn succeeds(case: &str, variable: (&str, &str)) {
     if !lockstep_fake_cuda::seed(1) {
         return; // Only the fake has planted faults.
@@ -186,7 +186,8 @@ fn ranks_that_do_not_come_through_their_start_are_named() {
     }
 }
 
-/// In the group of all ranks, and in that of its DP rank, when the others have theirs.
+/// The rank fails to join the group of all ranks, or the group of its DP rank after the others
+/// have joined theirs.
 #[test]
 fn ranks_go_through_their_hosts_where_one_cannot_join() {
     for number in ["1:1", "1:2"] {
@@ -194,8 +195,8 @@ fn ranks_go_through_their_hosts_where_one_cannot_join() {
     }
 }
 
-/// Whether a rank's first words fail as they are asked for, or do not come back: the peers
-/// that wait for them give up NCCL too.
+/// A rank's first operations fail when they are asked for, or do not return. Its peers, which
+/// wait for them, give up NCCL too.
 #[test]
 fn ranks_go_through_their_hosts_where_one_cannot_use_what_it_joined() {
     for variable in ["FAKE_NCCL_REFUSE", "FAKE_NCCL_STUCK"] {
@@ -255,7 +256,7 @@ fn planted() {
             let options = |_| {
                 let mut options = nccl(Dtype::Float32, DEADLINE);
                 options.collectives.backend = CollectiveBackend::Auto;
-                // So long ranks wait for one that is stuck.
+                // Time for which ranks wait for the stuck one.
                 options.collectives.joining = LIMIT / 10;
                 options
             };

@@ -1,4 +1,4 @@
-//! What can't be served, or fails, is an error that says what to do.
+//! Requests that can't be served, and failures, are errors that say what to do.
 
 use lockstep_backend::{
     AttentionShape, Backend, BackendError, Batch, ChainLimits, CheckpointDtype, ChoiceLimits,
@@ -33,7 +33,7 @@ fn options_that_gpus_do_not_serve_are_refused_with_a_way_out() {
     assert!(error.to_string().contains("--kv-cache-dtype"), "{error}");
 }
 
-/// More of everything than there is; what was taken before stays of use.
+/// Requests for more memory than there is. Earlier allocations stay usable.
 #[test]
 fn too_much_is_out_of_memory() {
     let mut gpu = gpu(Dtype::Bfloat16);
@@ -83,8 +83,8 @@ fn too_much_is_out_of_memory() {
     assert_eq!(read(&mut gpu, &x).len(), 8);
 }
 
-/// A file that ends inside of a matrix ends the load; the next one has nothing
-/// of what was on its way.
+/// A file that ends inside of a matrix ends the load. The next load has nothing of the bytes
+/// that were on their way.
 #[test]
 fn a_load_that_ends_early_leaves_nothing_behind() {
     let mut gpu = gpu(Dtype::Float32);
@@ -98,12 +98,13 @@ fn a_load_that_ends_early_leaves_nothing_behind() {
     assert_eq!(read(&mut gpu, &x), values);
 }
 
-/// Operations that return nothing leave their failure to the next one that does.
+/// Operations that return nothing leave their failure to the next operation that returns a
+/// result.
 #[test]
 fn failures_are_told_by_the_next_result() {
     let mut gpu = gpu(Dtype::Bfloat16);
     let x = sums(&mut gpu, &noise(1, 8), 4);
-    // No kernel has heads so wide.
+    // No kernel has heads as wide as this.
     let shape = AttentionShape {
         heads: 1,
         kv_heads: 1,

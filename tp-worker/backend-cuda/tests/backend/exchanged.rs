@@ -1,5 +1,5 @@
-//! What ranks exchange by takes of their GPUs: as it is charged before the start, and as
-//! communicators and their connections take it.
+//! GPU memory of exchanges: its charge before the start, compared with the memory that
+//! communicators and their connections take.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use lockstep_types::{CollectiveBackend, Dtype};
 
 use crate::ranks::{brought, by_way, tensor};
 
-/// Ranks, and the DP ranks that they form.
+/// Numbers of ranks, and of the DP ranks that they form.
 const SPLITS: [(usize, usize); 5] = [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4)];
-/// Columns of logits of a rank, and rows of a DP rank in a block.
+/// Columns of a rank's logits (`COLUMNS`), and rows of a DP rank in a block.
 const COLUMNS: usize = 70_001;
 const ROWS: usize = 3;
-/// What is charged for code, of which the fake device has none: of kernels, and what of
-/// NCCL does not grow with channels.
+/// Bytes charged for code, which the fake device does not have: code of kernels, and memory of
+/// NCCL that does not grow with channels.
 const CODE: u64 = (64 + 352) << 20;
-/// Longer than any communicator takes to go.
+/// Longer than the end of any communicator takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn pass(place: Place) -> PassShape {
@@ -42,7 +42,7 @@ fn pass(place: Place) -> PassShape {
     }
 }
 
-/// Everything that ranks exchange, once.
+/// Uses every exchange of ranks once.
 fn exchange(gpu: &mut CudaBackend, place: Place) {
     let Place {
         rank,
@@ -71,14 +71,14 @@ fn exchange(gpu: &mut CudaBackend, place: Place) {
     assert_eq!(found.unwrap().len(), rows[rank].len() * ranks * COLUMNS);
 }
 
-/// Bytes of a GPU that are taken.
+/// Used bytes of a GPU.
 fn taken(device: usize) -> u64 {
     let (free, all) = Context::open(device).unwrap().memory().unwrap();
     (all - free) as u64
 }
 
-/// Waits until nothing of the GPUs is taken: communicators that were there before go in
-/// their own time. Without that nothing can be measured once `next`.
+/// Waits until nothing of the GPUs is used, since earlier communicators end in their own time.
+/// Otherwise the memory of `next` could not be measured.
 fn given_back(next: &str) {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -95,7 +95,7 @@ fn given_back(next: &str) {
     }
 }
 
-/// Nothing else takes memory of the GPUs meanwhile.
+/// No other test takes memory of the GPUs meanwhile.
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn exchanges() {
@@ -129,7 +129,7 @@ fn exchanges() {
     }
 }
 
-/// What is asked of such a process, with more in its environment.
+/// Runs the test `name` in a process of its own, with `environment` added.
 fn process(name: &str, environment: &[(&str, &str)]) -> std::process::Output {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", name, "--ignored", "--nocapture"]);
@@ -142,13 +142,13 @@ fn what_ranks_exchange_by_is_within_what_is_charged() {
     if !lockstep_fake_cuda::seed(1) {
         return; // Nobody tells who takes memory of a real GPU.
     }
-    // Another number of channels is charged, where NCCL is told of it.
+    // With NCCL's variable set, another number of channels is charged.
     for environment in [&[][..], &[("NCCL_MAX_CTAS", "3")]] {
         let output = process("exchanged::exchanges", environment);
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{environment:?}: {told}");
     }
-    // The test can fail: more channels are connected than are charged.
+    // Shows that the test can fail: more channels are connected than charged.
     let output = process("exchanged::exchanges", &[("NCCL_MIN_CTAS", "32")]);
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr);

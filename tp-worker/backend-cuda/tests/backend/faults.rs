@@ -7,8 +7,8 @@ use lockstep_types::Dtype;
 
 use crate::support::{ALONE, gpu, noise, read, sums};
 
-/// Whether a test of this program passes with `name` set to `value`, and what it
-/// says.
+/// Runs a test of this program with `name` set to `value`. Returns true if it passes, and its
+/// output.
 fn run(test: &str, name: &str, value: &str) -> (bool, String) {
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new(program);
@@ -36,7 +36,7 @@ fn a_source_that_changes_before_its_copy_is_found() {
     }
 }
 
-/// A kernel that fails is told by the call that waits, and by all after it.
+/// A failed kernel is reported by the call that waits, and by all calls after it.
 #[test]
 fn a_kernel_that_fails_ends_everything() {
     if !lockstep_fake_cuda::seed(1) {
@@ -55,7 +55,7 @@ fn fails() {
     let mut out = gpu.tensor(2, 4, Holds::Operand).unwrap();
     let mut inputs = gpu.inputs(&InputLimits::of(&Batch::default(), 1)).unwrap();
     assert_eq!(read(&mut gpu, &x), noise(1, 8));
-    // Queueing tells nothing yet.
+    // Queueing reports nothing yet.
     let queued = gpu.pass(
         &mut Default::default(),
         Batch::default().key(),

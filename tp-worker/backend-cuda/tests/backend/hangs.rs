@@ -1,5 +1,5 @@
-//! What watchdogs and agreement are for: without them the faults that other tests plant
-//! never end, on the fake NCCL as with NVIDIA's. Each in a process that can be ended.
+//! Faults that watchdogs and agreement end, run without them: such faults never end, on the
+//! fake NCCL as on NVIDIA's. Each runs in a process that can be killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -12,20 +12,20 @@ use lockstep_types::Dtype;
 use crate::ranks::with_options;
 use crate::stalls::{Ask, DIFFERENT, nccl, recorded};
 
-/// A case by its name: what all others ask for, and what the odd rank does.
+/// Variable with the case: what all other ranks ask for, and what the odd rank does.
 const CASE: &str = "TEST_HANGS";
-/// Of ranks that do not differ.
+/// Case of ranks that do not differ.
 const NONE: &str = "none";
-/// Of a rank that never comes.
+/// Case of a rank that never comes.
 const MISSING: &str = "missing";
-/// Longer than faults take to end that are noticed.
+/// Longer than noticed faults take to end.
 const SHORT: Duration = Duration::from_secs(2);
 /// Longer than any rank takes to begin.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What a rank says when it begins to wait.
+/// Line of a rank that begins to wait.
 const BEGINS: &str = "begins to wait";
 
-/// A process whose two ranks differ, and the lines that it says.
+/// A process whose two ranks differ, and the lines that it prints.
 struct Ranks {
     case: &'static str,
     child: Child,
@@ -45,7 +45,7 @@ impl Ranks {
         let mut child = command.stderr(Stdio::null()).spawn().unwrap();
         let (said, lines) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             out.lines()
                 .map_while(Result::ok)
@@ -54,7 +54,7 @@ impl Ranks {
         Self { case, child, lines }
     }
 
-    /// Both ranks wait.
+    /// Waits until both ranks wait.
     fn begun(&self) {
         let of_ranks = |line: &String| line.contains(BEGINS);
         let deadline = Instant::now() + LIMIT;
@@ -63,7 +63,7 @@ impl Ranks {
         assert_eq!(all.filter(of_ranks).take(2).count(), 2, "{}", self.case);
     }
 
-    /// Whether it has ended before `deadline`: then it says nothing more.
+    /// Returns true if the process ends before `deadline`, and so prints nothing more.
     fn ends_before(&self, deadline: Instant) -> bool {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -1,5 +1,5 @@
-//! What models ask of a device, on a GPU: started by cargo on the fake one,
-//! started by hand on the machine's own.
+//! Operations that models ask of a device, on a GPU. Started by cargo, the tests run on the
+//! fake GPU; started by hand, on the machine's own.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

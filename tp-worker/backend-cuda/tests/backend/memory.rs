@@ -1,4 +1,4 @@
-//! What is charged before the start is what is taken after it.
+//! The memory charged before the start is the memory taken after it.
 
 use lockstep_backend::{
     AttentionShape, Backend, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits,
@@ -9,7 +9,7 @@ use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
 use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, sums};
 
-/// Bytes that `work` takes of the GPU; what it returns is there meanwhile.
+/// Bytes of the GPU that `work` takes. Its result lives meanwhile.
 fn taken<T>(context: &Context, work: impl FnOnce() -> T) -> (u64, T) {
     let before = context.memory().unwrap().0;
     let made = work();
@@ -17,7 +17,7 @@ fn taken<T>(context: &Context, work: impl FnOnce() -> T) -> (u64, T) {
     ((before - after) as u64, made)
 }
 
-/// Allocations are charged in whole units, of which each leaves a part.
+/// Compares both. Each allocation is charged in whole units, so a part of a unit may be unused.
 fn check(what: &str, charged: u64, taken: u64, allocations: u64) {
     assert!(
         taken <= charged && charged - taken < 256 * allocations,
@@ -25,14 +25,14 @@ fn check(what: &str, charged: u64, taken: u64, allocations: u64) {
     );
 }
 
-/// What is charged for code, of which the fake device has none.
+/// Bytes charged for code, which the fake device does not have.
 const RESERVE: u64 = 64 << 20;
 
-/// A device that no other test takes memory of at the same time. A real one keeps room of its own
+/// A device whose memory no other test takes at the same time. A real device keeps some memory
 /// for programs.
 const DEVICE: usize = 1;
 
-/// Of a rank whose data passes through the host, if it goes anywhere.
+/// The memory of a rank whose data passes through the host, if the rank has peers.
 fn charged(dtype: Dtype) -> CudaMemory {
     CudaMemory::new(dtype, CollectiveBackend::Host)
 }
@@ -45,8 +45,8 @@ fn gpu(device: usize, dtype: Dtype) -> CudaBackend {
     open(&options).unwrap()
 }
 
-/// To the byte, which a real device can't tell: it gives memory in pieces of its
-/// own, and to other tests meanwhile. There the next test stands in, alone.
+/// To the byte. A real device can't tell bytes: it gives memory in pieces of its own, and to
+/// other tests meanwhile. The next test serves there, alone.
 #[test]
 fn what_is_taken_is_what_is_charged() {
     if !lockstep_fake_cuda::seed(1) {
@@ -118,16 +118,15 @@ fn everything_takes_what_is_charged(context: &Context) {
     }
 }
 
-/// All of it on a real device, too, where the reserve is for code and for what the
-/// driver rounds up.
+/// On a real device, too: there the reserve is for code and for the driver's rounding.
 #[test]
 #[ignore = "alone on a GPU: start it by its name"]
 fn all_that_is_taken_is_within_what_is_charged() {
     all_within(0);
 }
 
-/// Everything that a model has, held at the same time, code and libraries
-/// included: what is charged for those is in reserve.
+/// Allocates everything that a model has, at the same time. Code and libraries count too; they
+/// are charged in the reserve.
 fn all_within(device: usize) {
     let context = Context::open(device).unwrap();
     for dtype in DTYPES {
@@ -170,7 +169,7 @@ fn all_within(device: usize) {
     }
 }
 
-/// What is charged for what [`attended`] makes beside working memory.
+/// Bytes charged for the arrays that [`attended`] makes, without working memory.
 fn attended_bytes(
     memory: &CudaMemory,
     shape: &AttentionShape,
@@ -212,7 +211,7 @@ fn cache_of(shape: &AttentionShape, positions: usize) -> KvShape {
     }
 }
 
-/// What operations allocate when they run first is charged, too.
+/// Memory that operations allocate at their first run is charged, too.
 fn working_memory_stays_within_what_is_charged(context: &Context) {
     for dtype in DTYPES {
         let (opened, mut gpu) = taken(context, || gpu(DEVICE, dtype));
@@ -238,8 +237,8 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
     }
 }
 
-/// Bytes that the first attention takes, over pages of three tokens, and what it
-/// ran on.
+/// Bytes that the first attention takes over pages of three tokens, and the arrays that it
+/// used.
 fn attended(
     context: &Context,
     gpu: &mut CudaBackend,

@@ -1,5 +1,4 @@
-//! Ranks whose data goes from GPU to GPU, where something goes wrong: NCCL itself
-//! would wait for ever.
+//! Faults of ranks that exchange data from GPU to GPU. NCCL itself would wait for ever.
 
 use std::ffi::CStr;
 use std::sync::mpsc;
@@ -14,7 +13,8 @@ use lockstep_types::{CollectiveBackend, Dtype};
 use crate::ranks::{PATIENCE, brought, by_way, summed, tensor, values};
 use crate::support::gpu;
 
-/// What ranks on GPUs of their own come to; nothing where there are fewer.
+/// Runs `work` on ranks with GPUs of their own, and returns the results; none if there are
+/// fewer GPUs.
 fn some<T: Send + 'static>(
     count: usize,
     work: impl Fn(&mut CudaBackend, usize) -> T + Send + Sync + 'static,
@@ -31,7 +31,7 @@ fn two<T: Send + 'static>(
     some(2, work).try_into().ok()
 }
 
-/// Sums so many floats, and waits for them.
+/// Sums `len` floats over the ranks, and waits for the result.
 fn sum(gpu: &mut CudaBackend, rank: usize, len: usize) -> Result<Vec<f32>, BackendError> {
     let mut x = tensor(gpu, &brought(rank, len), 1, Holds::Sum);
     gpu.all_reduce(Axis::World, &mut x)?;
@@ -58,8 +58,8 @@ fn words_do_not_ride_on_data_that_no_host_sees() {
     }
 }
 
-/// Whatever NCCL takes for that, it has taken before memory is measured and passes are
-/// recorded.
+/// Memory that NCCL takes at the first use of an operation is taken before memory is measured
+/// and passes are recorded.
 #[test]
 fn every_kind_is_used_as_ranks_start() {
     const KINDS: [&CStr; 6] = [
@@ -82,7 +82,7 @@ fn every_kind_is_used_as_ranks_start() {
         );
         for (rank, asked) in asked.into_iter().enumerate() {
             let leads = rank % (ranks / dp_size) == 0;
-            // In the groups of several ranks.
+            // Number of groups of several ranks.
             let groups = if ranks > dp_size { dp_size } else { 1 };
             let sent = dp_size - usize::from(leads);
             let received = if leads { ranks - 1 } else { 0 };
@@ -95,7 +95,7 @@ fn every_kind_is_used_as_ranks_start() {
     }
 }
 
-/// Long before the deadline.
+/// The rank is named long before the deadline.
 #[test]
 fn a_rank_that_leaves_is_named() {
     let found = two(|gpu, rank| {
@@ -109,7 +109,8 @@ fn a_rank_that_leaves_is_named() {
     }
 }
 
-/// By the handle of the host's group, which ends both ways; its peers are told.
+/// The abort comes through the handle of the host's group, which ends both ways. The peers are
+/// told.
 #[test]
 fn a_rank_that_is_aborted_waits_no_more() {
     for count in [2, 4] {
@@ -139,7 +140,7 @@ fn a_rank_that_is_aborted_waits_no_more() {
     }
 }
 
-/// What the stream brings after an abort lies there like data.
+/// After an abort, the stream's memory looks like data.
 #[test]
 fn nothing_is_read_of_a_sum_that_was_ended() {
     let found = two(|gpu, rank| {

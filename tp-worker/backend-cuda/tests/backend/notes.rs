@@ -1,4 +1,4 @@
-//! What ranks note as a pass begins.
+//! Notes that ranks exchange as a pass begins.
 
 use lockstep_backend::{Axis, Backend, Exchanged, NoteShape, PassKey, PassPlan, PassRecords as _};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
@@ -20,10 +20,10 @@ const KEY: PassKey = PassKey {
     max_q_len: 1,
 };
 
-/// Which word of rank 3's note is another than it should be, in a pass.
+/// For each pass, the word of rank 3's note that is wrong, if any.
 const OTHERS: [Option<usize>; 6] = [None, Some(2), Some(3), Some(37), Some(38), None];
 
-/// The note of a rank, of two DP ranks of two.
+/// The note of a rank; there are two DP ranks of two ranks.
 fn note(rank: usize, pass: usize) -> Vec<u32> {
     let own = |word: usize| match word {
         0..3 => (word + 1000 * pass) as u32,
@@ -37,7 +37,7 @@ fn note(rank: usize, pass: usize) -> Vec<u32> {
     note
 }
 
-/// Runs a pass that does nothing else, and gives what came with it.
+/// Runs a pass of notes alone, and returns all notes, and true if they differ.
 fn exchange(gpu: &mut CudaBackend, passes: &mut CudaPasses, note: &[u32]) -> (Vec<u32>, bool) {
     gpu.notes().unwrap().bring(note).unwrap();
     let mut work = |gpu: &mut CudaBackend| gpu.notes().unwrap().exchange();
@@ -47,7 +47,7 @@ fn exchange(gpu: &mut CudaBackend, passes: &mut CudaPasses, note: &[u32]) -> (Ve
     (came.words.to_vec(), came.differ)
 }
 
-/// Whether it is recorded or not, and whichever word of whichever rank is another.
+/// The pass runs anew or repeated, with another word of rank 3's note changed each time.
 #[test]
 fn notes_come_to_all_ranks_and_are_compared_on_the_way() {
     if Gpu::count().unwrap() < 4 {
@@ -74,7 +74,7 @@ fn notes_come_to_all_ranks_and_are_compared_on_the_way() {
             let (words, differ) = exchange(gpu, &mut passes, &note(rank, pass));
             let expected: Vec<u32> = (0..4).flat_map(|rank| note(rank, pass)).collect();
             assert_eq!(words, expected, "pass {pass}");
-            // Words behind those that are compared are each rank's own.
+            // Words behind the compared ones are each rank's own.
             let differs = other.is_some_and(|word| word < 38);
             assert_eq!(differ, differs, "pass {pass}");
             if calls(c"cuInit").is_some() {

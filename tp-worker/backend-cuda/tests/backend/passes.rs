@@ -1,4 +1,4 @@
-//! Passes that are recorded and repeated, beside the same run anew each time.
+//! Recorded and repeated passes, compared with passes that run anew each time.
 
 use lockstep_backend::{
     Attend, AttentionShape, Backend, BackendError, Batch, ChainLimits, Choice, ChoiceBatch,
@@ -16,7 +16,7 @@ use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gp
 const SIZES: [usize; 4] = [1, 2, 4, 8];
 const REQUESTS: usize = 4;
 const PAGE: usize = 4;
-/// Pages of a request, in no order.
+/// Pages of each request, in no order.
 const PAGES: [[u32; 5]; REQUESTS] = [
     [7, 3, 19, 11, 0],
     [1, 18, 2, 9, 14],
@@ -24,7 +24,7 @@ const PAGES: [[u32; 5]; REQUESTS] = [
     [8, 15, 6, 13, 17],
 ];
 const HIDDEN: usize = 16;
-/// Tokens that are chosen, so few that drafts often stand.
+/// Tokens to choose from, so few that drafts are often accepted.
 const VOCAB: usize = 3;
 const SHAPE: AttentionShape = AttentionShape {
     heads: 2,
@@ -46,29 +46,28 @@ struct Layer {
     rope: Rope,
     cache: PagedCache,
     inputs: Inputs,
-    /// Residual, normed, queries with keys and values, attended; a second residual;
-    /// logits.
+    /// Residual, normed, queries with keys and values, attended, a second residual, logits.
     tensors: [CudaTensor; 6],
     passes: CudaPasses,
-    /// How often the pass was asked for.
+    /// Number of calls of the pass's work.
     works: usize,
 }
 
-/// What a planted fault makes of the pass.
+/// Effect of a planted fault on the pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// It reads what the host has.
+    /// The pass reads the host's state.
     HostState,
     /// Two tensors change places.
     Swap,
-    /// It goes by the batch's length.
+    /// The pass depends on the batch's length.
     Length,
-    /// It names rows by a list.
+    /// The pass names rows by a list.
     List,
-    /// It takes memory.
+    /// The pass allocates memory.
     Allocation,
-    /// It looks at what was chosen.
+    /// The pass looks at chosen tokens.
     Outcomes,
 }
 
@@ -155,7 +154,8 @@ impl Layer {
         }
     }
 
-    /// What it makes of a batch's tokens, and the words of what becomes of its drafts.
+    /// Runs the pass. Returns the values of a batch's tokens, and the words with the outcomes
+    /// of its drafts.
     fn run(
         &mut self,
         gpu: &mut CudaBackend,
@@ -225,15 +225,15 @@ impl Layer {
     }
 }
 
-/// Requests that grow, and begin anew where they have no room.
+/// Requests that grow, and begin anew when their room is full.
 struct Requests {
     cached: [usize; REQUESTS],
     turn: u64,
 }
 
 impl Requests {
-    /// Calls `run` with a batch of `tokens` tokens: so many rows as it takes, of
-    /// lengths that change.
+    /// Calls `run` with a batch of `tokens` tokens, in as many rows as that takes. Lengths of
+    /// rows change.
     fn batch<T>(&mut self, tokens: usize, run: impl FnOnce(&Batch<'_>) -> T) -> T {
         self.turn += 1;
         let draw = noise(self.turn, 2 * REQUESTS + 2 * tokens);
@@ -293,7 +293,7 @@ impl Requests {
     }
 }
 
-/// The choices of a batch, whose rows are trees each.
+/// The choices of a batch in which every row is a tree.
 #[derive(Default)]
 struct Drafts {
     choices: Vec<Choice>,
@@ -303,7 +303,7 @@ struct Drafts {
 }
 
 impl Drafts {
-    /// Adds a row of `len` tokens from `start` on; `parent` says what its nodes follow.
+    /// Adds a row of `len` tokens from `start` on. `parent` gives the parents of its nodes.
     fn push(
         &mut self,
         request: usize,
@@ -348,8 +348,8 @@ impl Drafts {
     }
 }
 
-/// Every size, every fill of it, and one that has no graph; requests of other lengths
-/// each time, under several orders of what CUDA leaves open.
+/// All sizes, each with every number of tokens, and a size without a graph. Lengths of requests
+/// change, and orders of work, which CUDA leaves open, do too.
 #[test]
 fn repeated_passes_have_the_bits_of_passes_run_anew() {
     for seed in 1..=5 {
@@ -389,9 +389,7 @@ fn repeated_passes_have_the_bits_of_passes_run_anew() {
     }
 }
 
-/// Nothing of the work is asked for again, nothing is launched but the graph, and
-/// nothing is allocated.
-/// What is kept free for graphs is more than they take, and they give it back.
+/// Graphs take no more memory than is kept free for them, and give it back.
 #[test]
 fn what_graphs_take_is_within_what_is_charged() {
     if !lockstep_fake_cuda::seed(1) {
@@ -418,6 +416,7 @@ fn what_graphs_take_is_within_what_is_charged() {
     assert_eq!(gpu.recorded(), Recorded::default());
 }
 
+/// A repetition asks for no work again, launches only the graph, and allocates nothing.
 #[test]
 fn a_repetition_is_one_launch() {
     let mut gpu = gpu(Dtype::Bfloat16, &SIZES);
@@ -454,7 +453,7 @@ fn a_repetition_is_one_launch() {
             let made: Vec<_> = (0..6)
                 .map(|at| now[at].unwrap() - before[at].unwrap())
                 .collect();
-            // A copy's memory is waited for where it was sent from lately, and no more.
+            // The copy waits only if the memory that it is sent from was used lately.
             assert!(now[6].unwrap() - before[6].unwrap() <= 1);
             assert_eq!(made, [1, 0, 1, 0, 0, 0], "of {CALLS:?}");
         });
@@ -470,14 +469,14 @@ fn passes_that_are_too_large_run_as_they_are() {
         tokens,
         max_q_len,
     };
-    // 16 tokens fit into no tensor.
+    // No tensor has room for 16 tokens.
     let sizes = gpu.repeated(&layer.inputs);
     let tokens: Vec<_> = sizes.iter().map(|size| size.tokens).collect();
     assert_eq!(tokens, [8, 4, 2, 1]);
     assert_eq!(gpu.pad(key(2, 9, 8), &mut layer.inputs), key(2, 9, 8));
     assert_eq!(gpu.pad(key(2, 3, 2), &mut layer.inputs), key(4, 4, 4));
     assert_eq!(gpu.pad(key(1, 1, 1), &mut layer.inputs), key(1, 1, 1));
-    // Where products have other bits, nothing is repeated.
+    // If products have other bits, nothing is repeated.
     let mut gpu = self::gpu(Dtype::Float32, &[2, 96, 200]);
     let limits = InputLimits {
         tokens: 200,
@@ -491,7 +490,7 @@ fn passes_that_are_too_large_run_as_they_are() {
     assert_eq!(gpu.pad(key(100, 129, 2), &mut inputs), key(200, 200, 200));
 }
 
-/// Each in the pass that a device would repeat wrongly.
+/// Each fault is in a pass that a device would repeat wrongly.
 #[test]
 fn work_that_cannot_be_repeated_is_found() {
     for (fault, told) in [
@@ -512,7 +511,7 @@ fn work_that_cannot_be_repeated_is_found() {
         let mut run = |tokens| requests.batch(tokens, |batch| layer.run(&mut gpu, batch, fault));
         let first = run(4);
         let found = match fault {
-            // Only another batch shows it.
+            // Only another batch shows the fault.
             Fault::Length => {
                 first.unwrap();
                 run(3)
@@ -529,7 +528,7 @@ fn work_that_cannot_be_repeated_is_found() {
     }
 }
 
-/// Memory that graphs name goes, and other work takes more of what they share.
+/// Memory that graphs name is freed, and other work takes more of the memory that they share.
 #[test]
 fn what_names_other_memory_is_recorded_anew() {
     let mut gpu = gpu(Dtype::Float32, &SIZES);
@@ -548,7 +547,7 @@ fn what_names_other_memory_is_recorded_anew() {
     assert_eq!(works(&mut gpu, &mut layer), 0);
     gpu.forget_passes();
     assert_eq!(works(&mut gpu, &mut layer), 3);
-    // A first room of another shape takes none away, and a larger one does.
+    // A first room of another shape replaces no room, but a larger one does.
     let mut other = Layer::new(&mut gpu, KvCacheDtype::Bfloat16);
     works(&mut gpu, &mut other);
     assert_eq!(works(&mut gpu, &mut layer), 0);

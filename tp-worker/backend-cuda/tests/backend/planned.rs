@@ -1,5 +1,5 @@
-//! Passes of several ranks that are recorded: what they exchange is planned, and
-//! anything else refused before it runs.
+//! Recorded passes of several ranks. Their exchanges are planned, and other exchanges are
+//! refused before they run.
 
 use lockstep_backend::{
     Axis, Backend, BackendError, ExchangeKind, Exchanged, Holds, PassKey, PassPlan, PassRecords,
@@ -16,7 +16,7 @@ const KEY: PassKey = PassKey {
     tokens: 1,
     max_q_len: 1,
 };
-/// What a pass sums, one after the other, in floats.
+/// Numbers of floats that a pass sums, one sum after the other.
 const SUMS: [usize; 4] = [6, 2, 8, 4];
 
 fn plan(sums: &[usize]) -> CudaPasses {
@@ -27,7 +27,7 @@ fn plan(sums: &[usize]) -> CudaPasses {
     }])
 }
 
-/// A pass that sums so many floats at a time, run twice.
+/// A pass with sums of `sums` floats, run twice.
 fn run(
     gpu: &mut CudaBackend,
     passes: &mut CudaPasses,
@@ -45,7 +45,7 @@ fn run(
     Ok(all.iter().map(|x| values(gpu, x)).collect())
 }
 
-/// One collective left out, doubled, in another's place, or of another size.
+/// Sums with one collective left out, doubled, moved, or of another size.
 fn wrong() -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     for at in 0..SUMS.len() {
@@ -111,7 +111,7 @@ fn a_pass_that_exchanges_something_else_is_refused_before_it_runs() {
             assert!(error.to_string().contains("an all-reduce of"), "{error}");
             assert_eq!(passes.noted(), []);
         }
-        // A pass of which nothing was said.
+        // A pass that was not planned.
         let error = run(gpu, &mut CudaPasses::default(), rank, &SUMS).unwrap_err();
         assert!(matches!(
             error,
@@ -122,7 +122,7 @@ fn a_pass_that_exchanges_something_else_is_refused_before_it_runs() {
             }
         ));
         assert_eq!(asked(), before);
-        // As planned it is noted as it ran, and is what ranks compare.
+        // A pass as planned is noted as it ran, and ranks compare the note.
         let mut passes = plan(&SUMS);
         let found = run(gpu, &mut passes, rank, &SUMS).unwrap();
         assert_eq!(found, SUMS.map(|len| summed(0..2, len)));

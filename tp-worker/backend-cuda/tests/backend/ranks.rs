@@ -1,4 +1,4 @@
-//! Several ranks, whose data goes from GPU to GPU or through the host.
+//! Several ranks that exchange data from GPU to GPU or through the host.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,20 +16,19 @@ use lockstep_types::{CollectiveBackend, Dtype};
 
 use crate::support::{ALONE, host_matrix, matrix, noise, options, other_gpus, read};
 
-/// Longer than anything here takes.
+/// Longer than any exchange here takes.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// A part of what passes through the host at a time, and more than that.
+/// Less data than passes through the host at a time, and more.
 const FLOATS: [usize; 2] = [30, (1 << 20) + 30];
 
-/// The ways that there are for so many ranks.
+/// The ways of data that `ranks` ranks can use.
 fn ways(ranks: usize) -> impl Iterator<Item = CollectiveBackend> {
     let enough = Gpu::count().unwrap() >= ranks;
     let nccl = enough.then_some(CollectiveBackend::Nccl);
     [CollectiveBackend::Host].into_iter().chain(nccl)
 }
 
-/// Runs `work` on every rank, each with its backend and its number, whose data passes
-/// through the host.
+/// Runs `work` on every rank with its backend and its number. Data passes through the host.
 fn on_ranks<T: Send + 'static>(
     split: (usize, usize),
     dtype: Dtype,
@@ -38,7 +37,7 @@ fn on_ranks<T: Send + 'static>(
     by_way(CollectiveBackend::Host, split, dtype, work)
 }
 
-/// The same by whichever way. Ranks share GPUs where there are fewer.
+/// Does the same as [`on_ranks`] by `backend`. Ranks share GPUs if there are too few.
 pub fn by_way<T: Send + 'static>(
     backend: CollectiveBackend,
     split: (usize, usize),
@@ -58,7 +57,7 @@ pub fn by_way<T: Send + 'static>(
     with_options(move |_| options.clone(), split, work)
 }
 
-/// The same with a backend of each rank's options, on the GPU that has its turn.
+/// Does the same as [`by_way`] with the options of each rank. GPUs are given to ranks in turn.
 pub fn with_options<T: Send + 'static>(
     options: impl Fn(usize) -> CudaOptions,
     (ranks, dp_size): (usize, usize),
@@ -89,14 +88,14 @@ pub fn with_options<T: Send + 'static>(
         .collect()
 }
 
-/// A tensor of values that are its own.
+/// A tensor with its own memory, filled with `values`.
 pub fn tensor(gpu: &mut CudaBackend, values: &[f32], width: usize, holds: Holds) -> CudaTensor {
     let mut tensor = gpu.tensor(values.len() / width, width, holds).unwrap();
     gpu.upload(&mut tensor, values);
     tensor
 }
 
-/// The values of 32-bit floats, without an operation that might change them.
+/// Values of a tensor of 32-bit floats, without an operation that might change them.
 pub fn values(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
     let mut space = Vec::new();
     let owners = Owners {
@@ -107,12 +106,12 @@ pub fn values(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
     found.unwrap().to_vec()
 }
 
-/// What rank `rank` brings.
+/// Values that rank `rank` brings.
 pub fn brought(rank: usize, len: usize) -> Vec<f32> {
     noise(rank as u64 + 1, len)
 }
 
-/// The sum of what `ranks` bring, in rank order.
+/// Sum of the values of `ranks`, in rank order.
 pub fn summed(ranks: Range<usize>, len: usize) -> Vec<f32> {
     let parts = ranks.map(|rank| brought(rank, len));
     let add = |sum: Vec<f32>, part: Vec<f32>| sum.iter().zip(part).map(|(a, b)| a + b).collect();
@@ -143,8 +142,8 @@ fn sums_run_in_rank_order_over_the_ranks_of_an_axis() {
     }
 }
 
-/// Uneven, none, and in the type of operands, of which an odd number makes no whole
-/// words.
+/// Uneven numbers of rows, no rows, and the type of operands, of which an odd number makes no
+/// whole words.
 #[test]
 fn rows_are_gathered_bit_for_bit() {
     const WIDTH: usize = 3;
@@ -158,7 +157,7 @@ fn rows_are_gathered_bit_for_bit() {
     {
         let counts = [scale, 0, 3, 1];
         let found = by_way(way, (4, 1), dtype, move |gpu, rank| {
-            // All but the first of a rank's rows travel.
+            // All of a rank's rows but the first travel.
             let (count, all) = (counts[rank], counts.iter().sum());
             let x = brought(rank, (count + 1) * WIDTH);
             let x = tensor(gpu, &x, WIDTH, Holds::Operand);
@@ -183,8 +182,8 @@ fn rows_are_gathered_bit_for_bit() {
     }
 }
 
-/// A product by the identity, summed over ranks, of which each takes some rows: the
-/// same, several or none.
+/// A product by the identity, summed over ranks. Each rank takes one row of the sum, several or
+/// none.
 #[test]
 fn each_rank_takes_its_rows_of_a_sum() {
     const WIDTH: usize = 2;
@@ -240,8 +239,8 @@ fn each_rank_takes_its_rows_of_a_sum() {
     }
 }
 
-/// Logits of uneven columns reach who owns their rows, in blocks that a transfer
-/// holds and in larger ones.
+/// Logits of uneven columns come to the owners of their rows, in blocks that fit into a
+/// transfer and in larger ones.
 #[test]
 fn logits_reach_their_owners() {
     let cases = [(5, [2, 1, 2, 1]), (5, [2; 4]), (1 << 18, [2, 1, 2, 1])].into_iter();
@@ -282,7 +281,7 @@ fn words_ride_on_what_is_exchanged() {
         assert!(gpu.words_ride_on_data());
         let words = [7, rank as u32];
         gpu.control(Axis::World).attach(1, &words).unwrap();
-        // Nothing of one is enough.
+        // An exchange of no rows is enough.
         let mut x = gpu.tensor(1, 1, Holds::Sum).unwrap();
         gpu.set_rows(&mut x, 0);
         gpu.all_reduce(Axis::World, &mut x).unwrap();
@@ -293,8 +292,8 @@ fn words_ride_on_what_is_exchanged() {
     assert_eq!(found, [[7, 0, 7, 1]; 2]);
 }
 
-/// Ranks that would sum different things are told so, and one that failed leaves
-/// nobody waiting.
+/// Ranks that would sum different numbers of floats are told so. A rank that failed leaves no
+/// rank waiting.
 #[test]
 fn ranks_that_differ_or_fail_end_the_others() {
     let found = on_ranks((2, 1), Dtype::Float32, |gpu, rank| {
@@ -307,7 +306,7 @@ fn ranks_that_differ_or_fail_end_the_others() {
     let found = on_ranks((2, 1), Dtype::Float32, |gpu, rank| {
         let mut x = gpu.tensor(1, 1, Holds::Sum).unwrap();
         if rank == 1 {
-            // No kernel has heads so wide; the next result tells.
+            // No kernel has heads as wide as this; the next result reports it.
             let shape = lockstep_backend::AttentionShape {
                 heads: 1,
                 kv_heads: 1,

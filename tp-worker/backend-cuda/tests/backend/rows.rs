@@ -1,4 +1,4 @@
-//! Lists that the host names, more of them than are on their way at once.
+//! Lists that the host names, more of them than may be on their way at once.
 
 use lockstep_backend::{Backend, Holds, KvShape, Rows};
 use lockstep_types::{Dtype, KvCacheDtype};
@@ -15,7 +15,7 @@ fn lists_are_those_that_were_given() {
         let x = sums(&mut gpu, &values, 2);
         let mut expected = values.clone();
         let mut kept = sums(&mut gpu, &values, 2);
-        // The lists grow past the room that there was, and shrink.
+        // The lists outgrow their room, and shrink.
         let mut outs = Vec::new();
         for (turn, len) in [3, 9, 700, 1, 50, 600, 2, 2, 2, 2, 2, 2, 300]
             .into_iter()
@@ -42,7 +42,7 @@ fn lists_are_those_that_were_given() {
     }
 }
 
-/// Sums become operands; where both are of one type, nothing is copied.
+/// Sums become operands. If both are of one type, nothing is copied.
 #[test]
 fn operands_are_sums_in_their_type() {
     for dtype in [Dtype::Float32, Dtype::Bfloat16] {
@@ -59,7 +59,7 @@ fn operands_are_sums_in_their_type() {
     }
 }
 
-/// Nothing has been attended yet.
+/// No attention has run yet.
 #[test]
 fn cells_of_a_fresh_cache_can_be_moved() {
     let mut gpu = gpu(Dtype::Bfloat16);

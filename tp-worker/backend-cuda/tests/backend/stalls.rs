@@ -1,5 +1,5 @@
-//! What ranks whose data goes from GPU to GPU ask for, all the same or one of them
-//! something else: NCCL itself would then wait for ever.
+//! Collectives of ranks that exchange data from GPU to GPU: all ranks ask for equal ones, or
+//! one rank asks for another. NCCL itself would wait for ever then.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use lockstep_types::{CollectiveBackend, Dtype};
 use crate::ranks::{brought, tensor};
 use crate::support::options;
 
-/// How long ranks may take to meet, on a machine with other work.
+/// Time limit for ranks to meet, on a machine with other work.
 const JOINING: Duration = Duration::from_secs(30);
 
-/// Options of a rank that exchanges by NCCL, and gives up after so long.
+/// Options of a rank that exchanges by NCCL and gives up after `patience`.
 pub fn nccl(dtype: Dtype, patience: Duration) -> CudaOptions {
     CudaOptions {
         graphs: vec![1, 2],
@@ -29,18 +29,18 @@ pub fn nccl(dtype: Dtype, patience: Duration) -> CudaOptions {
     }
 }
 
-/// What a rank asks for.
+/// Operations that a rank asks for.
 #[derive(Debug, Clone, Copy)]
 pub enum Ask {
-    /// Sums of so many floats, one after the other.
+    /// Sums of these numbers of floats, one after the other.
     Sums(&'static [usize]),
-    /// So many rows of each rank.
+    /// A gather of these numbers of rows, one number for each rank.
     Gather(&'static [usize]),
-    /// A pass of so many tokens that was recorded by all.
+    /// A pass of this number of tokens that all ranks have recorded.
     Pass(usize),
 }
 
-/// What ranks do that differ: all others, and the odd one.
+/// Cases of ranks that differ: name, operations of all other ranks, operations of the odd one.
 pub const DIFFERENT: [(&str, Ask, Ask); 7] = [
     ("count", Ask::Sums(&[4]), Ask::Sums(&[5])),
     ("kind", Ask::Sums(&[4]), Ask::Gather(&[4, 4, 4, 4])),
@@ -56,10 +56,10 @@ pub const DIFFERENT: [(&str, Ask, Ask); 7] = [
 ];
 
 impl Ask {
-    /// Asks for it, and waits.
+    /// Asks for the operations, and waits.
     pub fn run(self, gpu: &mut CudaBackend, recorded: &mut Recorded) -> Result<(), BackendError> {
         let (rank, size) = gpu.group(Axis::World);
-        // Giving memory back waits for the device, too.
+        // Kept until the wait: freeing memory waits for the device, too.
         let mut kept = Vec::new();
         match self {
             Self::Sums(lens) => {
@@ -94,13 +94,13 @@ fn key(tokens: usize) -> PassKey {
     }
 }
 
-/// Passes that were recorded, of one token and of two, and what they sum.
+/// Recorded passes of one token and of two, and the tensors that they sum.
 pub struct Recorded {
     passes: CudaPasses,
     sums: [CudaTensor; 2],
 }
 
-/// As all ranks record them.
+/// The passes as all ranks record them.
 pub fn recorded(gpu: &mut CudaBackend) -> Result<Recorded, BackendError> {
     let (rank, _) = gpu.group(Axis::World);
     let plan = |tokens| PassPlan {

@@ -1,4 +1,4 @@
-//! A device, and rows of it on the host.
+//! A device, and copies of its rows on the host.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +30,7 @@ pub fn gpu(dtype: Dtype) -> CudaBackend {
     open(&options(dtype)).unwrap()
 }
 
-/// A batch of `rows` tokens whose ids are `ids`, in room for it and no more.
+/// The batch on the device, in room for it and no more.
 pub fn staged(gpu: &mut CudaBackend, batch: &Batch<'_>, page_size: usize) -> Inputs {
     let mut inputs = gpu.inputs(&InputLimits::of(batch, page_size)).unwrap();
     gpu.stage(batch, &mut inputs).unwrap();
@@ -41,7 +41,7 @@ pub fn staged(gpu: &mut CudaBackend, batch: &Batch<'_>, page_size: usize) -> Inp
 pub fn sums(gpu: &mut CudaBackend, values: &[f32], width: usize) -> CudaTensor {
     let table = matrix(values, width);
     let host = host_matrix(&table, width);
-    // A lookup is how values come to a tensor.
+    // A lookup brings the values to a tensor.
     let table = gpu.load_matrix(&host, lockstep_backend::MatrixRole::Vocabulary);
     let ids: Vec<u32> = (0..(values.len() / width) as u32).collect();
     let batch = Batch {
@@ -56,13 +56,13 @@ pub fn sums(gpu: &mut CudaBackend, values: &[f32], width: usize) -> CudaTensor {
     out
 }
 
-/// One value, of the only rank.
+/// Owner of one value: the only rank.
 pub const ALONE: Owners<'_> = Owners {
     widths: &[1],
     rows: &[0..1; 1],
 };
 
-/// All of a tensor, as 32-bit floats.
+/// All values of a tensor, as 32-bit floats.
 pub fn read(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
     let mut logits = gpu.tensor(x.rows(), x.width(), Holds::Logits).unwrap();
     gpu.place_columns(x, &mut logits, 0);
@@ -82,7 +82,7 @@ pub fn matrix(values: &[f32], width: usize) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// A matrix of floats `width` wide, of its bytes.
+/// A matrix of floats with `width` columns, from its bytes.
 pub fn host_matrix(bytes: &[u8], width: usize) -> lockstep_backend::HostMatrix<'_> {
     lockstep_backend::HostMatrix {
         cols: width,
@@ -109,10 +109,10 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(number).collect()
 }
 
-/// Waits for the GPUs behind the first one, which tests of several ranks use, and a
-/// test that counts what memory one has.
+/// Lock of the GPUs behind the first one. Tests of several ranks use them, and so does a test
+/// that counts the memory of one.
 pub fn other_gpus() -> MutexGuard<'static, ()> {
     static GPUS: Mutex<()> = Mutex::new(());
-    // A test that failed leaves them as usable as any other does.
+    // A failed test leaves the GPUs as usable as any other test does.
     GPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }

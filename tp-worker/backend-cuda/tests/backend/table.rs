@@ -1,6 +1,6 @@
-//! Every way in which ranks whose data goes from GPU to GPU miss each other, as processes
-//! and in several orders of what CUDA leaves open: all end in time and know why, and leave
-//! nothing behind.
+//! Every way in which ranks that exchange data from GPU to GPU miss each other, as processes
+//! and in several orders of work. All ranks end in time, know the reason and leave nothing
+//! behind.
 
 mod rank;
 
@@ -16,15 +16,15 @@ use crate::endings::WARM_UP;
 use crate::stalls::DIFFERENT;
 use crate::support::other_gpus;
 
-/// The rank with which something is wrong.
+/// The rank with the fault.
 const ODD: usize = 1;
-/// What else than [`DIFFERENT`] it may be: its data is of another type; it does not come,
-/// or comes once more; it is aborted.
+/// Further faults beside [`DIFFERENT`]: the rank's data is of another type; the rank does not
+/// come; it comes late, after the others are gone; it is aborted.
 const OTHERS: [&str; 4] = ["type", "missing", "late", "aborted"];
-/// When it is killed: at which operation behind those of its start, and how far in it, in
-/// words of `FAKE_NCCL_KILL`. There are two passes, each of one collective that runs once
-/// and is then recorded; behind these come launches of the graphs, in which devices enter
-/// collectives and hosts ask for none.
+/// Kills: the operation behind those of the start, and the place in it, in words of
+/// `FAKE_NCCL_KILL`. There are two passes, each with one collective. Each pass runs once and is
+/// then recorded. Then the graphs are launched: devices enter collectives that no host asks
+/// for.
 const KILLS: [(&str, (usize, &str)); 5] = [
     ("killed in recording", (2, "asked")),
     ("killed in recording again", (4, "asked")),
@@ -34,21 +34,21 @@ const KILLS: [(&str, (usize, &str)); 5] = [
 ];
 const SIZES: [usize; 2] = [2, 4];
 const SEEDS: [u64; 3] = [1, 2, 3];
-/// Groups that run at once on GPUs that are none, and mostly wait for their deadlines.
+/// Groups that run at once on fake GPUs. They mostly wait for their deadlines.
 const AT_ONCE: usize = 8;
 const SIGKILL: i32 = 9;
 
-/// A group in which something goes wrong.
+/// A group with a fault.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    /// What, as its ranks are told.
+    /// Name of the fault, as its ranks are told.
     wrong: &'static str,
     kill: Option<(usize, &'static str)>,
     size: usize,
     seed: u64,
 }
 
-/// Every fault at every size in every order. What GPUs do that are real takes no orders.
+/// Every fault at every size in every order. Real GPUs take no orders.
 fn cases(fake: bool) -> Vec<Case> {
     let different = DIFFERENT.iter().map(|(wrong, ..)| *wrong);
     let faults = different.chain(OTHERS).map(|wrong| (wrong, None));
@@ -74,7 +74,7 @@ fn whatever_one_rank_does_wrong_all_ranks_end_and_know_why() {
     let fake = lockstep_fake_cuda::seed(1);
     let _turn = (!fake).then(other_gpus);
     let mut all = cases(fake);
-    // Those of many ranks first, which take longest.
+    // Groups of many ranks first, since they take longest.
     all.sort_by_key(|case| case.size);
     let (all, wrong) = (Mutex::new(all), Mutex::new(Vec::new()));
     let next = || all.lock().unwrap().pop();
@@ -114,13 +114,13 @@ impl Case {
         Process::read(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Runs it; what was not as it should be.
+    /// Runs the case. Returns a report if something was wrong.
     fn run(self) -> Option<String> {
         let name: String = self.wrong.split(' ').collect();
         let Self { size, seed, .. } = self;
         let group = format!("lockstep-test-{}-{name}-{size}-{seed}", std::process::id());
         let mut ranks: Vec<_> = (0..size).map(|rank| self.start(&group, rank)).collect();
-        // The odd one stays until its end of this is closed.
+        // The odd rank stays until this end of its pipe is closed.
         let stays = ranks[ODD].child.stdin.take();
         let owners = ranks
             .iter()
@@ -147,8 +147,8 @@ impl Case {
     }
 }
 
-/// A rank's process, and who reads what it says: both of its pipes from the beginning, since
-/// one that is full would have it wait, and its peers for it.
+/// A rank's process, and the threads that read its output. They read both pipes from the
+/// beginning: a full pipe would make the rank wait, and its peers for it.
 struct Process {
     child: Child,
     reads: [JoinHandle<String>; 2],
@@ -163,7 +163,8 @@ impl Process {
         Self { child, reads }
     }
 
-    /// Takes what it says until it ends, and its code, or the signal as a negative one.
+    /// Adds the process's output to `said` until it ends. Returns its exit code, or its signal
+    /// as a negative number.
     fn end(mut self, said: &mut String) -> Option<i32> {
         said.extend(self.reads.map(|reads| reads.join().unwrap()));
         let status = self.child.wait().unwrap();
@@ -180,7 +181,7 @@ fn reads(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// What lies in the folder of shared memory under names that contain one of `names`.
+/// Files of shared memory whose names contain one of `names`.
 fn left_behind(names: &[String]) -> Vec<String> {
     let files = std::fs::read_dir("/dev/shm").unwrap().flatten();
     let files = files.map(|file| file.file_name().to_string_lossy().into_owned());

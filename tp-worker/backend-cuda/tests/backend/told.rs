@@ -1,5 +1,5 @@
-//! Tokens of several ranks: columns of logits come to those alone that choose, and what
-//! they have chosen to their DP ranks, in the same pass.
+//! Tokens of several ranks. Columns of logits come only to the ranks that choose, and the
+//! chosen tokens to their DP ranks, in the same pass.
 
 use std::{ops::Range, sync::mpsc, time::Duration};
 
@@ -17,13 +17,13 @@ use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, sampling::SamplingP
 use crate::ranks::{PATIENCE, tensor, with_options};
 use crate::support::{noise, options, read, staged};
 
-/// Columns of the logits of each rank, of which two lead.
+/// Columns of logits of each rank; two of the ranks lead.
 const WIDTHS: [usize; 4] = [10, 6, 3, 5];
 const VOCAB: usize = 24;
-/// Rows of logits of a DP rank: of two requests without drafts, and one with two, both
-/// of which follow its own token.
+/// Rows of logits of a DP rank: two requests without drafts, and one with two drafts that both
+/// follow its last token.
 const ROWS: usize = 5;
-/// Words that tell what became of a DP rank's requests.
+/// Words with the outcomes of a DP rank's requests.
 const WORDS: usize = 18;
 const OWNED: [Range<usize>; 4] = [0..ROWS, 0..0, ROWS..2 * ROWS, 0..0];
 const OWNERS: Owners<'static> = Owners {
@@ -54,7 +54,7 @@ const HEADS: AttentionShape = AttentionShape {
     head_dim: CACHE.head_dim,
     scale: 1.0,
 };
-/// In which of the passes a word of rank 3's note is another than it should be.
+/// For each pass, the word of rank 3's note that is wrong, if any.
 const PASSES: [Option<usize>; 5] = [None, Some(1), None, Some(2), Some(3)];
 
 /// Logits of all rows in a pass.
@@ -69,8 +69,8 @@ fn likeliest(pass: usize, row: usize) -> u32 {
     best.unwrap() as u32
 }
 
-/// What the first rank of the second DP rank has to tell differs from the first's: the
-/// second draft stands in the first one alone.
+/// Words that the lead of a DP rank tells. They differ between the two DP ranks: the second
+/// draft is accepted in the first one only.
 fn wanted(pass: usize, dp_rank: usize) -> [u32; WORDS] {
     let [a, b, c, d] = [0, 1, 2, 4].map(|row| likeliest(pass, dp_rank * ROWS + row));
     let last = match dp_rank {
@@ -81,16 +81,15 @@ fn wanted(pass: usize, dp_rank: usize) -> [u32; WORDS] {
     [first, second, last].concat().try_into().unwrap()
 }
 
-/// Of each request.
+/// Words of requests that all fail.
 fn nothing() -> [u32; WORDS] {
     [[1, FAILED, 0, 0, 0, 0]; 3].concat().try_into().unwrap()
 }
 
-/// Has `work` do with the batch of a pass.
+/// Calls `work` with the batch of a pass.
 fn with_batch(pass: usize, dp_rank: usize, work: impl FnOnce(&Batch<'_>)) {
     let token = likeliest(pass, dp_rank * ROWS + 2);
-    // Of the first DP rank's drafts the second one is right, and belongs where the
-    // first is.
+    // In the first DP rank the second draft is right. Its cell moves to the first draft's.
     let drafts = [token ^ 1, token ^ (2 * dp_rank as u32)];
     let all: Vec<u32> = (0..ROWS as u32).collect();
     let row = |start, q_len, mask| Row {
@@ -145,8 +144,8 @@ fn plan() -> CudaPasses {
     }])
 }
 
-/// A row that takes in `cells` behind others, of which each has a page; its tokens see
-/// nothing of one another with a mask.
+/// A row of `cells` behind the other pages; each page has one cell. By its mask, its tokens
+/// don't see each other.
 fn with_cells(pages: &[u32], cells: &[u32], work: impl FnOnce(&Batch<'_>)) {
     let (count, kept) = (cells.len() as u32, pages.len() - cells.len());
     work(&Batch {
@@ -166,7 +165,7 @@ fn with_cells(pages: &[u32], cells: &[u32], work: impl FnOnce(&Batch<'_>)) {
     });
 }
 
-/// Attends with `qkv` over `pages`, the last of which `cells` are and take it in.
+/// Attends with `qkv` over `pages`. The last of them are `cells`, which take in `qkv`.
 fn attend(
     gpu: &mut CudaBackend,
     cache: &mut PagedCache,
@@ -182,7 +181,7 @@ fn attend(
     read(gpu, &out)
 }
 
-/// Has the value of every cell of the batch be its number.
+/// Sets the value of every cell of the batch to the cell's number.
 fn fill(gpu: &mut CudaBackend, cache: &mut PagedCache) {
     let cells: Vec<u32> = (0..ROWS as u32).collect();
     let parts = 2 * HEADS.head_dim;
@@ -194,7 +193,7 @@ fn fill(gpu: &mut CudaBackend, cache: &mut PagedCache) {
     attend(gpu, cache, (&cells, &cells), &qkv);
 }
 
-/// The value of every cell of the batch, which is all that a token behind it sees.
+/// The value of every cell of the batch, read by a token that sees that cell only.
 fn filled(gpu: &mut CudaBackend, cache: &mut PagedCache) -> [f32; ROWS] {
     let behind = ROWS as u32;
     let nothing = vec![0.0; HEADS.qkv_width()];
@@ -204,10 +203,10 @@ fn filled(gpu: &mut CudaBackend, cache: &mut PagedCache) -> [f32; ROWS] {
     })
 }
 
-/// What a pass brought: words, whether notes differed, and what cells hold behind it.
+/// Results of a pass: its words, true if notes differed, and the values of cells after it.
 type Brought = ([u32; WORDS], bool, [f32; ROWS]);
 
-/// All passes of a rank, before the last of which it rests.
+/// Runs all passes of a rank, which rests before the last one.
 fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<Brought> {
     gpu.notes().unwrap().prepare(NOTES).unwrap();
     let (dp_rank, leads) = (rank / 2, rank.is_multiple_of(2));
@@ -280,7 +279,7 @@ fn with_patience(patience: Duration) -> impl Fn(usize) -> CudaOptions {
     }
 }
 
-/// Where ranks differ, nothing of it is anybody's token.
+/// If ranks differ, no token of the pass counts.
 #[test]
 fn what_one_rank_chooses_all_ranks_of_its_dp_rank_know() {
     if Gpu::count().unwrap() < WIDTHS.len() {
@@ -307,8 +306,8 @@ fn what_one_rank_chooses_all_ranks_of_its_dp_rank_know() {
     }
 }
 
-/// A group that nobody asks for anything waits for nothing, however long that takes: the
-/// wait for outcomes is one for all that peers had to bring.
+/// A group without operations waits for nothing, however long that takes: the wait for outcomes
+/// covers everything that peers had to bring.
 #[test]
 fn ranks_that_have_their_tokens_may_rest_for_longer_than_data_may_take() {
     if Gpu::count().unwrap() < WIDTHS.len() {

@@ -9,7 +9,7 @@ use lockstep_types::Dtype;
 
 use crate::support::{DTYPES, gpu, noise, read, staged};
 
-/// More than a dozen of pieces, whose borders lie inside of rows.
+/// More than a dozen pieces, whose borders lie inside of rows.
 const COLS: usize = 1027;
 const ROWS: usize = 4001;
 
@@ -34,8 +34,8 @@ fn rounded(value: f32, checkpoint: CheckpointDtype, dtype: Dtype) -> f32 {
     }
 }
 
-/// Two blocks of rows with columns between them that are nobody's, changed as
-/// soon as they are loaded: whatever order copies run in, all arrives.
+/// Two blocks of rows with unused columns between them, overwritten right after the load. All
+/// values arrive, whatever the order of copies.
 #[test]
 fn matrices_arrive_whole_and_rounded() {
     let values = noise(1, COLS);
@@ -48,8 +48,7 @@ fn matrices_arrive_whole_and_rounded() {
             let _order = lockstep_fake_cuda::order(turn);
             let mut gpu = gpu(dtype);
             let row = stored(&values, checkpoint);
-            // Each row begins with its number, in two bytes that are a number of
-            // every type.
+            // Each row begins with its number, in two bytes that are a number of every type.
             let mut bytes = row.repeat(ROWS);
             for (number, bytes) in bytes.chunks_mut(row.len()).enumerate() {
                 let own = stored(&[(number % 128) as f32], checkpoint);
@@ -93,7 +92,7 @@ fn matrices_arrive_whole_and_rounded() {
     }
 }
 
-/// Parts of tensors, as ranks take them: what the GPU makes is what the host would.
+/// Parts of tensors, as ranks take them. The GPU makes the same bits as the host.
 #[test]
 fn random_weights_are_the_hosts_bit_for_bit() {
     const COLS: usize = 300;
@@ -103,7 +102,7 @@ fn random_weights_are_the_hosts_bit_for_bit() {
         blocks: vec![
             RandomBlock {
                 numbers: numbers(7),
-                // Beyond what 32 bits number.
+                // An index beyond 32 bits.
                 first: (5 << 32) + 17,
                 stride: 3 * COLS,
                 rows: 70,

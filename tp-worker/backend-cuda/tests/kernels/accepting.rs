@@ -1,4 +1,4 @@
-//! Which drafts stand of those that were proposed, and where their cells go.
+//! Accepted drafts, and the cells that their keys and values move to.
 
 use lockstep_backend::{
     AttentionShape, Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How,
@@ -12,8 +12,7 @@ use lockstep_types::KvCacheDtype;
 use crate::choosing::{choosing, one_of};
 use crate::support::{Gpu, Noise, tokens};
 
-/// A tree of `nodes` drafts over few tokens, so that chosen ones are often among
-/// them.
+/// A tree of `nodes` drafts over few tokens, so that chosen tokens are often among the drafts.
 fn tree(noise: &mut Noise, nodes: u32) -> Vec<(u32, u32)> {
     let chain = noise.below(3) == 0;
     (0..nodes)
@@ -28,7 +27,7 @@ fn tree(noise: &mut Noise, nodes: u32) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// Tokens and nodes of the path that chosen tokens take, one step after the other.
+/// Tokens and nodes of the path that the chosen tokens take, in steps.
 fn walk(tree: &[(u32, u32)], chosen: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let (mut taken, mut path, mut node) = (Vec::new(), Vec::new(), 0u32);
     loop {
@@ -50,7 +49,7 @@ fn walk(tree: &[(u32, u32)], chosen: &[u32]) -> (Vec<u32>, Vec<u32>) {
     }
 }
 
-/// 0 to `count`, in any order.
+/// The numbers from 0 to below `count`, in any order.
 fn shuffled(noise: &mut Noise, count: usize) -> Vec<u32> {
     let mut all: Vec<u32> = (0..count as u32).collect();
     for left in (2..=count).rev() {
@@ -59,17 +58,17 @@ fn shuffled(noise: &mut Noise, count: usize) -> Vec<u32> {
     all
 }
 
-/// Drafts for some requests, what is chosen at their nodes, and their cells.
+/// Drafts for some requests, the tokens chosen at their nodes, and their cells.
 struct Drafting {
     trees: Vec<Vec<(u32, u32)>>,
-    /// The first node of each request.
+    /// First node of each request.
     first: Vec<usize>,
     ids: Vec<u32>,
     chosen: Vec<u32>,
     cells: Vec<u32>,
 }
 
-/// Tokens of one request at the most.
+/// Largest number of tokens of one request.
 const MOST: usize = 71;
 
 impl Drafting {
@@ -100,7 +99,7 @@ impl Drafting {
         }
     }
 
-    /// What the device finds, of as many requests as it is told.
+    /// Lets the device find the accepted drafts, for as many requests as it is told.
     fn accepted(&self, gpu: &Gpu, choosing: &Choosing) -> Inputs {
         let requests = self.trees.len();
         let (mut drafted, mut parents, mut rows) = (vec![], vec![], vec![]);
@@ -147,7 +146,7 @@ impl Drafting {
             },
             ..tokens(&self.ids)
         };
-        // There is room for more than there are.
+        // There is room for more requests than there are.
         let mut limits = InputLimits::of(&batch, 1);
         limits.requests += 2;
         limits.choices = ChoiceLimits {
@@ -162,7 +161,7 @@ impl Drafting {
         inputs
     }
 
-    /// Has each token chosen by logits of its own.
+    /// Lets each token be chosen by logits of its own.
     fn choose(&self, gpu: &Gpu, choosing: &Choosing, inputs: &mut Inputs) {
         const VOCAB: usize = 3;
         let logits: Vec<f32> = self
@@ -230,7 +229,7 @@ fn cells_of_accepted_drafts_move() {
     assert!(moved > 20, "{moved}");
 }
 
-/// How many did.
+/// Compares the moves of one drawn batch, and returns their number.
 fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
     let _order = lockstep_fake_cuda::order(seed);
     let drafting = Drafting::draw(&mut Noise(seed));
@@ -277,7 +276,7 @@ fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
     moves.iter().flatten().count()
 }
 
-/// Little of everything, for sanitizers.
+/// A little of every kernel, for sanitizers.
 pub fn every_kernel(gpu: &Gpu) {
     let choosing = choosing(gpu);
     assert!(

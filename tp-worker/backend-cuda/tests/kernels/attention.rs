@@ -1,4 +1,4 @@
-//! Attention against f64, and the bits that may depend on nothing but a request.
+//! Attention compared with f64, and bits that may depend on a request only.
 
 use lockstep_backend::AttentionShape;
 use lockstep_backend_cuda::{Attention, Element};
@@ -6,9 +6,9 @@ use lockstep_backend_cuda::{Attention, Element};
 use crate::requests::{Request, Run, attend, oracle};
 use crate::support::{Gpu, Noise, SEEDS, bits};
 
-/// Positions of a span, at whose borders results are put together.
+/// Positions of a span; partial results are joined at its borders.
 const SPAN: usize = 256;
-/// Room for the parts of whatever these tests run.
+/// Room for the parts of any of these tests.
 const ENOUGH: usize = 1 << 14;
 
 fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run {
@@ -26,8 +26,8 @@ fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run 
     }
 }
 
-/// Groups of one, two, three and more heads than a tile has rows; widths that
-/// are no multiples of a tile.
+/// Groups of one, two and three heads, and of more heads than a tile has rows; widths that are
+/// no multiples of a tile's.
 fn runs() -> [Run; 5] {
     [
         run(4, 2, 32, Element::Bf16),
@@ -49,8 +49,7 @@ fn kernels(gpu: &Gpu, run: &Run) -> Attention {
     .expect("kernels")
 }
 
-/// How far a mean may be off, in parts of the values' size: weights are rounded
-/// as the cache's type is.
+/// Tolerance of a mean, as a part of the values' size. Weights are rounded to the cache's type.
 fn tolerance(element: Element) -> f64 {
     match element {
         Element::F32 => 2e-5,
@@ -92,7 +91,7 @@ fn mixed(noise: &mut Noise) -> Vec<Request> {
         let place = noise.below(requests.len());
         requests.insert(place, Request::tree(id, kv_len, q_len, noise));
     }
-    // A tree of more than one word, and tokens that see nothing at all.
+    // A tree with more than one mask word, and tokens that see nothing at all.
     requests.push(Request::tree(30, noise.below(40), 66, noise));
     let mut blind = Request::tree(31, 0, 3, noise);
     blind.mask = Some(vec![vec![], vec![0], vec![]]);
@@ -117,7 +116,7 @@ fn attention_is_the_weighted_mean() {
     }
 }
 
-/// Results of a batch in one run that have to be those of another.
+/// Expects the results of a batch in two runs to be equal.
 #[track_caller]
 fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
     assert_eq!(found.len(), wanted.len());
@@ -170,7 +169,7 @@ fn bits_do_not_depend_on_chunks() {
     let whole = Request::causal(1, 0, 2 * SPAN + 9);
     let wanted = attend(&gpu, &attention, &run, std::slice::from_ref(&whole));
     let width = run.shape.out_width();
-    // From everywhere at once: a chunk reads what the cache has of those before.
+    // Chunks from several places at once: a chunk reads the earlier ones from the cache.
     for (from, chunk) in [(0, 77), (SPAN - 20, 7), (2 * SPAN - 4, 1)] {
         let starts: Vec<usize> = (from..whole.new.len()).step_by(chunk).collect();
         let chunks: Vec<Request> = starts

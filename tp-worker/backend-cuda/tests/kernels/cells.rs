@@ -1,4 +1,4 @@
-//! What is written to the cache, and a prompt that goes through it in passes.
+//! Writes to the cache, and a prompt that goes through it in passes.
 
 use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, ChoiceLimits, InputLimits, KvShape, Row,
@@ -70,7 +70,7 @@ impl Weights {
         }
     }
 
-    /// Head `head` of a token's `qkv` as it has to be after norm and rotation.
+    /// Head `head` of a token's `qkv` as it should be after norm and rotation.
     fn applied(&self, x: &[f32], head: usize, position: usize, norms: bool) -> Vec<f64> {
         let shape = shape();
         let mut x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
@@ -113,8 +113,8 @@ fn heads_are_normed_rotated_and_stored() {
             let (tokens, pages) = (noise.rows(), 30);
             let weights = Weights::new(&mut noise, half, 90);
             let positions: Vec<u32> = (0..tokens).map(|_| noise.below(90) as u32).collect();
-            // Every token has a cell, from the last one on; the last token's is
-            // one that is not there.
+            // Every token has a cell, from the last one down. The last token's cell does not
+            // exist.
             let last = (pages * PAGE_SIZE) as u32 - 1;
             let mut cells: Vec<u32> = (0..tokens as u32).map(|token| last - token).collect();
             cells[tokens - 1] = last + 1;
@@ -195,7 +195,7 @@ fn cells_are_copied_one_after_the_other() {
             cache
                 .upload(&gpu.stream, &parts[0], &parts[1])
                 .expect("a copy");
-            // Chains of moves, and one from and one to where nothing is.
+            // Chains of moves, one move from a missing cell, and one to a missing cell.
             let mut moves: Vec<[u32; 2]> = (0..12)
                 .map(|_| [noise.below(cells) as u32, noise.below(6) as u32])
                 .collect();
@@ -219,7 +219,7 @@ fn cells_are_copied_one_after_the_other() {
     }
 }
 
-/// One after the other, in place, what one launch does.
+/// Several operations in place, one after the other, do the same as one launch.
 #[test]
 fn norms_rotation_and_stores_may_be_had_apart() {
     let gpu = Gpu::new();

@@ -1,4 +1,4 @@
-//! Tokens on the device are those of the host's sampler.
+//! Tokens that the device chooses, compared with those of the host's sampler.
 
 use lockstep_backend::{Batch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, FAILED, How};
 use lockstep_backend_cuda::{Choosing, ChoosingRoom, Element, LogitRows};
@@ -11,17 +11,17 @@ pub fn one_of<T: Copy>(noise: &mut Noise, of: &[T]) -> T {
     of[noise.below(of.len())]
 }
 
-/// In 0..1.
+/// A number in 0..1.
 fn unit(noise: &mut Noise) -> f32 {
     (noise.next() >> 40) as f32 / (1 << 24) as f32
 }
 
-/// Logits of one of many kinds: some with ties, holes, nothing but ties, or nothing
-/// to choose from.
+/// Logits of one of many kinds: some with ties or holes, some with nothing but ties, some with
+/// nothing to choose from.
 fn logits(noise: &mut Noise, vocab: usize) -> Vec<f32> {
     let kind = noise.below(12);
     let scale = one_of(noise, &[1e-8, 0.01, 1.0, 4.0, 4.0, 30.0, 1e30]);
-    // The sum of some is nearly normal.
+    // A sum of four is nearly normal.
     let smooth = |noise: &mut Noise| (0..4).map(|_| noise.float()).sum::<f32>() * scale;
     let mut row: Vec<f32> = match kind {
         0 => vec![one_of(noise, &[0.0, -0.0, -7.5, 1e38]); vocab],
@@ -84,7 +84,7 @@ fn params(noise: &mut Noise, vocab: usize) -> SamplingParams {
     }
 }
 
-/// Rows of logits, and how they are chosen from.
+/// Rows of logits, and how their tokens are chosen.
 struct Rows {
     vocab: usize,
     logits: Vec<f32>,
@@ -128,8 +128,8 @@ impl Rows {
         (0..self.len()).map(&mut token).collect()
     }
 
-    /// The device's tokens, in blocks of `block` rows; then what is left of the
-    /// logits of the first block.
+    /// The device's tokens, in blocks of `block` rows; then the rest of the first block's
+    /// logits.
     fn chosen(
         &self,
         gpu: &Gpu,
@@ -195,7 +195,8 @@ impl Rows {
     }
 }
 
-/// Compares `count` rows, and tells how many failed and how many had to be drawn.
+/// Compares `count` rows. Returns the number of failed rows and the number of rows that had to
+/// be drawn.
 fn compare(
     gpu: &Gpu,
     choosing: &Choosing,
@@ -227,7 +228,7 @@ pub fn choosing(gpu: &Gpu) -> Choosing {
     Choosing::new(&gpu.context, &gpu.compiler).expect("kernels")
 }
 
-/// `(vocabulary, rows)`: some of all.
+/// Compares rows for each pair of `(vocabulary, rows)`.
 fn tokens_are_the_samplers(sizes: &[(usize, usize)]) {
     let gpu = Gpu::new();
     let choosing = choosing(&gpu);
@@ -259,7 +260,7 @@ fn a_hundred_thousand_tokens_are_those_of_the_sampler() {
     tokens_are_the_samplers(&[(1000, 96_000), (128_256, 4_000)]);
 }
 
-/// What is drawn from has the host's bits, not only mostly its tokens.
+/// Weights of tokens have the host's bits; tokens alone would mostly agree anyway.
 #[test]
 fn weights_are_those_of_the_sampler() {
     let gpu = Gpu::new();
@@ -300,7 +301,7 @@ fn weights_are_equal(gpu: &Gpu, choosing: &Choosing, vocab: usize) {
     assert!(compared > 10 * vocab, "{compared}");
 }
 
-/// A row that the host chooses from is still there for it, whatever others do.
+/// A row that the host chooses from keeps its logits, whatever happens to other rows.
 #[test]
 fn logits_that_the_host_chooses_from_stay() {
     let gpu = Gpu::new();
@@ -319,7 +320,7 @@ fn logits_that_the_host_chooses_from_stay() {
     }
 }
 
-/// Little of everything, for sanitizers.
+/// A little of every kernel, for sanitizers.
 pub fn every_kernel(gpu: &Gpu) {
     let choosing = choosing(gpu);
     for seed in 1..3 {
@@ -328,7 +329,7 @@ pub fn every_kernel(gpu: &Gpu) {
     }
 }
 
-/// Small enough to be run for every fault, and with something of everything.
+/// Small enough to run for every fault, with a case of each kind.
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn little_is_chosen_and_watched() {

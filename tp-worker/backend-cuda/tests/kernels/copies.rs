@@ -1,4 +1,4 @@
-//! Rows, columns and types: exact.
+//! Copies of rows and columns, and conversions between types: exact.
 
 use lockstep_backend::{Batch, Row};
 use lockstep_backend_cuda::{Element, Indices, Operations, Rows};
@@ -94,8 +94,8 @@ fn rows_are_copied_and_others_stay() {
             let to_element = ELEMENTS[noise.below(2)];
             let mut expected = rounded(to_element, &noise.floats(rows * width));
             let mut out = gpu.floats(to_element, &expected);
-            // Every third row of the last ones, to the first ones backwards; one
-            // more names a row that is not there.
+            // Every third row goes to the first rows, in reverse; one more names a row that
+            // does not exist.
             let from: Vec<u32> = (0..rows as u32).step_by(3).collect();
             let mut to: Vec<u32> = (0..from.len() as u32).rev().collect();
             to[0] = rows as u32;
@@ -154,7 +154,7 @@ fn types_are_cast_to_the_nearest() {
     for_all(|gpu, operations, element, noise| {
         let (rows, width) = (noise.rows(), noise.width());
         let mut x = noise.floats(rows * width);
-        // Ties, what overflows, and what is no number.
+        // Ties, overflows and NaNs.
         let special = [
             257.0 / 256.0,
             259.0 / 256.0,

@@ -1,4 +1,4 @@
-//! Streams, events, pinned memory, compiled kernels and where they are kept.
+//! Streams, events, pinned memory, and compiled kernels with their folder.
 
 use std::fs;
 use std::path::Path;
@@ -81,8 +81,8 @@ fn streams_wait_for_events_and_programs_for_copies() {
             len: 50,
             pad: 0,
         };
-        // SAFETY: nobody touches `from` and `back` before `copied` happened, and
-        // there are as many values as the kernel is told.
+        // SAFETY: nobody touches `from` and `back` before `copied` happened, and there are as
+        // many values as the kernel is told.
         unsafe {
             gpu.stream
                 .queue_upload(&from, 0..50, &mut buffer, 0)
@@ -126,8 +126,8 @@ fn compiled_kernels_are_kept_and_mended() {
     let place = format!("double.cu-{}-nvrtc", compiler.architecture());
     assert!(name.starts_with(&place), "{name}");
 
-    // What is kept is taken as it is, as long as it is whole: bytes that no
-    // compiler would write show that none ran.
+    // A kept file is used as it is if it is whole. Bytes that no compiler would write show that
+    // no compiler ran.
     let kept = fs::read(&file).expect("a file");
     let other = b"other code";
     let own = [blake3::hash(other).as_bytes().as_slice(), other].concat();
@@ -150,7 +150,7 @@ fn compiled_kernels_are_kept_and_mended() {
     assert_eq!(files().len(), 3);
 }
 
-/// A folder that holds nothing costs the time to compile.
+/// A folder that can't keep files costs the time to compile.
 #[test]
 fn kernels_are_compiled_where_none_can_be_kept() {
     let gpu = Gpu::new();
@@ -165,7 +165,7 @@ fn kernels_are_compiled_where_none_can_be_kept() {
     let wanted = compile(None);
     assert!(compile(Some(&file.join("below"))) == wanted);
     assert!(compile(Some(&file)) == wanted);
-    // Something else has the file's name.
+    // A folder has the file's name.
     assert!(compile(Some(folder.path())) == wanted);
     let names = fs::read_dir(folder.path()).expect("a folder");
     let kept = names.map(|file| file.expect("a file").path());

@@ -1,4 +1,4 @@
-//! What is missing, too old or too much is named, with what to do about it.
+//! Errors for missing, old or too many things, with the remedy.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::support::Gpu;
 
-/// What a process says that opens a GPU with these variables set, or unset.
+/// Output of a process that opens a GPU with these variables set or unset.
 fn opened(variables: &[(&str, Option<&str>)]) -> String {
     let program = std::env::current_exe().expect("this test's file");
     let mut child = Command::new(program);
@@ -114,7 +114,7 @@ fn machines_that_cannot_serve_are_told_why() {
     }
 }
 
-/// What GPUs and compilers differ in, served or not.
+/// Differences between GPUs and compilers, served or not.
 #[test]
 fn machines_serve_what_they_can() {
     if !lockstep_fake_cuda::seed(1) {
@@ -124,7 +124,7 @@ fn machines_serve_what_they_can() {
     const KNOWN: &str = "FAKE_NVRTC_ARCHITECTURES";
     const HEADS: &str = "TEST_HEAD_DIM";
     let cases: [(&[(&str, &str)], &str); 5] = [
-        // Machine code of a generation runs on its later GPUs.
+        // Machine code of a generation runs on later GPUs of it.
         (&[(CAPABILITY, "121"), (KNOWN, "80,90,120")], "opened"),
         (&[(CAPABILITY, "89"), (KNOWN, "80,90")], "opened"),
         (&[(CAPABILITY, "100"), (KNOWN, "80,90")], "compiles nothing"),

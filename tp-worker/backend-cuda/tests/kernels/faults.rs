@@ -1,5 +1,5 @@
-//! Faults that are planted in kernels, to see that tests find every one: a child
-//! process's compiler gets sources that were changed first.
+//! Faults planted in kernels, to see that tests find every one. A child process compiles
+//! sources that were changed before.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ const CHOOSING: &str = "choosing::little_is_chosen_and_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 
-/// What is wrong, what `sed` makes of the source, and which test has to fail.
+/// Name of the fault, script by which `sed` plants it, and the test that has to fail.
 const FAULTS: [(&str, &str, &str); 35] = [
     (
         "cells too early",
@@ -163,7 +163,7 @@ const FAULTS: [(&str, &str, &str); 35] = [
     ("ties beyond top-k", "s/(nth + 1) . own/2 * own/", CHOOSING),
 ];
 
-/// How a test fails that has found something.
+/// Texts of a test that has found a fault.
 const FOUND: [&str; 6] = [
     "instead of",
     "nothing else is written",
@@ -189,7 +189,7 @@ fn child(fault: &str, test: &str) -> (bool, String) {
     )
 }
 
-/// What a test says that misses the fault; nothing, where it finds it.
+/// Output of a test that misses the fault; `None` if the test finds it.
 fn missed((name, fault, test): (&str, &str, &str)) -> Option<String> {
     let (passed, text) = child(fault, test);
     let found = !passed && FOUND.iter().any(|words| text.contains(words));
@@ -212,8 +212,8 @@ fn every_planted_fault_is_found() {
     assert!(missed.is_empty(), "missed: {}", missed.join("\n"));
 }
 
-/// Hosts that forget to wait, which `FAKE_CUDA_FORGET` plays: a copy's source that
-/// changes early, a stream that goes on too early.
+/// Hosts that forget to wait, as `FAKE_CUDA_FORGET` plays them: a copy's source changes early,
+/// or a stream goes on too early.
 #[test]
 fn every_forgotten_wait_is_found() {
     if !lockstep_fake_cuda::seed(1) {
@@ -233,7 +233,7 @@ fn every_forgotten_wait_is_found() {
     }
 }
 
-/// Small enough to be run for every fault, and with something of everything.
+/// Small enough to run for every fault, with a case of each kind.
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn attention_is_watched() {

@@ -1,8 +1,7 @@
-//! Kernels and products against plain loops in f64, on shapes that are no
-//! multiples of anything, with outputs that were NaN before; and what must be
-//! equal bit for bit. Started by cargo they run on the fake libraries, under
-//! several orders of everything that CUDA leaves open; started by hand, on the
-//! machine's own.
+//! Kernels and products compared with plain loops in f64. Shapes are no multiples of anything,
+//! and outputs are NaN before. Other tests expect equal bits. Started by cargo, they run on the
+//! fake libraries, under several orders of the work whose order CUDA leaves open. Started by
+//! hand, they run on the machine's own libraries.
 
 mod accepting;
 mod attention;

@@ -1,4 +1,4 @@
-//! Products against f64, the order of their sums, and the bits of a row in company.
+//! Products compared with f64, the order of their sums, and the bits of a row in any company.
 
 use lockstep_backend_cuda::{
     Buffer, Element, Floats, Operands, Operations, Product, Products, Rows,
@@ -6,14 +6,14 @@ use lockstep_backend_cuda::{
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded};
 
-/// More rows than few.
+/// Numbers of rows beyond few.
 const MANY: [usize; 2] = [65, 130];
 
 fn products(gpu: &Gpu, element: Element) -> Products {
     Products::new(&gpu.context, &gpu.compiler, element).expect("kernels")
 }
 
-/// A product's weights, on the device and off it.
+/// A product's weights, on the device and on the host.
 struct Case {
     product: Product,
     w: Vec<f32>,
@@ -39,7 +39,7 @@ impl Case {
         }
     }
 
-    /// Rows that fit.
+    /// Random rows of the product's width and type.
     fn rows(&self, rows: usize, noise: &mut Noise) -> Vec<f32> {
         rounded(
             self.product.element,
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// `[rows, outputs]` by the device, of rows that the product's type holds.
+    /// `[rows, outputs]` by the device, from rows that the product's type holds.
     fn multiply(&self, gpu: &Gpu, products: &mut Products, x: &[f32]) -> Vec<f32> {
         let rows = x.len() / self.product.inputs;
         let mut out = gpu.poisoned(Element::F32, rows * self.product.outputs);
@@ -68,7 +68,7 @@ impl Case {
         gpu.read(&out)
     }
 
-    /// The same in f64.
+    /// The product in f64.
     fn exact(&self, x: &[f32]) -> Vec<f64> {
         self.each(x, |x, w, bias| {
             let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
@@ -76,8 +76,8 @@ impl Case {
         })
     }
 
-    /// The same in the order that is documented, where columns are cut into
-    /// `slices`: of bf16 as tensor cores sum that add one product after the other.
+    /// The product in the documented order, with columns cut into `slices`. For bf16, the sums
+    /// of tensor cores add one product after the other.
     fn in_order(&self, slices: usize, x: &[f32]) -> Vec<f32> {
         let chunk = 128 / self.product.element.bytes();
         let chunks = self.product.inputs.div_ceil(chunk);
@@ -123,9 +123,9 @@ fn products_are_sums_of_products() {
     }
 }
 
-/// Shapes around the borders of tiles, chunks and slices, at the rows that each
-/// kernel serves. A device's tensor cores have an order of their own inside of 16
-/// columns, which f32 has not.
+/// Shapes around the borders of tiles, chunks and slices, at the rows that each kernel serves.
+/// A real device's tensor cores have their own order inside of 16 columns. For f32 there is no
+/// such order.
 #[test]
 fn few_rows_are_summed_in_the_order_that_is_documented() {
     let played = lockstep_fake_cuda::seed(1);
@@ -162,8 +162,8 @@ fn few_rows_are_summed_in_the_order_that_is_documented() {
     assert!(whole > 0 && cut > 0, "columns in one slice and in several");
 }
 
-/// At every number of rows and at any place among them, in one slice and in
-/// several, of rows that are copied 16 bytes at a time and that are not.
+/// Every number of rows and any place among them, in one slice and in several, with rows that
+/// are copied 16 bytes at a time and rows that are not.
 #[test]
 fn a_row_has_the_same_bits_in_any_company_of_few() {
     let gpu = Gpu::new();
@@ -176,7 +176,7 @@ fn a_row_has_the_same_bits_in_any_company_of_few() {
             let x = case.rows(64, noise);
             let all = case.multiply(&gpu, &mut products, &x);
             for rows in 1..=64 {
-                // Rows from another one on, so that each has been at many places.
+                // Rows rotated by a changing number, so that each has been at many places.
                 let turned = |of: &[f32], width: usize| {
                     let first = 37 * rows % 64;
                     let turned = [&of[first * width..], of].concat();
@@ -203,8 +203,8 @@ fn many_rows_have_the_same_bits_in_any_company_that_shares_their_algorithm() {
     }
 }
 
-/// Whoever multiplies, and into however many parts: rows that the device says are not
-/// there stay, and weights are read as often as shares of rows are there.
+/// For any kernel and any number of parts, rows beyond the device's count stay. Weights are
+/// read once for each share of present rows.
 #[test]
 fn rows_that_are_counted_read_the_weights_that_they_need() {
     let gpu = Gpu::new();
@@ -244,7 +244,7 @@ fn rows_that_are_counted_read_the_weights_that_they_need() {
                 assert_eq!(bits(found), bits(&few[..there * outputs]), "{what}");
                 assert!(behind.iter().all(|value| value.is_nan()), "{what}");
                 if let (Some(before), Some(now)) = (before, read()) {
-                    // Beside the weights each tile of outputs reads the rows.
+                    // Beside the weights, each tile of outputs reads the rows.
                     let tiles = outputs.div_ceil(if most > 16 { 128 } else { 64 });
                     let rows = there * tiles * inputs * element.bytes();
                     let shares = there.div_ceil(64) as u64;
@@ -290,8 +290,8 @@ fn gates_of_rows_that_are_counted_have_the_bits_of_few() {
     }
 }
 
-/// What comes behind a product gives the same bits where it takes the sums as the
-/// product leaves them.
+/// Operations behind a product give the same bits if they read the sums in the form that the
+/// product leaves.
 #[test]
 fn what_follows_a_product_has_the_bits_of_the_operations_one_by_one() {
     let gpu = Gpu::new();
@@ -299,8 +299,8 @@ fn what_follows_a_product_has_the_bits_of_the_operations_one_by_one() {
     for element in ELEMENTS {
         let mut products = products(&gpu, element);
         let operations = Operations::new(&gpu.context, &gpu.compiler, element).expect("kernels");
-        // One slice and several, on the device that is played; rows that are normed
-        // four values at a time, and one that is not.
+        // One slice and several, on the fake device; rows that are normed four values at a
+        // time, and one that is not.
         let shapes = [(70, 40), (21, 600), (22, 640)];
         for (turn, (width, inputs)) in shapes.into_iter().enumerate() {
             let noise = &mut Noise(turn as u64);
@@ -347,8 +347,8 @@ fn what_follows_a_product_has_the_bits_of_the_operations_one_by_one() {
     }
 }
 
-/// What was prepared is not asked for again; matrices that come later are
-/// prepared for as many rows. Few rows need no algorithm.
+/// Prepared products don't ask the heuristic again. Later matrices are prepared for as many
+/// rows. Few rows need no algorithm.
 #[test]
 fn algorithms_are_chosen_before_they_are_used() {
     let Some(before) = lockstep_fake_cuda::heuristics() else {
@@ -374,7 +374,7 @@ fn algorithms_are_chosen_before_they_are_used() {
     assert_eq!(lockstep_fake_cuda::heuristics(), asked);
 }
 
-/// Of one algorithm for 65 to 128 rows some serve 128 alone.
+/// Of the algorithms for 65 to 128 rows, some serve 128 rows only.
 #[test]
 fn an_algorithm_serves_the_fewest_rows_too() {
     let gpu = Gpu::new();
@@ -390,7 +390,7 @@ fn an_algorithm_serves_the_fewest_rows_too() {
     }
 }
 
-/// Small enough to be run for every fault, and with something of everything.
+/// Small enough to run for every fault, with a case of each kind.
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn few_rows_are_watched() {

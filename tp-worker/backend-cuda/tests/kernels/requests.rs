@@ -1,5 +1,5 @@
-//! Made-up requests whose queries, keys and values depend on nothing but
-//! themselves, how they become a batch, and attention in f64.
+//! Made-up requests, whose queries, keys and values depend on the request alone; their batches;
+//! and attention in f64.
 
 use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
 use lockstep_backend_cuda::{Attention, Element, PagedCache, Work, WorkLimits};
@@ -7,7 +7,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::support::{Gpu, Noise, rounded};
 
-/// What a position holds: two of one content have the same query, key and value.
+/// Content of a position: positions of one content have equal query, key and value.
 pub type Content = u64;
 
 /// One request's part of a pass.
@@ -15,7 +15,7 @@ pub type Content = u64;
 pub struct Request {
     pub cached: Vec<Content>,
     pub new: Vec<Content>,
-    /// For each new token those that it sees, ascending; without: causal.
+    /// For each new token the new tokens that it sees, ascending. `None`: causal.
     pub mask: Option<Vec<Vec<usize>>>,
 }
 
@@ -30,7 +30,7 @@ impl Request {
         }
     }
 
-    /// The same with a tree of new tokens: each one's parent is drawn.
+    /// A request with a tree of new tokens, whose parents are drawn.
     pub fn tree(id: u64, kv_len: usize, q_len: usize, noise: &mut Noise) -> Self {
         let mut mask: Vec<Vec<usize>> = Vec::new();
         for node in 0..q_len {
@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// What a content's vectors are for.
+/// Use of a content's vector.
 #[derive(Clone, Copy)]
 enum Role {
     Query = 1,
@@ -92,7 +92,7 @@ fn vector(content: Content, role: Role, head: usize, head_dim: usize) -> Vec<f32
     Noise(seed).floats(head_dim)
 }
 
-/// All of a batch that attention reads, on the host.
+/// All lists of a batch that attention reads, on the host.
 struct Layout {
     tokens: Vec<u32>,
     positions: Vec<u32>,
@@ -101,7 +101,7 @@ struct Layout {
     pages: Vec<u32>,
     masks: Vec<u64>,
     qkv: Vec<f32>,
-    /// `[cells, kv_heads, head_dim]`, NaN where no request has a cell.
+    /// `[cells, kv_heads, head_dim]`, NaN in cells that no request has.
     keys: Vec<f32>,
     values: Vec<f32>,
     page_count: usize,
@@ -112,7 +112,7 @@ fn lay_out(requests: &[Request], shape: &AttentionShape, page_size: usize) -> La
         .iter()
         .map(|request| request.positions().div_ceil(page_size))
         .collect();
-    // Pages in no order, with some that nobody has.
+    // Pages in no order, some of which no request has.
     let page_count = tables.iter().sum::<usize>() + 3;
     let mut free: Vec<u32> = (0..page_count as u32).collect();
     let mut noise = Noise(page_count as u64);
@@ -179,7 +179,7 @@ impl Layout {
         let start = self.masks.len() as u32;
         let words = mask.len().div_ceil(64);
         for seen in mask {
-            // Bits past the last token count for nothing.
+            // Bits past the last token don't count.
             let unused = mask.len() % 64;
             let mut own = vec![0u64; words];
             if unused > 0 {
@@ -207,7 +207,7 @@ impl Layout {
     }
 }
 
-/// How a batch is run.
+/// Settings of a run of attention.
 #[derive(Clone, Copy)]
 pub struct Run {
     pub shape: AttentionShape,
@@ -218,7 +218,7 @@ pub struct Run {
     pub parts: usize,
 }
 
-/// What attention gives for every request, `[new tokens, heads·head_dim]` each.
+/// Attention's results for every request, each `[new tokens, heads·head_dim]`.
 pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Vec<Vec<f32>> {
     let shape = &run.shape;
     let layout = lay_out(requests, shape, run.page_size);
@@ -238,7 +238,7 @@ pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request])
         },
     )
     .expect("room");
-    // The first layer is none of this one's business.
+    // This attention does not read the first layer.
     let both = |layer: &[f32]| [vec![f32::NAN; layer.len()], layer.to_vec()].concat();
     let (keys, values) = (both(&layout.keys), both(&layout.values));
     cache.upload(&gpu.stream, &keys, &values).expect("a copy");
@@ -266,7 +266,7 @@ pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request])
     requests.iter().map(&mut each).collect()
 }
 
-/// The same in f64, of what the cache's type makes of queries, keys and values.
+/// Attention of one request in f64, from queries, keys and values rounded to the cache's type.
 pub fn oracle(shape: &AttentionShape, cached: Element, request: &Request) -> Vec<f64> {
     let head_dim = shape.head_dim;
     let wide = |content: Content, role: Role, head: usize| -> Vec<f64> {

@@ -1,5 +1,5 @@
-//! Every kernel under the compiler's sanitizers: races of shared memory, reads
-//! and writes outside of arrays, what C++ leaves undefined.
+//! Every kernel under the compiler's sanitizers: races of shared memory, accesses outside of
+//! arrays, undefined behaviour of C++.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
 use crate::{accepting, choosing};
 
-/// Where the compiler keeps a sanitizer's library; nowhere, where it has none.
+/// Path of a sanitizer's library; `None` if the compiler has none.
 fn library(name: &str) -> Option<String> {
     let mut compiler = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
     let output = compiler.arg(format!("-print-file-name={name}")).output();
@@ -24,8 +24,7 @@ fn library(name: &str) -> Option<String> {
     path.contains('/').then(|| path.to_owned())
 }
 
-/// Runs every kernel in a process where `sanitizers` watch them, if the compiler
-/// has their libraries.
+/// Runs every kernel in a process under `sanitizers`, if the compiler has their libraries.
 fn watched(sanitizers: &str, libraries: &[&str]) {
     if !lockstep_fake_cuda::seed(1) {
         return; // A real device has tools of its own.
@@ -45,12 +44,12 @@ fn watched(sanitizers: &str, libraries: &[&str]) {
     );
     child.env("ASAN_OPTIONS", "detect_leaks=0");
     let fixed_addresses = || {
-        // SAFETY: the call changes a flag of the child alone: the thread
-        // sanitizer needs addresses where it expects them.
+        // SAFETY: the call changes a flag of the child alone: the thread sanitizer needs
+        // addresses where it expects them.
         unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
         Ok(())
     };
-    // SAFETY: between fork and exec it makes that one call, and takes no lock.
+    // SAFETY: between fork and exec the child makes one call, and takes no lock.
     unsafe { child.pre_exec(fixed_addresses) };
     let output = child.output().expect("a process");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -70,22 +69,22 @@ fn nothing_is_touched_outside_of_arrays_or_undefined() {
     watched("address,undefined", &["libasan.so", "libubsan.so"]);
 }
 
-/// Heads, key and value heads, width, type of the cache: groups that are a part of
-/// a tile, more than one, and single heads; widths with and without padding, that
-/// warps share once and twice.
+/// Heads, key and value heads, width, and type of the cache. Groups of heads fill a part of a
+/// tile, more than one tile, or are single heads. Widths are with and without padding, and
+/// warps share them once and twice.
 const SHAPES: [(usize, usize, usize, Element); 3] = [
     (6, 2, 24, Element::Bf16),
     (20, 1, 80, Element::Bf16),
     (2, 2, 20, Element::F32),
 ];
 
-/// Little of everything: others look at the results.
+/// A little of every kernel. Other tests check the results.
 #[test]
 #[ignore = "a process of its own, which other tests start"]
 fn every_kernel() {
     let gpu = Gpu::new();
-    // Attention first: the thread sanitizer's clocks grow with every thread of
-    // every module that has run.
+    // Attention first: the thread sanitizer's clocks grow with every thread of every module
+    // that has run.
     let attentions = SHAPES.map(|(heads, kv_heads, head_dim, cached)| {
         let shape = AttentionShape {
             heads,
@@ -115,8 +114,8 @@ fn every_kernel() {
     }
 }
 
-/// Chains and trees of one span and several, some split and some not, over pages
-/// of one position and of sixteen, in two orders.
+/// Chains and trees of one span and of several, some split and some not, over pages of one
+/// position and of sixteen, in two orders.
 fn attention_of(gpu: &Gpu, attention: &Attention) {
     // Several tiles of queries, and one; a mask of several words for narrow heads.
     let group = attention.shape().heads / attention.shape().kv_heads;
@@ -174,12 +173,12 @@ fn rows(gpu: &Gpu, operations: &Operations, width: usize) {
     assert!(gpu.read(&out).iter().all(|value| value.is_finite()));
 }
 
-/// Every kernel for few rows, on columns in one slice and in several, that are
-/// copied 16 bytes at a time and that are not, with gates and without.
+/// Every kernel for few rows, with columns in one slice and in several, with columns that are
+/// copied 16 bytes at a time and columns that are not, with gates and without.
 fn products(gpu: &Gpu, element: Element) {
     let made = Products::new(&gpu.context, &gpu.compiler, element);
     let mut products = made.expect("kernels");
-    // The last ones are shared out, as the device counts them.
+    // The last shapes have rows that the device counts and blocks share.
     let shapes = [
         (3, 70, 21),
         (16, 9, 600),

@@ -1,4 +1,4 @@
-//! A device, made-up numbers, and how close results have to be.
+//! A device, made-up numbers, and tolerances of results.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use half::bf16;
 use lockstep_backend::{Batch, InputLimits};
 use lockstep_backend_cuda::{Buffer, Compiler, Context, Element, Floats, Inputs, Stream};
 
-/// Orders of what CUDA leaves open.
+/// Seeds of orders of the work whose order CUDA leaves open.
 pub const SEEDS: [u64; 3] = [1, 2, 3];
 pub const ELEMENTS: [Element; 2] = [Element::F32, Element::Bf16];
 
@@ -39,7 +39,7 @@ impl Gpu {
         floats
     }
 
-    /// NaNs.
+    /// An array of NaNs.
     pub fn poisoned(&self, element: Element, len: usize) -> Floats {
         let mut floats = Floats::new(&self.context, element, len, "a test's").expect("room");
         floats.fill(&self.stream, 0xff).expect("bytes are set");
@@ -86,24 +86,24 @@ impl Noise {
     pub fn below(&mut self, count: usize) -> usize {
         (self.next() % count as u64) as usize
     }
-    /// In -2..2.
+    /// A number in -2..2.
     pub fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 22) as f32 - 2.0
     }
     pub fn floats(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| self.float()).collect()
     }
-    /// 1 to 70.
+    /// A number of rows from 1 to 70.
     pub fn rows(&mut self) -> usize {
         1 + self.below(70)
     }
-    /// Near a border of warps or blocks, and rarely on one.
+    /// A width near a border of warps or blocks, rarely on one.
     pub fn width(&mut self) -> usize {
         [1, 31, 65, 130, 255, 300][self.below(6)] + self.below(3)
     }
 }
 
-/// What the device makes of `values` of this type.
+/// `values` rounded to the type, as on the device.
 pub fn rounded(element: Element, values: &[f32]) -> Vec<f32> {
     match element {
         Element::F32 => values.to_vec(),
@@ -111,7 +111,7 @@ pub fn rounded(element: Element, values: &[f32]) -> Vec<f32> {
     }
 }
 
-/// How far a result of this type may be off, beside what it is compared with.
+/// Tolerance of a result of this type, for [`assert_close`].
 pub fn tolerance(element: Element) -> f64 {
     match element {
         Element::F32 => 1e-5,
@@ -120,7 +120,7 @@ pub fn tolerance(element: Element) -> f64 {
 }
 
 /// # Panics
-/// Where a value is off by more than the tolerance.
+/// If a value is off by more than the tolerance.
 #[track_caller]
 pub fn assert_close(found: &[f32], wanted: &[f64], tolerance: f64) {
     assert_eq!(found.len(), wanted.len());
@@ -133,7 +133,7 @@ pub fn assert_close(found: &[f32], wanted: &[f64], tolerance: f64) {
     }
 }
 
-/// Bits, so that NaN equals NaN.
+/// Bits of values, so that NaN equals NaN.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }

@@ -5,8 +5,8 @@ use serde_json::{Number, Value};
 /// Millionths in 1.
 pub(super) const ONE: i64 = 1_000_000;
 
-/// A number in millionths, exactly; `None` for what is no number, has more than
-/// six decimals, or is beyond what a word holds.
+/// A number in exact millionths. `None` if it is no number, has more than six decimals, or is
+/// beyond 32 bits.
 pub(super) fn millionths(value: &Value) -> Option<i64> {
     let number = value.as_number()?;
     let millionths = match number.as_i64() {
@@ -16,8 +16,8 @@ pub(super) fn millionths(value: &Value) -> Option<i64> {
     i32::try_from(millionths).ok().map(i64::from)
 }
 
-/// The shortest decimal that stands for the same binary fraction is the one in
-/// the file, for all of up to 15 digits.
+/// Parses the shortest decimal of the same binary fraction. With up to 15 digits, that is the
+/// decimal in the file.
 fn parse(number: &Number) -> Option<i64> {
     let text = format!("{}", number.as_f64()?);
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::CANDIDATES;
 use super::decimal::{ONE, millionths};
 
-/// Keys of a batch size; those for all batches may stand outside too.
+/// Keys of a batch size. They may also stand outside, for all batches.
 pub(super) const OF_A_SLOT: [&str; 7] = [
     CANDIDATES,
     "ema_alpha",
@@ -18,11 +18,11 @@ pub(super) const OF_A_SLOT: [&str; 7] = [
     "ceiling_coeff",
 ];
 
-/// Keys that stand outside of batch sizes alone.
+/// Keys that stand only outside of batch sizes.
 const OUTSIDE: &str = "strategy, window_size, switch_hysteresis, batch sizes such as \"8\"";
 
-/// Keys for SGLang's measurements at start, and the values that may stand there:
-/// its defaults. Here every depth is measured, whatever is given.
+/// Keys for SGLang's measurements at start, and their allowed values, which are SGLang's
+/// defaults. Here every depth is measured, whatever the keys say.
 const PROFILE: [(&str, &[Option<u64>]); 5] = [
     ("profile_run_batch_sizes", &[None]),
     ("max_profile_run_batch_size", &[None]),
@@ -31,21 +31,21 @@ const PROFILE: [(&str, &[Option<u64>]); 5] = [
     ("profile_run_seq_len", &[None, Some(128)]),
 ];
 
-/// What the file says; `None` = nothing.
+/// Contents of the file; `None` = not in the file.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct AdaptiveFile {
     pub(super) strategy: Option<String>,
     pub(super) window_size: Option<u32>,
     pub(super) switch_hysteresis: Option<u32>,
-    /// For all batches; the first form of the file has everything here.
+    /// Settings for all batches. The first form of the file has everything here.
     pub(super) all: Tuning,
-    /// By the smallest batch that they are for.
+    /// Settings of batch sizes, by the smallest batch that they are for.
     pub(super) slots: BTreeMap<u32, Tuning>,
     /// Keys that only some policies obey.
     pub(super) keys: Vec<String>,
 }
 
-/// What may be said for all batches, and for those of one size.
+/// Settings for all batches, or for those of one size.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Tuning {
     /// Ascending and different.
@@ -60,7 +60,7 @@ pub(super) struct Tuning {
 
 impl AdaptiveFile {
     /// # Errors
-    /// What is wrong, and what to do: whole sentences.
+    /// Problem and remedy in whole sentences.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let json: Value = serde_json::from_str(text)
             .map_err(|error| format!("this is no JSON: {error}. Correct it there."))?;
@@ -110,7 +110,7 @@ impl AdaptiveFile {
             .as_object()
             .ok_or_else(|| wrong(key, value, "an object with candidate_steps"))?;
         let slot = Tuning::parse(entries).map_err(of_slot)?;
-        // SGLang takes batches below the first size for the first one's.
+        // SGLang uses the first size's settings for smaller batches.
         let from = key.parse::<u32>().unwrap_or(1).max(1);
         if self.slots.insert(from, slot).is_some() {
             return Err(format!(
@@ -146,7 +146,7 @@ impl Tuning {
         }
     }
 
-    /// Takes a key's value in; `false` for a key that is not known here.
+    /// Reads a key's value; `false` for an unknown key.
     fn take(&mut self, key: &str, value: &Value) -> Result<bool, String> {
         match key {
             CANDIDATES => self.candidates = Some(candidates(value)?),
@@ -155,7 +155,7 @@ impl Tuning {
             "warmup_batches" => self.warmup_batches = Some(whole(key, value, 0)?),
             "up_hysteresis" => self.up_hysteresis = Some(signed(key, value)?),
             "down_hysteresis" => self.down_hysteresis = Some(signed(key, value)?),
-            // SGLang has no ceiling where this is 0 or less.
+            // SGLang has no ceiling if this is 0 or less.
             "ceiling_coeff" => self.ceiling_coeff = Some(signed(key, value)?.max(0).unsigned_abs()),
             _ => return Ok(false),
         }
@@ -180,7 +180,7 @@ fn candidates(value: &Value) -> Result<Vec<u32>, String> {
     Ok(depths)
 }
 
-/// A whole number, `least` or more.
+/// A whole number of at least `least`.
 fn whole(key: &str, value: &Value, least: u32) -> Result<u32, String> {
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
     number
@@ -188,7 +188,7 @@ fn whole(key: &str, value: &Value, least: u32) -> Result<u32, String> {
         .ok_or_else(|| wrong(key, value, &format!("a whole number, at least {least}")))
 }
 
-/// Millionths from 0 to `most`.
+/// A number of millionths from 0 to `most`.
 fn share(key: &str, value: &Value, most: i64) -> Result<u32, String> {
     let bound = match most {
         ONE => "0 to 1",
@@ -200,7 +200,7 @@ fn share(key: &str, value: &Value, most: i64) -> Result<u32, String> {
         .ok_or_else(|| wrong(key, value, &format!("{bound}, with at most six decimals")))
 }
 
-/// Millionths of either sign.
+/// A number of millionths of either sign.
 fn signed(key: &str, value: &Value) -> Result<i32, String> {
     millionths(value)
         .and_then(|millionths| i32::try_from(millionths).ok())
@@ -229,7 +229,7 @@ fn unknown(key: &str, known: &str) -> String {
     format!("\"{key}\" is unknown. Known are {known}.")
 }
 
-/// Whether a key is a batch size.
+/// Returns true if the key is a batch size.
 fn is_size(key: &str) -> bool {
     key.bytes().all(|byte| byte.is_ascii_digit()) && key.parse::<u32>().is_ok()
 }

@@ -4,7 +4,7 @@ use lockstep_types::{SpeculationConfig, StepLimits};
 use super::super::tests::resolve;
 use crate::testing::resolve_line;
 
-/// Resolves with a file of this content, named where the line has `FILE`.
+/// Resolves with a file of this content. The line names the file as `FILE`.
 fn with_file(line: &str, json: &str) -> Result<SpeculationConfig, String> {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), json).expect("written");
@@ -69,7 +69,7 @@ fn the_nearest_candidate_is_the_first_depth() {
         (r#"{"candidate_steps": [1, 3, 7]}"#, 4, 3),
         (r#"{"candidate_steps": [1, 3, 7]}"#, 64, 7),
         (r#"{"candidate_steps": [2, 4]}"#, 1, 2),
-        // The smallest batches' candidates, whatever larger ones have.
+        // The candidates of the smallest batches count, whatever larger ones have.
         (
             r#"{"8": {"candidate_steps": [0, 5]}, "2": {"candidate_steps": [4, 7]}}"#,
             5,
@@ -209,7 +209,7 @@ fn trees_have_as_many_nodes_per_step_at_every_depth() {
         found(16, r#"{"candidate_steps": [0, 1, 3, 7]}"#),
         ([7, 4, 36], vec![(0, 1), (1, 5), (3, 16), (7, 36)])
     );
-    // No tree of one step has more than its branches.
+    // A tree of one step has no more nodes than branches.
     assert_eq!(
         found(37, r#"{"candidate_steps": [1, 2, 3]}"#),
         ([3, 4, 37], vec![(1, 5), (2, 21), (3, 37)])
@@ -229,7 +229,7 @@ fn a_tier_is_as_wide_as_the_algorithm_verifies() {
     assert_eq!(found.max_speculative_num_draft_tokens, 40);
 }
 
-/// What is too small for some tier, if anything.
+/// The size that is too small for some tier, if any.
 fn too_small(found: &SpeculationConfig, limits: &StepLimits) -> Option<&'static str> {
     let adaptive = found.adaptive.as_ref().expect("it adapts");
     let reserve = found.reserve();
@@ -285,7 +285,7 @@ fn everything_is_sized_by_the_deepest_tier_and_not_by_the_first() {
     }
 }
 
-/// Command lines and files that can't be served: what the error must name.
+/// Command lines and files that can't be served, and texts in the error.
 const REFUSED: &[(&str, &str, &[&str])] = &[
     (
         "EAGLE3 FILE",

@@ -1,4 +1,4 @@
-//! What callers say of a product before they ask for it.
+//! Descriptors of a product, which callers fill before they ask for it.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ const BF16: c_int = 14;
 /// Sums in f32 (`cublasComputeType_t`).
 const COMPUTE_F32: c_int = 68;
 
-/// What a matrix holds.
+/// Type of a matrix's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     F32,
@@ -37,13 +37,13 @@ impl Kind {
     }
 }
 
-/// A matrix, column by column.
+/// A matrix in column-major order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) kind: Kind,
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// Values from one column to the next.
+    /// Number of values from one column to the next.
     pub(super) ld: usize,
 }
 
@@ -62,14 +62,14 @@ impl Layout {
         Ok(made)
     }
 
-    /// Bytes from its first value to behind its last one.
+    /// Bytes from the first value to behind the last one.
     pub(super) fn bytes(&self) -> usize {
         ((self.columns - 1) * self.ld + self.rows) * self.kind.bytes()
     }
 
     pub(super) fn set(&mut self, attribute: c_int, value: &[u8]) -> Answer {
         match (attribute, number(value)) {
-            // Column by column, and one matrix.
+            // Column-major order, and one matrix.
             (1, Some(0)) | (5, Some(1)) => Ok(()),
             (3, Some(columns)) if columns > 0 => {
                 self.columns = columns as usize;
@@ -80,12 +80,12 @@ impl Layout {
     }
 }
 
-/// What is done with the matrices.
+/// Operation on the matrices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Descriptor {
     pub(super) transposed_a: bool,
     pub(super) transposed_b: bool,
-    /// Where a value per row is added from, and its type if it is not the sum's.
+    /// Address of the bias, one value per row, and its type if it is not the sum's.
     pub(super) bias: Option<usize>,
     pub(super) bias_kind: Option<Kind>,
     pub(super) adds_bias: bool,
@@ -119,7 +119,7 @@ impl Descriptor {
     }
 }
 
-/// What an algorithm may need.
+/// Limits for an algorithm.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Preference {
     /// Bytes of working memory.
@@ -137,7 +137,7 @@ impl Preference {
     }
 }
 
-/// All that callers made, by handle.
+/// All objects that callers made, by handle.
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) layouts: HashMap<Handle, Layout>,

@@ -8,25 +8,25 @@ use crate::abi::{Answer, Refusal};
 use crate::world::codes::{ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
 use crate::world::lock;
 
-/// What the opaque words of an algorithm begin with.
+/// First of the opaque words of an algorithm.
 const MAGIC: u64 = 0x6c6f_636b_7374_6570;
-/// Bytes of working memory that sums in parts take.
+/// Bytes of working memory for sums in parts.
 const PARTS_WORKSPACE: usize = 1 << 20;
-/// Columns from which on sums in parts are offered first.
+/// Number of columns from which on sums in parts are offered first.
 const MANY_COLUMNS: usize = 100;
 
-/// How sums are taken. The bits of a result depend on it.
+/// Order of a sum's terms. The bits of a result depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     /// From the first product to the last.
     InOrder,
-    /// Two halves, and then their sum; of a matrix with an odd number of rows,
-    /// for many columns alone.
+    /// Two halves, and then their sum. A matrix with an odd number of rows is served only with
+    /// many columns.
     InParts,
 }
 
 impl Algorithm {
-    /// All of them, the best for that many columns first.
+    /// All algorithms, the best for `columns` columns first.
     pub(super) fn for_columns(columns: usize) -> [Self; 2] {
         if columns < MANY_COLUMNS {
             [Self::InOrder, Self::InParts]
@@ -35,7 +35,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it serves a product.
+    /// Returns true if the algorithm serves `product`.
     pub(super) fn serves(self, product: &Product) -> bool {
         let many = product.columns() >= MANY_COLUMNS;
         let counted = [product.d.rows, product.d.columns, product.depth];
@@ -75,7 +75,7 @@ impl Algorithm {
     }
 }
 
-/// Scales, and where the matrices lie.
+/// Scales, and addresses of the matrices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operands {
     pub(super) alpha: f32,
@@ -87,7 +87,7 @@ pub(super) struct Operands {
     pub(super) workspace: usize,
 }
 
-/// The shape of a product that fits together.
+/// The shape of a product whose matrices fit together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     descriptor: Descriptor,
@@ -95,7 +95,7 @@ pub(super) struct Product {
     b: Layout,
     c: Layout,
     d: Layout,
-    /// Length of the sums.
+    /// Number of terms of a sum.
     depth: usize,
 }
 
@@ -127,12 +127,12 @@ impl Product {
         })
     }
 
-    /// Of the result.
+    /// Columns of the result.
     pub(super) fn columns(&self) -> usize {
         self.d.columns
     }
 
-    /// Where the bias lies, a column of values, if there is one.
+    /// Address and layout of the bias, a column of values, if there is one.
     fn bias(&self) -> Option<(usize, Layout)> {
         let Descriptor {
             bias,
@@ -150,7 +150,7 @@ impl Product {
         bias.filter(|_| adds_bias).map(|at| (at, layout))
     }
 
-    /// Refuses what lies outside of allocations.
+    /// Refuses operands that lie outside of allocations.
     fn check(&self, at: &Operands, algorithm: Algorithm) -> Answer {
         let world = lock();
         let range = |at: usize, of: &Layout| (at, of.bytes(), of.kind);
@@ -184,7 +184,7 @@ impl Product {
         let c = (at.beta != 0.0).then(|| read(at.c, &self.c));
         let bias = self.bias().map(|(at, layout)| read(at, &layout));
         let along = |layout: &Layout, by_rows: bool| if by_rows { 1 } else { layout.ld };
-        // From one term of a sum to the next, and from one sum to the next.
+        // Steps from one term of a sum to the next, and from one sum to the next.
         let (transposed_a, transposed_b) =
             (self.descriptor.transposed_a, self.descriptor.transposed_b);
         let (a_term, a_row) = (along(&self.a, transposed_a), along(&self.a, !transposed_a));
@@ -210,7 +210,7 @@ impl Product {
     }
 }
 
-/// All values of a matrix, with what lies between its columns.
+/// All values of a matrix, and the values between its columns.
 fn read(at: usize, layout: &Layout) -> Vec<f32> {
     let count = layout.bytes() / layout.kind.bytes();
     match layout.kind {
@@ -227,7 +227,7 @@ fn read(at: usize, layout: &Layout) -> Vec<f32> {
     }
 }
 
-/// Leaves what algorithms leave in working memory: anything.
+/// Overwrites working memory, as algorithms do.
 fn scribble(at: usize, bytes: usize) {
     if bytes > 0 {
         // SAFETY: the range was checked to lie in an allocation.

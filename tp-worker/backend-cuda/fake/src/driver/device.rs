@@ -10,8 +10,8 @@ use crate::world::codes::{
 };
 use crate::world::{current, enter, lock, set_current};
 
-/// Attributes that don't depend on settings, by number (`CUdevice_attribute`):
-/// those of an H100, but for a handful of multiprocessors.
+/// Attributes that don't depend on settings, by number (`CUdevice_attribute`). They are an
+/// H100's, except that there are few multiprocessors.
 const ATTRIBUTES: [(c_int, c_int); 15] = [
     (1, 1024),        // threads per block
     (2, 1024),        // of which in x
@@ -29,9 +29,9 @@ const ATTRIBUTES: [(c_int, c_int); 15] = [
     (81, 228 << 10),  // bytes of shared memory per multiprocessor
     (115, 1),         // memory pools
 ];
-/// Major and minor number of the compute capability.
+/// Attributes with the major and the minor number of the compute capability.
 const CAPABILITY: [c_int; 2] = [75, 76];
-/// Bytes of shared memory per block, where a kernel asks for more.
+/// Attribute with the bytes of shared memory per block that a kernel may ask for.
 const BLOCK_MEMORY: c_int = 97;
 
 fn known(device: c_int) -> Answer {
@@ -99,7 +99,7 @@ export! {
         Ok(())
     }
 
-    /// The same number as of no other device of the machine.
+    /// No other device of the machine has the same number.
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) {
         known(device)?;
         let mut bytes = *b"fake device 0000";
@@ -131,7 +131,7 @@ export! {
         Ok(())
     }
 
-    /// A device's context stays, as its memory and whatever broke it do.
+    /// A device's context stays, and so do its memory and its failure.
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
         known(device)
     }

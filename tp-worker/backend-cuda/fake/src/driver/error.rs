@@ -1,11 +1,11 @@
-//! Names of errors.
+//! Names of error codes.
 
 use std::ffi::{CStr, c_char};
 
 use crate::abi::{Code, Out, Refusal, export, reason};
 use crate::world::codes::INVALID_VALUE;
 
-/// The names that `cuda.h` gives to what the fake driver returns.
+/// Names from `cuda.h` for the codes that the fake driver returns.
 const NAMES: [(Code, &CStr); 28] = [
     (0, c"CUDA_SUCCESS"),
     (1, c"CUDA_ERROR_INVALID_VALUE"),
@@ -49,7 +49,7 @@ export! {
         Ok(())
     }
 
-    /// Where CUDA describes the code, the fake driver says why it came.
+    /// Where CUDA describes the code, the fake driver gives the reason of the last failure.
     fn cuGetErrorString(code: Code, text: Out<*const c_char>) {
         let name = name(code).ok_or_else(|| Refusal::quiet(INVALID_VALUE))?;
         text.set(reason(code, name));

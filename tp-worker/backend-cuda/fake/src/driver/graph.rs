@@ -9,7 +9,7 @@ use crate::world::enter;
 use crate::world::graph::{Executable, Mode};
 use crate::world::stream::Item;
 
-/// What `cuStreamIsCapturing` tells: none, one, one that was spoiled.
+/// Answers of `cuStreamIsCapturing`: no capture, a capture, a spoiled capture.
 const STATES: [c_int; 3] = [0, 1, 2];
 
 fn no_graph() -> Refusal {
@@ -59,7 +59,7 @@ export! {
         Ok(())
     }
 
-    /// A launch needs nothing that the host has not given already.
+    /// The host has given everything already, so an upload does nothing.
     fn cuGraphUpload(executable: Handle, stream: Handle) {
         let world = enter()?;
         world.stream(stream)?;

@@ -12,18 +12,17 @@ use crate::settings;
 use crate::world::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES};
 use crate::world::{enter, lock};
 
-/// Blocks of a grid and threads of a block, at most, in x, y and z.
+/// Largest numbers of blocks of a grid and of threads of a block, in x, y and z.
 const MOST_BLOCKS: [c_uint; 3] = [0x7fff_ffff, 65535, 65535];
 const MOST_THREADS: [c_uint; 3] = [1024, 1024, 64];
 
-/// One launch of a kernel, as often as it is run.
+/// One launch of a kernel. A graph may run it several times.
 struct Launch {
     function: Arc<Function>,
     grid: [c_uint; 3],
     block: [c_uint; 3],
     dynamic: usize,
-    /// The parameters, as they were when the launch was asked for, each at a
-    /// multiple of 16 bytes.
+    /// The parameters at the time of the call, each at a multiple of 16 bytes.
     parameters: Vec<Vec<u128>>,
 }
 
@@ -56,7 +55,7 @@ impl Launch {
         Ok(())
     }
 
-    /// Whether this is the launch that was told to fail.
+    /// Returns true for the launch that the environment makes fail.
     fn faults(&self) -> bool {
         static FAULT: LazyLock<Option<(String, u64)>> = LazyLock::new(settings::fault);
         static LAUNCHES: AtomicU64 = AtomicU64::new(0);
@@ -86,8 +85,8 @@ impl Launch {
         let mut parameters: Vec<*mut c_void> = parameters
             .map(|words| words.as_ptr() as *mut c_void)
             .collect();
-        // SAFETY: every parameter has the size that the kernel's own module says;
-        // what the kernel does with them is what is tested.
+        // SAFETY: every parameter has the size that the kernel's own module says; the kernel's
+        // use of them is the subject of the tests.
         unsafe {
             (self.function.launch)(
                 self.grid.as_ptr(),
@@ -114,7 +113,7 @@ impl Launch {
     }
 }
 
-/// Takes parameters away from the caller, who may change them at once.
+/// Copies the parameters, since the caller may change them at once.
 fn take(sizes: &[usize], parameters: In<*const u8>) -> Answer<Vec<Vec<u128>>> {
     let take = |(index, size): (usize, &usize)| {
         let from = parameters.get(index).filter(|from| !from.is_null())?;

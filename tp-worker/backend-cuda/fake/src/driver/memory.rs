@@ -1,4 +1,4 @@
-//! Memory: taking it, giving it back, copies.
+//! Memory: allocation, release, copies.
 
 use std::ffi::{c_uchar, c_uint};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::world::codes::{CAPTURE_UNSUPPORTED, ILLEGAL_ADDRESS};
 use crate::world::graph::Work;
 use crate::world::{enter, lock};
 
-/// Refuses where any of these bytes is no device's; when it is asked for.
+/// Refuses a call with bytes that are not a device's, when the call is made.
 fn check(ranges: &[(usize, usize)]) -> Answer {
     let world = enter()?;
     let mut ranges = ranges.iter();
     ranges.try_for_each(|(at, bytes)| world.memory.check(*at, *bytes))
 }
 
-/// The same when it is done: the memory may be gone since.
+/// Refuses the same bytes when the work runs: the memory may be gone by then.
 fn check_again(ranges: &[(usize, usize)]) -> Answer {
     let world = lock();
     let mut ranges = ranges.iter();
@@ -27,14 +27,14 @@ fn check_again(ranges: &[(usize, usize)]) -> Answer {
     answer.map_err(|refusal| Refusal::new(ILLEGAL_ADDRESS, refusal.reason))
 }
 
-/// Copies between allocations, or host memory.
+/// Copies between allocations and host memory.
 fn copy(to: usize, from: usize, bytes: usize) {
-    // SAFETY: device memory was checked just now; host memory is the caller's,
-    // who promises to leave it until the copy is over.
+    // SAFETY: device memory was checked just now; the caller promises to leave host memory
+    // alone until the copy is over.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
 }
 
-/// The same of host memory that was pinned when a copy was asked for.
+/// Refuses host memory that was pinned when a copy was asked for and has been freed since.
 fn check_pinned(at: usize, bytes: usize) -> Answer {
     let pinned = lock().memory.is_pinned(at);
     let gone = || format!("{bytes} bytes of pinned memory that was given back are copied");
@@ -55,7 +55,7 @@ fn upload(to: usize, from: usize, bytes: usize, pinned: bool) -> Work {
     })
 }
 
-/// A copy to the device of what the source holds now.
+/// A copy to the device that has read its source already.
 fn upload_staged(to: usize, from: usize, bytes: usize) -> Work {
     // SAFETY: CUDA's callers pass as many bytes as they say.
     let staged = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec();
@@ -85,7 +85,7 @@ fn copy_to_device(to: usize, from: usize, bytes: usize, stream: Handle) -> Answe
     }
     let mut world = enter()?;
     let captured = world.capture_of(world.stream(stream)?).is_some();
-    // Who changes pinned memory too early has changed what is copied.
+    // A caller that changes pinned memory too early changes the data that is copied.
     let pinned = world.memory.is_pinned(from);
     let work = if captured || pinned {
         upload(to, from, bytes, pinned)
@@ -134,9 +134,8 @@ fn set(to: usize, value: &[u8], count: usize, stream: Handle) -> Answer {
     enter()?.push(stream, "set", Arc::new(work))
 }
 
-/// Waits for all that the calling thread has asked for in its context, as giving
-/// memory back does. A device would wait for other threads' work too, which
-/// CUDA does not promise.
+/// Waits for all work that the calling thread has asked for in its context, as freeing memory
+/// does. A real device would wait for other threads' work, too, but CUDA does not promise that.
 fn wait_for_mine() -> Answer {
     let mut world = enter()?;
     world.refuse_unsafe()?;
@@ -153,7 +152,7 @@ fn wait_for_null() -> Answer {
     wait(context, Goal::Stream(null))
 }
 
-/// Goes on no more, where that is asked for: `FAKE_CUDA_HANG`.
+/// Hangs for ever if `FAKE_CUDA_HANG` asks for it.
 fn hang_perhaps() {
     const TAKEN: u64 = 10;
     static ASKED: AtomicU64 = AtomicU64::new(0);
@@ -210,7 +209,7 @@ export! {
         Ok(())
     }
 
-    /// CUDA promises no wait for copies from there and to it.
+    /// CUDA does not promise to wait for copies from or to this memory.
     fn cuMemFreeHost(address: usize) {
         let mut world = enter()?;
         world.refuse_unsafe()?;

@@ -15,14 +15,14 @@ use crate::world::codes::{
 };
 use crate::world::{enter, lock};
 
-/// Bytes of dynamic shared memory that a kernel may have unasked.
+/// Bytes of dynamic shared memory that a kernel may have without asking.
 const DYNAMIC: usize = 48 << 10;
 /// Attributes of functions (`CUfunction_attribute`).
 const MAX_THREADS: c_int = 0;
 const MAX_DYNAMIC: c_int = 8;
 const CARVEOUT: c_int = 9;
 
-/// What a module exports for each kernel: `Kernel` in `launch.h` of the shim.
+/// Description of a kernel that a module exports: `Kernel` in `launch.h` of the shim.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Kernel {
@@ -32,16 +32,16 @@ struct Kernel {
     sizes: *const c_uint,
 }
 
-/// Runs a grid to its end: grid, block, bytes of dynamic shared memory, seed,
-/// parameters, what came of it.
+/// Runs a grid to its end. Arguments: grid, block, bytes of dynamic shared memory, seed,
+/// parameters, outcome.
 pub(super) type Launch =
     unsafe extern "C" fn(*const c_uint, *const c_uint, usize, u64, *mut *mut c_void, *mut Outcome);
 
-/// How a launch ended: `Outcome` in `block.h` of the shim.
+/// Outcome of a launch: `Outcome` in `block.h` of the shim.
 #[repr(C)]
 pub(super) struct Outcome {
     pub(super) code: c_int,
-    /// That was touched, where it is an illegal one.
+    /// Illegal address that the kernel touched, if any.
     pub(super) address: u64,
     /// Bytes that were copied to shared memory asynchronously.
     pub(super) fetched: u64,
@@ -52,17 +52,17 @@ pub(super) struct Outcome {
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) launch: Launch,
-    /// Of its parameters, in bytes.
+    /// Sizes of the parameters, in bytes.
     pub(super) sizes: Vec<usize>,
     pub(super) most_threads: c_uint,
     /// Bytes of dynamic shared memory that a launch may ask for.
     pub(super) most_dynamic: AtomicUsize,
 }
 
-/// Loaded shared objects, which stay loaded: work that is queued may need them.
+/// Loaded shared objects. They stay loaded, since queued work may need them.
 #[derive(Default)]
 struct Modules {
-    /// What `dlopen` returned.
+    /// Result of `dlopen`, by the module's handle.
     objects: HashMap<Handle, usize>,
     functions: HashMap<Handle, Arc<Function>>,
 }
@@ -73,7 +73,7 @@ fn modules() -> MutexGuard<'static, Modules> {
     MODULES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kernel of that handle.
+/// The kernel with the handle `handle`.
 pub(super) fn function(handle: Handle) -> Answer<Arc<Function>> {
     let known = modules().functions.get(&handle).cloned();
     known.ok_or_else(|| Refusal::new(INVALID_HANDLE, "no such function"))

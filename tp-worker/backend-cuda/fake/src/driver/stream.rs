@@ -26,11 +26,11 @@ fn create(flags: c_uint) -> Answer<Handle> {
 
 /// `CU_EVENT_DISABLE_TIMING`
 const UNTIMED: c_uint = 2;
-/// What every item of a stream takes, milliseconds: a fake has no speed of its own. More
-/// than a host needs to queue it, so that tests tell the two apart.
+/// Milliseconds of every item of a stream, since a fake has no speed of its own. A host needs
+/// less to queue an item, so tests can tell the two apart.
 const ITEM: f32 = 1.0;
 
-/// Where the event was recorded, and whether that has happened.
+/// The place where the event was recorded, if that place has been reached.
 fn timed(event: Handle) -> Answer<Point> {
     let world = enter()?;
     let refuse = |why| Err(Refusal::new(INVALID_HANDLE, why));
@@ -44,7 +44,7 @@ fn timed(event: Handle) -> Answer<Point> {
     }
 }
 
-/// What somebody who waits for the event waits for; nothing, if it is new.
+/// The goal of a wait for the event; `None` if the event is new.
 fn goal(event: Handle) -> Answer<(Handle, Option<Goal>)> {
     let world = enter()?;
     match world.events.get(&event) {
@@ -61,13 +61,13 @@ export! {
         Ok(())
     }
 
-    /// A priority is a wish, and the order is anything.
+    /// A priority is a wish only, so the order may be any.
     fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: c_uint, _priority: c_int) {
         stream.set(create(flags)?);
         Ok(())
     }
 
-    /// Its work goes on.
+    /// Queued work of the stream goes on.
     fn cuStreamDestroy_v2(stream: Handle) {
         let mut world = enter()?;
         let known = world.streams.contains_key(&stream);
@@ -114,7 +114,7 @@ export! {
         Ok(())
     }
 
-    /// Who waits for it goes on waiting.
+    /// Waits for the event go on.
     fn cuEventDestroy_v2(event: Handle) {
         let mut world = enter()?;
         world.event_contexts.remove(&event);
@@ -143,7 +143,7 @@ export! {
         goal.map_or(Ok(()), |goal| wait(context, goal))
     }
 
-    /// Of one stream: what runs in two takes place at the same time, or not.
+    /// Both events must be of one stream: work of two streams may run at the same time or not.
     fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
         let (start, end) = (timed(start)?, timed(end)?);
         if start.stream != end.stream {

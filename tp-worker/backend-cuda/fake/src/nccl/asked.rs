@@ -1,8 +1,8 @@
-//! How operations come to streams from those who ask for them.
+//! The way of operations from their callers to streams.
 //!
-//! Of a communicator that does not block, NCCL puts them there from a thread of its
-//! own, and answers that they are under way. Here that happens to some of them, drawn
-//! from the seed.
+//! If a communicator does not block, NCCL puts its operations on streams from a thread of its
+//! own, and answers that they are under way. Here that happens to some of them, drawn from the
+//! seed.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::order;
 use crate::world::graph::{Task, Work};
 use crate::world::{act_for, current, enter, thread};
 
-/// One of so many operations comes late.
+/// One of this many operations comes late.
 const LATE: usize = 4;
 
 /// An operation that was asked for.
@@ -25,22 +25,23 @@ pub(super) struct Asked {
     pub(super) what: What,
 }
 
-/// What it does.
+/// Work of an operation.
 pub(super) enum What {
-    /// All ranks of the group come to it.
+    /// All ranks of the group take part.
     Collective(Arc<dyn Fn(Captured) + Send + Sync>),
-    /// Two do.
+    /// Two ranks take part.
     Letter(Letter),
     /// The letters of a group, which are one operation.
     Post(Vec<Letter>),
 }
 
 thread_local! {
-    /// What the calling thread has asked for since its group began, if one did.
+    /// Operations that the calling thread has asked for since its group began; `None` outside
+    /// of groups.
     static GROUP: RefCell<Option<Vec<Asked>>> = const { RefCell::new(None) };
 }
 
-/// Operations from now on belong together.
+/// Begins a group: operations from now on belong together.
 pub(super) fn begin() -> Answer {
     let before = GROUP.replace(Some(Vec::new()));
     match before {
@@ -49,13 +50,13 @@ pub(super) fn begin() -> Answer {
     }
 }
 
-/// They come to their streams, in the order in which they were asked for.
+/// Ends the group: its operations go to their streams, in the order of the calls.
 pub(super) fn end() -> Answer {
     let all = GROUP.take();
     queue(all.ok_or_else(|| invalid("a group ends that did not begin"))?)
 }
 
-/// Takes an operation, or keeps it until its group ends.
+/// Puts an operation on its stream, or keeps it until its group ends.
 pub(super) fn ask(asked: Asked) -> Answer {
     asked.member.expect_ready()?;
     let alone = GROUP.with_borrow_mut(|group| match group {
@@ -68,8 +69,8 @@ pub(super) fn ask(asked: Asked) -> Answer {
     alone.map_or(Ok(()), |asked| queue(vec![asked]))
 }
 
-/// Puts the letters of a communicator on one stream together, where the first of them is:
-/// none of them waits for another.
+/// Joins the letters of a communicator on one stream to one operation, at the place of the
+/// first of them: none of these letters waits for another.
 fn bundle(all: Vec<Asked>) -> Vec<Asked> {
     let mut bundled: Vec<Asked> = Vec::new();
     for mut one in all {
@@ -114,14 +115,14 @@ fn queue(all: Vec<Asked>) -> Answer {
     Err(Refusal::quiet(IN_PROGRESS))
 }
 
-/// Puts an operation on its stream. One that is recorded holds its communicator.
+/// Puts an operation on its stream. A recorded operation holds its communicator.
 fn push(asked: Asked) -> Answer {
     let Asked {
         member,
         stream,
         what,
     } = asked;
-    // Nobody keeps its memory any more.
+    // Nobody keeps the operation's memory any more.
     if member.is_aborted() {
         return Ok(());
     }

@@ -1,21 +1,22 @@
-//! Which operations ranks have captured: a captured operation meets the one of the same
-//! number of its peers alone, and one that was not captured only such. NCCL wants all ranks
-//! or none to capture an operation ("Using NCCL with CUDA Graphs"), and says nothing of what
-//! becomes of others: they wait here.
+//! Counts of captured operations. A captured operation meets only the operation of its number
+//! on its peers, and an operation that was not captured meets only such operations. NCCL wants
+//! all ranks or none to capture an operation ("Using NCCL with CUDA Graphs"), and does not say
+//! what becomes of others: here they wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The number of a captured operation among those of its kind, counted from one; zero for
-/// one that was not captured.
+/// Number of a captured operation among those of its kind, counted from one; zero if it was not
+/// captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Captured(pub(super) u64);
 
-/// How many a rank has captured since it joined, of each kind.
+/// Number of operations of each kind that a rank has captured since it joined.
 #[derive(Default)]
 pub(super) struct Captures(Mutex<BTreeMap<Kind, u64>>);
 
-/// Operations that are counted together: all of a kind meet in the order of their numbers.
+/// Kinds of operations, which are counted apart: all operations of a kind meet in the order of
+/// their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Collective,
@@ -27,12 +28,12 @@ enum Kind {
 }
 
 impl Captures {
-    /// The number of a collective, the next one where a graph `captures` it.
+    /// Number of a collective, the next one if a graph `captures` the collective.
     pub(super) fn collective(&self, captures: bool) -> Captured {
         self.next(Kind::Collective, captures)
     }
 
-    /// The same of a letter to `peer`, or from it.
+    /// Number of a letter to `peer`, or from it; the next one if a graph `captures` the letter.
     pub(super) fn letter(&self, captures: bool, sends: bool, peer: usize) -> Captured {
         self.next(Kind::Letter { sends, peer }, captures)
     }

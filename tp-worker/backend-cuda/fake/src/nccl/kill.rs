@@ -1,29 +1,29 @@
-//! A rank that is killed where a test wants it.
+//! Kills a rank at the place that a test names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// When in a collective.
+/// Place in a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// Its host has asked for it: it may be recorded, or run later.
+    /// The host has asked for the collective, which may be recorded or run later.
     Asked,
-    /// The device has come to it, and brought nothing.
+    /// The device has come to the collective, and brought nothing.
     Entered,
-    /// What it brings lies where its peers read it, and it waits for theirs.
+    /// The rank's bytes lie where its peers read them, and it waits for theirs.
     Brought,
 }
 
-/// At which of its collectives a rank ends its process, if it does.
+/// The collective at which a rank ends its process, if there is one.
 pub(super) struct Kill {
     planted: Option<(u64, When)>,
     counts: [AtomicU64; 3],
 }
 
 impl Kill {
-    /// What the environment plants in rank `rank`.
+    /// Reads the environment for rank `rank`.
     ///
     /// # Panics
-    /// Where it says something else than `1:40:entered`.
+    /// If the variable has another form than `1:40:entered`.
     pub(super) fn of_rank(rank: usize) -> Self {
         let text = std::env::var("FAKE_NCCL_KILL").ok();
         let planted = text.map(|text| {
@@ -36,7 +36,7 @@ impl Kill {
         }
     }
 
-    /// Another collective has come so far.
+    /// Counts another collective that has come to this place.
     pub(super) fn at(&self, when: When) {
         let Some((number, planted)) = self.planted else {
             return;

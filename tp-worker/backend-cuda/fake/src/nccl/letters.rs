@@ -1,4 +1,4 @@
-//! How letters between two ranks are asked for.
+//! Calls for letters between two ranks.
 
 use std::ffi::c_int;
 

@@ -1,5 +1,4 @@
-//! Letters from one rank to another: the rank that sends and the one that receives come
-//! to them, and nobody else.
+//! Letters from one rank to another. Only the sender and the receiver take part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +7,7 @@ use super::kill::When;
 use super::room::{BOX, Captured, Member, PIECE, pause_until};
 use crate::world::graph::Work;
 
-/// A letter, as its sender or its receiver knows it.
+/// A letter, on the side of its sender or its receiver.
 #[derive(Clone, Copy)]
 pub(super) struct Letter {
     pub(super) sends: bool,
@@ -20,18 +19,18 @@ pub(super) struct Letter {
 /// The beginning of a box; zeros at first.
 #[repr(C)]
 struct Head {
-    /// Pieces that were put in.
+    /// Number of pieces that were put in.
     put: AtomicU64,
-    /// Pieces that were taken out.
+    /// Number of pieces that were taken out.
     taken: AtomicU64,
-    /// Bytes of the letter that the last one belongs to, of which its receiver takes no
-    /// other number.
+    /// Bytes of the letter of the last piece. Its receiver takes a letter of this length only.
     bytes: AtomicU64,
-    /// Which of the letters it is that its sender has captured; its receiver takes no other.
+    /// Number of the letter among those that its sender has captured. Its receiver takes no
+    /// other.
     captured: AtomicU64,
 }
 
-/// A letter, and how many of its bytes have gone.
+/// A letter under way, and the number of its bytes that have gone.
 struct Going {
     letter: Letter,
     captured: Captured,
@@ -39,8 +38,8 @@ struct Going {
     begun: bool,
 }
 
-/// All `letters` of a rank, which a graph `captures`, or none does: none waits for another
-/// but those that go the same way.
+/// Work for all `letters` of a rank. Either a graph `captures` all of them, or none. A letter
+/// waits only for others that go the same way.
 pub(super) fn work(member: &Arc<Member>, letters: &[Letter], captures: bool) -> Work {
     let member = member.clone();
     let number = |letter: &Letter| {
@@ -134,7 +133,7 @@ impl Going {
     }
 }
 
-/// Moves what can be moved; whether all is done.
+/// Moves all pieces that can be moved; returns true when all letters are done.
 fn go_on(member: &Member, all: &mut [Going]) -> bool {
     let mut busy: Vec<(bool, usize)> = Vec::new();
     for one in all.iter_mut().filter(|one| !one.done()) {

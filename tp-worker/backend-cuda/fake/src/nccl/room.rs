@@ -1,4 +1,4 @@
-//! Where ranks meet: a file that all map, with a seat and a desk for each.
+//! Meeting place of ranks: a file that all of them map, with a seat and a desk for each.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -12,34 +12,34 @@ use super::{IN_PROGRESS, SYSTEM, invalid};
 use crate::abi::{Answer, Code, Handle, Refusal};
 use crate::settings;
 
-/// Ranks of a group, at most.
+/// Largest number of ranks of a group.
 pub(super) const MOST_RANKS: usize = 16;
 /// Bytes that a rank shows at a time.
 const DESK: usize = 64 << 10;
-/// Bytes of a letter that lie in a box at a time, and of a box.
+/// Bytes of a letter that lie in a box at a time (`PIECE`), and bytes of a box.
 pub(super) const PIECE: usize = 4 << 10;
 pub(super) const BOX: usize = PIECE + 64;
 /// Bytes in front of the desks.
 const SEATS: usize = 4096;
 
-/// Turns that a rank gives away before it pauses, and for how long it does.
+/// Number of yields before a rank pauses (`TURNS`), and length of a pause.
 const TURNS: u32 = 8;
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(50);
 
-/// One rank's progress.
+/// Progress of one rank.
 #[repr(C)]
 struct Seat {
-    /// The turn whose bytes lie on its desk.
+    /// Turn whose bytes lie on the rank's desk.
     shown: AtomicU64,
-    /// The turn up to which it has read everybody's.
+    /// Turn up to which the rank has read everybody's bytes.
     read: AtomicU64,
-    /// What it takes part in.
+    /// Operation that the rank takes part in.
     signature: [AtomicU64; 2],
-    /// Its device.
+    /// Device of the rank.
     device: AtomicI32,
-    /// Its process; zero before it has come.
+    /// Process of the rank; zero before it has come.
     process: AtomicU32,
-    /// It aborts, or gives its place back.
+    /// True once the rank aborts or gives its seat back.
     leaves: AtomicBool,
 }
 
@@ -54,32 +54,32 @@ struct Seats {
 pub(super) struct Member {
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// Where the file is mapped.
+    /// Address at which the file is mapped.
     start: usize,
-    /// Turns that this rank has begun.
+    /// Number of turns that this rank has begun.
     turn: AtomicU64,
     aborted: AtomicBool,
-    /// Whether calls wait for what they ask for.
+    /// True if calls wait for their operations.
     pub(super) blocking: bool,
-    /// It fails to join, as the others don't.
+    /// True if this rank fails to join, while the others don't.
     pub(super) fails: bool,
-    /// Where its operations run.
+    /// Context in which the rank's operations run.
     pub(super) context: Handle,
-    /// What came of what was asked for last.
+    /// State of the last operation that was asked for.
     asked: AtomicI32,
     finalized: AtomicBool,
-    /// Operations that were asked for.
+    /// Number of operations that were asked for.
     count: AtomicU64,
-    /// Operations of its own in graphs that exist.
+    /// Number of the rank's operations in existing graphs.
     held: AtomicU32,
-    /// Those that it has ever captured.
+    /// Counts of all operations that the rank has ever captured.
     pub(super) captured: Captures,
     pub(super) kill: Kill,
-    /// What it takes of its device.
+    /// Memory that the communicator takes of its device.
     pub(super) taken: Taken,
 }
 
-/// Who takes a seat.
+/// Properties of a rank that takes a seat.
 #[derive(Clone, Copy)]
 pub(super) struct Who {
     pub(super) rank: usize,
@@ -91,8 +91,8 @@ pub(super) struct Who {
 }
 
 impl Member {
-    /// Takes a seat in the group that meets under `name`; the last to come takes
-    /// the name away.
+    /// Takes a seat in the group that meets under `name`. The last rank to come removes the
+    /// name.
     pub(super) fn join(name: &[u8], who: Who, taken: Taken) -> Result<Self, String> {
         let Who { rank, size, .. } = who;
         let name = CString::new(name).map_err(|_| "a zero in a name".to_owned())?;
@@ -125,8 +125,8 @@ impl Member {
     }
 
     fn seats(&self) -> &Seats {
-        // SAFETY: the file stays mapped as long as this member lives, begins with
-        // the seats, and atomics are all that anybody has of them.
+        // SAFETY: the file stays mapped as long as this member lives and begins with the seats;
+        // all users reach them through atomics only.
         unsafe { &*(self.start as *const Seats) }
     }
 
@@ -134,17 +134,17 @@ impl Member {
         (self.start + SEATS + rank * DESK) as *mut u8
     }
 
-    /// Where letters of one rank to another pass, behind all desks.
+    /// Address of the box for letters from one rank to another, behind all desks.
     pub(super) fn post_box(&self, from: usize, to: usize) -> usize {
         self.start + SEATS + MOST_RANKS * DESK + (from * MOST_RANKS + to) * BOX
     }
 
-    /// Whether all ranks have come.
+    /// Returns true once all ranks have come.
     pub(super) fn is_complete(&self) -> bool {
         self.seats().joined.load(Ordering::SeqCst) as usize >= self.size
     }
 
-    /// Whether two of its ranks name the same device, which NCCL refuses.
+    /// Returns true if two ranks name the same device, which NCCL refuses.
     pub(super) fn shares_a_device(&self) -> bool {
         let seats = self.seats().seats[..self.size].iter();
         let devices: Vec<i32> = seats
@@ -153,11 +153,11 @@ impl Member {
         (1..self.size).any(|rank| devices[..rank].contains(&devices[rank]))
     }
 
-    /// Another operation is asked for: does not return from the call that the environment
-    /// names so, but for an abort.
+    /// Counts another operation. If `FAKE_NCCL_STUCK` names the call, returns only after an
+    /// abort.
     ///
     /// # Errors
-    /// The environment says that this one fails.
+    /// `FAKE_NCCL_REFUSE` names the operation.
     pub(super) fn falters(&self) -> Answer {
         let this = (self.rank, self.count.fetch_add(1, Ordering::SeqCst) + 1);
         if settings::of_rank("FAKE_NCCL_STUCK") == Some(this) {
@@ -169,12 +169,12 @@ impl Member {
         }
     }
 
-    /// What came of what was asked for last is `code`.
+    /// Sets the state of the last operation to `code`.
     pub(super) fn asks(&self, code: Code) {
         self.asked.store(code, Ordering::SeqCst);
     }
 
-    /// Zero, what came of what was asked for, or that it is under way.
+    /// State of the last operation: zero, an error, or [`IN_PROGRESS`].
     pub(super) fn progress(&self) -> Code {
         let held = self.held.load(Ordering::SeqCst) > 0;
         match self.finalized.load(Ordering::SeqCst) && held {
@@ -183,7 +183,7 @@ impl Member {
         }
     }
 
-    /// Refuses to be asked for more while something is under way.
+    /// Refuses another operation while one is under way.
     pub(super) fn expect_ready(&self) -> Answer {
         match self.progress() {
             IN_PROGRESS => Err(invalid(
@@ -193,12 +193,12 @@ impl Member {
         }
     }
 
-    /// It will be asked for nothing more.
+    /// Says that no more operations will be asked for.
     pub(super) fn finalize(&self) {
         self.finalized.store(true, Ordering::SeqCst);
     }
 
-    /// Ends what this rank waits for, now and later, and waits for what is under way.
+    /// Ends the waits of this rank, now and later, and waits for the operation under way.
     pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
         pause_until(|| self.asked.load(Ordering::SeqCst) != IN_PROGRESS);
@@ -208,8 +208,8 @@ impl Member {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    /// Gives the place back, which ranks do together: waits until those that live do
-    /// it, too, and until no graph is left that has operations of this one.
+    /// Gives the seat back, which ranks do together. Waits until the other living ranks do so,
+    /// too, and until no graph has operations of this rank.
     pub(super) fn leave(&self) {
         let own = &self.seats().seats[self.rank];
         own.leaves.store(true, Ordering::SeqCst);
@@ -221,19 +221,19 @@ impl Member {
         pause_until(|| self.held.load(Ordering::SeqCst) == 0 && others.clone().all(left));
     }
 
-    /// Waits until `ready` says so of every rank's seat; false, if aborted.
+    /// Waits until `ready` holds for every rank's seat; false if aborted.
     fn wait(&self, ready: impl Fn(&Seat) -> bool) -> bool {
         let all = || self.seats().seats[..self.size].iter().all(&ready);
         pause_until(|| all() || self.aborted.load(Ordering::SeqCst));
         all()
     }
 
-    /// Brings `mine`, and returns what all have brought to the same operation,
-    /// as many bytes each, by rank; `None` once this rank is aborted.
+    /// Brings `mine`, and returns the bytes of all ranks for the same operation, equally many
+    /// each, by rank. `None` once this rank is aborted.
     pub(super) fn gather(&self, signature: [u64; 2], mine: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mut all = vec![Vec::with_capacity(mine.len()); self.size];
         let mut rest = mine;
-        // Even nothing is brought together.
+        // Ranks meet even if they bring no bytes.
         loop {
             let (chunk, behind) = rest.split_at(rest.len().min(DESK));
             self.show(signature, chunk, &mut all)?;
@@ -247,7 +247,7 @@ impl Member {
     fn show(&self, signature: [u64; 2], chunk: &[u8], all: &mut [Vec<u8>]) -> Option<()> {
         let turn = self.turn.fetch_add(1, Ordering::SeqCst) + 1;
         let own = &self.seats().seats[self.rank];
-        // Nobody still reads what this rank showed last.
+        // Waits until all ranks have read the bytes that this rank showed last.
         let read = |seat: &Seat| seat.read.load(Ordering::SeqCst) + 1 >= turn;
         self.wait(read).then_some(())?;
         // SAFETY: the desk is this rank's, has room for a chunk, and all have
@@ -276,11 +276,11 @@ impl Member {
     }
 }
 
-/// What a graph has of a member, which cannot go before it does.
+/// A graph's hold on a member, which must not be dropped before the graph.
 pub(super) struct Held(Arc<Member>);
 
 impl Held {
-    /// Another operation of it was recorded.
+    /// Counts another recorded operation of the member.
     pub(super) fn by_graph(member: &Arc<Member>) -> Self {
         member.held.fetch_add(1, Ordering::SeqCst);
         Self(member.clone())
@@ -300,11 +300,11 @@ impl Drop for Member {
     }
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub(super) fn pause_until(mut done: impl FnMut() -> bool) {
     let mut turns = 0;
     while !done() {
-        // On a busy machine who gives its turn away gets the next one late.
+        // On a busy machine, a thread that yields gets its next turn late.
         match turns < TURNS {
             true => std::thread::yield_now(),
             false => std::thread::park_timeout(PAUSE),
@@ -313,7 +313,7 @@ pub(super) fn pause_until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process runs; one that has ended and was not asked for does not.
+/// Returns true if the process runs. A process that has ended and was not waited for does not.
 fn lives(process: u32) -> bool {
     let known = std::fs::read_to_string(format!("/proc/{process}/stat"));
     let state = known.ok().and_then(|known| {
@@ -329,7 +329,7 @@ fn bytes() -> usize {
 
 /// Maps the file, which the first rank makes.
 fn map(name: &CString) -> Option<usize> {
-    // SAFETY: the name ends with a zero; the file is as large as what is mapped.
+    // SAFETY: the name ends with a zero; the file is as large as the mapping.
     unsafe {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
         let file = libc::shm_open(name.as_ptr(), flags, 0o600);

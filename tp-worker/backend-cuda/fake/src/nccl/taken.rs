@@ -1,6 +1,6 @@
-//! What a communicator takes of its device, as NCCL's do: little when it is made, and
-//! rooms for each channel and peer when something first goes that way. All of it is given
-//! back at its end.
+//! Memory that a communicator takes of its device, like NCCL's: a little when it is made, and
+//! rooms for each channel and peer at the first operation between them. All of it is freed at
+//! the communicator's end.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use crate::abi::{Answer, Refusal};
 use crate::settings;
 use crate::world::lock;
 
-/// Of a communicator: its state, and what its kernels' arguments wait in.
+/// State of a communicator, and the room where arguments of its kernels wait.
 const STATE: usize = 4 << 20;
-/// Where a rank receives from another one by a channel: rooms of three protocols, of
-/// 4 MiB, 4.7 MiB and half a MiB, in whole units.
+/// A channel's room to receive from a peer: rooms of three protocols, of 4 MiB, 4.7 MiB and
+/// half a MiB, in whole units.
 const RECEIVES: usize = 10 << 20;
-/// Where it sends to another one.
+/// A channel's room to send to a peer.
 const SENDS: usize = 2 << 20;
-/// Of sums that the switch between the devices adds up, by channel and rank.
+/// Room for sums that the switch between the devices adds up, by channel and rank.
 const SWITCHED: usize = 2 << 20;
-/// Ranks beside one in a channel's ring and chain.
+/// Peers of a rank in a channel's ring and chain.
 const NEIGHBOURS: usize = 3;
-/// Channels that the machine is found to have, at the most.
+/// Largest number of channels that the machine is found to have.
 const FOUND: usize = 32;
 
-/// The memory of one rank's communicator.
+/// Memory of one rank's communicator.
 pub(super) struct Taken {
     device: i32,
     ranks: usize,
@@ -35,26 +35,26 @@ pub(super) struct Taken {
 #[derive(Default)]
 struct State {
     bytes: usize,
-    /// Its collectives have their rooms.
+    /// True once the collectives have their rooms.
     collectives: bool,
-    /// Ranks that letters go to, and come from.
+    /// Ranks that letters go to, and ranks that they come from.
     letters: BTreeSet<(bool, usize)>,
-    /// It was given back.
+    /// True once the memory was freed.
     ended: bool,
 }
 
 impl Taken {
-    /// Of a communicator of so many ranks, whose configuration says at least and at most so
-    /// many channels where it does.
+    /// Memory of a communicator of `ranks` ranks. `least` and `most` are the numbers of
+    /// channels in its configuration, where given.
     ///
     /// # Errors
-    /// The device has no more.
+    /// The device has no memory left.
     pub(super) fn new(
         device: i32,
         ranks: usize,
         [least, most]: [Option<usize>; 2],
     ) -> Answer<Self> {
-        // What the environment says comes first.
+        // The environment's numbers come first.
         let least = settings::found("NCCL_MIN_CTAS").or(least).unwrap_or(1);
         let most = settings::found("NCCL_MAX_CTAS").or(most).unwrap_or(FOUND);
         let taken = Self {
@@ -71,10 +71,10 @@ impl Taken {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A collective is asked for.
+    /// Takes the rooms of collectives, if they are not there yet.
     ///
     /// # Errors
-    /// The device has no more.
+    /// The device has no memory left.
     pub(super) fn collective(&self) -> Answer {
         let mut state = self.state();
         if self.ranks == 1 || std::mem::replace(&mut state.collectives, true) {
@@ -85,10 +85,10 @@ impl Taken {
         self.take(&mut state, self.channels * each)
     }
 
-    /// A letter to a rank, or from it, is asked for.
+    /// Takes the room of a letter to a rank, or from it, if it is not there yet.
     ///
     /// # Errors
-    /// The device has no more.
+    /// The device has no memory left.
     pub(super) fn letter(&self, sends: bool, peer: usize) -> Answer {
         let mut state = self.state();
         if !state.letters.insert((sends, peer)) {
@@ -108,7 +108,7 @@ impl Taken {
         Ok(())
     }
 
-    /// The communicator ends.
+    /// Frees the memory as the communicator ends.
     pub(super) fn give_back(&self) {
         let mut state = self.state();
         state.ended = true;

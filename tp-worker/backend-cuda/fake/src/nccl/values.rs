@@ -1,4 +1,4 @@
-//! Values of collectives, and how they are reduced.
+//! Values of collectives, and their reductions.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,7 @@ use half::bf16;
 use super::INVALID_ARGUMENT;
 use crate::abi::{Answer, Refusal};
 
-/// Types of values (`ncclDataType_t`), those that are served.
+/// Types of values (`ncclDataType_t`) that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     U8,
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-/// Reductions (`ncclRedOp_t`), those that are served.
+/// Reductions (`ncclRedOp_t`) that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Sum,
@@ -73,7 +73,7 @@ impl Operation {
         }
     }
 
-    /// Reduces value by value what ranks brought, in their order; floats in f32.
+    /// Reduces the ranks' values one by one, in the order of ranks; floats in f32.
     pub(super) fn of(self, kind: Kind, all: &[Vec<u8>]) -> Vec<u8> {
         match kind {
             Kind::U8 => self.whole::<1>(all, |b| b[0].into(), |v| [v as u8]),
@@ -131,7 +131,7 @@ impl Operation {
     }
 }
 
-/// For every value: what `reduce` makes of all ranks'.
+/// Calls `reduce` with all ranks' values of each element, and collects the results.
 fn each<const N: usize>(
     all: &[Vec<u8>],
     reduce: impl Fn(&mut dyn Iterator<Item = [u8; N]>) -> [u8; N],

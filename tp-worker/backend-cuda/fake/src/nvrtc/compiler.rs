@@ -1,4 +1,4 @@
-//! The machine's C++ compiler, and the folder of what it has compiled.
+//! The machine's C++ compiler, and the folder that keeps its results.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,9 @@ use super::options::Options;
 use super::{edit, shim};
 use crate::settings;
 
-/// Kernels read the same bytes as different types, and hide nothing but the
-/// names that the shim exports. What is rounded twice is not rounded once, whatever
-/// the machine could do. The second level of optimisation costs compilers
-/// more time than it spares.
+/// Compiler flags. Kernels read the same bytes as different types, and export only the names of
+/// the shim. Two roundings stay two, even if the machine could do both at once. The second
+/// level of optimisation costs compilers more time than it saves.
 const FLAGS: [&str; 7] = [
     "-std=c++17",
     "-O1",
@@ -25,11 +24,11 @@ const FLAGS: [&str; 7] = [
     "-U_FORTIFY_SOURCE",
 ];
 
-/// Compiles a program to a shared object, unless it has been already; returns
-/// that and the compiler's log.
+/// Compiles a program to a shared object, unless the folder has it already. Returns the
+/// object's path and the compiler's log.
 ///
 /// # Errors
-/// What the compiler says, or why it could not be asked.
+/// The compiler's messages, or the reason why it could not run.
 pub(super) fn compile(
     name: &str,
     source: &str,
@@ -49,7 +48,7 @@ pub(super) fn compile(
     let folder = env::var_os("FAKE_CUDA_CACHE").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| concat!(env!("OUT_DIR"), "/kernels").into());
     let object = folder.join(format!("{key}.so"));
-    // Threads that want the same compile it once; others rarely wait.
+    // Threads that want the same program compile it once; others rarely wait.
     static COMPILING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
     let one = COMPILING[usize::from(key.as_bytes()[0]) % COMPILING.len()].lock();
     let _compiling = one.unwrap_or_else(PoisonError::into_inner);
@@ -57,12 +56,12 @@ pub(super) fn compile(
         return Ok((object, String::new()));
     }
     let precompiled = shim::precompiled(&compiler, &general, &folder);
-    // So may other processes: whole objects appear under the final name.
+    // Other processes may compile it, too: the final name appears only for whole objects.
     let own = folder.join(format!("{key}.{}", process::id()));
     let failed = |error: io::Error| format!("{}: {error}", own.display());
     write_all(&own, &source, &headers).map_err(failed)?;
     let output = Command::new(&compiler)
-        // The sanitizers' libraries are for the kernels.
+        // The sanitizers' libraries are for the kernels, not for the compiler.
         .env_remove("LD_PRELOAD")
         .args(&flags)
         .arg(format!("-ffile-prefix-map={}/=", own.display()))
@@ -89,14 +88,13 @@ pub(super) fn compile(
 /// Flags that all programs have.
 fn general_flags() -> Vec<String> {
     let mut flags: Vec<String> = FLAGS.map(str::to_owned).into();
-    // Where the processor multiplies and adds at once, for what kernels ask of
-    // it, and for nothing that they have not asked.
+    // Fused multiply-adds run on the processor, but only those that kernels ask for.
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("fma") {
         flags.extend(["-mfma", "-ffp-contract=off"].map(str::to_owned));
     }
     if let Some(sanitizers) = settings::sanitizers() {
-        // They name lines.
+        // Sanitizers name lines in their reports.
         flags.push("-g1".to_owned());
         flags.push(format!("-fsanitize={sanitizers}"));
         flags.push("-fno-sanitize-recover=undefined".to_owned());
@@ -109,9 +107,9 @@ fn general_flags() -> Vec<String> {
     flags
 }
 
-/// The source under its own name in errors, with its kernels registered. Nothing
-/// of it is seen from outside, which lets inline functions have shared arrays:
-/// the linker need not merge those.
+/// The source, under its own name in errors, with its kernels registered. All of it is in an
+/// unnamed namespace, so that inline functions may have shared arrays: the linker need not
+/// merge those.
 fn whole(name: &str, source: &str) -> String {
     let begin = format!("namespace {{\n#line 1 \"{name}\"\n");
     let mut whole = format!("{begin}{source}\n}}\n#line 1 \"its kernels\"\n");

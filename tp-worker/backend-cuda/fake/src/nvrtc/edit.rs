@@ -1,15 +1,14 @@
-//! Sources that are changed before they are compiled, for tests that have to
-//! notice.
+//! Changes of sources before they are compiled, for tests that have to notice.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::settings;
 
-/// A source and its headers by name, as `FAKE_CUDA_EDIT` has them changed.
+/// Applies the script of `FAKE_CUDA_EDIT` to a source and to its headers, given by name.
 ///
 /// # Errors
-/// What `sed` says.
+/// The messages of `sed`.
 pub(super) fn edited(
     source: &str,
     headers: &[(String, String)],
@@ -33,7 +32,7 @@ fn sed(script: &str, text: &str) -> Result<String, String> {
             .spawn()?;
         let mut input = child.stdin.take();
         std::thread::scope(|scope| {
-            // What it has written has to be read before it reads on.
+            // A second thread writes: `sed` reads on only after its output was read.
             scope.spawn(move || input.as_mut().map(|to| to.write_all(text.as_bytes())));
             child.wait_with_output()
         })

@@ -1,11 +1,10 @@
-//! The kernels of a source, by reading it as far as that needs.
+//! The kernels of a source, found by a minimal reading of its text.
 
 /// A function that can be launched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
     pub(super) name: String,
-    /// What its `__launch_bounds__` say, as written; the most that CUDA allows,
-    /// if it has none.
+    /// Arguments of `__launch_bounds__`, as written; without them, the most that CUDA allows.
     pub(super) bounds: String,
 }
 
@@ -53,7 +52,7 @@ fn kernel(rest: &str) -> Option<Kernel> {
     }
 }
 
-/// Where the parenthesis closes that `text` begins with.
+/// Index of the parenthesis that closes the one at the beginning of `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.char_indices().find_map(|(at, c)| {
@@ -62,7 +61,7 @@ fn closing(text: &str) -> Option<usize> {
     })
 }
 
-/// `source` with a space for every comment.
+/// `source` with a space in place of every comment.
 fn without_comments(source: &str) -> String {
     let mut code = String::with_capacity(source.len());
     let mut rest = source;

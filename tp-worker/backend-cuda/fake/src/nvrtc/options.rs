@@ -1,16 +1,16 @@
-//! Options of NVRTC: obeyed, without meaning on the host, or refused.
+//! Options of NVRTC: obeyed, ignored or refused.
 
 use crate::arch::Arch;
 
-/// What the options of a program say.
+/// Parsed options of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) arch: Arch,
-    /// For the host's compiler: macros and folders of headers.
+    /// Options for the host's compiler: macros and folders of headers.
     pub(super) passed: Vec<String>,
 }
 
-/// Those that change nothing on the host, up to their value.
+/// Options that change nothing on the host, up to their value.
 const WITHOUT_MEANING: [&str; 18] = [
     "--std",
     "-std",
@@ -34,7 +34,7 @@ const WITHOUT_MEANING: [&str; 18] = [
 
 impl Options {
     /// # Errors
-    /// What is wrong with which option.
+    /// A message that names the wrong option.
     pub(super) fn parse(options: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut parsed = Self {
             arch: Arch::DEFAULT,

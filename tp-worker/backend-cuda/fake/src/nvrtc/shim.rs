@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::{Mutex, PoisonError};
 
-/// Where they are; they include each other by name.
+/// Folder of the headers, which include each other by name.
 pub(super) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shim");
-/// The one that includes all others.
+/// The header that includes all others.
 pub(super) const NAME: &str = "cuda_on_host.h";
-/// Their texts: what was compiled with others is compiled anew.
+/// Texts of the headers: a program that was compiled with other texts is compiled anew.
 const HEADERS: [&str; 9] = [
     include_str!("../../shim/cuda_on_host.h"),
     include_str!("../../shim/language.h"),
@@ -22,7 +22,7 @@ const HEADERS: [&str; 9] = [
     include_str!("../../shim/launch.h"),
 ];
 
-/// A name for what depends on the headers and on `parts`.
+/// A name that depends on the headers and on `parts`.
 pub(super) fn key<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts.chain(HEADERS) {
@@ -32,10 +32,10 @@ pub(super) fn key<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     hasher.finalize().to_hex()[..32].to_owned()
 }
 
-/// A folder with the headers as the compiler has read them already, which takes
-/// it longer than most kernels do; made below `folder` where it is missing.
-/// Nothing, where the compiler makes none: it then reads them each time, as it
-/// does where they turn out to be of no use, say another version's.
+/// A folder with the headers in precompiled form, since reading them takes the compiler longer
+/// than most kernels do. It is made below `folder` if missing. `None` if the compiler makes
+/// none: it then reads the headers each time. It does so too if the precompiled ones are of no
+/// use, say of another version.
 pub(super) fn precompiled(compiler: &str, flags: &[String], folder: &Path) -> Option<PathBuf> {
     let key = key([compiler]
         .into_iter()
@@ -57,7 +57,7 @@ pub(super) fn precompiled(compiler: &str, flags: &[String], folder: &Path) -> Op
         .arg(own.join(format!("{NAME}.gch")))
         .output();
     let works = output.is_ok_and(|output| output.status.success());
-    // Where another process was faster, its folder stays.
+    // If another process was faster, its folder stays.
     if !works || fs::rename(&own, &made).is_err() {
         let _ = fs::remove_dir_all(&own);
     }

@@ -1,4 +1,4 @@
-//! Captures: what becomes a graph, and what CUDA refuses meanwhile.
+//! Captures: work that becomes a graph, and calls that CUDA refuses meanwhile.
 //!
 //! CUDA Driver API, "Stream Management", and the programming guide's "Creating a
 //! Graph Using Stream Capture".
@@ -39,7 +39,7 @@ impl World {
         Ok(())
     }
 
-    /// The graph, where nothing spoiled it. The capture is over in any case.
+    /// Ends the capture in any case. Returns the graph, unless the capture was spoiled.
     pub(crate) fn end_capture(&mut self, stream: Handle) -> Answer<Handle> {
         let capture = self.streams.get(&stream).and_then(|at| at.capture.clone());
         let Some(Capture { graph, tail }) = capture else {
@@ -75,14 +75,14 @@ impl World {
         Ok(graph)
     }
 
-    /// The graph that a stream is captured into, and whether that still works.
+    /// The graph that a stream is captured into, and true if the capture is not spoiled.
     pub(crate) fn capture_of(&self, stream: Handle) -> Option<(Handle, bool)> {
         let capture = self.streams.get(&stream)?.capture.as_ref()?;
         let recording = self.recordings.get(&capture.graph)?;
         Some((capture.graph, !recording.invalid))
     }
 
-    /// Where the stream is captured: what its next node comes after.
+    /// Predecessors of the next node, if the stream is captured.
     ///
     /// # Errors
     /// The capture has been spoiled.
@@ -117,7 +117,7 @@ impl World {
         let now = match captured.zip(self.capture_of(stream)) {
             Some((after, (graph, _))) => Event::Captured { graph, after },
             None => {
-                // What the stream waits for implicitly is waited for by the event.
+                // The event also waits for all work that the stream waits for implicitly.
                 self.heed_null_stream(stream)?;
                 let end = self.streams.get(&stream).map(|at| at.end(stream));
                 end.map_or(Event::New, Event::At)
@@ -130,7 +130,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets a stream wait, or join the capture that the event was recorded in.
+    /// Makes a stream wait for the event, or join the capture that the event was recorded in.
     pub(crate) fn wait_event(&mut self, stream: Handle, event: Handle) -> Answer {
         let event = self.events.get(&event).cloned();
         let event = event.ok_or_else(|| Refusal::new(INVALID_HANDLE, "no such event"))?;
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Refuses to wait for a stream that is being captured, which spoils it.
+    /// Refuses a wait for a stream that is being captured, and spoils the capture.
     pub(crate) fn refuse_wait(&mut self, stream: Handle) -> Answer {
         let Some((graph, _)) = self.capture_of(stream) else {
             return Ok(());
@@ -183,7 +183,7 @@ impl World {
         Err(Refusal::new(CAPTURE_UNSUPPORTED, reason))
     }
 
-    /// Refuses to wait for a context where a stream is being captured.
+    /// Refuses a wait for a context with a stream that is being captured.
     pub(crate) fn refuse_wait_for_all(&mut self, context: Handle) -> Answer {
         let streams: Vec<Handle> = self.of_context(context);
         streams.into_iter().try_for_each(|at| self.refuse_wait(at))
@@ -209,7 +209,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the calling thread has begun a capture.
+    /// Returns true if the calling thread has begun a capture.
     pub(crate) fn captures(&self) -> bool {
         let me = thread();
         self.recordings.values().any(|at| at.thread == me)
@@ -229,7 +229,7 @@ impl World {
     }
 }
 
-/// What asks for an event that was recorded in a capture gets.
+/// The refusal for calls with an event that was recorded in a capture.
 pub(crate) fn captured_event() -> Refusal {
     let reason = "the event was last recorded in a stream that was being captured";
     Refusal::new(CAPTURED_EVENT, reason)

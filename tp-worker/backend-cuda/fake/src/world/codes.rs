@@ -1,4 +1,4 @@
-//! Numbers of the driver's errors (`CUresult`).
+//! Error codes of the driver (`CUresult`).
 
 use crate::abi::Code;
 

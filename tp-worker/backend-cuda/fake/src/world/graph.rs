@@ -1,4 +1,4 @@
-//! Graphs, and what is remembered while one is captured.
+//! Graphs, and the state of captures.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -6,19 +6,19 @@ use std::thread::ThreadId;
 use crate::abi::{Answer, Handle};
 use crate::order;
 
-/// Something that a device does. Graphs do it again and again.
+/// A piece of work of a device. Graphs may run it again and again.
 pub(crate) type Work = Arc<dyn Fn() -> Answer + Send + Sync>;
 
-/// A graph's nodes; edges lead to earlier ones alone.
+/// Nodes of a graph; edges lead to earlier nodes only.
 pub(crate) type Nodes = Vec<Node>;
 
 /// One piece of work.
 #[derive(Clone)]
 pub(crate) struct Task {
-    /// For errors.
+    /// Name, for errors.
     pub(crate) name: &'static str,
     pub(crate) work: Work,
-    /// Whether it waits for other ranks, perhaps for ever.
+    /// True if the work waits for other ranks, perhaps for ever.
     pub(crate) waits: bool,
 }
 
@@ -42,17 +42,17 @@ pub(crate) struct Executable {
     pub(crate) device: i32,
 }
 
-/// What a node takes; NVIDIA says nothing of it.
+/// Bytes of a node; NVIDIA does not document them.
 const NODE: usize = 2 << 10;
 
 impl Executable {
-    /// Bytes of the device's memory.
+    /// Bytes that the graph takes of the device's memory.
     pub(crate) fn bytes(&self) -> usize {
         self.nodes.len() * NODE
     }
 }
 
-/// Whose unsafe calls a capture forbids (`CUstreamCaptureMode`).
+/// Threads whose unsafe calls a capture forbids (`CUstreamCaptureMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Global,
@@ -60,30 +60,30 @@ pub(crate) enum Mode {
     Relaxed,
 }
 
-/// What a stream knows of the capture that it takes part in.
+/// A stream's part in a capture.
 #[derive(Clone)]
 pub(crate) struct Capture {
     pub(crate) graph: Handle,
-    /// What its next node comes after.
+    /// Predecessors of the stream's next node.
     pub(crate) tail: Vec<usize>,
 }
 
 /// A capture under way.
 pub(crate) struct Recording {
     pub(crate) nodes: Nodes,
-    /// The stream where it began, and where it has to end.
+    /// The stream where the capture began, and where it has to end.
     pub(crate) origin: Handle,
     pub(crate) mode: Mode,
-    /// Who began it.
+    /// The thread that began the capture.
     pub(crate) thread: ThreadId,
-    /// Something happened that a capture refuses.
+    /// True once a call was refused that spoils the capture.
     pub(crate) invalid: bool,
 }
 
-/// Runs every node once, in an order drawn among those that the edges allow.
+/// Runs every node once, in an order drawn from those that the edges allow.
 ///
 /// # Errors
-/// The first that a node returns.
+/// The first error of a node.
 pub(crate) fn run(nodes: &Nodes) -> Answer {
     let mut done = vec![false; nodes.len()];
     let mut left: Vec<usize> = (0..nodes.len()).collect();
@@ -97,7 +97,7 @@ pub(crate) fn run(nodes: &Nodes) -> Answer {
     Ok(())
 }
 
-/// Whether all of `wanted` are among `from` and what has to be done before them.
+/// Returns true if all `wanted` nodes are among `from` or their predecessors.
 pub(crate) fn reaches(nodes: &Nodes, from: &[usize], wanted: &[usize]) -> bool {
     let mut reached = vec![false; nodes.len()];
     let mut next = from.to_vec();
@@ -115,7 +115,7 @@ mod tests {
 
     use super::{Node, Nodes, Task, reaches, run};
 
-    /// A diamond: 0, then 1 and 2, then 3. The nodes write down when they run.
+    /// A diamond: 0, then 1 and 2, then 3. The nodes note the order in which they run.
     fn diamond() -> (Nodes, Arc<Mutex<Vec<usize>>>) {
         let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
         let node = |(number, after): (usize, &[usize])| {

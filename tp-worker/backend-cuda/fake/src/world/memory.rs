@@ -10,14 +10,14 @@ use super::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::abi::{Answer, Refusal};
 use crate::settings;
 
-/// What the driver promises of every address that it returns, in bytes.
+/// Alignment of every address that the driver returns, in bytes.
 const ALIGNMENT: usize = 256;
-/// Bytes behind an allocation that fault; a multiple of every machine's pages.
+/// Bytes behind an allocation that fault; a multiple of the pages of every machine.
 const FENCE: usize = 65536;
-/// NaN in every format of floats, and -1.
+/// Value of fresh bytes: NaN in every format of floats, and -1.
 const POISON: u8 = 0xff;
-/// Bytes of it that memory is mapped from, again and again: a multiple of every machine's
-/// pages, and so many that no process runs out of mappings.
+/// Bytes of the file that memory is mapped from, again and again. A multiple of the pages of
+/// every machine, and large enough that no process runs out of mappings.
 const POISONED: usize = 2 << 20;
 
 /// Allocations by address.
@@ -25,32 +25,32 @@ const POISONED: usize = 2 << 20;
 pub(crate) struct Memory {
     device: BTreeMap<usize, Allocation>,
     pinned: BTreeMap<usize, Allocation>,
-    /// Bytes of each device.
+    /// Used bytes of each device.
     used: BTreeMap<i32, usize>,
-    /// Devices that have code.
+    /// Devices that have loaded code.
     coded: BTreeSet<i32>,
 }
 
 struct Allocation {
     bytes: usize,
-    /// The device that it is charged to.
+    /// The device that the allocation is charged to.
     device: i32,
     room: Room,
 }
 
-/// Where an allocation lies.
+/// Kind of an allocation's memory.
 enum Room {
-    /// Pages, of which the last ones fault; address and bytes.
+    /// Pages, the last of which fault: address and bytes.
     Pages(usize, usize),
-    /// The sanitizer's, which guards every byte around it.
+    /// The sanitizer's memory, which guards every byte around it.
     Heap,
 }
 
 impl Memory {
-    /// Takes memory of a device.
+    /// Allocates memory of a device.
     ///
     /// # Errors
-    /// It has no more.
+    /// The device has no memory left.
     pub(crate) fn allocate(&mut self, device: i32, bytes: usize) -> Answer<usize> {
         if bytes == 0 {
             return Err(Refusal::new(INVALID_VALUE, "an allocation of no bytes"));
@@ -71,10 +71,10 @@ impl Memory {
         Ok(address)
     }
 
-    /// Takes what is no array, such as a graph's room.
+    /// Charges memory that is no array, such as a graph's.
     ///
     /// # Errors
-    /// The device has no more.
+    /// The device has no memory left.
     pub(crate) fn charge(&mut self, device: i32, bytes: usize) -> Answer {
         let used = self.used.entry(device).or_default();
         let after = used.saturating_add(bytes);
@@ -85,23 +85,23 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives it back.
+    /// Frees charged memory.
     pub(crate) fn discharge(&mut self, device: i32, bytes: usize) {
         let used = self.used.entry(device).or_default();
         *used = used.saturating_sub(bytes);
     }
 
-    /// Takes what code takes of a device, the first time.
+    /// Charges the code of kernels to a device, the first time.
     pub(crate) fn load_code(&mut self, device: i32) {
         if self.coded.insert(device) {
             *self.used.entry(device).or_default() += settings::code();
         }
     }
 
-    /// Gives memory of a device back.
+    /// Frees memory of a device.
     ///
     /// # Errors
-    /// It is none, or somebody wrote behind it.
+    /// The address is no allocation, or somebody wrote outside of it.
     pub(crate) fn free(&mut self, address: usize) -> Answer {
         let known = self.device.remove(&address);
         let known = known.ok_or_else(|| not_ours("frees", address))?;
@@ -111,7 +111,7 @@ impl Memory {
         known.give_back(address)
     }
 
-    /// Takes host memory that devices reach.
+    /// Allocates host memory that devices reach.
     pub(crate) fn pin(&mut self, bytes: usize) -> Answer<usize> {
         let (address, room) = room(bytes.max(1))?;
         let made = Allocation {
@@ -123,14 +123,14 @@ impl Memory {
         Ok(address)
     }
 
-    /// Gives such memory back.
+    /// Frees host memory that devices reach.
     pub(crate) fn unpin(&mut self, address: usize) -> Answer {
         let known = self.pinned.remove(&address);
         let known = known.ok_or_else(|| not_ours("frees", address))?;
         known.give_back(address)
     }
 
-    /// Free and all bytes of a device.
+    /// Free bytes and all bytes of a device.
     pub(crate) fn info(&self, device: i32) -> (usize, usize) {
         let all = settings::memory();
         let used = self.used.get(&device).copied().unwrap_or(0);
@@ -142,7 +142,7 @@ impl Memory {
         below.is_some_and(|(start, at)| address < start + at.bytes)
     }
 
-    /// Refuses `bytes` from `address` unless they are a device's.
+    /// Refuses `bytes` bytes from `address` on, unless they are a device's.
     pub(crate) fn check(&self, address: usize, bytes: usize) -> Answer {
         let below = self.device.range(..=address).next_back();
         let inside = |(start, at): (&usize, &Allocation)| {
@@ -156,7 +156,7 @@ impl Memory {
         Err(Refusal::new(INVALID_VALUE, reason))
     }
 
-    /// An address in words.
+    /// Description of an address, for errors.
     pub(crate) fn describe(&self, address: usize) -> String {
         let below = self.device.range(..=address).next_back();
         match below {
@@ -179,7 +179,7 @@ impl Allocation {
             }
             Room::Pages(start, all) => {
                 let offset = address - start;
-                // SAFETY: what lies in front of the pages that fault.
+                // SAFETY: the memory in front of the pages that fault.
                 let room = unsafe { std::slice::from_raw_parts(start as *const u8, all - FENCE) };
                 let (before, behind) = (&room[..offset], &room[offset + self.bytes..]);
                 let written = |byte: &u8| *byte != POISON;
@@ -199,7 +199,7 @@ impl Allocation {
     }
 }
 
-/// What an allocation takes of a device: large ones have whole units of 2 MiB.
+/// Bytes of a device that an allocation takes: large ones take whole units of 2 MiB.
 fn taken(bytes: usize) -> usize {
     match bytes {
         0..0x10_0000 => bytes,
@@ -207,7 +207,7 @@ fn taken(bytes: usize) -> usize {
     }
 }
 
-/// Poisoned memory that ends at a page which faults, or at the sanitizer's fence.
+/// Poisoned memory that ends at a page that faults, or at the sanitizer's fence.
 fn room(bytes: usize) -> Answer<(usize, Room)> {
     let none = || Refusal::new(OUT_OF_MEMORY, "the host has no memory");
     if settings::sanitizers().is_some() {
@@ -237,8 +237,8 @@ fn room(bytes: usize) -> Answer<(usize, Room)> {
     Ok((start + pages - room, Room::Pages(start, all)))
 }
 
-/// A file of [`POISONED`] bytes. Memory is a private copy of it, page by page as pages
-/// are written: most of what programs take they never touch, or not in tests.
+/// A file of [`POISONED`] bytes. Memory is a private copy of it, made page by page at the first
+/// write: programs never touch most of the memory that they take, or not in tests.
 fn poisoned() -> Option<libc::c_int> {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let make = || {
@@ -253,7 +253,7 @@ fn poisoned() -> Option<libc::c_int> {
     FILE.get_or_init(make).as_ref().map(AsRawFd::as_raw_fd)
 }
 
-/// Maps private pages, in the place of those at an address or where there is room.
+/// Maps private pages, in place of the pages at an address, or anywhere.
 fn map(
     at: Option<usize>,
     bytes: usize,
@@ -308,7 +308,8 @@ mod tests {
         for (offset, words) in [(103, "byte 103 of"), (-2, "byte -2 of")] {
             let mut memory = Memory::default();
             let at = memory.allocate(0, 100).expect("there is room");
-            // SAFETY: the room is larger than the allocation, which is the point.
+            // SAFETY: the room is larger than the allocation; the write outside of it is the
+            // test.
             unsafe { (at as *mut u8).offset(offset).write(0) };
             let found = memory.free(at).expect_err("somebody wrote");
             assert_eq!(found.code, ILLEGAL_ADDRESS);

@@ -15,7 +15,7 @@ pub(crate) struct Point {
     pub(crate) position: u64,
 }
 
-/// What stands in a stream's queue.
+/// An item of a stream's queue.
 #[derive(Clone)]
 pub(crate) enum Item {
     Task(Task),
@@ -24,7 +24,7 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    /// Whether it waits for other ranks, perhaps for ever.
+    /// Returns true if the item waits for other ranks, perhaps for ever.
     pub(crate) fn waits(&self) -> bool {
         match self {
             Self::Task(task) => task.waits,
@@ -34,10 +34,10 @@ impl Item {
     }
 }
 
-/// What an event stands for.
+/// Meaning of an event.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// It was never recorded, which is as good as done.
+    /// Never recorded, which counts as done.
     New,
     At(Point),
     /// Recorded while its stream was captured into `graph`, behind those nodes.
@@ -50,17 +50,17 @@ pub(crate) enum Event {
 /// A stream.
 pub(crate) struct Stream {
     pub(crate) context: Handle,
-    /// Whether it and the null stream wait for each other.
+    /// True if this stream and the null stream wait for each other.
     pub(crate) blocking: bool,
-    /// Who put the last item on it.
+    /// Thread that put the last item on the stream.
     pub(crate) user: ThreadId,
     pub(crate) items: VecDeque<Item>,
-    /// Items that ever were on it, and those that ran.
+    /// Number of items that were ever on the stream, and number of those that ran.
     pushed: u64,
     pub(crate) done: u64,
-    /// Somebody runs its first item.
+    /// True while somebody runs the first item.
     pub(crate) busy: bool,
-    /// Destroyed, with work left.
+    /// True if the stream was destroyed with work left.
     pub(crate) doomed: bool,
     pub(crate) capture: Option<Capture>,
 }
@@ -90,7 +90,7 @@ impl Stream {
         self.done == self.pushed
     }
 
-    /// The place behind everything on it, for the stream's own `handle`.
+    /// The place behind all items of the stream; `handle` is the stream's own.
     pub(crate) fn end(&self, handle: Handle) -> Point {
         Point {
             stream: handle,

@@ -1,4 +1,4 @@
-//! Captures become graphs, unless something happens that CUDA refuses.
+//! Captures become graphs, unless a call happens that CUDA refuses.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ fn a_graph_replays_with_what_memory_holds_then() {
         [0.0; 32],
         "recorded, and not run"
     );
-    // Parameters are frozen, memory is read anew.
+    // Parameters keep the values of the capture, and memory is read anew.
     factor = 3.0;
     for turn in [1.0, 5.0, -2.0] {
         host.0.fill(turn * factor);
@@ -67,15 +67,14 @@ fn branches_of_a_graph_run_in_any_order_and_join() {
         first.replay(&graph).expect("launched");
         assert_eq!(x.read::<u8>(1, &first), [1]);
         seen.insert(y.read::<u8>(1, &first)[0]);
-        // Both streams are out of the capture again.
+        // Neither stream is captured any more.
         second.fill(&y, 7, 4).expect("asked for");
         assert_eq!(y.read::<u8>(1, &second), [7]);
     }
     assert_eq!(seen, [0, 1].into());
 }
 
-/// What `offence` returns in the middle of a capture, and what the capture
-/// comes to.
+/// Results of `offence` in the middle of a capture, and of the end of that capture.
 fn captured(offence: impl FnOnce(&Stream) -> Answer) -> (Answer, Answer) {
     begin();
     let stream = Stream::new();
@@ -121,7 +120,7 @@ fn captures_are_isolated() {
     let never = Event::new();
     let told = captured(|stream| stream.wait(&never));
     assert_eq!(told, (Err(ISOLATION), Err(INVALIDATED)));
-    // Another capture's event.
+    // An event of another capture.
     let told = captured(|stream| {
         other.begin_capture().expect("begun");
         let told = stream.wait(&other.event());
@@ -169,7 +168,7 @@ fn the_null_stream_keeps_out() {
     let null = Stream(std::ptr::null_mut());
     assert_eq!(null.begin_capture(), Err(UNSUPPORTED));
     let (blocking, x) = (Stream::blocking(), Buffer::of(&[0u8; 4]));
-    // On a context of its own, for others use the first one's null stream.
+    // On a context of its own, since other tests use the first one's null stream.
     crate::device::begin_on(1);
     let (theirs, y) = (Stream::blocking(), Buffer::of(&[0u8; 4]));
     theirs.begin_capture().expect("begun");

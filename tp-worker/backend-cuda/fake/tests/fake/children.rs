@@ -1,12 +1,12 @@
-//! Scenarios in processes of their own: what breaks a context for good, what the
-//! environment decides, and what sanitizers report.
+//! Scenarios that run in processes of their own: failures that break a context for good,
+//! settings of the environment, and reports of sanitizers.
 
 use std::io::Write;
 use std::process::{Command, Output};
 
 use crate::{errors, memory, order, sanitizers};
 
-/// What a child can do.
+/// Scenarios that a child process can run.
 const SCENARIOS: [(&str, fn()); 9] = [
     ("fault", errors::fault),
     ("no device", errors::look_for_devices),
@@ -19,12 +19,12 @@ const SCENARIOS: [(&str, fn()); 9] = [
     ("vectors", sanitizers::vectors),
 ];
 
-/// The variable that names the scenario.
+/// The variable with the scenario's name.
 const NAME: &str = "SCENARIO";
-/// The variable for whatever it has to be told.
+/// The variable with the scenario's detail.
 pub(crate) const DETAIL: &str = "SCENARIO_DETAIL";
 
-/// Does what the environment names; nothing, where somebody else asks.
+/// Runs the scenario that the environment names, if it names one.
 pub(crate) fn run() {
     let Ok(name) = std::env::var(NAME) else {
         return;
@@ -34,12 +34,12 @@ pub(crate) fn run() {
     scenario();
 }
 
-/// What a scenario has been told.
+/// Detail of the scenario.
 pub(crate) fn detail() -> String {
     std::env::var(DETAIL).unwrap_or_default()
 }
 
-/// A line for the one who started this process.
+/// Prints a line for the process that started this one.
 pub(crate) fn tell(line: &str) {
     writeln!(std::io::stdout(), "{line}").expect("somebody reads");
 }
@@ -54,7 +54,7 @@ pub(crate) fn command(name: &str) -> Command {
     command
 }
 
-/// Whether it went well, and all that it said.
+/// Runs the command. Returns true if it went well, and all of its output.
 pub(crate) fn finish(command: &mut Command) -> (bool, String) {
     let Output {
         status,

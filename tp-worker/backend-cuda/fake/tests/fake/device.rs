@@ -1,4 +1,4 @@
-//! A thin, checked way to the driver for the tests.
+//! A thin, checked interface to the driver, for the tests.
 
 use std::ffi::{CString, c_void};
 use std::fmt::Debug;
@@ -8,10 +8,10 @@ use cudarc::driver::sys;
 use cudarc::nvrtc::sys as nvrtc;
 use lockstep_fake_cuda::Order;
 
-/// Errors are the driver's numbers.
+/// Result of a driver's call; errors are the driver's codes.
 pub(crate) type Answer<T = ()> = Result<T, i32>;
 
-/// The number that the driver gave.
+/// The driver's code, if the call failed.
 pub(crate) fn code<T>(answer: Result<T, DriverError>) -> Answer<T> {
     answer.map_err(|error| error.0 as i32)
 }
@@ -21,7 +21,7 @@ pub(crate) fn begin() {
     begin_on(0);
 }
 
-/// The same of any device.
+/// Gives the calling thread the context of device `ordinal`.
 pub(crate) fn begin_on(ordinal: i32) {
     result::init().expect("the driver works");
     let device = result::device::get(ordinal).expect("the device exists");
@@ -32,8 +32,8 @@ pub(crate) fn begin_on(ordinal: i32) {
     }
 }
 
-/// The same, with the order of what is left open drawn from `seed`, as it has to
-/// be before what is returned goes.
+/// Does the same as [`begin`], and draws the order of work that CUDA leaves open from `seed`.
+/// Something has to be drawn of it before the result is dropped.
 pub(crate) fn begin_with(seed: u64) -> Order {
     begin();
     let order = lockstep_fake_cuda::order(seed);
@@ -41,7 +41,7 @@ pub(crate) fn begin_with(seed: u64) -> Order {
     order
 }
 
-/// Values that are the same bytes everywhere.
+/// Values with the same bytes on host and device.
 pub(crate) trait Plain: Copy + Debug + Default + PartialEq {}
 impl Plain for f32 {}
 impl Plain for u32 {}
@@ -64,7 +64,7 @@ impl Buffer {
         Self::try_new(bytes).expect("there is memory")
     }
 
-    /// Memory that holds `values`.
+    /// Device memory that holds `values`.
     pub(crate) fn of<T: Plain>(values: &[T]) -> Self {
         let made = Self::new(size_of_val(values));
         // SAFETY: the memory is as large as the values.
@@ -72,11 +72,11 @@ impl Buffer {
         made
     }
 
-    /// The first `count` values, after all that `stream` has to do.
+    /// The first `count` values, after all queued work of `stream`.
     pub(crate) fn try_read<T: Plain>(&self, count: usize, stream: &Stream) -> Answer<Vec<T>> {
         let mut values = vec![T::default(); count];
-        // SAFETY: the fake refuses where the memory is smaller; pageable memory
-        // has the values when the call returns.
+        // SAFETY: the fake refuses if the memory is smaller; pageable memory has the values
+        // when the call returns.
         code(unsafe { result::memcpy_dtoh_async(&mut values[..], self.address, stream.0) })?;
         stream.synchronize()?;
         Ok(values)
@@ -89,8 +89,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: it was allocated once. A broken context refuses, which is told
-        // where it broke.
+        // SAFETY: it was allocated once. A broken context refuses; the failure was reported
+        // where it happened.
         let _ = unsafe { result::free_sync(self.address) };
     }
 }
@@ -121,13 +121,13 @@ impl<T> Drop for Pinned<'_, T> {
 pub(crate) struct Stream(pub(crate) sys::CUstream);
 
 impl Stream {
-    /// One that does not wait for the null stream.
+    /// A stream that does not wait for the null stream.
     pub(crate) fn new() -> Self {
         let kind = result::stream::StreamKind::NonBlocking;
         Self(result::stream::create(kind).expect("a stream"))
     }
 
-    /// One that the null stream waits for, and that waits for it.
+    /// A stream that waits for the null stream, and vice versa.
     pub(crate) fn blocking() -> Self {
         let kind = result::stream::StreamKind::Default;
         Self(result::stream::create(kind).expect("a stream"))
@@ -144,7 +144,7 @@ impl Stream {
         code(unsafe { result::stream::wait_event(self.0, event.0, flags) })
     }
 
-    /// An event behind all that the stream has.
+    /// An event behind all queued work of the stream.
     pub(crate) fn event(&self) -> Event {
         let event = Event::new();
         event.record(self).expect("recorded");
@@ -244,15 +244,15 @@ impl Drop for Graph {
     }
 }
 
-/// Compiles a program named "kernels.cu"; what the compiler says, if it fails.
+/// Compiles a program named "kernels.cu"; the compiler's log, if it fails.
 pub(crate) fn compile(source: &str, options: &[&str]) -> Result<Vec<u8>, String> {
     let text = |text: &str| CString::new(text).expect("no zeros");
     let (source, name) = (text(source), text("kernels.cu"));
     let options: Vec<CString> = options.iter().map(|option| text(option)).collect();
     let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
     let (none, mut program) = (std::ptr::null(), std::ptr::null_mut());
-    // SAFETY: all texts end with a zero and live until the calls are over; places
-    // for results are as large as the library said.
+    // SAFETY: all texts end with a zero and live until the calls are over; places for results
+    // are as large as the library said.
     unsafe {
         let (source, name) = (source.as_ptr(), name.as_ptr());
         let made = nvrtc::nvrtcCreateProgram(&raw mut program, source, name, 0, none, none);
@@ -266,7 +266,7 @@ pub(crate) fn compile(source: &str, options: &[&str]) -> Result<Vec<u8>, String>
         let mut bytes = 0;
         let size = nvrtc::nvrtcGetCUBINSize(program, &raw mut bytes);
         size.result().expect("a size");
-        // Nothing, where the architecture is a virtual one.
+        // Empty if the architecture is a virtual one.
         let mut image = vec![0u8; bytes];
         if image.is_empty() {
             return Ok(image);
@@ -280,12 +280,12 @@ pub(crate) fn compile(source: &str, options: &[&str]) -> Result<Vec<u8>, String>
     }
 }
 
-/// Kernels that are loaded; they stay so.
+/// Loaded kernels, which stay loaded.
 pub(crate) struct Module(sys::CUmodule);
 
 impl Module {
     pub(crate) fn try_load(image: &[u8]) -> Answer<Self> {
-        // SAFETY: what NVRTC returns ends with a zero.
+        // SAFETY: NVRTC's images end with a zero.
         code(unsafe { result::module::load_data(image.as_ptr().cast()) }).map(Self)
     }
 
@@ -318,7 +318,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Its bytes, and zeros behind them.
+    /// The value's bytes, and zeros behind them.
     fn bytes(self) -> [u8; 8] {
         let mut bytes = [0; 8];
         match self {
@@ -351,7 +351,7 @@ impl From<f32> for Value {
 /// A kernel.
 pub(crate) struct Kernel(sys::CUfunction);
 
-/// Blocks, threads of each, and bytes of dynamic shared memory.
+/// Blocks, threads of a block, and bytes of dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
@@ -360,7 +360,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// In one dimension.
+    /// A shape in one dimension.
     pub(crate) fn line(blocks: u32, threads: u32) -> Self {
         Self {
             grid: [blocks, 1, 1],
@@ -377,7 +377,7 @@ impl Kernel {
         self.launch_with(stream, shape, &bytes)
     }
 
-    /// The same with parameters as bytes.
+    /// Launches the kernel with parameters given as bytes.
     pub(crate) fn launch_with(&self, stream: &Stream, shape: Shape, values: &[&[u8]]) -> Answer {
         let mut parameters: Vec<*mut c_void> = values
             .iter()
@@ -394,7 +394,7 @@ impl Kernel {
         self.try_launch(stream, shape, values).expect("launched");
     }
 
-    /// Lets launches ask for that many bytes of dynamic shared memory.
+    /// Allows launches to ask for that many bytes of dynamic shared memory.
     pub(crate) fn allow(&self, bytes: i32) -> Answer {
         let attribute =
             sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

@@ -1,4 +1,4 @@
-//! What fails, fails as on a device: some calls alone, some for good.
+//! Failures as on a device: some make one call fail, some break the context for good.
 
 use cudarc::driver::result;
 
@@ -61,7 +61,7 @@ fn launches_stay_within_limits() {
 #[test]
 fn errors_say_why_they_came() {
     begin();
-    // SAFETY: there is no such memory, which is the point.
+    // SAFETY: there is no such memory; the refusal is the test.
     let told = unsafe { result::memset_d8_async(64, 0, 7, std::ptr::null_mut()) };
     let told = format!("{told:?}");
     assert!(told.contains("CUDA_ERROR_INVALID_VALUE"), "{told}");
@@ -104,7 +104,7 @@ fn images_are_for_an_architecture() {
     assert_eq!(told, Err(200));
 }
 
-/// Launches the kernel that it was told of, which fails, and asks what is left.
+/// Launches the kernel that the detail names, which fails, and tries other calls.
 pub(crate) fn fault() {
     begin();
     let module = Module::new(FAULTS, &[]);
@@ -115,7 +115,7 @@ pub(crate) fn fault() {
     let threads = if name == "not_in_mask" { 32 } else { 64 };
     kernel.launch(&stream, Shape::line(2, threads), &[(&x).into()]);
     let first = stream.synchronize();
-    // Nothing works in this context from now on.
+    // No call works in this context from now on.
     let left: [Answer; 5] = [
         stream.synchronize(),
         stream.fill(&x, 0, 4),
@@ -129,7 +129,7 @@ pub(crate) fn fault() {
     assert!(first.is_err(), "the kernel went well");
     assert_eq!(left, [first; 5]);
     children::tell(&format!("told {first:?}"));
-    // The other device is none the worse.
+    // The other device still works.
     begin_on(1);
     let stream = Stream::new();
     assert_eq!(Buffer::of(&[5u8; 4]).read::<u8>(4, &stream), [5; 4]);
@@ -182,13 +182,13 @@ fn faults_of_kernels_are_named_and_break_their_context() {
     }
 }
 
-/// Asks for devices where there are none.
+/// Asks for devices on a machine without one.
 pub(crate) fn look_for_devices() {
     assert_eq!(code(result::init()), Err(100));
     assert_eq!(code(result::device::get_count()), Ok(0));
 }
 
-/// Asks which version the driver has.
+/// Asks for the driver's version.
 pub(crate) fn tell_driver() {
     let mut version = 0;
     // SAFETY: there is room for a number.
@@ -207,7 +207,7 @@ pub(crate) fn fill_memory() {
     assert_eq!(code(result::mem_get_info()), Ok((1000, all)));
     assert_eq!(Buffer::try_new(1001).map(|_| ()), Err(OUT_OF_MEMORY));
     let rest = Buffer::new(1000);
-    // It is not for good.
+    // The failure was not for good.
     Event::new().synchronize().expect("the context works");
     drop((most, rest));
     assert_eq!(code(result::mem_get_info()), Ok((all, all)));

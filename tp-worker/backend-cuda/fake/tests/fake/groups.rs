@@ -1,4 +1,4 @@
-//! NCCL between ranks that are threads here.
+//! NCCL between ranks, which are threads here.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUstream;
 
 use crate::device::{Buffer, Graph, Stream, begin_on};
 
-/// Results (`ncclResult_t`).
+/// Result codes (`ncclResult_t`).
 const INVALID_USAGE: c_int = 5;
 const IN_PROGRESS: c_int = 7;
 /// Types of values and reductions.
@@ -22,7 +22,7 @@ const MAX: c_int = 2;
 #[derive(Clone, Copy)]
 struct UniqueId([u8; 128]);
 
-/// `ncclConfig_t` of version 2.14, which later ones take too.
+/// `ncclConfig_t` of version 2.14, which later versions accept too.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -33,7 +33,7 @@ struct Config {
 
 type Group = usize;
 
-/// The functions of the library, which cudarc does not find by this name.
+/// Functions of the library, which cudarc does not find by this name.
 #[derive(Clone, Copy)]
 struct Nccl {
     unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
@@ -53,7 +53,7 @@ struct Nccl {
 type Letter = unsafe extern "C" fn(u64, usize, c_int, c_int, Group, CUstream) -> c_int;
 type Reduce = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, Group, CUstream) -> c_int;
 
-/// A function of the library, of the type that `nccl.h` gives it.
+/// A function of the library, with its type in `nccl.h`.
 fn find<F: Copy>(name: &CStr) -> F {
     assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
     // SAFETY: the names end with zeros, and the type is a pointer to a function.
@@ -92,7 +92,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// Joins, and waits until the others have; what came of it.
+    /// Joins, and waits until the other ranks have. Returns the rank and the state.
     fn join(id: UniqueId, rank: usize, device: i32) -> (Self, c_int) {
         begin_on(device);
         let (nccl, mut group, mut state) = (nccl(), 0, IN_PROGRESS);
@@ -124,14 +124,14 @@ impl Rank {
         assert_eq!(self.taken(self.ask_for_sum(values, count)), 0);
     }
 
-    /// The same, and what is answered at once.
+    /// Asks for a sum, and returns the immediate answer.
     fn ask_for_sum(&self, values: &Buffer, count: usize) -> c_int {
         let (at, stream) = (values.address, self.stream.0);
         // SAFETY: the buffer is large enough, or the fake refuses.
         unsafe { (self.nccl.reduce)(at, at, count, F32, SUM, self.group, stream) }
     }
 
-    /// Rank 0 sends, and the other one receives.
+    /// A letter from rank 0 to rank 1.
     fn letter(&self, values: &Buffer, count: usize) {
         let (ask, peer) = match self.rank {
             0 => (self.nccl.send, 1),
@@ -143,14 +143,14 @@ impl Rank {
         assert_eq!(self.taken(code), 0);
     }
 
-    /// What `ask` asks for, captured.
+    /// A graph of the operations that `ask` asks for.
     fn captured(&self, ask: impl Fn()) -> Graph {
         self.stream.begin_capture().expect("begun");
         ask();
         self.stream.end_capture().expect("a graph")
     }
 
-    /// What comes of what was asked for and answered with `code`.
+    /// Waits for the operation that was answered with `code`, and returns its final state.
     fn taken(&self, mut code: c_int) -> c_int {
         while code == IN_PROGRESS {
             std::thread::yield_now();
@@ -193,7 +193,7 @@ fn two(work: impl Fn(&Rank) + Sync) {
 
 #[test]
 fn sums_of_all_ranks_in_a_graph() {
-    // More than one desk full.
+    // More than fits on a desk.
     let count = 40_000;
     two(|rank| {
         let values = Buffer::new(4 * count);
@@ -249,11 +249,11 @@ fn ranks_that_differ_wait_until_they_are_aborted() {
         });
         two(|rank| {
             let values = Buffer::of(&[1.0f32; 4]);
-            // A number of values each.
+            // Each rank sums another number of values.
             rank.sum(&values, 2 + rank.rank);
             groups.lock().expect("not poisoned").push(rank.group);
             asked.wait();
-            // It ends without an error: who aborts has to remember.
+            // The stream ends without an error: the program that aborts has to remember it.
             rank.stream.synchronize().expect("aborted");
         });
     });
@@ -265,7 +265,7 @@ fn who_asks_instead_of_waiting_can_give_up() {
         let (values, other) = (Buffer::of(&[1.0f32; 4]), Buffer::of(&[0u8; 4]));
         rank.sum(&values, 2 + rank.rank);
         let event = rank.stream.event();
-        // What needs nobody goes on meanwhile.
+        // Work that needs no other rank goes on meanwhile.
         let side = Stream::new();
         side.fill(&other, 7, 4).expect("asked for");
         assert_eq!(other.read::<u8>(4, &side), [7; 4]);
@@ -278,18 +278,18 @@ fn who_asks_instead_of_waiting_can_give_up() {
     });
 }
 
-/// What ends a communicator, from another thread: it says when that is over.
+/// Ends a communicator on another thread. The receiver gets the result when that is over.
 fn end(rank: &Rank, end: unsafe extern "C" fn(Group) -> c_int) -> Receiver<c_int> {
     let (said, over) = channel();
     let group = rank.group;
-    // SAFETY: the group exists; whoever drops the rank is told that it does not any more.
+    // SAFETY: the group exists; a test that drops the rank knows that it does not any more.
     std::thread::spawn(move || said.send(unsafe { end(group) }));
     over
 }
 
-/// Long enough for what waits for nothing.
+/// Time limit for calls that wait for nothing.
 const SOON: Duration = Duration::from_secs(20);
-/// Shorter than a test may take.
+/// Time after which a call counts as waiting; short enough for a test.
 const WHILE: Duration = Duration::from_millis(50);
 
 #[test]
@@ -303,7 +303,7 @@ fn an_abort_waits_for_graphs_and_for_the_other_ranks() {
             rank.stream.end_capture().expect("a graph")
         });
         if rank.rank == 0 {
-            // Of a communicator that is finalized graphs are the last that go.
+            // The last things to end in a finalized communicator are its graphs.
             // SAFETY: the group exists.
             let finalized = unsafe { (rank.nccl.finalize)(rank.group) };
             assert_eq!(finalized, IN_PROGRESS);
@@ -311,7 +311,7 @@ fn an_abort_waits_for_graphs_and_for_the_other_ranks() {
             assert_eq!(over.recv_timeout(WHILE), Err(RecvTimeoutError::Timeout));
             both.wait();
             both.wait();
-            // The other has, and this one's graph is there yet.
+            // The other rank has ended its communicator, and this one's graph still lives.
             assert_eq!(over.recv_timeout(WHILE), Err(RecvTimeoutError::Timeout));
             drop(graph);
             assert_eq!(over.recv_timeout(SOON), Ok(0));
@@ -334,7 +334,7 @@ fn an_abort_waits_for_what_the_device_runs() {
             scope.spawn(move || {
                 let [first, second] = ids.map(|id| Rank::join(id, rank, rank as i32).0);
                 let values = Buffer::of(&[1.0f32; 4]);
-                // Nobody else comes to it.
+                // No other rank comes to this sum.
                 second.sum(&values, 2 + rank);
                 let event = second.stream.event();
                 assert_eq!(event.query(), Err(600), "it runs");
@@ -373,7 +373,7 @@ fn what_is_asked_for_may_be_under_way() {
     assert!((1..128).contains(&late), "{late}");
 }
 
-/// Values of a letter, in more than one piece.
+/// Values of a letter in more than one piece.
 const LONG: usize = 2000;
 
 #[test]
@@ -386,7 +386,7 @@ fn equal_captures_meet_again_and_again() {
             rank.sum(&sums, 4);
         };
         let graphs = [rank.captured(sum), rank.captured(both), rank.captured(sum)];
-        // What is queued, and captured later, is in nobody's way.
+        // Queued operations, and captures made later, are in nobody's way.
         for (turn, at) in [0, 1, 1, 2, 0, 3, 1, 4, 2, 4].into_iter().enumerate() {
             let own = (rank.rank + 1) as f32 + turn as f32;
             rank.stream.upload(&sums, &[own; 4]).expect("asked for");
@@ -408,12 +408,12 @@ fn equal_captures_meet_again_and_again() {
     });
 }
 
-/// One is queued, or is another one of those that its rank has captured.
+/// The peer's operation is queued, or is another one of its captured operations.
 #[test]
 fn what_one_rank_has_captured_meets_nothing_else() {
     let both = std::sync::Barrier::new(2);
     for lettered in [false, true] {
-        // Which captured one each rank launches; 0: it queues it.
+        // The captured operation that each rank launches; 0 for a queued one.
         for pair in [[0, 1], [1, 0], [1, 2], [2, 1]] {
             two(|rank| {
                 let values = Buffer::of(&[1.0f32 + rank.rank as f32; LONG]);

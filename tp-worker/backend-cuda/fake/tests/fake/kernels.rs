@@ -1,4 +1,4 @@
-//! Kernels see what CUDA shows them: places, parameters, shared memory.
+//! Values that CUDA shows to kernels: places, parameters, shared memory.
 
 use crate::device::{Buffer, Module, Shape, Stream, Value, begin, begin_with};
 
@@ -48,7 +48,7 @@ fn parameters_of_every_alignment_arrive() {
     kernel
         .launch_with(&stream, Shape::line(1, 1), &values)
         .expect("launched");
-    // They were taken when the launch was asked for.
+    // The parameters were copied when the launch was asked for.
     pointer = [0; 8];
     assert_eq!(pointer, [0; 8]);
     assert_eq!(
@@ -102,8 +102,8 @@ fn atomic_operations_lose_nothing() {
     assert_eq!(sum.read::<f32>(1, &stream), [336.0]);
 }
 
-/// Sums of blocks under several seeds, by a kernel that lacks one of its two
-/// barriers, or none if zero.
+/// Sums of blocks under several seeds. The kernel lacks barrier `without` of its two; none if
+/// zero.
 fn block_sums(without: u32) -> Vec<Vec<f32>> {
     let (threads, blocks) = (128u32, 3u32);
     let macros = [format!("THREADS={threads}"), format!("WITHOUT={without}")];

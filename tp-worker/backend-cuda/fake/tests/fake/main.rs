@@ -1,5 +1,5 @@
-//! cudarc, unchanged, on the fake libraries: what works as CUDA says, what is
-//! refused as CUDA refuses it, and which faults are caught.
+//! cudarc, unchanged, on the fake libraries: calls that CUDA serves, calls that CUDA refuses,
+//! and faults that the fakes catch.
 
 mod captures;
 mod children;
@@ -14,7 +14,7 @@ mod safe;
 mod sanitizers;
 mod warps;
 
-/// Does what the variable `SCENARIO` names, in a process that it may break.
+/// Runs the scenario of the variable `SCENARIO`, in a process that it may break.
 #[test]
 #[ignore = "run by other tests, in processes of their own"]
 fn scenario() {

@@ -68,7 +68,7 @@ fn pinned_memory_that_goes_before_its_copy_breaks_the_context() {
     );
 }
 
-/// Gives the source of a copy back before the copy is done.
+/// Frees the source of a copy before the copy is done.
 pub(crate) fn give_source_back() {
     begin();
     let stream = Stream::new();

@@ -1,12 +1,11 @@
-//! Nothing but waits orders the work of streams.
+//! Only waits order the work of different streams.
 
 use std::collections::BTreeSet;
 
 use crate::children;
 use crate::device::{Buffer, Event, Module, Shape, Stream, Value, begin, begin_with};
 
-/// What a second stream sees of a value that the first one sets to ones; the
-/// value was zeros before.
+/// The value that a second stream sees, which the first stream changes from zeros to ones.
 fn seen(waits: bool) -> u8 {
     let (first, second) = (Stream::new(), Stream::new());
     let (value, copy) = (Buffer::of(&[0u8; 4]), Buffer::of(&[2u8; 4]));
@@ -35,7 +34,7 @@ fn a_missing_wait_shows() {
     assert_eq!(seen_with(0..20, true), [1; 20]);
 }
 
-/// In a process that nobody else's work disturbs.
+/// Prints stale values, in a process without other work.
 pub(crate) fn print_stale_values() {
     begin();
     let seen: Vec<u8> = (0..20).map(|_| seen(false)).collect();
@@ -85,7 +84,7 @@ fn streams_of_other_threads_run_where_they_are_needed() {
     let theirs = Stream::new();
     theirs.fill(&value, 1, 4).expect("asked for");
     let event = theirs.event();
-    // Streams are the context's; the handle alone crosses to the other thread.
+    // Streams belong to the context; only the handle crosses to the other thread.
     let (event, from, to) = (&Shared(&event), &Shared(&value), &Shared(&copy));
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -98,7 +97,7 @@ fn streams_of_other_threads_run_where_they_are_needed() {
     });
 }
 
-/// Something of the driver's, whose calls may come from any thread.
+/// An object of the driver, whose calls may come from any thread.
 struct Shared<'a, T>(&'a T);
 // SAFETY: all calls of the driver that go through it lock the driver's state.
 unsafe impl<T> Sync for Shared<'_, T> {}
@@ -156,7 +155,7 @@ fn work_of_one_stream_keeps_its_order() {
     }
 }
 
-/// What fails a test that claims an order which nobody drew.
+/// A test fails if it claims an order from which nothing was drawn.
 #[test]
 fn an_order_that_nobody_draws_is_told() {
     let fill = || {

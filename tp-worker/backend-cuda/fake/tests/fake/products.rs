@@ -1,4 +1,4 @@
-//! cuBLASLt's products against sums in f64.
+//! cuBLASLt's products, compared with sums in f64.
 
 use std::ffi::c_void;
 
@@ -17,7 +17,7 @@ fn code<T>(answer: Result<T, CublasError>) -> Answer<T> {
     answer.map_err(|error| error.0 as i32)
 }
 
-/// y = x · wᵀ (+ bias): rows and columns of y, and length of the sums.
+/// y = x · wᵀ (+ bias): rows and columns of y, and terms of a sum.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     rows: usize,
@@ -25,7 +25,7 @@ struct Shape {
     depth: usize,
 }
 
-/// What the library knows of one product: y's columns are its rows.
+/// The library's objects for one product: y's columns are the library's rows.
 struct Described {
     handle: sys::cublasLtHandle_t,
     product: sys::cublasLtMatmulDesc_t,
@@ -90,8 +90,8 @@ impl Described {
         let [a, b, y] = self.layouts;
         let (handle, product, preference) = (self.handle, self.product, self.preference);
         let mut count = 0;
-        // SAFETY: everything exists, and there is room for as many results as
-        // are asked for; zeros are a result that means nothing.
+        // SAFETY: everything exists, and there is room for as many results as are asked for;
+        // zeros are valid bits of a result.
         let found = unsafe {
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; 8] = std::mem::zeroed();
             let first = found.as_mut_ptr();
@@ -135,7 +135,7 @@ impl Described {
         let scale = |value: &f32| std::ptr::from_ref(value).cast::<c_void>();
         let [a, b, d] = self.layouts;
         let at = |buffer: &Buffer| buffer.address as *mut c_void;
-        // SAFETY: everything exists; the fake refuses what is too small.
+        // SAFETY: everything exists; the fake refuses memory that is too small.
         let asked = unsafe {
             result::matmul(
                 self.handle,
@@ -189,7 +189,7 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| draw()).collect()
 }
 
-/// The values on the device, and as the device has them.
+/// The values on the device, and the same values after rounding.
 fn place(values: &[f32], rounded: bool) -> (Buffer, Vec<f32>) {
     if rounded {
         let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();

@@ -1,4 +1,4 @@
-//! cudarc's safe layer finds all the functions that it calls.
+//! cudarc's safe layer finds all functions that it calls.
 
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;

@@ -8,7 +8,7 @@ use crate::device::{Buffer, Module, Shape, Stream, begin};
 const BLOCK_SUM: &str = include_str!("kernels/block_sum.cu");
 const THREADS: u32 = 64;
 
-/// The kernels, which lack the barrier that the detail names.
+/// The kernels without the barrier that the detail names.
 fn kernels() -> Module {
     begin();
     let without = children::detail().parse().unwrap_or(0u32);
@@ -16,7 +16,7 @@ fn kernels() -> Module {
     Module::new(BLOCK_SUM, &macros.each_ref().map(String::as_str))
 }
 
-/// Sums blocks. The detail "short" stands for memory that is too small.
+/// Sums blocks. The detail "short" makes the memory too small.
 pub(crate) fn block_sum() {
     let kernel = kernels().kernel("block_sum");
     let short = usize::from(children::detail() == "short");
@@ -45,7 +45,7 @@ pub(crate) fn behind() {
         .expect("whoever watches ends the process");
 }
 
-/// Launches the kernel of the other faults that takes vectors from anywhere.
+/// Launches the kernel of `faults.cu` that takes vectors from any address.
 pub(crate) fn vectors() {
     begin();
     let kernel = Module::new(include_str!("kernels/faults.cu"), &[]).kernel("vectors");
@@ -55,7 +55,7 @@ pub(crate) fn vectors() {
     children::tell(&format!("told {told:?}"));
 }
 
-/// Where the compiler keeps a sanitizer's library; nowhere, where it has none.
+/// Path of a sanitizer's library; `None` if the compiler has none.
 fn library(name: &str) -> Option<String> {
     let mut compiler = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
     let output = compiler.arg(format!("-print-file-name={name}")).output();
@@ -64,7 +64,7 @@ fn library(name: &str) -> Option<String> {
     path.contains('/').then(|| path.to_owned())
 }
 
-/// Runs a scenario under a sanitizer; `None` where the compiler has none.
+/// Runs a scenario under a sanitizer; `None` if the compiler has none.
 fn under(sanitizer: &str, scenario: &str, detail: &str) -> Option<(bool, String)> {
     let short = match sanitizer {
         "thread" => "tsan",
@@ -83,22 +83,22 @@ fn under(sanitizer: &str, scenario: &str, detail: &str) -> Option<(bool, String)
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     without_random_addresses(&mut command);
     let (good, text) = children::finish(&mut command);
-    // Where it may not choose addresses, it does not start.
+    // A sanitizer that may not choose addresses does not start.
     let starts = !text.contains("FATAL: ThreadSanitizer");
     starts.then_some((good, text))
 }
 
-/// The thread sanitizer needs addresses where it expects them.
+/// Turns off random addresses, since the thread sanitizer needs certain ones.
 fn without_random_addresses(command: &mut Command) {
     use std::os::unix::process::CommandExt;
     const ADDR_NO_RANDOMIZE: libc::c_ulong = 0x0004_0000;
     let set = || {
-        // SAFETY: the call changes a flag of the child alone. Where it is
-        // forbidden, the sanitizer says what it misses.
+        // SAFETY: the call changes a flag of the child alone. If the call is forbidden, the
+        // sanitizer reports what it lacks.
         unsafe { libc::personality(ADDR_NO_RANDOMIZE) };
         Ok(())
     };
-    // SAFETY: between fork and exec it makes that one call, and takes no lock.
+    // SAFETY: between fork and exec the child makes one call, and takes no lock.
     unsafe { command.pre_exec(set) };
 }
 
@@ -109,7 +109,7 @@ fn misaligned_vectors_are_found() {
     };
     assert!(!good && text.contains("misaligned address"), "{text}");
     assert!(text.contains("kernels.cu:53"), "{text}");
-    // Some processors find them, too.
+    // Some processors find misaligned vectors, too.
     if cfg!(target_arch = "x86_64") {
         let (good, text) = children::finish(&mut children::command("vectors"));
         assert!(good && text.contains("told Err(716)"), "{text}");

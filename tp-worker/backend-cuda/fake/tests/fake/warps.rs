@@ -1,4 +1,4 @@
-//! What the lanes of a warp do together, against plain versions of it.
+//! Operations of a warp's lanes, compared with plain versions of them.
 
 use crate::device::{Buffer, Kernel, Module, Shape, Stream, Value, begin, begin_with};
 
@@ -11,7 +11,7 @@ fn kernel(name: &str, macros: &[&str]) -> Kernel {
 #[test]
 fn shuffles_bring_the_values_of_other_lanes() {
     let shuffles = kernel("shuffles", &[]);
-    // Where a lane's value comes from; its own, outside.
+    // The lane that a value comes from; outside of the range, the lane itself.
     let down = |lane: u32, by: u32, width: u32| {
         let inside = lane % width + by < width;
         lane + if inside { by } else { 0 }
@@ -89,7 +89,7 @@ fn tensor_cores_multiply_as_ptx_lays_out() {
     }
 }
 
-/// Twice the values, through two stages of asynchronous copies.
+/// The values doubled, through two stages of asynchronous copies.
 fn staged(n: u32, macros: &[&str]) -> (Vec<f32>, Vec<f32>) {
     let staged = kernel("staged", macros);
     let values: Vec<f32> = (0..n).map(|value| value as f32 + 1.0).collect();

@@ -15,17 +15,18 @@ use crate::endings::WARM_UP;
 use crate::ranks::tensor;
 use crate::stalls::{Ask, DIFFERENT, Recorded, nccl, recorded};
 
-/// The rank, how many there are, the name of their group, and what goes wrong.
+/// Variable with the rank, the number of ranks, the name of their group, and the fault.
 pub(super) const RANK: &str = "TEST_RANK_OF_TABLE";
-/// How long data may be on its way, and how long after that a rank may end.
+/// Longest time for which data may be on its way (`DEADLINE`), and time limit for a rank's end
+/// after that.
 const DEADLINE: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(2);
-/// As long as nobody would wait.
+/// Longer than anybody would wait.
 const HOUR: Duration = Duration::from_secs(3600);
 /// Longer than a rank takes from its start to its end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A rank, and what it is told.
+/// A rank with its settings.
 #[derive(Debug, Clone)]
 struct Rank {
     rank: usize,
@@ -48,7 +49,7 @@ fn rank() {
         wrong: words[3].to_owned(),
     };
     let (ends, ended) = channel();
-    // One that hangs ends with the process.
+    // A rank that hangs ends with the process.
     thread::spawn(move || {
         rank.live();
         ends.send(()).unwrap();
@@ -67,9 +68,9 @@ impl Rank {
             false => Dtype::Float32,
         };
         let patience = match &*self.wrong {
-            // Who waits for a rank that is aborted is told, and needs no deadline.
+            // The peers of an aborted rank are told, and need no deadline.
             "aborted" => HOUR,
-            // Who comes too late waits for nobody.
+            // A rank that comes too late waits for no peer.
             "missing" | "late" if self.is_odd() => HOUR,
             _ => DEADLINE,
         };
@@ -99,9 +100,9 @@ impl Rank {
         gpu.control(Axis::World).barrier().unwrap_err();
     }
 
-    /// Does what all do, or what is wrong.
+    /// Does what all ranks do, or what the fault says.
     fn meet(&self, gpu: &mut CudaBackend, start: &mut Instant) -> Result<(), BackendError> {
-        // Nobody's data is waited for while others still start.
+        // No rank waits for data while others still start.
         gpu.control(Axis::World).barrier().unwrap();
         let mut recorded = recorded(gpu)?;
         let recorded = &mut recorded;
@@ -130,7 +131,7 @@ impl Rank {
                     let mut x = tensor(gpu, &[1.0], 1, Holds::Sum);
                     gpu.all_reduce(Axis::World, &mut x)?;
                 }
-                // It lives, and comes when the others are gone.
+                // The rank lives, and comes when the others are gone.
                 std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
                 Ask::Sums(&[1, 1]).run(gpu, recorded)
             }
@@ -145,7 +146,7 @@ impl Rank {
         }
     }
 
-    /// Whoever gives up first, each rank says what it waits for.
+    /// Whichever rank gives up first, each rank says what it waits for.
     fn expect(&self, error: &CollectiveError) {
         let (rank, odd) = (self.rank, self.is_odd());
         match (&*self.wrong, error) {
@@ -158,7 +159,7 @@ impl Rank {
             ) if odd => {
                 assert_eq!(*own, rank);
             }
-            // What it is told depends on who has left by then.
+            // The odd rank's error depends on the ranks that have left by then.
             ("missing" | "late", _) if odd => {}
             (wrong, CollectiveError::Deserted { rank: own, peer })
                 if !DIFFERENT.iter().any(|(name, ..)| name == &wrong) && wrong != "type" =>
@@ -206,7 +207,7 @@ impl Rank {
                     theirs,
                 },
             ) => {
-                // The odd one differs from all others, and they from it alone.
+                // The odd rank differs from all others, and they only from it.
                 assert_eq!(*peer, if self.is_odd() { 0 } else { ODD }, "{stall}");
                 let same = ours == theirs && last == their_last;
                 assert_eq!(same, wrong == "order", "{stall}");
@@ -216,7 +217,7 @@ impl Rank {
     }
 }
 
-/// Launches what was recorded, and sums something else in between.
+/// Launches the recorded passes, and sums other floats in between.
 fn live_on(
     gpu: &mut CudaBackend,
     recorded: &mut Recorded,

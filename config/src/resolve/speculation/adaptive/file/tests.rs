@@ -84,7 +84,7 @@ fn every_key_that_is_said_to_be_known_is() {
 
 #[test]
 fn what_is_wrong_is_named_with_a_remedy() {
-    // (file, what the error names)
+    // (file, texts in the error)
     for (text, names) in [
         ("", &["JSON", "line 1"][..]),
         ("{\n\"1\": {\n]}", &["line 3", "Correct"]),
