@@ -1,4 +1,4 @@
-//! What ranks compute on.
+//! Devices that ranks compute on, and the ways in which ranks exchange data.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// As options name it.
+    /// Name of the kind as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -28,11 +28,12 @@ impl DeviceKind {
 /// The devices of all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceConfig {
-    /// Their kind.
+    /// Kind of all devices.
     pub kind: DeviceKind,
-    /// Number of the first rank's on each node. 0 where the kind has no numbers.
+    /// Number of the device of each node's first rank. 0 for kinds without numbers.
     pub base_gpu_id: usize,
-    /// How much higher the next rank's is; with 0 a node's ranks share one device.
+    /// Difference between the device numbers of neighbouring ranks; with 0 all ranks of a node
+    /// share one device.
     pub gpu_id_step: usize,
 }
 
@@ -58,7 +59,7 @@ impl DeviceConfig {
     }
 }
 
-/// Which way ranks on GPUs exchange their data.
+/// Way in which ranks on GPUs exchange their data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CollectiveBackend {
@@ -73,7 +74,7 @@ pub enum CollectiveBackend {
 }
 
 impl CollectiveBackend {
-    /// As options name it.
+    /// Name of the way as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -83,12 +84,12 @@ impl CollectiveBackend {
     }
 }
 
-/// How ranks on GPUs exchange their data.
+/// Exchange of data between ranks on GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectiveConfig {
-    /// Which way.
+    /// Way that the data takes.
     pub backend: CollectiveBackend,
-    /// Where NCCL is; `None`: where libraries are looked for.
+    /// Path of the NCCL library; `None` = the library is searched for where libraries lie.
     pub nccl: Option<PathBuf>,
 }
 
@@ -97,6 +98,6 @@ pub struct CollectiveConfig {
 pub struct DeviceRoom {
     /// In all.
     pub total: u64,
-    /// What nobody has taken.
+    /// Bytes that no program has taken.
     pub free: u64,
 }
