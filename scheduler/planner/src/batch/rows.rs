@@ -10,7 +10,7 @@ use crate::{
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grant {
-    /// As many slots as the row may write.
+    /// All slots that the row may write.
     Exact,
     /// `W` slots from the committed length, as if no step were in flight.
     WithoutLag,

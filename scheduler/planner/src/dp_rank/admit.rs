@@ -13,7 +13,7 @@ const MOST_DEFERRALS: u32 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
-    /// Its prefix is being computed by another request. It waits, and others may go first.
+    /// Another request computes its prefix. It waits, and others may go first.
     Deferred,
     /// It does not fit, and no other request overtakes it.
     Full,
