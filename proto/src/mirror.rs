@@ -1,8 +1,7 @@
 //! Conversions between a message and the plain data that it mirrors.
 
-/// Both conversions between the message `pb::Name` and the plain `Name` of the
-/// same fields; with `try`, reading may fail. A field that is not taken as it is
-/// says how:
+/// Makes both conversions between the message `pb::Name` and the plain `Name` with the same
+/// fields. With `try`, reading may fail. A word behind a field says how the field is converted:
 ///
 /// | word | on the wire | plain |
 /// |---|---|---|
