@@ -50,7 +50,7 @@ pub struct BatchSlot {
     pub up_hysteresis: i32,
     /// Added to the threshold of going less deep.
     pub down_hysteresis: i32,
-    /// Depths above so many times the accepted drafts are left; 0 = never.
+    /// Depths above this many times the accepted drafts are left; 0 = never.
     pub ceiling_coeff: u32,
 }
 

@@ -175,8 +175,8 @@ impl Costs {
         drafts && self.verify.knows(size.loads.even(size.tokens))
     }
 
-    /// Returns true if steps at this depth have run with about so many rows while serving. Also
-    /// true if nothing was measured before that they could prove wrong.
+    /// Returns true if steps of this depth and about this many rows have run while serving.
+    /// Also true if nothing was measured before that they could prove wrong.
     pub fn is_proven(&self, size: &StepSize) -> bool {
         match size.depth {
             0 => true,
@@ -192,10 +192,10 @@ impl Costs {
         self.verify.is_compared(loads.even(decodes))
     }
 
-    /// Returns the shortest nanoseconds that a step may take if its drafts did not run while
-    /// serving, because the times measured before may be far too long. Drafts may take almost
-    /// no time. A pass that did not run either may take half of its measured time, and smaller
-    /// passes bound it.
+    /// Returns the shortest nanoseconds that a step may take, if its drafts did not run while
+    /// serving: the times measured before may be far too long. Drafts may take almost no time.
+    /// A pass that did not run either may take half of its measured time; passes of smaller
+    /// sizes bound that.
     pub fn hoped_ns(&self, size: &StepSize) -> Option<u64> {
         let pass = self.pass_ns(size.tokens, size.loads, Curve::at)?;
         let proven = self.verify.is_proven(size.loads.even(size.tokens));

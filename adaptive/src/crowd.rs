@@ -2,7 +2,8 @@
 
 use crate::LAG;
 
-/// Factor that makes a crowd: more than so many times the rows that the depth was decided for.
+/// Factor that makes a crowd: more rows than this many times those that the depth was decided
+/// for.
 const TIMES: u32 = 4;
 
 /// Numbers of rows that the depths of the next steps were decided for.

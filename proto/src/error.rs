@@ -8,7 +8,7 @@ pub enum WireError {
     /// A required field is absent.
     #[error("field `{0}` is missing")]
     Missing(&'static str),
-    /// A value outside what the field may hold.
+    /// A value outside its field's range.
     #[error(transparent)]
     Invalid(#[from] InvalidField),
 }

@@ -6,7 +6,7 @@
 /// | word | on the wire | plain |
 /// |---|---|---|
 /// | `each` | a list of messages | a list |
-/// | `try_each` | the same, where reading one may fail | a list |
+/// | `try_each` | a list of messages; reading one may fail | a list |
 /// | `maybe` | an optional message | an `Option` |
 /// | `filled` | optional; absent means the default | always there |
 /// | `given` | a message that has to be there | always there |

@@ -29,9 +29,9 @@ const QUEUE: usize = 1024;
 
 /// One event of the engine loop.
 pub enum Event {
-    /// From a frontend or the public service.
+    /// A command from a frontend or the public service.
     Client(Command),
-    /// From a worker's stream.
+    /// A message from a worker's stream.
     Worker {
         /// Rank of the worker.
         rank: usize,

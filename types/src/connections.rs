@@ -11,10 +11,10 @@ pub struct ConnectionLimits {
     pub per_peer: usize,
     /// Requests at once on one HTTP/2 connection.
     pub streams: u32,
-    /// From a connection's begin to its first bytes, for HTTP/2 to the end of
-    /// its preface, seconds.
+    /// Time limit from a connection's begin to its first bytes, seconds. For HTTP/2 it lasts to
+    /// the end of the preface.
     pub first_byte_s: u64,
-    /// From a request's first byte to the end of its head, seconds.
+    /// Time limit from a request's first byte to the end of its head, seconds.
     pub head_s: u64,
     /// Time limit for a request's body, seconds.
     pub body_s: u64,

@@ -63,18 +63,17 @@ impl DeviceConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CollectiveBackend {
-    /// By NCCL, where every rank has it and a GPU of its own; otherwise through the
-    /// host's memory.
+    /// NCCL if every rank has it and a GPU of its own, else the host's memory.
     #[default]
     Auto,
-    /// From GPU to GPU, by NVIDIA's library.
+    /// NVIDIA's library, which sends data from GPU to GPU.
     Nccl,
-    /// Through the host's memory.
+    /// The host's memory.
     Host,
 }
 
 impl CollectiveBackend {
-    /// Name of the way as an option's value.
+    /// Name of the backend as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -87,16 +86,16 @@ impl CollectiveBackend {
 /// Exchange of data between ranks on GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectiveConfig {
-    /// Way that the data takes.
+    /// Backend that carries the data.
     pub backend: CollectiveBackend,
-    /// Path of the NCCL library; `None` = the library is searched for where libraries lie.
+    /// Path of the NCCL library; `None` = the usual places of libraries are searched.
     pub nccl: Option<PathBuf>,
 }
 
 /// Memory of a device that is not the host's, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRoom {
-    /// In all.
+    /// Bytes of the whole memory.
     pub total: u64,
     /// Bytes that no program has taken.
     pub free: u64,

@@ -94,8 +94,8 @@ impl ParallelConfig {
 pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
-    /// Pages on every rank. Page 0 is among them; it is kept for padding and never handed out.
-    /// Each DP rank has so many pages of its own.
+    /// Pages on every rank, and so for each DP rank. Page 0 is among them; it is kept for
+    /// padding and never handed out.
     pub num_pages: usize,
     /// Type of cached keys and values.
     pub dtype: KvCacheDtype,
@@ -163,9 +163,9 @@ pub fn share_of_dp_rank(all: u64, at: usize, dp_size: usize) -> u64 {
 /// Time limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeoutConfig {
-    /// From arrival to the last token, seconds; `None` = no limit.
+    /// Time limit from arrival to the last token, seconds; `None` = no limit.
     pub request_s: Option<u64>,
-    /// Waiting for a first step, seconds; `None` = no limit.
+    /// Time limit from arrival to a first step, seconds; `None` = no limit.
     pub queue_s: Option<u64>,
     /// Longest time of a step, seconds. A longer step ends the group.
     pub step_watchdog_s: u64,

@@ -15,7 +15,7 @@ pub struct Request {
     pub logprobs: LogprobParams,
     /// 0 scores the prompt without generating (needs `logprobs.prompt_start`).
     pub max_new_tokens: u32,
-    /// Rank among waiting requests: higher goes first.
+    /// Priority in the queue: higher goes first.
     pub priority: i32,
     /// Time limit from arrival at the scheduler, milliseconds; `None` = the server's own limit.
     pub timeout_ms: Option<u32>,
@@ -25,14 +25,14 @@ pub struct Request {
     pub data_parallel_rank: Option<u32>,
 }
 
-/// Reason of a request's success.
+/// Reason of an end without a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end or stop token, or a stop string.
+    /// An end or stop token came, or a stop string.
     Stop,
-    /// `max_new_tokens` or the context length.
+    /// `max_new_tokens` or the context length was reached.
     Length,
-    /// Aborted by its client.
+    /// The client aborted the request.
     Abort,
 }
 
@@ -43,7 +43,7 @@ pub enum ErrorKind {
     Invalid,
     /// A queue is full: 429, RESOURCE_EXHAUSTED.
     Overloaded,
-    /// Starting, draining or dead: 503, UNAVAILABLE.
+    /// The server is starting, draining or dead: 503, UNAVAILABLE.
     Unavailable,
     /// A time limit of the request passed: 408, DEADLINE_EXCEEDED.
     Timeout,

@@ -1,4 +1,4 @@
-//! KV slots that one decode step may write, and what is kept for it.
+//! KV slots that one decode step may write, and the reserve that is kept for it.
 //!
 //! The page allocator, admission, the width of a request-to-token row and memory sizing all use
 //! this module.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A value outside what its field may hold.
+/// A value outside its field's range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {message}")]
 pub struct InvalidField {
@@ -194,7 +194,8 @@ impl fmt::Display for TooManyLogprobs {
 /// Checks the `bytes` of log-probabilities that all choices of a request may bring against the
 /// limit. `room` is the room that there is when no other request holds any.
 ///
-/// # Errors [`TooManyLogprobs`], at every attempt of the same request.
+/// # Errors
+/// [`TooManyLogprobs`], at every attempt of the same request.
 pub fn check_logprobs(bytes: usize, room: usize) -> Result<(), TooManyLogprobs> {
     let limit = room.min(MOST_LOGPROB_BYTES);
     match bytes <= limit {

@@ -143,8 +143,8 @@ pub struct DraftShape {
 }
 
 impl DraftShape {
-    /// Returns the most tokens that a shape of so many steps and branches has. The first step
-    /// drafts `topk` nodes. Each later step drafts `topk` nodes after each of the `topk`
+    /// Returns the most tokens of a shape with `num_steps` steps and `topk` branches. The first
+    /// step drafts `topk` nodes. Each later step drafts `topk` nodes after each of the `topk`
     /// likeliest of the step before.
     pub fn most_tokens(num_steps: usize, topk: usize) -> usize {
         match num_steps {

@@ -227,9 +227,8 @@ pub struct RankResult {
     pub forward_us: u64,
     /// Stages of that time and of the time after it.
     pub stages: StageTimes,
-    /// Draft steps that the ranks have agreed on for the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one; `None` = they decided
-    /// nothing, and what was agreed before goes on.
+    /// Draft steps that the ranks have agreed on for the step [`LAG`](lockstep_adaptive::LAG)
+    /// after this one; `None` = they decided nothing, so the agreed depth stays.
     pub agreed_depth: Option<u32>,
     /// Expected time of that step by the policy that decided its depth, microseconds; 0 if the
     /// policy does not say.

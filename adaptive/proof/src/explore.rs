@@ -20,10 +20,8 @@ pub trait Model {
     /// Returns the state after `action`, and the [`Self::SIGHTS`] that the action shows, as
     /// bits.
     ///
-    /// # Errors An event that must never happen, in words.
-    ///
     /// # Errors
-    /// What happened, in words.
+    /// An event that must never happen, in words.
     fn next(&self, state: &Self::State, action: Self::Action)
     -> Result<(Self::State, u32), String>;
     /// Returns true if a state is an orderly end.

@@ -41,10 +41,8 @@ pub struct Soaked {
 
 /// Goes on until all ranks together have made `rank_steps` steps.
 ///
-/// # Errors An event that must never happen, with the seed that made it.
-///
 /// # Errors
-/// Whatever must never happen, with the seed that made it.
+/// An event that must never happen, with the seed that made it.
 pub fn soak(rank_steps: u64, seed: u64) -> anyhow::Result<Soaked> {
     let mut soaked = Soaked::default();
     let mut group = seed << 32;

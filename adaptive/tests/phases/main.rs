@@ -229,7 +229,7 @@ fn times_that_were_measured_wrong_or_change_or_were_never_measured_cost_little()
 /// A crowd, one stream, and sizes between, of texts for which no draft pays. Phases last
 /// `length` milliseconds at the demo model's speed without drafts.
 fn hard(length: u32) -> [Phase; 8] {
-    // Tokens that so many streams put out in a second.
+    // Tokens that `streams` streams put out in a second.
     let rate = |streams| match streams {
         1 => 2_700,
         4 => 4_100,

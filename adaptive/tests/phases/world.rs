@@ -39,8 +39,8 @@ pub struct Machine {
     /// Hundredths of their time that passes take within two milliseconds after a change of
     /// depth, whose weights push others out of caches.
     pub settles: u32,
-    /// Hundredths at which steps of so many rows and such a depth were measured before serving,
-    /// because other programs spoilt the times.
+    /// Hundredths at which the time of a step was measured before serving, by rows and depth:
+    /// other programs spoilt the times.
     pub spoilt: fn(rows: u32, depth: u32) -> u32,
 }
 
@@ -348,7 +348,7 @@ pub enum Text {
     Fresh,
 }
 
-/// A request: so many tokens of one kind.
+/// A request, with its number of tokens and one kind of text.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub id: u64,

@@ -207,7 +207,7 @@ impl Kv {
         }
     }
 
-    /// Books the result of a prefill chunk that ends at `to`. `pauses` says that its step
+    /// Takes in the result of a prefill chunk that ends at `to`. `pauses` says that its step
     /// drafted nothing. The positions that the drafter leaves then are taken in with the next
     /// chunk, or when it drafts again.
     pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
@@ -222,7 +222,7 @@ impl Kv {
         }
     }
 
-    /// Books the result of a decode row: `tokens` of at most `max_tokens` tokens. `pauses` says
+    /// Takes in the result of a decode row: `tokens` of at most `max_tokens` tokens. `pauses` says
     /// that its step drafted nothing. A drafter that has paused takes in the missed positions
     /// when it drafts again, as far as its window reaches. Positions further back stay a hole
     /// for good.

@@ -108,14 +108,14 @@ pub struct Counters {
 /// Histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Counts by [`Times::BOUNDS_MS`]; durations beyond the last bound come last.
+    /// Counts by bucket of [`Times::BOUNDS_MS`]; the last one counts longer durations.
     pub counts: [u64; Times::BOUNDS_MS.len() + 1],
     /// Sum of all durations, milliseconds.
     pub sum_ms: u64,
 }
 
 impl Times {
-    /// Upper bounds of the classes, milliseconds.
+    /// Upper bounds of the buckets, milliseconds.
     pub const BOUNDS_MS: [u64; 16] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
     ];

@@ -84,7 +84,8 @@ impl SimEngine {
 
     /// Lets the workers run the oldest plan. Returns true if there was one.
     ///
-    /// # Errors The plan was wrong.
+    /// # Errors
+    /// The plan was wrong.
     pub fn execute(&mut self) -> Result<bool, SimFault> {
         let Some(plan) = self.plans.pop_front() else {
             return Ok(false);
@@ -96,7 +97,8 @@ impl SimEngine {
 
     /// Hands the oldest result to the planner. Returns true if there was one.
     ///
-    /// # Errors The planner refused the result.
+    /// # Errors
+    /// The planner refused the result.
     pub fn complete(&mut self, now: Millis) -> Result<bool, SimFault> {
         let Some(result) = self.results.pop_front() else {
             return Ok(false);

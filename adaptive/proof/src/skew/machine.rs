@@ -170,7 +170,7 @@ impl Machine {
     }
 }
 
-/// Returns `us` times so many thousandths.
+/// Returns `us` times `thousandths`, in thousandths.
 fn scaled(us: u32, thousandths: u32) -> u32 {
     (u64::from(us) * u64::from(thousandths) / 1_000) as u32
 }

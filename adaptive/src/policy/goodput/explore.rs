@@ -75,9 +75,10 @@ impl Goodput {
         Some(lost + self.cost_to_draft(score.depth, moment))
     }
 
-    /// Returns a depth to test: it never drafted with so many rows, and would be the best if
-    /// drafting took no time. Its time measured before serving may be wrong, and nothing else
-    /// would tell. Its probe is due whatever it costs by that time.
+    /// Returns a depth to test, if a test is due. The depth never drafted with about this many
+    /// rows, and would be the best if drafting took no time. Its time measured before serving
+    /// may be wrong, and nothing else would tell. Its cost by that time does not delay the
+    /// test.
     ///
     /// Returns `None` while one rank has far more to do than the others: times are measured
     /// with even loads, and uneven steps prove little of them.
@@ -134,9 +135,9 @@ impl Goodput {
     }
 }
 
-/// Returns the number of steps of a doubt, from the microseconds of a step. A
-/// [comparison](crate::Costs::is_compared) needs so many steps, and with short steps also some
-/// before, in which caches settle.
+/// Returns the number of steps of a doubt, from the microseconds of a step. It is the number
+/// that a [comparison](crate::Costs::is_compared) needs. Short steps need some more before, in
+/// which caches settle.
 fn doubt_steps(step_us: u64) -> u32 {
     match step_us {
         2_000.. => 4,

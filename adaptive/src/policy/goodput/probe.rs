@@ -3,12 +3,12 @@
 use super::logit::ONE;
 use crate::Digest;
 
-/// Divisor of all time that probes may cost.
+/// Divisor of the time that probes may cost: one part in 256 of all time.
 const BUDGET: i64 = 256;
 /// Least and greatest number of steps between two probes.
 const LEAST: u64 = 32;
 const MOST: u64 = 1024;
-/// Rows that a probe has to show, about.
+/// Number of rows that a probe has to show, about.
 const ROWS: u32 = 8;
 
 /// Probes by step number. They become rarer the less they promise, and the more of them found
@@ -34,7 +34,7 @@ impl Probe {
         }
     }
 
-    /// Returns the number of steps of a probe with so many rows.
+    /// Returns the number of steps of a probe with `rows` rows.
     pub fn steps(rows: u32) -> u32 {
         ROWS.div_ceil(rows.max(1))
     }

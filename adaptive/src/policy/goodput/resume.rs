@@ -45,7 +45,7 @@ impl Resume {
         resumes
     }
 
-    /// Returns the cost for so many rows, in steps of `step_us` microseconds, in fixed point.
+    /// Returns the cost for `rows` rows, in steps of `step_us` microseconds, in fixed point.
     pub fn steps(&self, rows: u32, step_us: u64) -> i64 {
         let us = self.row_us.max(0).saturating_mul(i64::from(rows));
         let step = i64::try_from(step_us).unwrap_or(MOST_US).max(1);

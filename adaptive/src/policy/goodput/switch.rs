@@ -1,9 +1,9 @@
-//! Decision when to move: after staying has cost enough.
+//! Decision when to move to another depth: after staying has cost enough.
 
 use super::logit::ONE;
 use crate::Digest;
 
-/// Loss that is not worth a switch, as a part of a step.
+/// Loss of a step that does not count as regret.
 const FREE: i64 = ONE / 100;
 /// Lost steps after which the policy moves, in fixed point.
 const ENOUGH: i64 = ONE / 8;
@@ -64,7 +64,7 @@ impl Switch {
         self.earned_us = self.earned_us.saturating_sub(moves * MOVE_US);
     }
 
-    /// Returns true if so many moves may be spent for another reason, with some to spare.
+    /// Returns true if `moves` moves may be spent for another reason, with some to spare.
     pub fn can_spare(&self, moves: u64) -> bool {
         self.earned_us >= (moves + 2) * MOVE_US
     }

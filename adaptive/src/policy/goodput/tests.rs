@@ -506,7 +506,7 @@ fn its_outlook_is_what_it_decides_by() {
     );
 }
 
-/// Returns the depths after so many steps of one row that accepts all drafts. A draft seems to
+/// Returns the depths after `steps` steps of one row that accepts all drafts. A draft seems to
 /// take `draft_us`, and a step 20 ms without drafts. All times are as measured.
 fn with_drafts_of(
     draft_us: u32,

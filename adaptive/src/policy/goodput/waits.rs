@@ -133,7 +133,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns the state after so many steps like this one, in which a part of a prompt takes
+    /// Returns the state after `steps` steps like this one, in which a part of a prompt takes
     /// 40 ms.
     fn after(steps: u32, long_prompts: LongPrompts) -> Waits {
         let costs = Costs::new(&AdaptiveConfig::new("", 0, vec![], vec![]), &[]);

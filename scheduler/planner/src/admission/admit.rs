@@ -107,7 +107,7 @@ impl Admission {
         }
     }
 
-    /// Books that a request got its slot.
+    /// Records that a request got its slot.
     fn left_queue(
         &mut self,
         index: u32,

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use crate::{dp_rank::DpRank, request::RequestState};
 
 /// Excess of running requests from which a DP rank is not chosen for its prefix. The limit is
-/// one and a half times the fewest that an open DP rank runs, and so many more: with 10 as the
-/// fewest, 19. Without a limit a prefix of all requests, such as a system prompt, would bring
-/// all of them to the DP rank that computed the prefix first.
+/// one and a half times the fewest that an open DP rank runs, plus this number. Example: if the
+/// fewest is 10, the limit is 19. Without a limit a prefix of all requests, such as a system
+/// prompt, would bring all of them to the DP rank that computed the prefix first.
 const UNBALANCED: usize = 4;
 
 /// Returns true if a request may run in a DP rank. A request that names no DP rank may run in

@@ -106,7 +106,7 @@ impl WaitQueue {
         family.waiting.remove(&own_order(request))?.key
     }
 
-    /// Books that a request got a slot, as number `turn` of all arrivals and admissions.
+    /// Records that a request got a slot, as number `turn` of all arrivals and admissions.
     pub fn serve(&mut self, request: &RequestState, turn: u64) {
         if let Some(family) = self.family(request) {
             family.running += 1;
@@ -115,7 +115,7 @@ impl WaitQueue {
         self.remove(request);
     }
 
-    /// Books that a request has no slot any more.
+    /// Records that a request has no slot any more.
     pub fn left_slot(&mut self, request: &RequestState) {
         if let Some(family) = self.family(request) {
             family.running -= 1;
@@ -125,7 +125,7 @@ impl WaitQueue {
         }
     }
 
-    /// Books that no request has a slot any more.
+    /// Records that no request has a slot any more.
     pub fn reset_slots(&mut self) {
         let all: Vec<_> = self.parents.keys().copied().collect();
         for parent in all {

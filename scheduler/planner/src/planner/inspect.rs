@@ -16,8 +16,8 @@ impl Planner {
     }
 
     /// Returns each DP rank's whole prefix cache as events, for a subscriber that comes late.
-    /// They must be sent before the events drained from now on. Empty unless `kv_events` is
-    /// set.
+    /// The subscriber must get them before the events that are drained from now on. Empty
+    /// unless `kv_events` is set.
     pub fn cache_snapshot(&self) -> impl Iterator<Item = (u32, Vec<CacheEvent>)> + '_ {
         let ranks = (0..).zip(&self.ranks);
         ranks.map(|(at, rank)| (at, rank.kv.cache_snapshot()))
