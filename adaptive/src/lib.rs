@@ -1,4 +1,4 @@
-//! Decision on the depth that a group drafts at in its next steps, alike on every rank.
+//! Decides how deep a group drafts in its next steps, alike on every rank.
 //!
 //! Every rank brings a [`Row`] to every step. The rows of all ranks reach all ranks with the
 //! step's first collective. Each rank then runs [`Decider::decide`] over the same rows and

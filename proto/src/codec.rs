@@ -1,8 +1,8 @@
 //! Protocol Buffers for tonic, read and written in plain slices.
 //!
 //! tonic hands out its stream's buffer. Each byte read from or written to that buffer is a call
-//! that keeps books of shared memory. A plan or a result of 256 rows has some thousand fields
-//! of a byte or two. So these calls took most of the time between scheduler and worker.
+//! with its bookkeeping of shared memory. A plan or a result of 256 rows has some thousand
+//! fields of a byte or two. So these calls took most of the time between scheduler and worker.
 
 use std::marker::PhantomData;
 

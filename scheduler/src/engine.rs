@@ -88,7 +88,7 @@ pub struct Engine {
     /// Callers that wait for an empty prefix cache.
     flushes: Vec<oneshot::Sender<FlushCacheResponse>>,
     status: Status,
-    /// True if the books were checked since the planner was last busy.
+    /// True if the planner was checked since it was last busy.
     checked: bool,
 }
 

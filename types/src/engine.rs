@@ -94,7 +94,7 @@ impl ParallelConfig {
 pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
-    /// Pages on every rank, and so for each DP rank. Page 0 is among them; it is kept for
+    /// Pages on every rank; DP ranks do not share pages. Page 0 is among them; it is kept for
     /// padding and never handed out.
     pub num_pages: usize,
     /// Type of cached keys and values.

@@ -10,8 +10,8 @@ const RATE: i64 = 16;
 /// greatest number.
 const LEAST_STEPS: u64 = 4;
 const MOST_STEPS: u64 = 16;
-/// Nanoseconds after a change of depth in which shorter steps are not compared: the caches
-/// still hold weights of the depth before.
+/// Nanoseconds after a change of depth in which steps are not compared, unless a step takes
+/// longer than this: the caches still hold weights of the depth before.
 const SETTLES_NS: u64 = 2_000_000;
 /// Divisor of the difference up to which sizes count as equal: at most an eighth.
 const SAME: u32 = 8;

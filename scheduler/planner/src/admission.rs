@@ -151,9 +151,9 @@ impl Admission {
         })
     }
 
-    /// Returns an error if the queue is too long for a new request, or has too many tokens.
-    /// Requests for which a slot is free hardly wait, so they do not count. `names` is the DP
-    /// rank that the new request names, if any.
+    /// Returns an error if a new request makes the queue too long, or gives it too many tokens.
+    /// Its length counts only requests for which no slot is free: others hardly wait. `names`
+    /// is the DP rank that the new request names, if any.
     fn check_queue(
         &self,
         prompt_len: u32,

@@ -40,7 +40,7 @@ pub struct Busy {
     pub in_flight: u32,
 }
 
-/// The planner's books do not balance: a bug of the planner.
+/// A contradiction in the planner's state: a bug of the planner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntegrityError {
     /// A page has no owner, or more than one.

@@ -6,7 +6,7 @@ use super::ONE;
 /// row are seldom short by chance.
 const FIRST: u32 = 4;
 const LATER: u32 = 16;
-/// Most that a step counts for, in times of its expected time.
+/// Most that a step counts for, as a multiple of its expected time.
 const MOST: u64 = 4;
 /// A measured time is wrong if steps take less than `SHORTER` of it, or more than `LONGER`.
 const SHORTER: u64 = ONE * 2 / 3;

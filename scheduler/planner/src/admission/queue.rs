@@ -225,7 +225,7 @@ impl WaitQueue {
         })
     }
 
-    /// Checks the books of client requests and of DP ranks against the requests.
+    /// Checks the counts of client requests and of DP ranks against the requests.
     pub fn check(&self, requests: &RequestTable) -> Result<(), IntegrityError> {
         for (at, kept) in (0..).zip(&self.naming) {
             let all = requests.iter().map(|(_, request)| request);

@@ -94,7 +94,8 @@ impl Planner {
             && let Some(last) = self.ranks[at].batch.last()
         {
             if self.ranks[at].batch.len() == 1 {
-                // Submission refuses requests that do not fit alone, so the books are wrong.
+                // Submission refuses requests that do not fit alone, so the planner's state is
+                // wrong.
                 let error = RequestError::new(
                     ErrorKind::Internal,
                     "the KV pool has no page for the only running request",
