@@ -1,8 +1,8 @@
 //! Decided depths that wait for their steps.
 
-/// Steps from a decision to the step that it holds for: a depth decided in step `e` is that of
-/// step `e + LAG`. So many steps may be in flight, so the scheduler knows the depth before it
-/// plans the step.
+/// Steps from a decision to its effect: the depth decided in step `e` is that of step
+/// `e + LAG`. So many steps may be in flight, so the scheduler knows the depth before it plans
+/// the step.
 pub const LAG: u64 = 2;
 
 /// Depths of the next steps. The planner and every rank keep the same.

@@ -17,7 +17,7 @@ use curve::Curve;
 /// serving.
 ///
 /// The time is `draft + verify + extend`, each a monotone curve. Drafting is a curve over rows,
-/// once for the first draft step and once for each later one: a head's first draft comes from
+/// once for the first draft step and once for each later one. A head's first draft comes from
 /// features that are there already, and each later one takes a pass. Verification is a curve
 /// over the tokens of the pass. The drafter's work after the pass is a curve over the tokens
 /// that it takes in. In steps without drafts the drafter's part is a curve over rows of its

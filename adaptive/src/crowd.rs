@@ -23,7 +23,7 @@ impl Crowd {
         decodes > self.decided_for[0].max(1).saturating_mul(TIMES)
     }
 
-    /// Begins the next step, in which a depth is decided for the `decode_next` rows that decode
+    /// Begins the next step. In it a depth is decided for the `decode_next` rows that decode
     /// after it.
     pub fn begin(&mut self, decode_next: u32) {
         self.decided_for.rotate_left(1);

@@ -15,9 +15,9 @@ pub struct LongPrompts {
     pub rows: u32,
     /// Rows that decode on the other ranks, which wait for these prompts.
     pub waiting: u32,
-    /// Number of these ranks that ran a part of such a prompt in the step that was seen.
+    /// Number of these ranks that ran a part of such a prompt in the last step.
     pub chunks: u32,
-    /// Tokens that these ranks put out in that step.
+    /// Tokens that these ranks put out in the last step.
     pub tokens: u32,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct LongPromptRanks(Vec<Rank>);
 struct Rank {
     /// True if a prompt goes on after the newest step.
     goes_on: bool,
-    /// True if that step runs a part of a prompt that takes several steps.
+    /// True if that step runs a part of a prompt of several steps.
     chunk: bool,
     /// Prompts that end with that step.
     joined: u32,

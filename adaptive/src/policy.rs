@@ -42,13 +42,13 @@ pub struct Moment<'a> {
     /// Decode rows of the step before, on the rank with most. The other ranks wait for that
     /// one.
     pub seen_rows: u32,
-    /// Tokens that the drafter took in after the step before, on the rank where it took most.
+    /// Most tokens that the drafter of a rank took in after the step before.
     pub seen_taken: u32,
-    /// Rows that decode after the step that runs now, on the rank with most.
+    /// Rows that decode after the present step, on the rank with most.
     pub rows: u32,
-    /// Rows of all ranks that decode after the step that runs now.
+    /// Rows of all ranks that decode after the present step.
     pub all_rows: u32,
-    /// Rows among [`Self::all_rows`] whose prompts end with the step that runs now.
+    /// Rows among [`Self::all_rows`] whose prompts end with the present step.
     pub joined: u32,
     /// Evenness of the tokens over the ranks.
     pub loads: Loads,

@@ -331,8 +331,8 @@ struct What {
     taken: u32,
     loads: Loads,
     long_prompts: LongPrompts,
-    /// Rows that the fullest rank has decoded, rows that it decodes, rows of all ranks, and
-    /// those of these that have joined.
+    /// By number of rows: decoded on the fullest rank, decoding on the fullest rank, decoding
+    /// on all ranks, and joined on all ranks.
     rows: [u32; 4],
     /// Nanoseconds of a step of 32 tokens on every rank.
     even: Option<u64>,

@@ -1,7 +1,7 @@
 //! The scheduler process: a thin shell around the pure planner.
 //!
 //! It serves three gRPC services and owns one event loop. [`engine`] is that loop, and the only
-//! place that reads a clock which changes a batch. [`frontend`] is the service for the
+//! place with a clock that changes a batch. [`frontend`] is the service for the
 //! tokenizer-managers, [`gateway`] for the workers, and [`sglang`] the wire-compatible public
 //! service for SGLang's gateway. All services talk to the loop through [`inbox`].
 

@@ -329,8 +329,8 @@ impl EngineConfig {
     pub fn ranks_per_node(&self) -> usize {
         self.parallel.tp_size / self.parallel.nnodes
     }
-    /// Tokens that each DP rank's cache holds for requests and prefixes, without page 0, which
-    /// is kept for padding.
+    /// Tokens that each DP rank's cache holds for requests and prefixes. Page 0 is not counted:
+    /// it is kept for padding.
     pub fn kv_tokens(&self) -> usize {
         self.kv.num_pages.saturating_sub(1) * self.kv.page_size
     }

@@ -12,7 +12,7 @@ use crate::{SpeculationConfig, StepLimits};
 pub struct EngineShape<'a> {
     /// The target.
     pub model: &'a ModelConfig,
-    /// Type that weights are held in where they are not quantized.
+    /// Type of the weights that are not quantized.
     pub dtype: Dtype,
     /// Format that weight matrices are rounded to.
     pub quantization: Quantization,
@@ -80,8 +80,8 @@ pub struct RankMemory {
     pub scratch: u64,
     /// Memory reserved for the passes of target and draft that the device records.
     pub graphs: u64,
-    /// Memory that the library of the devices' own collectives takes before anything else is
-    /// allocated; zero where ranks exchange data in another way.
+    /// Memory of the library of the devices' own collectives, taken before anything else is
+    /// allocated; zero if ranks exchange data in another way.
     pub exchange: u64,
     /// Buffer in which logits are gathered by the devices' own collectives.
     pub gathered: u64,

@@ -116,8 +116,8 @@ pub struct SpeculationUsage {
 }
 
 impl SpeculationUsage {
-    /// Counts one pass that proposed `depth` positions, `draft_tokens` tokens
-    /// in all, of which the first `accepted` positions were accepted.
+    /// Counts one pass that proposed `draft_tokens` tokens at `depth` positions. The first
+    /// `accepted` positions were accepted.
     pub fn count(&mut self, depth: u32, draft_tokens: u32, accepted: u32) {
         self.verify_steps += 1;
         self.draft_tokens += draft_tokens;

@@ -333,9 +333,9 @@ impl SpeculationConfig {
         shape.draft_tokens_at(depth)
     }
 
-    /// Returns the shape of the most that a decode step may write and commit; every size that
-    /// depends on it is taken from here. Numbers beyond its range are refused when the options
-    /// are read.
+    /// Returns the largest shape that a decode step may write and commit. Every size that
+    /// depends on the shape is taken from here. Numbers beyond its range are refused when the
+    /// options are read.
     pub fn reserve(&self) -> ReserveConfig {
         if !self.enabled() {
             return ReserveConfig::none();

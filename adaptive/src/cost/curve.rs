@@ -180,8 +180,8 @@ impl Curve {
     }
 
     /// Tests the measured time of a size by a step. Its part took `ns` of the step's `step_ns`,
-    /// and nothing else can have taken this time. If that shows that the measured time is
-    /// wrong, returns the right part of it, in fixed point.
+    /// and nothing else can have taken this time. Returns the right part of the measured time,
+    /// in fixed point, if the test shows that the time is wrong.
     pub fn prove(&mut self, size: u32, ns: u64, step_ns: u64) -> Option<u64> {
         if *self.trust == LEARNT {
             return None;

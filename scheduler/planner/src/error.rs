@@ -11,7 +11,7 @@ pub enum PlannerError {
         /// The fault and the remedy.
         message: String,
     },
-    /// A result that is not that of the oldest plan in flight.
+    /// A result of another step than the oldest one in flight.
     #[error("result of step {got} arrived, expected {expected:?}")]
     StepOrder {
         /// The oldest step in flight.

@@ -21,7 +21,8 @@ mod request;
 pub(crate) use request::RequestKv;
 
 /// Most tokens of a cached prefix, or one page if that is more, that are computed again so that
-/// the request drafts with its whole prefix.
+/// Most tokens at the end of a cached prefix that are computed again, or one page if that is
+/// more, so that the request drafts with its whole prefix.
 const RECOMPUTED: u32 = 64;
 
 /// Page pool and prefix cache together.
@@ -236,8 +237,8 @@ impl Kv {
         }
     }
 
-    /// Returns true if the drafter takes in all positions that a request has missed, in a step
-    /// that found the request at `stood`. `pauses` says that the step drafted nothing.
+    /// Returns true if a step lets the drafter take in all positions that a request has missed.
+    /// The step found the request at `stood`; `pauses` says that it drafted nothing.
     fn is_in_reach(&self, held: &RequestKv, stood: u32, pauses: bool) -> bool {
         let reach = self.pause_window.saturating_add(self.left_by_drafter());
         let behind = stood.saturating_sub(held.drafted);
@@ -253,8 +254,8 @@ impl Kv {
         }
     }
 
-    /// Caches the whole pages that a running request has committed of its prompt, and notes
-    /// which of them have the drafter's KV.
+    /// Caches the whole pages that a running request has committed of its prompt. Notes the
+    /// drafter's KV of these pages.
     pub fn share(&mut self, request: &mut RequestState, in_prompt: bool) {
         let to = self.shareable(request) / self.page_size;
         let held = &mut request.kv;
@@ -271,8 +272,7 @@ impl Kv {
         self.mark_drafted(request, shared);
     }
 
-    /// Notes which of a request's leading `pages` pages, which the cache has, hold the
-    /// drafter's KV too.
+    /// Notes the drafter's KV of a request's leading `pages` pages, which the cache has.
     fn mark_drafted(&mut self, request: &mut RequestState, pages: u32) {
         let to = request.kv.drafted.min(self.shareable(request)) / self.page_size;
         let held = &mut request.kv;

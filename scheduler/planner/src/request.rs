@@ -101,8 +101,8 @@ impl RequestState {
         self.max_new.saturating_sub(self.emitted())
     }
 
-    /// Returns the KV tokens that it needs to go on alone: its known tokens, and the slots that
-    /// a decode step after the prefill writes, if there is one.
+    /// Returns the KV tokens that it needs to go on alone: its known tokens, and the slots of a
+    /// decode step after the prefill, if there is one.
     pub fn least_tokens(&self, reserve: &ReserveConfig) -> u32 {
         let decodes = self.remaining() > 1;
         let alloc_len = reserve.alloc_len_at(self.max_depth);

@@ -47,8 +47,8 @@ fn what_a_device_drafted_is_no_part_of_the_pass() {
     }
 }
 
-/// All DP ranks wait for the slowest one, wherever it stands. The time of each stage is that of
-/// the DP rank where the stage took longest.
+/// All DP ranks wait for the slowest one, wherever it stands. The time of each stage is the
+/// longest over the DP ranks.
 #[test]
 fn a_result_is_as_late_as_its_slowest_lead() {
     let times = |draft_us, verify_us, extend_us| StageTimes {

@@ -182,7 +182,7 @@ fn seen(shown: Shown) -> Seen {
 }
 
 /// Policy that goes one rung up if more drafts are accepted than not, or if nothing is drafted,
-/// and one rung down if fewer are. It keeps no state, so that a decider's future shows in the
+/// and one rung down if fewer are. It keeps no state, so a decider's future depends only on the
 /// depths that it has decided.
 #[derive(Debug)]
 struct Ladders;

@@ -74,9 +74,9 @@ pub const EAGLE3: Machine = Machine {
 };
 
 /// The 1B shape with an EAGLE-3 head on an H100. The times come from the median gaps between
-/// chunks of docs/results/phases-h100-constant, at 1, 8 and 32 streams without drafts and at
-/// depths 1 and 3: a draft of 190 µs and a pass of these times. Reading the weights takes 600
-/// µs of the pass. The rest is launching and does not shrink.
+/// chunks of docs/results/phases-h100-constant. These are at 1, 8 and 32 streams without drafts
+/// and at depths 1 and 3: a draft of 190 µs and a pass of these times. Reading the weights
+/// takes 600 µs of the pass. The rest is launching and does not shrink.
 pub const H100: Machine = Machine {
     name: "1B, H100, EAGLE3",
     fixed: 1_008,

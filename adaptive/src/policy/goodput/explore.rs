@@ -20,9 +20,9 @@ const SPARE: u64 = 6;
 const UNEVEN: u32 = 1 << 14;
 
 impl Goodput {
-    /// Begins a probe if one is due. First come depths whose time is unknown, then depths whose
-    /// time was only measured before serving. Otherwise, while nothing is drafted, it is the
-    /// best depth that drafts; else a deeper depth that may be better than known.
+    /// Begins a probe if one is due. First come depths of unknown time, then depths of a time
+    /// that was only measured before serving. Otherwise, while nothing is drafted, the best
+    /// depth with drafts is probed; else a deeper depth that may be better than known.
     pub(super) fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
         if !self.switch.can_spare(2) || !self.probe.is_due(moment.step, 0) {
             return None;

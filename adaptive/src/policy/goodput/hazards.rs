@@ -245,8 +245,8 @@ impl Hazards {
         changed
     }
 
-    /// Moves the shapes of the positions by what the level leaves unexplained. A shift that all
-    /// positions share, which is the first one's shape, goes into the level.
+    /// Moves the shapes of the positions by the residual that the level leaves. A shift of all
+    /// positions, which is the first one's shape, goes into the level.
     fn follow_shape(&mut self, counts: &[Count]) {
         for (at, count) in counts.iter().enumerate() {
             let (innovation, information) = count.innovation(self.hazard(at));

@@ -17,8 +17,8 @@ const WINDOWS: u32 = 3;
 /// Part of the expected time below which the time alone is believed after one window. Only the
 /// step's size should change its time, and the size is known.
 const FAR_SHORT: i64 = ONE * 85 / 100;
-/// Steps after which an old judgement of a depth that does not run is forgotten, and expected
-/// microseconds of these steps.
+/// Steps after which an old judgement of an idle depth is forgotten, and expected microseconds
+/// of these steps.
 const FORGOTTEN: u64 = 4096;
 const FORGOTTEN_US: u64 = 10 * WINDOW_US;
 /// Part of the expectations below which a depth is judged by its results.

@@ -17,9 +17,9 @@ pub(super) fn allows(request: &RequestState, dp_rank: usize) -> bool {
     named.is_none_or(|named| named as usize == dp_rank)
 }
 
-/// Chooses the DP rank for a waiting request, among those that the request may run in and that
-/// admit requests. The first criterion is the longest cached prefix, the second the lowest
-/// load, the last the lowest number.
+/// Chooses a DP rank for a waiting request, among open DP ranks that the request may run in.
+/// The first criterion is the longest cached prefix, the second the lowest load, the last the
+/// lowest number.
 pub(super) fn choose(ranks: &mut [DpRank], request: &RequestState) -> Option<usize> {
     if let [only] = ranks {
         return only.is_open().then_some(0);

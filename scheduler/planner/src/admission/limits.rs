@@ -1,4 +1,4 @@
-//! Limits that refuse requests which can never run here, however long they wait.
+//! Checks that refuse requests which can never run here, however long they wait.
 
 use lockstep_types::request::{ErrorKind, Request, RequestError};
 

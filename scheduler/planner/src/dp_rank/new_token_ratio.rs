@@ -50,8 +50,8 @@ impl NewTokenRatio {
         self.now = ratio.clamp(self.now, ONE);
     }
 
-    /// Returns the pages that a request is expected to want beyond those that it holds.
-    /// `reserve` is the number of slots for the step that writes most.
+    /// Returns the pages that a request is expected to want beyond its own. `reserve` is the
+    /// number of slots for the step that writes most.
     pub fn future_pages(&self, kv: &Kv, request: &RequestState, reserve: u32) -> u32 {
         let more = u64::from(request.remaining().min(CLIP_MAX_NEW_TOKENS));
         // The result is at most CLIP_MAX_NEW_TOKENS, so the cast loses nothing.

@@ -27,9 +27,8 @@ impl DpRank {
         self.batch.free_slots() > 0 && self.pages_short(requests, head, &[]) == 0
     }
 
-    /// Returns the number of pages that are missing to admit a waiting request beside the
-    /// running ones that are not `leaving`. The pages of the `leaving` requests are not yet
-    /// given back.
+    /// Returns the number of missing pages for a waiting request beside the running ones. The
+    /// `leaving` requests do not count as running, but their pages are not yet given back.
     pub fn pages_short(&mut self, requests: &RequestTable, index: u32, leaving: &[u32]) -> u64 {
         let request = &requests[index];
         let matched = self.kv.match_len(request) / self.config.page_size;

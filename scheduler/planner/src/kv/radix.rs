@@ -159,7 +159,7 @@ impl<K: KeyUnit> RadixCache<K> {
     }
 
     /// Returns the child of `node` whose key starts with the first page of `key`, and the
-    /// number of whole pages that the two keys share (at least one).
+    /// number of whole pages in common (at least one).
     fn step(&self, node: NodeId, key: &[K]) -> Option<(NodeId, usize)> {
         let first = key.get(..self.page_size)?;
         let at = self.child_position(node, first).ok()?;

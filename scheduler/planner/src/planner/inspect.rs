@@ -148,8 +148,8 @@ pub(super) fn waits_again(request: &RequestState) -> bool {
     }
 }
 
-/// Returns the DP rank in whose load a waiting request counts: the one that it names, else the
-/// one that it ran in. `None` if it may begin anywhere, or runs.
+/// Returns the DP rank in whose load a waiting request counts: the named one, else the last one
+/// that it ran in. `None` if it may begin anywhere, or runs.
 fn waits_for(request: &RequestState) -> Option<u32> {
     let named = request.rest.data_parallel_rank;
     match request.stage {

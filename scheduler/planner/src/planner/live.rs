@@ -27,8 +27,8 @@ pub struct LiveRequest {
 }
 
 impl Planner {
-    /// Returns clients' requests that have not ended: first those that run, then those that
-    /// wait, each oldest first. Looks at all requests.
+    /// Returns clients' requests that have not ended: first running ones, then waiting ones,
+    /// each oldest first. Looks at all requests.
     pub fn live_requests(&self) -> Vec<LiveRequest> {
         let clients = self.requests.iter().map(|(_, request)| request);
         let mut live: Vec<_> = clients.filter(|of| !of.rest.is_probe).collect();

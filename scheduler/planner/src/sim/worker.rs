@@ -259,8 +259,8 @@ impl SimWorker {
     }
 
     /// Checks that each page written has one user. A page that the target writes is in no other
-    /// open slot's table. A page that the drafter writes is in no table of another slot whose
-    /// drafter reads it.
+    /// open slot's table. A page that the drafter writes is in no table of another slot with a
+    /// drafter.
     fn check_writers(&self, written: &[Written]) -> Result<(), String> {
         let mut users = vec![0u32; self.config.num_pages as usize];
         let mut drafters = users.clone();

@@ -4,8 +4,7 @@ use lockstep_adaptive::{Agreed, Crowd, DepthRange};
 
 use crate::PlannerConfig;
 
-/// Rule for the depth that plans ask for: the depth that the workers have agreed on, within
-/// limits.
+/// Rule for the depth of plans: the depth that the workers have agreed on, within limits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlanDepth {
     agreed: Agreed,

@@ -23,9 +23,9 @@ impl<K: KeyUnit> RadixCache<K> {
         had
     }
 
-    /// Puts pages of `pages`, which hold `key`, in place of cached pages that no request uses,
-    /// if `better(cached, page)` returns true. The replaced page then takes the place in
-    /// `pages` and is the caller's.
+    /// Exchanges pages of `pages`, which hold `key`, with cached pages that no request uses. A
+    /// page is exchanged if `better(cached, page)` returns true. The replaced page then takes
+    /// the place in `pages` and is the caller's.
     pub fn replace(&mut self, key: &[K], pages: &mut [u32], better: impl Fn(u32, u32) -> bool) {
         let (mut node, mut at) = (ROOT, 0);
         while let Some((child, common)) = self.step(node, &key[at * self.page_size..]) {
