@@ -20,7 +20,6 @@ mod request;
 
 pub(crate) use request::RequestKv;
 
-/// Most tokens of a cached prefix, or one page if that is more, that are computed again so that
 /// Most tokens at the end of a cached prefix that are computed again, or one page if that is
 /// more, so that the request drafts with its whole prefix.
 const RECOMPUTED: u32 = 64;
@@ -255,7 +254,7 @@ impl Kv {
     }
 
     /// Caches the whole pages that a running request has committed of its prompt. Notes the
-    /// drafter's KV of these pages.
+    /// ones with the drafter's KV.
     pub fn share(&mut self, request: &mut RequestState, in_prompt: bool) {
         let to = self.shareable(request) / self.page_size;
         let held = &mut request.kv;
@@ -272,7 +271,8 @@ impl Kv {
         self.mark_drafted(request, shared);
     }
 
-    /// Notes the drafter's KV of a request's leading `pages` pages, which the cache has.
+    /// Notes the pages with the drafter's KV among a request's leading `pages` pages, which the
+    /// cache has.
     fn mark_drafted(&mut self, request: &mut RequestState, pages: u32) {
         let to = request.kv.drafted.min(self.shareable(request)) / self.page_size;
         let held = &mut request.kv;

@@ -15,7 +15,7 @@ const MEASURED_ROWS: u32 = 32;
 /// Way in which the depth is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
-    /// The same depth always.
+    /// One fixed depth.
     Fixed(u32),
     /// Lockstep's way: all ranks decide from the rows of all.
     Sums,

@@ -53,7 +53,7 @@ pub(super) struct Hazards {
     /// By position: share of the rows that reached it, within the step's depth, and proposed a
     /// draft there.
     coverage: [i64; POSITIONS],
-    /// The same share over only a few steps: if the two are far apart, things have changed.
+    /// `coverage` over only a few steps: if the two are far apart, things have changed.
     lately: [i64; POSITIONS],
 }
 

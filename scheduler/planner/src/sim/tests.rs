@@ -486,7 +486,7 @@ proptest! {
         Scenario::new(&config, requests).run(&ops);
     }
 
-    /// The same calls give the same plans.
+    /// Plans depend on nothing but the calls.
     #[test]
     fn plans_are_reproducible(
         config in config(),

@@ -109,7 +109,7 @@ fn two_requests_with_many_choices_share_evenly() {
     run(&mut engine);
 }
 
-/// Of an odd number of slots, one request has one more than the other, and keeps it.
+/// If the number of slots is odd, one request has one slot more than the other, and keeps it.
 #[test]
 fn a_slot_that_is_left_over_is_not_handed_to_and_fro() {
     let mut engine = engine(&PlannerConfig {
