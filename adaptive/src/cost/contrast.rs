@@ -4,7 +4,7 @@ use super::mul_div;
 
 /// One in fixed point with 16 binary places.
 const ONE: u64 = 1 << 16;
-/// Divisor of a step's weight in the pace: a step moves the pace by one sixteenth.
+/// Inverse of a step's weight in the pace.
 const RATE: i64 = 16;
 /// Steps after a change of depth that are compared with the steps before it: the least and the
 /// greatest number.

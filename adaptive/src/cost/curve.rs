@@ -31,9 +31,9 @@ struct Trust {
     /// Largest error of one step that counts, so that an outlier moves a curve no further than
     /// an ordinary slow step does (Huber's clipping).
     most_off: u64,
-    /// Divisor of a step's error for the level of the whole curve.
+    /// Inverse of a step's weight in the level of the whole curve.
     level_rate: i64,
-    /// Divisor of a step's error for the shape of the two knots beside its size.
+    /// Inverse of a step's weight in the shape of the two knots beside its size.
     shape_rate: i64,
     /// Nanoseconds from which a step has full weight. A shorter step has less, in proportion.
     full_weight_ns: u64,

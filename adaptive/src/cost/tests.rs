@@ -88,8 +88,8 @@ fn corrections_stay_within_bounds_and_leave_the_profile_alone() {
     assert_eq!(costs.profiled_step_ns(4, 3), Some(before));
 }
 
-/// Slowness of a thousand short steps for a second is no news. Slowness for a minute is,
-/// however little.
+/// A thousand short steps that are slow for a second correct nothing. Steps that are slow for a
+/// minute do, even if only a little slow.
 #[test]
 fn short_steps_are_learnt_from_by_their_time() {
     let short = |depth: u32, percent: u32| Seen {

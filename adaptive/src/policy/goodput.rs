@@ -23,7 +23,7 @@ use switch::Switch;
 use trust::{Judged, Trust};
 use waits::Waits;
 
-/// Divisor of a step's weight in the mean share of proposed drafts.
+/// Inverse of a step's weight in the mean share of proposed drafts.
 const FILL_RATE: i64 = 16;
 
 /// Makes policies that maximise tokens per second.
@@ -171,7 +171,8 @@ impl Policy for Goodput {
 }
 
 /// Returns the tokens of a row at a depth; deeper than the counted positions is as deep as
-/// these.
+/// Returns the tokens of a row at a depth. A depth beyond the counted positions counts as the
+/// last one.
 fn row_tokens(tokens: &Tokens, depth: u32) -> i64 {
     tokens[(depth as usize).min(POSITIONS)]
 }

@@ -12,7 +12,7 @@ const OPEN: i64 = ONE;
 const LEVEL_DRIFT: i64 = ONE / 500;
 /// Variance between the levels of requests.
 const BETWEEN: i64 = ONE / 4;
-/// Divisor of the level's weight in its long-run mean.
+/// Inverse of the level's weight in its long-run mean.
 const MEAN_RATE: i64 = 128;
 /// Variance of a position's shape before the position was seen; its gain with every step; and
 /// its least value after a change.

@@ -3,7 +3,7 @@
 use super::logit::ONE;
 use crate::{Digest, Seen};
 
-/// Divisor of a resumption's weight in the mean.
+/// Inverse of a resumption's weight in the mean.
 const RATE: i64 = 4;
 /// Greatest cost of a step.
 const MOST_US: i64 = 1 << 32;

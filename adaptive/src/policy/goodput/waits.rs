@@ -3,7 +3,7 @@
 use super::{Moment, logit::ONE, power};
 use crate::{Digest, LongPrompts};
 
-/// Divisor of a step's weight in the means.
+/// Inverse of a step's weight in the means.
 const RATE: u64 = 32;
 /// One in the means of counts, in fixed point.
 const FINE: u64 = 1 << 20;
