@@ -170,7 +170,6 @@ impl Policy for Goodput {
     }
 }
 
-/// Returns the tokens of a row at a depth; deeper than the counted positions is as deep as
 /// Returns the tokens of a row at a depth. A depth beyond the counted positions counts as the
 /// last one.
 fn row_tokens(tokens: &Tokens, depth: u32) -> i64 {
