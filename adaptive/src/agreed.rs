@@ -43,8 +43,8 @@ impl Agreed {
         self.next[LAG as usize - 1] = last;
     }
 
-    /// Takes in the depth that was decided in `step`. It holds from the step [`LAG`] after
-    /// `step` until another decision. Steps that have begun already keep their depth.
+    /// Takes in the depth that was decided in `step`. The depth holds from the step [`LAG`]
+    /// after `step` until another decision. Steps that have begun already keep their depth.
     pub fn decide(&mut self, step: u64, depth: u32) {
         let ahead = step.saturating_add(LAG - 1).saturating_sub(self.begun);
         let from = usize::try_from(ahead).unwrap_or(usize::MAX);

@@ -25,8 +25,8 @@ pub struct AdaptiveConfig {
     /// Gain over the present depth that `throughput_aware` asks of another one.
     pub switch_hysteresis: u32,
     /// Part of a token's work in a pass that DP ranks share, in 65,536ths: MLP and output head.
-    /// The other part is attention's projections, on the token's own DP rank. It tells how long
-    /// a pass lasts if the DP ranks' loads differ; with one DP rank it has no effect.
+    /// The other part is attention's projections, on the token's own DP rank. `shared_part`
+    /// decides how long a pass lasts if DP ranks' loads differ; with one DP rank it has no effect.
     pub shared_part: u32,
 }
 

@@ -18,8 +18,8 @@ pub struct Row {
     /// Digest of everything that all ranks share so far: plans, drafts and tokens, and the
     /// decider's state.
     pub digest: u64,
-    /// Digest of the facts that only the ranks of this rank's DP rank share. It differs between
-    /// DP ranks.
+    /// Digest of the facts that only the ranks of this rank's DP rank share. The digest differs
+    /// between DP ranks.
     pub group_digest: u64,
     /// Depths that the rank can run, as bits: bit `d` for depth `d`.
     pub depths: u32,
@@ -212,8 +212,8 @@ impl Seen {
         all
     }
 
-    /// Counts one verified row. It proposed drafts for `proposed` positions, and the drafts of
-    /// the first `accepted` were accepted.
+    /// Counts one verified row. The row proposed drafts for `proposed` positions, and the
+    /// drafts of the first `accepted` were accepted.
     pub fn count(&mut self, proposed: u32, accepted: u32) {
         let proposed = (proposed as usize).min(POSITIONS);
         let accepted = (accepted as usize).min(proposed);

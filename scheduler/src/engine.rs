@@ -220,7 +220,7 @@ impl Engine {
     }
 
     /// Returns the outcome of a drain. If a node left, the drain ends with an error, so that
-    /// the node is replaced, unless all nodes are told to stop. They are told one after the
+    /// the node is replaced, unless all nodes are told to stop. Nodes are told one after the
     /// other, and this node's front ends before this process is told.
     async fn drained(&self) -> Result<(), RunError> {
         const TOGETHER: Duration = Duration::from_secs(2);

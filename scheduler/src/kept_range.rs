@@ -1,5 +1,5 @@
-//! File with the depths that an operator allows. It is in the launcher's private folder, which
-//! lives as long as the server, whichever process is started anew.
+//! File with the depths that an operator allows. The file is in the launcher's private folder,
+//! which lives as long as the server, whichever process is started anew.
 
 use std::{
     fs, io,

@@ -22,7 +22,7 @@ const LAST_SINK: SinkId = (1 << (64 - REQUEST_BITS)) - 1;
 /// message, unless a single prompt exceeds it.
 const EVENT_LOGPROBS: usize = 64 * 1024;
 /// Most events that wait for one sink. A step makes one event, so a frontend this far behind is
-/// not reading. It is cut off instead of filling memory.
+/// not reading. That frontend is cut off instead of filling memory.
 pub const SINK_QUEUE: usize = 8192;
 
 /// A receiver of outputs.

@@ -152,9 +152,9 @@ impl ScheduleConfig {
     }
 }
 
-/// Returns the part of `all` that is reported for DP rank `at` of `dp_size`. It is for things
-/// that belong to no DP rank alone, such as waiting requests. Parts are as equal as they can
-/// be, and their sum is `all`: 10 over 4 DP ranks is 3, 3, 2, 2.
+/// Returns the part of `all` that is reported for DP rank `at` of `dp_size`. Parts are for
+/// things that belong to no DP rank alone, such as waiting requests. Parts are as equal as they
+/// can be, and their sum is `all`: 10 over 4 DP ranks is 3, 3, 2, 2.
 pub fn share_of_dp_rank(all: u64, at: usize, dp_size: usize) -> u64 {
     let (at, dp_size) = (at as u64, dp_size.max(1) as u64);
     all / dp_size + u64::from(at < all % dp_size)
@@ -184,8 +184,8 @@ pub struct TimeoutConfig {
 
 impl TimeoutConfig {
     /// Returns the time for which ranks and the scheduler wait for each other while weights are
-    /// loaded, at the start or while serving, seconds. It leaves a rank that gives up reading
-    /// the time to say so.
+    /// loaded, at the start or while serving, seconds. A rank that gives up reading has time to
+    /// say so.
     pub fn loading_s(&self) -> u64 {
         const TO_ANSWER: u64 = 60;
         self.startup_s

@@ -21,8 +21,8 @@ impl NodeConfig {
     pub fn workers_socket(&self) -> PathBuf {
         self.run_dir.join("workers.sock")
     }
-    /// Path of the file with the depths that an operator allows. It outlives a scheduler that
-    /// died, for the next one.
+    /// Path of the file with the depths that an operator allows. The file outlives a scheduler
+    /// that died, for the next one.
     pub fn depth_range_file(&self) -> PathBuf {
         self.run_dir.join("depth-range.json")
     }

@@ -77,7 +77,7 @@ pub enum DraftKind {
     },
 }
 
-/// KV that drafting keeps per cached token. It decides what prefix keys are made of.
+/// KV that drafting keeps per cached token, which decides what prefix keys are made of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DraftKv {

@@ -66,8 +66,8 @@ impl StepLimits {
         }
     }
 
-    /// Returns the most tokens of a drafter's pass. It takes in all tokens of a target step and
-    /// those that the drafter has fallen behind, or all nodes of all trees.
+    /// Returns the most tokens of a drafter's pass. The pass takes in all tokens of a target
+    /// step and those that the drafter has fallen behind, or all nodes of all trees.
     pub fn draft_tokens(&self) -> usize {
         let behind = self.requests.saturating_mul(2);
         let nodes = self.requests.saturating_mul(self.draft_nodes);

@@ -67,8 +67,8 @@ const LEARNT: Trust = Trust {
 /// so that corrections of one size (a slower machine, longer contexts) hold for the others too.
 /// Then violations of the order are pooled (isotonic regression, pool adjacent violators).
 ///
-/// Of times measured before serving only the lower [`envelope`] is believed. It is believed
-/// until the first steps of its size while serving say otherwise ([`Proof`]).
+/// Of times measured before serving only the lower [`envelope`] is believed, until the first
+/// steps of a size while serving say otherwise ([`Proof`]).
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
     /// Sizes of the knots, ascending.

@@ -278,7 +278,7 @@ impl Machine {
         }
     }
 
-    /// Returns the steps measured before serving. They have 1, 2, 4, … and `most` rows at
+    /// Returns the steps measured before serving. The steps have 1, 2, 4, … and `most` rows at
     /// depths 0, 1, 2 and, up to a quarter of a second, the greatest depth. Each time is off by
     /// up to three in a hundred.
     pub fn profile(&self, most: u32, deepest: u32) -> Vec<Seen> {

@@ -195,8 +195,8 @@ impl Admission {
             .insert(request.rest.queue_deadline, index);
     }
 
-    /// Queues a request that has lost its slot. It comes before those of its priority that
-    /// never ran.
+    /// Queues a request that has lost its slot. The request comes before those of its priority
+    /// that never ran.
     pub fn requeue(&mut self, index: u32, request: &mut RequestState) {
         request.stage = Stage::Waiting;
         request.retracted = true;

@@ -55,7 +55,7 @@ pub struct PlannerConfig {
     pub initial_depth: u32,
     /// True if the workers agree on the depth of drafts from step to step.
     pub adapts: bool,
-    /// KV that drafting keeps per cached token. It decides what prefix keys are made of.
+    /// KV that drafting keeps per cached token, which decides what prefix keys are made of.
     pub draft_kv: DraftKv,
     /// Number of a request's last positions that its drafter can take in late, after steps that
     /// drafted nothing; 0 = the drafter takes in every step at once.

@@ -7,8 +7,8 @@ use super::Proof;
 const SLACK: u64 = 9;
 
 /// Lowers times to bounds from the times beside them. A larger size takes no less time than a
-/// smaller one. It takes no more than as many steps of the smaller size as hold it. Example: 12
-/// tokens take at most two steps of 8 tokens, with some slack.
+/// smaller one. The larger size takes no more than the steps of the smaller size that hold it.
+/// Example: 12 tokens take at most two steps of 8 tokens, with some slack.
 pub(super) fn lower(sizes: &[u32], ns: &mut [u64]) {
     fall(ns);
     for at in 1..sizes.len() {

@@ -29,11 +29,11 @@ pub(super) type Tokens = [i64; POSITIONS + 1];
 
 /// Hazards by position: `logit h[j] = level + shape[j]`, in natural logits.
 ///
-/// The level is the first position's logit and follows fast. It is a Kalman filter with a
-/// random walk over binomial counts. Its variance opens again when requests take the places of
-/// others, and when counts say that something has changed (CUSUM of log-likelihoods: Page
-/// 1954). The shape follows slowly. A position that was not proposed has no count at all, so
-/// deeper positions than the present depth are foretold by the level and the last known shape
+/// The level is the first position's logit and follows fast, by a Kalman filter with a random
+/// walk over binomial counts. Its variance opens again when requests take the places of others,
+/// and when counts say that something has changed (CUSUM of log-likelihoods: Page 1954). The
+/// shape follows slowly. A position that was not proposed has no count at all, so deeper
+/// positions than the present depth are foretold by the level and the last known shape
 /// (censoring respected).
 ///
 /// Drafters may propose fewer positions than asked, such as n-grams without a match. The share

@@ -11,7 +11,7 @@ const MOST: u64 = 1024;
 /// Number of rows that a probe has to show, about.
 const ROWS: u32 = 8;
 
-/// Probes by step number. They become rarer the less they promise, and the more of them found
+/// Probes by step number. Probes become rarer the less they promise, and the more of them found
 /// nothing.
 #[derive(Debug)]
 pub(super) struct Probe {

@@ -115,7 +115,7 @@ impl Waits {
 }
 
 /// Returns the part of steps in which a rank runs prompts, in fixed point. Each of its
-/// `requests` decodes for `steps` steps for each step of its prompt. It is the machine-repair
+/// `requests` decodes for `steps` steps for each step of its prompt. This is the machine-repair
 /// model, 1 - B(requests, steps) with Erlang's loss formula B.
 fn busy(requests: u32, steps: i64) -> i64 {
     let mut idle = ONE;

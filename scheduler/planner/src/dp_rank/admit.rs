@@ -13,9 +13,9 @@ const MOST_DEFERRALS: u32 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
-    /// Another request computes its prefix. It waits, and others may go first.
+    /// Another request computes its prefix. The request waits, and others may go first.
     Deferred,
-    /// It does not fit, and no other request overtakes it.
+    /// The request does not fit, and no other one overtakes it.
     Full,
 }
 

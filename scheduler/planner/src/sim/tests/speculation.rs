@@ -163,8 +163,8 @@ fn a_reserve_that_is_too_small_shows() {
     }
 }
 
-/// Returns the fault that shows when the planner sees less than there is. It shares the KV of a
-/// drafter that keeps `kept` and pauses for `window` positions.
+/// Returns the fault that shows when the planner sees less than there is. Requests then share
+/// the KV of a drafter that keeps `kept` and pauses for `window` positions.
 fn misled(kept: DraftKv, window: Option<u32>, planner_sees: Sight) -> Result<Counters, String> {
     run(|case: &Case| {
         let config = PlannerConfig {
