@@ -1,21 +1,22 @@
-//! Depths that were decided and wait for their steps.
+//! Decided depths that wait for their steps.
 
-/// A depth decided in step `e` is that of step `e + LAG`: as many steps as may be
-/// in flight, so that the scheduler knows it before it plans the step.
+/// Steps from a decision to its effect: the depth decided in step `e` is that of step
+/// `e + LAG`. So many steps may be in flight, so the scheduler knows the depth before it plans
+/// the step.
 pub const LAG: u64 = 2;
 
-/// The depths of the steps to come: the planner and every rank keep the same.
+/// Depths of the next steps. The planner and every rank keep the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Agreed {
     initial: u32,
-    /// The step begun last; 0 = none.
+    /// Number of the newest step that has begun; 0 = none.
     begun: u64,
-    /// Of the [`LAG`] steps after it, the next first.
+    /// Depths of the [`LAG`] steps after that one, the next first.
     next: [u32; LAG as usize],
 }
 
 impl Agreed {
-    /// Nothing is decided yet: every step has the `initial` depth.
+    /// Makes the state before any decision: every step has the `initial` depth.
     pub fn new(initial: u32) -> Self {
         Self {
             initial,
@@ -24,18 +25,17 @@ impl Agreed {
         }
     }
 
-    /// The depth of the next step, of which no plan may ask more.
+    /// Returns the depth of the next step. No plan may ask for more.
     pub fn depth(&self) -> u32 {
         self.next[0]
     }
 
-    /// What was decided last.
+    /// Returns the depth that was decided last.
     pub fn last(&self) -> u32 {
         self.next[LAG as usize - 1]
     }
 
-    /// The next step begins. Until [`Self::decide`] says otherwise, the last
-    /// decision goes on.
+    /// Begins the next step. Until [`Self::decide`] says otherwise, the last decision goes on.
     pub fn begin(&mut self) {
         self.begun = self.begun.saturating_add(1);
         let last = self.last();
@@ -43,8 +43,8 @@ impl Agreed {
         self.next[LAG as usize - 1] = last;
     }
 
-    /// What was decided in `step`, for the one [`LAG`] after it and until another
-    /// decision. Steps that have begun already stay as they are.
+    /// Takes in the depth that was decided in `step`. The depth holds from the step [`LAG`]
+    /// after `step` until another decision. Steps that have begun already keep their depth.
     pub fn decide(&mut self, step: u64, depth: u32) {
         let ahead = step.saturating_add(LAG - 1).saturating_sub(self.begun);
         let from = usize::try_from(ahead).unwrap_or(usize::MAX);
@@ -53,7 +53,7 @@ impl Agreed {
         }
     }
 
-    /// A new group begins with step 1 at the initial depth again.
+    /// Begins a new group, with step 1 at the initial depth.
     pub fn reset(&mut self) {
         *self = Self::new(self.initial);
     }
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a list of all steps' depths, with one or two steps in flight
-        /// and steps that decide nothing.
+        /// The reference is a list of all steps' depths. One or two steps are in flight, and
+        /// some steps decide nothing.
         #[test]
         fn a_depth_waits_for_its_step(
             in_flight in 1u64..=LAG,
@@ -79,7 +79,7 @@ mod tests {
                 let now = step as usize;
                 prop_assert_eq!(agreed.depth(), depths[now]);
                 agreed.begin();
-                // The result of the step that leaves the flight is here.
+                // The result of the step that is no longer in flight is here.
                 let Some(done) = (step + 1).checked_sub(in_flight).filter(|done| *done > 0) else {
                     continue;
                 };

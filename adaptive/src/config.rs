@@ -1,16 +1,16 @@
-//! How the depth may adapt, resolved.
+//! Resolved configuration of adaptive depth.
 
 use serde::{Deserialize, Serialize};
 
-/// What `--speculative-adaptive` and its file come to. Fractions are in
-/// millionths: the file's decimals, exactly.
+/// Values that follow from `--speculative-adaptive` and its file. Fractions are in millionths:
+/// the file's decimals, exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdaptiveConfig {
     /// The registered name of the policy.
     pub policy: String,
-    /// The depth of the first steps; one of [`Self::tiers`].
+    /// Depth of the first steps; one of [`Self::tiers`].
     pub initial_depth: u32,
-    /// Every depth that may be run, ascending: those of all slots.
+    /// All depths that may be run, ascending: those of all slots.
     pub tiers: Vec<Tier>,
     /// Candidates by batch size, ascending; the first one begins at 1.
     pub slots: Vec<BatchSlot>,
@@ -20,23 +20,22 @@ pub struct AdaptiveConfig {
     pub update_interval: u32,
     /// Batches before the first decision.
     pub warmup_batches: u32,
-    /// Batches in a moving window, `throughput_aware`.
+    /// Batches in the moving window of `throughput_aware`.
     pub window_size: u32,
-    /// How much better than the present depth another one must be,
-    /// `throughput_aware`.
+    /// Gain over the present depth that `throughput_aware` asks of another one.
     pub switch_hysteresis: u32,
-    /// Of what a token takes of a pass, the part of 65,536 that DP ranks share: MLP
-    /// and output head, against attention's projections on its own DP rank. It tells
-    /// how long a pass lasts where their loads differ; one DP rank has no use for it.
+    /// Part of a token's work in a pass that DP ranks share, in 65,536ths: MLP and output head.
+    /// The other part is attention's projections, on the token's own DP rank. `shared_part`
+    /// decides how long a pass lasts if DP ranks' loads differ; with one DP rank it has no effect.
     pub shared_part: u32,
 }
 
-/// A depth, and what a request has verified at it.
+/// A depth, and the number of tokens that are verified per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
     /// Draft steps.
     pub depth: u32,
-    /// Tokens of one request in a verification, its last known one included.
+    /// Tokens of one request in a verification, its last known token included.
     pub tokens: u32,
 }
 
@@ -51,12 +50,13 @@ pub struct BatchSlot {
     pub up_hysteresis: i32,
     /// Added to the threshold of going less deep.
     pub down_hysteresis: i32,
-    /// Depths beyond so many times what is accepted are left; 0 = never.
+    /// Depths above this many times the accepted drafts are left; 0 = never.
     pub ceiling_coeff: u32,
 }
 
 impl AdaptiveConfig {
-    /// With SGLang's defaults for everything else, and all of a pass for shared.
+    /// Makes a configuration with SGLang's defaults for everything else. All of a pass counts
+    /// as shared.
     pub fn new(policy: &str, initial_depth: u32, tiers: Vec<Tier>, slots: Vec<BatchSlot>) -> Self {
         Self {
             policy: policy.to_owned(),
@@ -72,7 +72,7 @@ impl AdaptiveConfig {
         }
     }
 
-    /// The slot of a batch.
+    /// Returns the slot of a batch of `decodes` rows.
     pub fn slot(&self, decodes: u32) -> Option<&BatchSlot> {
         let slots = self.slots.iter();
         slots
@@ -81,12 +81,12 @@ impl AdaptiveConfig {
             .or(self.slots.first())
     }
 
-    /// The greatest depth of all.
+    /// Returns the greatest depth of all.
     pub fn max_depth(&self) -> u32 {
         self.tiers.last().map_or(0, |tier| tier.depth)
     }
 
-    /// Every depth as a bit, see [`Row::depths`](crate::Row::depths).
+    /// Returns all depths as bits, see [`Row::depths`](crate::Row::depths).
     pub fn depths(&self) -> u32 {
         let bit = |tier: &Tier| 1u32.checked_shl(tier.depth).unwrap_or(0);
         self.tiers.iter().map(bit).fold(0, |all, bit| all | bit)
@@ -94,7 +94,7 @@ impl AdaptiveConfig {
 }
 
 impl BatchSlot {
-    /// With SGLang's defaults for everything else.
+    /// Makes a slot with SGLang's defaults for everything else.
     pub fn new(from: u32, depths: Vec<u32>) -> Self {
         Self {
             from,

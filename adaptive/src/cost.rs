@@ -1,4 +1,4 @@
-//! What a step takes, by its size.
+//! Time of a step, by its size.
 
 use crate::{AdaptiveConfig, Seen};
 
@@ -13,19 +13,19 @@ pub use uneven::Loads;
 use contrast::Contrast;
 use curve::Curve;
 
-/// Time of a step as a function of its size: measured before serving, and
-/// corrected while it serves.
+/// Time of a step as a function of its size, measured before serving and corrected while
+/// serving.
 ///
-/// `draft + verify + extend`, each a monotone curve: drafting over rows, once for
-/// the first draft step and once for each later one (a head's first draft comes
-/// from features that are there already, its later ones take a pass); verification
-/// over the tokens of the pass; what the drafter does with the outcome over the
-/// tokens that it takes in. Where nothing is drafted, the drafter's part is a
-/// curve over rows of its own, near zero.
+/// The time is `draft + verify + extend`, each a monotone curve. Drafting is a curve over rows,
+/// once for the first draft step and once for each later one. A head's first draft comes from
+/// features that are there already, and each later one takes a pass. Verification is a curve
+/// over the tokens of the pass. The drafter's work after the pass is a curve over the tokens
+/// that it takes in. In steps without drafts the drafter's part is a curve over rows of its
+/// own, near zero.
 ///
-/// Of several ranks it is the one with most rows that counts, since the others
-/// wait for it; how evenly tokens lie on them changes the [pass](Loads). Without steps measured before serving, curves begin empty and are
-/// learnt from the steps that are seen.
+/// The rank with most rows counts, since all ranks wait for it. The evenness of the tokens over
+/// the ranks changes the [pass](Loads). Without steps measured before serving, curves begin
+/// empty and are learnt from the steps that are seen.
 #[derive(Debug, Clone)]
 pub struct Costs {
     /// Depth and tokens of a row's verification.
@@ -38,7 +38,7 @@ pub struct Costs {
     contrast: Contrast,
 }
 
-/// How large a step is on the rank that has most to do.
+/// Size of a step on the rank that has most to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepSize {
     /// Rows that decode.
@@ -47,14 +47,14 @@ pub struct StepSize {
     pub depth: u32,
     /// Tokens of the pass.
     pub tokens: u32,
-    /// How evenly those of all ranks lie on them.
+    /// Evenness of all ranks' tokens over the ranks.
     pub loads: Loads,
     /// Tokens that the drafter takes in afterwards.
     pub taken: u32,
 }
 
 impl Costs {
-    /// From steps measured before serving, joined over all ranks.
+    /// Makes the curves from steps measured before serving, joined over all ranks.
     pub fn new(config: &AdaptiveConfig, profile: &[Seen]) -> Self {
         let pure = || profile.iter().filter(|seen| seen.is_decode());
         let of_depth = |depth: u32| pure().filter(move |seen| seen.depth == depth);
@@ -75,8 +75,8 @@ impl Costs {
         }
     }
 
-    /// Takes in what a step took whose tokens lay on the ranks as `loads` says, unless
-    /// it carried prompts or nothing decoded.
+    /// Corrects the curves by the times of a step, whose tokens lay on the ranks as `loads`
+    /// says. Steps with prompts or without decode rows are ignored.
     pub fn correct(&mut self, seen: &Seen, loads: Loads) {
         if !seen.is_decode() {
             return;
@@ -106,12 +106,14 @@ impl Costs {
         }
     }
 
-    /// Where the first steps of a size show that others spoilt what was measured
-    /// before serving, they have spoilt what was measured beside it too, as far as
-    /// nothing else is known: all of it where it was the pass, else what drafts.
+    /// Compares times measured before serving with the first steps of a size. If those steps
+    /// show that other programs spoilt a measured time, the times measured beside it were
+    /// spoilt too. They are corrected by the same factor, unless steps have proved them. If the
+    /// pass was spoilt, these are all times of the drafter; if drafting was, the times of
+    /// drafting and of the work after the pass.
     fn prove(&mut self, seen: &Seen, all: u64) {
         if let Some(ratio) = self.verify.prove(seen.tokens, ns(seen.verify_us), all) {
-            // What steps took of the old times says nothing of the new ones.
+            // Comparisons with the old times say nothing of the new ones.
             self.contrast = Contrast::new();
             self.idle.follow(ratio);
             self.first.follow(ratio);
@@ -124,7 +126,8 @@ impl Costs {
         }
         self.extend.prove(seen.taken(), ns(seen.extend_us), all);
         let [first, later] = self.shares(seen);
-        // Whether it is a part of the step worth a word is a question of all of it.
+        // Drafting counts if all of it is a large enough part of the step, even if one draft
+        // step is not.
         let part = |took| mul_div(all, took, ns(seen.draft_us).max(1));
         let ratio = match seen.depth {
             1 => self.first.prove(seen.decodes, first, part(first)),
@@ -137,8 +140,8 @@ impl Costs {
         }
     }
 
-    /// What the first draft step and each later one took of a step: parts by what
-    /// was expected of them; where nothing is known yet, all are taken for equal.
+    /// Returns the times of the first draft step and of each later one in a step. The drafting
+    /// time is divided in proportion to the expected times, or equally if nothing is known yet.
     fn shares(&self, seen: &Seen) -> [u64; 2] {
         let took = ns(seen.draft_us);
         let first = self.first.at(seen.decodes);
@@ -150,30 +153,30 @@ impl Costs {
         [share(first), share(later)]
     }
 
-    /// Nanoseconds of a step in which `decodes` rows draft `depth` deep, and
-    /// nothing else runs; `None` where nothing is known.
+    /// Returns the nanoseconds of a step in which `decodes` rows draft `depth` deep and nothing
+    /// else runs; `None` if nothing is known.
     pub fn step_ns(&self, decodes: u32, depth: u32) -> Option<u64> {
         self.sized_ns(&self.size(decodes, depth))
     }
 
-    /// The same from what was measured before serving alone.
+    /// Returns [`Self::step_ns`] as it was measured before serving.
     pub fn profiled_step_ns(&self, decodes: u32, depth: u32) -> Option<u64> {
         self.sum(&self.size(decodes, depth), Curve::before)
     }
 
-    /// Nanoseconds of a step of any size.
+    /// Returns the nanoseconds of a step of any size.
     pub fn sized_ns(&self, size: &StepSize) -> Option<u64> {
         self.sum(size, Curve::at)
     }
 
-    /// Whether steps of about this size have been seen, before serving or since.
+    /// Returns true if steps of about this size have been seen, before serving or since.
     pub fn knows(&self, size: &StepSize) -> bool {
         let drafts = size.depth == 0 || self.first.knows(size.decodes);
         drafts && self.verify.knows(size.loads.even(size.tokens))
     }
 
-    /// Whether steps at this depth have run with about so many rows while serving,
-    /// or nothing was measured before that they could prove wrong.
+    /// Returns true if steps of this depth and about this many rows have run while serving.
+    /// Also true if nothing was measured before that they could prove wrong.
     pub fn is_proven(&self, size: &StepSize) -> bool {
         match size.depth {
             0 => true,
@@ -182,30 +185,31 @@ impl Costs {
         }
     }
 
-    /// True where passes without drafts of so many rows, which lie on the ranks as `loads`
-    /// says, were compared often enough with those beside them, or nothing was measured
-    /// before serving.
+    /// Returns true if passes of `decodes` rows without drafts were compared often enough with
+    /// the passes beside them. The rows lie on the ranks as `loads` says. Also true if nothing
+    /// was measured before serving.
     pub fn is_compared(&self, decodes: u32, loads: Loads) -> bool {
         self.verify.is_compared(loads.even(decodes))
     }
 
-    /// Nanoseconds that a step may take of which the drafts did not run while serving:
-    /// what was measured before may be far too long. Drafts may take hardly any, and
-    /// a pass that did not run either half of it; smaller ones bound it.
+    /// Returns the shortest nanoseconds that a step may take, if its drafts did not run while
+    /// serving: the times measured before may be far too long. Drafts may take almost no time.
+    /// A pass that did not run either may take half of its measured time; passes of smaller
+    /// sizes bound that.
     pub fn hoped_ns(&self, size: &StepSize) -> Option<u64> {
         let pass = self.pass_ns(size.tokens, size.loads, Curve::at)?;
         let proven = self.verify.is_proven(size.loads.even(size.tokens));
         Some(if proven { pass } else { pass / 2 })
     }
 
-    /// Tokens of one row's verification at `depth`.
+    /// Returns the tokens of one row's verification at `depth`.
     pub fn row_tokens(&self, depth: u32) -> u32 {
         let tier = self.tiers.iter().find(|tier| tier.0 == depth);
         tier.map_or(depth.saturating_add(1), |tier| tier.1)
     }
 
-    /// All rows draft as deep as they may, and nothing is accepted: what a profile
-    /// before serving measures.
+    /// Returns the size of a step in which all rows draft as deep as they may and nothing is
+    /// accepted. A profile before serving measures such steps.
     fn size(&self, decodes: u32, depth: u32) -> StepSize {
         StepSize {
             decodes,
@@ -219,7 +223,7 @@ impl Costs {
     fn sum(&self, size: &StepSize, at: impl Fn(&Curve, u32) -> Option<u64>) -> Option<u64> {
         let verify = self.pass_ns(size.tokens, size.loads, &at)?;
         if size.depth == 0 {
-            // Before it was seen, the drafter's part is taken for nothing.
+            // Before the drafter's part was seen, it counts as nothing.
             let idle = at(&self.idle, size.decodes).unwrap_or(0);
             return Some(verify.saturating_add(idle));
         }
@@ -230,9 +234,9 @@ impl Costs {
     }
 }
 
-/// The first draft step and each later one over rows, from steps measured before
-/// serving. More rows or a deeper chain draft no faster: what took longer than
-/// these was spoilt by others.
+/// Makes the curves of the first draft step and of each later one over rows, from steps
+/// measured before serving. More rows or a deeper chain draft no faster, so a time longer than
+/// that of a larger step was spoilt by other programs.
 fn drafting(measured: &[Seen]) -> (Curve, Curve) {
     let drafted = || measured.iter().filter(|seen| seen.depth > 0);
     let least = |decodes: u32, depth: u32| {
@@ -242,7 +246,7 @@ fn drafting(measured: &[Seen]) -> (Curve, Curve) {
     let draft = |seen: &Seen| least(seen.decodes, seen.depth).unwrap_or(0);
     let of_depth = |depth: u32| drafted().filter(move |seen| seen.depth == depth);
     let first = Curve::new(of_depth(1).map(|seen| {
-        // Where one draft step took longer than two, each is taken for half of these.
+        // If one draft step took longer than two, it is taken for half of the two.
         let two = least(seen.decodes, 2).unwrap_or(u64::MAX);
         let spoilt = ns(seen.draft_us) > two.saturating_mul(9) / 8;
         (seen.decodes, if spoilt { two / 2 } else { draft(seen) })
@@ -266,7 +270,7 @@ fn drafting(measured: &[Seen]) -> (Curve, Curve) {
     }
 }
 
-/// Of all draft steps, from the first one's time and that of each later one.
+/// Returns the time of all draft steps, from the time of the first one and of each later one.
 fn draft_ns(first: Option<u64>, later: Option<u64>, depth: u32) -> Option<u64> {
     let first = first?;
     let more = u64::from(depth.saturating_sub(1));
@@ -281,7 +285,7 @@ fn ns(us: u32) -> u64 {
     u64::from(us) * 1000
 }
 
-/// `value · factor / divisor` without overflow.
+/// Returns `value · factor / divisor` without overflow.
 fn mul_div(value: u64, factor: u64, divisor: u64) -> u64 {
     let product = u128::from(value) * u128::from(factor) / u128::from(divisor.max(1));
     u64::try_from(product).unwrap_or(u64::MAX)

@@ -1,28 +1,29 @@
-//! Requests that come all at once.
+//! Crowds: many requests that come at once.
 
 use crate::LAG;
 
-/// More than so many times as many rows as a depth was decided for are a crowd.
+/// Factor that makes a crowd: more rows than this many times those that the depth was decided
+/// for.
 const TIMES: u32 = 4;
 
-/// The rows that depths were decided for, until the steps of these depths.
+/// Numbers of rows that the depths of the next steps were decided for.
 ///
-/// A decision takes [`LAG`] steps to hold. Where a crowd has joined meanwhile,
-/// whoever plans drafts nothing until the depth has been decided anew: a step of a
-/// crowd at the depth of one request can take as long as ten others.
+/// A decision takes [`LAG`] steps to hold. If a crowd has joined meanwhile, the planner drafts
+/// nothing until the depth has been decided anew. A crowd's step at the depth of one request
+/// can take as long as ten other steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Crowd {
-    /// Of the next steps' depths, the next first.
+    /// Numbers of rows by step, the next step first.
     decided_for: [u32; LAG as usize],
 }
 
 impl Crowd {
-    /// Whether the next step's `decodes` rows are one.
+    /// Returns true if the next step's `decodes` rows are a crowd.
     pub fn is_met(self, decodes: u32) -> bool {
         decodes > self.decided_for[0].max(1).saturating_mul(TIMES)
     }
 
-    /// The next step begins. In it a depth is decided for the rows that decode
+    /// Begins the next step. In it a depth is decided for the `decode_next` rows that decode
     /// after it.
     pub fn begin(&mut self, decode_next: u32) {
         self.decided_for.rotate_left(1);
@@ -42,9 +43,9 @@ mod tests {
             crowd.begin(decode_next);
             met
         };
-        // Nothing was decided yet: as for one row.
+        // Nothing was decided yet, which counts as a decision for one row.
         assert!(!met(4, 1) && met(5, 3));
-        // For one row, for three, for twelve.
+        // The decisions were for one row, for three and for twelve.
         assert!(!met(4, 12) && met(13, 48) && met(49, 0));
         assert!(!met(192, 0) && met(5, 0));
     }

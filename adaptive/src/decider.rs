@@ -1,31 +1,31 @@
-//! The one function that decides.
+//! The one function that decides the depth.
 
 use crate::{
     AdaptiveConfig, Agreed, Costs, DepthRange, Digest, Loads, Moment, Outlook, Policies, Policy,
     Row, Seen, long_prompts::LongPromptRanks,
 };
 
-/// A configuration names a policy that the program does not know.
+/// Error of a configuration that names an unknown policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this program knows no policy {name:?}; it knows {known}")]
 pub struct UnknownPolicy {
-    /// The name.
+    /// Name in the configuration.
     pub name: String,
-    /// Those that there are.
+    /// Names of the known policies.
     pub known: String,
 }
 
-/// Decides depths: every rank has one, and all come to the same.
+/// Decides depths. Every rank has a decider, and all deciders come to the same depths.
 #[derive(Debug)]
 pub struct Decider {
     config: AdaptiveConfig,
     costs: Costs,
     policy: Box<dyn Policy>,
     agreed: Agreed,
-    /// Of the depths that may be chosen now.
+    /// Depths that may be chosen now.
     candidates: Vec<u32>,
     decided: u32,
-    /// Depth of the step seen last.
+    /// Depth of the newest step in the rows' statistics.
     last_seen: u32,
     loads: Loads,
     long_prompts: LongPromptRanks,
@@ -33,10 +33,10 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// One that has seen nothing but the steps measured before serving.
+    /// Makes a decider that has seen only the steps measured before serving.
     ///
     /// # Errors
-    /// [`UnknownPolicy`].
+    /// [`UnknownPolicy`] if `policies` has no policy of the configured name.
     pub fn new(
         config: &AdaptiveConfig,
         policies: &Policies,
@@ -66,20 +66,19 @@ impl Decider {
         })
     }
 
-    /// The depth of the next step, of which no plan may ask more.
+    /// Returns the depth of the next step. No plan may ask for more.
     pub fn depth(&self) -> u32 {
         self.agreed.depth()
     }
 
-    /// The next step begins.
+    /// Begins the next step.
     pub fn begin(&mut self) {
         self.agreed.begin();
     }
 
-    /// Decides the depth of the step [`LAG`](crate::LAG) after the one begun
-    /// last, from all ranks' rows, within `range`. An operator's range goes
-    /// before a slot's candidates; where neither can be run, the next depth
-    /// below is.
+    /// Decides the depth of the step [`LAG`](crate::LAG) after the newest one, from all ranks'
+    /// rows and within `range`. An operator's range goes before a slot's candidates. If no
+    /// depth of the range can be run, the next lower one that can is taken.
     pub fn decide(&mut self, rows: &[Row], range: DepthRange) -> u32 {
         let Some(own) = rows.first() else {
             return self.decided;
@@ -87,13 +86,13 @@ impl Decider {
         let seen = Seen::join(rows);
         let runnable = rows.iter().fold(u32::MAX, |all, row| all & row.depths);
         self.find_candidates(&seen, runnable, range);
-        // The others wait for the rank that has most rows.
+        // The other ranks wait for the rank with most rows.
         let most = |decodes: fn(&Row) -> u32| rows.iter().map(decodes).max().unwrap_or(0);
         let sum = |count: fn(&Row) -> u32| rows.iter().map(count).fold(0, u32::saturating_add);
         let seen_rows = most(|row| row.seen.decodes);
         self.loads.balance = balance(rows).unwrap_or(self.loads.balance);
-        // A drafter that was paused takes in what it missed: that is not what such a
-        // step takes.
+        // In the first step after a pause the drafter takes in what it missed, so its time says
+        // nothing of such a step.
         let resumes = self.last_seen == 0 && seen.depth > 0;
         self.last_seen = seen.depth;
         let taking = rows.iter().map(|row| &row.seen);
@@ -135,19 +134,20 @@ impl Decider {
         self.decided
     }
 
-    /// Digest of all decisions, what they came from, and the policy's state.
+    /// Returns the digest of all decisions, of the rows that they came from, and of the
+    /// policy's state.
     pub fn digest(&self) -> u64 {
         let mut digest = self.digest;
         self.policy.digest(&mut digest);
         digest.value()
     }
 
-    /// What the policy expects.
+    /// Returns the policy's expectations.
     pub fn outlook(&self) -> Outlook {
         self.policy.outlook()
     }
 
-    /// Fills in which depths may be chosen for a batch like `seen`.
+    /// Lists the depths that may be chosen for a batch like `seen`.
     fn find_candidates(&mut self, seen: &Seen, runnable: u32, range: DepthRange) {
         let can_run = |depth: u32| {
             1u32.checked_shl(depth)
@@ -161,13 +161,13 @@ impl Decider {
         if self.candidates.is_empty() {
             let mut all = self.config.tiers.iter().map(|tier| tier.depth);
             let below = all.rfind(|depth| can_run(*depth) && *depth <= range.most);
-            // Nothing is drafted where nothing that is allowed can be.
+            // Draft nothing if no allowed depth can be run.
             self.candidates.push(below.unwrap_or(0));
         }
     }
 }
 
-/// See [`Loads::balance`]; `None` where no rank had tokens but those of prompts.
+/// Returns [`Loads::balance`]; `None` if no rank had tokens except of prompts.
 fn balance(rows: &[Row]) -> Option<u32> {
     let tokens = |row: &Row| row.seen.tokens.saturating_sub(row.seen.prompt_tokens);
     let tokens = || rows.iter().map(tokens).map(u128::from);
@@ -177,8 +177,8 @@ fn balance(rows: &[Row]) -> Option<u32> {
     u32::try_from(mean).ok()
 }
 
-/// Digest of what was measured: ranks with other costs would decide differently
-/// sooner or later, and differ from the first step on.
+/// Returns the digest of the steps measured before serving. Ranks with other costs would decide
+/// differently sooner or later; with the digest they differ from the first step on.
 fn measured(profile: &[Seen]) -> Digest {
     let mut digest = Digest::new();
     for seen in profile {

@@ -1,7 +1,7 @@
-//! A digest that tells states apart.
+//! A digest that tells different states apart.
 
-/// 64-bit FNV-1a over words, with a final mix (Fowler, Noll & Vo; finalizer of
-/// MurmurHash3). Tells accidents apart, not attacks.
+/// 64-bit FNV-1a over words, with a final mix (Fowler, Noll & Vo; finalizer of MurmurHash3). It
+/// finds accidents, not attacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest(u64);
 
@@ -12,7 +12,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Of nothing.
+    /// Makes the digest of nothing.
     pub const fn new() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
@@ -31,7 +31,7 @@ impl Digest {
         }
     }
 
-    /// The digest so far.
+    /// Returns the digest so far.
     pub fn value(self) -> u64 {
         let mut value = self.0;
         value = (value ^ value >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,12 +1,12 @@
-//! How deep a group drafts in its next steps, decided alike on every rank.
+//! Decides how deep a group drafts in its next steps, alike on every rank.
 //!
-//! Every rank brings a [`Row`] to every step; the rows of all ranks reach all
-//! ranks with the step's first collective. Each rank then runs
-//! [`Decider::decide`] over the same rows and comes to the same depth, for the
-//! step [`LAG`] after this one. Statistics of ranks are summed, not voted on.
+//! Every rank brings a [`Row`] to every step. The rows of all ranks reach all ranks with the
+//! step's first collective. Each rank then runs [`Decider::decide`] over the same rows and
+//! comes to the same depth, for the step [`LAG`] after this one. Statistics of ranks are
+//! summed, not voted on.
 //!
-//! Nothing here knows floats, clocks, randomness or the order of a hash map, so
-//! that equal rows give equal depths on whatever machine.
+//! Nothing here uses floats, clocks, randomness or the order of a hash map, so equal rows give
+//! equal depths on any machine.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::float_arithmetic)]

@@ -2,36 +2,36 @@
 
 use crate::Row;
 
-/// Steps without a long prompt after which a DP rank has none any more: where one
-/// ends, the next one often begins.
+/// Steps without a long prompt after which a DP rank counts as having none. When one long
+/// prompt ends, the next often begins soon.
 const LATELY: u32 = 5;
 
-/// What all ranks have of long prompts.
+/// Sums over all ranks about long prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LongPrompts {
-    /// Ranks that run long prompts, step after step or nearly so.
+    /// Ranks that run long prompts, in every step or nearly so.
     pub ranks: u32,
-    /// Their requests, in rows that decode and prompts.
+    /// Requests of these ranks: rows that decode, and prompts.
     pub rows: u32,
     /// Rows that decode on the other ranks, which wait for these prompts.
     pub waiting: u32,
-    /// How many of these ranks ran a part of such a prompt in the step that was seen.
+    /// Number of these ranks that ran a part of such a prompt in the last step.
     pub chunks: u32,
-    /// Tokens that came out of these ranks in that step.
+    /// Tokens that these ranks put out in the last step.
     pub tokens: u32,
 }
 
-/// Follows every rank's prompts from the rows that it brings.
+/// Follows every rank's prompts from the rows that the rank brings.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LongPromptRanks(Vec<Rank>);
 
 #[derive(Debug, Clone, Copy)]
 struct Rank {
-    /// A prompt goes on after the newest step.
+    /// True if a prompt goes on after the newest step.
     goes_on: bool,
-    /// That step runs a part of one that took or takes several.
+    /// True if that step runs a part of a prompt of several steps.
     chunk: bool,
-    /// Prompts that end with it.
+    /// Prompts that end with that step.
     joined: u32,
     /// Steps since the last such part.
     since: u32,
@@ -45,7 +45,7 @@ impl Rank {
         since: LATELY,
     };
 
-    /// A step begins, to which the rank brings `row`.
+    /// Begins a step to which the rank brings `row`.
     fn begin(&mut self, row: &Row) {
         self.chunk = self.goes_on || row.unfinished > 0;
         self.goes_on = row.unfinished > 0;
@@ -62,8 +62,8 @@ impl Rank {
 }
 
 impl LongPromptRanks {
-    /// A step begins with these rows. Nothing where nobody waits: no rank runs long
-    /// prompts, or only one has requests.
+    /// Begins a step with these rows. Returns zeros if no rank waits: no rank runs long
+    /// prompts, or only one rank has requests.
     pub fn begin(&mut self, rows: &[Row]) -> LongPrompts {
         let mut all = LongPrompts::default();
         if rows.len() < 2 {
@@ -128,11 +128,12 @@ mod tests {
             chunks,
             tokens,
         };
-        // What the first part took out is not known to belong to it yet.
+        // The tokens of the step with the first part do not count yet: the rank was not known
+        // to have long prompts.
         assert_eq!(ranks.begin(&[row(1, 0, 2), free]), long(0, 0, 3));
         let next = shown(row(2, 1, 1), 1);
         assert_eq!(ranks.begin(&[next, shown(free, 4)]), long(1, 1, 3));
-        // The last part of a prompt that went on, and the first token of the one before.
+        // The last part of a prompt that went on, and the first token of the prompt before it.
         let next = shown(row(3, 1, 0), 2);
         assert_eq!(ranks.begin(&[next, shown(free, 4)]), long(1, 3, 3));
         let next = shown(row(3, 0, 0), 3);
@@ -149,7 +150,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(ranks.begin(&[row(4, 0, 2)]), LongPrompts::default());
         }
-        // Nor does one beside others that have nothing to do.
+        // A rank beside others that have nothing to do waits for no rank either.
         let mut ranks = LongPromptRanks::default();
         for _ in 0..3 {
             let idle = row(0, 0, 0);

@@ -1,87 +1,86 @@
-//! What a rank brings to a step's decision.
+//! The row that a rank brings to a step's decision.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Drafted positions that are counted one by one, and the deepest that an
+/// Number of drafted positions that are counted one by one. It is also the deepest that an
 /// adaptive group drafts.
 pub const POSITIONS: usize = 16;
 
-/// What one rank brings to one step, in a fixed number of words.
+/// Facts that one rank brings to one step, in a fixed number of words.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Row {
-    /// The step it travels with.
+    /// Number of the step that the row travels with.
     pub step: u64,
     /// Draft steps of that step.
     pub depth: u32,
-    /// Of what all ranks share so far: plans, drafts and tokens, and the decider's
-    /// state.
+    /// Digest of everything that all ranks share so far: plans, drafts and tokens, and the
+    /// decider's state.
     pub digest: u64,
-    /// Of what the ranks of this rank's DP rank share besides; others' differ.
+    /// Digest of the facts that only the ranks of this rank's DP rank share. The digest differs
+    /// between DP ranks.
     pub group_digest: u64,
-    /// Depths that the rank can run: bit `d` for depth `d`.
+    /// Depths that the rank can run, as bits: bit `d` for depth `d`.
     pub depths: u32,
-    /// Rows that decode after this step, those whose prompts end with it among
-    /// them. Of ranks that verify alone, as in [`Seen::decodes`].
+    /// Rows that decode after this step, also those whose prompts end with it. Only ranks that
+    /// verify count them, as in [`Seen::decodes`].
     pub decodes: u32,
-    /// Of these rows those whose prompts end with this step.
+    /// Rows among `decodes` whose prompts end with this step.
     pub joined: u32,
-    /// Rows of prompts that go on after this step. Of ranks that verify alone, too.
+    /// Rows of prompts that go on after this step. Only ranks that verify count them.
     pub unfinished: u32,
-    /// Tokens that this rank runs in the step, drafts included, where its DP rank
-    /// has requests of its own; 0 of a rank without work, and where all ranks run
-    /// the same.
+    /// Tokens that this rank runs in the step, drafts included, if its DP rank has requests of
+    /// its own. 0 on a rank without work, and if all ranks run the same.
     pub tokens: u32,
-    /// Requests of these tokens.
+    /// Number of requests that these tokens belong to.
     pub requests: u32,
-    /// Tokens among them whose logits are wanted.
+    /// Number of these tokens whose logits are wanted.
     pub wanted: u32,
-    /// The most tokens of one request.
+    /// Most tokens of one request.
     pub longest: u32,
-    /// What the step before has shown.
+    /// Statistics of the step before.
     pub seen: Seen,
 }
 
-/// What a step has shown, of one rank or, [joined](Seen::join), of all.
+/// Statistics of a step on one rank or, [joined](Seen::join), on all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Draft steps that it ran under.
+    /// Draft steps of the step.
     pub depth: u32,
-    /// Rows that decoded. Of ranks that verify alone, like the counts below: the
-    /// others bring zeros, so that sums count every request once.
+    /// Rows that decoded. Only ranks that verify count them and what is counted below. Other
+    /// ranks bring zeros, so that sums count every request once.
     pub decodes: u32,
     /// Tokens of the pass, drafts included.
     pub tokens: u32,
-    /// Those of prompts among them.
+    /// Tokens of prompts in the pass.
     pub prompt_tokens: u32,
-    /// For each drafted position, from the first: rows that proposed a draft
-    /// there and accepted all before it. A position never proposed is no
-    /// rejection.
+    /// By drafted position: rows that proposed a draft there and accepted all drafts before it.
+    /// A position where nothing was proposed is no rejection.
     pub at_risk: [u32; POSITIONS],
-    /// And those of them that accepted it.
+    /// By drafted position: rows among `at_risk` that accepted the draft there.
     pub accepted: [u32; POSITIONS],
     /// Microseconds of drafting, over all draft steps.
     pub draft_us: u32,
     /// Microseconds of the pass, up to its tokens.
     pub verify_us: u32,
-    /// Microseconds of what the drafter did with the outcome.
+    /// Microseconds of the drafter after the pass.
     pub extend_us: u32,
 }
 
 impl Row {
-    /// Words of its encoding.
+    /// Number of words of the encoding.
     pub const WORDS: usize = Self::SHARED + 2 + 4 + 4 + 4 + 2 * POSITIONS + 3;
 
-    /// Leading words that are equal on all ranks, or the ranks have diverged:
-    /// step, depth and digest.
+    /// Number of leading words that are equal on all ranks, or the ranks have diverged: step,
+    /// depth and digest.
     pub const SHARED: usize = 5;
 
-    /// Words behind those that are equal on the ranks of a DP rank: the digest of what
-    /// these share, and the sizes of their batch.
+    /// Number of words after those that are equal on the ranks of a DP rank: the digest of what
+    /// these ranks share, and the sizes of their batch.
     pub const OF_DP_RANK: usize = 6;
 
-    /// The encoding in which it travels.
+    /// Returns the encoding in which the row travels.
     pub fn to_words(&self) -> [u32; Self::WORDS] {
         let Self {
             step,
@@ -134,7 +133,7 @@ impl Row {
         words
     }
 
-    /// The inverse of [`Self::to_words`].
+    /// Decodes the words of [`Self::to_words`].
     pub fn from_words(words: &[u32; Self::WORDS]) -> Self {
         let [
             step_low,
@@ -193,8 +192,8 @@ impl Row {
 }
 
 impl Seen {
-    /// Of all ranks together: requests are summed, and the largest pass and the
-    /// slowest rank count for all, since the others wait for it.
+    /// Joins the statistics of all ranks. Requests are summed. Of passes and times the largest
+    /// counts, since all ranks wait for the slowest.
     pub fn join(rows: &[Row]) -> Self {
         let mut all = Self::default();
         for Row { seen, .. } in rows {
@@ -213,8 +212,8 @@ impl Seen {
         all
     }
 
-    /// Counts one verified row: it proposed drafts for `proposed` positions, and
-    /// those of the first `accepted` were accepted.
+    /// Counts one verified row. The row proposed drafts for `proposed` positions, and the
+    /// drafts of the first `accepted` were accepted.
     pub fn count(&mut self, proposed: u32, accepted: u32) {
         let proposed = (proposed as usize).min(POSITIONS);
         let accepted = (accepted as usize).min(proposed);
@@ -226,34 +225,35 @@ impl Seen {
         }
     }
 
-    /// Drafts accepted, over all positions.
+    /// Returns the number of accepted drafts, over all positions.
     pub fn drafts_accepted(&self) -> u64 {
         self.accepted.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// Whether its times are those of decoding alone.
+    /// Returns true if the times are those of decoding alone.
     pub fn is_decode(&self) -> bool {
         self.decodes > 0 && self.prompt_tokens == 0
     }
 
-    /// Tokens that the drafter took in: of each row what was accepted, and one.
+    /// Returns the tokens that the drafter took in: the accepted drafts of each row, and one
+    /// more.
     pub fn taken(&self) -> u32 {
         let accepted = u32::try_from(self.drafts_accepted()).unwrap_or(u32::MAX);
         self.decodes.saturating_add(accepted)
     }
 }
 
-/// Depths that an operator allows: equal ends pin one.
+/// Depths that an operator allows. Equal ends pin one depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DepthRange {
-    /// The least.
+    /// Least depth.
     pub least: u32,
-    /// The most.
+    /// Greatest depth.
     pub most: u32,
 }
 
 impl Default for DepthRange {
-    /// All.
+    /// Allows every depth.
     fn default() -> Self {
         Self {
             least: 0,
@@ -263,7 +263,7 @@ impl Default for DepthRange {
 }
 
 impl DepthRange {
-    /// Whether `depth` is allowed.
+    /// Returns true if `depth` is allowed.
     pub fn contains(self, depth: u32) -> bool {
         (self.least..=self.most).contains(&depth)
     }

@@ -1,11 +1,11 @@
-//! What the tests of several files need.
+//! Helpers for the tests of several files.
 
 use crate::{
     AdaptiveConfig, BatchSlot, Costs, Loads, LongPrompts, Moment, POSITIONS, Policies, Policy,
     Seen, Tier,
 };
 
-/// Depths 0, 1, 3, 5 and 7 as chains, whatever the batch.
+/// Returns a configuration with depths 0, 1, 3, 5 and 7 as chains, whatever the batch.
 pub(crate) fn config() -> AdaptiveConfig {
     let tier = |depth| Tier {
         depth,
@@ -15,12 +15,12 @@ pub(crate) fn config() -> AdaptiveConfig {
     AdaptiveConfig::new("static", 3, tiers, vec![slot(1, &[0, 1, 3, 5, 7])])
 }
 
-/// With SGLang's default thresholds.
+/// Returns a slot with SGLang's default thresholds.
 pub(crate) fn slot(from: u32, depths: &[u32]) -> BatchSlot {
     BatchSlot::new(from, depths.to_vec())
 }
 
-/// A step in which each row of a chain accepted so many drafts.
+/// Returns the statistics of a step in which each row of a chain accepted so many drafts.
 pub(crate) fn accepted(depth: u32, rows: &[u32]) -> Seen {
     let mut seen = Seen {
         depth,
@@ -34,7 +34,7 @@ pub(crate) fn accepted(depth: u32, rows: &[u32]) -> Seen {
     seen
 }
 
-/// A policy, and what the decider would tell it.
+/// A policy, and everything that the decider would tell it.
 pub(crate) struct Driver {
     pub policy: Box<dyn Policy>,
     pub costs: Costs,
@@ -62,13 +62,13 @@ impl Driver {
         }
     }
 
-    /// Shows a step of one rank, and keeps what was decided.
+    /// Shows the policy a step of one rank. Keeps and returns the decided depth.
     pub fn show(&mut self, seen: &Seen) -> u32 {
         self.show_ranks(seen, [seen.decodes, seen.decodes, 0])
     }
 
-    /// Shows a step of several ranks: the rows of the one that has most, those of all,
-    /// and how many of these have joined.
+    /// Shows the policy a step of several ranks. The numbers are the rows of the rank with
+    /// most, the rows of all ranks, and how many of these have joined.
     pub fn show_ranks(&mut self, seen: &Seen, [rows, all_rows, joined]: [u32; 3]) -> u32 {
         self.step += 1;
         self.depth = self.policy.decide(&Moment {
@@ -89,14 +89,14 @@ impl Driver {
         self.depth
     }
 
-    /// Shows it so many times.
+    /// Shows the policy the same step `times` times.
     pub fn show_times(&mut self, times: usize, seen: &Seen) -> u32 {
         (0..times).fold(self.depth, |_, _| self.show(seen))
     }
 }
 
-/// Counts of a batch so large that they are exact: of `decodes` rows the share
-/// `hazards[at]`, in thousandths, of those at risk accepts each position.
+/// Returns the counts of a batch so large that they are exact. At each position, `hazards[at]`
+/// thousandths of the rows at risk accept the draft.
 pub(crate) fn exact(depth: u32, decodes: u32, hazards: &[u32; POSITIONS]) -> Seen {
     let mut seen = Seen {
         depth,

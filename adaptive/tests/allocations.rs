@@ -15,11 +15,11 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is handed to the system's allocator as it came.
+// SAFETY: every call is handed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise about the layout.
+        // SAFETY: the caller keeps `alloc`'s contract for the layout.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,4 +1,4 @@
-//! What must hold of every policy, whatever rows bring.
+//! Tests of promises that every policy must keep, whatever rows bring.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn names() -> Vec<String> {
         .collect()
 }
 
-/// Small, ordinary and absurd numbers.
+/// Generates small, ordinary and absurd numbers.
 fn word() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..40, 0u32..100_000, Just(u32::MAX), any::<u32>()]
 }
@@ -122,7 +122,8 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((rows, any_range()), 1..20)
 }
 
-/// What may be decided: where nothing fits, the next depth below that can run.
+/// Returns the depths that may be decided. If none fits, it is the next lower depth that can
+/// run.
 fn allowed(rows: &[Row], range: DepthRange) -> Vec<u32> {
     let decodes = rows
         .iter()
@@ -190,7 +191,7 @@ proptest! {
         }
     }
 
-    /// Costs are another matter: ranks without work leave the others' steps shorter.
+    /// Costs are left out here: ranks without work make the others' steps shorter.
     #[test]
     fn ranks_without_requests_change_no_decision(steps in any_steps(), idle in 1usize..4) {
         let policies = Policies::builtin();
@@ -207,7 +208,7 @@ proptest! {
         }
     }
 
-    /// As the ranks do that share a batch: one of them counts its requests.
+    /// Ranks that share a batch run the same, and only one of them counts its requests.
     #[test]
     fn ranks_that_run_the_same_change_no_decision(
         profile in prop::collection::vec(any_seen(), 0..6),
@@ -293,7 +294,7 @@ fn counts_saturate() {
     assert_eq!(Seen::join(&[full, full]), full.seen);
 }
 
-/// Ranks that measured different costs would differ later: they do at once.
+/// Ranks with differently measured costs would differ later, so their digests differ at once.
 #[test]
 fn another_profile_is_another_digest() {
     let digest = |verify_us| {
@@ -320,22 +321,22 @@ fn a_policy_nobody_knows_is_refused_by_name() {
     );
 }
 
-/// A policy that keeps what it was told last.
+/// A policy that keeps what the decider told it last.
 #[derive(Debug, Clone, Default)]
 struct Told(Arc<Mutex<Option<What>>>);
 
-/// What it was told, and what costs say then.
+/// Facts that the policy was told, and the costs at that time.
 #[derive(Debug, Clone, Copy)]
 struct What {
     taken: u32,
     loads: Loads,
     long_prompts: LongPrompts,
-    /// Rows that the fullest rank has decoded, those that it decodes, those of all
-    /// ranks, and how many of these have joined.
+    /// By number of rows: decoded on the fullest rank, decoding on the fullest rank, decoding
+    /// on all ranks, and joined on all ranks.
     rows: [u32; 4],
     /// Nanoseconds of a step of 32 tokens on every rank.
     even: Option<u64>,
-    /// Of one in which four rows draft three deep.
+    /// Nanoseconds of a step in which four rows draft three deep.
     drafting: Option<u64>,
 }
 
@@ -375,12 +376,12 @@ impl Policy for Told {
     fn digest(&self, _digest: &mut Digest) {}
 }
 
-/// What it is told after so many steps with these rows.
+/// Returns what the policy is told after `steps` steps with these rows.
 fn told(shared_part: u32, profile: &[Seen], steps: usize, rows: &[Row]) -> What {
     told_in_turn(shared_part, profile, &vec![rows; steps])
 }
 
-/// What it is told after steps with these rows.
+/// Returns what the policy is told after steps with these rows, in turn.
 fn told_in_turn(shared_part: u32, profile: &[Seen], steps: &[&[Row]]) -> What {
     let told = Told::default();
     let mut policies = Policies::builtin();
@@ -397,8 +398,8 @@ fn told_in_turn(shared_part: u32, profile: &[Seen], steps: &[&[Row]]) -> What {
     told.0.lock().unwrap().unwrap()
 }
 
-/// Drafters of all DP ranks work at once, each on its own requests: what one of them
-/// takes in at the most is what a step waits for, not the sum.
+/// Drafters of all DP ranks work at once, each on its own requests. A step waits for the
+/// drafter that takes in most, not for the sum.
 #[test]
 fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
     let row = |rows: u32, accepted: u32| {
@@ -418,7 +419,7 @@ fn what_drafters_take_in_is_that_of_the_one_that_has_most() {
     assert_eq!(told.taken, 12);
 }
 
-/// Prompts are left out, and so is what only one rank runs.
+/// Prompts are left out, and so are tokens that only one rank runs.
 #[test]
 fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
     let row = |tokens: u32, unfinished: u32| Row {
@@ -458,12 +459,12 @@ fn policies_are_told_how_tokens_lie_and_who_waits_for_prompts() {
     let told_of = |steps: &[&[Row]]| told_in_turn(7, &[], steps);
     let then = told_of(&[&uneven]);
     assert_eq!((then.long_prompts.rows, then.long_prompts.waiting), (4, 4));
-    // Where nobody had anything to do, tokens are taken to lie as before.
+    // If no rank had anything to do, tokens are taken to lie as before.
     let idle = told_of(&[&uneven, &[row(0, 0); 4]]);
     assert_eq!(idle.loads, then.loads);
 }
 
-/// All wait for the rank with most rows, wherever it stands; what joins is a part of
+/// All ranks wait for the rank with most rows, wherever it stands. Rows that join are a part of
 /// all rows.
 #[test]
 fn policies_are_told_the_rows_of_the_fullest_rank_and_of_all() {
@@ -484,7 +485,8 @@ fn policies_are_told_the_rows_of_the_fullest_rank_and_of_all() {
     }
 }
 
-/// A drafting step of as many tokens on each rank, whose rows accept one draft each.
+/// Returns a drafting step with equally many tokens on each rank, whose rows accept one draft
+/// each.
 fn drafting(rows: u32, slow: u32) -> Row {
     let mut seen = Seen {
         depth: 3,
@@ -513,7 +515,7 @@ fn costs_are_learnt_by_the_rank_that_has_most_to_do() {
     }
 }
 
-/// In the first step that drafts again a drafter takes in what it has missed.
+/// In the first step after a pause a drafter takes in what it has missed.
 #[test]
 fn a_step_that_drafts_again_corrects_no_cost() {
     let idle = Row {
@@ -533,12 +535,12 @@ fn a_step_that_drafts_again_corrects_no_cost() {
     };
     let before = after(&[&idle]);
     assert_eq!(after(&[&idle, &slow]), before);
-    // One that goes on to draft does.
+    // A step that goes on drafting corrects the costs.
     assert!(after(&[&idle, &slow, &slow]) > before);
 }
 
-/// Costs are of ranks with equal loads: others' steps correct them by what was
-/// expected of such steps.
+/// Costs are those of ranks with equal loads. Steps with other loads correct them relative to
+/// the expected time of such steps.
 #[test]
 fn uneven_steps_that_last_as_expected_correct_nothing() {
     let seen = |tokens: u32, verify_us| Seen {
@@ -559,7 +561,7 @@ fn uneven_steps_that_last_as_expected_correct_nothing() {
         let rows = [row(32, verify_us), row(0, verify_us)];
         told(half, &profile, 500, &rows).even.unwrap() / 1_000
     };
-    // Half of the pass as of 32 tokens, half as of 16.
+    // Half of the pass is as with 32 tokens, half as with 16.
     assert_eq!(after(116_000), 132_000);
     assert!(after(128_000) > 138_000 && after(106_000) < 126_000);
 }

@@ -1,9 +1,8 @@
 //! Protocol Buffers for tonic, read and written in plain slices.
 //!
-//! tonic hands out its stream's buffer, whose every byte read or written is a
-//! call that keeps books of what is shared. A plan or a result of 256 rows has
-//! some thousand fields of a byte or two, so that this took most of the time
-//! between scheduler and worker.
+//! tonic hands out its stream's buffer. Each byte read from or written to that buffer is a call
+//! with its bookkeeping of shared memory. A plan or a result of 256 rows has some thousand
+//! fields of a byte or two. So these calls took most of the time between scheduler and worker.
 
 use std::marker::PhantomData;
 
@@ -16,7 +15,8 @@ use tonic::{
 
 use crate::{limits::PUBLIC_MESSAGE_PARTS, parts};
 
-/// Sends messages `T` and receives messages `U`; the same bytes as tonic's own.
+/// Codec that sends messages `T` and receives messages `U`; the bytes are those of tonic's own
+/// codec.
 #[derive(Debug)]
 pub struct SliceCodec<T, U>(PhantomData<(T, U)>);
 
@@ -48,10 +48,10 @@ where
     }
 }
 
-/// Writes the messages of one stream.
+/// Encoder of one stream's messages.
 #[derive(Debug)]
 pub struct SliceEncoder<T> {
-    /// The last message's bytes; its memory serves the next one.
+    /// Bytes of the last message; their memory serves the next one.
     message: Vec<u8>,
     sends: PhantomData<T>,
 }
@@ -69,7 +69,7 @@ impl<T: Message> Encoder for SliceEncoder<T> {
     }
 }
 
-/// Reads the messages of one stream.
+/// Decoder of one stream's messages.
 #[derive(Debug)]
 pub struct SliceDecoder<U>(PhantomData<U>);
 
@@ -79,11 +79,11 @@ impl<U: Message + Name + Default> Decoder for SliceDecoder<U> {
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let message = message.copy_to_bytes(message.remaining());
-        // A part takes two bytes, so that few messages need to be counted.
+        // A part takes at least two bytes, so only long messages need to be counted.
         if message.len() > 2 * PUBLIC_MESSAGE_PARTS {
             parts::check(&U::full_name(), &message)?;
         }
-        // INTERNAL is what gRPC wants for bytes that are no message.
+        // gRPC wants INTERNAL for bytes that are no message.
         U::decode(&message[..])
             .map(Some)
             .map_err(|error| Status::internal(error.to_string()))

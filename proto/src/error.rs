@@ -1,14 +1,14 @@
-//! What can be wrong with a message from another process.
+//! Errors in a message from another process.
 
 use lockstep_types::sampling::InvalidField;
 
-/// A message that does not say what it must.
+/// A message with a missing or invalid field.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WireError {
-    /// A field without which the message means nothing is absent.
+    /// A required field is absent.
     #[error("field `{0}` is missing")]
     Missing(&'static str),
-    /// A value outside what the field may hold.
+    /// A value outside its field's range.
     #[error(transparent)]
     Invalid(#[from] InvalidField),
 }

@@ -1,9 +1,8 @@
 //! The messages between Lockstep's processes.
 //!
-//! [`pb`] holds the wire types generated from `protos/`; the plain data that
-//! planner and workers compute with is in `lockstep-types`. Conversions between
-//! the two live here and nowhere else, so that no other crate ever has to ask
-//! what an absent proto3 field means.
+//! [`pb`] holds the wire types generated from `protos/`. The plain data that planner and
+//! workers compute with is in `lockstep-types`. Conversions between the two live here and
+//! nowhere else. So no other crate has to ask about the meaning of an absent proto3 field.
 
 #![forbid(unsafe_code)]
 

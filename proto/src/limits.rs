@@ -5,13 +5,13 @@
 pub const INTERNAL_MESSAGE_BYTES: usize = 64 << 20;
 /// Largest message accepted on public gRPC ports, bytes.
 pub const PUBLIC_MESSAGE_BYTES: usize = 16 << 20;
-/// Texts, lists and messages at most in one that is accepted on public gRPC ports.
+/// Most texts, lists and messages in one message that is accepted on public gRPC ports.
 pub const PUBLIC_MESSAGE_PARTS: usize = 1 << 16;
-/// Largest message sent on public gRPC ports, bytes: log-probabilities of a long
-/// prompt with all alternatives. What is accepted is the client's to limit.
+/// Largest message sent on public gRPC ports, bytes: log-probabilities of a long prompt with
+/// all alternatives. A client sets its own limit for messages that it accepts.
 pub const PUBLIC_ANSWER_BYTES: usize = 256 << 20;
-/// Largest message accepted by services without content of their own, health and
-/// reflection, bytes.
+/// Largest message accepted by services without content of their own (health and reflection),
+/// bytes.
 pub const SMALL_MESSAGE_BYTES: usize = 4 << 10;
-/// HTTP/2 streams one internal connection may have open.
+/// Most open HTTP/2 streams on one internal connection.
 pub const INTERNAL_CONCURRENT_STREAMS: u32 = 64;

@@ -1,23 +1,23 @@
-//! What waits, as it is told of one DP rank.
+//! Waiting requests, as reported for one DP rank.
 
 use lockstep_types::share_of_dp_rank;
 
 use crate::pb::lockstep::{DpRankLoad, GetLoadResponse};
 
-/// What waits for one DP rank.
+/// Requests that wait for one DP rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Their tokens.
+    /// Tokens of the requests.
     pub tokens: u64,
-    /// Of the requests, those that had begun.
+    /// Number of the requests that had begun.
     pub retracted: u64,
 }
 
 impl GetLoadResponse {
-    /// What waits for DP rank `at` alone, and its part of what may begin anywhere:
-    /// the sums over all DP ranks are those of the server.
+    /// Returns the requests that wait for DP rank `at` alone, and its share of those that may
+    /// begin in any DP rank. The sums over all DP ranks are the server's figures.
     pub fn waiting_at(&self, at: usize) -> Waiting {
         let part = |all: u64, of: fn(&DpRankLoad) -> u64| {
             let bound: u64 = self.dp_ranks.iter().map(of).sum();

@@ -1,13 +1,12 @@
 //! Conversions between a message and the plain data that it mirrors.
 
-/// Both conversions between the message `pb::Name` and the plain `Name` of the
-/// same fields; with `try`, reading may fail. A field that is not taken as it is
-/// says how:
+/// Makes both conversions between the message `pb::Name` and the plain `Name` with the same
+/// fields. With `try`, reading may fail. A word behind a field says how the field is converted:
 ///
 /// | word | on the wire | plain |
 /// |---|---|---|
 /// | `each` | a list of messages | a list |
-/// | `try_each` | the same, where reading one may fail | a list |
+/// | `try_each` | a list of messages; reading one may fail | a list |
 /// | `maybe` | an optional message | an `Option` |
 /// | `filled` | optional; absent means the default | always there |
 /// | `given` | a message that has to be there | always there |

@@ -1,9 +1,8 @@
-//! How large what a client's message describes is, found out before anything is
-//! built of it: an empty message takes two bytes on the wire and tens of bytes in
-//! memory.
+//! Counts the parts of a client's message before anything is built of them: an empty message
+//! takes two bytes on the wire and tens of bytes in memory.
 //!
-//! Where messages lie in messages the descriptors say, which reflection needs
-//! anyway: in bytes alone a text can look like anything.
+//! Descriptors, which reflection needs anyway, say which fields hold messages. The bytes alone
+//! can't tell: a text can look like anything.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -19,21 +18,20 @@ use crate::{
     pb::{LOCKSTEP_DESCRIPTORS, SGLANG_DESCRIPTORS},
 };
 
-/// The services whose clients may be anybody.
+/// Services that strangers may call.
 const PUBLIC: [&str; 2] = ["Inference", "SglangScheduler"];
 
-/// As deep as prost decodes.
+/// Deepest nesting that is counted, the limit of prost's decoding.
 const DEPTH: u32 = 100;
 
 static SHAPES: LazyLock<Shapes> =
     LazyLock::new(|| Shapes::new(&[LOCKSTEP_DESCRIPTORS, SGLANG_DESCRIPTORS]));
 
-/// Checks the bytes of a message called `name`, which stands without a dot before
-/// it. Messages that no client sends may have any number of parts, and ones that
-/// are damaged are left to who decodes them.
+/// Checks the bytes of a message called `name`, without a dot in front. Messages that no client
+/// sends may have any number of parts. Damaged messages are left to their decoder.
 ///
 /// # Errors
-/// INVALID_ARGUMENT beyond [`PUBLIC_MESSAGE_PARTS`].
+/// INVALID_ARGUMENT for more parts than [`PUBLIC_MESSAGE_PARTS`].
 pub fn check(name: &str, message: &[u8]) -> Result<(), Status> {
     let Some(shape) = SHAPES.requests.get(name) else {
         return Ok(());
@@ -49,11 +47,12 @@ pub fn check(name: &str, message: &[u8]) -> Result<(), Status> {
     )))
 }
 
-/// Which fields of messages are messages.
+/// Nesting of messages: the fields that hold messages.
 struct Shapes {
-    /// For each message: its fields' numbers, and which message they hold.
+    /// For each message: numbers of such fields, each with the index of the message that it
+    /// holds.
     fields: Vec<BTreeMap<u32, usize>>,
-    /// What clients send, by its name.
+    /// Messages that clients send, by name.
     requests: BTreeMap<String, usize>,
 }
 
@@ -95,9 +94,8 @@ impl Shapes {
         }
     }
 
-    /// Adds what is of a length of its own in a message: texts, lists of numbers,
-    /// messages and what these hold. Ends early where the message is damaged, as
-    /// its decoding does, and beyond the limit.
+    /// Counts the parts of a message: texts, lists of numbers, messages and the parts of these.
+    /// Ends early beyond the limit, and where the message is damaged, as decoding does.
     fn count(&self, mut data: &[u8], shape: usize, depth: u32, parts: &mut usize) -> Option<()> {
         let fields = self.fields.get(shape)?;
         // Groups are skipped whole; no message here has one.
@@ -135,7 +133,7 @@ impl Shapes {
     }
 }
 
-/// All messages below the package or message `within`, by their full names.
+/// Collects all messages below the package or message `within`, by their full names.
 fn collect<'a>(
     within: &str,
     messages: &'a [DescriptorProto],

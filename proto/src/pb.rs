@@ -45,6 +45,5 @@ pub mod smg {
     }
 }
 
-/// Encoded `FileDescriptorSet` of `sglang.grpc.scheduler` and what it imports,
-/// for gRPC reflection.
+/// Encoded `FileDescriptorSet` of `sglang.grpc.scheduler` and its imports, for gRPC reflection.
 pub const SGLANG_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sglang.bin"));

@@ -46,8 +46,8 @@ impl TryFrom<pb::Submit> for Request {
     }
 }
 
-/// A request's wire form, under the connection-local number `request`; choices of
-/// one client request share the connection-local number `parent`. It is not traced.
+/// Returns a request as a message, under the connection-local number `request`. Choices of one
+/// client request share the connection-local number `parent`. The request is not traced.
 pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
     pb::Submit {
         request,
@@ -65,7 +65,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
     }
 }
 
-/// An output's wire form, under the connection-local number `request`.
+/// Returns an output as a message, under the connection-local number `request`.
 pub fn output(body: Output, request: u64) -> pb::Output {
     pb::Output {
         request,
@@ -171,7 +171,7 @@ impl From<pb::RequestError> for RequestError {
             pb::ErrorKind::Overloaded => ErrorKind::Overloaded,
             pb::ErrorKind::Unavailable => ErrorKind::Unavailable,
             pb::ErrorKind::Timeout => ErrorKind::Timeout,
-            // A kind this build does not know is a fault of the other side.
+            // A kind that this build does not know is a fault of the other side.
             pb::ErrorKind::Internal | pb::ErrorKind::Unspecified => ErrorKind::Internal,
         };
         Self {
@@ -183,7 +183,7 @@ impl From<pb::RequestError> for RequestError {
     }
 }
 
-/// The gRPC status a client gets; `retry-after` travels as metadata.
+/// Returns the gRPC status for a client; `retry-after` travels as metadata.
 pub fn status(error: RequestError) -> tonic::Status {
     let code = match error.kind {
         ErrorKind::Invalid => tonic::Code::InvalidArgument,

@@ -1,4 +1,4 @@
-//! Sampling on the wire.
+//! Sampling parameters on the wire.
 
 use lockstep_types::sampling::{InvalidField, LogprobParams, SamplingParams, TokenLogprob};
 
@@ -13,8 +13,8 @@ mirror!(LogprobParams {
 impl TryFrom<pb::SamplingParams> for SamplingParams {
     type Error = WireError;
 
-    /// Fills in the defaults of absent fields; a seed must be there, since
-    /// only the process that met the client may draw one.
+    /// Fills in the defaults of absent fields. A seed must be there, since only the process
+    /// that met the client may draw one.
     fn try_from(wire: pb::SamplingParams) -> Result<Self, WireError> {
         let default = Self::default();
         let top_k = match wire.top_k.unwrap_or(-1) {

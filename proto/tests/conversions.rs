@@ -1,4 +1,4 @@
-//! What is sent is what arrives: plain data, as a message, as bytes, and back.
+//! Plain data arrives as it was sent: as a message, as bytes, and back.
 
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep as pb;
@@ -14,7 +14,7 @@ use lockstep_types::{
 };
 use proptest::{collection::vec, option, prelude::*};
 
-/// `message` as its receiver reads it.
+/// Returns `message` as its receiver reads it.
 fn arrived<M: prost::Message + Default>(message: &M) -> M {
     M::decode(&message.encode_to_vec()[..]).expect("a message")
 }

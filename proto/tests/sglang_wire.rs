@@ -1,5 +1,5 @@
-//! The wire contract of SGLang's scheduler service: messages written with
-//! literal field numbers decode to the right fields, and back to the same bytes.
+//! The wire contract of SGLang's scheduler service. Messages written with literal field numbers
+//! decode to the right fields, and back to the same bytes.
 
 use std::collections::HashMap;
 
@@ -64,7 +64,7 @@ impl Wire {
         wire
     }
 
-    /// Repeated floats in the packed form of proto3.
+    /// Adds repeated floats in the packed form of proto3.
     fn floats(self, field: u64, values: &[f32]) -> Self {
         let bytes: Vec<u8> = values
             .iter()
@@ -73,7 +73,7 @@ impl Wire {
         self.bytes(field, &bytes)
     }
 
-    /// Repeated integers in the packed form of proto3.
+    /// Adds repeated integers in the packed form of proto3.
     fn varints(self, field: u64, values: &[u64]) -> Self {
         let packed = values
             .iter()
@@ -82,7 +82,8 @@ impl Wire {
     }
 }
 
-/// Field by field in any order on the wire, so decoding is compared both ways.
+/// Checks that `wire` decodes to `message`, and that `message` survives encoding. Fields may
+/// stand in any order on the wire, so messages and lengths are compared, not bytes.
 fn check<M: Message + Default + PartialEq + std::fmt::Debug>(wire: &Wire, message: &M) {
     let decoded = M::decode(&wire.0[..]).expect("decodes");
     assert!(

@@ -1,4 +1,4 @@
-//! What every request must satisfy, whatever its frontend checked itself.
+//! Checks that every request must pass, whatever its frontend has checked.
 
 use lockstep_types::ModelConfig;
 use lockstep_types::{

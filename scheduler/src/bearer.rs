@@ -1,5 +1,5 @@
-//! What callers must show: workers of other nodes the secret that all nodes
-//! share, clients of the public port the API key.
+//! Keys of callers: the shared secret for workers of other nodes, the API key for clients of
+//! the public port.
 
 use std::{
     net::SocketAddr,
@@ -14,23 +14,23 @@ use tonic::{Request, Status, metadata::MetadataMap, service::Interceptor};
 /// Lets a call pass that carries `authorization: Bearer <token>`.
 #[derive(Clone)]
 pub struct RequireBearer {
-    /// Any of them opens; none: any call passes.
+    /// Accepted tokens; empty = any call passes.
     tokens: Vec<String>,
     refusal: &'static str,
-    /// Tells operators who was refused, where callers are machines of theirs.
+    /// Log of refused callers; `None` if callers are strangers, not the operators' machines.
     refused: Option<Arc<Refused>>,
 }
 
-/// Between two lines about callers that were refused.
+/// Shortest time between two log lines about refused callers.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Who tries again and again is told of now and then.
+/// Callers that were refused: the time of the last log line, and the number refused since.
 #[derive(Debug, Default)]
 struct Refused(Mutex<(Option<Instant>, u64)>);
 
 impl Refused {
-    /// How many were refused since the last line, this one included, if it is time for
-    /// one.
+    /// Counts a refusal. If it is time for a log line, returns the number of refusals since the
+    /// last one, this one included.
     fn another(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (said, count) = &mut *state;
@@ -56,8 +56,8 @@ impl Refused {
 }
 
 impl RequireBearer {
-    /// Asks for the nodes' secret. An empty one cannot be configured, so that
-    /// without a secret nothing passes.
+    /// Asks for the nodes' secret. An empty secret cannot be configured, so without a secret no
+    /// call passes.
     pub fn secret(secret: Option<&str>) -> Self {
         Self {
             tokens: vec![secret.unwrap_or_default().to_owned()],
@@ -66,7 +66,7 @@ impl RequireBearer {
         }
     }
 
-    /// Asks for the API key, where the server has one; operators' does as well.
+    /// Asks for the API key, if the server has one; the operators' key passes as well.
     pub fn client(node: &NodeConfig) -> Self {
         let operator = node
             .admin_api_key
@@ -79,7 +79,7 @@ impl RequireBearer {
         }
     }
 
-    /// Asks for the operators' key, where the server has one.
+    /// Asks for the operators' key, if the server has one; else for the API key.
     pub fn operator(node: &NodeConfig) -> Self {
         match &node.admin_api_key {
             None => Self::client(node),
@@ -92,7 +92,7 @@ impl RequireBearer {
         }
     }
 
-    /// Whether a call with this metadata passes.
+    /// Checks that a call with this metadata passes.
     ///
     /// # Errors
     /// UNAUTHENTICATED with the remedy.

@@ -11,13 +11,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts at zero.
+    /// Starts a clock at zero.
     pub fn start() -> Self {
         Self {
             start: Instant::now(),
         }
     }
-    /// Now.
+    /// Returns the time since the start.
     pub fn now(&self) -> Millis {
         Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
     }

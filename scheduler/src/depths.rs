@@ -1,4 +1,4 @@
-//! How deep steps drafted, what that took, and what was expected of it.
+//! Counts of steps by depth: their times, and the times that were expected.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub struct Depths {
     /// Draft steps of the newest step.
     now: u32,
     switches: u64,
-    /// By depth, from 0.
+    /// Number of steps by depth, from 0.
     steps: Vec<u64>,
     us: Vec<u64>,
     /// Steps sent whose results are not back.
@@ -22,7 +22,7 @@ pub struct Depths {
     range: DepthRange,
 }
 
-/// Steps of decode rows alone of which a time was expected.
+/// Steps of decode rows alone for which a time was expected.
 #[derive(Default)]
 struct Predicted {
     steps: u64,
@@ -30,7 +30,7 @@ struct Predicted {
     took_us: u64,
 }
 
-/// What a plan asks for.
+/// Facts of a plan that its result is counted by.
 struct Sent {
     step: u64,
     depth: u32,
@@ -39,7 +39,7 @@ struct Sent {
 }
 
 impl Depths {
-    /// Nothing yet, for depths up to `most`, beginning with `initial`.
+    /// Makes empty counts for depths up to `most`, beginning with `initial`.
     pub fn new(initial: u32, most: usize) -> Self {
         Self {
             now: initial,
@@ -53,12 +53,12 @@ impl Depths {
         }
     }
 
-    /// An operator allows these depths.
+    /// Notes the depths that an operator allows.
     pub fn set_range(&mut self, range: DepthRange) {
         self.range = range;
     }
 
-    /// A plan leaves.
+    /// Counts a plan that is sent.
     pub fn sent(&mut self, plan: &StepPlan) {
         let decodes = plan.rows().any(|extend| extend.prefill_len == 0);
         let prefills = plan.rows().any(|extend| extend.prefill_len > 0);
@@ -74,7 +74,7 @@ impl Depths {
         });
     }
 
-    /// A result is back.
+    /// Counts a result.
     pub fn done(&mut self, result: &StepResult) {
         if result.expected_us > 0 {
             self.expected
@@ -111,7 +111,7 @@ impl Depths {
         }
     }
 
-    /// As it leaves the process.
+    /// Returns the counts as a message.
     pub fn wire(&self) -> DepthLoad {
         let free = self.range == DepthRange::default();
         DepthLoad {
@@ -165,12 +165,12 @@ mod tests {
     #[test]
     fn steps_count_under_the_depth_that_they_ran_at() {
         let mut depths = Depths::new(3, 3);
-        // (depth, prompts of rows, µs of a stage, µs expected two steps later)
+        // (depth, prompt tokens of each row, µs of each stage, µs expected two steps later)
         let steps: [(u32, &[u32], u32, u32); 7] = [
             (3, &[5], 1000, 0),
             (3, &[0], 10, 40),
             (3, &[0, 0], 20, 50),
-            // Prompts beside them: the time counts, no prediction does.
+            // Prompts are in the step too: its time counts, but no prediction does.
             (1, &[0, 7], 100, 60),
             (1, &[0], 30, 0),
             (0, &[0], 5, 0),
@@ -189,8 +189,8 @@ mod tests {
         assert_eq!((wire.depth, wire.switches), (3, 3));
         assert_eq!(wire.steps, [1, 2, 0, 3]);
         assert_eq!(wire.us, [15, 390, 0, 120]);
-        // Steps 5 (expected 50, took 90) and 6 (60, 15) alone were foreseen and
-        // decoded alone; step 4 took prompts in.
+        // A time was expected only for steps 5 (expected 50, took 90) and 6 (60, 15), which
+        // only decoded. Step 4 had a prompt.
         assert_eq!(
             (wire.predicted_steps, wire.predicted_us, wire.measured_us),
             (2, 110, 105)

@@ -40,23 +40,23 @@ use requests::unavailable;
 use status::Status;
 use update::Update;
 
-/// How often time limits of requests are looked at while there are any.
+/// Time between two checks of requests' time limits.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How far the start has come.
+/// Stage of the engine's life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Workers attach, load and connect.
     Starting,
     /// The first step runs on every rank.
     WarmingUp,
-    /// Requests are served.
+    /// Requests are admitted and served.
     Serving,
-    /// Requests are finished, none admitted.
+    /// Running requests are finished; none is admitted.
     Draining,
 }
 
-/// Everything the loop owns.
+/// State of the engine loop.
 pub struct Engine {
     config: Arc<EngineConfig>,
     config_hash: String,
@@ -71,7 +71,7 @@ pub struct Engine {
     steps: StepHistogram,
     throughput: Throughput,
     hit_rate: HitRate,
-    /// Of each DP rank.
+    /// Throughput of each DP rank.
     throughputs: Vec<Throughput>,
     traces: RequestTraces,
     depths: Depths,
@@ -79,25 +79,25 @@ pub struct Engine {
     clock: Clock,
     phase: Phase,
     probes: u64,
-    /// A rank whose node was told to stop.
+    /// Rank whose node was told to stop.
     leaving: Option<usize>,
-    /// Other weights on their way.
+    /// Exchange of weights that is under way.
     update: Option<Update>,
     /// Commands to the drafters that are under way.
     drafter_commands: drafter::Waiting,
-    /// Who waits for an empty prefix cache.
+    /// Callers that wait for an empty prefix cache.
     flushes: Vec<oneshot::Sender<FlushCacheResponse>>,
     status: Status,
-    /// Books were checked since the planner last was busy.
+    /// True if the planner was checked since it was last busy.
     checked: bool,
 }
 
 impl Engine {
-    /// An engine whose workers have yet to attach.
+    /// Makes an engine whose workers have yet to attach.
     ///
     /// # Errors
-    /// [`RunError::Planner`] for sizes that make no planner, [`RunError::Io`] where an
-    /// operator's range of depths can't be read.
+    /// [`RunError::Planner`] for sizes that make no planner, [`RunError::Io`] if the file with
+    /// an operator's range of depths can't be read.
     pub fn new(ctx: &RoleContext, inbox: Inbox) -> Result<Self, RunError> {
         let planner = PlannerConfig {
             kv_events: ctx.engine.server.sglang_grpc_port.is_some(),
@@ -142,19 +142,19 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs until drained, halted or failed. On failure every request has got
-    /// its error by the time this returns.
+    /// Runs until drained, halted or failed. After a failure every request has its error when
+    /// this returns.
     ///
     /// # Errors
-    /// Why the engine can't go on.
+    /// The reason why the engine can't go on.
     pub async fn run(mut self) -> Result<(), RunError> {
         let mut outcome = self.serve().await;
         if outcome.is_err() && self.is_told_to_stop().await {
             outcome = Err(RunError::Halted);
         }
         if let Err(error) = &outcome {
-            // The launcher hears of it when the process ends, which is after
-            // clients have been told: its own answer for them says less.
+            // The launcher hears of the failure when the process ends, after clients have been
+            // told: the launcher's own answer for them would say less.
             let message = if matches!(error, RunError::Halted) {
                 tracing::info!("told to stop; requests that still run end with an error");
                 "the server is shutting down".to_owned()
@@ -175,8 +175,8 @@ impl Engine {
         outcome
     }
 
-    /// Whether what looks like a rank's failure is the end of a drain that took too long:
-    /// ranks may have heard of that before this process does.
+    /// Returns true if a rank's failure is really the end of a drain that took too long. Ranks
+    /// may have heard of that end before this process does.
     async fn is_told_to_stop(&self) -> bool {
         const SOON: Duration = Duration::from_millis(200);
         let halt = &self.link.lifecycle().halt;
@@ -186,12 +186,12 @@ impl Engine {
     async fn serve(&mut self) -> Result<(), RunError> {
         let link = self.link.clone();
         let lifecycle = link.lifecycle();
-        // Answered here, so that a loop that hangs does not answer.
+        // Pings are answered in this loop, so that a loop that hangs does not answer.
         let pings = link.answer_pings();
         tokio::pin!(pings);
         loop {
             self.advance()?;
-            // Ranks behind the lead finish their last step, in which others wait for them.
+            // Ranks behind the lead finish their last step, in which other ranks wait for them.
             let at_rest = self.planner.is_idle() && self.group.oldest().is_none();
             if self.phase == Phase::Draining && at_rest {
                 tokio::select! {
@@ -219,9 +219,9 @@ impl Engine {
         }
     }
 
-    /// What a drained engine ends with: a node that left must be replaced, unless all are
-    /// told to stop. Who stops a whole group tells one node after the other, and this one's
-    /// front ends before this process is told.
+    /// Returns the outcome of a drain. If a node left, the drain ends with an error, so that
+    /// the node is replaced, unless all nodes are told to stop. Nodes are told one after the
+    /// other, and this node's front ends before this process is told.
     async fn drained(&self) -> Result<(), RunError> {
         const TOGETHER: Duration = Duration::from_secs(2);
         let Some(rank) = self.leaving else {
@@ -238,7 +238,7 @@ impl Engine {
         }
     }
 
-    /// Plans as far ahead as is allowed and hands out what has come.
+    /// Plans as far ahead as allowed, and sends outputs.
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
         self.advance_update()?;
@@ -279,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// A step that takes longer than the watchdog allows means a rank hangs.
+    /// Fails if a step takes longer than the watchdog allows: then a rank hangs.
     fn watch_steps(&self) -> Result<(), RunError> {
         let limit = Duration::from_secs(self.config.timeouts.step_watchdog_s);
         match self.group.oldest() {
@@ -291,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// When idle, every page must be accounted for; checked once per idle time.
+    /// Checks once per idle time that every page is accounted for.
     fn check_integrity(&mut self) {
         if std::mem::replace(&mut self.checked, true) {
             return;
@@ -384,7 +384,7 @@ impl Engine {
         Ok(())
     }
 
-    /// An operator's range, from the next plan on.
+    /// Sets an operator's range of depths, from the next plan on.
     fn allow_depths(&mut self, range: DepthRange) {
         self.planner.set_depth_range(range);
         self.depths.set_range(range);

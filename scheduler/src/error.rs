@@ -1,4 +1,4 @@
-//! Why the scheduler ended.
+//! Errors that end the scheduler.
 
 /// A scheduler that could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -6,7 +6,7 @@ pub enum RunError {
     /// The runtime or a socket could not be set up.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
         /// The cause.
         #[source]

@@ -1,16 +1,16 @@
-//! What frontends know of themselves, for whichever of them is asked: a client
-//! reaches one, and that one asks all of them here.
+//! Figures of all frontends. A client reaches one frontend, and that frontend asks here for the
+//! figures of all.
 
 use std::collections::BTreeMap;
 
 use lockstep_proto::pb::lockstep::FrontFigures;
 use tokio::sync::mpsc;
 
-/// Queries that may wait at once. They end within the limit of who asks, so
-/// this many are there only where somebody floods the ports with scrapes.
+/// Most queries that wait at once. Queries end within the asker's time limit, so there are this
+/// many only if ports are flooded with scrapes.
 const QUERIES: usize = 64;
 
-/// The queries that are not answered in full.
+/// Queries that are not fully answered.
 #[derive(Default)]
 pub struct Figures {
     queries: BTreeMap<u64, Query>,
@@ -23,10 +23,10 @@ struct Query {
 }
 
 impl Figures {
-    /// Begins a query: its number, and where its answers come, which ends with
-    /// the last of them. `ask` puts it to the frontends and says to how many.
+    /// Begins a query. `ask` gets the query's number, puts it to the frontends and returns
+    /// their number. The answers come to the returned receiver, which ends after the last.
     pub fn begin(&mut self, ask: impl FnOnce(u64) -> usize) -> mpsc::Receiver<FrontFigures> {
-        // Who waited long enough has dropped the other end.
+        // An asker that gave up has dropped its receiver.
         self.queries.retain(|_, query| !query.answers.is_closed());
         if self.queries.len() >= QUERIES {
             let (_, ended) = mpsc::channel(1);
@@ -42,12 +42,12 @@ impl Figures {
         receiver
     }
 
-    /// Takes one answer; one that comes too late is nobody's.
+    /// Takes one answer; an answer that comes too late is dropped.
     pub fn answer(&mut self, query: u64, figures: FrontFigures) {
         let Some(open) = self.queries.get_mut(&query) else {
             return;
         };
-        // There is room for all; who asked may have left.
+        // There is room for all answers; the asker may have left.
         let _ = open.answers.try_send(figures);
         open.missing -= 1;
         if open.missing == 0 {

@@ -1,4 +1,4 @@
-//! The seam to the tokenizer-managers.
+//! The gRPC service for the tokenizer-managers.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -27,10 +27,10 @@ use crate::{
     sinks::{SINK_QUEUE, Sink, SinkId},
 };
 
-/// How long all frontends together may take to tell what they know of themselves.
+/// Time limit for all frontends together to send their figures.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The service.
+/// Implementation of the service.
 pub struct FrontendService {
     commands: Commands,
     ports: Arc<Ports>,
@@ -38,7 +38,7 @@ pub struct FrontendService {
 }
 
 impl FrontendService {
-    /// The gRPC service with its limits set.
+    /// Makes the gRPC service with its limits set.
     pub fn service(
         commands: Commands,
         ports: Arc<Ports>,
@@ -87,7 +87,7 @@ impl Frontend for FrontendService {
         tokio::spawn(async move {
             forward(sink, &mut messages, &commands).await;
             tracing::info!(frontend = hello.name, "disconnected");
-            // Nobody listens any more when the engine has ended.
+            // The engine may have ended.
             let _ = commands.send(Command::Close { sink }).await;
         });
         Ok(Response::new(ReceiverStream::new(stream).map(Ok).boxed()))
@@ -142,7 +142,7 @@ impl Frontend for FrontendService {
                 fronts.push(figures);
             }
         };
-        // Those that are late are left out.
+        // Figures that are late are left out.
         let _ = tokio::time::timeout(FIGURES_TIMEOUT, all).await;
         Ok(Response::new(GetFiguresResponse { fronts }))
     }

@@ -1,4 +1,4 @@
-//! The seam to the workers: one bidirectional stream each.
+//! The gRPC service for the workers: one bidirectional stream each.
 
 use std::pin::Pin;
 
@@ -20,14 +20,14 @@ use crate::{
     worker_link::WorkerLink,
 };
 
-/// The service.
+/// Implementation of the service.
 pub struct Gateway {
     events: WorkerEvents,
     config_hash: String,
 }
 
 impl Gateway {
-    /// The gRPC service with its limits set.
+    /// Makes the gRPC service with its limits set.
     pub fn service(events: WorkerEvents, config_hash: String) -> WorkerGatewayServer<Self> {
         WorkerGatewayServer::new(Self {
             events,
@@ -74,14 +74,15 @@ impl WorkerGateway for Gateway {
         events.attach(rank, hello, link).await?;
         tokio::spawn(async move {
             let gone = forward(rank, &mut messages, &events).await;
-            // Nobody listens any more when the engine has ended.
+            // The engine may have ended.
             let _ = events.send(rank, WorkerEvent::Gone(gone)).await;
         });
         Ok(Response::new(ReceiverStream::new(stream).boxed()))
     }
 }
 
-/// Hands a worker's messages to the engine until its stream ends; says why it did.
+/// Hands a worker's messages to the engine until its stream ends. Returns the reason of the
+/// end.
 async fn forward(
     rank: usize,
     messages: &mut Streaming<WorkerMessage>,

@@ -1,32 +1,32 @@
-//! Health is a forward step on every rank, not a process that answers.
+//! The engine is healthy if a forward step ran on every rank, not if a process answers.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-/// A step so recent needs no new one.
+/// Age up to which a step answers without a new one.
 const RECENT: Duration = Duration::from_secs(1);
 
 type Reply = oneshot::Sender<Result<(), String>>;
 
-/// Whether it is healthy, where that has changed.
+/// New health, if it has changed.
 type News = Option<bool>;
 
-/// When steps were last done on every rank, who waits to hear of one, and whether the
-/// last who asked would be told that it is healthy.
+/// Time of the last step on every rank, the callers that wait for one, and the last known
+/// health.
 #[derive(Default)]
 pub struct Health {
     last: Option<Instant>,
-    /// (reply, the step must have a higher number than this)
+    /// Waiting callers: (reply, the step must have a higher number than this).
     waiting: Vec<(Reply, u64)>,
     healthy: bool,
-    /// The same, for others: written when it changes alone, and not for every step.
+    /// The last known health, for other tasks. Written only when it changes, not at every step.
     known: watch::Sender<bool>,
 }
 
 impl Health {
-    /// Answers at once from a recent step, or keeps the reply. `sent`: number
-    /// of the last step sent. True if a step is wanted.
+    /// Answers at once if a step is recent, or keeps the reply. `sent` is the number of the
+    /// last step sent. Returns true if a step is needed.
     pub fn ask(&mut self, reply: Reply, force_step: bool, sent: u64) -> bool {
         let recent = self.last.is_some_and(|last| last.elapsed() < RECENT);
         if recent && !force_step {
@@ -40,7 +40,7 @@ impl Health {
         true
     }
 
-    /// A step is done on every rank.
+    /// Notes that a step is done on every rank.
     pub fn step_done(&mut self, step: u64) -> News {
         self.last = Some(Instant::now());
         for (reply, _) in self.waiting.extract_if(.., |(_, after)| step > *after) {
@@ -50,16 +50,16 @@ impl Health {
         self.is_known(true)
     }
 
-    /// Somebody who asked at the time `asked` has waited for a step for too long.
+    /// Notes that a caller who asked at `asked` has waited too long for a step.
     pub fn late(&mut self, asked: Instant) -> News {
-        // One that was done meanwhile has told everybody.
+        // A step that was done meanwhile has answered all callers.
         match self.last.is_some_and(|last| last >= asked) {
             true => None,
             false => self.is_known(false),
         }
     }
 
-    /// The group failed.
+    /// Notes that the group failed.
     pub fn failed(&mut self, reason: &str) -> News {
         for (reply, _) in self.waiting.drain(..) {
             // The asker may have given up.
@@ -68,13 +68,13 @@ impl Health {
         self.is_known(false)
     }
 
-    /// Whether somebody still waits.
+    /// Returns true if a caller still waits.
     pub fn wanted(&mut self) -> bool {
         self.waiting.retain(|(reply, _)| !reply.is_closed());
         !self.waiting.is_empty()
     }
 
-    /// What is known without another step, now and whenever that changes.
+    /// Returns the health that is known without another step, now and at each change.
     pub fn known(&self) -> watch::Receiver<bool> {
         self.known.subscribe()
     }

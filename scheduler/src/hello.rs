@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tonic::{Status, Streaming};
 
-/// A stream that does not say hello within this is none of ours.
+/// Time limit for the hello. A stream without one is no stream of ours.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first message, which must be a hello: `pick` takes it out.
+/// Reads the first message, which must be a hello; `pick` takes the hello out.
 ///
 /// # Errors
-/// DEADLINE_EXCEEDED when nothing comes, INVALID_ARGUMENT when it is no hello.
+/// DEADLINE_EXCEEDED if nothing comes, INVALID_ARGUMENT if the message is no hello.
 pub async fn hello<M, H>(
     messages: &mut Streaming<M>,
     pick: impl FnOnce(M) -> Option<H>,

@@ -1,6 +1,6 @@
-//! What the engine loop takes: what clients and operators want, and what
-//! workers say. Both come through one queue, so that the loop takes them in the
-//! order in which they were said; each side has an inlet of its own type.
+//! Events of the engine loop: commands of clients and operators, and messages of workers. All
+//! come through one queue, so the loop handles them in the order in which they were sent. Each
+//! side has a sender of its own type.
 
 use std::time::{Duration, Instant};
 
@@ -24,135 +24,134 @@ use crate::{
     worker_link::WorkerLink,
 };
 
-/// Events that may wait for the engine loop.
+/// Most events that wait for the engine loop.
 const QUEUE: usize = 1024;
 
 /// One event of the engine loop.
 pub enum Event {
-    /// From a frontend or the public service.
+    /// A command from a frontend or the public service.
     Client(Command),
-    /// From a worker's stream.
+    /// A message from a worker's stream.
     Worker {
-        /// Whose it is.
+        /// Rank of the worker.
         rank: usize,
-        /// What it says.
+        /// The worker's message.
         event: WorkerEvent,
     },
 }
 
-/// What clients and operators want.
+/// A command of a client or an operator.
 pub enum Command {
-    /// A receiver of outputs appeared; the answer is its number.
+    /// Adds a receiver of outputs; the answer is its number.
     Open {
         sink: Sink,
         reply: oneshot::Sender<SinkId>,
     },
-    /// It went away: its requests are aborted.
+    /// Removes a receiver that went away; its requests are aborted.
     Close { sink: SinkId },
-    /// A request; a refusal reaches the sink as its last output.
+    /// Submits a request; a refusal reaches the sink as the request's last output.
     Submit {
         sink: SinkId,
         request: u64,
-        /// The sink's number of the client request that it is one of several
-        /// choices of.
+        /// The sink's number of the client request, if this is one of its several choices.
         parent: Option<u64>,
-        /// The span that it goes on in, where it is traced.
+        /// Place in a trace, if the request is traced.
         trace: Option<TraceContext>,
         body: Result<Request, RequestError>,
-        /// Whether it was admitted, for who can still refuse it in another way.
+        /// Sender of the decision about admission, for a caller that can still refuse in
+        /// another way.
         reply: Option<oneshot::Sender<Result<(), RequestError>>>,
     },
-    /// Its client does not want it any more.
+    /// Aborts a request that its client does not want any more.
     Abort { sink: SinkId, request: u64 },
-    /// Requests of any sink are not wanted any more; the answer is an event of
-    /// the sink that asks.
+    /// Aborts requests of any sink; the answer is an event of the asking sink.
     AbortTrace {
         sink: SinkId,
         query: u64,
-        /// The ids that clients know them by; `None` = all requests.
+        /// Ids by which clients know the requests; `None` = all requests.
         trace_ids: Option<Vec<String>>,
     },
-    /// Its client has all it wants of it.
+    /// Stops a request whose client needs no more of it.
     Stop { sink: SinkId, request: u64 },
-    /// Answer once a step ran on every rank.
+    /// Answers when a step has run on every rank.
     Health {
         force_step: bool,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Who asked that at this time has waited for too long.
+    /// Says that a caller who asked for health at this time has waited too long.
     HealthLate { asked: Instant },
-    /// Current counters.
+    /// Asks for the current counters.
     Load {
         reply: oneshot::Sender<GetLoadResponse>,
     },
-    /// Requests that have not ended, at most so many of them.
+    /// Asks for the requests that have not ended, at most `limit`.
     ListRequests {
         limit: usize,
         reply: oneshot::Sender<ListRequestsResponse>,
     },
-    /// Ask all frontends what they know of themselves; the answers come one by one.
+    /// Asks all frontends for their figures; the answers come one by one.
     AskFigures {
-        /// With their metrics.
+        /// True to ask for metrics too.
         metrics: bool,
         reply: oneshot::Sender<mpsc::Receiver<FrontFigures>>,
     },
-    /// What one of them knows.
+    /// Figures of one frontend.
     Figures { query: u64, figures: FrontFigures },
-    /// Empty the prefix cache.
+    /// Empties the prefix cache.
     Flush {
         reply: oneshot::Sender<FlushCacheResponse>,
     },
-    /// Draft as deep as this alone from now on; the answer is that plans say so.
+    /// Sets the depths that may be drafted from now on; the answer comes when plans say so.
     SetDepthRange {
         range: DepthRange,
         reply: oneshot::Sender<()>,
     },
-    /// Compute with other weights; the answer comes when all ranks have them.
+    /// Exchanges the weights; the answer comes when all ranks have the new ones.
     UpdateWeights {
         wanted: UpdateWeightsRequest,
         reply: oneshot::Sender<UpdateWeightsResponse>,
     },
-    /// A command to the drafters, one on each DP rank's lead.
+    /// Sends a command to the drafters, one on each DP rank's lead.
     Drafter {
         command: DrafterCommand,
         reply: oneshot::Sender<DrafterReply>,
     },
-    /// Send changes of the prefix caches from now on.
+    /// Subscribes to changes of the prefix caches.
     CacheEvents { reply: mpsc::Sender<CacheChanges> },
 }
 
-/// What a worker says.
+/// A message of a worker.
 pub enum WorkerEvent {
-    /// It wants in; the answer says why not.
+    /// The worker wants to join; the answer is the reason if it can't.
     Hello {
         hello: WorkerHello,
         link: WorkerLink,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// It loaded its weights and connected its collectives.
+    /// The worker loaded its weights and connected its collectives.
     Ready(WorkerReady),
-    /// It finished a step.
+    /// The worker finished a step.
     Result(RankResult),
-    /// It looked at other weights, or has them.
+    /// The worker looked at new weights, or has them.
     Reloaded(WeightsReloaded),
     /// A drafter's answer to the oldest command that it has not answered.
     Drafter(DrafterReply),
-    /// Its node was told to stop.
+    /// The worker's node was told to stop.
     Leaving,
-    /// Its stream ended.
+    /// The worker's stream ended.
     Gone(Gone),
 }
 
-/// Why a worker's stream ended.
+/// Reason of the end of a worker's stream.
 pub struct Gone {
-    /// For people.
+    /// The reason, for people.
     pub reason: String,
-    /// Its rank, or another, was found to differ.
+    /// True if its rank, or another, was found to differ.
     pub diverged: bool,
 }
 
 impl Gone {
-    /// Not for a difference between ranks.
+    /// Makes a reason other than a difference between ranks.
     pub fn because(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -161,17 +160,17 @@ impl Gone {
     }
 }
 
-/// The loop's end of the queue. Bounded: a flood of requests waits in its own
-/// connections' flow control instead of in the scheduler's memory.
+/// Receiver of the queue, for the loop. The queue is bounded: a flood of requests waits in its
+/// own connections' flow control instead of in the scheduler's memory.
 pub type Inbox = mpsc::Receiver<Event>;
 
-/// The queue, with an inlet for clients and one for workers.
+/// Makes the queue, with a sender for clients and one for workers.
 pub fn inbox() -> (Commands, WorkerEvents, Inbox) {
     let (sender, inbox) = mpsc::channel(QUEUE);
     (Commands(sender.clone()), WorkerEvents(sender), inbox)
 }
 
-/// Where services put what clients want.
+/// Sender of commands, for services.
 #[derive(Clone)]
 pub struct Commands(mpsc::Sender<Event>);
 
@@ -185,25 +184,25 @@ impl Commands {
         sent.map_err(|_| stopping())
     }
 
-    /// Closes a sink from where nobody can wait; its requests are aborted.
+    /// Closes a sink, for callers that can't wait; its requests are aborted.
     pub fn close(&self, sink: SinkId) {
         self.put(Command::Close { sink });
     }
 
-    /// Hands over a command that nobody waits for.
+    /// Hands over a command without waiting.
     fn put(&self, command: Command) {
         let event = Event::Client(command);
         if let Err(mpsc::error::TrySendError::Full(event)) = self.0.try_send(event) {
             // The queue is full for a moment.
             let sender = self.0.clone();
             tokio::spawn(async move {
-                // Nobody listens any more when the engine has ended.
+                // The engine may have ended.
                 let _ = sender.send(event).await;
             });
         }
     }
 
-    /// Hands a command to the engine and waits for its answer.
+    /// Hands a command to the engine and waits for the answer.
     ///
     /// # Errors
     /// UNAVAILABLE when the engine has ended.
@@ -216,8 +215,8 @@ impl Commands {
         answer.await.map_err(|_| stopping())
     }
 
-    /// Answers whether a step ran on every rank, within `timeout`. That none did is told
-    /// to all who go by what is known.
+    /// Asks if a step runs on every rank within `timeout`. If none does, all parts that rely on
+    /// the last known health are told.
     ///
     /// # Errors
     /// UNAVAILABLE when the engine has ended.
@@ -251,7 +250,7 @@ impl Commands {
     }
 }
 
-/// Where the gateway puts what workers say.
+/// Sender of workers' events, for the gateway.
 #[derive(Clone)]
 pub struct WorkerEvents(mpsc::Sender<Event>);
 
@@ -265,11 +264,11 @@ impl WorkerEvents {
         sent.map_err(|_| stopping())
     }
 
-    /// Asks the engine to take a worker in.
+    /// Asks the engine to add a worker to the group.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION says why this worker can't be part of the group;
-    /// UNAVAILABLE when the engine has ended.
+    /// FAILED_PRECONDITION with the reason if this worker can't be part of the group;
+    /// UNAVAILABLE if the engine has ended.
     pub async fn attach(
         &self,
         rank: usize,

@@ -1,5 +1,5 @@
-//! The depths that an operator allows, kept in the launcher's private folder: that
-//! lives as long as the server, whichever of its processes are started anew.
+//! File with the depths that an operator allows. The file is in the launcher's private folder,
+//! which lives as long as the server, whichever process is started anew.
 
 use std::{
     fs, io,
@@ -8,21 +8,21 @@ use std::{
 
 use lockstep_adaptive::DepthRange;
 
-/// The file.
+/// The file with the range.
 pub struct KeptRange {
     path: PathBuf,
 }
 
 impl KeptRange {
-    /// At this place.
+    /// Makes the file's handle; reads nothing.
     pub fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// What was kept last; every depth, where nothing was.
+    /// Reads the last stored range. Returns every depth if none was stored.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// An error if the file can't be read.
     pub fn load(&self) -> io::Result<DepthRange> {
         match fs::read(&self.path) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
@@ -31,17 +31,17 @@ impl KeptRange {
         }
     }
 
-    /// Keeps `range`, whole or not at all.
+    /// Stores `range`, whole or not at all.
     ///
     /// # Errors
-    /// When it can't be written; what was kept before stays then.
+    /// An error if the file can't be written. The range stored before stays then.
     pub fn store(&self, range: DepthRange) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
         fs::write(&fresh, serde_json::to_vec(&range)?)?;
         fs::rename(&fresh, &self.path)
     }
 
-    /// Where it is, for people.
+    /// Returns the path, for people.
     pub fn path(&self) -> &Path {
         &self.path
     }

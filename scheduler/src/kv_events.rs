@@ -1,18 +1,18 @@
-//! Changes of the prefix caches, for gateways that route by what is cached.
+//! Changes of the prefix caches, for gateways that route requests by cached prefixes.
 
 use lockstep_planner::{CacheEvent, Planner};
 use tokio::sync::mpsc;
 
-/// Batches that may wait for one subscriber; one further behind is cut off and
-/// has to start over, for a gap would make its picture of the cache wrong.
+/// Most batches that wait for one subscriber. A subscriber further behind is cut off and has to
+/// start over, for a gap would make its picture of the cache wrong.
 pub const EVENT_QUEUE: usize = 1024;
 
 /// Changes of one DP rank's cache, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheChanges {
-    /// Its number.
+    /// Number of the DP rank.
     pub dp_rank: u32,
-    /// What entered and left its cache.
+    /// Additions to its cache and removals from it.
     pub events: Vec<CacheEvent>,
 }
 
@@ -22,17 +22,17 @@ impl From<(u32, Vec<CacheEvent>)> for CacheChanges {
     }
 }
 
-/// Who wants to know.
+/// Subscribers to the changes.
 #[derive(Default)]
 pub struct KvEvents {
     subscribers: Vec<mpsc::Sender<CacheChanges>>,
 }
 
 impl KvEvents {
-    /// Adds a subscriber, which is told first what each DP rank has cached already;
-    /// dropping its receiver ends the subscription.
+    /// Adds a subscriber, which first gets the contents of each DP rank's cache. Dropping its
+    /// receiver ends the subscription.
     pub fn subscribe(&mut self, subscriber: mpsc::Sender<CacheChanges>, planner: &mut Planner) {
-        // What happened up to here is in the snapshot.
+        // The snapshot has all changes up to here.
         self.publish(planner);
         self.subscribers
             .retain(|subscriber| !subscriber.is_closed());
@@ -42,7 +42,7 @@ impl KvEvents {
         }
     }
 
-    /// Sends what changed since the last call.
+    /// Sends the changes since the last call.
     pub fn publish(&mut self, planner: &mut Planner) {
         let changes = planner.cache_events().map(CacheChanges::from);
         for changes in changes.filter(|changes| !changes.events.is_empty()) {

@@ -1,10 +1,9 @@
 //! The scheduler process: a thin shell around the pure planner.
 //!
-//! It serves three gRPC seams and owns one event loop. [`engine`] is that loop
-//! and the only place where a clock is read that changes a batch; [`frontend`]
-//! is the seam to the tokenizer-managers, [`gateway`] the one to the workers,
-//! [`sglang`] the wire-compatible public service for SGLang's gateway. All of
-//! them speak to the loop through [`inbox`].
+//! It serves three gRPC services and owns one event loop. [`engine`] is that loop, and the only
+//! place with a clock that changes a batch. [`frontend`] is the service for the
+//! tokenizer-managers, [`gateway`] for the workers, and [`sglang`] the wire-compatible public
+//! service for SGLang's gateway. All services talk to the loop through [`inbox`].
 
 #![forbid(unsafe_code)]
 

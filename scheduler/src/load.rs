@@ -1,4 +1,4 @@
-//! The engine's counters as they leave the process.
+//! The engine's counters as messages.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use lockstep_traces::SpanCounts;
 
 use crate::depths::Depths;
 
-/// Upper bounds of the step-time histogram, microseconds: from a small model
-/// on a CPU to a long prefill of a large one.
+/// Upper bounds of the step-time histogram, microseconds. They span a small model on a CPU and
+/// a long prefill of a large one.
 const BOUNDS_US: [u64; 14] = [
     200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
     5_000_000, 30_000_000,
 ];
 
-/// How long steps took on the slowest DP rank, from plan taken to tokens known.
+/// Times of steps on the slowest DP rank, from plan taken to tokens known.
 #[derive(Default)]
 pub struct StepHistogram {
     counts: [u64; BOUNDS_US.len() + 1],
@@ -41,8 +41,8 @@ impl StepHistogram {
     }
 }
 
-/// Tokens generated per second. It moves on when somebody asks, a second after
-/// it last did at the earliest, so that several askers see the same.
+/// Tokens generated per second. The value changes only when it is asked for, and at most once a
+/// second, so that several askers see the same.
 #[derive(Clone)]
 pub struct Throughput {
     since: Instant,
@@ -51,7 +51,7 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// Counts from `now` on.
+    /// Begins to count at `now`.
     pub fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -60,7 +60,7 @@ impl Throughput {
         }
     }
 
-    /// Tokens per second, of `generated` since the start.
+    /// Returns the tokens per second. `generated` is the number of tokens since the start.
     pub fn at(&mut self, now: Instant, generated: u64) -> f64 {
         let passed = now.saturating_duration_since(self.since);
         if passed >= Duration::from_secs(1) {
@@ -71,8 +71,8 @@ impl Throughput {
     }
 }
 
-/// Share of the prompt tokens that the prefix cache had. It moves on when somebody asks,
-/// a second after it last did at the earliest, and not while no prompt came.
+/// Share of the prompt tokens that the prefix cache served. The value changes only when it is
+/// asked for, at most once a second, and not while no prompt comes.
 #[derive(Clone)]
 pub struct HitRate {
     since: Instant,
@@ -82,7 +82,7 @@ pub struct HitRate {
 }
 
 impl HitRate {
-    /// Counts from `now` on.
+    /// Begins to count at `now`.
     pub fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -92,7 +92,7 @@ impl HitRate {
         }
     }
 
-    /// The share, of `prompt` tokens since the start, of which `cached` were cached.
+    /// Returns the share. Of `prompt` tokens since the start, `cached` were cached.
     pub fn at(&mut self, now: Instant, prompt: u64, cached: u64) -> f64 {
         let passed = now.saturating_duration_since(self.since);
         let came = prompt.saturating_sub(self.prompt);
@@ -104,29 +104,29 @@ impl HitRate {
     }
 }
 
-/// What the planner's load does not say.
+/// Figures that the planner's load does not have.
 pub struct Rest<'a> {
-    /// Where there is some.
+    /// Counts of speculation; `None` without speculation.
     pub speculation: Option<(&'a SpeculationCounters, &'a Depths)>,
-    /// Step times.
+    /// Times of steps.
     pub steps: &'a StepHistogram,
-    /// Bytes of weights and of the KV cache, of all ranks.
+    /// Bytes of weights and of the KV cache, summed over all ranks.
     pub memory: (u64, u64),
-    /// Tokens.
+    /// Tokens generated per second.
     pub generated_per_s: f64,
-    /// Share of prompt tokens.
+    /// Share of prompt tokens that the prefix cache served.
     pub cache_hit_rate: f64,
-    /// Requests that had begun and wait again.
+    /// Number of requests that had begun and wait again.
     pub retracted_requests: u32,
-    /// By rank: what its steps took, microseconds.
+    /// By rank: total time of its steps, microseconds.
     pub rank_us: Vec<u64>,
-    /// What became of spans, where requests are traced.
+    /// Counts of spans; `None` if nothing is traced.
     pub traces: Option<SpanCounts>,
-    /// What belongs to each DP rank, and the tokens it generates per second.
+    /// Load of each DP rank, and the tokens that it generates per second.
     pub dp_ranks: Vec<(DpRankLoad, f64)>,
 }
 
-/// Joins the planner's counters with the others.
+/// Joins the planner's counters with the other figures.
 pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
     GetLoadResponse {
         running_requests: load.running_requests,
@@ -166,7 +166,7 @@ pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
             dropped: counts.dropped,
             failed: counts.failed,
         }),
-        // The engine knows nothing of them.
+        // The engine does not know the ports.
         ports: Vec::new(),
         request_memory: 0,
     }

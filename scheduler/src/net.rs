@@ -1,4 +1,4 @@
-//! Sockets to listen on.
+//! Sockets that the scheduler listens on.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The scheduler's ports for those who come over TCP.
+//! The scheduler's TCP ports.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use lockstep_ports::{Budget, Port, Protocol, Tls};
 use lockstep_proto::pb::lockstep::PortLoad;
 use lockstep_types::EngineConfig;
 
-/// The ports, where they are open.
+/// The ports that are configured.
 pub struct Ports {
-    /// SGLang's gateway.
+    /// Port for SGLang's gateway.
     pub sglang: Option<Arc<Port>>,
-    /// The bytes that its requests hold.
+    /// Budget for the bytes of the gateway's requests.
     pub budget: Arc<Budget>,
-    /// Workers of other nodes.
+    /// Port for workers of other nodes.
     pub nodes: Option<Arc<Port>>,
 }
 
 impl Ports {
-    /// The configured ports. Clients' speak TLS where there is `tls`, nodes' where there
-    /// is `dist_tls`.
+    /// Makes the configured ports. The port for clients speaks TLS if there is `tls`, the port
+    /// for nodes if there is `dist_tls`.
     pub fn new(config: &EngineConfig, tls: Option<Arc<Tls>>, dist_tls: Option<Arc<Tls>>) -> Self {
         let limits = &config.server.limits;
         let budget = Budget::new(limits.memory_bytes);
@@ -44,7 +44,7 @@ impl Ports {
         }
     }
 
-    /// What became of their connections.
+    /// Returns the counts of the ports' connections.
     pub fn loads(&self) -> Vec<PortLoad> {
         let open = [&self.sglang, &self.nodes].into_iter().flatten();
         open.map(|port| port.report().into()).collect()

@@ -31,10 +31,10 @@ const FLUSH_LIMIT: Duration = Duration::from_millis(800);
 /// Runs the scheduler until it is drained, halted or its group fails.
 ///
 /// # Errors
-/// Why it ended, unless it was drained.
+/// The reason of the end, unless the scheduler was drained.
 pub fn run(ctx: RoleContext) -> Result<(), RunError> {
-    // One thread: the engine loop and its gRPC streams hand over to each other
-    // without waking another core, which is what a step's latency is made of.
+    // There is one thread. The engine loop and its gRPC streams hand over to each other without
+    // waking another core, and such wake-ups make up a step's latency.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -77,8 +77,8 @@ async fn serve(ctx: Arc<RoleContext>) -> Result<(), RunError> {
         }),
     };
     stop.cancel();
-    // The engine is gone and with it every stream's source: what is left to do
-    // is to let the last messages leave.
+    // The engine is gone, and with it the source of every stream. Only the last messages have
+    // still to leave.
     if tokio::time::timeout(FLUSH_LIMIT, async {
         while servers.join_next().await.is_some() {}
     })
@@ -126,7 +126,7 @@ fn worker_server(
         .serve_with_incoming_shutdown(incoming, stop))
 }
 
-/// Workers of other nodes come over TCP and must show the shared secret.
+/// Serves workers of other nodes, which come over TCP and must show the shared secret.
 fn remote_worker_server(
     ctx: &RoleContext,
     port: Arc<Port>,

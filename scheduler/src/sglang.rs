@@ -1,9 +1,8 @@
 //! `sglang.grpc.scheduler.SglangScheduler`, wire-compatible, so that SGLang's
 //! gateway can use this engine as one of its workers: tokens in, tokens out.
 //!
-//! The gateway detokenizes and matches stop strings itself; `original_text`,
-//! `stop`, `skip_special_tokens` and `no_stop_trim` therefore have no effect
-//! here, as the contract wants it.
+//! The gateway detokenizes and matches stop strings itself. So `original_text`, `stop`,
+//! `skip_special_tokens` and `no_stop_trim` have no effect here, as its contract wants.
 
 mod calls;
 mod convert;
@@ -31,8 +30,8 @@ use service::Service;
 /// The service's full name, also in `grpc.health.v1`.
 const NAME: &str = "sglang.grpc.scheduler.SglangScheduler";
 
-/// Binds the public port and returns what serves it. Whether steps run is `known`, as far
-/// as it is without another one.
+/// Binds the public port and returns the server's future. `known` is true while steps run, as
+/// far as that is known without another step.
 ///
 /// # Errors
 /// [`RunError::Io`] when the port can't be bound.
@@ -64,7 +63,7 @@ pub async fn server(
     Ok(port.serve(listener, routes.prepare().into_axum_router(), stop))
 }
 
-/// Serving only while steps run, and not while the server drains.
+/// Reports "serving" only while steps run, and not while the server drains.
 async fn report_health(
     health: Health,
     (known, commands): (watch::Receiver<bool>, Commands),
@@ -75,7 +74,7 @@ async fn report_health(
     let lifecycle = ctx.link.lifecycle();
     let (leave, drain) = (&lifecycle.leave, &lifecycle.drain);
     let serves = || *known.borrow() && !leave.is_cancelled() && !drain.is_cancelled();
-    // What it finds is known from then on.
+    // The result is known to all from then on.
     let check = || async {
         let found = commands.check_health(period, false).await;
         found.is_ok_and(|found| found.healthy)

@@ -1,5 +1,5 @@
-//! Where outputs go: one sink per connected tokenizer-manager and per call of
-//! the public service.
+//! Receivers of outputs (sinks): one per connected tokenizer-manager and per call of the public
+//! service.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,23 @@ use tokio::sync::mpsc;
 /// Number of a connected frontend or of a call of the public service.
 pub type SinkId = u32;
 
-/// Bits of a [`RequestId`] that hold the sink-local number; the rest is the sink.
+/// Bits of a [`RequestId`] that hold the sink-local number; the other bits hold the sink.
 const REQUEST_BITS: u32 = 40;
-/// The largest sink number; 0 is the scheduler's own.
+/// The largest sink number; 0 is the scheduler's own sink.
 const LAST_SINK: SinkId = (1 << (64 - REQUEST_BITS)) - 1;
-/// Log-probabilities of one event. With all their alternatives they stay within
-/// an internal message, unless a single prompt alone exceeds it.
+/// Most log-probabilities of one event. With all their alternatives they fit an internal
+/// message, unless a single prompt exceeds it.
 const EVENT_LOGPROBS: usize = 64 * 1024;
-/// Events that may wait for one sink. A step makes one, so a frontend this far
-/// behind is not reading: it is cut off instead of filling memory.
+/// Most events that wait for one sink. A step makes one event, so a frontend this far behind is
+/// not reading. That frontend is cut off instead of filling memory.
 pub const SINK_QUEUE: usize = 8192;
 
 /// A receiver of outputs.
 pub enum Sink {
     /// A tokenizer-manager: one event per step carries all its requests.
     Frontend(mpsc::Sender<FrontendEvent>),
-    /// One call of the public service: (request, output). A caller that reads too
-    /// slowly for the memory that there is gets no more.
+    /// One call of the public service: (request, output). A caller that reads too slowly for
+    /// its memory budget is cut off.
     Call(OutputSender<(u64, Output)>),
 }
 
@@ -39,17 +39,17 @@ pub enum Sink {
 pub struct Sinks {
     sinks: BTreeMap<SinkId, OpenSink>,
     next: SinkId,
-    /// Where they are not those of the start.
+    /// Weights in use; `None` = those of the start.
     weights: Option<WeightsInUse>,
-    /// Whether steps run on every rank, as far as is known.
+    /// True while steps run on every rank, as far as is known.
     healthy: bool,
 }
 
 struct OpenSink {
     sink: Sink,
-    /// What the next flush sends to a frontend: mostly one event.
+    /// Events that the next flush sends to a frontend: mostly one.
     events: Vec<FrontendEvent>,
-    /// Log-probabilities in the last of them.
+    /// Log-probabilities in the last event.
     logprobs: usize,
     /// Requests that have not ended, with the ids that their clients know.
     live: BTreeMap<u64, String>,
@@ -67,8 +67,8 @@ fn split(id: RequestId) -> (SinkId, u64) {
 }
 
 impl Sinks {
-    /// Adds a sink. Numbers are not reused before 2^24 others, far longer than
-    /// any request of a closed sink is still in flight.
+    /// Adds a sink. A number is not reused before 2^24 others. By then no request of the closed
+    /// sink is in flight any more.
     pub fn open(&mut self, sink: Sink, config_hash: &str) -> SinkId {
         let number = self.unused_number();
         if let Sink::Frontend(events) = &sink {
@@ -93,19 +93,19 @@ impl Sinks {
         number
     }
 
-    /// Requests of all sinks that have not ended.
+    /// Returns the requests of all sinks that have not ended.
     pub fn live(&self) -> Vec<RequestId> {
         self.live_where(|_| true)
     }
 
-    /// Requests of all sinks that have not ended and that clients know by one of
+    /// Returns the requests of all sinks that have not ended and that clients know by one of
     /// these ids.
     pub fn known_as(&self, trace_ids: &[String]) -> Vec<RequestId> {
         self.live_where(|trace_id| trace_ids.iter().any(|wanted| wanted == trace_id))
     }
 
-    /// The id that a request's client knows it by; `None` where it has ended, or is
-    /// the scheduler's own.
+    /// Returns the id that a request's client knows. `None` if the request has ended or is the
+    /// scheduler's own.
     pub fn trace_id(&self, id: RequestId) -> Option<&str> {
         let (sink, request) = split(id);
         let trace_id = self.sinks.get(&sink)?.live.get(&request)?;
@@ -123,10 +123,10 @@ impl Sinks {
         self.sinks.iter().flat_map(of_sink).collect()
     }
 
-    /// Tells a frontend, behind what was pushed so far, how many requests its
-    /// query ended.
+    /// Tells a frontend the number of requests that its query ended, after all outputs pushed
+    /// so far.
     pub fn trace_aborted(&mut self, sink: SinkId, query: u64, requests: usize) {
-        // One that left meanwhile needs no answer.
+        // A frontend that left meanwhile needs no answer.
         if let Some(open) = self.sinks.get_mut(&sink) {
             let requests = u32::try_from(requests).unwrap_or(u32::MAX);
             open.begin(FrontendEvent {
@@ -136,7 +136,7 @@ impl Sinks {
         }
     }
 
-    /// Asks every frontend what it knows of itself; returns how many there are.
+    /// Asks every frontend for its figures. Returns the number of frontends.
     pub fn ask_figures(&mut self, query: u64, metrics: bool) -> usize {
         self.tell_frontends(|| FrontendEvent {
             figures_wanted: Some(FiguresWanted { query, metrics }),
@@ -144,13 +144,13 @@ impl Sinks {
         })
     }
 
-    /// Which weights compute, unless they are those of the start.
+    /// Returns the weights in use, unless they are those of the start.
     pub fn weights(&self) -> Option<&WeightsInUse> {
         self.weights.as_ref()
     }
 
-    /// Other weights compute from now on; every frontend is told between
-    /// the outputs of the old ones and those of the new ones.
+    /// Tells every frontend that new weights are in use, between the outputs of the old ones
+    /// and those of the new ones.
     pub fn broadcast_weights(&mut self, weights: WeightsInUse) {
         self.tell_frontends(|| FrontendEvent {
             weights: Some(weights.clone()),
@@ -159,7 +159,7 @@ impl Sinks {
         self.weights = Some(weights);
     }
 
-    /// Steps run on every rank or don't any more; every frontend is told.
+    /// Tells every frontend that steps run on every rank, or do not run any more.
     pub fn broadcast_health(&mut self, healthy: bool) {
         self.tell_frontends(|| FrontendEvent {
             healthy: Some(healthy),
@@ -168,16 +168,16 @@ impl Sinks {
         self.healthy = healthy;
     }
 
-    /// Tells every frontend something, behind what was pushed so far; returns how
-    /// many there are.
+    /// Sends every frontend an event, after all outputs pushed so far. Returns the number of
+    /// frontends.
     fn tell_frontends(&mut self, event: impl Fn() -> FrontendEvent) -> usize {
         let frontends = self.sinks.values_mut();
         let frontends = frontends.filter(|open| matches!(open.sink, Sink::Frontend(_)));
         frontends.map(|open| open.begin(event())).count()
     }
 
-    /// The next number round the circle that no open sink has: a frontend stays
-    /// while calls come and go.
+    /// Returns the next number, in a circle, that no open sink has. A frontend stays open while
+    /// calls come and go.
     fn unused_number(&mut self) -> SinkId {
         loop {
             self.next = self.next % LAST_SINK + 1;
@@ -187,7 +187,7 @@ impl Sinks {
         }
     }
 
-    /// Forgets a sink; returns its requests that have not ended.
+    /// Removes a sink. Returns its requests that have not ended.
     pub fn close(&mut self, sink: SinkId) -> Vec<RequestId> {
         let live = self
             .sinks
@@ -199,8 +199,8 @@ impl Sinks {
             .collect()
     }
 
-    /// Notes that a request was handed in; false if the sink is gone or has a
-    /// request of this number already.
+    /// Notes a request that was submitted. Returns false if the sink is gone or already has a
+    /// request of this number.
     pub fn register(&mut self, sink: SinkId, request: u64, trace_id: &str) -> bool {
         let Some(open) = self.sinks.get_mut(&sink) else {
             return false;
@@ -213,7 +213,7 @@ impl Sinks {
         true
     }
 
-    /// Takes one output on; it leaves with [`Self::flush`].
+    /// Queues one output; [`Self::flush`] sends it.
     pub fn push(&mut self, id: RequestId, output: Output) {
         let (sink, request) = split(id);
         let Some(open) = self.sinks.get_mut(&sink) else {
@@ -230,7 +230,7 @@ impl Sinks {
         }
         match &mut open.sink {
             Sink::Frontend(_) => open.add(lockstep_proto::output(output, request)),
-            // One that is given up is closed by the next flush.
+            // A call that is given up is closed by the next flush.
             Sink::Call(call) => {
                 let bytes = output.bytes();
                 let _ = call.send((request, output), bytes);
@@ -238,8 +238,7 @@ impl Sinks {
         }
     }
 
-    /// Sends what was pushed; returns the sinks whose receivers are gone or do
-    /// not take what they get.
+    /// Sends the queued outputs. Returns the sinks whose receivers are gone or do not read.
     pub fn flush(&mut self) -> Vec<SinkId> {
         let mut ended = Vec::new();
         for (id, open) in &mut self.sinks {
@@ -270,7 +269,7 @@ impl Sinks {
 }
 
 impl OpenSink {
-    /// Adds an event that what comes later follows or joins.
+    /// Adds an event. Later outputs join it or follow it.
     fn begin(&mut self, event: FrontendEvent) {
         self.logprobs = 0;
         self.events.push(event);

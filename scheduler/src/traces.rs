@@ -1,5 +1,5 @@
-//! What becomes of sampled requests in the engine, as spans: made around the planner, of what
-//! it plans and brings, and of the times that ranks tell with their results anyway.
+//! Spans of sampled requests in the engine. They are made around the planner, from its plans
+//! and outputs, and from the times that ranks report with their results anyway.
 
 mod ranks;
 
@@ -19,27 +19,27 @@ const QUEUE: &str = "queue";
 const PREFILL: &str = "prefill";
 const DECODE: &str = "decode";
 
-/// Spans of all requests that are traced. Where there are none, nothing is done.
+/// Spans of all requests that are traced. If nothing is traced, nothing is done.
 pub struct RequestTraces {
     traces: Option<Traces>,
     ranks: Ranks,
     live: BTreeMap<RequestId, Traced>,
 }
 
-/// A request that has not ended: its span, and the one of what it does now.
+/// A request that has not ended: its span, and the span of its present part.
 struct Traced {
     request: Span,
     part: Part,
     dp_rank: u32,
-    /// That came in this part.
+    /// Tokens that came in this part.
     tokens: usize,
 }
 
 impl RequestTraces {
-    /// Without requests.
+    /// Makes the recorder, without requests.
     ///
     /// # Errors
-    /// [`TraceError`] where spans of the workers can't be exported.
+    /// [`TraceError`] if spans of the workers can't be exported.
     pub fn new(ctx: &RoleContext) -> Result<Self, TraceError> {
         Ok(Self {
             ranks: Ranks::new(ctx.traces.as_ref(), &ctx.engine.parallel)?,
@@ -48,12 +48,12 @@ impl RequestTraces {
         })
     }
 
-    /// What became of spans; `None` where nothing is traced.
+    /// Returns the counts of spans; `None` if nothing is traced.
     pub fn counts(&self) -> Option<SpanCounts> {
         self.traces.as_ref().map(Traces::counts)
     }
 
-    /// A request came, which is traced.
+    /// Begins the span of a request, which is traced.
     pub fn submitted(&mut self, id: RequestId, place: &TraceContext, request: Option<&Request>) {
         let traces = self.traces.as_ref();
         let span = traces.and_then(|own| own.begin("request", SpanKind::Internal, Some(place)));
@@ -72,7 +72,8 @@ impl RequestTraces {
         self.live.insert(id, traced);
     }
 
-    /// A step is planned: who waited may have a place in it, and who had one may wait again.
+    /// Notes that a step is planned. A waiting request may have begun, and a running one may
+    /// wait again.
     pub fn planned(&mut self, step: u64, planner: &Planner) {
         for (id, traced) in &mut self.live {
             let Some(now) = planner.live_request(*id) else {
@@ -94,18 +95,18 @@ impl RequestTraces {
         }
     }
 
-    /// A rank answered a step.
+    /// Notes a rank's answer to a step.
     pub fn answered(&mut self, rank: usize, result: &RankResult) {
         let live = self.live.values_mut().map(|traced| &mut traced.part);
         self.ranks.answered(rank, result, live);
     }
 
-    /// All ranks have answered this step.
+    /// Notes that all ranks have answered this step.
     pub fn settle(&mut self, step: u64) {
         self.ranks.settle(step);
     }
 
-    /// The planner hands out what came of a request.
+    /// Notes a request's output from the planner.
     pub fn output(&mut self, id: RequestId, output: &Output) {
         if self.live.is_empty() {
             return;
@@ -128,7 +129,7 @@ impl RequestTraces {
 }
 
 impl Traced {
-    /// From now on, and from this step on, it does something else.
+    /// Ends the present part, and begins the part `name` now and with this step.
     fn turn(&mut self, name: &'static str, step: u64, ranks: &mut Ranks) {
         let now = SystemTime::now();
         let next = ranks.part(&self.request, name, now, step);

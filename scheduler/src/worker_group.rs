@@ -1,5 +1,4 @@
-//! The worker group: who is attached, which steps are in flight, and whether
-//! all ranks did the same.
+//! The worker group: its ranks, the steps in flight, and the check that all ranks did the same.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -16,8 +15,8 @@ use in_flight::InFlight;
 
 mod in_flight;
 
-/// Steps that may be unanswered by some rank: two under overlap, and two more
-/// for ranks whose answers travel a little behind the leads'.
+/// Most steps that some rank has not answered: two under overlap, and two more for ranks whose
+/// answers come a little later than the leads'.
 const MAX_AHEAD: usize = 4;
 
 /// One rank.
@@ -26,18 +25,18 @@ struct Member {
     link: Option<WorkerLink>,
     collective_address: String,
     ready: Option<WorkerReady>,
-    /// The last step whose result is here.
+    /// Number of the last step whose result is here.
     done: u64,
-    /// What all its steps took, by its own clock.
+    /// Total time of its steps, by the rank's own clock, microseconds.
     took_us: u64,
 }
 
-/// What a rank's answer completes.
+/// Result of a rank's answer.
 #[derive(Debug, Default, PartialEq)]
 pub struct Answered {
-    /// What the step brought, once the leads of all DP ranks have said it.
+    /// Result of the step, with the last answer of the DP ranks' leads.
     pub result: Option<StepResult>,
-    /// The step is done on every rank.
+    /// True if the step is done on every rank.
     pub everywhere: bool,
 }
 
@@ -51,7 +50,7 @@ pub struct WorkerGroup {
 }
 
 impl WorkerGroup {
-    /// A group, with no rank attached.
+    /// Makes a group without attached ranks.
     pub fn new(parallel: &ParallelConfig) -> Self {
         Self {
             members: (0..parallel.tp_size).map(|_| Member::default()).collect(),
@@ -62,10 +61,10 @@ impl WorkerGroup {
         }
     }
 
-    /// Takes a worker in; true once all ranks are here.
+    /// Adds a worker. Returns true if all ranks are here.
     ///
     /// # Errors
-    /// Says why this worker can't be part of the group.
+    /// The reason why this worker can't be part of the group.
     pub fn attach(&mut self, hello: &WorkerHello, link: WorkerLink) -> Result<bool, String> {
         let size = self.members.len();
         let rank = hello.rank as usize;
@@ -83,7 +82,7 @@ impl WorkerGroup {
         Ok(self.members.iter().all(|member| member.link.is_some()))
     }
 
-    /// Ranks that have not attached, and those that have and are not ready yet.
+    /// Returns the ranks that have not attached, and the attached ranks that are not ready yet.
     pub fn awaited(&self) -> [Vec<usize>; 2] {
         let those = |is: fn(&Member) -> bool| {
             let members = self.members.iter().enumerate();
@@ -121,7 +120,7 @@ impl WorkerGroup {
         self.broadcast(|link| link.start(start.clone()))
     }
 
-    /// Notes that a rank is ready; true once all are.
+    /// Notes that a rank is ready. Returns true if all are.
     pub fn ready(&mut self, rank: usize, ready: WorkerReady) -> bool {
         if let Some(member) = self.members.get_mut(rank) {
             member.ready = Some(ready);
@@ -129,7 +128,7 @@ impl WorkerGroup {
         self.members.iter().all(|member| member.ready.is_some())
     }
 
-    /// Bytes of weights and of the KV cache, of all ranks that are ready.
+    /// Returns the bytes of weights and of the KV cache, summed over all ranks that are ready.
     pub fn memory(&self) -> (u64, u64) {
         let ready = self
             .members
@@ -140,18 +139,19 @@ impl WorkerGroup {
         })
     }
 
-    /// By rank: what its steps took, from plan taken to tokens known, microseconds.
+    /// Returns, by rank, the total time of its steps from plan taken to tokens known,
+    /// microseconds.
     pub fn step_us(&self) -> Vec<u64> {
         self.members.iter().map(|member| member.took_us).collect()
     }
 
-    /// For people: what the ranks run on.
+    /// Describes the ranks' backend, for people.
     pub fn describe(&self) -> String {
         let backend = |member: &Member| member.ready.as_ref().map(|ready| ready.backend.clone());
         self.members.first().and_then(backend).unwrap_or_default()
     }
 
-    /// Sends every rank what it needs of a plan.
+    /// Sends every rank its view of a plan.
     ///
     /// # Errors
     /// Names the rank that does not take it.
@@ -178,7 +178,7 @@ impl WorkerGroup {
         Ok(())
     }
 
-    /// Asks every rank for other weights.
+    /// Asks every rank to look at or load other weights.
     ///
     /// # Errors
     /// Names the rank that does not take the order.
@@ -186,7 +186,7 @@ impl WorkerGroup {
         self.broadcast(|link| link.reload(reload.clone()))
     }
 
-    /// Tells every rank that the weights that were looked at are not wanted any more.
+    /// Tells every rank to forget the weights that it looked at.
     ///
     /// # Errors
     /// Names the rank that does not take the order.
@@ -194,7 +194,7 @@ impl WorkerGroup {
         self.broadcast(WorkerLink::forget_weights)
     }
 
-    /// Sends a command to the drafters, which are on the leads of all DP ranks.
+    /// Sends a command to the drafters, one on the lead of each DP rank.
     ///
     /// # Errors
     /// Names the rank that does not take it.
@@ -204,12 +204,11 @@ impl WorkerGroup {
         send_to(leads, |link| link.command_drafter(command.clone()))
     }
 
-    /// Takes a rank's result. What the leads of DP ranks brought counts; the others
-    /// only confirm.
+    /// Takes a rank's result. Results of leads count; those of other ranks only confirm.
     ///
     /// # Errors
-    /// A result out of order, or digests that differ from another rank's:
-    /// the ranks have diverged and nothing they compute can be trusted.
+    /// A result out of order, or digests that differ from another rank's. Then the ranks have
+    /// diverged, and nothing that they compute can be trusted.
     pub fn take_result(&mut self, rank: usize, result: RankResult) -> Result<Answered, String> {
         let size = self.members.len();
         let step = result.step;
@@ -238,23 +237,24 @@ impl WorkerGroup {
         Ok(Answered { result, everywhere })
     }
 
-    /// Whether another plan may leave: the leads' tokens are enough to plan on,
-    /// but it must not run away from a rank that hangs.
+    /// Returns true if another plan may be sent. The leads' tokens are enough to plan on, but
+    /// plans must not run away from a rank that hangs.
     pub fn takes_plans(&self) -> bool {
         self.steps.len() < MAX_AHEAD
     }
 
-    /// Number of the last step sent.
+    /// Returns the number of the last step sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Number of the last step done on every rank.
+    /// Returns the number of the last step done on every rank.
     pub fn done_everywhere(&self) -> u64 {
         self.done_everywhere
     }
 
-    /// Since when the oldest unanswered step is out, and the ranks that owe it.
+    /// Returns the time at which the oldest unanswered step was sent, and the ranks that owe an
+    /// answer.
     pub fn oldest(&self) -> Option<(Instant, Vec<usize>)> {
         let oldest = self.steps.front()?;
         let owing = |(rank, member): (usize, &Member)| (member.done < oldest.step).then_some(rank);
@@ -264,7 +264,7 @@ impl WorkerGroup {
         ))
     }
 
-    /// Tells every rank that the engine failed, and whether because ranks differ.
+    /// Tells every rank that the engine failed. `diverged` says that ranks differ.
     pub fn fail(&self, reason: &str, diverged: bool) {
         for link in self
             .members
@@ -280,7 +280,7 @@ impl WorkerGroup {
     }
 }
 
-/// Sends something to some ranks.
+/// Sends a command to some ranks.
 fn send_to<'a>(
     members: impl Iterator<Item = (usize, &'a Member)>,
     send: impl Fn(&WorkerLink) -> Result<(), String>,

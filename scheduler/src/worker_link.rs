@@ -7,22 +7,22 @@ use lockstep_proto::pb::lockstep::{
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Commands that may wait for one worker: plans, and what operators want.
+/// Most commands that wait for one worker: plans, and operators' commands.
 const LINK_QUEUE: usize = 16;
 
 /// The engine's end of one worker's stream; dropping it ends the worker.
 pub struct WorkerLink(mpsc::Sender<Result<WorkerCommand, Status>>);
 
-/// The stream's end of it.
+/// The stream's end of a link.
 pub type WorkerCommands = mpsc::Receiver<Result<WorkerCommand, Status>>;
 
 impl WorkerLink {
-    /// A link and what it feeds.
+    /// Makes a link and the receiver of its commands.
     pub fn new() -> (Self, WorkerCommands) {
         let (sender, receiver) = mpsc::channel(LINK_QUEUE);
         (Self(sender), receiver)
     }
-    /// Sends the start.
+    /// Sends the start of the group.
     pub fn start(&self, start: GroupStart) -> Result<(), String> {
         self.send(worker_command::Kind::Start(start))
     }
@@ -30,11 +30,11 @@ impl WorkerLink {
     pub fn plan(&self, plan: StepPlan) -> Result<(), String> {
         self.send(worker_command::Kind::Plan(plan))
     }
-    /// Asks for other weights.
+    /// Asks the worker to look at or load other weights.
     pub fn reload(&self, reload: ReloadWeights) -> Result<(), String> {
         self.send(worker_command::Kind::Reload(reload))
     }
-    /// Says that the weights that were looked at are not wanted any more.
+    /// Tells the worker to forget the weights that it looked at.
     pub fn forget_weights(&self) -> Result<(), String> {
         self.send(worker_command::Kind::Forget(ForgetWeights {}))
     }
@@ -42,15 +42,15 @@ impl WorkerLink {
     pub fn command_drafter(&self, command: DrafterCommand) -> Result<(), String> {
         self.send(worker_command::Kind::Drafter(command))
     }
-    /// Ends the stream with an error, so that the worker's node knows that the
-    /// engine failed, and by its code whether because ranks have `diverged`;
-    /// dropping the link alone says that all is done.
+    /// Ends the stream with an error, so that the worker's node knows that the engine failed.
+    /// The error's code says if ranks have `diverged`. Dropping the link instead means that all
+    /// is done.
     pub fn fail(&self, reason: &str, diverged: bool) {
         let status = match diverged {
             true => Status::aborted(reason),
             false => Status::unavailable(reason),
         };
-        // A worker that is gone already needs no reason.
+        // A worker that is gone needs no reason.
         let _ = self.0.try_send(Err(status));
     }
     fn send(&self, kind: worker_command::Kind) -> Result<(), String> {

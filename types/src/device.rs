@@ -1,4 +1,4 @@
-//! What ranks compute on.
+//! Devices that ranks compute on, and the ways in which ranks exchange data.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// As options name it.
+    /// Name of the kind as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -28,11 +28,12 @@ impl DeviceKind {
 /// The devices of all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceConfig {
-    /// Their kind.
+    /// Kind of all devices.
     pub kind: DeviceKind,
-    /// Number of the first rank's on each node. 0 where the kind has no numbers.
+    /// Number of the device of each node's first rank. 0 for kinds without numbers.
     pub base_gpu_id: usize,
-    /// How much higher the next rank's is; with 0 a node's ranks share one device.
+    /// Difference between the device numbers of neighbouring ranks; with 0 all ranks of a node
+    /// share one device.
     pub gpu_id_step: usize,
 }
 
@@ -58,22 +59,21 @@ impl DeviceConfig {
     }
 }
 
-/// Which way ranks on GPUs exchange their data.
+/// Way in which ranks on GPUs exchange their data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CollectiveBackend {
-    /// By NCCL, where every rank has it and a GPU of its own; otherwise through the
-    /// host's memory.
+    /// NCCL if every rank has it and a GPU of its own, else the host's memory.
     #[default]
     Auto,
-    /// From GPU to GPU, by NVIDIA's library.
+    /// NVIDIA's library, which sends data from GPU to GPU.
     Nccl,
-    /// Through the host's memory.
+    /// The host's memory.
     Host,
 }
 
 impl CollectiveBackend {
-    /// As options name it.
+    /// Name of the backend as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -83,20 +83,20 @@ impl CollectiveBackend {
     }
 }
 
-/// How ranks on GPUs exchange their data.
+/// Exchange of data between ranks on GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectiveConfig {
-    /// Which way.
+    /// Backend that carries the data.
     pub backend: CollectiveBackend,
-    /// Where NCCL is; `None`: where libraries are looked for.
+    /// Path of the NCCL library; `None` = the usual places of libraries are searched.
     pub nccl: Option<PathBuf>,
 }
 
 /// Memory of a device that is not the host's, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRoom {
-    /// In all.
+    /// Bytes of the whole memory.
     pub total: u64,
-    /// What nobody has taken.
+    /// Bytes that no program has taken.
     pub free: u64,
 }

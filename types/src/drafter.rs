@@ -2,28 +2,28 @@
 
 use crate::request::RequestError;
 
-/// A command, to an algorithm that declares its family by a capability.
+/// A command to a drafter. Each family of commands needs an algorithm with one capability.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrafterCommand {
-    /// With [`Capabilities::drafts_from_texts`](crate::Capabilities::drafts_from_texts).
+    /// Needs [`Capabilities::drafts_from_texts`](crate::Capabilities::drafts_from_texts).
     Corpora(CorpusCommand),
 }
 
-/// What to do with the texts that are drafted from.
+/// A command about the texts (corpora) that are drafted from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorpusCommand {
-    /// Nothing: list them.
+    /// List the corpora; changes nothing.
     List,
-    /// Add one, in place of one of the same name.
+    /// Add a corpus, in place of one of the same name.
     Add {
-        /// The corpus.
+        /// Name of the corpus.
         name: String,
-        /// Its tokens.
+        /// Tokens of the text.
         token_ids: Vec<u32>,
     },
-    /// Forget one.
+    /// Remove a corpus.
     Remove {
-        /// The corpus.
+        /// Name of the corpus.
         name: String,
     },
 }
@@ -31,18 +31,18 @@ pub enum CorpusCommand {
 /// The answer to a command of the same family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrafterReply {
-    /// All corpora that there are now, by name.
+    /// All corpora that there are after the command, by name.
     Corpora(Vec<CorpusSize>),
 }
 
-/// A corpus, for a list of them.
+/// An entry in the list of corpora.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorpusSize {
-    /// Its name.
+    /// Name of the corpus.
     pub name: String,
-    /// How many tokens it has.
+    /// Number of tokens in the corpus.
     pub tokens: u64,
 }
 
-/// A reply, or why nothing changed.
+/// The drafter's reply, or the reason why nothing changed.
 pub type DrafterResult = Result<DrafterReply, RequestError>;

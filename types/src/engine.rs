@@ -9,22 +9,22 @@ use crate::{
     Quantization, SpeculationConfig, TraceConfig,
 };
 
-/// What all processes of one engine agree on. Equal on every node: its hash is
-/// checked in each handshake.
+/// Configuration that all processes of one engine share. It is equal on every node: each
+/// handshake compares its hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineConfig {
     /// The model.
     pub model: ModelConfig,
     /// Type that weights are held and activations are multiplied in.
     pub dtype: Dtype,
-    /// What weight matrices are rounded to.
+    /// Format that weight matrices are rounded to.
     pub quantization: Quantization,
-    /// What ranks compute on.
+    /// Devices of the ranks.
     pub device: DeviceConfig,
-    /// The instruction set of the processor's kernels, where it is not the best
-    /// that each rank's machine runs.
+    /// Instruction set of the processor's kernels; `None` = the best one of each rank's
+    /// machine.
     pub isa: Option<String>,
-    /// Tokens of the passes that a device records and repeats, ascending; none where
+    /// Token counts of the passes that a device records and repeats, ascending; empty if
     /// nothing is recorded.
     pub graphs: Vec<usize>,
     /// Ranks and nodes.
@@ -42,8 +42,8 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// The most tokens that a prompt of `prompt` tokens leaves for the output:
-    /// what is drafted beyond the output needs room in the context too.
+    /// Returns the largest number of output tokens after a prompt of `prompt` tokens. Drafts
+    /// beyond the output need room in the context too.
     pub fn max_output_tokens(&self, prompt: usize) -> usize {
         let drafted = self.speculation.max_speculative_num_draft_tokens;
         let taken = prompt.saturating_add(drafted);
@@ -56,8 +56,8 @@ impl EngineConfig {
 pub struct ParallelConfig {
     /// Tensor-parallel ranks over all nodes.
     pub tp_size: usize,
-    /// DP ranks, which divide those: each has requests and KV memory of its own.
-    /// 1 = attention is not data-parallel.
+    /// DP ranks, which divide the `tp_size` ranks. Each DP rank has its own requests and KV
+    /// memory. 1 = attention is not data-parallel.
     pub dp_size: usize,
     /// Nodes; each runs `tp_size / nnodes` ranks.
     pub nnodes: usize,
@@ -67,23 +67,23 @@ pub struct ParallelConfig {
     pub threads_per_rank: usize,
     /// Tokenizer-manager processes on node 0.
     pub tokenizer_managers: usize,
-    /// How ranks on GPUs exchange their data.
+    /// Exchange of data between ranks on GPUs.
     pub collectives: CollectiveConfig,
 }
 
 impl ParallelConfig {
-    /// Ranks of one DP rank: they share its requests, and split its attention.
+    /// Number of ranks in one DP rank. They share its requests and split its attention.
     pub fn attn_tp_size(&self) -> usize {
         self.tp_size / self.dp_size
     }
 
-    /// Whether a rank is the first of its DP rank, and leads it: it drafts, and its
-    /// outputs count.
+    /// Returns true if `rank` is the lead of its DP rank, which is its first rank. The lead
+    /// drafts, and its outputs count.
     pub fn leads(&self, rank: usize) -> bool {
         rank.is_multiple_of(self.attn_tp_size())
     }
 
-    /// The DP rank that a rank belongs to; neighbours share one.
+    /// Returns the DP rank that `rank` belongs to. Neighbouring ranks share a DP rank.
     pub fn dp_rank(&self, rank: usize) -> usize {
         rank / self.attn_tp_size()
     }
@@ -94,16 +94,17 @@ impl ParallelConfig {
 pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
-    /// Pages on every rank, page 0 included: it is kept for padding and never
-    /// handed out. DP ranks each have so many of their own.
+    /// Pages on every rank; DP ranks do not share pages. Page 0 is among them; it is kept for
+    /// padding and never handed out.
     pub num_pages: usize,
-    /// What keys and values are held in.
+    /// Type of cached keys and values.
     pub dtype: KvCacheDtype,
-    /// Finished prefixes stay in a radix cache until their pages are needed.
+    /// True if the prefixes of finished requests stay in a radix cache until their pages are
+    /// needed.
     pub radix_cache: bool,
 }
 
-/// How waiting requests are ordered.
+/// Order of waiting requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedulePolicy {
@@ -116,28 +117,30 @@ pub enum SchedulePolicy {
 /// Batching, of all DP ranks together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleConfig {
-    /// Requests that run at the most; of one DP rank, also the workers' slots.
+    /// Most requests that run at once. In the schedule of one DP rank, also the number of a
+    /// worker's slots.
     pub max_running_requests: usize,
-    /// Requests waiting at the most; more get 429.
+    /// Most requests that wait; further requests get 429.
     pub max_queued_requests: usize,
-    /// Prompt tokens waiting at the most; more get 429.
+    /// Most prompt tokens that wait; further requests get 429.
     pub max_queued_tokens: usize,
-    /// New prompt tokens per step at the most, over all requests.
+    /// Most new prompt tokens per step, over all requests.
     pub max_prefill_tokens: usize,
-    /// Prompts are cut into chunks of so many tokens; `None` = whole.
+    /// Tokens per chunk of a prompt; `None` = prompts are not cut.
     pub chunked_prefill_size: Option<usize>,
     /// Order of the queue.
     pub policy: SchedulePolicy,
-    /// Requests may bring a priority.
+    /// True if requests may carry a priority.
     pub priorities: bool,
-    /// The next step is planned before the result of the last is back.
+    /// True if the next step is planned before the result of the last one is back.
     pub overlap: bool,
 }
 
 impl ScheduleConfig {
-    /// By what one of `dp_size` DP ranks batches. As in SGLang, it has its share of
-    /// the requests that run and of the tokens of a chunk, rounded down; but at
-    /// least one, for it could do nothing otherwise. The rest is for each of them.
+    /// Returns the schedule of one of `dp_size` DP ranks. As in SGLang, a DP rank has its share
+    /// of the running requests and of a chunk's tokens, rounded down, but at least one: with
+    /// none it could run nothing. Example: 10 running requests on 4 DP ranks make 2 for each.
+    /// All other values are the same on each DP rank.
     #[must_use]
     pub fn of_dp_rank(&self, dp_size: usize) -> Self {
         let share = |all: usize| (all / dp_size).max(1);
@@ -149,9 +152,9 @@ impl ScheduleConfig {
     }
 }
 
-/// The part of `all` that is told of DP rank `at` of so many, where what there is
-/// belongs to none of them alone, such as requests that wait: parts are as equal as
-/// they can be, and their sum is `all`.
+/// Returns the part of `all` that is reported for DP rank `at` of `dp_size`. Parts are for
+/// things that belong to no DP rank alone, such as waiting requests. Parts are as equal as they
+/// can be, and their sum is `all`: 10 over 4 DP ranks is 3, 3, 2, 2.
 pub fn share_of_dp_rank(all: u64, at: usize, dp_size: usize) -> u64 {
     let (at, dp_size) = (at as u64, dp_size.max(1) as u64);
     all / dp_size + u64::from(at < all % dp_size)
@@ -160,28 +163,29 @@ pub fn share_of_dp_rank(all: u64, at: usize, dp_size: usize) -> u64 {
 /// Time limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeoutConfig {
-    /// From arrival to the last token, seconds; `None` = no limit.
+    /// Time limit from arrival to the last token, seconds; `None` = no limit.
     pub request_s: Option<u64>,
-    /// Waiting for a first step, seconds; `None` = no limit.
+    /// Time limit from arrival to a first step, seconds; `None` = no limit.
     pub queue_s: Option<u64>,
-    /// A step that takes longer ends the group, seconds.
+    /// Longest time of a step, seconds. A longer step ends the group.
     pub step_watchdog_s: u64,
-    /// `/health` answers within this, seconds.
+    /// Time limit for the answer of `/health`, seconds.
     pub health_s: u64,
-    /// Requests may finish for so long after SIGTERM, seconds.
+    /// Time that requests have to finish after SIGTERM, seconds.
     pub drain_s: u64,
-    /// Before that, requests are admitted for so long while health says no.
+    /// Time before `drain_s` in which requests are still admitted while `/health` fails,
+    /// seconds.
     pub drain_delay_s: u64,
-    /// The whole start may take so long, seconds.
+    /// Time limit for the whole start, seconds.
     pub startup_s: u64,
-    /// A rank may read other weights for so long, seconds.
+    /// Time limit for a rank that reads new weights, seconds.
     pub weight_update_s: u64,
 }
 
 impl TimeoutConfig {
-    /// For so long ranks and the scheduler wait for each other while weights are loaded,
-    /// for the first time or while they serve, seconds. A rank that gives up reading
-    /// says so in time.
+    /// Returns the time for which ranks and the scheduler wait for each other while weights are
+    /// loaded, at the start or while serving, seconds. A rank that gives up reading has time to
+    /// say so.
     pub fn loading_s(&self) -> u64 {
         const TO_ANSWER: u64 = 60;
         self.startup_s
@@ -194,37 +198,38 @@ impl TimeoutConfig {
 pub struct ServerConfig {
     /// Address of all public ports.
     pub host: String,
-    /// OpenAI-compatible HTTP.
+    /// Port of the OpenAI-compatible HTTP.
     pub port: u16,
-    /// `lockstep.v1.Inference`; `None` = closed.
+    /// Port of `lockstep.v1.Inference`; `None` = closed.
     pub grpc_port: Option<u16>,
-    /// `sglang.grpc.scheduler.SglangScheduler`; `None` = closed.
+    /// Port of `sglang.grpc.scheduler.SglangScheduler`; `None` = closed.
     pub sglang_grpc_port: Option<u16>,
     /// The model's name in the API.
     pub served_model_name: String,
-    /// Other names that requests may call it by.
+    /// Other names of the model that requests may use.
     pub served_model_aliases: Vec<String>,
     /// Longest prompt plus output, tokens.
     pub context_length: usize,
-    /// Whether clients must show a key (the key itself is in [`NodeConfig`]).
+    /// True if clients must show a key. The key itself is in [`NodeConfig`].
     pub api_key_required: bool,
-    /// `/metrics` has SGLang's names too.
+    /// True if `/metrics` has SGLang's names too.
     pub sglang_metrics: bool,
-    /// What browsers may do here.
+    /// Rights of web pages.
     pub web: WebConfig,
-    /// What a request may ask for.
+    /// Limits on requests.
     pub limits: LimitsConfig,
 }
 
-/// Whom the front answers when a web page asks.
+/// Web pages and host names that the front answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebConfig {
     /// Origins whose pages may use the server, in lower case; `*` = every page.
     pub cors_allowed_origins: Vec<String>,
-    /// Names in `Host` that are answered without a key, in lower case, besides
-    /// those that nobody else can register; `.name` = all below it, `*` = any.
+    /// Names in the `Host` header that are answered without a key, in lower case. Names that
+    /// nobody else can register are answered anyway. `.name` = all names below it, `*` = any
+    /// name.
     pub allowed_hosts: Vec<String>,
-    /// The console is served.
+    /// True if the console is served.
     pub console: bool,
 }
 
@@ -239,13 +244,13 @@ pub struct LimitsConfig {
     pub json_depth: usize,
     /// Bytes of requests that one process holds at once.
     pub memory_bytes: usize,
-    /// Connections, before they ask for anything.
+    /// Limits on connections, which hold before a request is read.
     pub connections: ConnectionLimits,
-    /// Contents of one request.
+    /// Limits on the contents of one request.
     pub request: RequestLimits,
 }
 
-/// What one request may contain.
+/// Limits on the contents of one request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLimits {
     /// Chat messages.
@@ -267,13 +272,13 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Choices of all prompts of a request.
+    /// Most choices of one request, over all its prompts.
     pub fn all_choices(&self) -> usize {
         self.choices.max(self.prompts)
     }
 }
 
-/// What differs between nodes or must not be shown; never hashed or printed.
+/// Configuration that differs between nodes or is secret. It is never hashed or printed.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeConfig {
     /// This node's number.
@@ -282,38 +287,40 @@ pub struct NodeConfig {
     pub run_dir: PathBuf,
     /// Core numbers for each local rank's threads; empty = not pinned.
     pub cores: Vec<Vec<usize>>,
-    /// Folder of packed weights for the next start; `None` = they are packed
-    /// anew each time.
+    /// Folder of packed weights for the next start; `None` = weights are packed anew at each
+    /// start.
     pub weight_cache: Option<PathBuf>,
-    /// Requests may name the folders inside this one as weights to go on with;
-    /// `None` = none.
+    /// Folder of the weight folders that requests may name as new weights; `None` = requests
+    /// may name none.
     pub weight_update_dir: Option<PathBuf>,
-    /// Clients must show it.
+    /// Key that clients must show.
     pub api_key: Option<String>,
-    /// Operators must show it.
+    /// Key that operators must show.
     pub admin_api_key: Option<String>,
-    /// `None`: the public ports speak no TLS.
+    /// Files of the public ports' TLS; `None` = the ports speak no TLS.
     pub tls: Option<TlsFiles>,
-    /// `None`: what nodes exchange is not encrypted. Its roots are there.
+    /// Files of the TLS between nodes, its roots included; `None` = no encryption between
+    /// nodes.
     pub dist_tls: Option<TlsFiles>,
-    /// Shared by all nodes; workers must show it.
+    /// Secret of all nodes, which workers must show.
     pub dist_secret: Option<String>,
     /// Filter for the log lines, as in `RUST_LOG`.
     pub log: String,
-    /// Log lines as JSON.
+    /// True if log lines are JSON.
     pub log_json: bool,
-    /// `None`: no request is traced.
+    /// Export of traces; `None` = no request is traced.
     pub traces: Option<TraceConfig>,
 }
 
-/// Files of the public ports' TLS, or of that between nodes, in PEM.
+/// Files, in PEM, of the public ports' TLS or of the TLS between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsFiles {
-    /// The certificate to show, and those between it and its root.
+    /// Certificate to show, with the certificates between it and its root.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// Roots of the certificates that others must show; `None` = they need none.
+    /// Roots of the certificates that the other side must show; `None` = the other side needs
+    /// no certificate.
     pub client_roots: Option<PathBuf>,
 }
 
@@ -322,8 +329,8 @@ impl EngineConfig {
     pub fn ranks_per_node(&self) -> usize {
         self.parallel.tp_size / self.parallel.nnodes
     }
-    /// Tokens that each DP rank's cache holds for requests and prefixes; page 0 is kept
-    /// for padding.
+    /// Tokens that each DP rank's cache holds for requests and prefixes. Page 0 is not counted:
+    /// it is kept for padding.
     pub fn kv_tokens(&self) -> usize {
         self.kv.num_pages.saturating_sub(1) * self.kv.page_size
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, always with the remedy.
+//! Errors in a configuration, each with its remedy.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,19 @@ pub use model::ModelConfigError;
 /// A configuration that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The model's own description.
+    /// An error in the model's description.
     #[error(transparent)]
     Model(#[from] ModelConfigError),
-    /// One option's value.
+    /// An error in the value of one option.
     #[error("{option} {value}: {why}. {remedy}.")]
     Value {
         /// The option, such as `--tp-size`.
         option: &'static str,
-        /// As given or resolved.
+        /// The value as given or resolved.
         value: String,
-        /// What is wrong.
+        /// The fault, as a clause.
         why: String,
-        /// What to do.
+        /// The remedy, as a sentence.
         remedy: String,
     },
     /// Two options that do not go together.
@@ -29,11 +29,11 @@ pub enum ConfigError {
     Conflict {
         /// One option, with its value where that matters.
         first: String,
-        /// The other.
+        /// The other option.
         second: String,
-        /// Why they exclude or need each other.
+        /// Reason why the two exclude or need each other.
         why: String,
-        /// What to do.
+        /// The remedy, as a sentence.
         remedy: String,
     },
     /// An option of another engine that this program does not have.
@@ -41,36 +41,36 @@ pub enum ConfigError {
     Unsupported {
         /// The option, with its dashes.
         option: &'static str,
-        /// What to do instead.
+        /// The remedy, as a clause.
         remedy: &'static str,
     },
     /// Weights and cache do not fit.
     #[error("not enough memory: {need}, but {have}. {remedy}.")]
     Memory {
-        /// What is needed.
+        /// Memory that is needed, in words.
         need: String,
-        /// What there is.
+        /// Memory that there is, in words.
         have: String,
-        /// What to do.
+        /// The remedy, as a sentence.
         remedy: String,
     },
-    /// A file named by an option.
+    /// A file named by an option, or something wrong with it.
     #[error("{option} {}: {message}", path.display())]
     File {
-        /// The option.
+        /// The option, with its dashes.
         option: &'static str,
         /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The fault.
         message: String,
     },
-    /// What a command is asked for cannot be done: why, and what to do.
+    /// A command that cannot be done: the reason and the remedy.
     #[error("{0}")]
     Usage(String),
 }
 
 impl ConfigError {
-    /// An option's value, what is wrong with it, and what to do.
+    /// Makes [`Self::Value`] of an option, its value, the fault and the remedy.
     pub fn value(
         option: &'static str,
         value: impl std::fmt::Display,
@@ -86,7 +86,7 @@ impl ConfigError {
         }
     }
 
-    /// A file or folder that an option names, and what is wrong with it.
+    /// Makes [`Self::File`] of an option, the file or folder that it names, and the fault.
     pub fn file(option: &'static str, path: &std::path::Path, message: impl Into<String>) -> Self {
         Self::File {
             option,
@@ -95,8 +95,8 @@ impl ConfigError {
         }
     }
 
-    /// Two options, or an option and what it meets, that do not go together:
-    /// both, why, and what to do.
+    /// Makes [`Self::Conflict`] of two options, or an option and a circumstance, with the
+    /// reason and the remedy.
     pub fn conflict(
         first: impl Into<String>,
         second: impl Into<String>,

@@ -6,36 +6,37 @@ use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
 use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
 use crate::{SpeculationConfig, StepLimits};
 
-/// What the memory of an engine's ranks depends on, beside the pages of the cache.
+/// Properties of an engine that decide over the memory of its ranks, beside the pages of the
+/// cache.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineShape<'a> {
     /// The target.
     pub model: &'a ModelConfig,
-    /// Type that weights are held in where they are not quantized.
+    /// Type of the weights that are not quantized.
     pub dtype: Dtype,
-    /// What weight matrices are rounded to.
+    /// Format that weight matrices are rounded to.
     pub quantization: Quantization,
-    /// What ranks compute on.
+    /// Devices of the ranks.
     pub device: DeviceConfig,
-    /// The instruction set of the processor's kernels, where one is named.
+    /// Instruction set of the processor's kernels; `None` = none is named.
     pub isa: Option<&'a str>,
-    /// Tokens of the passes that the device records, ascending.
+    /// Token counts of the passes that the device records, ascending.
     pub graphs: &'a [usize],
     /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
-    /// Ranks.
+    /// Number of ranks.
     pub tp_size: usize,
-    /// DP ranks that they form.
+    /// Number of DP ranks that the ranks form.
     pub dp_size: usize,
-    /// Which way data of several ranks goes.
+    /// Way in which ranks exchange data.
     pub collectives: CollectiveBackend,
-    /// Compute threads of each.
+    /// Compute threads of each rank.
     pub threads_per_rank: usize,
-    /// What is drafted, and with what.
+    /// Algorithm and draft model.
     pub speculation: &'a SpeculationConfig,
     /// Tokens per page of the cache.
     pub page_size: usize,
-    /// The largest step.
+    /// Limits of the largest step.
     pub step: StepLimits,
 }
 
@@ -45,7 +46,8 @@ impl EngineShape<'_> {
         self.tp_size / self.dp_size
     }
 
-    /// Whether a rank leads a DP rank: it drafts for its requests.
+    /// Returns true if `rank` is the lead of its DP rank, which drafts for the DP rank's
+    /// requests.
     pub fn leads(&self, rank: usize) -> bool {
         rank.is_multiple_of(self.attn_tp_size())
     }
@@ -62,64 +64,66 @@ pub struct MemoryUse {
     pub kv_per_token: u64,
     /// Activations of the largest pass.
     pub activations: u64,
-    /// On the host: logits, distributions of drafts.
+    /// Memory on the host: logits and distributions of drafts.
     pub host: u64,
 }
 
 /// Bytes that a rank takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RankMemory {
-    /// The target's.
+    /// Memory of the target.
     pub target: MemoryUse,
-    /// What drafting takes beside it, with its keys and values; nothing on
-    /// ranks that do not draft.
+    /// Memory of drafting beside the target, with the drafter's keys and values; zero on ranks
+    /// that do not draft.
     pub draft: MemoryUse,
     /// Working memory of operations, for target and draft in turn.
     pub scratch: u64,
-    /// Reserved for the passes that the device records, of target and draft.
+    /// Memory reserved for the passes of target and draft that the device records.
     pub graphs: u64,
-    /// What several ranks exchange their data by, where that is the devices' own way: what
-    /// its library takes, before anything else is there.
+    /// Memory of the library of the devices' own collectives, taken before anything else is
+    /// allocated; zero if ranks exchange data in another way.
     pub exchange: u64,
-    /// Where logits come together that go that way.
+    /// Buffer in which logits are gathered by the devices' own collectives.
     pub gathered: u64,
 }
 
-/// What an engine takes of the devices it runs on. Configuration sizes the
-/// cache by it; a device's crate knows the numbers.
+/// Memory that an engine takes on its devices. Configuration sizes the cache by it; a device's
+/// crate knows the numbers.
 pub trait Footprint {
-    /// Bytes that rank `rank` takes, of a model whose heads the ranks divide.
+    /// Returns the bytes that rank `rank` takes. The ranks of a DP rank divide the model's
+    /// heads.
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory;
 
-    /// The memory of device `number` of its kind, where that is not the host's.
+    /// Returns the memory of device `number` of that kind; `None` if it is the host's memory.
     ///
     /// # Errors
-    /// Why there is no such device, or it can't be used, and what to do.
+    /// Says why there is no such device, or why it can't be used, and what to do.
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String>;
 
-    /// Whether the engine's device can compute its target and its draft.
+    /// Checks that the engine's device can compute the target and the draft.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// Says why it can't, and what to do.
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String>;
 
-    /// The kernels of that name for such a device, where this machine runs them: their
-    /// name as it is written everywhere.
+    /// Returns the canonical name of the kernels called `name` for such a device, if this
+    /// machine runs them.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// Says why it can't, and what to do.
     fn kernels(&self, kind: DeviceKind, name: &str) -> Result<&'static str, String>;
 
-    /// What devices of that kind exchange their data by, from one to the other, found at
-    /// `path` or where libraries are looked for: "NCCL 2.28.3".
+    /// Returns name and version of the library by which devices of that kind exchange data,
+    /// such as "NCCL 2.28.3". The library is at `path`, or where libraries are looked for.
     ///
     /// # Errors
-    /// Why they can't, and what to do.
+    /// Says why devices can't exchange data so, and what to do.
     fn collectives(&self, kind: DeviceKind, path: Option<&Path>) -> Result<String, String>;
 }
 
 impl RankMemory {
-    /// All that it takes of its device, with `cells` places of tokens in the cache.
+    /// Returns the bytes that the rank takes of its device, with `cells` token places in the
+    /// cache.
     pub fn on_device(&self, cells: usize) -> u64 {
         let of = |model: &MemoryUse| {
             let cache = model.kv_per_token.saturating_mul(cells as u64);
@@ -132,7 +136,7 @@ impl RankMemory {
 }
 
 impl MemoryUse {
-    /// All but the cache: what is taken before the first token.
+    /// Returns the bytes that are taken before the first token: all but the cache.
     pub fn fixed(&self) -> u64 {
         let rest = self.vectors.saturating_add(self.host);
         self.weights
@@ -142,7 +146,7 @@ impl MemoryUse {
 }
 
 impl EngineConfig {
-    /// What its ranks' memory depends on.
+    /// Returns the properties that decide over the ranks' memory.
     pub fn shape(&self) -> EngineShape<'_> {
         EngineShape {
             model: &self.model,

@@ -1,8 +1,8 @@
-//! What weights and the cache are held in.
+//! Formats of weights and of the cache.
 
 use serde::{Deserialize, Serialize};
 
-/// Types weights are computed in.
+/// Types that weights are computed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -12,31 +12,31 @@ pub enum Dtype {
     Float32,
 }
 
-/// Where a model's weights come from.
+/// Source of a model's weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoadFormat {
     /// The safetensors of its folder.
     #[default]
     Auto,
-    /// Nowhere: random numbers, which follow from the names of tensors alone.
+    /// Random numbers, which follow from the names of tensors alone; no file is read.
     Dummy,
 }
 
-/// What weight matrices are rounded to when they are loaded.
+/// Format that weight matrices are rounded to when they are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantization {
-    /// Nothing below [`Dtype`].
+    /// No rounding below [`Dtype`].
     None,
-    /// 8-bit integers, a 16-bit scale for every 128 of a row.
+    /// 8-bit integers, with a 16-bit scale for every 128 values of a row.
     Int8,
-    /// 4-bit integers, a 5-bit multiplier for every 32 of a row and a 12-bit
-    /// scale for every 128; tables of tokens as with [`Self::Int8`].
+    /// 4-bit integers, with a 5-bit multiplier for every 32 values of a row and a 12-bit scale
+    /// for every 128; tables of tokens have the format of [`Self::Int8`].
     Int4,
 }
 
-/// What keys and values are cached as.
+/// Type of cached keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvCacheDtype {
@@ -44,13 +44,12 @@ pub enum KvCacheDtype {
     Bfloat16,
     /// 32-bit float.
     Float32,
-    /// 8-bit integers, an f32 scale for every token's key and value under each
-    /// head.
+    /// 8-bit integers, with an f32 scale for every token's key and value under each head.
     Int8,
 }
 
 impl LoadFormat {
-    /// Its name as an option's value.
+    /// Name of the source as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -60,7 +59,7 @@ impl LoadFormat {
 }
 
 impl Dtype {
-    /// Its name as an option's value.
+    /// Name of the type as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bfloat16 => "bfloat16",
@@ -78,7 +77,7 @@ impl Dtype {
 }
 
 impl Quantization {
-    /// Its name as an option's value.
+    /// Name of the format as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -89,7 +88,7 @@ impl Quantization {
 }
 
 impl KvCacheDtype {
-    /// Its name as an option's value.
+    /// Name of the type as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bfloat16 => "bfloat16",

@@ -9,14 +9,14 @@ use crate::LoadFormat;
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Architecture {
-    /// Among `architectures`: "LlamaForCausalLM".
+    /// Entry among `architectures`: "LlamaForCausalLM".
     pub class_name: String,
-    /// As `model_type`: "llama".
+    /// Value of `model_type`: "llama".
     pub model_type: String,
 }
 
-/// Everything that the forward pass, the KV sizing and the front need to know. Data alone: no
-/// device and no checkpoint is there yet.
+/// Properties of a model that the forward pass, the KV sizing and the front need. It is data
+/// alone: no device and no checkpoint is there yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// Folder with `config.json`, weights and tokenizer.
@@ -35,30 +35,30 @@ pub struct ModelConfig {
     pub max_position_embeddings: usize,
     /// Added to the mean square in the norm before the output head.
     pub rms_norm_eps: f32,
-    /// The output head is the embedding table: `config.json` says so, and no other head is
-    /// stored.
+    /// True if the output head is the embedding table: `config.json` says so, and no other head
+    /// is stored.
     pub tie_word_embeddings: bool,
     /// Tokens that end a text, sorted; from `generation_config.json`, `config.json` and
     /// the tokenizer.
     pub eos_token_ids: Vec<u32>,
-    /// The end token of the tokenizer, which is among them.
+    /// End token of the tokenizer, which is among `eos_token_ids`.
     pub tokenizer_eos_id: Option<u32>,
-    /// The token that a text begins with, where there is one.
+    /// Token that a text begins with, if there is one.
     pub bos_token_id: Option<u32>,
 }
 
 /// One transformer layer: a mixer over positions, then an MLP, each behind a norm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerSpec {
-    /// Mixes positions.
+    /// Block that mixes positions.
     pub mixer: Mixer,
-    /// Mixes columns.
+    /// Block that mixes columns.
     pub mlp: Mlp,
     /// Added to the mean square in the layer's norms.
     pub rms_norm_eps: f32,
 }
 
-/// The part of a layer that lets positions see each other.
+/// Block of a layer that lets positions see each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixer {
@@ -66,7 +66,7 @@ pub enum Mixer {
     Attention(AttentionSpec),
 }
 
-/// The part of a layer that computes each position by itself.
+/// Block of a layer that computes each position by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mlp {
@@ -83,24 +83,24 @@ pub struct AttentionSpec {
     pub kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
-    /// Multiplies the scores, `head_dim^-½` in most families.
+    /// Factor of the scores, `head_dim^-½` in most families.
     pub scale: f32,
     /// Rotary embedding.
     pub rope: RopeConfig,
-    /// RMS norms on the heads of q and k.
+    /// True if the heads of q and k have RMS norms.
     pub qk_norm: bool,
-    /// Biases on q, k and v.
+    /// True if q, k and v have biases.
     pub qkv_bias: bool,
-    /// Bias on the output projection.
+    /// True if the output projection has a bias.
     pub output_bias: bool,
 }
 
 /// Sizes of a gated MLP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GatedMlpSpec {
-    /// Columns between its projections.
+    /// Columns between the projections.
     pub width: usize,
-    /// Biases on all three projections.
+    /// True if all three projections have biases.
     pub bias: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct GatedMlpSpec {
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How long contexts are reached.
+    /// Change to the frequencies for long contexts.
     pub scaling: RopeScaling,
 }
 
@@ -138,7 +138,8 @@ pub enum RopeScaling {
 }
 
 impl ModelConfig {
-    /// The same with `id` as the tokenizer's end token, which ends texts too.
+    /// Returns the config with `id` as the tokenizer's end token, which also joins
+    /// `eos_token_ids`.
     #[must_use]
     pub fn with_tokenizer_eos(mut self, id: Option<u32>) -> Self {
         self.tokenizer_eos_id = id;
@@ -148,12 +149,12 @@ impl ModelConfig {
         self
     }
 
-    /// The attention of each layer.
+    /// Returns the attention of each layer.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().map(LayerSpec::attention)
     }
 
-    /// The largest number of ranks that the query heads of every layer divide among.
+    /// Returns the largest number of ranks that can divide the query heads of every layer.
     pub fn common_heads(&self) -> usize {
         let divisor = |mut a: usize, mut b: usize| {
             while b > 0 {
@@ -164,16 +165,17 @@ impl ModelConfig {
         self.attentions().map(|layer| layer.heads).fold(0, divisor)
     }
 
-    /// The least number of columns that all ranks share out: of an MLP, or of the vocabulary.
+    /// Returns the least number of columns that all ranks divide: those of an MLP, or of the
+    /// vocabulary.
     pub fn narrowest_split(&self) -> usize {
         let mlps = self.layers.iter().map(|layer| layer.mlp.width());
         mlps.fold(self.vocab_size, usize::min)
     }
 
-    /// Of what a token takes of a pass's matrix products, the part of 65,536 that all
-    /// ranks of data-parallel attention share: those of the MLP and the output head.
-    /// The rest are attention's projections, on the `attn_tp_size` ranks of the
-    /// token's DP rank alone, copies of key/value heads included.
+    /// Returns the part of a token's matrix products that all ranks of data-parallel attention
+    /// share, in 65,536ths: MLP and output head. The other part is attention's projections,
+    /// copies of key/value heads included. They run on the `attn_tp_size` ranks of the token's
+    /// DP rank alone.
     pub fn shared_part(&self, attn_tp_size: usize) -> u32 {
         let attention = |attention: &AttentionSpec| {
             let kv_heads = attention.kv_heads_per_rank(attn_tp_size) * attn_tp_size;
@@ -182,12 +184,12 @@ impl ModelConfig {
         let own: usize = self.attentions().map(attention).sum();
         let mlps: usize = self.layers.iter().map(|layer| layer.mlp.rows()).sum();
         let shared = mlps + self.vocab_size;
-        // Each is that many times the residual stream's width.
+        // Each count is in units of the residual stream's width.
         let part = ((shared as u128) << 16) / (own + shared).max(1) as u128;
         part as u32
     }
 
-    /// Number of parameters by the shapes, tied embeddings once, biases left out.
+    /// Returns the number of parameters by the shapes, tied embeddings once, biases left out.
     pub fn parameters(&self) -> usize {
         let layer = |layer: &LayerSpec| {
             let attention = layer.attention();
@@ -202,13 +204,13 @@ impl ModelConfig {
 }
 
 impl LayerSpec {
-    /// Its attention.
+    /// Returns the layer's attention.
     pub fn attention(&self) -> &AttentionSpec {
         let Mixer::Attention(attention) = &self.mixer;
         attention
     }
 
-    /// Its attention, to change.
+    /// Returns the layer's attention, to change.
     pub fn attention_mut(&mut self) -> &mut AttentionSpec {
         let Mixer::Attention(attention) = &mut self.mixer;
         attention
@@ -216,21 +218,22 @@ impl LayerSpec {
 }
 
 impl Mlp {
-    /// Columns between its projections.
+    /// Returns the number of columns between the projections.
     pub fn width(&self) -> usize {
         let Self::Gated(GatedMlpSpec { width, .. }) = self;
         *width
     }
 
-    /// Rows of all its matrices, whose other side is the residual stream.
+    /// Returns the number of rows of all the MLP's matrices. Their other side is the residual
+    /// stream.
     pub fn rows(&self) -> usize {
         3 * self.width()
     }
 }
 
 impl AttentionSpec {
-    /// Key/value heads that each of `tp_size` ranks holds: one copy serves as
-    /// many of the rank's query heads as share it.
+    /// Returns the number of key/value heads that each of `tp_size` ranks holds. One copy of a
+    /// key/value head serves all of the rank's query heads that share it.
     pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {
         let local = self.heads / tp_size;
         let group = self.heads / self.kv_heads;

@@ -1,4 +1,4 @@
-//! Places in a node's run directory.
+//! Paths in a node's run directory.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,30 +9,30 @@ impl NodeConfig {
     /// Name of the resolved configuration's file in the run directory.
     pub const CONFIG_FILE: &str = "config.json";
 
-    /// The launcher's socket, for its children.
+    /// Path of the launcher's socket, for its children.
     pub fn control_socket(&self) -> PathBuf {
         self.run_dir.join("control.sock")
     }
-    /// The scheduler's socket for tokenizer-managers.
+    /// Path of the scheduler's socket for tokenizer-managers.
     pub fn frontend_socket(&self) -> PathBuf {
         self.run_dir.join("frontend.sock")
     }
-    /// The scheduler's socket for the workers of its node.
+    /// Path of the scheduler's socket for the workers of its node.
     pub fn workers_socket(&self) -> PathBuf {
         self.run_dir.join("workers.sock")
     }
-    /// The depths that an operator allows, for the scheduler that comes after one that
-    /// died.
+    /// Path of the file with the depths that an operator allows. The file outlives a scheduler
+    /// that died, for the next one.
     pub fn depth_range_file(&self) -> PathBuf {
         self.run_dir.join("depth-range.json")
     }
-    /// The resolved configuration, for this node's processes.
+    /// Path of the resolved configuration, for this node's processes.
     pub fn config_file(&self) -> PathBuf {
         self.run_dir.join(Self::CONFIG_FILE)
     }
 }
 
-/// Without the secrets, so that no log line can show them.
+/// Omits the secrets, so that no log line can show them.
 impl fmt::Debug for NodeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -1,4 +1,4 @@
-//! A request as the scheduler knows it, and what it sends back.
+//! A request as the scheduler knows it, and the outputs that the scheduler sends back.
 
 use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
 
@@ -9,41 +9,41 @@ pub struct Request {
     pub trace_id: String,
     /// The prompt, never empty.
     pub input_ids: Vec<u32>,
-    /// How tokens are chosen.
+    /// Sampling of its tokens.
     pub sampling: SamplingParams,
-    /// What is reported of them.
+    /// Log-probabilities to report.
     pub logprobs: LogprobParams,
     /// 0 scores the prompt without generating (needs `logprobs.prompt_start`).
     pub max_new_tokens: u32,
-    /// Higher first.
+    /// Priority in the queue: higher goes first.
     pub priority: i32,
-    /// From arrival at the scheduler, milliseconds; `None` = the server's own limit.
+    /// Time limit from arrival at the scheduler, milliseconds; `None` = the server's own limit.
     pub timeout_ms: Option<u32>,
-    /// Draft steps at the most; 0 = no speculation; `None` = the server's own.
+    /// Most draft steps; 0 = no speculation; `None` = the server's own.
     pub max_draft_steps: Option<u32>,
-    /// The DP rank that it runs in; `None` = the scheduler chooses.
+    /// DP rank that the request runs in; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<u32>,
 }
 
-/// Why a request ended well.
+/// Reason of an end without a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end or stop token, or a stop string.
+    /// An end or stop token came, or a stop string.
     Stop,
-    /// `max_new_tokens` or the context length.
+    /// `max_new_tokens` or the context length was reached.
     Length,
-    /// Aborted by its client.
+    /// The client aborted the request.
     Abort,
 }
 
-/// What went wrong with a request; maps to one HTTP status and one gRPC code.
+/// Class of a request's failure; maps to one HTTP status and one gRPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The request can never succeed: 400, INVALID_ARGUMENT.
     Invalid,
     /// A queue is full: 429, RESOURCE_EXHAUSTED.
     Overloaded,
-    /// Starting, draining or dead: 503, UNAVAILABLE.
+    /// The server is starting, draining or dead: 503, UNAVAILABLE.
     Unavailable,
     /// A time limit of the request passed: 408, DEADLINE_EXCEEDED.
     Timeout,
@@ -51,17 +51,17 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// Why a request failed.
+/// A request's failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct RequestError {
     /// The class of the failure.
     pub kind: ErrorKind,
-    /// What happened and what to do.
+    /// The fault and the remedy.
     pub message: String,
     /// The request field at fault.
     pub param: Option<String>,
-    /// When to try again, seconds.
+    /// Time after which to try again, seconds.
     pub retry_after_s: Option<u32>,
 }
 
@@ -88,36 +88,36 @@ pub struct Usage {
     pub cached_tokens: u32,
 }
 
-/// How a request ended.
+/// End of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
-    /// Well, or why not.
+    /// The reason of its success, or the failure.
     pub outcome: Result<FinishReason, RequestError>,
     /// The end or stop token that ended it.
     pub matched_token: Option<u32>,
-    /// Its counts.
+    /// Token counts of the request.
     pub usage: Usage,
-    /// What speculation brought; `None` where nothing was verified.
+    /// Counts of speculation; `None` if nothing was verified.
     pub speculation: Option<SpeculationUsage>,
 }
 
-/// What speculation brought a request. A position never proposed is no
-/// rejection: rates are `accepted[i] / proposed[i]`.
+/// Counts of a request's speculation. A position where nothing was proposed is no rejection:
+/// the rate at position `i` is `accepted[i] / proposed[i]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpeculationUsage {
     /// Passes that verified drafted tokens.
     pub verify_steps: u32,
     /// Drafted tokens that were verified, all branches together.
     pub draft_tokens: u32,
-    /// By position: passes that proposed a token there.
+    /// By position: number of passes that proposed a token there.
     pub proposed: Vec<u32>,
-    /// By position: passes that accepted one there.
+    /// By position: number of passes that accepted a token there.
     pub accepted: Vec<u32>,
 }
 
 impl SpeculationUsage {
-    /// Counts one pass that proposed `depth` positions, `draft_tokens` tokens
-    /// in all, of which the first `accepted` positions were accepted.
+    /// Counts one pass that proposed `draft_tokens` tokens at `depth` positions. The first
+    /// `accepted` positions were accepted.
     pub fn count(&mut self, depth: u32, draft_tokens: u32, accepted: u32) {
         self.verify_steps += 1;
         self.draft_tokens += draft_tokens;
@@ -135,7 +135,7 @@ impl SpeculationUsage {
         self.accepted.iter().sum()
     }
 
-    /// Adds what speculation brought another request.
+    /// Adds the counts of another request.
     pub fn add(&mut self, other: &Self) {
         self.verify_steps += other.verify_steps;
         self.draft_tokens += other.draft_tokens;
@@ -149,23 +149,23 @@ impl SpeculationUsage {
     }
 }
 
-/// What one step brought for one request.
+/// Output of one step for one request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Output {
     /// New tokens.
     pub token_ids: Vec<u32>,
-    /// One per new token, when asked for.
+    /// One entry per new token, if asked for.
     pub logprobs: Vec<TokenLogprob>,
-    /// Once, with the first output, when asked for.
+    /// Log-probabilities of the prompt: sent once, with the first output, if asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
-    /// With the last output.
+    /// End of the request, with its last output.
     pub finish: Option<Finish>,
-    /// The DP rank that it ran in, where there are several.
+    /// DP rank that the request ran in; `None` if there is only one.
     pub dp_rank: Option<u32>,
 }
 
 impl Output {
-    /// Bytes that this takes until it is sent, about.
+    /// Returns the approximate bytes that the output takes until it is sent.
     pub fn bytes(&self) -> usize {
         let logprobs = self.logprobs.iter().chain(&self.prompt_logprobs);
         let logprobs: usize = logprobs.map(TokenLogprob::bytes).sum();

@@ -1,44 +1,45 @@
-//! How a request's tokens are chosen and what is reported of them.
+//! Sampling of a request's tokens, and the log-probabilities that are reported.
 
 use std::fmt;
 
-/// A value outside what its field may hold.
+/// A value outside its field's range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {message}")]
 pub struct InvalidField {
-    /// The field's name, the same in the .proto file.
+    /// Name of the field, the same in the .proto file.
     pub field: &'static str,
-    /// What is wrong and what would be right.
+    /// The fault and the valid values.
     pub message: String,
 }
 
-/// How one request's next token is chosen; all defaults are resolved.
+/// Parameters by which one request's next token is chosen; all defaults are resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Logits are divided by it; 0 means greedy.
+    /// Divisor of the logits; 0 means greedy.
     pub temperature: f32,
-    /// Nucleus: the smallest set whose probability reaches it, in (0, 1].
+    /// Nucleus: only the smallest set of tokens whose probability reaches `top_p`, in (0, 1].
     pub top_p: f32,
-    /// The `k` most likely tokens only; 0 means all.
+    /// Only the `k` most likely tokens; 0 means all.
     pub top_k: u32,
-    /// Tokens less likely than `min_p` times the most likely one are dropped.
+    /// Tokens less likely than `min_p` times the most likely token are dropped.
     pub min_p: f32,
     /// Subtracted once from the logit of every token already in the output.
     pub presence_penalty: f32,
-    /// Subtracted per occurrence in the output.
+    /// Subtracted from the logit of a token once per occurrence in the output.
     pub frequency_penalty: f32,
-    /// Divides positive and multiplies negative logits of tokens in prompt or output (CTRL, arXiv:1909.05858).
+    /// Divides positive and multiplies negative logits of tokens in prompt or output (CTRL,
+    /// arXiv:1909.05858).
     pub repetition_penalty: f32,
     /// Added to single logits; sorted by token id.
     pub logit_bias: Vec<(u32, f32)>,
     /// Key of the counter-based generator; the counter is the output position.
     pub seed: u64,
-    /// End and stop tokens are masked until so many tokens are out.
+    /// Number of output tokens before which end and stop tokens are masked.
     pub min_new_tokens: u32,
     /// Tokens that end the request, sorted: the request's own and, unless
     /// `ignore_eos`, the model's.
     pub stop_token_ids: Vec<u32>,
-    /// The model's own end tokens do not end the request.
+    /// True if the model's own end tokens do not end the request.
     pub ignore_eos: bool,
 }
 
@@ -62,14 +63,14 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The most likely token, always.
+    /// Returns the parameters that always choose the most likely token.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
             ..Self::default()
         }
     }
-    /// Whether any penalty looks at earlier tokens.
+    /// Returns true if any penalty looks at earlier tokens.
     pub fn has_penalties(&self) -> bool {
         self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
@@ -143,26 +144,26 @@ pub fn token_in_vocabulary(
     })
 }
 
-/// What is reported about token probabilities.
+/// Log-probabilities that a request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogprobParams {
-    /// Report the log-probability of each output token.
+    /// True to report the log-probability of each output token.
     pub output: bool,
     /// Alternatives per reported position.
     pub top: u32,
-    /// Report prompt positions from here on; `None` = none.
+    /// First prompt position to report; `None` = none is reported.
     pub prompt_start: Option<u32>,
 }
 
-/// Bytes that a log-probability and its token take, about, until they are sent: 60
-/// to 80 as JSON, less before.
+/// Approximate bytes of a token's log-probability until it is sent: 60 to 80 as JSON, fewer
+/// before.
 const LOGPROB_BYTES: usize = 80;
-/// Bytes of log-probabilities at most that one request may ask for.
+/// Most bytes of log-probabilities that one request may ask for.
 const MOST_LOGPROB_BYTES: usize = 64 << 20;
-/// Tokens that are expected of an output that the context alone limits.
+/// Expected tokens of an output that only the context limits.
 const EXPECTED_TOKENS: u32 = 4096;
 
-/// More log-probabilities than there will ever be room for.
+/// Error of a request for more log-probabilities than there is ever room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyLogprobs {
     bytes: usize,
@@ -190,11 +191,11 @@ impl fmt::Display for TooManyLogprobs {
     }
 }
 
-/// Checks the `bytes` of log-probabilities that all choices of a request may bring,
-/// for which there could be `room` if nobody else had any.
+/// Checks the `bytes` of log-probabilities that all choices of a request may bring against the
+/// limit. `room` is the room that there is when no other request holds any.
 ///
 /// # Errors
-/// [`TooManyLogprobs`], however often it is asked for.
+/// [`TooManyLogprobs`], at every attempt of the same request.
 pub fn check_logprobs(bytes: usize, room: usize) -> Result<(), TooManyLogprobs> {
     let limit = room.min(MOST_LOGPROB_BYTES);
     match bytes <= limit {
@@ -204,10 +205,10 @@ pub fn check_logprobs(bytes: usize, room: usize) -> Result<(), TooManyLogprobs> 
 }
 
 impl LogprobParams {
-    /// Bytes of log-probabilities for which a choice behind a prompt of `prompt`
-    /// tokens needs room before it begins: of all `output` tokens where its client
-    /// asked for so many, else of those that are expected. What comes beyond needs
-    /// its room when it comes.
+    /// Returns the bytes of log-probabilities that a choice reserves before it begins, behind a
+    /// prompt of `prompt` tokens. If the client limited the output (`is_limited`), it reserves
+    /// for all `output` tokens, else for the expected ones. Log-probabilities beyond that
+    /// reserve their room when they come.
     pub fn reserve(&self, prompt: usize, output: u32, is_limited: bool) -> usize {
         let expected = match is_limited {
             true => output,
@@ -216,8 +217,8 @@ impl LogprobParams {
         self.bytes(prompt, expected)
     }
 
-    /// Bytes at the most, about, that a choice of `output` tokens behind a prompt of
-    /// `prompt` tokens holds of log-probabilities when it ends.
+    /// Returns the approximate bytes of log-probabilities that a choice holds at its end, with
+    /// `output` tokens behind a prompt of `prompt` tokens.
     fn bytes(&self, prompt: usize, output: u32) -> usize {
         let start = |start: u32| prompt.saturating_sub(start as usize);
         let output = if self.output { output as usize } else { 0 };
@@ -226,21 +227,21 @@ impl LogprobParams {
     }
 }
 
-/// One token's log-probability (natural logarithm) and its alternatives,
-/// most likely first. Log-probabilities are those of the model at temperature
-/// 1, before penalties, bias and truncation, as OpenAI's and SGLang's are.
+/// One token's log-probability (natural logarithm) and its alternatives, most likely first.
+/// Like OpenAI's and SGLang's, log-probabilities are the model's at temperature 1, before
+/// penalties, bias and truncation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenLogprob {
     /// The token at this position.
     pub token_id: u32,
-    /// `None` for the first token of a prompt, which nothing precedes.
+    /// `None` for the first token of a prompt: no token precedes it.
     pub logprob: Option<f32>,
     /// The most likely tokens here: (id, log-probability).
     pub top: Vec<(u32, f32)>,
 }
 
 impl TokenLogprob {
-    /// Bytes that this takes until it is sent, about.
+    /// Returns the approximate bytes that the entry takes until it is sent.
     pub fn bytes(&self) -> usize {
         (self.top.len() + 1) * LOGPROB_BYTES
     }

@@ -1,4 +1,4 @@
-//! Speculative decoding as it is configured, and what an algorithm says of itself.
+//! Configuration of speculative decoding, and the interface of an algorithm to configuration.
 
 use std::{fmt, path::Path, sync::Arc};
 
@@ -13,14 +13,14 @@ mod options;
 #[cfg(feature = "testing")]
 mod testing;
 
-/// Speculative decoding, resolved. Every size that depends on it comes from here.
+/// Speculative decoding, resolved. Every size that depends on speculation comes from here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpeculationConfig {
     /// The registered name of the algorithm; `None` = no speculation.
     pub algorithm: Option<String>,
-    /// What it drafts with, where that is a model of its own.
+    /// The draft model; `None` if the algorithm drafts without one.
     pub draft: Option<DraftModel>,
-    /// What drafting keeps per cached token.
+    /// KV that drafting keeps per cached token.
     pub draft_kv: DraftKv,
     /// Draft steps: the depth of a chain or tree, the largest over all tiers. 0
     /// without speculation.
@@ -30,7 +30,7 @@ pub struct SpeculationConfig {
     /// Tokens of one request in a verification, its last known token included:
     /// `num_steps + 1` for chains. 0 without speculation.
     pub num_draft_tokens: usize,
-    /// How drafted tokens are verified.
+    /// Method of verification.
     pub verification: Verification,
     /// `num_draft_tokens`, the largest over all tiers; 0 without speculation.
     /// KV reserve, table width, context check and buffers are sized by it.
@@ -39,23 +39,23 @@ pub struct SpeculationConfig {
     pub drafts_from_texts: bool,
     /// Values of the options that the algorithm declares for itself.
     pub options: OptionValues,
-    /// How the depth adapts; `None` = it is [`Self::num_steps`] always.
+    /// Adaptive depth; `None` = the depth is always [`Self::num_steps`].
     pub adaptive: Option<AdaptiveConfig>,
-    /// [`Algorithm::pause_window`] where the depth adapts. 0 = the drafter takes
-    /// every step's tokens in at once, also of steps that draft nothing.
+    /// [`Algorithm::pause_window`] where the depth adapts. 0 = the drafter takes in every
+    /// step's tokens at once, even in steps that draft nothing.
     pub pause_window: usize,
 }
 
 /// A draft model or head.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DraftModel {
-    /// Its layers, as of a model; `vocab_size` is the target's.
+    /// Description of the draft's layers, as of a model; `vocab_size` is the target's.
     pub model: ModelConfig,
-    /// What kind it is.
+    /// Kind of the draft.
     pub kind: DraftKind,
-    /// It has an embedding of its own, and does not read the target's.
+    /// True if the draft has its own embedding, and does not read the target's.
     pub own_embedding: bool,
-    /// It has an output head of its own, and does not read the target's.
+    /// True if the draft has its own output head, and does not read the target's.
     pub own_head: bool,
 }
 
@@ -70,34 +70,33 @@ pub enum DraftKind {
     Eagle,
     /// An EAGLE-3 head: hidden states of three layers (Li et al., arXiv:2503.01840).
     Eagle3 {
-        /// Rows of its output head.
+        /// Rows of the draft's output head.
         draft_vocab_size: usize,
         /// The target's layers whose input is captured, ascending.
         capture_layers: Vec<usize>,
     },
 }
 
-/// What drafting keeps per cached token, which decides over prefix keys.
+/// KV that drafting keeps per cached token, which decides what prefix keys are made of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DraftKv {
-    /// Nothing.
+    /// No KV.
     #[default]
     None,
-    /// Keys and values that depend on the tokens up to their own: a draft model.
+    /// Keys and values that depend on the tokens up to their own position, as of a draft model.
     Tokens,
-    /// Keys and values that depend on the next token too: EAGLE's heads. Prefix
-    /// keys are pairs of tokens.
+    /// Keys and values that depend on the next token too, as of EAGLE's heads. Prefix keys are
+    /// pairs of tokens.
     Pairs,
 }
 
-/// How drafted tokens are verified. All are lossless in law.
+/// Method by which drafted tokens are verified. All methods are lossless in law.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verification {
-    /// The target's token is sampled as without speculation, and a drafted token
-    /// is accepted when it is that one: the text at a seed is the same with
-    /// speculation and without.
+    /// The target's token is sampled as without speculation. A drafted token is accepted if it
+    /// is the same token, so the text at a seed is the same with speculation and without.
     #[default]
     Target,
     /// Drafts are sampled and accepted with probability `min(1, p / q)`
@@ -108,27 +107,27 @@ pub enum Verification {
     Block,
 }
 
-/// What an algorithm can do, asked instead of its name.
+/// Abilities of an algorithm. Code asks for these, never for the algorithm's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// It drafts with a model in a folder of its own.
+    /// True if the algorithm drafts with a model in a folder of its own.
     pub needs_draft_model: bool,
-    /// What drafting keeps per cached token.
+    /// KV that drafting keeps per cached token.
     pub draft_kv: DraftKv,
-    /// It can propose trees.
+    /// True if the algorithm can propose trees.
     pub supports_tree: bool,
-    /// It runs passes of several tokens per request, like a verification, on
-    /// the draft model.
+    /// True if the algorithm runs passes of several tokens per request on the draft model, as a
+    /// verification does.
     pub supports_target_verify_for_draft: bool,
-    /// It can sample its drafts and tell their probabilities, which
-    /// [`Verification::Rejection`] and [`Verification::Block`] need.
+    /// True if the algorithm can sample its drafts and tell their probabilities.
+    /// [`Verification::Rejection`] and [`Verification::Block`] need that.
     pub draft_probabilities: bool,
-    /// Its passes read the target's hidden states.
+    /// True if the drafter's passes read the target's hidden states.
     pub carries_hidden_states: bool,
-    /// Its depth may change from step to step.
+    /// True if the depth may change from step to step.
     pub adaptive: bool,
-    /// Operators may give it texts to draft from, and take them away, while it
-    /// serves: [`DrafterCommand::Corpora`](crate::drafter::DrafterCommand::Corpora).
+    /// True if operators may add and remove texts to draft from while the server runs:
+    /// [`DrafterCommand::Corpora`](crate::drafter::DrafterCommand::Corpora).
     pub drafts_from_texts: bool,
 }
 
@@ -144,8 +143,8 @@ pub struct DraftShape {
 }
 
 impl DraftShape {
-    /// The most tokens that a shape of so many steps and branches has: the first
-    /// step drafts `topk` nodes, each later one `topk` after each of the `topk`
+    /// Returns the most tokens of a shape with `num_steps` steps and `topk` branches. The first
+    /// step drafts `topk` nodes. Each later step drafts `topk` nodes after each of the `topk`
     /// likeliest of the step before.
     pub fn most_tokens(num_steps: usize, topk: usize) -> usize {
         match num_steps {
@@ -154,9 +153,9 @@ impl DraftShape {
         }
     }
 
-    /// Tokens of one request in a verification `depth` steps deep. A chain has a
-    /// token for each step and the last known one before them; a tree of fewer
-    /// steps has its share of nodes, so that a step less is less work.
+    /// Returns the tokens of one request in a verification `depth` steps deep. A chain has the
+    /// last known token and one token for each step. A tree of fewer steps has its share of the
+    /// nodes, so that a shallower step is less work.
     pub fn draft_tokens_at(&self, depth: usize) -> usize {
         let (steps, nodes) = (self.num_steps, self.num_draft_tokens.saturating_sub(1));
         match depth {
@@ -168,16 +167,16 @@ impl DraftShape {
     }
 }
 
-/// A speculative algorithm as configuration sees it. The device's side is
-/// registered beside it in the worker.
+/// Interface of a speculative algorithm to configuration. The device's side is registered
+/// beside it in the worker.
 pub trait Algorithm: fmt::Debug + Send + Sync {
-    /// What `--speculative-algorithm` calls it, in capitals.
+    /// Name in `--speculative-algorithm`, in capitals.
     fn name(&self) -> &str;
-    /// One sentence for people: what it drafts with.
+    /// One sentence for people that says what the algorithm drafts with.
     fn summary(&self) -> &str;
-    /// What it can do.
+    /// Abilities of the algorithm.
     fn capabilities(&self) -> Capabilities;
-    /// The shape where the options leave it open.
+    /// Returns the shape for options that are not given.
     fn default_shape(&self) -> DraftShape {
         DraftShape {
             num_steps: 3,
@@ -185,7 +184,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
             num_draft_tokens: 4,
         }
     }
-    /// Reads what it drafts with; `path` is `--speculative-draft-model-path`.
+    /// Reads the draft model; `path` is `--speculative-draft-model-path`.
     ///
     /// # Errors
     /// [`ConfigError`] when the folder is missing, damaged or does not fit.
@@ -194,7 +193,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         path: Option<&Path>,
         target: &ModelConfig,
     ) -> Result<Option<DraftModel>, ConfigError>;
-    /// Checks what the general rules can't know.
+    /// Checks rules that only this algorithm has.
     ///
     /// # Errors
     /// [`ConfigError`] naming the options and the remedy.
@@ -206,25 +205,25 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         let _ = (speculation, target);
         Ok(())
     }
-    /// Tokens of one request in a verify-shaped pass of the target, or of the
-    /// draft model.
+    /// Returns the tokens of one request in a verify-shaped pass of the target, or of the draft
+    /// model if `is_draft`.
     fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
         let _ = is_draft;
         draft_tokens
     }
-    /// Options of its own: each becomes a flag of the program. Their values are
-    /// in [`SpeculationConfig::options`]; with another algorithm they are an error.
+    /// Options of this algorithm alone: each becomes a flag of the program. Their values are in
+    /// [`SpeculationConfig::options`]. With another algorithm they are an error.
     fn options(&self) -> &[OptionSpec] {
         &[]
     }
-    /// Why an algorithm without these options refuses them, as a clause: "it
-    /// looks no texts up".
+    /// Clause that says why an algorithm without these options refuses them: "it looks no texts
+    /// up".
     fn why_others_refuse_options(&self) -> &str {
         "it has no such option"
     }
-    /// Checks options that were given against each other, before their ranges,
-    /// and sets those whose default depends on another one. All others get their
-    /// defaults afterwards.
+    /// Checks the given options against each other, before their ranges are checked. Sets those
+    /// options whose default depends on another option. All others get their defaults
+    /// afterwards.
     ///
     /// # Errors
     /// [`ConfigError::Conflict`] naming the options that do not go together.
@@ -232,27 +231,27 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         let _ = given;
         Ok(())
     }
-    /// Positions of a request that its drafter can take in late: those computed in steps
-    /// that draft nothing, in which it then does nearly nothing. With 64, a request that
-    /// went on for 200 positions without drafts drafts again as if its text began with the
-    /// first page of its last 64. 0 = the drafter takes in every step at once.
+    /// Number of a request's last positions that its drafter can take in late, if they were
+    /// computed in steps without drafts. In such steps the drafter does nearly nothing.
+    /// Example: with 64, a request that ran for 200 positions without drafts drafts again as if
+    /// its text began with the first page of its last 64. 0 = the drafter takes in every step
+    /// at once.
     fn pause_window(&self) -> usize {
         0
     }
-    /// Bytes that it takes on a rank that drafts beside the weights, keys,
-    /// values and activations of a draft model, which are counted for it.
+    /// Returns the bytes that the algorithm takes on a rank that drafts. Weights, keys, values
+    /// and activations of a draft model are counted elsewhere.
     fn memory_bytes(&self, speculation: &SpeculationConfig) -> u64 {
         let _ = speculation;
         0
     }
-    /// The largest `num_draft_tokens` over everything it may do.
+    /// Returns the largest `num_draft_tokens` over all depths and modes of the algorithm.
     fn max_draft_tokens(&self, speculation: &SpeculationConfig) -> usize {
         self.tokens_per_request_for_verify(speculation.num_draft_tokens, false)
     }
 }
 
-/// The algorithms a program knows, and the policies by which their depth may
-/// adapt.
+/// Algorithms that a program knows, and the policies by which their depth may adapt.
 #[derive(Debug, Clone, Default)]
 pub struct Algorithms {
     known: Vec<Arc<dyn Algorithm>>,
@@ -260,7 +259,7 @@ pub struct Algorithms {
 }
 
 impl Algorithms {
-    /// No algorithm, and these policies.
+    /// Makes a list without algorithms, with these policies.
     pub fn with_policies(policies: Policies) -> Self {
         Self {
             known: Vec::new(),
@@ -268,32 +267,32 @@ impl Algorithms {
         }
     }
 
-    /// Adds one; a later one of the same name takes the earlier one's place.
+    /// Adds an algorithm, in place of an earlier one of the same name.
     pub fn add(&mut self, algorithm: Arc<dyn Algorithm>) {
         self.known.retain(|known| known.name() != algorithm.name());
         self.known.push(algorithm);
     }
 
-    /// The one of that name, in whatever case.
+    /// Returns the algorithm of that name, in whatever case.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Algorithm>> {
         self.known
             .iter()
             .find(|known| known.name().eq_ignore_ascii_case(name))
     }
 
-    /// All of them, in the order they were added.
+    /// Returns all algorithms, in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Algorithm>> {
         self.known.iter()
     }
 
-    /// By what the depth may adapt.
+    /// Returns the policies by which the depth may adapt.
     pub fn policies(&self) -> &Policies {
         &self.policies
     }
 }
 
 impl SpeculationConfig {
-    /// No speculation.
+    /// Returns the configuration without speculation.
     pub fn none() -> Self {
         Self {
             algorithm: None,
@@ -311,7 +310,7 @@ impl SpeculationConfig {
         }
     }
 
-    /// Whether anything is drafted.
+    /// Returns true if there is an algorithm that drafts.
     pub fn enabled(&self) -> bool {
         self.algorithm.is_some()
     }
@@ -334,8 +333,9 @@ impl SpeculationConfig {
         shape.draft_tokens_at(depth)
     }
 
-    /// What a decode step may write and commit; all that is sized by it asks
-    /// this. Numbers beyond its range are refused when the options are read.
+    /// Returns the largest shape that a decode step may write and commit. Every size that
+    /// depends on the shape is taken from here. Numbers beyond its range are refused when the
+    /// options are read.
     pub fn reserve(&self) -> ReserveConfig {
         if !self.enabled() {
             return ReserveConfig::none();
@@ -348,15 +348,15 @@ impl SpeculationConfig {
         }
     }
 
-    /// The most tokens that one step commits for one request: the longest path
-    /// and the token after it.
+    /// Returns the most tokens that one step commits for one request: the longest path and the
+    /// token after it.
     pub fn max_commit(&self) -> usize {
         self.reserve().max_commit_per_decode() as usize
     }
 }
 
 impl Verification {
-    /// Its name as an option's value.
+    /// Name of the method as an option's value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Target => "target",

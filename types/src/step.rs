@@ -1,11 +1,11 @@
 //! The contract between scheduler and worker: plans down, results up.
 //!
-//! A plan never carries a request's KV length: under overlap the scheduler
-//! does not know yet how many tokens the previous step committed. The worker's
-//! slot knows, and the pages granted always cover what the step may write.
+//! A plan never carries a request's KV length: under overlap the scheduler does not know yet
+//! how many tokens the previous step committed. The worker's slot knows that, and the granted
+//! pages always cover everything that the step may write.
 //!
-//! Requests, slots and pages belong to a DP rank, and so does a part of each plan
-//! and result. Where attention is not data-parallel there is one, number 0.
+//! Requests, slots and pages belong to a DP rank, and so does a part of each plan and result.
+//! Without data-parallel attention there is one DP rank, number 0.
 
 use std::fmt;
 
@@ -18,12 +18,11 @@ use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
 pub struct StepPlan {
     /// Consecutive number, from 1.
     pub step: u64,
-    /// Draft steps of the decode rows, as far as their slots allow; 0 = none.
+    /// Draft steps of the decode rows, as far as their slots allow; 0 = no drafts.
     pub draft_steps: u32,
-    /// Depths that an operator allows, for the decision that this step takes
-    /// part in.
+    /// Depths that an operator allows, for the decision that the ranks take in this step.
     pub depth_range: DepthRange,
-    /// What each DP rank does in it; one without work has an empty part.
+    /// Part of each DP rank; a DP rank without work has an empty part.
     pub parts: Vec<PlanPart>,
 }
 
@@ -31,7 +30,7 @@ pub struct StepPlan {
 /// then `extends` runs as one ragged batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PlanPart {
-    /// Slots that are free from now on.
+    /// Slots that are free from this step on.
     pub closes: Vec<u32>,
     /// Requests that get a slot.
     pub opens: Vec<SlotOpen>,
@@ -51,7 +50,7 @@ pub struct PartBounds {
 }
 
 impl PlanPart {
-    /// Its rows without their pages.
+    /// Returns the part's rows without their pages.
     fn sizes(&self) -> Self {
         let size = |extend: &SlotExtend| SlotExtend {
             new_pages: Vec::new(),
@@ -63,8 +62,8 @@ impl PlanPart {
         }
     }
 
-    /// The most that its rows come to where a row that decodes has at most `drafts`
-    /// drafts: known before anything is drafted, and to all ranks.
+    /// Returns the most that the part's rows come to, with at most `drafts` drafts for each
+    /// decode row. All ranks know it before anything is drafted.
     pub fn bounds(&self, drafts: u32) -> PartBounds {
         let mut most = PartBounds::default();
         for extend in &self.extends {
@@ -81,7 +80,7 @@ impl PlanPart {
 }
 
 impl PartBounds {
-    /// What holds both.
+    /// Returns the smallest bounds that hold both.
     fn most(self, other: Self) -> Self {
         Self {
             requests: self.requests.max(other.requests),
@@ -90,7 +89,7 @@ impl PartBounds {
         }
     }
 
-    /// Whether `row` is no larger.
+    /// Returns true if `row` is within these bounds.
     pub fn hold(self, row: Self) -> bool {
         row.requests <= self.requests && row.tokens <= self.tokens && row.longest <= self.longest
     }
@@ -111,8 +110,8 @@ impl fmt::Display for PartBounds {
 }
 
 impl StepPlan {
-    /// What the ranks of a DP rank need of it: their own part whole, and of the others'
-    /// the rows without pages, which say how large their batches may become.
+    /// Returns the plan as the ranks of `dp_rank` need it. Their own part is whole. The other
+    /// parts have only rows without pages, which say how large those batches may become.
     #[must_use]
     pub fn for_dp_rank(&self, dp_rank: usize) -> Self {
         let part = |(at, part): (usize, &PlanPart)| match at == dp_rank {
@@ -125,8 +124,9 @@ impl StepPlan {
         }
     }
 
-    /// The most that a DP rank brings where every row decodes and samples, with at most
-    /// `drafts` drafts; `None` where one does not, or there is none.
+    /// Returns the most that a DP rank brings to a step in which every row decodes and samples,
+    /// with at most `drafts` drafts per row. Returns `None` if there are no rows or one is
+    /// another kind of row.
     pub fn decodes(&self, drafts: u32) -> Option<PartBounds> {
         let decodes = |row: &SlotExtend| row.prefill_len == 0 && row.sample;
         if self.rows().next().is_none() || !self.rows().all(decodes) {
@@ -136,31 +136,31 @@ impl StepPlan {
         Some(parts.fold(PartBounds::default(), PartBounds::most))
     }
 
-    /// The rows of all DP ranks.
+    /// Returns the rows of all DP ranks.
     pub fn rows(&self) -> impl Iterator<Item = &SlotExtend> + Clone {
         self.parts.iter().flat_map(|part| &part.extends)
     }
 }
 
-/// Everything a worker must know of a request until its slot closes.
+/// Facts of a request that a worker needs until the request's slot closes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotOpen {
     /// Index below the `max_running_requests` of its DP rank.
     pub slot: u32,
-    /// Prompt, and after a retraction also the tokens emitted so far.
+    /// Prompt; after a retraction also the tokens emitted so far.
     pub token_ids: Vec<u32>,
-    /// Where the output begins in `token_ids`.
+    /// Length of the prompt: the index in `token_ids` at which the output begins.
     pub prompt_len: u32,
-    /// Leading tokens whose KV is in place (prefix cache), `< token_ids.len()`.
+    /// Leading tokens whose KV is in the prefix cache, `< token_ids.len()`.
     pub cached_len: u32,
-    /// Whether the drafter has its KV of these, too. Where it has not, it drafts without
-    /// them, and they are whole pages.
+    /// True if the drafter's KV of these leading tokens is cached, too. If it is not, the
+    /// drafter drafts without them, and they are whole pages.
     pub drafted: bool,
-    /// How tokens are chosen.
+    /// Sampling of its tokens.
     pub sampling: SamplingParams,
-    /// What is reported of them.
+    /// Log-probabilities to report.
     pub logprobs: LogprobParams,
-    /// Draft steps at the most; `None` = as the plans say.
+    /// Most draft steps; `None` = as the plans say.
     pub max_draft_steps: Option<u32>,
 }
 
@@ -169,36 +169,36 @@ pub struct SlotOpen {
 pub struct SlotExtend {
     /// An open slot.
     pub slot: u32,
-    /// `> 0`: so many known tokens from where the slot stands; `0`: a decode
-    /// step from the token sampled last.
+    /// Number of known tokens to compute, from the slot's position on. 0 = a decode step from
+    /// the token sampled last.
     pub prefill_len: u32,
-    /// Sample a token after the last position.
+    /// True if a token is sampled after the last position.
     pub sample: bool,
     /// Pages appended to the slot's page table before the pass. The first
     /// extend of a slot brings the pages of its cached prefix too.
     pub new_pages: Vec<u32>,
 }
 
-/// What one pass brought, all DP ranks together.
+/// Result of one pass, all DP ranks together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepResult {
     /// The plan's number.
     pub step: u64,
-    /// By DP rank: one output per sampled or scored row, in its part's order.
+    /// By DP rank: one output per sampled or scored row, in the order of the part's rows.
     pub outputs: Vec<Vec<SlotOutput>>,
-    /// As in [`RankResult`], of the slowest DP rank.
+    /// Time of the pass on the slowest DP rank, see [`RankResult::forward_us`].
     pub forward_us: u64,
-    /// The same of the times it went into.
+    /// Longest time of each stage over the DP ranks.
     pub stages: StageTimes,
-    /// As in [`RankResult`].
+    /// See [`RankResult::agreed_depth`].
     pub agreed_depth: Option<u32>,
-    /// As in [`RankResult`].
+    /// See [`RankResult::expected_us`].
     pub expected_us: u32,
 }
 
 impl StepResult {
-    /// Joins what the leads of all DP ranks, in their order, brought of one step.
-    /// They are sure to have agreed on the same.
+    /// Joins the results that the leads of all DP ranks, in their order, brought of one step.
+    /// The leads are known to have agreed on the same depth.
     pub fn join(leads: impl IntoIterator<Item = RankResult>) -> Self {
         let mut joined = Self::default();
         for lead in leads {
@@ -213,44 +213,43 @@ impl StepResult {
     }
 }
 
-/// What one rank says of a pass.
+/// Result of one pass on one rank.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankResult {
     /// The plan's number.
     pub step: u64,
-    /// By which ranks are compared.
+    /// Digests by which ranks are compared.
     pub digests: StepDigests,
-    /// One per sampled or scored row, in the order of its DP rank's part; of that
-    /// one's lead only.
+    /// One output per sampled or scored row, in the order of the DP rank's part; empty except
+    /// on the lead of the DP rank.
     pub outputs: Vec<SlotOutput>,
-    /// Time from taking the plan up to knowing its tokens, microseconds.
+    /// Time from taking the plan to knowing its tokens, microseconds.
     pub forward_us: u64,
-    /// What that time and the one after it went into.
+    /// Stages of that time and of the time after it.
     pub stages: StageTimes,
-    /// Draft steps that the ranks have agreed on for the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one; `None` = they decided
-    /// nothing, and what was agreed before goes on.
+    /// Draft steps that the ranks have agreed on for the step [`LAG`](lockstep_adaptive::LAG)
+    /// after this one; `None` = they decided nothing, so the agreed depth stays.
     pub agreed_depth: Option<u32>,
-    /// What the policy that decided it expects of that step, microseconds; 0
-    /// where it does not say.
+    /// Expected time of that step by the policy that decided its depth, microseconds; 0 if the
+    /// policy does not say.
     pub expected_us: u32,
 }
 
-/// Where a step's time went, in microseconds. All zero of a rank that waits in its pass for
-/// what another rank's device drafts, and can't tell the one from the other.
+/// Time of a step by stage, in microseconds. All stages are zero on a rank that waits in its
+/// pass for the drafts of another rank's device: it can't tell drafting and pass apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageTimes {
     /// Drafting, over all draft steps.
     pub draft_us: u32,
     /// The pass, up to its tokens.
     pub verify_us: u32,
-    /// What the drafter did with the outcome, before the result was sent.
+    /// Time of the drafter after the pass, before the result was sent.
     pub extend_us: u32,
 }
 
 impl StageTimes {
-    /// Counts so much of the pass as drafting: a device did both one behind the other, and
-    /// the host waited for them together.
+    /// Counts `us` of the pass as drafting, for a device that drafts and verifies without a
+    /// pause: the host waited for both together.
     pub fn count_as_drafting(&mut self, us: u32) {
         let us = us.min(self.verify_us);
         self.verify_us -= us;
@@ -271,27 +270,27 @@ impl StageTimes {
 /// Rolling digests over all steps so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepDigests {
-    /// Of what the ranks of one DP rank share: plans, drafts and tokens.
+    /// Digest of the facts that the ranks of one DP rank share: plans, drafts and tokens.
     pub tensor: u64,
-    /// Of what all ranks share, whatever their requests: the steps' numbers and
-    /// draft steps, the sizes of their passes and the collectives of those.
+    /// Digest of the facts that all ranks share, whatever their requests: numbers and draft
+    /// steps of the steps, and sizes and collectives of their passes.
     pub world: u64,
 }
 
-/// How the digests of two ranks differ.
+/// A difference between the digests of two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
-    /// Which of the two digests: for people.
+    /// Name of the digest, for people.
     pub shared: &'static str,
-    /// Of the one rank.
+    /// Digest of the one rank.
     pub ours: u64,
-    /// Of the other.
+    /// Digest of the other rank.
     pub theirs: u64,
 }
 
 impl StepDigests {
-    /// How two ranks differ; what all ranks share is looked at first. Only those
-    /// of the same DP rank share the rest.
+    /// Returns the first difference between two ranks' digests. `world` is compared first.
+    /// `tensor` is compared only if both ranks are in the same DP rank.
     pub fn difference(self, other: Self, same_dp_rank: bool) -> Option<Difference> {
         let pairs = [
             ("what all ranks share", self.world, other.world),
@@ -329,18 +328,18 @@ impl fmt::Display for Difference {
     }
 }
 
-/// One row's outcome.
+/// Outcome of one row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SlotOutput {
     /// The row's slot.
     pub slot: u32,
     /// Tokens sampled (one; more under speculation; none for a mid-prompt chunk).
     pub token_ids: Vec<u32>,
-    /// One per token, when asked for.
+    /// One entry per token, if asked for.
     pub logprobs: Vec<TokenLogprob>,
-    /// Of this pass's prompt positions, when asked for.
+    /// Log-probabilities of this pass's prompt positions, if asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
-    /// Positions that drafts were proposed for: the depth of the chain or tree.
+    /// Number of positions that drafts were proposed for: the depth of the chain or tree.
     pub draft_depth: u32,
     /// Drafted tokens that were verified, all branches together.
     pub draft_tokens: u32,

@@ -1,31 +1,31 @@
-//! The most that one step may ask of a worker.
+//! Limits of the largest step that a worker is asked for.
 
 use crate::{EngineConfig, ScheduleConfig, SpeculationConfig};
 
-/// Sizes of the largest step. Memory is charged by them, workers allocate by
-/// them, and the planner keeps within them.
+/// Sizes of the largest step. Memory is charged by these sizes, workers allocate by them, and
+/// the planner keeps within them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepLimits {
     /// Rows of the batch: requests that run at once.
     pub requests: usize,
-    /// Tokens of the batch: of prompts, and what every request has verified.
+    /// Tokens of the batch: prompt tokens, and the tokens that are verified for every request.
     pub tokens: usize,
-    /// Positions of one request: a text may end at the context length, and the
-    /// step that was in flight then writes beyond it.
+    /// Positions of one request. A text may end at the context length, and the step that is in
+    /// flight then writes beyond it.
     pub positions: usize,
-    /// Tokens of one request that a step verifies: its last known one, and its
-    /// drafts.
+    /// Tokens of one request that a step verifies: the last known token and the drafts.
     pub verified: usize,
     /// Tokens that a step commits for one request.
     pub max_commit: usize,
-    /// Nodes that a drafter expands for one request, its root included.
+    /// Nodes that a drafter expands for one request, the root included.
     pub draft_nodes: usize,
-    /// Drafts may be trees: only those need masks, a chain is a plain row.
+    /// True if drafts may be trees. Only trees need masks; a chain is a plain row.
     pub branches: bool,
 }
 
 impl StepLimits {
-    /// Of one DP rank's schedule, for texts of at most `context_length` tokens.
+    /// Returns the limits for one DP rank's schedule and texts of at most `context_length`
+    /// tokens.
     pub fn new(
         schedule: &ScheduleConfig,
         speculation: &SpeculationConfig,
@@ -51,8 +51,8 @@ impl StepLimits {
         }
     }
 
-    /// Tokens of prompts in one step. Where prompts are cut, `chunk` is for all
-    /// of them together; where they are not, several run in one step up to
+    /// Returns the most prompt tokens in one step. If prompts are cut, `chunk` is for all
+    /// prompts together. If they are not, several prompts run in one step up to
     /// `max_prefill_tokens`, or one alone, however long.
     pub const fn prefill_tokens(
         max_prefill_tokens: usize,
@@ -66,8 +66,8 @@ impl StepLimits {
         }
     }
 
-    /// Tokens of a drafter's pass: all that a step of the target brings and
-    /// what the drafter has fallen behind, or all nodes of all trees.
+    /// Returns the most tokens of a drafter's pass. The pass takes in all tokens of a target
+    /// step and those that the drafter has fallen behind, or all nodes of all trees.
     pub fn draft_tokens(&self) -> usize {
         let behind = self.requests.saturating_mul(2);
         let nodes = self.requests.saturating_mul(self.draft_nodes);
@@ -76,7 +76,7 @@ impl StepLimits {
 }
 
 impl EngineConfig {
-    /// The most that one step may ask of a worker.
+    /// Returns the limits of one step on the ranks of a DP rank.
     pub fn step_limits(&self) -> StepLimits {
         StepLimits::new(
             &self.schedule.of_dp_rank(self.parallel.dp_size),

@@ -1,24 +1,25 @@
-//! Traces: which requests are followed through all processes, and how they travel.
+//! Traces of requests through all processes: configuration, and the context that travels.
 
 use serde::{Deserialize, Serialize};
 
-/// Where traces go and how many requests have one.
+/// Destination of traces, and the part of requests that are traced.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceConfig {
-    /// URL of the collector's OTLP port, with its scheme; `None` = as the environment's
-    /// `OTEL_EXPORTER_OTLP_*` say.
+    /// URL of the collector's OTLP port, with its scheme; `None` = the environment's
+    /// `OTEL_EXPORTER_OTLP_*` decide.
     pub endpoint: Option<String>,
-    /// Of the requests whose callers decide nothing, so many in a million; `None` = as the
-    /// environment's `OTEL_TRACES_SAMPLER` says, which is all of them at first.
+    /// Traced requests per million, among those whose callers decide nothing; `None` = the
+    /// environment's `OTEL_TRACES_SAMPLER` decides. Its default is all of them.
     pub sample_ppm: Option<u32>,
 }
 
 impl TraceConfig {
-    /// A request in a million is one of so many.
+    /// Number of requests that `sample_ppm` is a part of.
     pub const MILLION: u32 = 1_000_000;
 
-    /// The URL that people mean by a collector's address: `host:port` is spoken to without
-    /// TLS, and `grpc://` is another word for that. `None` for what is no such address.
+    /// Returns the URL of a collector's address as people write it. `host:port` and `grpc://…`
+    /// mean HTTP without TLS, and `grpcs://…` means HTTPS. Returns `None` if `address` is no
+    /// such address.
     pub fn url(address: &str) -> Option<String> {
         let (scheme, rest) = match address.split_once("://") {
             None => ("http", address),
@@ -32,13 +33,13 @@ impl TraceConfig {
     }
 }
 
-/// A place in a trace that was sampled, as the W3C writes it: what is done for it elsewhere
-/// becomes a part of it.
+/// A place in a sampled trace, in the W3C's form. Spans of other processes join the trace
+/// there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceContext {
-    /// `traceparent`: the trace, the span in it, and whether it was sampled.
+    /// `traceparent`: the trace, the span in it, and the flag that says if it was sampled.
     pub parent: String,
-    /// `tracestate`: what other systems keep beside it; may be empty.
+    /// `tracestate`: entries of other tracing systems; may be empty.
     pub state: String,
 }
 

@@ -1,4 +1,4 @@
-//! All states that a model can reach, breadth first.
+//! Breadth-first search of all states that a model can reach.
 
 use std::{
     collections::HashSet,
@@ -6,48 +6,48 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// Something that goes from state to state.
+/// A system that goes from state to state.
 pub trait Model {
-    /// Everything that its future depends on.
+    /// All facts that the future depends on.
     type State: Clone + Hash;
-    /// What can happen.
+    /// An event that can happen.
     type Action: Copy + Debug;
 
-    /// Where it begins.
+    /// Returns the state in which the model begins.
     fn initial(&self) -> Self::State;
-    /// What can happen in a state; nothing in one that is an end, and only there.
+    /// Lists the actions that can happen in a state. Only a state that is an end may have none.
     fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>);
-    /// The state after `action`, and which of [`Self::SIGHTS`] it shows, as bits;
-    /// or what must never happen and did.
+    /// Returns the state after `action`, and the [`Self::SIGHTS`] that the action shows, as
+    /// bits.
     ///
     /// # Errors
-    /// What happened, in words.
+    /// An event that must never happen, in words.
     fn next(&self, state: &Self::State, action: Self::Action)
     -> Result<(Self::State, u32), String>;
-    /// Whether a state is an orderly end.
+    /// Returns true if a state is an orderly end.
     fn is_end(&self, state: &Self::State) -> bool;
-    /// What has to happen sometimes.
+    /// Events that have to happen sometimes.
     const SIGHTS: &'static [&'static str];
 }
 
-/// What exploring has found.
+/// Result of a search.
 #[derive(Debug)]
 pub struct Report<A> {
-    /// States, each counted once.
+    /// Number of states, each counted once.
     pub states: usize,
-    /// Ways from one to another.
+    /// Number of transitions between states.
     pub transitions: u64,
-    /// Actions to the state that is furthest away.
+    /// Number of actions to the furthest state.
     pub depth: u32,
-    /// States that are orderly ends.
+    /// Number of states that are orderly ends.
     pub ends: u64,
-    /// Those of [`Model::SIGHTS`] that were seen, as bits.
+    /// Bits of the [`Model::SIGHTS`] that were seen.
     pub seen: u32,
-    /// What must never happen, and a shortest way to it.
+    /// An event that must never happen, with a shortest way to it.
     pub fault: Option<(String, Vec<A>)>,
 }
 
-/// Those of [`Model::SIGHTS`] that are not among `seen`.
+/// Returns the [`Model::SIGHTS`] that are not among `seen`.
 pub fn unseen<M: Model>(seen: u32) -> Vec<&'static str> {
     let sights = M::SIGHTS.iter().enumerate();
     sights
@@ -56,11 +56,11 @@ pub fn unseen<M: Model>(seen: u32) -> Vec<&'static str> {
         .collect()
 }
 
-/// Explores `model` until every state is known, or something has happened that must
-/// not; a state without a way on that is no end is that, too.
+/// Explores `model` until every state is known, or until an event has happened that must not. A
+/// state that is no end and has no action is such an event, too.
 ///
-/// States are told apart by 64 bits of a hash: of ten million, two are taken for
-/// one with a probability of three in a million.
+/// States are told apart by 64 bits of a hash. Among ten million states, two are taken for one
+/// with a probability of three in a million.
 pub fn explore<M: Model>(model: &M) -> Report<M::Action> {
     let mut search = Search {
         model,
@@ -83,7 +83,7 @@ pub fn explore<M: Model>(model: &M) -> Report<M::Action> {
 struct Search<'a, M: Model> {
     model: &'a M,
     known: HashSet<u64>,
-    /// Of each state the one before it and the action between them.
+    /// For each state: the state before it, and the action between the two.
     came_by: Vec<Option<(u32, M::Action)>>,
     report: Report<M::Action>,
 }

@@ -1,6 +1,6 @@
-//! Proof that adaptive depth does what it says: `check` explores every state of the
-//! agreement on a depth, `skew` tells what a depth for all brings where DP ranks have
-//! uneven loads, and `soak` runs very many steps of random groups.
+//! Proof that adaptive depth keeps its promises. `check` explores every state of the agreement
+//! on a depth. `skew` tells how well one depth for all works where DP ranks have uneven loads.
+//! `soak` runs very many steps of random groups.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a program for people")]
@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Explores setups, then such with mistakes in them.
+/// Explores setups, and then setups with planted mistakes.
 fn check(setups: Vec<(&str, Setup)>) -> anyhow::Result<()> {
     let mut all_seen = 0;
     for (name, setup) in setups {

@@ -1,11 +1,11 @@
-//! A step's agreement on a depth, as the scheduler and three ranks go through it.
+//! Model of a step's agreement on a depth, between the scheduler and three ranks.
 //!
-//! The depth that a plan asks for is the planner's own rule ([`PlanDepth`]), what is
-//! decided comes from real deciders; the exchanges of a step, and who waits for
-//! whom in them, are modelled. Plans and answers take any time to arrive.
+//! The depth that a plan asks for comes from the planner's own rule ([`PlanDepth`]), and
+//! decisions come from real deciders. The exchanges of a step are modelled, with the ranks that
+//! wait for each other in them. Plans and answers take any time to arrive.
 //!
-//! Ranks 0 and 1 share a DP rank and rank 2 is one of its own: no server groups its
-//! ranks unevenly, but so one model of three has both kinds.
+//! Ranks 0 and 1 share a DP rank, and rank 2 is a DP rank of its own. No server groups its
+//! ranks unevenly, but so one model of three ranks has both kinds.
 
 use std::cell::RefCell;
 
@@ -25,17 +25,17 @@ use deciders::{Deciders, Shown};
 use exchanges::{Among, Exchange, Place};
 use rank::Rank;
 
-/// Ranks, and DP ranks.
+/// Number of ranks, and number of DP ranks.
 pub const RANKS: usize = 3;
 pub const DP_RANKS: usize = 2;
 /// The DP rank of each rank.
 pub const GROUP: [usize; RANKS] = [0, 0, 1];
-/// Depths that there are.
+/// Depths that can be chosen.
 pub const DEPTHS: [u32; 3] = [0, 1, 2];
-/// Steps at most, of all groups together.
+/// Most steps of all groups together.
 pub const MOST_STEPS: usize = 8;
 
-/// Whether a rank drafts and verifies for its DP rank.
+/// Returns true if a rank drafts and verifies for its DP rank.
 pub fn leads(rank: usize) -> bool {
     (0..rank).all(|other| GROUP[other] != GROUP[rank])
 }
@@ -47,16 +47,16 @@ pub struct Lacks {
     pub depth: u8,
 }
 
-/// A mistake that is planted.
+/// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// One rank takes the least depth that a DP rank alone would have decided.
+    /// One rank takes the least of the depths that each DP rank alone would have decided.
     MinimumOnOneRank,
     /// A rank without rows skips the opening exchange.
     IdleSkipsOpening,
-    /// One rank applies what is decided a step early.
+    /// One rank applies decisions a step early.
     EarlyOnOneRank,
-    /// The scheduler applies what is decided a step early.
+    /// The scheduler applies decisions a step early.
     EarlyInScheduler,
     /// A plan asks for more than was agreed.
     PlanExceeds,
@@ -64,7 +64,7 @@ pub enum Fault {
     RangeIgnored,
 }
 
-/// What is explored.
+/// A setup to explore.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Draft steps of the first steps.
@@ -74,24 +74,24 @@ pub struct Setup {
     pub steps_again: u8,
     /// Steps in flight at once.
     pub in_flight: u8,
-    /// What a DP rank may have to do in a step.
+    /// Loads that a DP rank may have in a step.
     pub loads: Vec<Load>,
-    /// Times that an operator says something, and what.
+    /// Times that an operator sets a range, and the ranges.
     pub ranges: u8,
     pub allowed: Vec<DepthRange>,
-    /// Ranks that crash.
+    /// Number of ranks that crash.
     pub crashes: u8,
     pub lacks: Option<Lacks>,
     pub fault: Option<Fault>,
 }
 
-/// What a DP rank has to do in a step.
+/// Load of a DP rank in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Load {
-    /// So many rows; 0 = it is idle. Requests end, and are aborted, where there are
-    /// fewer than before.
+    /// A number of rows; 0 = the DP rank is idle. With fewer rows than before, requests have
+    /// ended or were aborted.
     Rows(u8),
-    /// A piece of a prompt, none of whose logits are wanted.
+    /// A piece of a prompt, without wanted logits.
     Prompt,
 }
 
@@ -108,63 +108,63 @@ impl Load {
     }
 }
 
-/// What the scheduler sends to all ranks.
+/// A plan that the scheduler sends to all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Plan {
     pub depth: u8,
     pub range: DepthRange,
     pub loads: [Load; DP_RANKS],
-    /// Rows of each DP rank that decode in it: they were there before.
+    /// By DP rank: rows that decode in the step, because they were there before.
     pub decodes: [u8; DP_RANKS],
 }
 
-/// Everything at once.
+/// State of the scheduler, all ranks and the messages between them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     depth: PlanDepth,
-    /// Steps that all ranks have answered.
+    /// Number of steps that all ranks have answered.
     completed: u8,
-    /// Those after them.
+    /// Plans of the steps after those.
     plans: Vec<Plan>,
-    /// Of the step planned last.
+    /// Loads in the step planned last.
     loads: [Load; DP_RANKS],
     limit: u8,
     ranges: u8,
     ranks: [Rank; RANKS],
-    /// What was decided in each step from the last completed one on, by whoever
-    /// decided first: for the checks alone.
+    /// Depth decided in each step from the last completed one on, by the rank that decided
+    /// first. Only the checks use it.
     decided: [Option<u8>; MOST_STEPS + 1],
     crashes: u8,
-    /// The scheduler has seen that somebody is gone.
+    /// True if the scheduler has seen that a rank is gone.
     closing: bool,
     restarted: bool,
 }
 
-/// What can happen.
+/// An event that can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// The scheduler plans a step.
     Plan([Load; DP_RANKS]),
-    /// A plan reaches a rank that is done with the one before.
+    /// A plan reaches a rank that has finished the step before.
     Take(usize),
-    /// All who take part in an exchange have come to it. Where drafts are verified
-    /// after it, DP ranks have theirs accepted, or not.
+    /// All members of an exchange have come to it. If drafts are verified after it, the flags
+    /// say for each DP rank if its drafts are accepted.
     Meet(Among, [bool; DP_RANKS]),
     /// A rank's oldest answer reaches the scheduler.
     Answer(usize),
     /// An operator allows other depths.
     Allow(DepthRange),
-    /// A rank is gone.
+    /// A rank crashes.
     Crash(usize),
-    /// The scheduler sees it.
+    /// The scheduler sees that a rank is gone.
     Close,
-    /// A rank sees it, in the exchange where it waits or from the scheduler.
+    /// A rank sees that another is gone, in the exchange where it waits or from the scheduler.
     GiveUp(usize),
     /// The launcher starts a new group.
     Restart,
 }
 
-/// A setup, and the deciders that have come up.
+/// A setup, and the deciders that have come up so far.
 #[derive(Debug)]
 pub struct Protocol {
     setup: Setup,

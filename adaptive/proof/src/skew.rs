@@ -1,5 +1,5 @@
-//! Many DP ranks with uneven loads, on the deciders that serve: one depth for all by
-//! sums, beside votes and beside the best single depth of each phase.
+//! Simulator of many DP ranks with uneven loads, on the deciders that serve. It compares one
+//! depth for all by sums with votes, and with the best single depth of each phase.
 
 mod arm;
 mod cells;
@@ -17,12 +17,12 @@ use cells::{Cell, all};
 use group::{CHUNK, Group, Load};
 use machine::{EAGLE3, H100, Machine, Part, STANDALONE};
 
-/// Steps without drafts that a phase has time for.
+/// Length of a phase, in steps without drafts.
 const PHASE_STEPS: u64 = 1_000;
-/// Times that a group fails in a phase, where it does.
+/// Number of failures of a group in a phase, if its cell fails.
 const FAILURES: u64 = 2;
 
-/// Tokens of each phase under an arm.
+/// Returns the tokens of each phase under an arm.
 pub fn run(machine: &Machine, cell: &Cell, arm: Arm, seed: u64) -> Vec<u64> {
     let dp_size = cell.phases.first().map_or(0, Vec::len);
     let mut group = Group::new(machine, dp_size, arm == Arm::Own, seed);
@@ -46,13 +46,14 @@ pub fn run(machine: &Machine, cell: &Cell, arm: Arm, seed: u64) -> Vec<u64> {
             out += more;
             us += took;
         }
-        // The last step is counted by the part that fits.
+        // The last step counts by the part that fits.
         tokens.push(out * length / us);
     }
     tokens
 }
 
-/// Of a step of a phase without drafts; with prompts where it is full of them.
+/// Returns the microseconds of a phase's step without drafts, with prompts if the phase is full
+/// of them.
 fn step_us(machine: &Machine, phase: &[Load]) -> u64 {
     let part = |load: &Load| Part {
         rows: load.streams,
@@ -64,12 +65,12 @@ fn step_us(machine: &Machine, phase: &[Load]) -> u64 {
     machine.step_us(&parts).into_iter().map(u64::from).sum()
 }
 
-/// What a cell came to, in tokens of all its phases.
+/// Results of a cell, in tokens of all its phases.
 pub struct Outcome {
-    /// The best single depth of each phase, and what all of them bring.
+    /// The best single depth of each phase, and the tokens with these depths.
     pub best: Vec<u32>,
     pub oracle: u64,
-    /// Of each arm that was asked for.
+    /// Tokens of each arm.
     pub arms: Vec<u64>,
 }
 

@@ -1,9 +1,8 @@
-//! Very many steps of groups of random sizes, whose ranks decide for themselves.
+//! Very many steps of groups of random sizes, whose ranks each decide for themselves.
 //!
-//! Every rank has a decider of its own, fed with the same rows; the planner's rule
-//! follows the answers, one or two steps late. Ranks are idle, hot, join in crowds,
-//! lack depths, and bring absurd times; operators pin, cap and let go; groups end and
-//! begin anew.
+//! Every rank has its own decider, fed with the same rows. The planner's rule follows the
+//! answers, one or two steps late. Ranks are idle or hot, join in crowds, lack depths, and
+//! bring absurd times. Operators pin, cap and let go. Groups end and begin anew.
 
 use anyhow::ensure;
 use lockstep_adaptive::{
@@ -12,7 +11,7 @@ use lockstep_adaptive::{
 use lockstep_planner::{PlanDepth, PlannerConfig, ReserveConfig};
 
 const DEPTHS: [u32; 6] = [0, 1, 2, 3, 5, 7];
-/// `goodput` takes five times as long to decide as the others.
+/// `goodput` takes five times as long to decide as the other policies.
 const POLICIES: [&str; 6] = [
     "goodput",
     "ema",
@@ -21,29 +20,29 @@ const POLICIES: [&str; 6] = [
     "static",
     "static",
 ];
-/// Every rank reads the rows of all, so that large groups take their square.
+/// Every rank reads the rows of all, so the time grows with the square of a group's size.
 const SIZES: [usize; 8] = [1, 2, 2, 3, 4, 4, 8, 64];
-/// Steps of a group at most, times the square of its ranks; and without it.
+/// Most steps of a group, times the square of its ranks; and the most steps regardless.
 const LIFE: u32 = 60_000;
 const LONGEST: u32 = 8_000;
 
-/// What a soak came to.
+/// Counts of a soak.
 #[derive(Debug, Default)]
 pub struct Soaked {
     pub groups: u64,
-    /// Steps of groups, and of each of their ranks.
+    /// Steps of groups, and steps of their ranks.
     pub steps: u64,
     pub rank_steps: u64,
-    /// Steps at another depth than the one before.
+    /// Steps at another depth than the step before.
     pub switches: u64,
-    /// Those of them with ranks that were idle.
+    /// Switches while some rank was idle.
     pub while_idle: u64,
 }
 
-/// Goes on until ranks have made `rank_steps` steps.
+/// Goes on until all ranks together have made `rank_steps` steps.
 ///
 /// # Errors
-/// Whatever must never happen, with the seed that made it.
+/// An event that must never happen, with the seed that made it.
 pub fn soak(rank_steps: u64, seed: u64) -> anyhow::Result<Soaked> {
     let mut soaked = Soaked::default();
     let mut group = seed << 32;
@@ -55,7 +54,7 @@ pub fn soak(rank_steps: u64, seed: u64) -> anyhow::Result<Soaked> {
     Ok(soaked)
 }
 
-/// A generator of its own for every group (SplitMix64: Steele, Lea & Flood 2014).
+/// A random generator for one group (SplitMix64: Steele, Lea & Flood 2014).
 struct Draw(u64);
 
 impl Draw {
@@ -76,7 +75,7 @@ impl Draw {
     }
 }
 
-/// One group from its start to its end.
+/// Runs one group from its start to its end.
 fn live(number: u64, soaked: &mut Soaked) -> anyhow::Result<()> {
     let mut draw = Draw(number);
     let ranks = SIZES[draw.below(SIZES.len() as u32) as usize];
@@ -94,13 +93,13 @@ struct Group {
     deciders: Vec<Decider>,
     plan: PlanDepth,
     step: u64,
-    /// What answers say, that are under way: step and depth.
+    /// Answers that are under way: step and depth.
     answers: std::collections::VecDeque<(u64, u32)>,
     overlap: bool,
     range: DepthRange,
-    /// Depths that each rank can run; 0 is one of them always.
+    /// Depths that each rank can run, as bits; 0 is always one of them.
     can_run: Vec<u32>,
-    /// Rows of each rank, and of a thousand drafts how many are accepted.
+    /// Rows of each rank, and accepted drafts in a thousand.
     load: Vec<u32>,
     hazard: Vec<u32>,
     rows: Vec<Row>,
@@ -181,7 +180,7 @@ impl Group {
         Ok(())
     }
 
-    /// Every rank decides; the scheduler hears of it one or two steps later.
+    /// Lets every rank decide. The scheduler hears of the decision one or two steps later.
     fn decide(&mut self, agreed: u32) -> anyhow::Result<()> {
         let mut all = None;
         for (rank, decider) in self.deciders.iter_mut().enumerate() {
@@ -210,7 +209,7 @@ impl Group {
         Ok(())
     }
 
-    /// Requests come and go, and operators change their minds.
+    /// Changes loads and the operator's range.
     fn change(&mut self, draw: &mut Draw) {
         let rank = draw.below(self.load.len() as u32) as usize;
         if draw.once_in(16) {
@@ -238,7 +237,7 @@ impl Group {
         }
     }
 
-    /// What a rank's part of the step shows.
+    /// Returns the statistics of a rank's part of the step.
     fn run(&self, rank: usize, depth: u32, draw: &mut Draw) -> Seen {
         let rows = self.load[rank];
         let mut seen = Seen {
@@ -259,7 +258,7 @@ impl Group {
         let mut left = rows;
         for at in 0..depth as usize {
             seen.at_risk[at] = left;
-            // A draw for all rows of a position.
+            // All rows of a position share one draw.
             left = (left * self.hazard[rank] + draw.below(1000)) / 1000;
             seen.accepted[at] = left;
         }

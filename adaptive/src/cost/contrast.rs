@@ -1,57 +1,60 @@
-//! Comparison of steps without drafts with those that ran just before or behind them.
+//! Comparison of steps without drafts with the steps with drafts right before or after them.
 
 use super::mul_div;
 
 /// One in fixed point with 16 binary places.
 const ONE: u64 = 1 << 16;
-/// A step goes into the pace by one part in so many.
+/// Inverse of a step's weight in the pace.
 const RATE: i64 = 16;
-/// Steps after a change of depth that are compared with those before it, at the least and
-/// at the most.
+/// Steps after a change of depth that are compared with the steps before it: the least and the
+/// greatest number.
 const LEAST_STEPS: u64 = 4;
 const MOST_STEPS: u64 = 16;
-/// Nanoseconds after a change of depth of which no shorter step is compared: weights of the
-/// depth before are still in the caches, in place of others.
+/// Nanoseconds after a change of depth in which steps are not compared, unless a step takes
+/// longer than this: the caches still hold weights of the depth before.
 const SETTLES_NS: u64 = 2_000_000;
-/// Sizes that are this much of one another are one.
+/// Divisor of the difference up to which sizes count as equal: at most an eighth.
 const SAME: u32 = 8;
 
-/// Compares passes without drafts with those that have some, where one follows the other.
+/// Compares passes without drafts with passes with drafts, when one kind follows the other.
 ///
-/// Neighbours on a machine slow all steps alike, for seconds, and a time measured before
-/// serving may be wrong of one size alone. If passes without drafts took 0.75 of
-/// what was expected of them, and passes with drafts right behind them take all of it,
-/// then the former were measured a third too long beside the latter, whatever others do.
+/// Other programs on a machine slow all steps alike, for seconds. But a time measured before
+/// serving may be wrong for one size alone. Suppose passes without drafts take 0.75 of their
+/// expected time, and passes with drafts right after them take all of theirs. Then the times of
+/// the former were measured a third too long relative to the latter, whatever other programs
+/// do.
 #[derive(Debug, Clone)]
 pub(super) struct Contrast {
-    /// The steps that run at one depth now, and those before them.
+    /// Steps at the present depth, and those at the depth before.
     now: Stint,
     before: Stint,
 }
 
-/// Steps at one depth.
+/// Consecutive steps at one depth.
 #[derive(Debug, Clone, Copy)]
 struct Stint {
     depth: u32,
-    /// Nanoseconds of its first steps, until they are compared.
+    /// Nanoseconds of the first steps, until steps are compared.
     settled_ns: u64,
-    /// The least and the most tokens of their passes, but for steps that are not compared.
+    /// The least and the most tokens of the compared passes.
     sizes: (u32, u32),
-    /// Their number, and the sum of what the first ones took of what was expected.
+    /// Number of compared steps, and sum of the parts of the expected time that the first ones
+    /// took.
     steps: u64,
     took: u64,
-    /// Part of the expected time that the last ones took, in fixed point.
+    /// Part of the expected time that the last steps took, in fixed point.
     pace: u64,
 }
 
-/// Result of a comparison: steps without drafts beside steps with some.
+/// Result of a comparison of steps without drafts with steps with drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// Tokens of the former.
+    /// Tokens of a pass without drafts.
     pub size: u32,
-    /// Part of the expected time that they took, over the same of the latter; in fixed point.
+    /// Part of the expected time that passes without drafts took, divided by the same part for
+    /// passes with drafts; in fixed point.
     pub relative: u64,
-    /// Number of steps at the changed depth that show it.
+    /// Number of compared steps at the newer depth.
     pub steps: u64,
 }
 
@@ -72,7 +75,7 @@ impl Stint {
         let (least, most) = self.sizes;
         self.sizes = match self.steps {
             ..=MOST_STEPS => (least.min(size), most.max(size)),
-            // A batch changes its size slowly: that of the last steps counts.
+            // A batch changes its size slowly, so the size of the last steps counts.
             _ => (size, size),
         };
         if self.steps <= MOST_STEPS {
@@ -84,7 +87,7 @@ impl Stint {
         }
     }
 
-    /// True where its steps were enough, and all of about one size.
+    /// Returns true if there are enough steps, all of about one size.
     fn is_sound(&self) -> bool {
         let (least, most) = self.sizes;
         self.steps >= LEAST_STEPS && most - least <= least / SAME
@@ -99,8 +102,8 @@ impl Contrast {
         }
     }
 
-    /// A step's pass of `size` tokens took so many nanoseconds where `expected` were; gives
-    /// what the last change of depth has shown, once.
+    /// Takes in a pass of `size` tokens that took `took` nanoseconds, where `expected` were
+    /// expected. Returns the result of the last change of depth, once.
     pub fn observe(&mut self, depth: u32, size: u32, took: u64, expected: u64) -> Option<Shown> {
         let ratio = mul_div(took, ONE, expected).clamp(ONE / 4, ONE * 4);
         let mut shown = None;
@@ -114,7 +117,7 @@ impl Contrast {
             self.now.settled_ns += took;
             return shown;
         }
-        // No step counts for far more than those before it.
+        // No step may count for far more than the steps before it.
         let ratio = match self.before.pace {
             0 => ratio,
             pace => ratio.clamp(pace / 2, pace + pace / 2),
@@ -126,8 +129,8 @@ impl Contrast {
         shown
     }
 
-    /// Scales what passes without drafts took, since the time expected of them was multiplied
-    /// with `factor`.
+    /// Scales the remembered times of passes without drafts, because their expected time was
+    /// multiplied by `factor`.
     pub fn corrected(&mut self, factor: u64) {
         let stints = [&mut self.now, &mut self.before];
         for stint in stints.into_iter().filter(|stint| stint.depth == 0) {
@@ -142,7 +145,7 @@ impl Contrast {
             (1.., 0) => (&self.before, &self.now),
             _ => return None,
         };
-        // Drafters that find nothing make passes like those without drafts.
+        // A drafter that finds nothing makes passes like those without drafts.
         let differ = with.sizes.0 > without.sizes.1;
         (differ && without.is_sound() && with.is_sound()).then(|| Shown {
             size: without.sizes.1,
@@ -156,11 +159,11 @@ impl Contrast {
 mod tests {
     use super::*;
 
-    /// Nanoseconds of a hundredth of what is expected: steps are long enough to be compared
+    /// Nanoseconds of a hundredth of the expected time: steps are long enough to be compared
     /// from the first one on.
     const PART: u64 = 40_000;
 
-    /// Results of passes, each `(depth, size, took of 100 expected)` and how often.
+    /// Returns the results for passes, each `(depth, size, took of 100 expected, times)`.
     fn shown(passes: &[(u32, u32, u64, usize)]) -> Vec<Shown> {
         let mut contrast = Contrast::new();
         let all = passes.iter();
@@ -179,13 +182,13 @@ mod tests {
         };
         for (times, steps) in [(4, vec![4]), (15, vec![15]), (16, vec![16]), (90, vec![16])] {
             let expected: Vec<_> = steps.into_iter().map(three_quarters).collect();
-            // Twice: into drafting, and out of it.
+            // The change is compared both into drafting and out of it.
             let passes = [(0, 8, 75, 90), (2, 24, 100, times), (0, 8, 75, 1)];
             assert_eq!(shown(&passes), expected, "{times}");
             let passes = [(2, 24, 100, 90), (0, 8, 75, times), (2, 24, 100, 1)];
             assert_eq!(shown(&passes), expected, "{times}");
         }
-        // Others slow both alike.
+        // Other programs slow both kinds alike.
         let passes = [(0, 8, 150, 20), (2, 24, 200, 8), (0, 8, 150, 1)];
         assert_eq!(shown(&passes), [three_quarters(8)]);
     }
@@ -193,21 +196,21 @@ mod tests {
     #[test]
     fn passes_that_differ_in_more_than_drafts_show_nothing() {
         for passes in [
-            // Too few of either.
+            // Too few steps of one kind.
             [(0, 8, 75, 3), (2, 24, 100, 8), (0, 8, 75, 1)],
             [(0, 8, 75, 8), (2, 24, 100, 3), (0, 8, 75, 1)],
-            // Both with drafts.
+            // Both kinds have drafts.
             [(1, 16, 75, 8), (2, 24, 100, 8), (1, 16, 75, 1)],
-            // Of passes that are no larger drafters have found nothing.
+            // Passes that are no larger show that drafters have found nothing.
             [(0, 8, 75, 8), (2, 8, 100, 8), (0, 8, 75, 1)],
-            // A batch that grows.
+            // The batch grows.
             [(0, 8, 75, 8), (0, 10, 75, 1), (2, 24, 100, 8)],
             [(0, 8, 75, 8), (2, 24, 100, 4), (2, 28, 100, 4)],
         ] {
             let next = [(3, 40, 100, 1)];
             assert_eq!(shown(&[&passes[..], &next].concat()), [], "{passes:?}");
         }
-        // It may have grown before: that of the last steps counts.
+        // The batch may have grown before: the size of the last steps counts.
         let passes = [
             (0, 6, 75, 20),
             (0, 8, 75, 1),
@@ -217,7 +220,7 @@ mod tests {
         assert_eq!(shown(&passes).len(), 1);
     }
 
-    /// Steps of half a millisecond, the first two of which take twice as long without drafts.
+    /// Steps of half a millisecond. The first two take twice as long without drafts.
     #[test]
     fn short_steps_are_not_compared_until_caches_have_settled() {
         let mut contrast = Contrast::new();

@@ -8,50 +8,50 @@ use proof::Proof;
 
 /// One in fixed point with 16 binary places.
 const ONE: u64 = 1 << 16;
-/// Places that levels and shapes have beyond that: short steps change them little.
+/// Additional binary places of levels and shapes: short steps change them little.
 const FINE: u32 = 16;
-/// Sizes and times beyond these are taken for these: products fit in 64 bits.
+/// Largest size and time; larger ones count as these, so that products fit in 64 bits.
 const MOST_SIZE: u32 = 1 << 20;
 const MOST_NS: u64 = 1 << 42;
 
-/// Difference that chance makes between the few steps compared at a change of depth.
+/// Difference that counts as chance between the few steps compared at a change of depth.
 const CHANCE: i64 = ONE as i64 / 8;
 /// Weight of the time measured before serving at the first change of depth, in steps.
 const KNOWN: i64 = 8;
-/// Changes after which the next one counts no less: the n-th has the weight 1/n.
+/// Changes of depth after which the weight of the next one falls no further: the n-th has the
+/// weight 1/n.
 const MOST_COMPARED: u8 = 7;
 
-/// How much steps that are seen change a curve.
+/// Limits and rates for the corrections of a curve.
 #[derive(Debug, PartialEq, Eq)]
 struct Trust {
-    /// How far knots may be from their base.
+    /// Least and greatest ratio of a knot's time to its base.
     least: u64,
     most: u64,
-    /// No step's error counts for more than this, so that an outlier moves a curve
-    /// no further than an ordinary slow step does (Huber's clipping).
+    /// Largest error of one step that counts, so that an outlier moves a curve no further than
+    /// an ordinary slow step does (Huber's clipping).
     most_off: u64,
-    /// A step's error goes into the whole curve by one part in so many,
+    /// Inverse of a step's weight in the level of the whole curve.
     level_rate: i64,
-    /// and into the two knots beside its size by one part in so many,
+    /// Inverse of a step's weight in the shape of the two knots beside its size.
     shape_rate: i64,
-    /// and by less, in proportion, where a step takes less than so many nanoseconds.
+    /// Nanoseconds from which a step has full weight. A shorter step has less, in proportion.
     full_weight_ns: u64,
 }
 
-/// Times that were measured before serving, and have [proved](Proof) right, are
-/// corrected by 35 % at most.
+/// Limits for times that were measured before serving and have [proved](Proof) right: they are
+/// corrected by at most 35 %.
 const MEASURED: Trust = Trust {
     least: ONE * 65 / 100,
     most: ONE * 135 / 100,
     most_off: ONE / 4,
     level_rate: 200,
     shape_rate: 300,
-    // Who else uses the machine slows it for seconds, which are thousands of
-    // short steps.
+    // Other programs slow the machine for seconds, which are thousands of short steps.
     full_weight_ns: 20_000_000,
 };
 
-/// The first step of a size may have been an outlier.
+/// Limits for learnt times: the first step of a size may have been an outlier.
 const LEARNT: Trust = Trust {
     least: ONE / 16,
     most: ONE * 16,
@@ -63,36 +63,35 @@ const LEARNT: Trust = Trust {
 
 /// Time over size, rising or flat: linear between knots.
 ///
-/// The time at knot `i` is `base[i] · level · shape[i]`, where the level belongs to
-/// the whole curve, so that what is learnt of one size (a machine that got slower,
-/// contexts that got longer) holds for the others too; then violations of the
-/// order are pooled (isotonic regression, pool adjacent violators).
+/// The time at knot `i` is `base[i] · level · shape[i]`. The level belongs to the whole curve,
+/// so that corrections of one size (a slower machine, longer contexts) hold for the others too.
+/// Then violations of the order are pooled (isotonic regression, pool adjacent violators).
 ///
-/// Of what was measured before serving only the lower [`envelope`] is believed, and
-/// that until the first steps of its size while serving say otherwise ([`Proof`]).
+/// Of times measured before serving only the lower [`envelope`] is believed, until the first
+/// steps of a size while serving say otherwise ([`Proof`]).
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
-    /// Ascending.
+    /// Sizes of the knots, ascending.
     sizes: Vec<u32>,
-    /// Nanoseconds before correction, rising; zero where nothing is known.
+    /// Nanoseconds before correction, rising; zero for unknown knots.
     base: Vec<u64>,
-    /// The same before serving, and what steps have said of it.
+    /// Nanoseconds measured before serving, and by knot the steps that have tested them.
     before: Vec<u64>,
     proofs: Vec<Proof>,
     shape: Vec<u64>,
-    /// Changes of depth that have shown a knot.
+    /// By knot: number of changes of depth that have corrected it.
     compared: Vec<u8>,
     level: u64,
     trust: &'static Trust,
-    /// Corrected, rising; zero where nothing is known.
+    /// Corrected nanoseconds, rising; zero for unknown knots.
     now: Vec<u64>,
-    /// Blocks of equal values while pooling: their sum, and their knots.
+    /// Blocks of equal values while pooling: sum of the values, and number of knots.
     blocks: Vec<(u64, u64)>,
 }
 
 impl Curve {
-    /// Through measured points of size and nanoseconds; without any it has knots
-    /// that fill as steps are seen.
+    /// Makes a curve through measured points of size and nanoseconds. Without points it has
+    /// empty knots, which fill as steps are seen.
     pub fn new(points: impl Iterator<Item = (u32, u64)>) -> Self {
         let mut points: Vec<_> = points
             .map(|(size, ns)| (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS)))
@@ -124,7 +123,7 @@ impl Curve {
         }
     }
 
-    /// Nanoseconds at `size`.
+    /// Returns the nanoseconds at `size`.
     pub fn at(&self, size: u32) -> Option<u64> {
         let last = self.sizes.len() - 1;
         let known = || self.now.iter().position(|ns| *ns > 0);
@@ -134,7 +133,7 @@ impl Curve {
         if size <= self.sizes[last] || self.base[last] == 0 {
             return interpolate(&self.sizes, &self.now, size);
         }
-        // Beyond what is known, the curve is corrected as at its end.
+        // Beyond the largest knot, the curve is corrected as at that knot.
         let known = match *self.trust == MEASURED {
             true => &self.before,
             false => &self.base,
@@ -145,9 +144,9 @@ impl Curve {
         Some(self.now[last].saturating_add(more).min(MOST_NS))
     }
 
-    /// Below all that is known, at knot `first`. What was measured begins at one, or
-    /// is flat there; while learning, half of the time is taken to be in proportion,
-    /// so that small sizes get their try.
+    /// Returns the time of a size below knot `first`, the lowest known one. A measured curve is
+    /// flat there. While learning, half of the time counts as proportional to the size, so that
+    /// small sizes get their try.
     fn below(&self, size: u32, first: usize) -> u64 {
         let value = self.now[first];
         if *self.trust == MEASURED {
@@ -157,22 +156,22 @@ impl Curve {
         (value + part) / 2
     }
 
-    /// The same as measured before serving.
+    /// Returns the nanoseconds at `size` as measured before serving.
     pub fn before(&self, size: u32) -> Option<u64> {
         (*self.trust == MEASURED)
             .then(|| interpolate(&self.sizes, &self.before, size))
             .flatten()
     }
 
-    /// Whether steps of about this size have run while serving, or nothing was
-    /// measured before that they could prove wrong.
+    /// Returns true if steps of about this size have run while serving. Also true if nothing
+    /// was measured before that they could prove wrong.
     pub fn is_proven(&self, size: u32) -> bool {
         let (_, _, near) = self.beside(size);
         *self.trust == LEARNT || self.proofs[near].is_proven()
     }
 
-    /// Takes over what was found out of something else that was measured at the same
-    /// time, unless something was of this.
+    /// Takes over the correction of another time that was measured together with this curve,
+    /// unless steps have proved something of this curve.
     pub fn follow(&mut self, ratio: u64) {
         let nothing = self.proofs.iter().all(|proof| !proof.is_proven());
         if *self.trust == MEASURED && nothing {
@@ -180,9 +179,9 @@ impl Curve {
         }
     }
 
-    /// A step of `size` took `ns`, as its part of a step of `step_ns`, and nothing
-    /// else can have taken this time. Where that shows what was measured before
-    /// serving to be wrong, gives how much of it is right, in fixed point.
+    /// Tests the measured time of a size by a step. Its part took `ns` of the step's `step_ns`,
+    /// and nothing else can have taken this time. Returns the right part of the measured time,
+    /// in fixed point, if the test shows that the time is wrong.
     pub fn prove(&mut self, size: u32, ns: u64, step_ns: u64) -> Option<u64> {
         if *self.trust == LEARNT {
             return None;
@@ -195,11 +194,11 @@ impl Curve {
         Some(ratio)
     }
 
-    /// Multiplies times before correction, of one knot and those not proven.
+    /// Multiplies the uncorrected times of one knot and of all unproven knots by `ratio`.
     fn scale(&mut self, ratio: u64, near: Option<usize>) {
         for at in 0..self.sizes.len() {
             if near == Some(at) || !self.proofs[at].is_proven() {
-                // Others make steps longer only: no time was measured too short.
+                // Other programs only make steps longer, so no time was measured too short.
                 let old = self.base[at];
                 let new = mul_div(old, ratio, ONE).clamp(old.min(1), self.before[at]);
                 self.base[at] = new;
@@ -211,7 +210,7 @@ impl Curve {
         self.refresh();
     }
 
-    /// A step of `size` took `ns`, as its part of a step of `step_ns`.
+    /// Corrects the curve by a step of `size`, whose part took `ns` of the step's `step_ns`.
     pub fn correct(&mut self, size: u32, ns: u64, step_ns: u64) {
         let (size, ns) = (size.clamp(1, MOST_SIZE), ns.clamp(1, MOST_NS));
         let (left, right, near) = self.beside(size);
@@ -237,13 +236,13 @@ impl Curve {
         self.refresh();
     }
 
-    /// Nanoseconds at `size`, where they were measured before serving.
+    /// Returns the nanoseconds at `size`, if the curve was measured before serving.
     pub fn measured_at(&self, size: u32) -> Option<u64> {
         (*self.trust == MEASURED).then(|| self.at(size)).flatten()
     }
 
-    /// Corrects the time of a size by what a change of depth has shown of it; gives what it
-    /// was multiplied with, in fixed point.
+    /// Corrects the time of a size by the result of a change of depth. Returns the factor, in
+    /// fixed point.
     pub fn reshape(&mut self, shown: Shown) -> u64 {
         let (left, right, near) = self.beside(shown.size.clamp(1, MOST_SIZE));
         let off = shown.relative as i64 - ONE as i64;
@@ -263,20 +262,20 @@ impl Curve {
         ONE.saturating_add_signed(off)
     }
 
-    /// True where changes of depth have shown about this size often enough, or nothing was
-    /// measured before serving.
+    /// Returns true if enough changes of depth have shown about this size. Also true if nothing
+    /// was measured before serving.
     pub fn is_compared(&self, size: u32) -> bool {
         let (_, _, near) = self.beside(size);
         *self.trust == LEARNT || self.compared[near] >= MOST_COMPARED
     }
 
-    /// Whether the nearest knot has been seen.
+    /// Returns true if the nearest knot has been seen.
     pub fn knows(&self, size: u32) -> bool {
         let (_, _, near) = self.beside(size);
         self.base[near] > 0
     }
 
-    /// The knots on both sides of `size`, and the nearer one.
+    /// Returns the knots on both sides of `size`, and the nearer of the two.
     fn beside(&self, size: u32) -> (usize, usize, usize) {
         let right = self.sizes.partition_point(|knot| *knot <= size);
         let left = right.saturating_sub(1);
@@ -285,7 +284,7 @@ impl Curve {
         (left, right, if nearer { left } else { right })
     }
 
-    /// Moves `factor` towards `factor · ratio` by one part in `rate`.
+    /// Moves `factor` by 1/`rate` of the way to `factor · ratio`.
     fn nudge(&self, factor: u64, ratio: u64, rate: i64) -> u64 {
         let change = (factor as i64) * (ratio as i64 - ONE as i64) / (rate * ONE as i64);
         let factor = factor.saturating_add_signed(change);
@@ -302,7 +301,7 @@ impl Curve {
         self.pool();
     }
 
-    /// Makes `now` rise: neighbours in the wrong order take their mean.
+    /// Makes `now` rising: neighbours in the wrong order take their mean.
     fn pool(&mut self) {
         self.blocks.clear();
         for value in self.now.iter().filter(|value| **value > 0) {
@@ -328,7 +327,7 @@ impl Curve {
     }
 }
 
-/// 2^`power` and one and a half times that.
+/// Returns 2^`power` and one and a half times that.
 fn halves(power: u32) -> impl Iterator<Item = u32> {
     let size = 1 << power;
     let middle = size + size / 2;
@@ -337,8 +336,8 @@ fn halves(power: u32) -> impl Iterator<Item = u32> {
         .flatten()
 }
 
-/// Between the known knots beside `size`; beyond them the last known slope goes
-/// on, and below them the first value.
+/// Interpolates between the known knots beside `size`. Beyond the last known knot the last
+/// slope goes on, and below the first one its value holds.
 fn interpolate(sizes: &[u32], values: &[u64], size: u32) -> Option<u64> {
     let size = size.min(MOST_SIZE);
     let right = sizes.partition_point(|knot| *knot < size);

@@ -3,12 +3,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::config;
 
-/// Tokens of a pass to nanoseconds: flat to eight tokens, then linear.
+/// Microseconds of a pass over tokens: flat to eight tokens, then linear.
 fn verify_us(tokens: u32) -> u32 {
     60_000 + tokens.saturating_sub(8) * 2_000
 }
 
-/// A step of a head whose first draft takes 1 ms and each later one 6.
+/// Returns a step of a head whose first draft takes 1 ms and each later one 6 ms.
 fn seen(decodes: u32, depth: u32) -> Seen {
     Seen {
         depth,
@@ -46,7 +46,7 @@ fn measured_steps_are_given_back_and_those_between_them_interpolated() {
     let costs = Costs::new(&config(), &profile());
     for seen in profile() {
         let told = costs.step_ns(seen.decodes, seen.depth).unwrap();
-        // A time of nothing counts as a nanosecond.
+        // A time of zero counts as a nanosecond.
         assert!(told - total_ns(&seen) < 10, "{told} for {seen:?}");
         assert_eq!(Some(told), costs.profiled_step_ns(seen.decodes, seen.depth));
     }
@@ -88,8 +88,8 @@ fn corrections_stay_within_bounds_and_leave_the_profile_alone() {
     assert_eq!(costs.profiled_step_ns(4, 3), Some(before));
 }
 
-/// What slows a thousand short steps for a second is no news; what slows them for
-/// a minute is, however little it is.
+/// A thousand short steps that are slow for a second correct nothing. Steps that are slow for a
+/// minute do, even if only a little slow.
 #[test]
 fn short_steps_are_learnt_from_by_their_time() {
     let short = |depth: u32, percent: u32| Seen {
@@ -108,8 +108,9 @@ fn short_steps_are_learnt_from_by_their_time() {
     assert!(close(after, before * 104 / 100, 1), "{before} to {after}");
 }
 
-/// Time that a step at depth 1 is taken for, over that of one without drafts, in hundredths,
-/// after steps of 1 ms and, with drafts, of 1.6 ms have run in turns, `slower` in hundredths.
+/// Returns the expected time of a step at depth 1 over that of a step without drafts, in
+/// hundredths. Steps of 1 ms without drafts and of 1.6 ms with drafts have run in turns.
+/// `slower` is the times' slowness in hundredths.
 fn taken_for(first_us: u32, slower: u32, turns: u32) -> u64 {
     let step = |depth: u32, us: u32| Seen {
         draft_us: 0,
@@ -128,8 +129,9 @@ fn taken_for(first_us: u32, slower: u32, turns: u32) -> u64 {
     one * 100 / none
 }
 
-/// Measured a third too long, passes without drafts show it beside those with some within
-/// 64 short steps, also where somebody slows both; and what was measured right stays so.
+/// If passes without drafts were measured a third too long, passes with drafts beside them show
+/// it within 64 short steps, also if other programs slow both. Times that were measured right
+/// stay.
 #[test]
 fn passes_without_drafts_are_compared_with_those_beside_them() {
     assert_eq!(taken_for(1_350, 100, 0), 118);
@@ -141,7 +143,7 @@ fn passes_without_drafts_are_compared_with_those_beside_them() {
     }
 }
 
-/// Passes of uneven ranks are compared as the even ones that they are nearest to.
+/// Passes with uneven loads are compared as the even passes that are nearest to them.
 #[test]
 fn uneven_passes_count_for_the_even_ones_that_they_stand_for() {
     let loads = Loads {
@@ -162,8 +164,8 @@ fn uneven_passes_count_for_the_even_ones_that_they_stand_for() {
     assert!(!costs.is_compared(32, Loads::EVEN));
 }
 
-/// A time that the first steps of a size have proven is not corrected again by a comparison of
-/// those very steps, which took their ratios from the old time.
+/// A time that the first steps of a size have proven is not corrected again by comparing those
+/// very steps: their ratios come from the old time.
 #[test]
 fn what_is_proven_is_not_corrected_once_more() {
     let step = |depth: u32, us: u32| Seen {
@@ -189,7 +191,7 @@ fn spoilt(seen: Seen, times: u32) -> Seen {
     }
 }
 
-/// `(rows, depth)` of which times are off by more than so many in a hundred.
+/// Returns the `(rows, depth)` whose times are off by more than `percent` in a hundred.
 fn far_off(costs: &Costs, percent: u64) -> Vec<(u32, u32)> {
     let grid = [1, 2, 3, 4, 8, 12, 16, 32].into_iter();
     grid.flat_map(|rows| [0, 1, 3, 5, 7].map(|depth| (rows, depth)))
@@ -212,7 +214,7 @@ fn a_time_that_those_beside_it_contradict_is_not_believed() {
             spoilt(cell, times)
         });
         let costs = Costs::new(&config(), &cells.collect::<Vec<_>>());
-        // The largest of all has only smaller ones beside it.
+        // The largest step has only smaller ones beside it.
         let most = if (rows, depth) == (32, 7) { 60 } else { 40 };
         assert_eq!(far_off(&costs, most), [], "{rows} {depth}");
     }
@@ -250,8 +252,8 @@ fn four_steps_tell_that_drafting_was_measured_too_long() {
     assert_eq!(far_off(&costs, 8), []);
 }
 
-/// What one knot showed was taken for all of them; where another one was right, it
-/// is believed again as soon as it runs.
+/// The error of one knot is taken for the error of all. If another knot was right, it is
+/// believed again as soon as it runs.
 #[test]
 fn what_was_taken_for_too_long_as_well_is_put_right_when_it_runs() {
     let cells: Vec<_> = { profile().into_iter() }
@@ -348,13 +350,14 @@ proptest! {
         for depth in [0, 1, 5, 16] {
             let all = (1..400).map(|rows| costs.step_ns(rows, depth));
             prop_assert!(all.clone().is_sorted());
-            // Others make steps longer, so they may have become shorter by any part.
+            // Other programs make steps longer, so times may have been corrected to any shorter
+            // part.
             let measured = profile.iter().any(|seen| seen.is_decode() && seen.depth == 0);
             for (rows, told) in (1..400).zip(all).filter(|_| depth > 0 || measured) {
                 let Some(before) = costs.profiled_step_ns(rows, depth) else {
                     continue;
                 };
-                // Two in a hundred beyond, for what is rounded where times are tiny.
+                // Two in a hundred more are allowed for rounding where times are tiny.
                 let told = told.unwrap();
                 prop_assert!(told <= before * 137 / 100 + 1000, "{} {}", before, told);
             }

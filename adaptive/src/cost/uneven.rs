@@ -1,36 +1,38 @@
-//! Passes whose tokens lie unevenly on ranks.
+//! Passes whose tokens lie unevenly on the ranks.
 
 use super::{Costs, Curve, mul_div};
 use crate::Seen;
 
-/// All of something: ranks that have as many tokens, a pass that is shared whole.
+/// One in fixed point with 16 binary places: a mean rank as full as the fullest, or a pass that
+/// is all shared.
 const WHOLE: u32 = 1 << 16;
 
-/// How evenly the tokens of a pass lie on ranks.
+/// Evenness of a pass's tokens over the ranks.
 ///
-/// What is measured are passes in which all ranks have as many. Else all wait for the
-/// attention of the rank that has most and the products around it, but a rank's part of
-/// the MLP and the head takes in the tokens of all: the own part of a pass is taken to
-/// last as in one where every rank has as many as the fullest, and the shared part as
-/// where every rank has as many as the mean.
+/// Measured are passes in which all ranks have equally many tokens. In other passes all ranks
+/// wait for the fullest rank's attention and the products around it, but a rank's part of the
+/// MLP and the head takes in the tokens of all. So the own part of a pass is taken to last as
+/// if every rank had as many tokens as the fullest, and the shared part as if every rank had
+/// the mean. Example: with 32 tokens on one of two ranks, none on the other, and half of a pass
+/// shared, the pass counts as one of 24 tokens on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loads {
-    /// Tokens of the mean rank, of 65,536 of the rank that has most. All ranks run
-    /// the same, or as much, where it is that.
+    /// Tokens of the mean rank, in 65,536ths of the fullest rank's. 65,536 if all ranks run the
+    /// same, or equally much.
     pub balance: u32,
     /// See [`AdaptiveConfig::shared_part`](crate::AdaptiveConfig::shared_part).
     pub shared_part: u32,
 }
 
 impl Loads {
-    /// All ranks have as many tokens.
+    /// All ranks have equally many tokens.
     pub const EVEN: Self = Self {
         balance: WHOLE,
         shared_part: WHOLE,
     };
 
-    /// Tokens on every rank of the even pass that is nearest to one of `tokens` on the
-    /// rank that has most.
+    /// Returns the tokens on every rank of the even pass that is nearest to one with `tokens`
+    /// on the fullest rank.
     pub(super) fn even(self, tokens: u32) -> u32 {
         let spared = u64::from(WHOLE.saturating_sub(self.balance)) * self.shared();
         let even = mul_div(tokens.into(), (1 << 32) - spared, 1 << 31).div_ceil(2);
@@ -47,7 +49,7 @@ impl Loads {
 }
 
 impl Costs {
-    /// Nanoseconds of a pass of `tokens` tokens on the rank that has most.
+    /// Returns the nanoseconds of a pass with `tokens` tokens on the fullest rank.
     pub(super) fn pass_ns(
         &self,
         tokens: u32,
@@ -59,7 +61,7 @@ impl Costs {
         }
         let at = |tokens| at(&self.verify, tokens).map(u128::from);
         let most = at(tokens)?;
-        // Of the mean rank, with its part of a token.
+        // The mean rank's tokens, with the fraction of a token.
         let mean = u64::from(tokens) * u64::from(loads.balance);
         let (tokens, part) = ((mean >> 16) as u32, u128::from(mean % u64::from(WHOLE)));
         let mean = match (tokens, part) {
@@ -75,8 +77,8 @@ impl Costs {
         u64::try_from(ns / u128::from(WHOLE)).ok()
     }
 
-    /// A step as it would have been with as many tokens on every rank, off what was
-    /// expected of it by as much as the one that ran.
+    /// Returns the even step that corresponds to a step. Its pass has equally many tokens on
+    /// every rank, and differs from its expected time by the same factor as the step's.
     pub(super) fn evened(&self, seen: &Seen, loads: Loads) -> Seen {
         if loads.are_even() {
             return *seen;
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
     use crate::AdaptiveConfig;
 
-    /// A pass takes 100 ms, and one more for each token beyond eight.
+    /// Returns costs of 100 ms per pass, and one more for each token beyond eight.
     fn costs() -> Costs {
         let measured = [1, 8, 64].map(|tokens: u32| Seen {
             decodes: tokens,
@@ -122,25 +124,25 @@ mod tests {
     fn the_shared_part_of_a_pass_is_that_of_the_mean_rank() {
         let costs = costs();
         let us = |tokens, loads| costs.pass_ns(tokens, loads, Curve::at).unwrap() / 1_000;
-        // (tokens of the fullest, balance, shared part, microseconds)
+        // (tokens of the fullest rank, balance, shared part, microseconds)
         for (tokens, balance, shared_part, expected) in [
             (32, WHOLE, 0, 124_000),
             (32, WHOLE, WHOLE, 124_000),
             (32, WHOLE / 2, 0, 124_000),
             (32, WHOLE / 2, WHOLE, 108_000),
             (32, WHOLE / 2, WHOLE / 4, 120_000),
-            // A part of a token counts, and less than one is one.
+            // A fraction of a token counts, and less than one token counts as one.
             (33, WHOLE / 2, WHOLE, 108_500),
             (32, WHOLE / 64, WHOLE, 100_000),
             (32, 0, WHOLE / 2, 112_000),
-            // More than all is all.
+            // More than the whole counts as the whole.
             (32, 2 * WHOLE, WHOLE, 124_000),
             (32, WHOLE / 2, 3 * WHOLE, 108_000),
         ] {
             let found = us(tokens, loads(balance, shared_part));
             assert_eq!(found, expected, "{tokens} {balance} {shared_part}");
         }
-        // To the bit, where all ranks have as many.
+        // The times are equal to the bit if all ranks have equally many tokens.
         for tokens in [0, 1, 7, 13, 1_000, u32::MAX] {
             for shared_part in [0, 1, 54_321, WHOLE] {
                 let even = loads(WHOLE, shared_part);
@@ -162,11 +164,11 @@ mod tests {
             ..Seen::default()
         };
         let uneven = loads(WHOLE / 2, WHOLE / 2);
-        // 116 ms are expected of 32 tokens on one of two ranks, as of 24 on both.
+        // 32 tokens on one of two ranks are expected to take 116 ms, as 24 on both.
         assert_eq!(costs.evened(&seen(32, 116_000), uneven), seen(24, 116_000));
         assert_eq!(costs.evened(&seen(32, 232_000), uneven), seen(24, 232_000));
         assert_eq!(costs.evened(&seen(8, 3_000), uneven), seen(6, 3_000));
-        // 102 ms are expected of 12 tokens on one rank, and 101 of 9 on both.
+        // 12 tokens on one rank are expected to take 102 ms, and 9 on both 101 ms.
         assert_eq!(costs.evened(&seen(12, 204_000), uneven), seen(9, 202_000));
         for loads in [Loads::EVEN, loads(WHOLE, 7)] {
             assert_eq!(costs.evened(&seen(12, 3_601), loads), seen(12, 3_601));

@@ -1,4 +1,4 @@
-//! `ema`: SGLang's thresholds on a moving average of what is accepted.
+//! `ema`: SGLang's thresholds on a moving average of accepted drafts.
 
 use super::{Moment, Policy, PolicyFactory, up_to};
 use crate::{AdaptiveConfig, BatchSlot, Digest, POSITIONS};
@@ -60,14 +60,14 @@ impl PolicyFactory for Emas {
 }
 
 /// SGLang's `AdaptiveSpeculativeParams`
-/// (`python/sglang/srt/speculative/adaptive_spec_params.py`; PRs #21599, #24055):
-/// every slot of batch sizes has a state of its own, and the batch's slot takes in
-/// what it has shown and says the depth.
+/// (`python/sglang/srt/speculative/adaptive_spec_params.py`; PRs #21599, #24055). Every slot of
+/// batch sizes has a state of its own. The batch's slot takes in the batch's statistics and
+/// says the depth.
 #[derive(Debug)]
 struct Ema {
     config: AdaptiveConfig,
     slots: Vec<Slot>,
-    /// The smallest batch of each slot.
+    /// Smallest batch of each slot.
     from: Vec<u32>,
 }
 
@@ -75,9 +75,9 @@ struct Ema {
 #[derive(Debug)]
 struct Slot {
     rule: BatchSlot,
-    /// The present depth, by its place among the slot's.
+    /// Index of the present depth among the slot's depths.
     current: usize,
-    /// Accepted drafts per request, in billionths.
+    /// Average of accepted drafts per request, in billionths.
     ema: i64,
     batches: u64,
 }
@@ -120,11 +120,11 @@ impl Slot {
         self.rule.depths.get(self.current).copied().unwrap_or(0)
     }
 
-    /// `ema ← (1 − α) · ema + α · x`, where `x` is the mean over requests of drafts
-    /// accepted; after the warm-up, every `update_interval` batches it decides.
+    /// Updates `ema ← (1 − α) · ema + α · x`, where `x` is the mean of accepted drafts over the
+    /// requests. After the warm-up, decides every `update_interval` batches.
     ///
-    /// A result that ran under depth 0 has shown nothing: SGLang passes each
-    /// result's own depth since #37274, and decisions come a step later here.
+    /// A result that ran at depth 0 changes no average: SGLang passes each result's own depth
+    /// since #37274, and decisions come a step later here.
     fn update(&mut self, config: &AdaptiveConfig, moment: &Moment<'_>) {
         let seen = moment.seen;
         if seen.decodes == 0 {
@@ -158,7 +158,7 @@ impl Slot {
         self.keep_under_ceiling(before);
     }
 
-    /// Depth 0 shows nothing, so the next depth is tried.
+    /// Tries the next depth, because depth 0 shows nothing.
     fn probe(&mut self) {
         self.current = (self.current + 1).min(self.rule.depths.len().saturating_sub(1));
         if self.depth() > 0 && self.ema < 0 {
@@ -166,8 +166,8 @@ impl Slot {
         }
     }
 
-    /// Falls to the next lower depth `prev` while `ema ≤ prev − 0.5 + down`, where
-    /// for depth 0 it is `0.5 + down`.
+    /// Falls to the next lower depth `prev` while `ema ≤ prev − 0.5 + down`. For depth 0 the
+    /// threshold is `0.5 + down`.
     fn go_down(&mut self) -> bool {
         let before = self.current;
         while let Some(below) = self.current.checked_sub(1) {
@@ -194,8 +194,7 @@ impl Slot {
         }
     }
 
-    /// A depth above `ceil(max(1, ema · coefficient))` is left, unless it was just
-    /// risen to.
+    /// Leaves depths above `ceil(max(1, ema · coefficient))`, unless the depth has just risen.
     fn keep_under_ceiling(&mut self, before: u32) {
         let coefficient = i128::from(self.rule.ceiling_coeff);
         if coefficient == 0 || self.depth() > before {

@@ -1,9 +1,9 @@
-//! `static`: the depth stays what it was at first.
+//! `static`: the depth always stays the initial one.
 
 use super::{Moment, Policy, PolicyFactory};
 use crate::{AdaptiveConfig, Digest};
 
-/// Makes policies that never change their mind.
+/// Makes policies that never change the depth.
 #[derive(Debug)]
 pub(super) struct Fixed;
 

@@ -1,4 +1,4 @@
-//! `goodput`: the depth of which most tokens per second are expected.
+//! `goodput`: the depth with the most expected tokens per second.
 
 use super::{Moment, Outlook, Policy, PolicyFactory};
 use crate::{AdaptiveConfig, Digest, POSITIONS, Seen, StepSize};
@@ -23,10 +23,10 @@ use switch::Switch;
 use trust::{Judged, Trust};
 use waits::Waits;
 
-/// A step's share of proposed drafts goes into the mean by one part in so many.
+/// Inverse of a step's weight in the mean share of proposed drafts.
 const FILL_RATE: i64 = 16;
 
-/// Makes policies that go for the most tokens per second.
+/// Makes policies that maximise tokens per second.
 #[derive(Debug)]
 pub(super) struct Goodputs;
 
@@ -66,44 +66,43 @@ impl PolicyFactory for Goodputs {
 /// `(1 + Σ_{i≤d} Π_{j≤i} h[j]) / (draft(d) + verify(d) + extend(d))`.
 ///
 /// Hazards come from counts by position ([`Hazards`]), times from measured curves
-/// ([`Costs`](crate::Costs)) at the batch's present size, and depth 0 is a depth.
-/// It moves when the regret of staying has added up ([`Switch`]), tries what the
-/// present depth does not show in rare [`Probe`]s, and takes a depth that long
-/// falls short of what is expected by what it has brought ([`Trust`]). After
-/// TurboSpec (arXiv 2406.14066), with hazards by position instead of one
-/// acceptance rate. Prompts in a step add a time that no depth changes, so they
-/// leave the best depth as it is; times of such steps are not learnt from.
+/// ([`Costs`](crate::Costs)) at the batch's present size. Depth 0 is a depth like others. The
+/// policy moves when the regret of staying has added up ([`Switch`]). Rare [`Probe`]s try what
+/// the present depth does not show. A depth that long falls short of its expectations is judged
+/// by its results ([`Trust`]). After TurboSpec (arXiv 2406.14066), with hazards by position
+/// instead of one acceptance rate. Prompts in a step add a time that no depth changes, so they
+/// leave the best depth as it is; the policy does not learn from times of such steps.
 #[derive(Debug)]
 struct Goodput {
     depth: u32,
-    /// Of the last batch that decoded.
+    /// Rows of the last batch that decoded.
     rows: u32,
-    /// Of the drafts that a depth allows, how many are proposed.
+    /// Share of the drafts allowed by a depth that are proposed, in fixed point.
     fill: i64,
     waits: Waits,
     hazards: Hazards,
-    /// What is expected at each depth now, and of each candidate.
+    /// Expected tokens of a row at each depth, and the score of each candidate.
     tokens: Tokens,
     scores: Vec<Score>,
     switch: Switch,
     probe: Probe,
-    /// Of steps without drafts, where these seem to pay a little.
+    /// Probes without drafts, for when not drafting seems to lose only a little.
     doubt: Probe,
     resume: Resume,
     trust: Trust,
     outlook: Outlook,
 }
 
-/// A candidate and what is expected of it.
+/// A candidate and its expected rate.
 #[derive(Debug, Clone, Copy)]
 struct Score {
     depth: u32,
-    /// Tokens of a row per time, in any unit.
+    /// Tokens of a row per time, in an arbitrary unit.
     rate: u64,
 }
 
 impl Score {
-    /// The part of `best` that is lost by this one.
+    /// Returns the part of `best`'s rate that this score loses.
     fn loss_to(self, best: Self) -> i64 {
         let lost = best.rate.saturating_sub(self.rate);
         i64::try_from(lost * ONE as u64 / best.rate.max(1)).unwrap_or(ONE)
@@ -171,17 +170,18 @@ impl Policy for Goodput {
     }
 }
 
-/// Of a depth; none is deeper than what is counted.
+/// Returns the tokens of a row at a depth. A depth beyond the counted positions counts as the
+/// last one.
 fn row_tokens(tokens: &Tokens, depth: u32) -> i64 {
     tokens[(depth as usize).min(POSITIONS)]
 }
 
-/// The first of the greatest.
+/// Returns the better score, the first of equal ones.
 fn better(best: Score, score: Score) -> Score {
     if score.rate > best.rate { score } else { best }
 }
 
-/// `part`, in fixed point, to the power `times`.
+/// Returns `part`, in fixed point, to the power `times`.
 fn power(mut part: i64, mut times: u32) -> i64 {
     let mut whole = ONE;
     while times > 0 {
@@ -194,7 +194,7 @@ fn power(mut part: i64, mut times: u32) -> i64 {
     whole
 }
 
-/// Drafts of a step where every row proposes as many as it may.
+/// Returns the drafts of a step in which every row proposes as many as it may.
 fn most_drafts(depth: u32, decodes: u32, moment: &Moment<'_>) -> u64 {
     u64::from(moment.costs.row_tokens(depth).saturating_sub(1)) * u64::from(decodes)
 }
@@ -211,7 +211,7 @@ impl Goodput {
         }
     }
 
-    /// Takes in what a step has shown, judged first by what was expected of it.
+    /// Takes in the statistics of a step, after judging them by the expectations.
     fn observe(&mut self, moment: &Moment<'_>) {
         let seen = moment.seen;
         let us = [seen.draft_us, seen.verify_us, seen.extend_us].map(u64::from);
@@ -219,7 +219,7 @@ impl Goodput {
         self.switch.pass(us);
         let expected = self.expected_ns(seen.depth, moment.seen_rows, moment);
         self.waits.observe(moment, us, expected);
-        // What it costs to draft again grows with the rows of the rank that has most.
+        // The cost of drafting again grows with the rows of the rank with most.
         let there = Seen {
             decodes: moment.seen_rows,
             ..*seen
@@ -236,7 +236,7 @@ impl Goodput {
         self.hazards.observe(seen);
     }
 
-    /// Judges the depth of a step that took `us` where `expected_us` were.
+    /// Judges the depth of a step that took `us` where `expected_us` was expected.
     fn judge(&mut self, us: u64, expected_us: u64, moment: &Moment<'_>) {
         let seen = moment.seen;
         let most = u64::from(seen.decodes) * POSITIONS as u64;
@@ -272,10 +272,10 @@ impl Goodput {
         }
     }
 
-    /// Nanoseconds of a step. Drafters that find nothing for some rows, such as
-    /// n-grams, make passes of two sizes where rows are few: with drafts and
-    /// without, and both count by how often they are expected. A pass of the mean
-    /// size may fit where one with drafts does not.
+    /// Returns the expected nanoseconds of a step. Some drafters, such as n-grams, find nothing
+    /// for some rows. If rows are few, such drafters make passes of two sizes, with drafts and
+    /// without. Both sizes count by their expected frequency: a pass of the mean size may fit a
+    /// limit that a pass with drafts exceeds.
     fn expected_ns(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> Option<u64> {
         let size = self.size(depth, decodes, moment);
         let without = power(ONE - self.hazards.coverage(), decodes) as u64;
@@ -295,7 +295,7 @@ impl Goodput {
         u64::try_from(mean).ok()
     }
 
-    /// How large a step would be.
+    /// Returns the size of a step of `decodes` rows at a depth.
     fn size(&self, depth: u32, decodes: u32, moment: &Moment<'_>) -> StepSize {
         let rows = u64::from(decodes);
         let drafts = u128::from(most_drafts(depth, decodes, moment));
@@ -324,7 +324,7 @@ impl Goodput {
         Some(Score { depth, rate })
     }
 
-    /// Steps that it costs to go from the present depth to `depth`, in fixed point.
+    /// Returns the cost of going from the present depth to `depth`, in steps, in fixed point.
     fn cost_to_draft(&self, depth: u32, moment: &Moment<'_>) -> i64 {
         match (self.depth, depth) {
             (0, 1..) => self.resume.steps(moment.rows, self.step_us(moment)),
@@ -332,7 +332,7 @@ impl Goodput {
         }
     }
 
-    /// Microseconds of a step at the present depth.
+    /// Returns the expected microseconds of a step at the present depth.
     fn step_us(&self, moment: &Moment<'_>) -> u64 {
         let ns = self.expected_ns(self.depth, moment.rows, moment);
         ns.map_or(0, |ns| ns / 1000)

@@ -63,21 +63,22 @@ impl PolicyFactory for ThroughputAwares {
 }
 
 /// SGLang's `ThroughputAwarePolicy`
-/// (`python/sglang/srt/speculative/throughput_aware_policy.py`; PRs #28045, #37274):
-/// `score(S) = E[S] / cost(batch, S)` with `E[S] = 1 + Σ_{k<S} p[k]`, where `p[k]`
-/// is the mean over the last 20 batches of the requests that accepted more than
-/// `k` drafts, for all batch sizes together. There is no score for depth 0.
+/// (`python/sglang/srt/speculative/throughput_aware_policy.py`; PRs #28045, #37274).
+///
+/// `score(S) = E[S] / cost(batch, S)` with `E[S] = 1 + Σ_{k<S} p[k]`. Here `p[k]` is the share
+/// of requests that accepted more than `k` drafts, as the mean over the last 20 batches of all
+/// sizes. Depth 0 has no score.
 #[derive(Debug)]
 struct ThroughputAware {
     config: AdaptiveConfig,
     present: Present,
-    /// Since it last decided.
+    /// Batches since the last decision.
     batches: u32,
-    /// Expected of the present depth.
+    /// Expected time of a step at the present depth.
     step_us: u32,
 }
 
-/// The depth that goes on, and what the last batches have shown.
+/// The present depth, and the statistics of the last batches.
 #[derive(Debug)]
 struct Present {
     depth: u32,
@@ -85,7 +86,8 @@ struct Present {
 }
 
 impl Present {
-    /// What was seen of deeper positions would be stale by the next time.
+    /// Moves to `depth`. The windows of deeper positions are cleared, for they would be stale
+    /// by the next time.
     fn move_to(&mut self, depth: u32) {
         if depth < self.depth {
             self.windows.clear_from(depth);
@@ -94,7 +96,7 @@ impl Present {
     }
 }
 
-/// Expected tokens of a row, and nanoseconds.
+/// Expected tokens of a row, and expected nanoseconds of a step.
 #[derive(Debug, Clone, Copy)]
 struct Score {
     depth: u32,
@@ -103,7 +105,8 @@ struct Score {
 }
 
 impl Score {
-    /// Whether it is more than `1 + margin` times `other`; `margin` in millionths.
+    /// Returns true if this score is more than `1 + margin` times `other`; `margin` is in
+    /// millionths.
     fn beats(self, other: Self, margin: u32) -> bool {
         let product = |tokens: u64, ns: u64| u128::from(tokens) * u128::from(ns);
         product(self.tokens, other.ns) * 1_000_000
@@ -162,7 +165,8 @@ impl Policy for ThroughputAware {
 }
 
 impl ThroughputAware {
-    /// The best of `depths`, if it beats the present one by the hysteresis.
+    /// Returns the best of `depths` if it beats the present one by the hysteresis, else the
+    /// present one.
     fn reconsider(&self, depths: &[u32], moment: &Moment<'_>) -> u32 {
         let current = self.present.depth;
         let hysteresis = self.config.switch_hysteresis;
@@ -173,7 +177,7 @@ impl ThroughputAware {
         }
     }
 
-    /// The first of the best scores.
+    /// Returns the first of the best scores.
     fn best(&self, depths: &[u32], moment: &Moment<'_>) -> Option<Score> {
         let scores = depths.iter().filter_map(|depth| self.score(*depth, moment));
         scores.reduce(|best, score| if score.beats(best, 0) { score } else { best })

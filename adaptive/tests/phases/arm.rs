@@ -1,4 +1,4 @@
-//! One way to choose depths, run over a list of phases.
+//! Arms: ways to choose depths, run over a list of phases.
 
 use lockstep_adaptive::{
     AdaptiveConfig, BatchSlot, Decider, DepthRange, Policies, Row, Seen, Tier,
@@ -11,26 +11,26 @@ pub const DEPTHS: [u32; 6] = [0, 1, 2, 3, 5, 7];
 /// Tokens of a prompt that is warm in the prefix cache.
 const PROMPT: u32 = 16;
 
-/// Work that many streams share: each takes the next request when it is done.
+/// Work that streams share: each takes the next request when its request is done.
 #[derive(Clone, Copy)]
 pub struct Phase {
     pub text: Text,
     pub streams: usize,
     pub requests: u32,
-    /// Tokens of a request, from the first to the last.
+    /// Tokens of the first and of the last request.
     pub tokens: (u32, u32),
 }
 
-/// How depths are chosen.
+/// Way in which depths are chosen.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Arm {
     Fixed(u32),
     Policy(&'static str),
-    /// The best of the next step, from true hazards and times.
+    /// The best depth of the next step, from true hazards and times.
     Oracle,
 }
 
-/// What an arm came to.
+/// Results of an arm.
 #[derive(Clone, Default)]
 pub struct Outcome {
     /// Microseconds of each phase, without noise.
@@ -65,13 +65,13 @@ struct Engine<'a> {
     decider: Decider,
     seen: Seen,
     depth: u32,
-    /// Microseconds since the start, and then when depth changed last; without noise.
+    /// Microseconds since the start, and at the last change of depth; without noise.
     clock_us: u64,
     changed_us: u64,
     outcome: Outcome,
 }
 
-/// A stream's request and what it has emitted.
+/// A stream's request, and the number of tokens that it has emitted.
 type Stream = (Request, u32);
 
 impl<'a> Engine<'a> {
@@ -136,7 +136,7 @@ impl<'a> Engine<'a> {
         self.outcome.phase_us.push(us);
     }
 
-    /// One step; its microseconds without noise.
+    /// Runs one step. Returns its microseconds without noise.
     fn step(&mut self, streams: &mut Vec<Stream>, joined: u32, drift: u32) -> u64 {
         let depth = self.choose(streams, joined);
         let prompts = joined * PROMPT;
@@ -172,8 +172,8 @@ impl<'a> Engine<'a> {
         let slowness = u64::from(self.machine.slowness(self.seed, self.clock_us));
         let noisy = |part: u64| {
             let draw = |at| hash([self.seed, self.outcome.steps.into(), part, at]);
-            // Two uniform draws make a triangle of a fifth and more on each side,
-            // and one step in 400 takes ten times as long.
+            // Two uniform draws make a triangle of two fifths on each side, and one step in 400
+            // takes ten times as long.
             let jitter = 600 + draw(0) % 400 + draw(1) % 401;
             let outlier = if draw(2).is_multiple_of(400) { 10 } else { 1 };
             let slow = jitter * outlier * slowness / 100;
@@ -186,7 +186,7 @@ impl<'a> Engine<'a> {
         us
     }
 
-    /// The next step's depth, as ranks agree on it.
+    /// Returns the next step's depth, as ranks agree on it.
     fn choose(&mut self, streams: &[Stream], joined: u32) -> u32 {
         if self.arm == Arm::Oracle {
             return self.best(streams);
@@ -206,10 +206,10 @@ impl<'a> Engine<'a> {
         depth
     }
 
-    /// By true hazards and times.
+    /// Returns the best depth, from true hazards and times.
     fn best(&self, streams: &[Stream]) -> u32 {
         let rows = streams.len() as u32;
-        // In thousandths of a token.
+        // Expected tokens are in thousandths.
         let expected = |depth: u32| -> u64 {
             let of_row = |(request, _): &Stream| {
                 let mut survival = 1000;

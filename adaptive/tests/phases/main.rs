@@ -1,5 +1,5 @@
-//! Policies against fixed depths and an oracle, on machines and texts that are
-//! made up: closed loop, equal work, ranks that agree two steps ahead, noisy times.
+//! Policies against fixed depths and an oracle, on made-up machines and texts. There is a
+//! closed loop, equal work, an agreement two steps ahead, and noisy times.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ const fn phase(text: Text, streams: usize, requests: u32, tokens: (u32, u32)) ->
     }
 }
 
-/// Predictable and hard texts, few and many streams, and a tail.
+/// Predictable and hard texts, few and many streams, and at last a tail.
 const NINE: [Phase; 9] = [
     phase(Text::Predictable, 1, 4, (200, 300)),
     phase(Text::Hard, 1, 2, (120, 160)),
@@ -38,7 +38,7 @@ const NINE: [Phase; 9] = [
     phase(Text::Mixed, 32, 32, (20, 400)),
 ];
 
-/// Predictable texts one by one, and mixed ones in a crowd, twice.
+/// Predictable texts one by one, and mixed texts in a crowd, twice.
 const TWO: [Phase; 4] = [
     phase(Text::Predictable, 1, 4, (200, 300)),
     phase(Text::Mixed, 32, 96, (80, 160)),
@@ -51,7 +51,7 @@ fn permille(a: u64, b: u64) -> u64 {
     a * 1000 / b
 }
 
-/// All arms over one list.
+/// Results of all arms over one list of phases.
 struct Table {
     fixed: Vec<Outcome>,
     oracle: Outcome,
@@ -70,15 +70,16 @@ impl Table {
         self.fixed.iter().map(Outcome::us).min().unwrap()
     }
 
-    /// The best fixed depth of every phase.
+    /// Returns the time of the best fixed depth in every phase.
     fn best_by_phase(&self) -> Vec<u64> {
         let phases = 0..self.oracle.phase_us.len();
         let best = |at: usize| self.fixed.iter().map(|arm| arm.phase_us[at]).min().unwrap();
         phases.map(best).collect()
     }
 
-    /// A line for people: speed against the best fixed depth, the best by phase,
-    /// the oracle, the worst phase against its best; switches a minute.
+    /// Returns a line for people. It has the speed against the best fixed depth, against the
+    /// best by phase and against the oracle, the worst phase against its best, and switches per
+    /// minute.
     fn line(&self, name: &str, arm: &Outcome) -> String {
         let best = self.best_by_phase();
         let phases = best.iter().zip(&arm.phase_us);
@@ -94,7 +95,7 @@ impl Table {
     }
 }
 
-/// `goodput` over a list, and the line that says how it did.
+/// Runs `goodput` over a list. Returns its results and a line about them.
 fn goodput(machine: &Machine, phases: &[Phase], seed: u64) -> (Table, Outcome, String) {
     let table = Table::new(machine, phases, seed);
     let arm = run(machine, phases, Arm::Policy("goodput"), seed);
@@ -124,7 +125,7 @@ fn goodput_beats_every_fixed_depth_and_is_close_to_the_oracle() {
                 for (best, us) in by_phase.iter().zip(&arm.phase_us) {
                     assert!(permille(*best, *us) >= 900, "{line}");
                 }
-                // Steps of the tiny model are too short for this.
+                // Steps of the tiny model are too short for few switches a minute.
                 let few = arm.switches_a_minute() <= 60 || machine.name == TINY.name;
                 assert!(few, "{line}");
                 for other in ["ema", "throughput_aware"] {
@@ -136,8 +137,8 @@ fn goodput_beats_every_fixed_depth_and_is_close_to_the_oracle() {
     }
 }
 
-/// A device drafts behind the host's back: what a pass takes by its tokens is then told
-/// wrong, unless the device's clock tells drafting apart.
+/// A device drafts without the host, so the host's clock gives wrong times of passes. The
+/// device's clock tells drafting apart.
 #[test]
 fn drafting_that_is_told_apart_finds_better_depths() {
     for seed in 1..4 {
@@ -178,7 +179,7 @@ fn bursts_that_last_for_hundreds_of_steps_mislead_nobody() {
     let mut slowest = Vec::new();
     for text in [Text::Predictable, Text::Code, Text::Hard] {
         for (streams, requests) in [(1, 240), (8, 960), (32, 1920)] {
-            // Where answers are short, most steps carry prompts, and few are judged.
+            // If answers are short, most steps carry prompts, and few steps are judged.
             for (requests, tokens) in [(requests, (150, 250)), (6 * requests, (12, 36))] {
                 let list = [phase(text, streams, requests, tokens)];
                 let (table, arm, line) = goodput(&CROWDED, &list, 1);
@@ -225,10 +226,10 @@ fn times_that_were_measured_wrong_or_change_or_were_never_measured_cost_little()
     }
 }
 
-/// A crowd, one stream and what lies between, of texts for which no draft pays: phases of
+/// A crowd, one stream, and sizes between, of texts for which no draft pays. Phases last
 /// `length` milliseconds at the demo model's speed without drafts.
 fn hard(length: u32) -> [Phase; 8] {
-    // Tokens that so many streams put out in a second.
+    // Tokens that `streams` streams put out in a second.
     let rate = |streams| match streams {
         1 => 2_700,
         4 => 4_100,
@@ -245,7 +246,7 @@ fn hard(length: u32) -> [Phase; 8] {
 fn adapting_costs_nothing_where_no_draft_pays() {
     let mut slow = Vec::new();
     for machine in [DEMO, DEMO_IN_CACHE] {
-        // Milliseconds of a phase, how often the list comes, and the least of the speed without
+        // Milliseconds of a phase, repeats of the list, and the least part of the speed without
         // drafts: times and acceptance are learnt in the first seconds.
         for (length, times, least) in [
             (300, 1, 900),
@@ -269,10 +270,11 @@ fn adapting_costs_nothing_where_no_draft_pays() {
     assert!(slow.is_empty(), "{slow:#?}");
 }
 
-/// What others who used the machine did to the times measured before serving.
+/// Effect of other programs on the times measured before serving: its name, and hundredths by
+/// rows and depth.
 type Spoilt = (&'static str, fn(u32, u32) -> u32);
 
-/// What is drawn for a cell.
+/// Returns random hundredths for a cell.
 fn drawn(rows: u32, depth: u32, seed: u64) -> u32 {
     [100, 200, 500, 1100][hash([rows.into(), depth.into(), seed, 5]) as usize % 4]
 }
@@ -294,9 +296,8 @@ const SPOILT: [Spoilt; 11] = [
     ("all drawn", |rows, depth| 5 * drawn(rows, depth, 3)),
 ];
 
-/// Where times before serving were spoilt, the best depth is found all the same,
-/// after a number of steps that has a bound. A single size that was measured a
-/// third too long may go unnoticed.
+/// If times before serving were spoilt, the best depth is found all the same, after a bounded
+/// number of steps. A single size that was measured a third too long may go unnoticed.
 #[test]
 fn times_that_others_spoilt_before_serving_are_found_out() {
     let mut slow = Vec::new();

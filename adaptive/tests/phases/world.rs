@@ -1,4 +1,4 @@
-//! A machine and its work, made up: what steps take, and what is accepted.
+//! A made-up machine and its work: times of steps, and accepted drafts.
 
 use lockstep_adaptive::Seen;
 
@@ -17,36 +17,34 @@ pub fn hash(words: [u64; 4]) -> u64 {
 /// Microseconds by size, linear between points.
 pub type Table = &'static [(u32, u32)];
 
-/// What steps take.
+/// Times of a machine's steps.
 #[derive(Clone, Copy)]
 pub struct Machine {
     pub name: &'static str,
-    /// The first draft step and each later one, over rows.
+    /// Times of the first draft step and of each later one, over rows.
     pub first: Table,
     pub later: Table,
-    /// The pass, over tokens; and as it was measured before serving, if it was.
+    /// Time of the pass over tokens; and the measured time before serving, if it was measured.
     pub verify: Table,
     pub measured: Option<Table>,
-    /// What the drafter does with the outcome, over tokens taken in.
+    /// Time of the drafter after the pass, over tokens taken in.
     pub extend: Table,
-    /// Whoever times steps sees drafting and pass as one.
+    /// True if the clock can't tell drafting from the pass.
     pub together: bool,
-    /// Later, passes take so many hundredths of what they did at first: contexts
-    /// grow, clocks fall.
+    /// Hundredths of the first passes' time that passes take later: contexts grow, clocks fall.
     pub drift: u32,
-    /// Others who share the machine make everything take half as long again, or
-    /// more than twice as long, for so many milliseconds at a time, half of the
-    /// time; 0 = nobody does.
+    /// Milliseconds of a burst of other programs' work; 0 = there are none. Half of the time,
+    /// bursts make everything take half as long again, or more than twice as long.
     pub bursts_ms: u32,
     /// Hundredths of their time that passes take within two milliseconds after a change of
     /// depth, whose weights push others out of caches.
     pub settles: u32,
-    /// Hundredths of their time that steps of so many rows and such a depth were
-    /// measured at before serving, which others who shared the machine spoilt.
+    /// Hundredths at which the time of a step was measured before serving, by rows and depth:
+    /// other programs spoilt the times.
     pub spoilt: fn(rows: u32, depth: u32) -> u32,
 }
 
-/// A pass of 1B parameters on two cores.
+/// Time of a pass of 1B parameters on two cores.
 const CORES: Table = &[
     (1, 60_000),
     (8, 62_000),
@@ -70,7 +68,7 @@ pub const STANDALONE: Machine = Machine {
     spoilt: |_, _| 100,
 };
 
-/// The same with a head, whose first draft is there already.
+/// 1B parameters on two cores with a head, whose first draft is there already.
 pub const HEAD: Machine = Machine {
     name: "head",
     first: &[(1, 1_500), (32, 4_000)],
@@ -113,14 +111,14 @@ pub const TINY: Machine = Machine {
     spoilt: |_, _| 100,
 };
 
-/// The same beside neighbours, whose bursts last for hundreds of its steps.
+/// The tiny model beside other programs, whose bursts last for hundreds of its steps.
 pub const CROWDED: Machine = Machine {
     name: "crowded",
     bursts_ms: 400,
     ..TINY
 };
 
-/// Passes of more than eight tokens take a second turn over the weights.
+/// Time of a pass: more than eight tokens take a second turn over the weights.
 const TURNS: Table = &[
     (1, 80_000),
     (8, 83_000),
@@ -130,7 +128,7 @@ const TURNS: Table = &[
     (256, 1_200_000),
 ];
 
-/// Drafts from the request's own text, for nearly nothing.
+/// Drafts from the request's own text, at almost no cost.
 pub const NGRAM: Machine = Machine {
     name: "ngram",
     first: &[(1, 30), (32, 600)],
@@ -150,8 +148,9 @@ const GPU_PASS: Table = &[
     (256, 1_650),
 ];
 
-/// 1B parameters on a GPU, where a head drafts and passes run without the host: about what
-/// an H200 took, but for passes of 64 tokens and more, which took longer at 64 than at 128.
+/// 1B parameters on a GPU, where a head drafts and passes run without the host. The times are
+/// about those of an H200, except passes of 64 tokens and more: the H200 took longer for 64
+/// than for 128.
 pub const GPU: Machine = Machine {
     name: "gpu",
     first: &[(1, 280), (8, 310), (32, 400)],
@@ -162,15 +161,16 @@ pub const GPU: Machine = Machine {
     ..STANDALONE
 };
 
-/// The same where only the host's clock is asked, which sees the end of both.
+/// The GPU with times by the host's clock, which sees drafting and pass end together.
 pub const GPU_TOGETHER: Machine = Machine {
     name: "gpu, by the host's clock",
     together: true,
     ..GPU
 };
 
-/// The demo model on two cores, where a head drafts: about what a Zen 3 took while serving,
-/// and what was measured there before, by steps that each followed one of another size.
+/// The demo model on two cores, where a head drafts. The times are about those of a Zen 3 while
+/// serving, and those measured there before serving by steps that each followed one of another
+/// size.
 pub const DEMO: Machine = Machine {
     name: "demo",
     first: &[(1, 19), (4, 54), (8, 90), (24, 203)],
@@ -199,7 +199,8 @@ pub const DEMO: Machine = Machine {
     ..TINY
 };
 
-/// Demo model on two cores of a Zen 4, whose caches hold the model but not the head beside it.
+/// The demo model on two cores of a Zen 4, whose caches hold the model but not the head beside
+/// it.
 pub const DEMO_IN_CACHE: Machine = Machine {
     name: "demo in cache",
     first: &[(1, 25), (4, 100), (8, 130), (24, 300)],
@@ -236,15 +237,15 @@ pub const GROWING: Machine = Machine {
     ..STANDALONE
 };
 
-/// A device that was measured when passes of many tokens took half as long, more
-/// than corrections can follow.
+/// A device that was measured when passes of many tokens took half as long. Corrections can't
+/// follow that far.
 pub const MISJUDGED: Machine = Machine {
     name: "misjudged",
     measured: Some(&[(1, 20_000), (8, 20_000), (256, 90_000)]),
     ..DENSE
 };
 
-/// Nobody measured it.
+/// A machine without steps measured before serving.
 pub const UNMEASURED: Machine = Machine {
     name: "unmeasured",
     measured: None,
@@ -252,7 +253,7 @@ pub const UNMEASURED: Machine = Machine {
 };
 
 impl Machine {
-    /// Microseconds of a step without noise.
+    /// Returns the microseconds of a step without noise.
     pub fn step_us(&self, rows: u32, depth: u32, tokens: u32, taken: u32) -> [u32; 3] {
         let verify = at(self.verify, tokens);
         if depth == 0 {
@@ -265,7 +266,7 @@ impl Machine {
         }
     }
 
-    /// Hundredths of the usual time that a step takes which begins at `us`.
+    /// Returns the time of a step that begins at `us`, in hundredths of the usual time.
     pub fn slowness(&self, seed: u64, us: u64) -> u32 {
         let Some(burst) = us.checked_div(u64::from(self.bursts_ms) * 1000) else {
             return 100;
@@ -277,9 +278,9 @@ impl Machine {
         }
     }
 
-    /// What is measured before serving: rows 1, 2, 4, … and `most` at depths 0, 1,
-    /// 2 and, up to a quarter of a second, the greatest, each off by up to three in
-    /// a hundred.
+    /// Returns the steps measured before serving. The steps have 1, 2, 4, … and `most` rows at
+    /// depths 0, 1, 2 and, up to a quarter of a second, the greatest depth. Each time is off by
+    /// up to three in a hundred.
     pub fn profile(&self, most: u32, deepest: u32) -> Vec<Seen> {
         let Some(table) = self.measured else {
             return Vec::new();
@@ -331,7 +332,7 @@ fn at(table: Table, size: u32) -> u32 {
     }
 }
 
-/// How well texts can be foretold.
+/// Kinds of texts, by how well they can be foretold.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Text {
     Predictable,
@@ -341,13 +342,13 @@ pub enum Text {
     Half,
     /// Each request is one of the others.
     Mixed,
-    /// Has been there before, mostly.
+    /// Mostly repeats earlier text.
     Repeating,
-    /// Hardly ever has.
+    /// Hardly ever repeats earlier text.
     Fresh,
 }
 
-/// A request: so many tokens of one kind.
+/// A request, with its number of tokens and one kind of text.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub id: u64,
@@ -366,8 +367,7 @@ impl Request {
         Self { id, tokens, text }
     }
 
-    /// How many of 1,000 drafts are accepted at a position, where all before it
-    /// were.
+    /// Returns how many of 1,000 drafts are accepted at a position if all before it were.
     pub fn hazard(&self, position: usize) -> u32 {
         let (first, step, most) = match self.text {
             Text::Predictable => (900, 10, 950),
@@ -381,7 +381,7 @@ impl Request {
         (first + step * position as u32).min(most) + own as u32 - 40
     }
 
-    /// Drafts that are proposed after `emitted` tokens, of `depth`: all, unless they
+    /// Returns how many of `depth` drafts are proposed after `emitted` tokens: all, unless they
     /// are looked up and not found.
     pub fn proposes(&self, emitted: u32, depth: u32) -> u32 {
         let found = match self.text {
@@ -393,8 +393,8 @@ impl Request {
         if draw < found { depth } else { 0 }
     }
 
-    /// Drafts that are accepted after `emitted` tokens, of `depth`. It does not
-    /// depend on who asks.
+    /// Returns how many of `depth` drafts are accepted after `emitted` tokens, whichever arm
+    /// asks.
     pub fn accepts(&self, emitted: u32, depth: u32) -> u32 {
         let missed = |at: &u32| {
             let draw = hash([self.id, emitted.into(), (*at).into(), 3]) % 1000;

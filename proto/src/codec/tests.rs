@@ -11,7 +11,7 @@ use crate::pb::lockstep::{
     Abort, GenerateRequest, RankResult, SlotOutput, WorkerCommand, WorkerHello,
 };
 
-/// What `decoder`'s codec reads of what `encoder`'s has written.
+/// Writes messages with `encoder`'s codec and returns what `decoder`'s codec reads.
 fn pass<T, U>(
     messages: Vec<T>,
     mut encoder: impl Codec<Encode = T>,
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// Answers of no row, of few and of many, so that a short one follows a long one.
+/// Answers with no row, with few rows and with many, so that a short answer follows a long one.
 fn answers() -> Vec<RankResult> {
     let rows = [0, 3, 20_000, 1, 0, 256];
     let output = |slot| SlotOutput {
@@ -90,7 +90,7 @@ fn bytes_that_are_another_message_are_an_internal_error() {
     }
     let number = Abort { request: 7 };
     assert_eq!(refusal::<_, WorkerCommand>(number), Code::Internal);
-    // Digests that end in the middle of a field.
+    // The bytes are digests that end in the middle of a field.
     let text = WorkerHello {
         config_hash: "x".to_owned(),
         ..Default::default()

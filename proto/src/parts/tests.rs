@@ -67,13 +67,13 @@ fn whatever_takes_few_bytes_and_much_memory_is_refused() {
             chat(vec![ChatMessage::default(); most - 1]).encode_to_vec(),
             chat(vec![ChatMessage::default(); most]).encode_to_vec(),
         ),
-        // The parameters, and for each entry itself and its key.
+        // Parts are the parameters, and for each entry the entry and its key.
         (
             SGLANG,
             bias((most - 1) / 2).encode_to_vec(),
             bias(most / 2).encode_to_vec(),
         ),
-        // Parameters, custom ones, entry, key, value and list are around it.
+        // Six parts are around it: parameters, custom parameters, entry, key, value and list.
         (
             SGLANG,
             custom(list(vec![Value::default(); most - 6])).encode_to_vec(),
@@ -123,8 +123,7 @@ fn what_no_client_sends_is_not_counted() {
 
 #[test]
 fn a_skipped_group_hides_nothing_behind_it() {
-    // An unknown group, field 1000, that holds what would be a damaged chat, and then
-    // stops.
+    // An unknown group, field 1000, which holds a damaged chat and then ends.
     let [start, end] = [[0xc3, 0x3e], [0xc4, 0x3e]];
     let mut bytes = start.to_vec();
     let input = chat(Vec::new()).encode_to_vec();
@@ -159,8 +158,8 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Parts of a decoded value and what it holds: itself, its list or struct or text,
-/// and an entry and a key for each field.
+/// Returns the number of parts of a decoded value: the value, its list or struct or text, an
+/// entry and a key for each field, and the parts of inner values.
 fn expected(value: &Value) -> usize {
     1 + match &value.kind {
         Some(Kind::StringValue(_)) => 1,
@@ -177,7 +176,7 @@ fn expected(value: &Value) -> usize {
 }
 
 proptest! {
-    /// As the decoded message counts, and never more than two bytes make.
+    /// The count is that of the decoded message, and never more than two bytes per part allow.
     #[test]
     fn nothing_is_miscounted(value in value()) {
         let request = custom(value.clone());
@@ -186,7 +185,7 @@ proptest! {
         prop_assert!(2 * counted <= request.encoded_len());
     }
 
-    /// Damaged messages are left to prost, and end.
+    /// Damaged messages are left to prost, and counting them ends.
     #[test]
     fn any_bytes_are_counted(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
         for name in [NATIVE, SGLANG] {

@@ -1,4 +1,4 @@
-//! Who waits, for how long, and who gets the next slot of which DP rank.
+//! Admission: the queue, its time limits, and the next request to get a slot of a DP rank.
 
 use std::sync::Arc;
 
@@ -31,14 +31,14 @@ pub(crate) struct Admission {
     now: Millis,
     arrivals: u64,
     queue: WaitQueue,
-    /// Of all requests, from arrival to end.
+    /// Time limits of all requests, from arrival to end.
     deadlines: Deadlines,
-    /// Of requests that never ran, from arrival to first admission.
+    /// Time limits of requests that never ran, from arrival to first admission.
     queue_deadlines: Deadlines,
     pace: AdmissionPace,
-    /// Nothing new is admitted.
+    /// True while no new request is admitted.
     held: bool,
-    /// Reused from step to step.
+    /// Buffers that are reused from step to step.
     candidates: Vec<u32>,
     wanted: Vec<usize>,
 }
@@ -59,7 +59,7 @@ impl Admission {
         }
     }
 
-    /// Time never goes back.
+    /// Sets the time, which never goes back.
     pub fn advance(&mut self, now: Millis) {
         self.now = self.now.max(now);
     }
@@ -88,7 +88,8 @@ impl Admission {
         self.queue.tokens()
     }
 
-    /// Takes a request on that can run here and finds a place in the queue.
+    /// Checks that a request can run here and finds a place in the queue. Returns the request's
+    /// state.
     pub fn accept(
         &mut self,
         id: RequestId,
@@ -105,7 +106,7 @@ impl Admission {
             .max_draft_steps
             .map_or(steps, |asked| asked.min(steps));
         check_capacity(&self.config, prompt_len, max_new, max_depth)?;
-        // Of one there is no choice.
+        // With one DP rank there is no choice.
         let data_parallel_rank = request.data_parallel_rank.filter(|_| ranks.len() > 1);
         self.check_queue(prompt_len, data_parallel_rank, ranks)?;
         self.arrivals += 1;
@@ -150,8 +151,9 @@ impl Admission {
         })
     }
 
-    /// Requests for which a slot is free hardly wait and do not count: neither those in
-    /// the queue, nor the new one, which may name a DP rank.
+    /// Returns an error if a new request makes the queue too long, or gives it too many tokens.
+    /// Its length counts only requests for which no slot is free: others hardly wait. `names`
+    /// is the DP rank that the new request names, if any.
     fn check_queue(
         &self,
         prompt_len: u32,
@@ -185,7 +187,7 @@ impl Admission {
         })
     }
 
-    /// Queues a new request; its time runs from now on.
+    /// Queues a new request. Its time limits begin.
     pub fn enqueue(&mut self, index: u32, request: &RequestState) {
         self.queue.push(index, request);
         self.deadlines.insert(request.rest.deadline, index);
@@ -193,8 +195,8 @@ impl Admission {
             .insert(request.rest.queue_deadline, index);
     }
 
-    /// Queues a request again that has lost its slot, in front of those of its
-    /// priority that never ran.
+    /// Queues a request that has lost its slot. The request comes before those of its priority
+    /// that never ran.
     pub fn requeue(&mut self, index: u32, request: &mut RequestState) {
         request.stage = Stage::Waiting;
         request.retracted = true;
@@ -205,17 +207,17 @@ impl Admission {
         self.queue.push(index, request);
     }
 
-    /// A request lost its slot, or ended in it.
+    /// Notes that a request lost its slot, or ended in it.
     pub fn left_slot(&mut self, request: &RequestState) {
         self.queue.left_slot(request);
     }
 
-    /// The slots of all requests are gone.
+    /// Notes that no request has a slot any more.
     pub fn reset_slots(&mut self) {
         self.queue.reset_slots();
     }
 
-    /// A request has ended, waiting or not.
+    /// Removes a request that has ended, waiting or not.
     pub fn forget(&mut self, index: u32, request: &RequestState) {
         if request.stage == Stage::Waiting {
             self.queue.remove(request);
@@ -225,7 +227,7 @@ impl Admission {
             .remove(request.rest.queue_deadline, index);
     }
 
-    /// A request whose time is over, and what its client is told.
+    /// Returns a request whose time limit has passed, and the error for its client.
     pub fn timed_out(&self) -> Option<(u32, RequestError)> {
         if let Some(index) = self.deadlines.due(self.now.0) {
             let error = RequestError::new(

@@ -1,5 +1,4 @@
-//! The running requests of one DP rank: their slots, and the rows they add to
-//! each step.
+//! Running requests of one DP rank: their slots, and the rows that they add to each step.
 
 use std::sync::Arc;
 
@@ -24,16 +23,16 @@ pub(crate) use part::{Part, RowInFlight};
 #[cfg(test)]
 pub(crate) use rows::Grant;
 
-/// Running requests, and what they do in the step that is being planned.
+/// Running requests, and their rows in the step that is being planned.
 #[derive(Debug)]
 pub(crate) struct Batch {
     config: Arc<PlannerConfig>,
     /// Requests with a slot, most important first; rows stand in this order.
     running: Vec<u32>,
     slots: Slots,
-    /// Its part of the step that is being planned.
+    /// Part of the step that is being planned.
     pub next: Part,
-    /// Reused from plan to plan.
+    /// Buffers that are reused from plan to plan.
     page_lists: Vec<Vec<u32>>,
     #[cfg(test)]
     pub grant: Grant,
@@ -74,14 +73,14 @@ impl Batch {
         self.slots.free()
     }
 
-    /// Requests that decode next.
+    /// Returns the number of requests that decode next.
     pub fn decodes(&self, requests: &RequestTable) -> u32 {
         let decodes = |index: &u32| requests[*index].decodes();
         self.running().filter(decodes).count() as u32
     }
 
-    /// Gives a request a slot, with the prefix that is matched already; false
-    /// if none is free.
+    /// Gives a slot to a request whose prefix is matched already. Returns false if no slot is
+    /// free.
     pub fn open(&mut self, requests: &mut RequestTable, index: u32) -> bool {
         let Some(slot) = self.slots.take() else {
             return false;
@@ -92,7 +91,7 @@ impl Batch {
         request.stage = Stage::Running;
         request.slot = slot;
         request.prefill_end = request.len();
-        // The decode loop then grows these lists without allocating, as a rule.
+        // So the decode loop normally grows these lists without allocating.
         let more = request.remaining().min(1024) as usize;
         request.tokens.reserve(more);
         request
@@ -128,21 +127,23 @@ impl Batch {
         kv.release(request);
     }
 
-    /// Where a request stands, or would, among the running ones.
+    /// Returns the place of a request in the list of running ones, or the place where it would
+    /// be inserted.
     fn position(&self, requests: &RequestTable, index: u32) -> usize {
         let rank = requests[index].rank();
         self.running
             .partition_point(|other| requests[*other].rank() < rank)
     }
 
-    /// Sends its part off, in exchange for the empty buffers of an earlier one.
+    /// Moves the planned part into `plan` and `rows`, in exchange for the empty buffers of an
+    /// earlier part.
     pub fn launch(&mut self, plan: &mut PlanPart, rows: &mut Vec<RowInFlight>) {
         self.slots.drain_closes(&mut self.next.plan.closes);
         std::mem::swap(plan, &mut self.next.plan);
         std::mem::swap(rows, &mut self.next.rows);
     }
 
-    /// Keeps the lists of pages of a part that was sent.
+    /// Keeps the page lists of a part that was sent.
     pub fn recycle(&mut self, part: &mut PlanPart) {
         let most_lists = part.extends.capacity().max(64);
         for extend in part.extends.drain(..) {
@@ -152,7 +153,7 @@ impl Batch {
         }
     }
 
-    /// The engine is gone: nobody has a slot, nor pages.
+    /// Forgets all slots and pages, because the engine is gone.
     pub fn reset(&mut self, requests: &mut RequestTable) {
         for index in self.running.drain(..) {
             let request = &mut requests[index];
@@ -162,7 +163,7 @@ impl Batch {
         self.slots.reset();
     }
 
-    /// Checks the slots, and that so many requests run.
+    /// Checks the slots, and that `running` requests run.
     pub fn check(&self, requests: &RequestTable, running: u64) -> Result<(), IntegrityError> {
         let mut holders = vec![0; self.slots.count() as usize];
         let held = self.running().map(|index| requests[index].slot);

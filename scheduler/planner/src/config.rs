@@ -1,4 +1,4 @@
-//! What the planner is told once, at start.
+//! The planner's configuration, fixed at start.
 
 use lockstep_types::{EngineConfig, StepLimits};
 
@@ -8,57 +8,59 @@ use crate::{DraftKv, PlannerError, ReserveConfig, SchedulePolicy};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// The caller's name for a request; unique while the request lives.
+/// Number by which the caller names a request; unique while the request lives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// Sizes, limits and policies; see [`EngineConfig`] for the flags behind them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannerConfig {
-    /// DP ranks. Each has slots, pages and a prefix cache of its own, and a part of
-    /// each step.
+    /// Number of DP ranks. Each has its own slots, pages and prefix cache, and a part of each
+    /// step.
     pub dp_size: u32,
     /// Slots of a DP rank, which is also the most requests that run there at once.
     pub max_running_requests: u32,
-    /// Waiting requests beyond which new ones are refused.
+    /// Most waiting requests; further ones are refused.
     pub max_queued_requests: u32,
-    /// Waiting tokens beyond which new requests are refused.
+    /// Most waiting tokens; further requests are refused.
     pub max_queued_tokens: u64,
-    /// New tokens of one step in a DP rank.
+    /// Most new tokens of one step in a DP rank.
     pub max_prefill_tokens: u32,
-    /// Prompt tokens of one step in a DP rank; longer prompts are cut. `None`: whole prompts.
+    /// Most prompt tokens of one step in a DP rank; longer prompts are cut. `None` = prompts
+    /// are not cut.
     pub chunked_prefill_size: Option<u32>,
     /// KV tokens per page.
     pub page_size: u32,
-    /// Pages of a DP rank's KV pool. Page 0 is never handed out: a padded row of a
-    /// captured graph has to write somewhere.
+    /// Pages of a DP rank's KV pool. Page 0 is never handed out: the padded rows of a captured
+    /// graph write there.
     pub num_pages: u32,
     /// Most tokens of one request, prompt and output together.
     pub context_length: u32,
-    /// Up to two steps in flight instead of one.
+    /// True for up to two steps in flight, false for one.
     pub overlap: bool,
-    /// Keep the KV of past requests for later ones with the same prefix.
+    /// True to keep the KV of past requests for later ones with the same prefix.
     pub radix_cache: bool,
-    /// Order of admission inside one priority.
+    /// Order of admission among requests of one priority.
     pub schedule_policy: SchedulePolicy,
-    /// Whether requests may carry a priority other than 0.
+    /// True if requests may carry a priority other than 0.
     pub priority_scheduling: bool,
     /// Most time from arrival to the end of a request.
     pub request_timeout_ms: Option<u64>,
     /// Most time from arrival to the first admission.
     pub queue_timeout_ms: Option<u64>,
-    /// What a decode step may write; its steps are those of each plan.
+    /// Most that a decode step may write and commit. Each plan sets its own number of draft
+    /// steps.
     pub reserve: ReserveConfig,
     /// Draft steps of the first plans, until the workers agree on others.
     pub initial_depth: u32,
-    /// The workers agree on how deep to draft.
+    /// True if the workers agree on the depth of drafts from step to step.
     pub adapts: bool,
-    /// What drafting keeps per cached token, which decides over prefix keys.
+    /// KV that drafting keeps per cached token, which decides what prefix keys are made of.
     pub draft_kv: DraftKv,
-    /// Positions of a request that its drafter can take in late, after steps that
-    /// drafted nothing; 0 = it takes in every step at once.
+    /// Number of a request's last positions that its drafter can take in late, after steps that
+    /// drafted nothing; 0 = the drafter takes in every step at once.
     pub pause_window: u32,
-    /// Record what enters and leaves the prefix cache, see
+    /// True to record additions to the prefix cache and removals from it, see
     /// [`Planner::cache_events`](crate::Planner::cache_events).
     pub kv_events: bool,
 }
@@ -91,7 +93,7 @@ impl Default for PlannerConfig {
     }
 }
 
-/// Without [`PlannerConfig::kv_events`].
+/// Leaves [`PlannerConfig::kv_events`] off.
 impl From<&EngineConfig> for PlannerConfig {
     fn from(engine: &EngineConfig) -> Self {
         let EngineConfig {
@@ -131,19 +133,18 @@ impl From<&EngineConfig> for PlannerConfig {
 }
 
 impl PlannerConfig {
-    /// KV tokens that requests and cache of a DP rank can hold together.
+    /// Returns the KV tokens that requests and cache of a DP rank can hold together.
     pub fn capacity_tokens(&self) -> u64 {
         u64::from(self.num_pages.saturating_sub(1)) * u64::from(self.page_size)
     }
 
-    /// The most new tokens one part's extends can bring, drafted ones not
-    /// counted, for sizing a worker's buffers. Rows are at most
-    /// `max_running_requests`, and each may draft.
+    /// Returns the most new tokens of one part's extends, drafts not counted, for sizing a
+    /// worker's buffers. There are at most `max_running_requests` rows, and each may draft.
     pub fn max_step_tokens(&self) -> u32 {
         let rows = self.max_running_requests;
         let chunk = self.chunked_prefill_size.map(|chunk| chunk as usize);
         let (most, context) = (self.max_prefill_tokens, self.context_length);
-        // One of three `u32`.
+        // The value comes from one of three `u32`.
         let prompts = StepLimits::prefill_tokens(most as usize, chunk, context as usize) as u32;
         match chunk {
             Some(_) => prompts.max(prompts.div_ceil(4).saturating_add(rows)),
@@ -151,7 +152,7 @@ impl PlannerConfig {
         }
     }
 
-    /// Prompt tokens of a step without decode rows.
+    /// Returns the most prompt tokens of a step without decode rows.
     pub(crate) fn prefill_budget(&self) -> u32 {
         self.chunked_prefill_size
             .map_or(self.max_prefill_tokens, |chunk| {
@@ -159,7 +160,7 @@ impl PlannerConfig {
             })
     }
 
-    /// Steps that may be planned and not yet completed.
+    /// Returns the most steps that may be planned and not yet completed.
     pub fn max_in_flight(&self) -> usize {
         if self.overlap { 2 } else { 1 }
     }

@@ -1,5 +1,5 @@
-//! What belongs to one DP rank: requests that run, the KV memory that they run in,
-//! and how much of it they are expected to want.
+//! State of one DP rank: its running requests, its KV memory, and the memory that its requests
+//! are expected to want.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ mod room;
 
 pub(crate) use admit::Verdict;
 
-/// One DP rank. Where attention is not data-parallel there is one.
+/// One DP rank. Without data-parallel attention there is one.
 #[derive(Debug)]
 pub(crate) struct DpRank {
     config: Arc<PlannerConfig>,
     pub batch: Batch,
     pub kv: Kv,
-    /// Its part of the planner's.
+    /// This DP rank's part of the planner's counters.
     pub counters: DpRankCounters,
     ratio: NewTokenRatio,
-    /// Running requests whose prompt is not all in the cache yet; while requests
-    /// are let in.
+    /// Running requests whose prompt is not yet all in the cache. Valid while requests are
+    /// admitted.
     prefilling: Vec<u32>,
-    /// Pages that running requests are expected to want still; while requests are
-    /// let in.
+    /// Pages that running requests are expected to want still. Valid while requests are
+    /// admitted.
     future: u32,
 }
 
@@ -51,7 +51,8 @@ impl DpRank {
         self.ratio = NewTokenRatio::new(thousandths);
     }
 
-    /// Running requests first, then pages that nobody else could have.
+    /// Returns the load for comparisons: first the running requests, then the pages that no
+    /// other request could have.
     pub fn load(&self) -> (usize, u32) {
         (self.batch.len(), self.kv.in_use())
     }
@@ -67,20 +68,20 @@ impl DpRank {
         self.batch.plan_prefills(requests, &mut self.kv);
     }
 
-    /// The next decode rows want more pages than can be had.
+    /// Returns true if the next decode rows need more pages than are available.
     pub fn lacks_pages(&self, requests: &RequestTable) -> bool {
         self.batch.decode_pages(requests, &self.kv) > self.kv.available()
     }
 
-    /// A step goes off. If requests run in it here, they are expected to want a
-    /// little less from now on.
+    /// Notes that a step is sent. If requests of this DP rank run in it, they are expected to
+    /// want a little less from now on.
     pub fn step_planned(&mut self) {
         if !self.batch.next.is_empty() {
             self.ratio.decay();
         }
     }
 
-    /// Requests want more pages than was expected.
+    /// Raises the expectation, because requests want more pages than was expected.
     pub fn pages_ran_out(&mut self, requests: &RequestTable) {
         let running = self.batch.running().map(|index| &requests[index]);
         let shown = running.map(|request| (request.emitted(), request.max_new));
@@ -92,7 +93,7 @@ impl DpRank {
         self.batch.close(requests, &mut self.kv, index);
     }
 
-    /// The engine is gone, and with it all slots and pages.
+    /// Forgets all slots and pages, because the engine is gone.
     pub fn reset(&mut self, requests: &mut RequestTable) {
         self.batch.reset(requests);
         self.kv.reset();
@@ -119,13 +120,13 @@ impl DpRank {
         Ok(())
     }
 
-    /// Who holds its pages.
+    /// Returns the holders of this DP rank's pages.
     pub fn kv_usage(&self, requests: &RequestTable) -> KvUsage {
         let running = self.running(requests);
         self.kv.usage(running.map(|request| &request.kv))
     }
 
-    /// The requests with a slot.
+    /// Returns the requests with a slot.
     pub fn running<'a>(
         &'a self,
         requests: &'a RequestTable,

@@ -1,5 +1,4 @@
-//! The KV memory: every page is in the free list, in the prefix cache, or with
-//! one request.
+//! The KV memory: every page is in the free list, in the prefix cache, or held by one request.
 
 use std::iter::Sum;
 
@@ -21,8 +20,8 @@ mod request;
 
 pub(crate) use request::RequestKv;
 
-/// Tokens of a cached prefix that are computed again, or a page if that is more, rather than
-/// that its request drafts without all of it.
+/// Most tokens at the end of a cached prefix that are computed again, or one page if that is
+/// more, so that the request drafts with its whole prefix.
 const RECOMPUTED: u32 = 64;
 
 /// Page pool and prefix cache together.
@@ -33,25 +32,25 @@ pub(crate) struct Kv {
     pause_window: u32,
     left_by_draft_model: u32,
     pool: PagePool,
-    /// Of every page in the cache whether the drafter's KV is there, too.
+    /// For each page in the cache: true if it has the drafter's KV too.
     drafted: Vec<bool>,
     /// `None` without prefix caching.
     cache: Option<Box<dyn PrefixCache>>,
     evicted_pages: u64,
 }
 
-/// Where the pages are, counted in tokens.
+/// Number of pages by holder, counted in tokens.
 #[derive(Debug, Default)]
 pub(crate) struct KvUsage {
-    /// Held by requests, in whole pages.
+    /// Tokens in pages of requests, whole pages counted.
     pub used: u64,
-    /// In the cache, and free to be evicted.
+    /// Tokens in the cache that can be evicted.
     pub evictable: u64,
-    /// All there are.
+    /// Tokens of all pages.
     pub total: u64,
-    /// Evicted since the start.
+    /// Tokens evicted since the start.
     pub evicted: u64,
-    /// Pages that nobody accounts for.
+    /// Pages without a known holder.
     pub leaked_pages: u64,
 }
 
@@ -83,40 +82,40 @@ impl Kv {
         }
     }
 
-    /// Whether prefixes are cached.
+    /// Returns true if prefixes are cached.
     pub fn caches_prefixes(&self) -> bool {
         self.cache.is_some()
     }
 
-    /// Pages that hold `tokens` tokens.
+    /// Returns the number of pages that hold `tokens` tokens.
     pub fn pages_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_size)
     }
 
-    /// Pages missing until `tokens` tokens fit beside what a request holds.
+    /// Returns the number of pages that a request lacks until its pages hold `tokens` tokens.
     pub fn missing(&self, held: &RequestKv, tokens: u32) -> u32 {
         self.pages_for(tokens).saturating_sub(len_u32(&held.pages))
     }
 
-    /// Pages that can be had without taking any from a request.
+    /// Returns the number of pages that are free or can be evicted.
     pub fn available(&self) -> u32 {
         self.pool.free_pages() + self.evictable_pages()
     }
 
-    /// Pages that can't.
+    /// Returns the number of all other pages.
     pub fn in_use(&self) -> u32 {
         self.pool.capacity() - self.available()
     }
 
-    /// Tokens that fit beyond what is planned, in the request's own pages and
-    /// all that can be had.
+    /// Returns the tokens that fit beyond the planned ones, in the request's own pages and all
+    /// available pages.
     pub fn room(&self, held: &RequestKv) -> u64 {
         let pages = held.pages.len() as u64 + u64::from(self.available());
         (pages * u64::from(self.page_size)).saturating_sub(u64::from(held.planned))
     }
 
-    /// Appends pages until `tokens` tokens fit, evicting where needed. False,
-    /// and nothing done, when there are not enough.
+    /// Appends pages until `tokens` tokens fit, and evicts cached pages if needed. Returns
+    /// false, and changes nothing, if there are not enough.
     pub fn grow(&mut self, held: &mut RequestKv, tokens: u32) -> bool {
         let missing = self.missing(held, tokens);
         if missing == 0 {
@@ -136,9 +135,10 @@ impl Kv {
         true
     }
 
-    /// Finds and locks the cached prefix of a request that gets a slot in a step that drafts
-    /// or, with `pauses`, drafts nothing. Where the drafter has all of it but a few of the
-    /// last tokens, and is at work, those are left out.
+    /// Finds and locks the cached prefix of a request that gets a slot. `pauses` says that its
+    /// step drafts nothing. Pages without the drafter's KV at the end of the prefix are left
+    /// out if they are few and the drafter is at work: computing them again gives the drafter
+    /// the whole prefix.
     pub fn match_prefix(&mut self, request: &mut RequestState, pauses: bool) {
         let units = request.cacheable() as usize;
         let held = &mut request.kv;
@@ -166,7 +166,7 @@ impl Kv {
         held.open_drafted(drafted >= held.pages.len());
     }
 
-    /// Undoes [`match_prefix`](Self::match_prefix) of a request that stays in the queue.
+    /// Undoes [`match_prefix`](Self::match_prefix) for a request that stays in the queue.
     pub fn unmatch(&mut self, held: &mut RequestKv) {
         if let Some(cache) = &mut self.cache {
             cache.unlock(held.node);
@@ -174,7 +174,7 @@ impl Kv {
         held.clear();
     }
 
-    /// How many leading tokens of a waiting request are cached.
+    /// Returns the number of leading tokens of a waiting request that are cached.
     pub fn match_len(&mut self, request: &RequestState) -> u32 {
         let units = request.cacheable() as usize;
         self.cache
@@ -182,33 +182,34 @@ impl Kv {
             .map_or(0, |cache| cache.match_len(&request.tokens, units) as u32)
     }
 
-    /// How many leading tokens of a waiting request could be served, in whole
-    /// pages, once `known` is cached.
+    /// Returns the number of leading tokens of a waiting request, in whole pages, that the
+    /// cache could serve once `known` is cached.
     pub fn shared_len(&self, known: &[u32], request: &RequestState) -> u32 {
         let units = request.cacheable() as usize;
         let shared = match self.draft_kv {
             DraftKv::None | DraftKv::Tokens => common_prefix(known, &request.tokens[..units]),
-            // A pair needs the token after it: the last position in common has none.
+            // A pair needs the token after its position, so the last common position has no
+            // pair.
             DraftKv::Pairs => common_prefix(known, &request.tokens[..=units]).saturating_sub(1),
         };
         shared as u32 / self.page_size * self.page_size
     }
 
-    /// Leading positions of a request's text that others may use: the target's KV there
-    /// is in place, final, and depends on the text's own tokens alone.
+    /// Returns the number of leading positions of a request's text that other requests may use.
+    /// The target's KV of these positions is final, and depends on the text's own tokens alone.
     fn shareable(&self, request: &RequestState) -> u32 {
         let held = &request.kv;
         match self.draft_kv {
             DraftKv::None | DraftKv::Tokens => held.committed,
-            // The key of the last token has a token that is not in the text: not
-            // sampled yet, or sampled behind the end of the text.
+            // The pair of the last position ends with a token that is not in the text. That
+            // token is not sampled yet, or was sampled behind the end of the text.
             DraftKv::Pairs => held.committed.min(request.len() - 1),
         }
     }
 
-    /// The result of a prefill chunk that ends at `to` is here, of a step that
-    /// drafted or, with `pauses`, drafted nothing. What the drafter then leaves, it takes
-    /// in with the next chunk, or as it drafts again.
+    /// Takes in the result of a prefill chunk that ends at `to`. `pauses` says that its step
+    /// drafted nothing. The positions that the drafter leaves then are taken in with the next
+    /// chunk, or when it drafts again.
     pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
         let (stood, chunk) = (held.committed, to - held.committed);
         held.committed = to;
@@ -221,10 +222,10 @@ impl Kv {
         }
     }
 
-    /// The result of a decode row is here: `tokens` of at most `max_tokens`, in a
-    /// step that drafted or, with `pauses`, drafted nothing. A drafter that has
-    /// paused takes in what it missed as it drafts again, as far as its window
-    /// reaches; what lies further back stays a hole for good.
+    /// Takes in the result of a decode row: `tokens` of at most `max_tokens` tokens. `pauses` says
+    /// that its step drafted nothing. A drafter that has paused takes in the missed positions
+    /// when it drafts again, as far as its window reaches. Positions further back stay a hole
+    /// for good.
     pub fn commit_decode(&self, held: &mut RequestKv, tokens: u32, max_tokens: u32, pauses: bool) {
         let stood = held.committed;
         held.committed += tokens;
@@ -235,25 +236,25 @@ impl Kv {
         }
     }
 
-    /// Whether the drafter takes in all that a request has missed, in a step that found it
-    /// at `stood` and drafted or, with `pauses`, drafted nothing.
+    /// Returns true if a step lets the drafter take in all positions that a request has missed.
+    /// The step found the request at `stood`; `pauses` says that it drafted nothing.
     fn is_in_reach(&self, held: &RequestKv, stood: u32, pauses: bool) -> bool {
         let reach = self.pause_window.saturating_add(self.left_by_drafter());
         let behind = stood.saturating_sub(held.drafted);
         held.is_prefix_drafted() && (self.pause_window == 0 || !pauses && behind <= reach)
     }
 
-    /// Positions that a drafter may leave to its next pass.
+    /// Returns the number of positions that a drafter may leave to its next pass.
     fn left_by_drafter(&self) -> u32 {
         match self.draft_kv {
-            // A short piece of a prompt, or the last ones that a step committed.
+            // They are a short piece of a prompt, or the last positions that a step committed.
             DraftKv::Tokens => self.left_by_draft_model,
             DraftKv::None | DraftKv::Pairs => 0,
         }
     }
 
-    /// Lets others use the whole pages of its prompt that a running request has committed,
-    /// and notes which of these the drafter has taken in.
+    /// Caches the whole pages that a running request has committed of its prompt. Notes the
+    /// ones with the drafter's KV.
     pub fn share(&mut self, request: &mut RequestState, in_prompt: bool) {
         let to = self.shareable(request) / self.page_size;
         let held = &mut request.kv;
@@ -270,8 +271,8 @@ impl Kv {
         self.mark_drafted(request, shared);
     }
 
-    /// Notes where the drafter's KV is there, too, of the leading `pages` pages of a
-    /// request, which the cache has.
+    /// Notes the pages with the drafter's KV among a request's leading `pages` pages, which the
+    /// cache has.
     fn mark_drafted(&mut self, request: &mut RequestState, pages: u32) {
         let to = request.kv.drafted.min(self.shareable(request)) / self.page_size;
         let held = &mut request.kv;
@@ -282,20 +283,20 @@ impl Kv {
         held.marked_pages = from.max(to);
     }
 
-    /// Forgets what a request has committed beyond what it shares already, so
-    /// that its release adds nothing to the cache.
+    /// Forgets the tokens that a request has committed beyond its shared pages, so that its
+    /// release adds nothing to the cache.
     pub fn discard_unshared(&self, held: &mut RequestKv) {
         held.truncate(held.protected_pages * self.page_size);
     }
 
-    /// Takes all pages of a request: whole shareable pages into the cache, the
-    /// others into the free list, where the next plan may take them at once.
+    /// Takes all pages of a request: whole shareable pages go to the cache, the others to the
+    /// free list, where the next plan may take them at once.
     ///
-    /// Rows of this request may still be in flight. They write at positions
-    /// `≥ committed` only, hence into pages freed here and never into cached ones; a
-    /// drafter's at `≥ drafted`, hence into no page that is noted as drafted. Since every
-    /// worker executes plans in order, such a write is done before a later plan's owner of
-    /// the page writes, and an owner reads only positions that it wrote.
+    /// Rows of this request may still be in flight. They write only at positions `≥ committed`,
+    /// hence into pages freed here and never into cached ones. A drafter's rows write at
+    /// `≥ drafted`, hence into no page that is noted as drafted. Every worker executes plans in
+    /// order, so such a write ends before the page's next owner writes, and an owner reads only
+    /// positions that it wrote.
     pub fn release(&mut self, request: &mut RequestState) {
         let full = self.shareable(request) / self.page_size;
         self.mark_drafted(request, full);
@@ -304,8 +305,8 @@ impl Kv {
         let from = held.protected_pages as usize;
         let mut kept = from..from;
         if let Some(cache) = &mut self.cache {
-            // What another request has cached meanwhile is held twice: ours goes, unless the
-            // drafter has ours alone.
+            // A page that another request has cached meanwhile is held twice. Our page goes,
+            // unless only ours has the drafter's KV.
             if held.marked_pages > held.protected_pages {
                 let drafted = &self.drafted;
                 let better =
@@ -324,7 +325,7 @@ impl Kv {
         held.clear();
     }
 
-    /// Drops the cache; no request may hold pages. Gives the tokens dropped.
+    /// Drops the cache; no request may hold pages. Returns the number of tokens dropped.
     pub fn flush(&mut self) -> u64 {
         let Some(cache) = &mut self.cache else {
             return 0;
@@ -334,8 +335,7 @@ impl Kv {
         u64::from(pages) * u64::from(self.page_size)
     }
 
-    /// The engine's memory is gone, and with it what requests had there: all
-    /// pages are free and nothing is cached.
+    /// Frees all pages and empties the cache, because the engine's memory is gone.
     pub fn reset(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.clear(&mut |_| {});
@@ -343,20 +343,20 @@ impl Kv {
         self.pool.reset();
     }
 
-    /// Drains what entered and left the cache, oldest first.
+    /// Drains the changes of the cache, oldest first.
     pub fn cache_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
         let cache = self.cache.as_mut();
         cache.into_iter().flat_map(|cache| cache.take_events())
     }
 
-    /// The whole cache as events.
+    /// Returns the whole cache as events.
     pub fn cache_snapshot(&self) -> Vec<CacheEvent> {
         self.cache
             .as_ref()
             .map_or(Vec::new(), |cache| cache.snapshot())
     }
 
-    /// Where the pages are; `holders` are the requests with a slot.
+    /// Counts the pages by holder; `holders` are the requests with a slot.
     pub fn usage<'a>(&self, holders: impl Iterator<Item = &'a RequestKv>) -> KvUsage {
         let page = u64::from(self.page_size);
         let outside = self.pool.capacity() - self.pool.free_pages();
@@ -387,7 +387,7 @@ impl Kv {
         }
     }
 
-    /// The pool, for tests that take pages away.
+    /// Returns the pool, for tests that take pages away.
     #[cfg(test)]
     pub fn pool(&mut self) -> &mut PagePool {
         &mut self.pool

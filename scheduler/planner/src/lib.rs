@@ -5,14 +5,14 @@
 //! another. It reads no clock (time enters as [`Millis`]), does no I/O, starts
 //! no thread and draws no random number: the same calls give the same plans.
 //!
-//! Inside there are owners, each with its fields to itself: admission (who waits,
-//! how long, who is next), steps (what is in flight, and how deep it drafts), and
-//! for each DP rank its batch (who runs) and its KV (pages and prefix cache).
-//! [`Planner`] joins them.
+//! Each part of the state has one owner. Admission knows the queue, its time limits and the
+//! next request. Steps knows the steps in flight and the depth of their drafts. For each DP
+//! rank there are the batch (running requests) and the KV (pages and prefix cache). [`Planner`]
+//! joins them.
 //!
-//! A caller's loop is: feed events ([`Planner::submit`], [`Planner::abort`],
-//! [`Planner::tick`], [`Planner::complete`]), send what [`Planner::plan`]
-//! gives until it gives nothing, and deliver [`Planner::take_outputs`].
+//! A caller's loop feeds events ([`Planner::submit`], [`Planner::abort`], [`Planner::tick`],
+//! [`Planner::complete`]), sends plans from [`Planner::plan`] until there is none, and delivers
+//! [`Planner::take_outputs`].
 //!
 //! Beside the real parts stand their oracles, a naive cache and a simulated
 //! worker with a run-alone reference.
@@ -36,8 +36,8 @@ pub use config::{Millis, PlannerConfig, RequestId};
 pub use error::{Busy, IntegrityError, PlannerError};
 pub use kv::radix::{CacheEvent, StoredBlock};
 pub use load::{Counters, DpRankCounters, DpRankLoad, Load, SpeculationCounters, Times};
-/// What a decode step may write, what drafting keeps per cached token, and who
-/// is admitted next.
+/// The most that a decode step may write, the KV that drafting keeps per cached token, and the
+/// order of admission.
 pub use lockstep_types::{DraftKv, ReserveConfig, SchedulePolicy};
 pub use planner::{LiveRequest, Planner};
 pub use steps::PlanDepth;

@@ -1,4 +1,4 @@
-//! How busy the planner is, and what it has done since the start.
+//! The planner's load, and counts of its work since the start.
 
 use lockstep_types::{
     request::{ErrorKind, FinishReason, RequestError},
@@ -12,7 +12,7 @@ use crate::Millis;
 pub struct Load {
     /// Requests that hold a slot.
     pub running_requests: u32,
-    /// Requests that wait for one, retracted ones included.
+    /// Requests that wait for a slot, retracted ones included.
     pub waiting_requests: u32,
     /// Tokens of the waiting requests.
     pub waiting_tokens: u64,
@@ -20,9 +20,9 @@ pub struct Load {
     pub kv_tokens_used: u64,
     /// KV tokens of the prefix cache that can be evicted.
     pub kv_tokens_cached: u64,
-    /// KV tokens there are.
+    /// KV tokens of all pages.
     pub kv_tokens_total: u64,
-    /// Pages that nobody accounts for: always 0.
+    /// Pages without a known holder: always 0.
     pub leaked_pages: u64,
     /// Steps planned and not completed.
     pub steps_in_flight: u32,
@@ -30,23 +30,23 @@ pub struct Load {
     pub counters: Counters,
 }
 
-/// What belongs to one DP rank. Requests wait for all of them, unless they name one or
-/// have begun in one.
+/// Load of one DP rank. Waiting requests count here only if they name the DP rank or had begun
+/// there; all others may run in any DP rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DpRankLoad {
-    /// Requests that hold a slot of its.
+    /// Requests that hold a slot of the DP rank.
     pub running_requests: u32,
-    /// Requests that wait and name it, or name none and were retracted in it.
+    /// Requests that wait and name the DP rank, or name none and were retracted in it.
     pub waiting_requests: u32,
-    /// Tokens of those.
+    /// Tokens of these waiting requests.
     pub waiting_tokens: u64,
-    /// Of those, requests that had begun.
+    /// Number of these waiting requests that had begun.
     pub retracted_requests: u32,
-    /// Its KV tokens held by requests, in whole pages.
+    /// KV tokens of the DP rank held by requests, in whole pages.
     pub kv_tokens_used: u64,
-    /// Its KV tokens of the prefix cache that can be evicted.
+    /// KV tokens of the DP rank's prefix cache that can be evicted.
     pub kv_tokens_cached: u64,
-    /// Its KV tokens.
+    /// KV tokens of all pages of the DP rank.
     pub kv_tokens_total: u64,
     /// Sums since the start.
     pub counters: DpRankCounters,
@@ -57,16 +57,16 @@ pub struct DpRankLoad {
 pub struct DpRankCounters {
     /// Prompt tokens of requests that were admitted first here.
     pub prompt_tokens: u64,
-    /// Of those, tokens served from its prefix cache.
+    /// Tokens of these prompts that its prefix cache served.
     pub cached_tokens: u64,
     /// Tokens generated here.
     pub generated_tokens: u64,
-    /// Requests put back because its pages ran out.
+    /// Requests put back because the DP rank's pages ran out.
     pub retractions: u64,
 }
 
-/// Sums since the start. Those of requests and their tokens are of clients'
-/// requests alone, not of the engine's own.
+/// Sums since the start. Sums over requests and their tokens count clients' requests alone, not
+/// the engine's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests accepted.
@@ -83,11 +83,11 @@ pub struct Counters {
     pub failed: u64,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Of those, tokens served from the prefix cache.
+    /// Tokens of these prompts that the prefix cache served.
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
-    /// Prompt tokens computed, retractions' repeats included.
+    /// Prompt tokens computed, repeats after retractions included.
     pub prefill_tokens: u64,
     /// Decode rows planned.
     pub decode_rows: u64,
@@ -99,28 +99,28 @@ pub struct Counters {
     pub preemptions: u64,
     /// KV tokens evicted from the prefix cache.
     pub evicted_tokens: u64,
-    /// From a request's arrival to its first admission.
+    /// Times from a request's arrival to its first admission.
     pub queue: Times,
-    /// From its first admission to its first token.
+    /// Times from a request's first admission to its first token.
     pub prefill: Times,
 }
 
-/// How long something took, how often.
+/// Histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// By [`Times::BOUNDS_MS`]; those beyond the last bound come last.
+    /// Counts by bucket of [`Times::BOUNDS_MS`]; the last one counts longer durations.
     pub counts: [u64; Times::BOUNDS_MS.len() + 1],
-    /// Sum of all, milliseconds.
+    /// Sum of all durations, milliseconds.
     pub sum_ms: u64,
 }
 
 impl Times {
-    /// Upper bounds, milliseconds.
+    /// Upper bounds of the buckets, milliseconds.
     pub const BOUNDS_MS: [u64; 16] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
     ];
 
-    /// Counts what took from `since` until `now`.
+    /// Counts the time from `since` until `now`.
     pub(crate) fn record(&mut self, since: Millis, now: Millis) {
         let ms = now.0.saturating_sub(since.0);
         let at = Self::BOUNDS_MS.partition_point(|bound| *bound < ms);
@@ -130,7 +130,7 @@ impl Times {
 }
 
 impl Counters {
-    /// Counts what a step computes.
+    /// Counts the rows and tokens of a step.
     pub(crate) fn count_plan(&mut self, plan: &StepPlan) {
         for extend in plan.rows() {
             self.prefill_tokens += u64::from(extend.prefill_len);
@@ -138,7 +138,7 @@ impl Counters {
         }
     }
 
-    /// Counts how a request ended.
+    /// Counts a request's end by its outcome.
     pub(crate) fn count_end(&mut self, outcome: &Result<FinishReason, RequestError>) {
         let counter = match outcome {
             Ok(FinishReason::Abort) => &mut self.aborted,
@@ -155,26 +155,26 @@ impl Counters {
 
 /// Counts over all decode rows that verified drafted tokens.
 ///
-/// A position never proposed is no rejection: its rate of acceptance is
-/// `accepted[i] / proposed[i]`.
+/// A position where nothing was proposed is no rejection: the rate of acceptance at position
+/// `i` is `accepted[i] / proposed[i]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpeculationCounters {
     /// Rows that verified drafted tokens.
     pub verify_steps: u64,
     /// Drafted tokens that were verified, all branches together.
     pub draft_tokens: u64,
-    /// Of those, accepted ones; where a text ended among them, all the same.
+    /// Drafted tokens that were accepted, even those behind the end of a text.
     pub accepted_tokens: u64,
-    /// The others, and all of rows whose request had ended.
+    /// Drafted tokens that were rejected, and all of rows whose request had ended.
     pub wasted_tokens: u64,
-    /// By position: rows that proposed a token there.
+    /// By position: number of rows that proposed a token there.
     pub proposed: Vec<u64>,
-    /// By position: rows that accepted one there.
+    /// By position: number of rows that accepted a token there.
     pub accepted: Vec<u64>,
 }
 
 impl SpeculationCounters {
-    /// Nothing yet, for drafts of up to `steps` positions.
+    /// Makes counts of zero, for drafts of up to `steps` positions.
     pub(crate) fn new(steps: u32) -> Self {
         Self {
             proposed: vec![0; steps as usize],
@@ -198,8 +198,8 @@ impl SpeculationCounters {
         }
     }
 
-    /// Counts a row whose drafts, if it had any, came to nothing: its request
-    /// had ended, or its logits were not numbers.
+    /// Counts a row whose drafts, if it had any, are wasted: its request had ended, or its
+    /// logits were not numbers.
     pub(crate) fn count_wasted(&mut self, output: &SlotOutput) {
         if output.draft_depth == 0 {
             return;

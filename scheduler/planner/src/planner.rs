@@ -1,5 +1,5 @@
-//! The planner joins its owners: [`Admission`] knows who waits, [`Steps`] what is
-//! on its way, and a [`DpRank`] who runs there, and where its pages are.
+//! The planner joins the owners of its state: [`Admission`] owns the queue, [`Steps`] the steps
+//! in flight, and each [`DpRank`] its running requests and pages.
 
 use std::{sync::Arc, vec::Drain};
 
@@ -24,7 +24,7 @@ mod results;
 
 pub use live::LiveRequest;
 
-/// Every request's state, and the next plan from it.
+/// State of every request, from which the next plan is made.
 #[derive(Debug)]
 pub struct Planner {
     config: Arc<PlannerConfig>,
@@ -34,13 +34,13 @@ pub struct Planner {
     steps: Steps,
     outputs: Vec<(RequestId, Output)>,
     counters: Counters,
-    /// Requests of the engine's own that have not ended.
+    /// Number of the engine's own requests that have not ended.
     probes: u32,
     speculation: SpeculationCounters,
 }
 
 impl Planner {
-    /// An idle planner.
+    /// Makes an idle planner.
     ///
     /// # Errors
     /// [`PlannerError::Config`] names the field at fault.
@@ -60,9 +60,9 @@ impl Planner {
         })
     }
 
-    /// Sets how careful admission is, in thousandths (SGLang's
-    /// `--schedule-conservativeness` times 1000; 1000 at first): less admits
-    /// more requests at once and retracts more of them.
+    /// Sets how careful admission is, in thousandths (SGLang's `--schedule-conservativeness`
+    /// times 1000). The default is 1000. A smaller value admits more requests at once and
+    /// retracts more of them.
     #[must_use]
     pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
         for rank in &mut self.ranks {
@@ -71,14 +71,14 @@ impl Planner {
         self
     }
 
-    /// Lets decode rows draft so many steps at the most from the next plan on, as
-    /// far as what is agreed and their requests allow; 0 = none. At first, and at
-    /// the most, those of [`PlannerConfig::reserve`].
+    /// Sets the most draft steps of decode rows from the next plan on; 0 = none. The agreed
+    /// depth and the requests may allow fewer. The default, and the most, are the steps of
+    /// [`PlannerConfig::reserve`].
     pub fn set_draft_steps(&mut self, steps: u32) {
         self.steps.set_draft_steps(steps);
     }
 
-    /// What the workers may agree on from the next plan on, where the depth
+    /// Sets the depths that the workers may agree on from the next plan on, if the depth
     /// adapts.
     pub fn set_depth_range(&mut self, range: DepthRange) {
         self.steps.set_depth_range(range);
@@ -98,11 +98,11 @@ impl Planner {
         self.submit_choice(now, id, None, request)
     }
 
-    /// Queues a request that is one of several choices of the client request
-    /// `parent`. They share what one request gets while others wait.
+    /// Queues a request that is one of several choices of the client request `parent`. While
+    /// other requests wait, the choices share the slots that one request would get.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn submit_choice(
         &mut self,
         now: Millis,
@@ -119,11 +119,11 @@ impl Planner {
         Ok(())
     }
 
-    /// Queues a request of the engine's own, which no client asked for: its steps
-    /// count, and nothing else of it.
+    /// Queues a request of the engine's own. Only its steps are counted: nothing else of it
+    /// shows in loads and counters.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn submit_probe(
         &mut self,
         now: Millis,
@@ -156,10 +156,9 @@ impl Planner {
         Ok(index)
     }
 
-    /// Takes slot and pages from a running request and queues it again. What it
-    /// emitted stays emitted: its tokens become the prompt of its next
-    /// admission, and positions count on. Results in flight are still taken
-    /// before it queues.
+    /// Takes slot and pages from a running request and queues it again. Tokens that it emitted
+    /// stay emitted: they become part of the prompt at its next admission, and positions count
+    /// on. Results in flight are still taken before it queues.
     fn retract(&mut self, index: u32) {
         self.close(index);
         let request = &mut self.requests[index];
@@ -177,12 +176,12 @@ impl Planner {
         self.admission.left_slot(&self.requests[index]);
     }
 
-    /// Requests with a slot, in all DP ranks.
+    /// Returns the number of requests with a slot, in all DP ranks.
     fn running_count(&self) -> usize {
         self.ranks.iter().map(|rank| rank.batch.len()).sum()
     }
 
-    /// The one way out: frees whatever the request holds and emits its last
+    /// Ends a request, whatever the reason: frees everything that it holds and emits its last
     /// output. Rows still in flight find the request gone and are ignored.
     fn end(
         &mut self,
@@ -216,15 +215,15 @@ impl Planner {
         }
     }
 
-    /// Ends a request with a Stop output, because its client has all that it
-    /// wants; unknown ids are harmless.
+    /// Ends a request with a Stop output, because its client needs no more; unknown ids are
+    /// harmless.
     pub fn stop(&mut self, id: RequestId) {
         if let Some(index) = self.requests.find(id) {
             self.end(index, Ok(FinishReason::Stop), None, Output::default());
         }
     }
 
-    /// Ends requests whose time is over.
+    /// Ends requests whose time limit has passed.
     pub fn tick(&mut self, now: Millis) {
         self.admission.advance(now);
         while let Some((index, error)) = self.admission.timed_out() {
@@ -232,8 +231,8 @@ impl Planner {
         }
     }
 
-    /// The engine died for good: every request ends with this error, nothing is
-    /// in flight or cached any more, and the next plan is step 1 again.
+    /// Ends every request with this error, because the engine died for good. Nothing is in
+    /// flight or cached any more, and the next plan is step 1 again.
     pub fn fail_all(&mut self, error: RequestError) {
         self.forget_engine();
         for index in self.requests.by_arrival() {
@@ -242,9 +241,9 @@ impl Planner {
         drop(error);
     }
 
-    /// The engine was replaced: results in flight are lost, nothing is cached,
-    /// running requests queue again with what they have emitted, and the next
-    /// plan is step 1 again. Clients notice a pause only.
+    /// Continues with a new engine. Results in flight are lost and nothing is cached. Running
+    /// requests queue again with the tokens that they have emitted, and the next plan is step 1
+    /// again. Clients notice only a pause.
     pub fn restart_engine(&mut self) {
         self.forget_engine();
         for index in self.requests.by_arrival() {
@@ -255,7 +254,7 @@ impl Planner {
         }
     }
 
-    /// Running requests lose slot and pages, which exist no more.
+    /// Takes slot and pages from all running requests, because these exist no more.
     fn forget_engine(&mut self) {
         for rank in &mut self.ranks {
             rank.reset(&mut self.requests);
@@ -268,19 +267,18 @@ impl Planner {
         self.admission.reset_slots();
     }
 
-    /// Holds new requests back, or lets them in again: while held they queue,
-    /// and those that have begun go on to their ends. Once
-    /// [`flush_cache`](Self::flush_cache) succeeds nothing is left that the
-    /// weights of before have touched.
+    /// Holds new requests back, or lets them in again. While they are held, they queue, and
+    /// requests that have begun go on to their ends. When [`flush_cache`](Self::flush_cache)
+    /// then succeeds, nothing is left that was computed with the old weights.
     pub fn hold_admission(&mut self, held: bool) {
         self.admission.hold(held);
     }
 
-    /// Drops the whole prefix cache; gives the number of tokens dropped.
+    /// Drops the whole prefix cache. Returns the number of tokens dropped.
     ///
     /// # Errors
-    /// [`Busy`] while requests run or steps are in flight; while admission is
-    /// held, also when a request that has begun waits to go on.
+    /// [`Busy`] while requests run or steps are in flight. While admission is held, also if a
+    /// request that has begun waits to go on.
     pub fn flush_cache(&mut self) -> Result<u64, Busy> {
         let mut running = self.running_count();
         if self.admission.is_held() {
@@ -288,7 +286,7 @@ impl Planner {
             running += self.admission.waiting().filter(begun).count();
         }
         if running > 0 || self.in_flight() > 0 {
-            // Of its own it says nothing: they end with the steps in flight.
+            // The engine's own requests are not reported: they end with the steps in flight.
             let held = self.admission.is_held();
             let counts = |own: &&RequestState| match own.stage {
                 Stage::Running => true,
@@ -304,7 +302,7 @@ impl Planner {
         Ok(self.ranks.iter_mut().map(|rank| rank.kv.flush()).sum())
     }
 
-    /// What it was told at start.
+    /// Returns the configuration.
     pub fn config(&self) -> &PlannerConfig {
         &self.config
     }
@@ -315,17 +313,17 @@ impl Planner {
         self.steps.recycle_plan(plan, batches);
     }
 
-    /// What happened since the last call, in order.
+    /// Drains the outputs since the last call, in order.
     pub fn take_outputs(&mut self) -> Drain<'_, (RequestId, Output)> {
         self.outputs.drain(..)
     }
 
-    /// No request is known and no step is in flight.
+    /// Returns true if no request is known and no step is in flight.
     pub fn is_idle(&self) -> bool {
         self.requests.len() == 0 && self.in_flight() == 0
     }
 
-    /// Steps planned and not completed.
+    /// Returns the number of steps planned and not completed.
     pub fn in_flight(&self) -> usize {
         self.steps.len()
     }

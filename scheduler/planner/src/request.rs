@@ -1,4 +1,4 @@
-//! What the planner knows of each request.
+//! The planner's record of each request.
 
 use std::{
     cmp::Reverse,
@@ -13,15 +13,14 @@ use lockstep_types::{
 
 use crate::{Millis, RequestId, ReserveConfig, kv::RequestKv};
 
-/// Where a request stands.
+/// Stage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// In the queue; holds no slot and no page.
     Waiting,
     /// Holds a slot.
     Running,
-    /// Lost its slot and pages, and waits for results in flight before it may
-    /// queue again.
+    /// Lost its slot and pages; results in flight must come before it may queue again.
     Draining,
 }
 
@@ -29,27 +28,27 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub id: RequestId,
-    /// The client request that it is one of several choices of.
+    /// The client request, if this is one of its several choices.
     pub parent: Option<RequestId>,
-    /// Consecutive number of its submission; never reused. Admissions count too.
+    /// Arrival number, which is never reused. Submissions and admissions are counted together.
     pub arrival: u64,
     pub priority: i32,
     pub stage: Stage,
-    /// Where it runs, or ran last.
+    /// DP rank that it runs in, or ran in last.
     pub dp_rank: u32,
     pub slot: u32,
     pub prompt_len: u32,
     /// `max_new_tokens`, cut to the context length.
     pub max_new: u32,
-    /// Draft steps it may take at the most; 0 = it never drafts.
+    /// Most draft steps of a row; 0 = it never drafts.
     pub max_depth: u32,
-    /// Tokens known when the slot was opened; the prefill ends there.
+    /// Number of tokens known when the slot was opened; the prefill ends there.
     pub prefill_end: u32,
     pub rows_in_flight: u32,
     pub samples_in_flight: u32,
-    /// Steps it stood back for another request that computes its prefix.
+    /// Number of steps in which it waited for another request that computes its prefix.
     pub deferrals: u32,
-    /// Had a slot before: goes before others of its priority.
+    /// True if it had a slot before: then it goes before others of its priority.
     pub retracted: bool,
     pub kv: RequestKv,
     /// Prompt and output.
@@ -57,34 +56,34 @@ pub(crate) struct RequestState {
     pub rest: Box<Rest>,
 }
 
-/// What is rarely looked at.
+/// Fields that are rarely used.
 #[derive(Debug)]
 pub(crate) struct Rest {
     pub sampling: SamplingParams,
     pub logprobs: LogprobParams,
     /// The request's own limit of draft steps.
     pub max_draft_steps: Option<u32>,
-    /// Where alone it may run.
+    /// The only DP rank that it may run in; `None` = any.
     pub data_parallel_rank: Option<u32>,
-    /// Of the chunks so far, until the first output takes them.
+    /// Prompt log-probabilities of the chunks so far, until the first output takes them.
     pub prompt_logprobs: Vec<TokenLogprob>,
-    /// The first output is out.
+    /// True if the first output is out.
     pub delivered: bool,
-    /// What speculation brought it.
+    /// Counts of its speculation.
     pub speculation: SpeculationUsage,
     pub arrived: Millis,
-    /// When it arrived; from the first admission on, when that was.
+    /// Time of its arrival; from the first admission on, time of that admission.
     pub since: Millis,
-    /// Cached tokens at the first admission.
+    /// Number of cached tokens at the first admission.
     pub cached_tokens: Option<u32>,
     pub deadline: Option<u64>,
     pub queue_deadline: Option<u64>,
-    /// The engine's own: counts tell nothing of it.
+    /// True for a request of the engine's own, which loads and counters ignore.
     pub is_probe: bool,
 }
 
 impl RequestState {
-    /// Order among running requests, most important first.
+    /// Returns the order among running requests, most important first.
     pub fn rank(&self) -> (Reverse<i32>, u64) {
         (Reverse(self.priority), self.arrival)
     }
@@ -97,31 +96,32 @@ impl RequestState {
         self.len() - self.prompt_len
     }
 
-    /// Tokens it may still generate.
+    /// Returns the tokens that it may still generate.
     pub fn remaining(&self) -> u32 {
         self.max_new.saturating_sub(self.emitted())
     }
 
-    /// KV tokens it needs to go on alone: its known tokens, and what a decode
-    /// step after the prefill writes, if there is one.
+    /// Returns the KV tokens that it needs to go on alone: its known tokens, and the slots of a
+    /// decode step after the prefill, if there is one.
     pub fn least_tokens(&self, reserve: &ReserveConfig) -> u32 {
         let decodes = self.remaining() > 1;
         let alloc_len = reserve.alloc_len_at(self.max_depth);
         self.len() + if decodes { alloc_len } else { 0 }
     }
 
-    /// Known tokens are left that no planned step computes.
+    /// Returns true if known tokens are left that no planned step computes.
     pub fn prefilling(&self) -> bool {
         self.kv.planned() < self.prefill_end
     }
 
-    /// Its prefill is planned, and the results in flight can't be all there is:
-    /// each has at least one token.
+    /// Returns true if its prefill is planned and it needs more tokens than the results in
+    /// flight are certain to bring. Each of those results has at least one token.
     pub fn decodes(&self) -> bool {
         !self.prefilling() && self.emitted() + self.samples_in_flight < self.max_new
     }
 
-    /// Prompt log-probabilities to report from this position on.
+    /// Returns the first position of the prompt log-probabilities that are still to be
+    /// reported.
     pub fn prompt_logprobs_from(&self) -> Option<u32> {
         self.rest
             .logprobs
@@ -129,17 +129,17 @@ impl RequestState {
             .filter(|_| !self.rest.delivered)
     }
 
-    /// The longest prefix that may come from the cache: one token must be
-    /// computed for its logits, and position `s`'s log-probability needs those
-    /// of position `s - 1`.
+    /// Returns the length of the longest prefix that may come from the cache. One token must be
+    /// computed for its logits. The log-probability of position `s` needs the logits of
+    /// position `s - 1`.
     pub fn cacheable(&self) -> u32 {
         let scored = self.prompt_logprobs_from().unwrap_or(u32::MAX);
         (self.len() - 1).min(scored.saturating_sub(1))
     }
 
-    /// Appends an output's tokens, and says how the request ends if it does with
-    /// them. What comes after its last token is dropped, so that neither client
-    /// nor cache keys ever see it.
+    /// Appends an output's tokens. Returns the reason of the end and the matched token, if the
+    /// request ends with them. Tokens behind the last one are dropped, so that neither client
+    /// nor cache keys ever see them.
     #[inline]
     pub fn append(&mut self, output: &mut Output) -> Option<(FinishReason, Option<u32>)> {
         self.rest.delivered = true;
@@ -169,7 +169,7 @@ impl RequestState {
         finish
     }
 
-    /// The last word to its client.
+    /// Returns the end of the request, for its client.
     pub fn finish(
         self,
         outcome: Result<FinishReason, RequestError>,
@@ -188,12 +188,12 @@ impl RequestState {
     }
 }
 
-/// Lengths of token lists stay below the KV capacity, which fits `u32`.
+/// Converts a length. Token lists stay below the KV capacity, which fits `u32`.
 pub(crate) fn len_u32<T>(list: &[T]) -> u32 {
     u32::try_from(list.len()).unwrap_or(u32::MAX)
 }
 
-/// Requests by a small index that is reused, and by id.
+/// Table of requests, by a small index that is reused, and by id.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTable {
     requests: Vec<Option<RequestState>>,
@@ -223,7 +223,7 @@ impl RequestTable {
         self.by_id.get(&id).copied()
     }
 
-    /// Whether `index` still is the request that arrived as number `arrival`.
+    /// Returns true if `index` is still the request that arrived as number `arrival`.
     pub fn lives(&self, index: u32, arrival: u64) -> bool {
         let slot = self.requests.get(index as usize);
         matches!(slot, Some(Some(request)) if request.arrival == arrival)
@@ -239,12 +239,12 @@ impl RequestTable {
             .filter_map(|(index, request)| Some((index, request.as_ref()?)))
     }
 
-    /// All requests, in no order that means anything.
+    /// Returns all requests, in no meaningful order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestState> {
         self.requests.iter_mut().flatten()
     }
 
-    /// All indices, by arrival.
+    /// Returns all indices, in order of arrival.
     pub fn by_arrival(&self) -> Vec<u32> {
         let mut all: Vec<_> = self
             .iter()

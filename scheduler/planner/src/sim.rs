@@ -1,12 +1,11 @@
 //! A simulated engine: the planner's oracle, for tests and benches.
 //!
-//! [`SimWorker`] keeps KV storage as real workers do, but each cell holds the
-//! token written there, and the drafter's the tokens that it depends on, so
-//! that any page given to the wrong request, freed too early or shared too
-//! early or too far shows up at once. Its "model" is a hash of the
-//! whole context: a wrong context gives wrong tokens. [`run_alone`] is what a
-//! request must get whoever else runs, and [`NaivePlanner`] a planner too
-//! simple to be wrong.
+//! [`SimWorker`] keeps KV storage as real workers do, but each cell holds the token written
+//! there. A drafter's cell holds the tokens that it depends on. So a page that is given to the
+//! wrong request, freed too early, or shared too early or too far shows up at once. The
+//! simulated model is a hash of the whole context: a wrong context gives wrong tokens.
+//! [`run_alone`] gives the output that a request must get, whatever else runs. [`NaivePlanner`]
+//! is a planner too simple to be wrong.
 
 use std::collections::VecDeque;
 
@@ -31,7 +30,7 @@ pub use naive_planner::NaivePlanner;
 pub use reference::{Alone, run_alone};
 pub use worker::{SimError, SimWorker};
 
-/// A planner and workers with plans and results on their way between them.
+/// A planner and workers, with the plans and results on their way between them.
 #[derive(Debug)]
 pub struct SimEngine {
     /// The planner under test.
@@ -40,23 +39,23 @@ pub struct SimEngine {
     pub workers: SimGroup,
     plans: VecDeque<StepPlan>,
     results: VecDeque<StepResult>,
-    /// Everything the planner has put out.
+    /// All outputs of the planner so far.
     pub outputs: Vec<(RequestId, Output)>,
 }
 
-/// A fault of planner or worker.
+/// A fault of the planner or of a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum SimFault {
-    /// The planner's plan was wrong.
+    /// A plan that no worker could execute.
     #[error(transparent)]
     Worker(#[from] SimError),
-    /// The planner refused a result.
+    /// A result that the planner refused.
     #[error(transparent)]
     Planner(#[from] PlannerError),
 }
 
 impl SimEngine {
-    /// Nothing on its way.
+    /// Makes an engine with nothing on its way.
     pub fn new(planner: Planner, workers: SimGroup) -> Self {
         Self {
             planner,
@@ -67,7 +66,7 @@ impl SimEngine {
         }
     }
 
-    /// Lets the planner plan one step; whether it did.
+    /// Lets the planner plan one step. Returns true if it planned one.
     pub fn plan(&mut self) -> bool {
         match self.planner.plan() {
             Some(plan) => {
@@ -78,12 +77,12 @@ impl SimEngine {
         }
     }
 
-    /// The plan that was made last, if it has not been run.
+    /// Returns the newest plan, if it has not been run.
     pub fn last_plan(&self) -> Option<&StepPlan> {
         self.plans.back()
     }
 
-    /// Lets the workers run the oldest plan; whether there was one.
+    /// Lets the workers run the oldest plan. Returns true if there was one.
     ///
     /// # Errors
     /// The plan was wrong.
@@ -96,10 +95,10 @@ impl SimEngine {
         Ok(true)
     }
 
-    /// Hands the oldest result to the planner; whether there was one.
+    /// Hands the oldest result to the planner. Returns true if there was one.
     ///
     /// # Errors
-    /// The planner refused it.
+    /// The planner refused the result.
     pub fn complete(&mut self, now: Millis) -> Result<bool, SimFault> {
         let Some(result) = self.results.pop_front() else {
             return Ok(false);
@@ -109,8 +108,8 @@ impl SimEngine {
         Ok(true)
     }
 
-    /// One turn of the real scheduler's loop: plan all that may be planned, run
-    /// one step, take its result. False when nothing was left to do.
+    /// Does one turn of the real scheduler's loop: plans all steps that may be planned, runs
+    /// one, and takes its result. Returns false if nothing was left to do.
     ///
     /// # Errors
     /// The plan was wrong, or the planner refused its result.
@@ -123,7 +122,7 @@ impl SimEngine {
         self.complete(now)
     }
 
-    /// Throws away what is on its way and all KV, as a killed worker does.
+    /// Drops the plans and results on their way and all KV, as a killed worker does.
     pub fn lose_worker(&mut self) {
         self.plans.clear();
         self.results.clear();

@@ -1,5 +1,4 @@
-//! The steps of all DP ranks together: their numbers, how deep they draft, and
-//! which of them are in flight.
+//! The steps of all DP ranks together: their numbers, their depths, and the steps in flight.
 
 use std::collections::VecDeque;
 
@@ -17,12 +16,12 @@ use in_flight::StepInFlight;
 mod depth;
 mod in_flight;
 
-/// Steps planned and not completed, oldest first, and the buffers they reuse.
+/// Steps planned and not completed, oldest first, and the buffers that they reuse.
 #[derive(Debug)]
 pub(crate) struct Steps {
     in_flight: VecDeque<StepInFlight>,
     most_in_flight: usize,
-    /// Most draft steps that there are.
+    /// Largest number of draft steps that can be set.
     most_draft_steps: u32,
     depth: PlanDepth,
     last_step: u64,
@@ -30,8 +29,8 @@ pub(crate) struct Steps {
     rows: Vec<Vec<Vec<RowInFlight>>>,
 }
 
-/// More spare buffers than this are of no use: two steps in flight, one in the
-/// making, one on its way back.
+/// Most spare buffers that are of use: two steps in flight, one in the making, one on its way
+/// back.
 const SPARE: usize = 4;
 
 impl Steps {
@@ -55,29 +54,30 @@ impl Steps {
         self.depth.set_range(range);
     }
 
-    /// Steps planned and not completed.
+    /// Returns the number of steps planned and not completed.
     pub fn len(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Enough are in flight.
+    /// Returns true if no further step may be in flight.
     pub fn is_full(&self) -> bool {
         self.len() >= self.most_in_flight
     }
 
-    /// A DP rank has rows in a step in flight.
+    /// Returns true if a DP rank has rows in a step in flight.
     pub fn runs(&self, dp_rank: usize) -> bool {
         self.in_flight.iter().any(|step| step.runs(dp_rank))
     }
 
-    /// A step is planned in which so many rows decode; gives its draft steps.
+    /// Begins the plan of a step in which `decodes` rows decode. Returns the step's draft
+    /// steps.
     pub fn begin(&mut self, decodes: impl FnOnce() -> u32) -> u32 {
         self.depth.begin(decodes);
         self.depth.steps()
     }
 
-    /// Numbers the step whose parts the batches of all DP ranks have planned, and
-    /// which is sure to be sent.
+    /// Numbers the step whose parts the batches of all DP ranks have planned. The step is
+    /// certain to be sent.
     pub fn launch<'a>(
         &mut self,
         batches: impl ExactSizeIterator<Item = &'a mut Batch>,
@@ -99,7 +99,7 @@ impl Steps {
         plan
     }
 
-    /// Takes the oldest step out, if the result is its own and fits it.
+    /// Takes the oldest step out, if the result belongs to it and fits it.
     pub fn take(&mut self, result: &StepResult) -> Result<StepInFlight, PlannerError> {
         let Some(step) = self
             .in_flight
@@ -162,7 +162,7 @@ impl Steps {
         }
     }
 
-    /// The engine is gone: nothing is in flight, and the next step is number 1.
+    /// Forgets the steps in flight, because the engine is gone. The next step is number 1.
     pub fn reset(&mut self) {
         self.in_flight.clear();
         self.last_step = 0;

@@ -1,4 +1,4 @@
-//! Commands to the drafters, of which every DP rank's lead has one.
+//! Commands to the drafters. The lead of every DP rank has a drafter.
 
 use std::collections::VecDeque;
 
@@ -12,38 +12,38 @@ use tokio::sync::oneshot;
 use super::{Engine, Phase, requests::unavailable};
 use crate::error::RunError;
 
-/// Commands that may wait for answers: each may be tens of megabytes.
+/// Most commands that wait for answers: each may be tens of megabytes.
 const MOST_WAITING: usize = 4;
 
-/// Who waits for the drafters' answers.
+/// Commands that wait for the drafters' answers.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// In the order of the commands.
+    /// Commands in the order in which they came.
     commands: VecDeque<Command>,
 }
 
 /// A command that is under way.
 struct Command {
     reply: oneshot::Sender<DrafterReply>,
-    /// By DP rank.
+    /// Answers by DP rank.
     answers: Vec<Option<DrafterReply>>,
 }
 
 impl Waiting {
-    /// Whether no more commands are taken.
+    /// Returns true if no more commands are taken.
     fn is_full(&self) -> bool {
         self.commands.len() >= MOST_WAITING
     }
 
-    /// A command has gone to the leads of so many DP ranks.
+    /// Adds a command that has gone to the leads of all `dp_size` DP ranks.
     fn push(&mut self, dp_size: usize, reply: oneshot::Sender<DrafterReply>) {
         let answers = vec![None; dp_size];
         self.commands.push_back(Command { reply, answers });
     }
 
-    /// Takes an answer of DP rank `dp_rank`: its own arrive in the order of the
-    /// commands. The last one of a command is passed on, or the first that is an
-    /// error: what one drafter does not take, its like do not take either.
+    /// Takes an answer of DP rank `dp_rank`, whose answers arrive in the order of the commands.
+    /// When all answers to a command are here, the command's caller gets the first one that is
+    /// an error, else the first of all. Drafters are alike, so they refuse the same commands.
     fn answered(&mut self, dp_rank: usize, answer: DrafterReply) {
         let mut open = self.commands.iter_mut();
         let Some(command) = open.find(|command| command.answers[dp_rank].is_none()) else {
@@ -67,7 +67,7 @@ impl Waiting {
 }
 
 impl Engine {
-    /// Sends a command to the drafters, or answers why not.
+    /// Sends a command to the drafters, or answers with the reason why not.
     pub(super) fn command_drafters(
         &mut self,
         command: &DrafterCommand,
@@ -91,7 +91,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the answer of a rank; only those that lead draft.
+    /// Takes the answer of a rank; only leads draft.
     pub(super) fn drafter_answered(&mut self, rank: usize, answer: DrafterReply) {
         if !self.config.parallel.leads(rank) {
             return;
@@ -137,7 +137,7 @@ mod tests {
         assert!(second_reply.try_recv().is_err());
         waiting.answered(0, corpora(2));
         assert_eq!(second_reply.try_recv(), Ok(corpora(2)));
-        // Nobody asked for this one.
+        // No command waits for this answer.
         waiting.answered(0, corpora(3));
         assert!(waiting.commands.is_empty());
     }

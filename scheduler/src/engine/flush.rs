@@ -6,15 +6,16 @@ use tokio::sync::oneshot;
 use super::Engine;
 
 impl Engine {
-    /// Empties the cache for `reply`, or says what is in the way. Whoever has its
-    /// answer may ask at once: the last steps of requests that have ended are
-    /// waited for.
+    /// Empties the cache for `reply`, or answers with the reason why not. A client may flush as
+    /// soon as it has its last answer: the flush waits for the last steps of requests that have
+    /// ended.
     pub(super) fn flush(&mut self, reply: oneshot::Sender<FlushCacheResponse>) {
         self.flushes.push(reply);
         self.answer_flushes();
     }
 
-    /// Answers those who wait, unless steps are in flight that nobody runs in.
+    /// Answers the waiting callers, unless steps are in flight in which no request runs any
+    /// more.
     pub(super) fn answer_flushes(&mut self) {
         if self.flushes.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Requests on their way into the planner, and what their clients know of its health.
+//! Requests on their way into the planner, and the engine's health as clients see it.
 
 use std::time::Instant;
 
@@ -19,10 +19,10 @@ use crate::{
 const PROBE_SINK: SinkId = 0;
 
 impl Engine {
-    /// Ends what clients know by one of these ids, or everything, whichever
-    /// frontend has it. Clients hear of their ends before the asker of their number.
+    /// Aborts the requests that clients know by one of these ids, or all requests, of any
+    /// frontend. Their clients hear of the ends before the asker hears the number.
     pub(super) fn abort_trace(&mut self, sink: SinkId, query: u64, trace_ids: Option<&[String]>) {
-        // What has ended already is not aborted.
+        // Requests that have ended already are not aborted.
         self.deliver();
         let wanted = trace_ids.map_or_else(|| self.sinks.live(), |ids| self.sinks.known_as(ids));
         for id in &wanted {
@@ -32,7 +32,8 @@ impl Engine {
         self.sinks.trace_aborted(sink, query, wanted.len());
     }
 
-    /// Hands a request to the planner, and begins its span; a refusal is its only output.
+    /// Hands a request to the planner and begins its span. If the request is refused, the
+    /// refusal is its only output.
     pub(super) fn submit(
         &mut self,
         sink: SinkId,
@@ -85,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// What every frontend's requests must satisfy, whatever it checked itself.
+    /// Checks that a request may be planned now, whatever its frontend has checked.
     fn admit(&self, request: Request) -> Result<Request, RequestError> {
         match self.phase {
             Phase::Serving => {}
@@ -104,17 +105,16 @@ impl Engine {
         })
     }
 
-    /// Answers once a step ran on every rank, and at once while ranks are not there yet.
-    /// While other weights are read none
-    /// can, and who ended the node for that would make it read them again: the
-    /// reading has a time limit of its own.
+    /// Answers when a step has run on every rank, and at once while the engine starts. While
+    /// new weights are read no step can run, and the answer is yes: a node that is ended as
+    /// unhealthy would only have to read them again. The reading has a time limit of its own.
     pub(super) fn ask_health(
         &mut self,
         force_step: bool,
         reply: oneshot::Sender<Result<(), String>>,
     ) {
         if self.phase == Phase::Starting {
-            // Whoever asks learns it at once, and sends its requests elsewhere meanwhile.
+            // The asker learns it at once, and can send its requests elsewhere meanwhile.
             let _ = reply.send(Err("it is starting".to_owned()));
         } else if self.reloads() && !force_step {
             // The asker may have given up.
@@ -124,8 +124,7 @@ impl Engine {
         }
     }
 
-    /// Nobody has seen a step for too long since the time `asked`, unless other weights
-    /// are being read.
+    /// Notes that no step ran in time after `asked`, unless new weights are being read.
     pub(super) fn health_late(&mut self, asked: Instant) {
         if !self.reloads() {
             let news = self.health.late(asked);
@@ -133,24 +132,24 @@ impl Engine {
         }
     }
 
-    /// Tells all frontends whether it is healthy, where that is news.
+    /// Tells all frontends if the engine is healthy, when that has changed.
     pub(super) fn tell_health(&mut self, news: Option<bool>) {
         if let Some(healthy) = news {
             self.sinks.broadcast_health(healthy);
         }
     }
 
-    /// Seconds until requests are served that can't be now, as far as the launcher knows.
+    /// Returns the seconds until requests are served again, as far as the launcher knows.
     pub(super) fn served_in(&self) -> Option<u32> {
         self.link.outlook().seconds()
     }
 
-    /// Whether it is healthy, as far as is known without another step.
+    /// Returns the engine's health, as far as it is known without another step.
     pub fn health(&self) -> watch::Receiver<bool> {
         self.health.known()
     }
 
-    /// One token of a one-token prompt: a real forward step on every rank.
+    /// Submits a prompt of one token for one token: a real forward step on every rank.
     pub(super) fn probe(&mut self) {
         self.probes += 1;
         let Some(id) = request_id(PROBE_SINK, self.probes) else {
@@ -171,14 +170,14 @@ impl Engine {
             data_parallel_rank: None,
         };
         if let Err(error) = self.planner.submit_probe(self.clock.now(), id, request) {
-            // Refused means busy, and then steps run anyway.
+            // A refusal means that the engine is busy, and then steps run anyway.
             tracing::debug!(%error, "no health step was added");
         }
     }
 }
 
-/// The engine can't take or keep a request now, but may in so many seconds, where that
-/// is known.
+/// Makes the error of an engine that can't take or keep a request now. `served_in_s` is the
+/// time after which it can, if that is known.
 pub(super) fn unavailable(message: String, served_in_s: Option<u32>) -> RequestError {
     RequestError {
         retry_after_s: served_in_s.or(Some(1)),

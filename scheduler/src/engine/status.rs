@@ -1,4 +1,4 @@
-//! What the engine tells of itself: its load, and lines for operators.
+//! The engine's reports: its load, and log lines for operators.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use lockstep_proto::pb::lockstep::{GetLoadResponse, ListRequestsResponse, LiveRe
 use super::Engine;
 use crate::load::{self, Rest};
 
-/// Between two lines about ranks that are missing.
+/// Time between two lines about missing ranks.
 pub const WAITING: Duration = Duration::from_secs(5);
-/// Between two lines about the work, while there is some.
+/// Time between two lines about the work, while there is some.
 const WORKING: Duration = Duration::from_secs(10);
-/// Bytes of an id in the list of requests, as many as HTTP aborts by; those of
+/// Most bytes of an id in the list of requests. HTTP can abort by ids of this length; ids of
 /// SGLang's gateway may be of any length.
 const SHOWN_ID_BYTES: usize = 1024;
 
-/// What was said last.
+/// Time and counts of the last line.
 pub struct Status {
     said: Instant,
     generated: u64,
@@ -36,7 +36,7 @@ impl Default for Status {
 }
 
 impl Status {
-    /// Names the ranks that the start waits for.
+    /// Logs the ranks that the start waits for.
     pub fn starting(&mut self, awaited: impl FnOnce() -> [Vec<usize>; 2]) {
         if self.due(WAITING).is_some() {
             match awaited() {
@@ -50,7 +50,7 @@ impl Status {
         }
     }
 
-    /// Names the ranks that an update of the weights waits for.
+    /// Logs the ranks that an update of the weights waits for.
     pub fn updating(&mut self, awaited: impl FnOnce() -> Vec<usize>) {
         if self.due(WAITING).is_some() {
             let ranks = awaited();
@@ -58,7 +58,7 @@ impl Status {
         }
     }
 
-    /// Tells throughput and load, unless nothing has happened.
+    /// Logs throughput and load, unless nothing has happened.
     pub fn serving(&mut self, load: impl FnOnce() -> Load) {
         let Some(since) = self.due(WORKING) else {
             return;
@@ -68,7 +68,7 @@ impl Status {
         let rate = |now: u64, before: u64| (now - before) as f64 / seconds;
         let generated = rate(counters.generated_tokens, self.generated);
         let prompt = rate(counters.prompt_tokens, self.prompt);
-        // What steps do for health alone is no news.
+        // Steps for health alone are no news.
         let served = counters.generated_tokens > self.generated
             || counters.prompt_tokens > self.prompt
             || load.running_requests + load.waiting_requests > 0;
@@ -86,7 +86,7 @@ impl Status {
         }
     }
 
-    /// Whether it is time for a line again, and how long the last one is ago.
+    /// Returns the time since the last line, if it is time for another one.
     fn due(&mut self, every: Duration) -> Option<Duration> {
         let since = self.said.elapsed();
         (since >= every).then(|| {
@@ -97,7 +97,7 @@ impl Status {
 }
 
 impl Engine {
-    /// What it has done and holds now.
+    /// Returns the engine's counters and load.
     pub(super) fn load(&mut self) -> GetLoadResponse {
         let speculates = self.config.speculation.enabled();
         let load = self.planner.load();
@@ -124,12 +124,12 @@ impl Engine {
         load::response(&load, &rest)
     }
 
-    /// Requests that have not ended, at most so many, as clients know them.
+    /// Returns requests that have not ended, at most `limit`, by the ids that clients know.
     pub(super) fn live_requests(&self, limit: usize) -> ListRequestsResponse {
         let live = self.planner.live_requests();
         let total = u32::try_from(live.len()).unwrap_or(u32::MAX);
         let told = |of: lockstep_planner::LiveRequest| {
-            // Its last output may not be delivered yet.
+            // The request may have ended, with its last output not yet delivered.
             let trace_id = self.sinks.trace_id(of.id)?;
             let shown = trace_id.floor_char_boundary(SHOWN_ID_BYTES);
             Some(LiveRequest {

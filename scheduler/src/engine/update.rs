@@ -1,5 +1,5 @@
-//! Other weights while the server runs: look at them on every rank, let what
-//! runs end on the old ones, take the new ones on every rank, go on.
+//! Exchange of weights while the server runs. Every rank looks at the new weights, running
+//! requests end on the old ones, every rank loads the new ones, and requests go on.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,18 @@ use tokio::sync::oneshot;
 use super::{Engine, Phase, requests::unavailable};
 use crate::error::RunError;
 
-/// What the first weights are called, as in SGLang.
+/// Name of the first weights' version, as in SGLang.
 const FIRST_VERSION: &str = "default";
 
-/// Where the outcome goes.
+/// Sender of the outcome.
 pub type Reply = oneshot::Sender<UpdateWeightsResponse>;
 
-/// How far an update has come.
+/// Stage of an update.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Every rank looks at the folders; requests go on.
     Checking,
-    /// Nobody is let in, and what runs ends.
+    /// No request is admitted, and running requests end.
     Emptying,
     /// Every rank reads the new weights.
     Reloading,
@@ -35,12 +35,12 @@ pub struct Update {
     reply: Reply,
     stage: Stage,
     since: Instant,
-    /// By rank: what it said in this stage.
+    /// By rank: its answer in this stage.
     answers: Vec<Option<Result<(), String>>>,
 }
 
 impl Update {
-    /// Ranks that have not answered yet.
+    /// Returns the ranks that have not answered yet.
     fn awaited(&self) -> Vec<usize> {
         let awaited = |(rank, answer): (usize, &Option<_>)| answer.is_none().then_some(rank);
         self.answers
@@ -50,7 +50,7 @@ impl Update {
             .collect()
     }
 
-    /// The first rank that refused, with its reason, and how many did.
+    /// Returns the number of ranks that refused, and the reason of the first one.
     fn refusals(&self) -> (usize, Option<String>) {
         let mut refusals = self
             .answers
@@ -69,7 +69,7 @@ impl Update {
 }
 
 impl Engine {
-    /// Begins an update, or says why not.
+    /// Begins an update, or answers with the reason why not.
     pub(super) fn update_weights(
         &mut self,
         wanted: UpdateWeightsRequest,
@@ -125,13 +125,14 @@ impl Engine {
         self.group.reload(&reload).map_err(RunError::Group)
     }
 
-    /// Whether weights are being exchanged right now: no plan may come between.
+    /// Returns true while weights are being exchanged. No plan may be sent then.
     pub(super) fn reloads(&self) -> bool {
         let stage = self.update.as_ref().map(|update| update.stage);
         stage == Some(Stage::Reloading)
     }
 
-    /// Goes on once the last request has ended, and watches the ranks' time.
+    /// Goes to the next stage after the last request has ended, and checks the ranks' time
+    /// limit.
     pub(super) fn advance_update(&mut self) -> Result<(), RunError> {
         let Some(mut update) = self.update.take() else {
             return Ok(());
@@ -142,7 +143,7 @@ impl Engine {
                 self.planner.hold_admission(false);
                 return self.group.forget_weights().map_err(RunError::Group);
             }
-            // What is cached was computed by the old weights.
+            // The cache was computed with the old weights.
             Stage::Emptying
                 if self.group.oldest().is_none() && self.planner.flush_cache().is_ok() =>
             {
@@ -168,7 +169,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a rank's answer; the last one decides.
+    /// Takes a rank's answer. The last answer decides.
     pub(super) fn worker_reloaded(
         &mut self,
         rank: usize,
@@ -189,7 +190,7 @@ impl Engine {
             (None, Stage::Checking) => self.empty(update),
             (None, _) => self.updated(update),
             (Some(reason), Stage::Reloading) if refused < update.answers.len() => {
-                // Who waits for it hears of the failure.
+                // The caller of the update hears of the failure.
                 self.update = Some(update);
                 return Err(RunError::Group(format!(
                     "some ranks have new weights and others could not take them: {reason}"
@@ -200,7 +201,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Every rank could take the weights: from now on nobody is let in.
+    /// Stops admission, because every rank can take the weights.
     fn empty(&mut self, mut update: Update) {
         update.stage = Stage::Emptying;
         self.planner.hold_admission(true);
@@ -247,11 +248,11 @@ impl Engine {
         );
         // The asker may have given up.
         let _ = update.reply.send(refused(error));
-        // Some ranks may have found nothing wrong.
+        // Some ranks may have found nothing wrong, and keep what they looked at.
         self.group.forget_weights().map_err(RunError::Group)
     }
 
-    /// Tells whoever waits for an update that the engine has failed.
+    /// Tells the caller of an update that the engine has failed.
     pub(super) fn fail_update(&mut self, reason: &str) {
         if let Some(update) = self.update.take() {
             let error = unavailable(format!("the engine failed: {reason}"), self.served_in());

@@ -1,4 +1,4 @@
-//! What workers say.
+//! Events of workers.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Takes one event of a rank; an error ends the engine.
+    /// Handles one event of a rank; an error ends the engine.
     pub(super) fn handle_worker(
         &mut self,
         rank: usize,
@@ -45,8 +45,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a worker in, or tells it why not: a second process for a rank
-    /// must not end the one that serves.
+    /// Adds a worker to the group, or answers with the reason why not. A second process for a
+    /// rank must not end the one that serves.
     fn attach(
         &mut self,
         hello: &WorkerHello,
@@ -54,7 +54,7 @@ impl Engine {
         reply: oneshot::Sender<Result<(), String>>,
     ) -> Result<(), RunError> {
         let attached = self.group.attach(hello, link);
-        // A worker that left again is noticed by its stream's end.
+        // If the worker has left again, the end of its stream tells.
         let _ = reply.send(attached.as_ref().map(|_| ()).map_err(Clone::clone));
         match attached {
             Ok(all) => {
@@ -91,7 +91,7 @@ impl Engine {
             .take_result(rank, result)
             .map_err(RunError::Diverged)?;
         if let Some(result) = answered.result {
-            // As the ranks measured it: a plan that is sent ahead of time waits.
+            // The ranks measured the time: a plan that is sent ahead of time waits.
             self.steps.record(Duration::from_micros(result.forward_us));
             self.depths.done(&result);
             self.planner.complete(self.clock.now(), result)?;
@@ -105,7 +105,7 @@ impl Engine {
             self.phase = Phase::Serving;
             self.link.ready(&self.group.describe());
         }
-        // A forced step may still be owed although the planner had work then.
+        // A forced step may be owed although the planner had work when it was asked for.
         if self.planner.is_idle() && self.health.wanted() {
             self.probe();
         }
@@ -113,8 +113,8 @@ impl Engine {
     }
 }
 
-/// A number that no other group on this machine has: collectives of a group
-/// that is being torn down must not be mistaken for this one's.
+/// Returns a number that no other group on this machine has. Otherwise collectives of a group
+/// that is being torn down could be mistaken for this group's.
 fn group_id() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let nanos = since_epoch.map_or(0, |since| since.as_nanos());

@@ -9,16 +9,16 @@ use tonic::Status;
 
 use crate::{inbox::Commands, sinks::SinkId};
 
-/// Sink and number of choices of each call in progress.
+/// Sink and number of choices of each call in progress, by the client's id.
 #[derive(Clone, Default)]
 pub struct Calls(Arc<Mutex<BTreeMap<String, (SinkId, u64)>>>);
 
 impl Calls {
-    /// Enters a call. Its sink is closed with the registration, also with one
-    /// that is refused.
+    /// Enters a call. Its sink is closed when the registration is dropped, also if the call is
+    /// refused.
     ///
     /// # Errors
-    /// ALREADY_EXISTS when a call in progress has this id.
+    /// ALREADY_EXISTS if a call in progress has this id.
     pub fn register(
         &self,
         request_id: String,
@@ -43,7 +43,7 @@ impl Calls {
         Ok(registration)
     }
 
-    /// Sink and number of choices of a call in progress.
+    /// Returns sink and number of choices of a call in progress.
     pub fn find(&self, request_id: &str) -> Option<(SinkId, u64)> {
         self.lock().get(request_id).copied()
     }
@@ -53,7 +53,7 @@ impl Calls {
     }
 }
 
-/// A call in progress; dropping it closes the sink, which aborts what still runs.
+/// A call in progress. Dropping it closes the sink, which aborts choices that still run.
 pub struct Registration {
     request_id: String,
     sink: SinkId,
@@ -63,12 +63,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// The client's id of the call.
+    /// Returns the client's id of the call.
     pub fn request_id(&self) -> &str {
         &self.request_id
     }
 
-    /// All choices have ended.
+    /// Notes that all choices have ended.
     pub fn finished(&mut self) {
         self.finished = true;
     }

@@ -1,8 +1,8 @@
-//! A gateway's request as the planner's.
+//! Conversion of a gateway's request to the planner's.
 //!
-//! proto3 can't tell an absent number from zero. Where zero is no sensible
-//! choice it means "not given" (`top_p`, `top_k`, `repetition_penalty`, `n`);
-//! `temperature` 0 means greedy, as in SGLang, whose clients always set it.
+//! proto3 can't tell an absent number from zero. Zero means "not given" for numbers where it
+//! makes no sense (`top_p`, `top_k`, `repetition_penalty`, `n`). `temperature` 0 means greedy,
+//! as in SGLang, whose clients always set it.
 
 use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParams as WireParams};
 use lockstep_types::{EngineConfig, RequestLimits};
@@ -12,28 +12,28 @@ use lockstep_types::{
 };
 use tonic::Status;
 
-/// Bytes of a caller's id, which stands in logs and in every message.
+/// Most bytes of a caller's id, which stands in logs and in every message.
 const LONGEST_ID: usize = 256;
 
 /// A converted call.
 pub struct Call {
     /// One request per choice.
     pub requests: Vec<Request>,
-    /// Chunks are wanted, not only the end.
+    /// True if the caller wants chunks, not only the end.
     pub stream: bool,
-    /// Tokens per chunk at the least.
+    /// Least number of tokens per chunk.
     pub interval: usize,
-    /// Log-probabilities are wanted.
+    /// Log-probabilities to report.
     pub logprobs: LogprobParams,
-    /// Bytes for which each choice needs room before it begins.
+    /// Bytes of log-probabilities that each choice reserves before it begins.
     pub logprob_bytes: usize,
 }
 
-/// Converts and checks a call; `seed` is drawn by the caller, for the protocol has none,
-/// and `room` is the most memory that the call could reserve.
+/// Converts and checks a call. `seed` is drawn at random, for the protocol has none, and `room`
+/// is the most memory that the call could reserve.
 ///
 /// # Errors
-/// INVALID_ARGUMENT names the field and what would be right.
+/// INVALID_ARGUMENT with the field and its valid values.
 pub fn convert(
     wire: GenerateRequest,
     config: &EngineConfig,
@@ -102,7 +102,7 @@ pub fn convert(
     })
 }
 
-/// Refuses a call for more bytes of log-probabilities than any may have.
+/// Refuses a call for more bytes of log-probabilities than any call may have.
 fn check_logprobs(bytes: usize, room: usize) -> Result<(), Status> {
     lockstep_types::sampling::check_logprobs(bytes, room).map_err(|error| {
         let remedy = "ask for fewer choices (n), tokens (max_new_tokens) or alternatives";
@@ -150,7 +150,7 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
     }
 }
 
-/// The DP rank that a call names.
+/// Returns the DP rank that a call names.
 fn dp_rank(asked: i32, config: &EngineConfig) -> Result<u32, Status> {
     let dp_size = config.parallel.dp_size;
     let dp_rank = u32::try_from(asked).ok();
@@ -252,7 +252,7 @@ fn sampling(params: Option<WireParams>, config: &EngineConfig) -> Result<Samplin
         min_new_tokens: wire.min_new_tokens,
         stop_token_ids: wire.stop_token_ids,
         ignore_eos: wire.ignore_eos,
-        // What their protocol does not know, and the seed, which the caller draws.
+        // Fields that the gateway's protocol does not have, and the seed, which `convert` sets.
         ..SamplingParams::default()
     })
 }

@@ -1,4 +1,5 @@
-//! Prefix-cache changes for gateways that route by what is cached.
+//! Changes of the prefix caches as messages, for gateways that route requests by cached
+//! prefixes.
 
 use std::{
     pin::Pin,
@@ -17,14 +18,14 @@ use tonic::Status;
 
 use crate::kv_events::CacheChanges;
 
-/// Tokens and hashes of one batch: a few megabytes, however large the cache is.
+/// Most tokens and hashes of one batch: a few megabytes, however large the cache is.
 const MOST: usize = 1 << 17;
 
-/// What a subscriber reads.
+/// Stream that a subscriber reads.
 pub type Batches = Pin<Box<dyn Stream<Item = Result<KvEventBatch, Status>> + Send>>;
 
-/// The stream of a subscriber, who keeps `place` as long as it lasts. The first
-/// batches tell what each DP rank has cached already.
+/// Makes the stream of a subscriber, which keeps `place` as long as it lasts. The first batches
+/// have the contents of each DP rank's cache.
 pub fn batches(changes: mpsc::Receiver<CacheChanges>, place: OwnedSemaphorePermit) -> Batches {
     let mut subscription = Subscription {
         sequence: 0,
@@ -68,7 +69,7 @@ impl Subscription {
     }
 }
 
-/// Cuts events into batches that fit a message; no events are one empty batch.
+/// Cuts events into batches that fit a message. An empty list becomes one empty batch.
 fn pieces(events: Vec<CacheEvent>) -> Vec<Vec<CacheEvent>> {
     let (mut pieces, mut piece, mut room) = (Vec::new(), Vec::new(), MOST);
     for event in events.into_iter().flat_map(cut) {
@@ -90,7 +91,7 @@ fn pieces(events: Vec<CacheEvent>) -> Vec<Vec<CacheEvent>> {
     pieces
 }
 
-/// Cuts one event into events that fit; a run of blocks goes on where the piece
+/// Cuts one event into events that fit a message. A run of blocks continues where the piece
 /// before it ended.
 fn cut(event: CacheEvent) -> Vec<CacheEvent> {
     match event {

@@ -19,20 +19,20 @@ use tonic::Status;
 
 use super::calls::Registration;
 
-/// One choice so far.
+/// Outputs of one choice so far.
 #[derive(Default)]
 struct Choice {
     token_ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
     prompt_logprobs: Vec<TokenLogprob>,
-    /// Tokens that left in chunks.
+    /// Number of tokens sent in chunks.
     sent: usize,
-    /// Room for its log-probabilities.
+    /// Memory reserved for its log-probabilities.
     reserve: Option<Reserve>,
 }
 
 impl Choice {
-    /// Keeps what came, as far as there is room for it.
+    /// Adds an output, if there is room for it. Returns the choice's end, if it has ended.
     fn push(&mut self, output: Output) -> Result<Option<Finish>, Status> {
         if let Some(reserve) = &mut self.reserve {
             let logprobs = output.logprobs.iter().chain(&output.prompt_logprobs);
@@ -45,8 +45,8 @@ impl Choice {
     }
 }
 
-/// Outputs of all choices as wire messages: chunks with every token if asked
-/// for, then one `complete` per choice. Dropping it early aborts the choices.
+/// Outputs of all choices as wire messages: chunks with every token if asked for, then one
+/// `complete` per choice. Dropping the stream early aborts the choices.
 pub struct Responses {
     request_id: String,
     outputs: OutputReceiver<(u64, Output)>,
@@ -58,13 +58,14 @@ pub struct Responses {
     open: usize,
     /// The `complete` behind a choice's last chunk.
     next: Option<GenerateResponse>,
-    /// Of choices that have ended, until what is behind their last messages is asked for.
+    /// Reserves of choices that have ended, until the message after their last one is asked
+    /// for.
     ended: Vec<Reserve>,
     registration: Registration,
 }
 
 impl Responses {
-    /// A stream over a call's choices, each with its reserve.
+    /// Makes a stream over a call's choices, each with its reserve.
     pub fn new(
         registration: Registration,
         outputs: OutputReceiver<(u64, Output)>,
@@ -95,7 +96,7 @@ impl Responses {
         }
     }
 
-    /// Takes one output in; `None` if it makes no message.
+    /// Takes one output. Returns `None` if it makes no message.
     fn take(&mut self, index: u64, output: Output) -> Option<Result<GenerateResponse, Status>> {
         let choice = usize::try_from(index)
             .ok()
@@ -110,7 +111,7 @@ impl Responses {
             return due.then(|| Ok(self.chunk(index)));
         };
         self.open -= 1;
-        // Gateways that stream take tokens from chunks alone.
+        // Gateways that stream take tokens only from chunks.
         let last = (self.stream && unsent > 0).then(|| self.chunk(index));
         let complete = match self.complete(index, finish) {
             Ok(complete) => self.message(generate_response::Response::Complete(complete)),
@@ -132,7 +133,7 @@ impl Responses {
         }
     }
 
-    /// What has come since the last chunk.
+    /// Makes a chunk of the tokens since the last one.
     fn chunk(&mut self, index: u64) -> GenerateResponse {
         let logprobs = self.logprobs;
         let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
@@ -158,7 +159,7 @@ impl Responses {
         let speculation = finish.speculation.unwrap_or_default();
         let choice = &mut self.choices[usize::try_from(index).unwrap_or(0)];
         let (output, prompt_start) = (self.logprobs.output, self.logprobs.prompt_start);
-        // Nothing of a choice that has ended is kept.
+        // Outputs of a choice that has ended are not kept.
         let logprobs = std::mem::take(&mut choice.logprobs);
         let prompt_logprobs = std::mem::take(&mut choice.prompt_logprobs);
         self.ended.extend(choice.reserve.take());
@@ -192,7 +193,7 @@ impl Stream for Responses {
         if let Some(next) = this.next.take() {
             return Poll::Ready(Some(Ok(next)));
         }
-        // What came of them is the transport's now.
+        // The transport owns the last messages of these choices now.
         this.ended.drain(..).for_each(Reserve::end);
         while this.open > 0 {
             match this.outputs.poll_recv(cx) {
@@ -210,7 +211,8 @@ impl Stream for Responses {
                         continue;
                     };
                     if response.is_err() {
-                        // One choice's failure ends the call; the others are aborted by the drop.
+                        // One choice's failure ends the call; the drop aborts the other
+                        // choices.
                         this.open = 0;
                     }
                     return Poll::Ready(Some(response));

@@ -1,4 +1,4 @@
-//! What the gateway wants to know of the model and of the server.
+//! Descriptions of the model and of the server, for the gateway.
 
 use lockstep_process::RoleContext;
 use lockstep_proto::pb::{
@@ -11,7 +11,7 @@ pub(super) fn int(value: impl TryInto<i32>) -> i32 {
     value.try_into().unwrap_or(i32::MAX)
 }
 
-/// The model.
+/// Describes the model.
 pub fn model(ctx: &RoleContext) -> GetModelInfoResponse {
     let (model, server) = (&ctx.engine.model, &ctx.engine.server);
     let path = model.path.display().to_string();
@@ -33,7 +33,7 @@ pub fn model(ctx: &RoleContext) -> GetModelInfoResponse {
     }
 }
 
-/// The server's sizes, as SGLang names them.
+/// Describes the server's sizes, by SGLang's names.
 pub fn server(ctx: &RoleContext, load: &GetLoadResponse) -> GetServerInfoResponse {
     let engine = &ctx.engine;
     let args = [

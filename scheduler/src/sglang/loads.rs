@@ -1,4 +1,4 @@
-//! What the gateway wants to know of the load.
+//! The load, for the gateway.
 
 use lockstep_process::RoleContext;
 use lockstep_proto::pb::{
@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::info::int;
 
-/// Bytes as SGLang tells them: "GB" of 2^30.
+/// Converts bytes to SGLang's "GB" of 2^30.
 fn gb(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
@@ -22,17 +22,17 @@ fn speculative(load: &SpeculationLoad) -> SpeculativeMetrics {
     let used = load.proposed.first().copied().unwrap_or(0);
     let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     SpeculativeMetrics {
-        // Every verification brings the target's own token too. Those of
-        // requests that had ended brought nothing, and proposed nothing.
+        // Every verification brings one token of the target too. Verifications of requests that
+        // had ended bring nothing and are not in `proposed`.
         accept_length: ratio(accepted + used, used),
         accept_rate: ratio(accepted, load.draft_tokens),
     }
 }
 
-/// The load of all DP ranks, or of the one that is asked for.
+/// Returns the load of all DP ranks, or of the one that is asked for.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for one that is not there.
+/// INVALID_ARGUMENT for a DP rank that does not exist.
 pub fn loads(
     ctx: &RoleContext,
     load: &GetLoadResponse,
@@ -81,7 +81,7 @@ pub fn loads(
     })
 }
 
-/// A DP rank.
+/// A DP rank, with the load that it is reported from.
 struct Rank<'a> {
     ctx: &'a RoleContext,
     load: &'a GetLoadResponse,

@@ -1,4 +1,4 @@
-//! The service: one method per rpc, each a few lines.
+//! The gRPC service: one method per rpc, each a few lines.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -42,28 +42,28 @@ use crate::{
     sinks::Sink,
 };
 
-/// Subscribers to the cache's events at once: gateways, of which each keeps all
-/// that is cached, and what has changed until it reads it.
+/// Most subscribers to the cache's events at once. Subscribers are gateways. Each keeps the
+/// whole contents of the caches, and the changes until it reads them.
 const SUBSCRIBERS: usize = 16;
 
-/// The service.
+/// Implementation of the service.
 pub struct Service {
     ctx: Arc<RoleContext>,
     commands: Commands,
     calls: Calls,
     operators: RequireBearer,
     budget: Arc<Budget>,
-    /// Places for who reads the cache's changes.
+    /// Places for readers of the cache's changes.
     subscribers: Arc<Semaphore>,
-    /// Packed when somebody first asks.
+    /// Chunks of the tokenizer's archive, which is packed at the first request for it.
     tokenizer: OnceCell<Vec<GetTokenizerChunk>>,
 }
 
-/// The gRPC service behind its key.
+/// The gRPC service behind the check of its key.
 pub type Grpc = InterceptedService<SglangSchedulerServer<Service>, RequireBearer>;
 
 impl Service {
-    /// The gRPC service with its limits set.
+    /// Makes the gRPC service with its limits set.
     pub fn grpc(ctx: Arc<RoleContext>, commands: Commands, budget: Arc<Budget>) -> Grpc {
         let clients = RequireBearer::client(&ctx.node);
         let service = Self {
@@ -81,7 +81,7 @@ impl Service {
         InterceptedService::new(server, clients)
     }
 
-    /// Converts a call, and begins its choices.
+    /// Converts a call and submits its choices.
     async fn begin(
         &self,
         mut wire: GenerateRequest,
@@ -121,11 +121,11 @@ impl Service {
         let registration = self
             .calls
             .register(request_id, sink, choices, self.commands.clone())?;
-        // A call has a sink of its own, so any number stands for it.
+        // A call has a sink of its own, so any number can stand for its client request.
         let parent = (choices > 1).then_some(0);
         for (request, body) in (0..).zip(call.requests.iter().cloned()) {
-            // A call that is refused fails before its stream begins: gateways then ask
-            // another server, and can't once they have answered their own client.
+            // A refused call fails before its stream begins. Gateways then ask another server,
+            // which they can't after they have answered their own client.
             let admitted = self.commands.ask(|reply| Command::Submit {
                 sink,
                 request,
@@ -178,7 +178,8 @@ impl SglangScheduler for Service {
                 self.commands.send(abort).await?;
             }
         }
-        // Unknown means ended or never here: both are what the caller wants.
+        // An unknown call has ended or never came: either way it does not run, as the caller
+        // wants.
         let message = if found.is_some() {
             "aborted"
         } else {
@@ -314,7 +315,7 @@ impl SglangScheduler for Service {
     }
 }
 
-/// How long a caller wants to wait, at most ten minutes; any float may come.
+/// Returns a caller's waiting time, at most ten minutes; any float may come.
 fn waiting_time(seconds: f32) -> Duration {
     if seconds.is_nan() {
         return Duration::ZERO;

@@ -1,5 +1,5 @@
-//! The tokenizer's files as a zip archive, in chunks: for gateways that can't
-//! read the model's folder.
+//! The tokenizer's files as a zip archive, in chunks, for gateways that can't read the model's
+//! folder.
 
 use std::{io::Write as _, path::Path};
 
@@ -26,11 +26,11 @@ const FILES: [&str; 9] = [
     "merges.txt",
 ];
 
-/// Packs the tokenizer files of a model folder; the last chunk carries the
-/// archive's SHA-256. Chunks are parts of one archive, and so are their clones.
+/// Packs the tokenizer files of a model folder. The last chunk carries the archive's SHA-256.
+/// Chunks are slices of one archive in memory, and so are their clones.
 ///
 /// # Errors
-/// INTERNAL when a file can't be read, NOT_FOUND when there is no tokenizer.
+/// INTERNAL if a file can't be read, NOT_FOUND if there is no tokenizer.
 pub fn chunks(folder: &Path) -> Result<Vec<GetTokenizerChunk>, Status> {
     if let Err(error) = lockstep_files::open(folder, "tokenizer.json") {
         let message = format!("the model folder has no tokenizer.json: {error}");
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn every_call_gives_the_same_bytes() {
         let folder = tempfile::tempdir().expect("a folder");
-        // Nothing that packing makes shorter: each byte is of a hash.
+        // Packing can't make hashes shorter, so each byte is one of a hash.
         let bytes: Vec<u8> = (0..CHUNK.div_ceil(16))
             .flat_map(|at| Sha256::digest(at.to_le_bytes()))
             .collect();

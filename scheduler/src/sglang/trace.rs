@@ -1,4 +1,4 @@
-//! A gateway's call that is traced.
+//! Trace of a gateway's call.
 
 use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateResponse, generate_response::Response};
 use lockstep_traces::{Asked, Inference, Span, SpanKind, Traces, names};
@@ -10,18 +10,18 @@ use tonic::{Status, metadata::MetadataMap};
 
 use super::convert::Call;
 
-/// The service and method, as conventions write them.
+/// Service and method, as the conventions write them.
 const METHOD: &str = "sglang.grpc.scheduler.SglangScheduler/Generate";
 
-/// Its span, and that of the request to the model in it.
+/// Span of the call, and the span of its request to the model in it.
 pub struct CallTrace {
-    // Ends before the span that it is a part of.
+    // Ends before the span that contains it.
     inference: Option<Inference>,
     span: Span,
 }
 
 impl CallTrace {
-    /// `None` where the call is not sampled.
+    /// Begins the call's span; `None` if the call is not sampled.
     pub fn begin(traces: Option<&Traces>, metadata: &MetadataMap) -> Option<Self> {
         let traces = traces?;
         let caller = lockstep_traces::caller(|key| metadata.get(key)?.to_str().ok());
@@ -34,7 +34,7 @@ impl CallTrace {
         })
     }
 
-    /// It is converted. Gives the span that its choices go on in.
+    /// Begins the span of the request to the model. Returns the context for the call's choices.
     pub fn asks(&mut self, model: &str, id: &str, call: &Call) -> TraceContext {
         let Some(first) = call.requests.first() else {
             return self.span.context();
@@ -54,7 +54,7 @@ impl CallTrace {
         context
     }
 
-    /// A message goes out.
+    /// Notes a message that is sent.
     pub fn says(&mut self, message: &Result<GenerateResponse, Status>) {
         let message = match message {
             Ok(message) => message,
@@ -82,7 +82,7 @@ impl CallTrace {
         }
     }
 
-    /// It ends with this status.
+    /// Notes that the call fails with this status.
     pub fn fail(&mut self, status: &Status) {
         let code = format!("{:?}", status.code());
         if let Some(inference) = &mut self.inference {

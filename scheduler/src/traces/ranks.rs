@@ -1,23 +1,24 @@
-//! The workers' part of a request: what their steps took while it ran, rank by rank. They say
-//! so with each result, so that a worker makes no span itself and does nothing for one.
+//! The workers' part of a request: times of their steps while the request ran, rank by rank.
+//! Workers report the times with each result, so a worker makes no span itself and does nothing
+//! for one.
 
 use std::time::SystemTime;
 
 use lockstep_traces::{Span, TraceError, Traces, names};
 use lockstep_types::{ParallelConfig, step::RankResult};
 
-/// What a request does at a time: it waits, or steps compute it.
+/// A part of a request's life: it waits, or steps compute it.
 pub struct Part {
     pub name: &'static str,
     pub span: Span,
     since: SystemTime,
-    /// From this step on; 0 = it waits.
+    /// First step of the part; 0 = the request waits.
     first_step: u64,
-    /// By rank.
+    /// Times by rank.
     took: Vec<RankTime>,
 }
 
-/// A part whose last steps not all ranks have answered.
+/// An ended part whose last steps some ranks have not answered.
 struct Closing {
     part: Part,
     ended: SystemTime,
@@ -25,7 +26,7 @@ struct Closing {
     dp_rank: usize,
 }
 
-/// What steps of a rank took, by its own clock.
+/// Times of a rank's steps, by its own clock.
 #[derive(Clone, Default)]
 struct RankTime {
     steps: i64,
@@ -35,14 +36,14 @@ struct RankTime {
     extend_us: i64,
 }
 
-/// The ranks, and parts that wait for their answers.
+/// The ranks, and the parts that wait for their answers.
 pub struct Ranks {
-    /// Makes the workers' spans.
+    /// Makes the spans of the workers; `None` if nothing is traced.
     workers: Option<Traces>,
     size: usize,
     of_dp_rank: usize,
     closing: Vec<Closing>,
-    /// The newest step that any rank has answered.
+    /// Number of the newest step that any rank has answered.
     last_step: u64,
 }
 
@@ -75,7 +76,8 @@ impl Ranks {
         })
     }
 
-    /// A part of a request that begins `now`, and where steps compute it with `step`.
+    /// Begins a part of a request `now`. `step` is the first step that computes it; 0 = the
+    /// request waits.
     pub fn part(&self, of: &Span, name: &'static str, now: SystemTime, step: u64) -> Part {
         Part {
             name,
@@ -86,12 +88,12 @@ impl Ranks {
         }
     }
 
-    /// The newest step that any rank has answered.
+    /// Returns the number of the newest step that any rank has answered.
     pub fn last_step(&self) -> u64 {
         self.last_step
     }
 
-    /// A rank answered a step, in which the parts `live` may have been computed.
+    /// Notes a rank's answer to a step, in which the parts `live` may have been computed.
     pub fn answered<'a>(
         &mut self,
         rank: usize,
@@ -107,7 +109,7 @@ impl Ranks {
         }
     }
 
-    /// A part has ended; its span is complete when all ranks have answered its steps.
+    /// Ends a part. Its span is complete when all ranks have answered its steps.
     pub fn close(&mut self, part: Part, ended: SystemTime, dp_rank: u32) {
         if part.first_step == 0 {
             part.span.end_at(ended);
@@ -121,7 +123,7 @@ impl Ranks {
         });
     }
 
-    /// All ranks have answered this step.
+    /// Notes that all ranks have answered this step.
     pub fn settle(&mut self, step: u64) {
         if self.closing.is_empty() {
             return;
@@ -133,7 +135,7 @@ impl Ranks {
         done.into_iter().for_each(|closing| self.emit(closing));
     }
 
-    /// The spans of the part and of the ranks that computed it.
+    /// Emits the spans of the part and of the ranks that computed it.
     fn emit(&self, closing: Closing) {
         let Closing {
             part,

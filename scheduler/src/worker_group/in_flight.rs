@@ -1,32 +1,32 @@
-//! A step on its way, and whether the ranks that answer it agree.
+//! A step in flight, and the check that its ranks agree.
 
 use std::time::Instant;
 
 use lockstep_types::step::{RankResult, StepDigests, StepResult};
 
-/// A step that not every rank has answered.
+/// A step that some ranks have not answered.
 pub(super) struct InFlight {
     pub step: u64,
     pub sent: Instant,
     /// Digests of the rank that answered first.
     first: Option<(usize, StepDigests)>,
-    /// By DP rank.
+    /// Outcome by DP rank.
     parts: Vec<Part>,
-    /// Ranks that have.
+    /// Number of ranks that have answered.
     pub answered: usize,
 }
 
-/// What is known of a step's outcome on one DP rank.
+/// Outcome of a step on one DP rank, as far as known.
 #[derive(Clone, Default)]
 struct Part {
-    /// Digests of its rank that answered first.
+    /// Digests of the DP rank's first rank to answer.
     first: Option<(usize, StepDigests)>,
-    /// What its lead brought.
+    /// Result of the DP rank's lead.
     brought: Option<RankResult>,
 }
 
 impl InFlight {
-    /// Of a plan that leaves now, with so many parts.
+    /// Makes the record of a plan that is sent now, with `parts` parts.
     pub fn new(step: u64, parts: usize) -> Self {
         Self {
             step,
@@ -37,8 +37,8 @@ impl InFlight {
         }
     }
 
-    /// Takes the answer of a rank, which may lead its DP rank. Gives what the step
-    /// brought with the last of the leads' answers.
+    /// Takes the answer of a rank, which may be the lead of its DP rank. With the last of the
+    /// leads' answers, returns the result of the step.
     ///
     /// # Errors
     /// Names two ranks whose digests differ.
@@ -57,7 +57,7 @@ impl InFlight {
         Ok(self.joined())
     }
 
-    /// Compares a rank's digests with those that came first.
+    /// Compares a rank's digests with the first ones that came.
     fn compare(&mut self, rank: usize, dp_rank: usize, own: StepDigests) -> Result<(), String> {
         let all = (&mut self.first, false);
         let same = (&mut self.parts[dp_rank].first, true);
@@ -73,7 +73,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// What the step brought, if all leads have answered.
+    /// Returns the result of the step, if all leads have answered.
     fn joined(&mut self) -> Option<StepResult> {
         let all = self.parts.iter().all(|part| part.brought.is_some());
         let leads = self.parts.iter_mut().filter_map(|part| part.brought.take());

@@ -60,7 +60,7 @@ fn a_step_is_done_when_every_rank_answered() {
         let answered = group.take_result(rank, result).expect("fine");
         (answered.result.is_some(), answered.everywhere)
     };
-    // Rank 0's tokens are the tokens; rank 1 only confirms.
+    // Rank 0's tokens count; rank 1 only confirms.
     assert_eq!(take(0, result(1, 5)), (true, false));
     assert_eq!(take(0, result(2, 6)), (true, false));
     assert_eq!(take(1, result(1, 5)), (false, true));
@@ -70,7 +70,7 @@ fn a_step_is_done_when_every_rank_answered() {
     assert!(last.everywhere && group.oldest().is_none());
 }
 
-/// Ranks 0 and 1 are DP rank 0, ranks 2 and 3 DP rank 1.
+/// DP rank 0 has ranks 0 and 1, and DP rank 1 has ranks 2 and 3.
 #[test]
 fn the_leads_of_all_dp_ranks_bring_a_step() {
     let (mut group, _streams) = group_of(4, 2);

@@ -1,4 +1,4 @@
-//! Several DP ranks: where requests run, and what is told of each.
+//! Tests with several DP ranks: where requests run, and the load that is reported for each.
 
 use lockstep_planner::sim::{SimModel, run_alone};
 use lockstep_proto::pb::sglang::grpc::scheduler::{
@@ -20,7 +20,7 @@ fn named(dp_rank: u32, request: Request) -> Request {
     }
 }
 
-/// Everybody gets what they would get alone, wherever they run.
+/// Every request gets the output that it would get alone, wherever it runs.
 #[tokio::test]
 async fn requests_run_where_they_are_asked_to() {
     for (tp_size, dp_size) in [(2, 2), (4, 2), (4, 4)] {
@@ -32,7 +32,7 @@ async fn requests_run_where_they_are_asked_to() {
         for (number, request) in (0..).zip(&requests) {
             frontend.submit(number, request.clone()).await;
         }
-        // Two that go where there is room.
+        // Two more requests go where there is room.
         for number in [20, 21] {
             frontend.submit(number, request(&[7; 40], 3)).await;
         }
@@ -96,7 +96,7 @@ async fn a_dp_rank_that_is_not_there_is_refused() {
     }
 }
 
-/// One DP rank is none to tell of.
+/// With one DP rank, outputs name none.
 #[tokio::test]
 async fn outputs_of_one_dp_rank_name_none() {
     let (_scheduler, mut frontend) = Scheduler::serving(&dp_args(2, 1)).await;
@@ -117,7 +117,7 @@ fn at(data_parallel_rank: i32, prompt: &[u32], tokens: u32) -> GenerateRequest {
     }
 }
 
-/// First tokens of the blocks that a batch says are stored.
+/// Returns the first tokens of the blocks that a batch says are stored.
 fn stored(batch: &KvEventBatch) -> Vec<u32> {
     let blocks = batch.events.iter().filter_map(|event| match &event.data {
         Some(Data::Stored(stored)) => Some(&stored.blocks),
@@ -153,7 +153,8 @@ async fn a_gateway_names_dp_ranks_and_is_told_of_each() {
     let events = client.subscribe_kv_events(SubscribeKvEventsRequest::default());
     let mut events = events.await.expect("a stream").into_inner();
     let mut next = async || events.message().await.expect("a batch").expect("not ended");
-    // What is cached already, of each; the start's own step left nothing.
+    // The first batches have the contents of each cache. The step at the start left nothing
+    // there.
     let (first, second) = (next().await, next().await);
     assert_eq!((first.dp_rank, first.sequence_number), (Some(0), 1));
     assert_eq!((second.dp_rank, second.sequence_number), (Some(1), 2));
@@ -176,7 +177,7 @@ async fn a_gateway_names_dp_ranks_and_is_told_of_each() {
     assert_eq!((all.dp_rank_count, all.loads.len()), (2, 2));
     let numbers: Vec<_> = all.loads.iter().map(|load| load.dp_rank).collect();
     assert_eq!(numbers, [0, 1]);
-    // Of eight requests each has its half.
+    // Each DP rank may run half of the eight requests.
     assert!(all.loads.iter().all(|load| load.max_running_requests == 4));
     assert!(
         all.loads

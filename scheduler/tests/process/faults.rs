@@ -1,11 +1,11 @@
-//! Workers that die, hang, or compute something else.
+//! Tests with workers that die, hang, or compute something else.
 
 use lockstep_proto::pb::lockstep::CheckHealthRequest;
 use lockstep_types::request::{ErrorKind, RequestError};
 
 use crate::fixture::{Frontend, Scheduler, args, request};
 
-/// The error that request 1 ends with.
+/// Returns the error that request 1 ends with.
 async fn failure(frontend: &mut Frontend) -> RequestError {
     let outputs = frontend.finish(1).await;
     let finish = outputs[&1].finish.clone().expect("ended");
@@ -18,7 +18,7 @@ async fn a_rank_that_diverges_is_named_and_ends_the_group() {
     scheduler.worker(0, |_, _| true).await;
     scheduler
         .worker(1, |plan, digests| {
-            // Wrong from some step on.
+            // The digest is wrong from step 6 on.
             digests.tensor += u64::from(plan.step > 5);
             true
         })

@@ -35,15 +35,15 @@ use tokio::{sync::mpsc, task::JoinHandle as TokioHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
-/// Nothing in these tests takes this long unless something is broken.
+/// Time limit of everything in these tests; only something broken takes this long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// What every step of the simulated workers is said to have taken.
+/// Time that the simulated workers report for every step, microseconds.
 pub const FORWARD_US: u64 = 700;
 
-/// What every simulated worker says that its weights take.
+/// Bytes of weights that every simulated worker reports.
 pub const WEIGHT_BYTES: u64 = 3 << 30;
-/// And its KV cache.
+/// Bytes of its KV cache that every simulated worker reports.
 pub const KV_BYTES: u64 = 1 << 30;
 
 /// A running scheduler.
@@ -52,13 +52,13 @@ pub struct Scheduler {
     pub node: Arc<NodeConfig>,
     pub hash: String,
     pub link: ControlLink,
-    /// How often workers were told to forget what they had looked at.
+    /// Number of times that workers were told to forget the weights that they looked at.
     pub forgotten: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<(), lockstep_scheduler::RunError>>>,
     _dir: tempfile::TempDir,
 }
 
-/// Options that tests vary.
+/// Returns the options that tests vary.
 pub fn args(tp_size: usize) -> ServeArgs {
     let mut args = ServeArgs::default();
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
@@ -71,7 +71,7 @@ pub fn args(tp_size: usize) -> ServeArgs {
     args
 }
 
-/// Options of so many DP ranks.
+/// Returns the options for `dp_size` DP ranks.
 pub fn dp_args(tp_size: usize, dp_size: usize) -> ServeArgs {
     let mut args = args(tp_size);
     args.parallel.dp_size = Some(dp_size);
@@ -80,12 +80,12 @@ pub fn dp_args(tp_size: usize, dp_size: usize) -> ServeArgs {
 }
 
 impl Scheduler {
-    /// Starts one; its workers are the test's to attach.
+    /// Starts a scheduler; the test attaches its workers.
     pub fn start(args: &ServeArgs) -> Self {
         Self::start_with(args, &Algorithms::default())
     }
 
-    /// Starts one that knows these algorithms.
+    /// Starts a scheduler that knows these algorithms.
     pub fn start_with(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let resolved = lockstep_config::resolve(args, &Hardware::detect(), algorithms, &NoMemory)
@@ -112,7 +112,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts one with honest workers and waits until it serves.
+    /// Starts a scheduler with honest workers and waits until it serves.
     pub async fn serving(args: &ServeArgs) -> (Self, Frontend) {
         Self::start(args).attached().await
     }
@@ -161,7 +161,7 @@ impl Scheduler {
             .expect("welcome")
     }
 
-    /// How it ended.
+    /// Returns the outcome of the scheduler's run.
     pub async fn ended(mut self) -> Result<(), lockstep_scheduler::RunError> {
         let thread = self.thread.take().expect("ended once");
         tokio::task::spawn_blocking(move || thread.join().expect("no panic"))
@@ -227,7 +227,7 @@ async fn work(
                 }
                 send(worker_message::Kind::Result(result.into())).await;
             }
-            // One that reads on and on.
+            // A reload that never ends.
             Some(worker_command::Kind::Reload(reload))
                 if reload.model_path == "/endless" && !reload.check_only => {}
             Some(worker_command::Kind::Reload(reload)) => {
@@ -255,7 +255,7 @@ async fn work(
     Ok(())
 }
 
-/// Why a simulated rank does not take weights: their path says it.
+/// Returns the reason why a simulated rank refuses weights, which their path decides.
 fn refusal(rank: u32, reload: &ReloadWeights) -> Option<String> {
     let refuses = match reload.model_path.as_str() {
         "/other-shape" => true,
@@ -267,16 +267,16 @@ fn refusal(rank: u32, reload: &ReloadWeights) -> Option<String> {
     refuses.then(|| "they do not fit".to_owned())
 }
 
-/// A tokenizer-manager's end.
+/// A tokenizer-manager's end of the stream.
 pub struct Frontend {
     pub client: FrontendClient<Channel>,
-    /// What it was told of the weights last.
+    /// The newest weights that it was told of.
     pub weights: Option<WeightsInUse>,
     /// The newest answer to an abort by id.
     pub aborted: Option<TraceAborted>,
     /// The newest question for its figures.
     pub wanted: Option<FiguresWanted>,
-    /// Whether steps run, as it was told last.
+    /// The newest health that it was told of.
     pub told_healthy: Option<bool>,
     messages: mpsc::Sender<FrontendMessage>,
     events: Streaming<FrontendEvent>,
@@ -312,7 +312,7 @@ impl Frontend {
         })
     }
 
-    /// Waits until a step runs on every rank; an engine that is starting says so at once.
+    /// Waits until a step has run on every rank. An engine that is starting says so at once.
     pub async fn healthy(&mut self) {
         let healthy = async {
             let mut answer = self.check_health().await;
@@ -324,7 +324,7 @@ impl Frontend {
         tokio::time::timeout(LIMIT, healthy).await.expect("a step");
     }
 
-    /// Whether a step ran on every rank, or why not.
+    /// Asks if a step runs on every rank.
     pub async fn check_health(&mut self) -> CheckHealthResponse {
         let request = CheckHealthRequest {
             timeout_ms: LIMIT.as_millis() as u32,
@@ -334,7 +334,7 @@ impl Frontend {
         answer.expect("an answer").into_inner()
     }
 
-    /// Hands a request in.
+    /// Submits a request.
     pub async fn submit(&self, number: u64, request: Request) {
         let submit = frontend_message::Kind::Submit(lockstep_proto::submit(request, number, None));
         self.messages
@@ -343,7 +343,7 @@ impl Frontend {
             .expect("connected");
     }
 
-    /// Aborts one.
+    /// Aborts a request.
     pub async fn abort(&self, request: u64) {
         let abort = frontend_message::Kind::Abort(lockstep_proto::pb::lockstep::Abort { request });
         self.messages
@@ -352,8 +352,8 @@ impl Frontend {
             .expect("connected");
     }
 
-    /// Aborts those of all frontends that clients know by one of these ids, or all;
-    /// how many there were.
+    /// Aborts the requests of all frontends that clients know by one of these ids, or all
+    /// requests. Returns their number.
     pub async fn abort_trace(&mut self, query: u64, trace_ids: Option<&[&str]>) -> u32 {
         let ids = trace_ids.unwrap_or_default();
         let abort = frontend_message::Kind::AbortTrace(AbortTrace {
@@ -374,7 +374,7 @@ impl Frontend {
         }
     }
 
-    /// Waits for a question for its figures and answers as frontend `index`.
+    /// Waits until the frontend is asked for its figures, and answers as frontend `index`.
     pub async fn tell_figures(&mut self, index: u32) -> FiguresWanted {
         let wanted = loop {
             self.outputs().await.expect("a question");
@@ -397,7 +397,7 @@ impl Frontend {
         wanted
     }
 
-    /// Says that the client has all it wants of one.
+    /// Stops a request because its client needs no more.
     pub async fn stop(&self, request: u64) {
         let stop = frontend_message::Kind::Stop(lockstep_proto::pb::lockstep::Stop { request });
         self.messages
@@ -406,7 +406,7 @@ impl Frontend {
             .expect("connected");
     }
 
-    /// The next outputs, or what else it is told but for health.
+    /// Returns the next outputs; empty if another event comes that is not about health alone.
     pub async fn outputs(&mut self) -> Result<Vec<(u64, Output)>, Status> {
         loop {
             let told = self.told_healthy.take();
@@ -419,7 +419,7 @@ impl Frontend {
         }
     }
 
-    /// Waits until it is told so of health.
+    /// Waits until the frontend is told this health.
     pub async fn until_told(&mut self, healthy: bool) {
         while self.told_healthy != Some(healthy) {
             self.event().await.expect("an event");
@@ -460,7 +460,7 @@ impl Frontend {
         sums
     }
 
-    /// Requests that have not ended.
+    /// Returns the requests that have not ended.
     pub async fn requests(
         &mut self,
         limit: u32,
@@ -470,7 +470,7 @@ impl Frontend {
         answer.expect("an answer").into_inner()
     }
 
-    /// Current counters.
+    /// Returns the current counters.
     pub async fn load(&mut self) -> lockstep_proto::pb::lockstep::GetLoadResponse {
         let request = lockstep_proto::pb::lockstep::GetLoadRequest {};
         self.client
@@ -481,7 +481,7 @@ impl Frontend {
     }
 }
 
-/// A request over `prompt`, for so many tokens.
+/// Returns a request over `prompt` for `max_new_tokens` tokens.
 pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
     Request {
         trace_id: "test".to_owned(),
@@ -500,7 +500,7 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
     }
 }
 
-/// A worker that needs next to nothing.
+/// Memory of a worker that needs next to nothing.
 struct NoMemory;
 
 impl lockstep_types::Footprint for NoMemory {

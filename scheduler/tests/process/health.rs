@@ -1,4 +1,4 @@
-//! What is known of health without asking for it: on the public port, and at frontends.
+//! Tests of the last known health, on the public port and at frontends.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -13,7 +13,7 @@ use crate::{
     sglang::free_port,
 };
 
-/// A port for gateways, and nobody who asks for health within an hour.
+/// Returns options with a port for gateways, where health is not asked for within an hour.
 fn unasked(ranks: usize) -> ServeArgs {
     let mut args = args(ranks);
     args.server.sglang_grpc_port = Some(free_port());
@@ -21,7 +21,7 @@ fn unasked(ranks: usize) -> ServeArgs {
     args
 }
 
-/// What the public port says of itself.
+/// The health that the public port reports.
 struct Watch(Streaming<HealthCheckResponse>);
 
 impl Watch {
@@ -35,7 +35,7 @@ impl Watch {
         Self(watch.expect("served").into_inner())
     }
 
-    /// Whether it serves, when it says so next.
+    /// Returns true if the next report says that the server serves.
     async fn next(&mut self) -> bool {
         let told = tokio::time::timeout(LIMIT, self.0.message()).await;
         let told = told.expect("it is told").expect("no broken stream");
@@ -58,8 +58,8 @@ async fn the_first_step_is_told_and_costs_no_other() {
     assert_eq!(late.load().await.steps_total, 1);
 }
 
-/// A scheduler of two ranks whose step 2 takes until the sender is dropped; and what
-/// tells that it has begun.
+/// Starts a scheduler of two ranks whose step 2 lasts until the sender is dropped. The receiver
+/// tells that step 2 has begun.
 async fn hanging() -> (Scheduler, Sender<()>, UnboundedReceiver<()>) {
     let scheduler = Scheduler::start(&unasked(2));
     scheduler.worker(0, |_, _| true).await;
@@ -117,7 +117,7 @@ async fn a_flush_waits_for_a_step_of_the_engines_own() {
     begun.recv().await.expect("a step for it");
     let mut flushes = frontend.client.clone();
     let flushed = tokio::spawn(async move { flushes.flush_cache(FlushCacheRequest {}).await });
-    // Behind the flush: nobody's request runs.
+    // The load is asked for after the flush: no client's request runs.
     let load = frontend.load().await;
     assert_eq!((load.running_requests, load.waiting_requests), (0, 0));
     drop(resume);

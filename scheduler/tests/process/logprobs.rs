@@ -1,4 +1,4 @@
-//! Room for the log-probabilities of calls of SGLang's gateway.
+//! Tests of the memory for log-probabilities of calls of SGLang's gateway.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::sglang::{collect, generate, serving, serving_with};
 async fn log_probabilities_have_their_room_before_a_call_runs() {
     let (_scheduler, mut client) = serving_with(|args| {
         args.limits.max_body_bytes = Some(16 << 10);
-        // Of which an address has half.
+        // One address may have half of it.
         args.limits.max_request_memory = Some(128 << 10);
     })
     .await;
@@ -22,11 +22,11 @@ async fn log_probabilities_have_their_room_before_a_call_runs() {
         request.top_logprobs_num = top;
         request
     };
-    // 80 bytes for each of 21 log-probabilities of 40 tokens: more than an address has.
+    // 80 bytes for each of 21 log-probabilities of 40 tokens: more than an address may have.
     let refused = client.generate(asking(&[1; 20], 40, 20)).await;
     let refused = refused.expect_err("too many");
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
-    // Room for most of what an address has, as long as the call runs.
+    // Takes most of an address's memory, as long as the call runs.
     let running = client.generate(asking(&[1; 21], 700, 0)).await;
     let mut running = running.expect("runs").into_inner();
     let first = running.message().await.expect("a message");
@@ -42,7 +42,7 @@ async fn log_probabilities_have_their_room_before_a_call_runs() {
     }
 }
 
-/// The demo model with a context of more tokens than are expected of an answer.
+/// Makes a demo model whose context has more tokens than are expected of an answer.
 fn long_context() -> TempDir {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
     let folder = tempfile::tempdir().expect("a folder");
@@ -61,8 +61,8 @@ fn long_context() -> TempDir {
 #[tokio::test]
 async fn log_probabilities_beyond_what_is_expected_need_room_as_they_come() {
     let model = long_context();
-    // An address has half, and large requests three quarters of that: room for the
-    // 80 bytes of each of 4096 tokens, and of 819 more.
+    // An address may have half, and large requests three quarters of that half. That is room
+    // for 80 bytes of each of 4096 tokens, and of 819 more.
     let (_scheduler, mut client) = serving_with(|args| {
         args.model.model_path = Some(model.path().into());
         args.memory.max_total_tokens = Some(16_384);
@@ -94,7 +94,7 @@ async fn log_probabilities_beyond_what_is_expected_need_room_as_they_come() {
 #[tokio::test]
 async fn more_log_probabilities_than_any_call_may_have_are_refused() {
     let (_scheduler, mut client) = serving().await;
-    // 80 bytes for each of 21 log-probabilities of 1000 tokens, of so many choices.
+    // 80 bytes for each of 21 log-probabilities of 1000 tokens, in each of `choices` choices.
     for (choices, refused) in [(39, false), (40, true)] {
         let mut request = generate(&[1; 20], 1000);
         request.return_logprob = true;

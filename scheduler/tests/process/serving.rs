@@ -1,4 +1,4 @@
-//! What a frontend gets from a healthy engine.
+//! Tests of a frontend's view of a healthy engine.
 
 use std::sync::{
     Arc,
@@ -166,7 +166,7 @@ async fn every_frontend_is_asked_for_its_figures() {
     let mut told: Vec<u32> = fronts.iter().map(|front| front.index).collect();
     told.sort_unstable();
     assert_eq!(told, [0, 1]);
-    // One that says nothing is not waited for.
+    // A frontend that says nothing is not waited for.
     let ask = client.get_figures(GetFiguresRequest { metrics: false });
     let (answer, wanted) = tokio::join!(ask, other.tell_figures(1));
     assert!(!wanted.metrics);
@@ -253,7 +253,7 @@ async fn an_engine_without_its_ranks_is_unhealthy_at_once() {
     );
 }
 
-/// What its ranks exchange in their last step would end without an answer otherwise.
+/// Without this rank's last step, the other ranks' exchanges in that step would never end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_drained_scheduler_waits_for_ranks_that_are_behind_the_lead() {
     let scheduler = Scheduler::start(&args(2));

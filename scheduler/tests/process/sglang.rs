@@ -1,4 +1,4 @@
-//! The public service for SGLang's gateway.
+//! Tests of the public service for SGLang's gateway.
 
 use std::net::TcpListener;
 
@@ -26,7 +26,7 @@ pub async fn serving() -> (Scheduler, Client) {
     serving_with(|_| {}).await
 }
 
-/// One that nobody has.
+/// Returns a port that no program has.
 pub fn free_port() -> u16 {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     port.expect("a free port").port()
@@ -131,7 +131,7 @@ async fn a_call_whose_answer_is_not_taken_is_given_up() {
         load.running_requests + load.waiting_requests > 0
     };
     while runs().await {
-        // Others are served meanwhile.
+        // Other calls are served meanwhile.
         assert!(collect(&mut client, generate(&[1; 33], 6)).await.len() > 1);
     }
     let (mut unread, mut tokens) = (unread.into_inner(), 0);
@@ -395,8 +395,7 @@ async fn info_health_load_and_flush_answer() {
     }
 }
 
-/// A gateway asks another server for what a call refused, but can't once a stream has
-/// begun.
+/// A gateway asks another server if a call is refused, but can't after its stream has begun.
 #[tokio::test]
 async fn a_server_that_drains_refuses_calls_and_not_their_streams() {
     let (scheduler, mut client) = serving().await;
@@ -507,7 +506,7 @@ async fn so_many_subscribe_to_the_cache_at_once() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     assert!(status.message().contains("16 subscribers"), "{status}");
     subscribers.pop();
-    // Its stream ends a moment later.
+    // The dropped stream ends a moment later.
     let again = async {
         while let Err(status) = subscribe().await {
             assert_eq!(status.code(), Code::ResourceExhausted, "{status}");

@@ -1,5 +1,4 @@
-//! Speculation as a frontend sees it: the same texts, and counts of what it
-//! brought.
+//! Tests of speculation as a frontend sees it: the same texts, and the counts of speculation.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,7 +9,7 @@ use lockstep_types::{
 
 use crate::fixture::{Scheduler, args, request};
 
-/// Drafts pairs, on simulated workers.
+/// Algorithm that drafts pairs, for simulated workers.
 #[derive(Debug)]
 struct Pairs;
 

@@ -1,4 +1,4 @@
-//! Other weights: what runs ends first, what comes waits, and all ranks agree.
+//! Tests of other weights: running requests end first, new requests wait, and all ranks agree.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::fixture::{Frontend, LIMIT, Scheduler, args, request};
 
-/// A request that runs until it is told to end.
+/// Output tokens of a request that runs until it is told to end.
 const LONG: u32 = 1800;
 
 fn update(path: &str) -> UpdateWeightsRequest {
@@ -36,11 +36,11 @@ async fn outcome(answer: JoinHandle<UpdateWeightsResponse>) -> UpdateWeightsResp
     answer.await.expect("no panic")
 }
 
-/// Submits requests of one token until one of them is held back; gives its number.
+/// Submits requests of one token until one of them is held back. Returns its number.
 async fn held(frontend: &mut Frontend, mut number: u64) -> u64 {
     loop {
         frontend.submit(number, request(&[1], 1)).await;
-        // Between two looks the engine plans, and would let it in.
+        // Between two looks the engine plans, and would admit it.
         if frontend.load().await.waiting_requests > 0 && frontend.load().await.waiting_requests > 0
         {
             return number;
@@ -49,7 +49,7 @@ async fn held(frontend: &mut Frontend, mut number: u64) -> u64 {
     }
 }
 
-/// The end of a request, and the version of the weights when it came.
+/// Returns the end of a request, and the version of the weights when it came.
 async fn end(frontend: &mut Frontend, wanted: u64) -> (Output, Option<String>) {
     loop {
         for (number, output) in frontend.outputs().await.expect("outputs") {
@@ -93,7 +93,8 @@ async fn what_runs_ends_on_the_old_weights_and_what_waits_gets_the_new_ones() {
     assert!(answer.paused_requests >= 1);
     let load = frontend.load().await;
     assert_eq!((load.leaked_pages, load.kv_tokens_used), (0, 0));
-    // Who comes later is told by the welcome; a version stays until it is changed.
+    // A frontend that connects later learns the weights from the welcome; a version stays until
+    // it is changed.
     let answer = outcome(ask(&frontend, update("/newest"))).await;
     assert_eq!(answer.error, None);
     let late = scheduler.frontend().await;
@@ -154,7 +155,7 @@ async fn an_update_that_nobody_waits_for_is_given_up() {
     frontend.abort(1).await;
 }
 
-/// Also by those ranks that found nothing wrong.
+/// Ranks that found nothing wrong forget the weights too.
 #[tokio::test]
 async fn what_was_looked_at_is_forgotten_when_the_update_is_off() {
     let (scheduler, mut frontend) = Scheduler::serving(&args(2)).await;
@@ -188,7 +189,7 @@ async fn a_node_that_reads_weights_is_healthy() {
     let answer = ask(&frontend, update("/endless"));
     let healthy = async |force_step| {
         let request = CheckHealthRequest {
-            // Longer than a step is taken for recent.
+            // Longer than the time for which a step counts as recent.
             timeout_ms: 1100,
             force_step,
         };

@@ -1,4 +1,4 @@
-//! What can be wrong with a model's description, always with the remedy.
+//! Errors in a model's description, each with its remedy.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub enum ModelConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error message.
         message: String,
     },
     /// The file is not the JSON object it should be.
@@ -19,7 +19,7 @@ pub enum ModelConfigError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Place and kind of the damage.
         message: String,
     },
     /// A key is absent or has a value that makes no sense.
@@ -29,7 +29,7 @@ pub enum ModelConfigError {
         path: PathBuf,
         /// The key, with its parents.
         key: String,
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
     /// The model needs something that is not served.
@@ -39,9 +39,9 @@ pub enum ModelConfigError {
         path: PathBuf,
         /// The key, with its parents.
         key: String,
-        /// Its value.
+        /// The key's value.
         value: String,
-        /// What to do.
+        /// The remedy, as a clause.
         remedy: String,
     },
 }

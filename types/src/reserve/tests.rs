@@ -1,5 +1,5 @@
-//! The formulae against known values, and the exact form against all that can
-//! happen.
+//! Tests of the formulae against known values, and of the exact form against all sequences of
+//! steps.
 
 use super::*;
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn known_values_of_consecutive_nodes() {
         (shape(3, 1, 4), 4, 4, 8),
         (shape(7, 1, 8), 8, 8, 16),
         (shape(1, 1, 2), 2, 2, 6),
-        // A path can't be longer than what is verified.
+        // A path can't be longer than the verified tokens.
         (shape(5, 1, 3), 5, 3, 8),
     ];
     for (shape, alloc_len, lag, columns) in table {
@@ -64,7 +64,7 @@ fn known_values_of_consecutive_nodes() {
         assert_eq!(shape.alloc_reserve_per_decode(true), alloc_len + lag);
         assert_eq!(shape.alloc_reserve_per_decode(false), alloc_len);
         assert_eq!(shape.req_to_token_extra_context_len(true), columns);
-        // Who drafts nothing is charged as without speculation.
+        // A request that drafts nothing is charged as without speculation.
         let none = ReserveConfig::none();
         assert_eq!(shape.alloc_len_at(0), none.alloc_len_per_decode());
         assert_eq!(shape.max_commit_at(0), none.max_commit_per_decode());
@@ -83,8 +83,8 @@ fn impossible_shapes_are_refused() {
     }
 }
 
-/// Rows of one request, by (depth, accepted): how far a write reaches beyond
-/// the committed length that the host knows at its launch.
+/// Returns the longest reach of a write beyond the committed length that the host knows at the
+/// write's launch. The rows are those of one request, as (depth, accepted).
 fn reach(shape: ReserveConfig, overlap: bool, rows: &[(u32, u32)]) -> u32 {
     let (mut device, mut host, mut furthest) = (0, 0, 0);
     let mut unseen = 0;
@@ -92,8 +92,8 @@ fn reach(shape: ReserveConfig, overlap: bool, rows: &[(u32, u32)]) -> u32 {
         let width = shape.alloc_len_at(*depth);
         furthest = furthest.max(device + width - host);
         device += accepted;
-        // Without overlap this step's result is seen before the next launch,
-        // with overlap the one before it.
+        // Without overlap this step's result is seen before the next launch; with overlap the
+        // result of the step before is seen.
         host += if overlap {
             std::mem::replace(&mut unseen, *accepted)
         } else {
@@ -124,7 +124,7 @@ proptest! {
         // The longest text fits its row of the request-to-token table.
         let row = 1000 + shape.req_to_token_extra_context_len(overlap);
         prop_assert!(shape.tokens_for_text(1000, steps, overlap) <= u64::from(row));
-        // Not one slot less would do.
+        // The reserve can't be one slot smaller.
         let all = vec![(steps, shape.max_commit_per_decode()); 3];
         prop_assert_eq!(reach(shape, overlap, &all), exact);
     }

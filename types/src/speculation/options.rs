@@ -22,25 +22,25 @@ pub enum OptionSpec {
 pub struct NumberOption {
     /// The flag with its dashes, such as `--speculative-ngram-capacity`.
     pub flag: &'static str,
-    /// What it counts, for the help: `TOKENS`.
+    /// Unit of the number, for the help: `TOKENS`.
     pub unit: &'static str,
-    /// Its value where it is not given.
+    /// Value if the option is not given.
     pub default: u64,
     /// The smallest value.
     pub least: u64,
     /// The largest value.
     pub most: u64,
-    /// What it does, for the help: half a sentence. The algorithm's name goes in
-    /// front and the default behind.
+    /// Effect of the option, for the help: half a sentence. The algorithm's name goes in front
+    /// and the default behind.
     pub help: &'static str,
 }
 
-/// An option without a value, off where it is not given.
+/// An option without a value, off if it is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwitchOption {
     /// The flag with its dashes.
     pub flag: &'static str,
-    /// What it does, for the help: half a sentence behind the algorithm's name.
+    /// Effect of the option, for the help: half a sentence behind the algorithm's name.
     pub help: &'static str,
     /// Further paragraphs for the long help; empty for none.
     pub details: &'static str,
@@ -50,14 +50,14 @@ pub struct SwitchOption {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum OptionValue {
-    /// Of a [`NumberOption`].
+    /// Value of a [`NumberOption`].
     Number(u64),
-    /// Of a [`SwitchOption`].
+    /// Value of a [`SwitchOption`].
     Switch(bool),
 }
 
-/// Values of options, by name. As part of a resolved configuration it holds
-/// every option of the algorithm; a handshake's hash tells each of them.
+/// Values of options, by name. In a resolved configuration they are the values of all options
+/// of the algorithm, and the hash of a handshake covers each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OptionValues(BTreeMap<String, OptionValue>);
@@ -78,12 +78,12 @@ impl OptionSpec {
 }
 
 impl NumberOption {
-    /// Its value, or the default.
+    /// Returns the option's value, or its default.
     pub fn get(&self, values: &OptionValues) -> u64 {
         self.given(values).unwrap_or(self.default)
     }
 
-    /// Its value, where it was given.
+    /// Returns the option's value; `None` if it was not given.
     pub fn given(&self, values: &OptionValues) -> Option<u64> {
         match values.get(name(self.flag)) {
             Some(OptionValue::Number(value)) => Some(value),
@@ -91,19 +91,19 @@ impl NumberOption {
         }
     }
 
-    /// Gives it a value.
+    /// Gives the option a value.
     pub fn set(&self, values: &mut OptionValues, value: u64) {
         values.set(name(self.flag), OptionValue::Number(value));
     }
 }
 
 impl SwitchOption {
-    /// Whether it is on.
+    /// Returns true if the option is on.
     pub fn get(&self, values: &OptionValues) -> bool {
         values.get(name(self.flag)) == Some(OptionValue::Switch(true))
     }
 
-    /// Turns it on or off.
+    /// Turns the option on or off.
     pub fn set(&self, values: &mut OptionValues, on: bool) {
         values.set(name(self.flag), OptionValue::Switch(on));
     }
@@ -120,7 +120,7 @@ impl OptionValues {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// Takes an option's value away.
+    /// Removes the value of the option `name`.
     pub fn remove(&mut self, name: &str) {
         self.0.remove(name);
     }

@@ -1,10 +1,10 @@
-//! A mistake that tests of sizes have to see.
+//! A planted mistake, for tests of sizes that have to see it.
 
 use super::SpeculationConfig;
 
 impl SpeculationConfig {
-    /// Sizes everything by the depth of the first steps, where the deepest tier
-    /// counts: the mistake that sgl-project/sglang#26354 corrects.
+    /// Sizes everything by the depth of the first steps instead of the deepest tier: the
+    /// mistake that sgl-project/sglang#26354 corrects.
     pub fn size_by_first_tier(&mut self) {
         let depth = self.initial_depth() as usize;
         let tokens = self.draft_tokens_at(depth);

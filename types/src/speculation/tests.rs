@@ -17,7 +17,8 @@ proptest! {
         prop_assert_eq!(shape.draft_tokens_at(num_steps + 1), num_draft_tokens);
         for depth in 1..=num_steps {
             let tokens = shape.draft_tokens_at(depth);
-            // A path as deep, no tree that can't be, and no more than deeper.
+            // The tree has a path of `depth`, is possible, and has no more tokens than at a
+            // larger depth.
             prop_assert!(depth < tokens);
             prop_assert!(tokens <= DraftShape::most_tokens(depth, topk));
             prop_assert!(shape.draft_tokens_at(depth - 1) <= tokens);

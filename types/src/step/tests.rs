@@ -47,8 +47,8 @@ fn what_a_device_drafted_is_no_part_of_the_pass() {
     }
 }
 
-/// All wait for the slowest DP rank, wherever it stands; and each stage is that of the
-/// one where it took longest.
+/// All DP ranks wait for the slowest one, wherever it stands. The time of each stage is the
+/// longest over the DP ranks.
 #[test]
 fn a_result_is_as_late_as_its_slowest_lead() {
     let times = |draft_us, verify_us, extend_us| StageTimes {
@@ -125,7 +125,7 @@ fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
     ] {
         assert!(!most.hold(larger) && larger.hold(most));
     }
-    // Where all rows decode, the plan alone tells the largest.
+    // If all rows decode, the plan alone tells the largest part.
     let decoding = |rows: u32| PlanPart {
         extends: (0..rows).map(|slot| row(slot, 0)).collect(),
         ..PlanPart::default()
@@ -153,7 +153,7 @@ fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
     let mut silent = decoding(1);
     silent.extends[0].sample = false;
     assert_eq!(decodes(&[silent]), None);
-    // Others learn the sizes, and nothing else.
+    // Other DP ranks learn the sizes and nothing else.
     let plan = StepPlan {
         step: 5,
         draft_steps: 4,

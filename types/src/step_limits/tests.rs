@@ -57,7 +57,7 @@ fn tokens_of_a_step_and_of_its_drafts() {
     let drafting = StepLimits {
         requests: 64,
         tokens: 512 + 64 * 8,
-        // A step writes 3 levels of 4, and one unseen has committed 4.
+        // A step writes 3 levels of 4, and the unseen step has committed 4.
         positions: 1000 + 12 + 4,
         verified: 8,
         max_commit: 4,

@@ -1,5 +1,5 @@
-//! Real deciders, by the way they came: two that will decide alike from now on are
-//! one.
+//! Real deciders, identified by the rows that they have seen. Two deciders that will decide
+//! alike from now on are one.
 
 use std::collections::HashMap;
 
@@ -10,45 +10,45 @@ use lockstep_adaptive::{
 
 use super::{DEPTHS, DP_RANKS, GROUP, Lacks, RANKS, leads};
 
-/// What a DP rank's last step has shown.
+/// Statistics of a DP rank's last step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Shown {
-    /// It had no rows.
+    /// The step had no rows.
     #[default]
     Nothing,
-    /// Rows without drafts.
+    /// The step had rows without drafts.
     Undrafted,
     /// All drafts were accepted, or none.
     Drafted { depth: u8, accepted: bool },
 }
 
-/// All that ranks bring to a step.
+/// Everything that ranks bring to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Brought {
     /// Draft steps of the step.
     pub depth: u8,
-    /// By DP rank: rows that decode after it, and what the last step has shown.
+    /// By DP rank: rows that decode after the step, and statistics of the last step.
     pub rows: [u8; DP_RANKS],
     pub shown: [Shown; DP_RANKS],
     pub range: DepthRange,
-    /// Taken for those of the step before.
+    /// True if the rows are taken for those of the step before.
     pub early: bool,
-    /// Only this DP rank's rows are looked at.
+    /// The only DP rank whose rows are looked at; `None` = all are.
     pub alone: Option<u8>,
 }
 
 /// A decider that is known.
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    /// The one before, and what ranks brought then.
+    /// The decider before this step, and the rows that ranks brought to the step.
     before: Option<(u32, Brought)>,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u8,
-    /// Of the next step, and of those after it.
+    /// Depths of the next step, and of the steps after it.
     next: [u8; 2],
 }
 
-/// All deciders that there were, by number; the first one has seen nothing.
+/// All deciders so far, by number; the first one has seen nothing.
 #[derive(Debug)]
 pub struct Deciders {
     config: AdaptiveConfig,
@@ -84,17 +84,17 @@ impl Deciders {
         }
     }
 
-    /// The depth of the next step, of which no plan may ask more.
+    /// Returns the depth of the next step. No plan may ask for more.
     pub fn depth(&self, at: u32) -> u8 {
         self.nodes[at as usize].next[0]
     }
 
-    /// What was decided last.
+    /// Returns the depth that was decided last.
     pub fn last(&self, at: u32) -> u8 {
         self.nodes[at as usize].next[1]
     }
 
-    /// Begins the next step and decides: the decider after it.
+    /// Begins the next step and decides. Returns the number of the decider after it.
     pub fn decide(&mut self, at: u32, brought: Brought) -> u32 {
         if let Some(known) = self.after.get(&(at, brought)) {
             return *known;
@@ -119,7 +119,7 @@ impl Deciders {
         alike
     }
 
-    /// The decider itself, by all that it has seen.
+    /// Rebuilds a decider from all that it has seen.
     fn rebuild(&self, at: u32) -> Decider {
         let mut way = Vec::new();
         let mut node = self.nodes[at as usize];
@@ -163,7 +163,7 @@ impl Deciders {
     }
 }
 
-/// Depths that a rank can run, as bits.
+/// Returns the depths that a rank can run, as bits.
 pub fn depths(lacks: Option<Lacks>, rank: usize) -> u32 {
     let lacking = lacks.filter(|lacks| lacks.rank == rank);
     lacking.map_or(u32::MAX, |lacks| !(1 << lacks.depth))
@@ -181,9 +181,9 @@ fn seen(shown: Shown) -> Seen {
     seen
 }
 
-/// Goes one rung up where more drafts are accepted than not and where nothing is
-/// drafted, and one down where fewer are. It keeps nothing, so that a decider's
-/// future shows in the depths that it has decided.
+/// Policy that goes one rung up if more drafts are accepted than not, or if nothing is drafted,
+/// and one rung down if fewer are. It keeps no state, so a decider's future depends only on the
+/// depths that it has decided.
 #[derive(Debug)]
 struct Ladders;
 

@@ -1,24 +1,25 @@
-//! The exchanges of a step, in their order, and who waits for whom.
+//! The exchanges of a step, in their order, and the ranks that wait in them.
 
 use super::{Action, DP_RANKS, Fault, GROUP, Load, Plan, RANKS, State};
 
 /// An exchange of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Exchange {
-    /// Drafts, inside a DP rank.
+    /// Exchange of drafts, inside a DP rank.
     Drafts,
-    /// All ranks' rows.
+    /// Exchange of the rows of all ranks.
     Opening,
-    /// Of a layer (one stands for all): rows to all ranks, and their products back.
+    /// Exchanges of a layer (one layer stands for all): rows to all ranks, and their products
+    /// back.
     Gather,
     Scatter,
-    /// Rows whose logits are wanted.
+    /// Exchange of the rows whose logits are wanted.
     Head,
-    /// What was verified, inside a DP rank.
+    /// Exchange of verified tokens, inside a DP rank.
     Outcomes,
 }
 
-/// Where a rank is.
+/// Place of a rank in its step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Place {
     /// Between two steps.
@@ -26,11 +27,11 @@ pub enum Place {
     Between,
     /// In an exchange of its step.
     Waits(Exchange),
-    /// It crashed, or gave up.
+    /// The rank crashed, or gave up.
     Gone,
 }
 
-/// Who takes part.
+/// Members of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Among {
     World,
@@ -67,8 +68,8 @@ impl Exchange {
         }
     }
 
-    /// The one after `last` on a rank. What is left out is so by what all who take
-    /// part know alike: their DP rank's part of the plan, or all rows.
+    /// Returns the exchange after `last` on a rank. An exchange is left out only by facts that
+    /// all its members know alike: their DP rank's part of the plan, or all rows.
     pub fn after(
         last: Option<Self>,
         rank: usize,
@@ -94,7 +95,7 @@ impl Exchange {
 }
 
 impl State {
-    /// Exchanges to which all have come who take part.
+    /// Lists the exchanges to which all members have come.
     pub fn meetings(&self, actions: &mut Vec<Action>) {
         let groups = (0..DP_RANKS).map(Among::Group);
         for among in groups.chain([Among::World]) {
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// No two wait for each other in exchanges that differ.
+    /// Checks that no two ranks wait for each other in different exchanges.
     pub fn check_exchanges(&self) -> Result<(), String> {
         let place = |rank: usize| match self.ranks[rank].place {
             Place::Waits(exchange) => Some((self.ranks[rank].step, exchange)),
@@ -146,14 +147,14 @@ impl State {
         Ok(())
     }
 
-    /// A plan that is not completed.
+    /// Returns the plan of a step that is not completed.
     pub fn plan_of(&self, step: u8) -> Plan {
         self.plans[usize::from(step - self.completed) - 1]
     }
 }
 
 impl Load {
-    /// Of `before` and `now`, the rows that were there before.
+    /// Returns the number of rows in `now` that were in `before` already.
     pub fn stayed(before: Self, now: Self) -> u8 {
         before.rows().min(now.rows())
     }

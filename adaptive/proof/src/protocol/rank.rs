@@ -9,32 +9,32 @@ use super::{
     leads,
 };
 
-/// A rank.
+/// State of a rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Rank {
     pub place: Place,
-    /// The step that it took last.
+    /// Number of the newest step that it took.
     pub step: u8,
-    /// Steps whose answers have reached the scheduler.
+    /// Number of steps whose answers have reached the scheduler.
     pub answered: u8,
-    /// Its decider.
+    /// Number of its decider.
     pub decider: u32,
-    /// What its last step has shown, if it leads its DP rank.
+    /// Statistics of its last step, if it is the lead of its DP rank.
     shown: Shown,
 }
 
 impl Rank {
-    /// Steps that it has been through.
+    /// Returns the number of steps that it has finished.
     pub fn finished(&self) -> u8 {
         self.step - u8::from(matches!(self.place, Place::Waits(_)))
     }
 }
 
-/// The rank that makes the mistakes which one rank makes.
+/// The rank that makes the mistakes of one rank.
 const WRONG: usize = 1;
 
 impl State {
-    /// What a rank does on its own, or is done to it.
+    /// Lists the events of one rank.
     pub fn rank_actions(&self, rank: usize, actions: &mut Vec<Action>) {
         let this = &self.ranks[rank];
         if this.place == Place::Gone {
@@ -77,7 +77,7 @@ impl State {
         0
     }
 
-    /// The depth of a step, by what was decided for it.
+    /// Returns the agreed depth of a step, from the decisions for it.
     fn agreed(&self, step: u8, initial: u8) -> u8 {
         let from = usize::from(step).checked_sub(2).filter(|from| *from > 0);
         from.and_then(|from| self.decided[from]).unwrap_or(initial)
@@ -114,7 +114,7 @@ impl Protocol {
         Ok(sights(state, step, &plan))
     }
 
-    /// All who take part have come to an exchange, and go on behind it.
+    /// Lets all members of an exchange, who have come to it, go on behind it.
     pub fn meet(
         &self,
         state: &mut State,
@@ -144,7 +144,7 @@ impl Protocol {
         Ok(seen)
     }
 
-    /// Every rank decides by all rows.
+    /// Lets every rank decide from all rows.
     fn decide(&self, state: &mut State, step: u8, plan: &Plan) -> Result<u32, String> {
         let mut deciders = self.deciders.borrow_mut();
         let mut shown = [Shown::Nothing; DP_RANKS];
@@ -192,8 +192,8 @@ impl Protocol {
         Ok(if seen { ALLOWED } else { 0 })
     }
 
-    /// Whether an operator's range has this depth; where it has none that all ranks can
-    /// run, whether it is the next one below.
+    /// Returns true if an operator's range has this depth. If the range has no depth that all
+    /// ranks can run, the next one below counts.
     fn may_decide(&self, depth: u32, range: DepthRange) -> bool {
         let lacks = self.setup.lacks;
         let all = (0..RANKS).fold(u32::MAX, |all, rank| all & depths(lacks, rank));
@@ -206,14 +206,14 @@ impl Protocol {
 }
 
 impl Rank {
-    /// Goes on to the exchange after `last`, or is done with the step.
+    /// Goes on to the exchange after `last`, or ends the step.
     fn enter(&mut self, rank: usize, last: Option<Exchange>, plan: &Plan, fault: Option<Fault>) {
         let next = Exchange::after(last, rank, plan, fault);
         self.place = next.map_or(Place::Between, Place::Waits);
     }
 }
 
-/// What each DP rank alone would have decided: the least of it, and nothing else.
+/// Returns the least of the depths that each DP rank alone would decide, as a range.
 fn least_vote(deciders: &mut Deciders, at: u32, brought: &Brought) -> DepthRange {
     let mut least = u8::MAX;
     for group in 0..DP_RANKS {

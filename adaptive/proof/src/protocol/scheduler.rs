@@ -1,4 +1,4 @@
-//! What the scheduler, its operator and the launcher do.
+//! Actions of the scheduler, of its operator and of the launcher.
 
 use lockstep_adaptive::DepthRange;
 
@@ -44,7 +44,7 @@ impl Protocol {
         if self.setup.fault == Some(Fault::PlanExceeds) {
             depth = (depth + 1).min(2);
         }
-        // Nobody decodes: what the rule says then is what is agreed.
+        // Without decode rows the rule gives the agreed depth.
         let mut agreed = agreed;
         agreed.begin(|| 0);
         let crowd = u32::from(depth) < agreed.steps();
@@ -59,8 +59,8 @@ impl Protocol {
         overlap | if crowd { CROWD } else { 0 }
     }
 
-    /// A rank's answer. With the last one the step is completed, and what was
-    /// decided in it is known.
+    /// Takes a rank's answer. With the last rank's answer the step is completed, and the
+    /// scheduler knows the decided depth.
     pub fn answer(&self, state: &mut State, rank: usize) -> u32 {
         state.ranks[rank].answered += 1;
         let step = state.completed + 1;
@@ -73,7 +73,7 @@ impl Protocol {
         }
         state.plans.remove(0);
         state.completed = step;
-        // What only steps before it needed.
+        // Decisions that only earlier steps needed are forgotten.
         state.decided[..usize::from(step).saturating_sub(1)].fill(None);
         0
     }
@@ -104,7 +104,7 @@ impl State {
         0
     }
 
-    /// All are gone, and nobody starts them again.
+    /// Returns true if all ranks are gone and no new group will start.
     pub fn is_over(&self) -> bool {
         let gone = self.ranks.iter().all(|rank| rank.place == Place::Gone);
         gone && self.closing && self.restarted

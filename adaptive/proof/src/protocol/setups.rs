@@ -1,4 +1,4 @@
-//! What is explored: in tests, and for minutes.
+//! Setups to explore, in tests and for minutes.
 
 use lockstep_adaptive::DepthRange;
 
@@ -18,7 +18,7 @@ const fn pinned(depth: u32) -> DepthRange {
 }
 
 impl Setup {
-    /// DP ranks come and go.
+    /// Returns a setup in which DP ranks come and go.
     pub fn idle(steps: u8) -> Self {
         Self {
             initial: 1,
@@ -34,7 +34,8 @@ impl Setup {
         }
     }
 
-    /// More come at once than a depth was decided for, and prompts that are long.
+    /// Returns a setup in which more rows come at once than a depth was decided for, with long
+    /// prompts.
     pub fn crowd(steps: u8) -> Self {
         Self {
             loads: vec![Load::Rows(0), Load::Rows(1), Load::Rows(6), Load::Prompt],
@@ -42,8 +43,8 @@ impl Setup {
         }
     }
 
-    /// An operator pins depths and lets go, while crowds come; one rank can't run
-    /// `lacking`.
+    /// Returns a setup in which an operator pins depths and lets go while crowds come. One rank
+    /// can't run the depth `lacking`.
     pub fn pinned(steps: u8, lacking: u8) -> Self {
         Self {
             initial: if lacking == 1 { 2 } else { 1 },
@@ -58,7 +59,7 @@ impl Setup {
         }
     }
 
-    /// A rank crashes anywhere, and a new group begins.
+    /// Returns a setup in which a rank crashes anywhere, and a new group begins.
     pub fn crash(steps: u8) -> Self {
         Self {
             crashes: 1,
@@ -66,7 +67,7 @@ impl Setup {
         }
     }
 
-    /// One step in flight.
+    /// Returns the setup with one step in flight.
     pub fn without_overlap(self) -> Self {
         Self {
             in_flight: 1,
@@ -74,7 +75,7 @@ impl Setup {
         }
     }
 
-    /// Mistakes, and words of how each is found.
+    /// Returns the planted mistakes, each with words of the fault that is found.
     pub fn planted() -> [(Fault, &'static str, Self); 6] {
         let idle = Self::idle(5);
         [
@@ -98,7 +99,7 @@ impl Setup {
         })
     }
 
-    /// For a second or two.
+    /// Returns setups that take a second or two.
     pub fn short() -> Vec<(&'static str, Self)> {
         vec![
             ("idle ranks", Self::idle(5)),
@@ -110,7 +111,7 @@ impl Setup {
         ]
     }
 
-    /// For minutes.
+    /// Returns setups that take minutes.
     pub fn long() -> Vec<(&'static str, Self)> {
         vec![
             ("idle ranks", Self::idle(8)),

@@ -1,7 +1,8 @@
 use super::*;
 use crate::explore::{explore, unseen};
 
-/// Explores setups; what was seen in any of them.
+/// Explores setups. Checks that nothing wrong happens, and that every sight is seen in one of
+/// them.
 fn hold(setups: Vec<(&str, Setup)>) {
     let mut seen = 0;
     for (name, setup) in setups {

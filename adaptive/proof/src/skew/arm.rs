@@ -1,4 +1,4 @@
-//! Ways to choose the depth of all DP ranks' next steps.
+//! Arms: ways to choose the depth of all DP ranks' next steps.
 
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Decider, DepthRange, Policies, Row, Tier};
 use lockstep_planner::{PlanDepth, PlannerConfig, ReserveConfig};
@@ -7,35 +7,36 @@ use super::machine::Machine;
 
 /// Depths that may be chosen.
 pub const DEPTHS: [u32; 6] = [0, 1, 2, 3, 5, 7];
-/// Of the first steps.
+/// Depth of the first steps.
 const INITIAL: u32 = 3;
-/// Rows up to which steps are measured before serving.
+/// Most rows of the steps that are measured before serving.
 const MEASURED_ROWS: u32 = 32;
 
-/// How the depth is chosen.
+/// Way in which the depth is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
-    /// Always the same.
+    /// One fixed depth.
     Fixed(u32),
-    /// As Lockstep does: everybody decides by the rows of all.
+    /// Lockstep's way: all ranks decide from the rows of all.
     Sums,
-    /// Every DP rank decides by its own row, and the least counts.
+    /// Every DP rank decides from its own row, and the least depth counts.
     Least,
-    /// And the most.
+    /// Every DP rank decides from its own row, and the greatest depth counts.
     Most,
-    /// The first DP rank decides by its own row.
+    /// The first DP rank decides from its own row.
     First,
-    /// By the rows of all, and requests draft less deep where their own past says so.
+    /// All ranks decide from the rows of all, and a request drafts less deep if its own past
+    /// says so.
     Own,
 }
 
-/// One arm at work: real deciders, and the planner's rule for what a plan asks.
+/// One arm at work: real deciders, and the planner's rule for the depth of a plan.
 pub struct Chooser {
     arm: Arm,
     machine: Machine,
     dp_size: usize,
     plan: PlanDepth,
-    /// Who decides for all, and who for one DP rank.
+    /// The decider for all DP ranks, or one for each DP rank that votes.
     of_all: Option<Decider>,
     of_rank: Vec<Decider>,
 }
@@ -54,7 +55,7 @@ impl Chooser {
         chooser
     }
 
-    /// A new group: nothing is known but what is measured before serving.
+    /// Begins a new group, which knows only the steps measured before serving.
     pub fn restart(&mut self) {
         self.plan.reset();
         let profile = self
@@ -73,13 +74,13 @@ impl Chooser {
         self.of_rank = (0..alone).map(|_| decider()).collect();
     }
 
-    /// The depth of the next step, in which so many rows decode.
+    /// Returns the depth of the next step, in which `decodes` rows decode.
     pub fn plan(&mut self, decodes: u32) -> u32 {
         self.plan.begin(|| decodes);
         self.plan.steps()
     }
 
-    /// That step has begun with these rows: what holds for the second one after it.
+    /// Begins that step with these rows, and decides the depth of the second step after it.
     pub fn decide(&mut self, rows: &[Row]) {
         let Some(step) = rows.first().map(|row| row.step) else {
             return;
@@ -96,7 +97,7 @@ impl Chooser {
             let row = rows[rank];
             decider.begin();
             let vote = decider.decide(&[row], free);
-            // Who has nothing to do has no vote.
+            // A DP rank that has nothing to do has no vote.
             if row.decodes == 0 {
                 continue;
             }

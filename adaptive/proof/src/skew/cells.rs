@@ -1,13 +1,13 @@
-//! Loads that DP ranks share unevenly.
+//! Cells: loads that lie unevenly on DP ranks.
 
 use super::{group::Load, request::Text};
 
-/// Phases of one kind of load, which follow each other without a pause.
+/// Phases of one kind of load, one after the other without a pause.
 pub struct Cell {
     pub name: &'static str,
     /// By phase, the load of every DP rank.
     pub phases: Vec<Vec<Load>>,
-    /// The group ends and begins anew in every phase.
+    /// True if the group fails and begins anew in every phase.
     pub fails: bool,
 }
 
@@ -20,12 +20,12 @@ const fn load(text: Text, streams: u32) -> Load {
     }
 }
 
-/// Half of the ranks.
+/// Returns true for half of the ranks.
 fn half(rank: usize) -> bool {
     rank.is_multiple_of(2)
 }
 
-/// All cells for so many DP ranks.
+/// Returns all cells for `dp_size` DP ranks.
 pub fn all(dp_size: usize) -> Vec<Cell> {
     use Text::{Code, Hard, Mixed, Predictable};
     let everywhere = |of: &dyn Fn(usize) -> Load| (0..dp_size).map(of).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! DP ranks that answer requests in steps, at depths that somebody chooses.
+//! DP ranks that answer requests in steps, at depths that an arm chooses.
 
 use lockstep_adaptive::{Row, Seen};
 use lockstep_speculation::OwnDepths;
@@ -8,49 +8,48 @@ use super::{
     request::{Request, Text, hash},
 };
 
-/// Prompt tokens of one step on a DP rank.
+/// Most prompt tokens of one step on a DP rank.
 pub const CHUNK: u32 = 256;
 
-/// What a DP rank has to do in a phase: so many streams, each with one request after
-/// the other.
+/// Load of a DP rank in a phase: streams, each with one request after the other.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     pub text: Text,
     pub streams: u32,
-    /// Prompt tokens that no cache has.
+    /// Prompt tokens that are not cached.
     pub prompt: u32,
-    /// Tokens of an answer, at least and at most.
+    /// Least and most tokens of an answer.
     pub tokens: (u32, u32),
 }
 
-/// All DP ranks.
+/// All DP ranks, at work.
 pub struct Group<'a> {
     machine: &'a Machine,
     seed: u64,
     ranks: Vec<Rank>,
     parts: Vec<Part>,
     phase: u64,
-    /// Since the start, and of the present group.
+    /// Number of steps since the start, and in the present group.
     steps: u64,
     step: u64,
     /// Depth of the step before.
     last: u32,
-    /// Requests draft less deep than agreed where their own past says so.
+    /// True if requests draft less deep than agreed when their own past says so.
     cuts: bool,
 }
 
-/// A request, and what it says of its own drafts.
+/// A request, and the depths that its own drafts suggest.
 struct Stream {
     request: Request,
     own: OwnDepths,
 }
 
-/// One of them.
+/// State of a DP rank.
 #[derive(Default)]
 struct Rank {
     running: Vec<Stream>,
     load: Option<Load>,
-    /// Requests so far.
+    /// Number of requests so far.
     begun: u64,
     seen: Seen,
 }
@@ -70,8 +69,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// A phase begins. What ran is aborted, so that all arms begin it alike: else one
-    /// that got further before would have other prompts left.
+    /// Begins a phase. Running requests are aborted, so that all arms begin the phase alike.
+    /// Otherwise an arm that got further before would have other prompts left.
     pub fn load(&mut self, loads: impl IntoIterator<Item = Load>) {
         self.phase += 1;
         for (rank, load) in self.ranks.iter_mut().zip(loads) {
@@ -81,13 +80,13 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Rows that decode in the next step.
+    /// Returns the number of rows that decode in the next step.
     pub fn decodes(&self) -> u32 {
         let running = self.ranks.iter().flat_map(|rank| &rank.running);
         running.filter(|stream| stream.request.prompt == 0).count() as u32
     }
 
-    /// A new group: its first step is number 1.
+    /// Begins a new group, whose first step is number 1.
     pub fn restart(&mut self) {
         self.step = 0;
         self.last = u32::MAX;
@@ -96,8 +95,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// A step begins: streams without a request take one. Gives every DP rank's row,
-    /// for a step of `depth`.
+    /// Begins a step of `depth`, in which streams without a request take one. Fills in every DP
+    /// rank's row.
     pub fn begin(&mut self, depth: u32, rows: &mut Vec<Row>) {
         self.steps += 1;
         self.step += 1;
@@ -116,9 +115,9 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The step runs; tokens that come out, and its microseconds.
+    /// Runs the step. Returns the tokens that come out, and its microseconds.
     pub fn run(&mut self, depth: u32) -> (u64, u64) {
-        // The first step at a depth is to show that depth.
+        // The first step at a depth must show that depth, so no request drafts less deep.
         let cuts = self.cuts && depth == self.last;
         self.last = depth;
         let mut tokens = 0;
@@ -130,14 +129,14 @@ impl<'a> Group<'a> {
         let us = self.machine.step_us(&self.parts);
         let noisy = |stage: usize| {
             let draw = |at| hash([self.seed, self.steps, stage as u64, at]);
-            // Two uniform draws make a triangle of a fifth on each side, and one step
-            // in 400 takes ten times as long.
+            // Two uniform draws make a triangle of two fifths on each side, and one step in 400
+            // takes ten times as long.
             let jitter = 600 + draw(0) % 400 + draw(1) % 401;
             let outlier = if draw(2).is_multiple_of(400) { 10 } else { 1 };
             (u64::from(us[stage]) * jitter * outlier / 1000) as u32
         };
         let [draft_us, verify_us, extend_us] = [0, 1, 2].map(noisy);
-        // All wait for the slowest, whose times they see.
+        // All DP ranks wait for the slowest and see its times.
         for rank in &mut self.ranks {
             rank.seen.draft_us = draft_us;
             rank.seen.verify_us = verify_us;
@@ -148,7 +147,7 @@ impl<'a> Group<'a> {
 }
 
 impl Rank {
-    /// What it brings to a step.
+    /// Returns the row that the DP rank brings to a step.
     fn row(&self, step: u64, depth: u32) -> Row {
         let prompts = self.running.iter().map(|stream| stream.request.prompt);
         let mut room = CHUNK;
@@ -172,7 +171,7 @@ impl Rank {
         }
     }
 
-    /// Its part of a step, and the tokens that come out of it.
+    /// Runs the DP rank's part of a step. Returns the part, and the tokens that come out of it.
     fn run(&mut self, depth: u32, cuts: bool) -> (Part, u32) {
         let mut seen = Seen {
             depth,

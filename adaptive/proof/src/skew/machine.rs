@@ -1,30 +1,31 @@
-//! What a step takes on DP ranks with different loads, from figures that were
-//! measured on one rank.
+//! Times of steps on DP ranks with different loads, from figures that were measured on one
+//! rank.
 //!
-//! Every DP rank is one rank here. Its drafter, its attention with the products
-//! around it, and what the drafter does with the outcome are its own, so that the
-//! others wait for whoever has most; the MLP and the head run over the tokens of all
-//! DP ranks, each rank with its part of the columns.
+//! Every DP rank is one rank here. Drafting, attention with the products around it, and the
+//! drafter's work after the pass are the rank's own, so the others wait for the rank with most.
+//! The MLP and the head run over the tokens of all DP ranks, each rank with its part of the
+//! columns.
 
 use lockstep_adaptive::Seen;
 
 /// Microseconds by size, linear between points and beyond the last one.
 type Table = &'static [(u32, u32)];
 
-/// What steps take.
+/// Times of a machine's steps.
 #[derive(Clone, Copy)]
 pub struct Machine {
     pub name: &'static str,
-    /// Of a step whatever its size.
+    /// Microseconds of a step whatever its size.
     fixed: u32,
-    /// Products of one layer over tokens; and how many thousandths of it a rank's
-    /// own products and those that ranks share take in all layers.
+    /// Time of one layer's products over tokens. `own` and `shared` are the thousandths of it
+    /// that a rank's own products and the shared products take in all layers.
     layer: Table,
     own: u32,
     shared: u32,
-    /// Attention of a row over what is cached.
+    /// Microseconds of a row's attention over its cached tokens.
     row: u32,
-    /// The first draft step, each later one and the outcome, over rows.
+    /// Times of the first draft step, of each later one, and of the drafter's work after the
+    /// pass, over rows.
     first: Table,
     later: Table,
     extend: Table,
@@ -42,13 +43,13 @@ const LAYER: Table = &[
     (512, 157_426),
 ];
 
-/// The 1B shape on two cores with a small model that drafts.
+/// The 1B shape on two cores, with a small model that drafts.
 ///
-/// 10.5 of a layer's 60.8 million weights are attention's, in 16 layers; the rest
-/// and the head's 65.5 million are shared. A row's attention is that of the table of
-/// the 1B shape at 1,024 positions (817 µs a layer for 8 requests), a quarter as
-/// long. A draft of the small model took 1.5 ms of steps of 73.3 and 79.9 ms with 3
-/// and 7 of them ("Speculation"); with more rows it grows as products do.
+/// 10.5 of a layer's 60.8 million weights are attention's, in 16 layers. The other weights and
+/// the head's 65.5 million are shared. A row's attention is that of the table of the 1B shape
+/// at 1,024 positions (817 µs a layer for 8 requests), a quarter as long. Steps with 3 and 7
+/// drafts took 73.3 and 79.9 ms, of which a draft of the small model took 1.5 ms
+/// ("Speculation"); with more rows it grows as products do.
 pub const STANDALONE: Machine = Machine {
     name: "1B, two cores, STANDALONE",
     fixed: 0,
@@ -61,8 +62,9 @@ pub const STANDALONE: Machine = Machine {
     extend: &[(1, 100)],
 };
 
-/// The same with an EAGLE-3 head, which took 4.4 ms a pass of steps of 82.3 and
-/// 100 ms with 3 and 7 drafts; its first draft comes from the pass over the outcome.
+/// The 1B shape on two cores with an EAGLE-3 head. Steps with 3 and 7 drafts took 82.3 and 100
+/// ms, of which a pass of the head took 4.4 ms. The head's first draft comes from the pass over
+/// the outcome.
 pub const EAGLE3: Machine = Machine {
     name: "1B, two cores, EAGLE3",
     first: &[(1, 300), (32, 1_000)],
@@ -71,10 +73,10 @@ pub const EAGLE3: Machine = Machine {
     ..STANDALONE
 };
 
-/// The 1B shape with an EAGLE-3 head on an H100: the median gaps between chunks of
-/// docs/results/phases-h100-constant at 1, 8 and 32 streams without drafts and at
-/// depths 1 and 3 are a draft of 190 µs and a pass of these times. Reading the
-/// weights takes 600 µs of it, the rest is launching and does not shrink.
+/// The 1B shape with an EAGLE-3 head on an H100. The times come from the median gaps between
+/// chunks of docs/results/phases-h100-constant. These are at 1, 8 and 32 streams without drafts
+/// and at depths 1 and 3: a draft of 190 µs and a pass of these times. Reading the weights
+/// takes 600 µs of the pass. The rest is launching and does not shrink.
 pub const H100: Machine = Machine {
     name: "1B, H100, EAGLE3",
     fixed: 1_008,
@@ -94,19 +96,19 @@ pub const H100: Machine = Machine {
     extend: &[(1, 190)],
 };
 
-/// What a DP rank does in a step.
+/// Work of a DP rank in a step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Part {
-    /// Rows that decode, and how deep they draft.
+    /// Number of rows that decode, and depth of their drafts.
     pub rows: u32,
     pub depth: u32,
-    /// Tokens of the pass, and those that the drafter takes in.
+    /// Tokens of the pass, and tokens that the drafter takes in.
     pub tokens: u32,
     pub taken: u32,
 }
 
 impl Machine {
-    /// Microseconds of drafting, of the pass and of the outcome.
+    /// Returns the microseconds of drafting, of the pass, and of the drafter's work after it.
     pub fn step_us(&self, parts: &[Part]) -> [u32; 3] {
         let all = parts.iter().map(|part| part.tokens).sum::<u32>();
         let most = |us: &dyn Fn(&Part) -> u32| parts.iter().map(us).max().unwrap_or(0);
@@ -140,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// What is measured before serving: all DP ranks alike run 1, 2, 4, … rows.
+    /// Returns the steps measured before serving: all DP ranks alike run 1, 2, 4, … rows.
     pub fn profile(&self, dp_size: usize, most: u32, depths: &[u32]) -> Vec<Seen> {
         let sizes = (0..).map(|power| 1 << power);
         let sizes = sizes.take_while(|rows| *rows <= most);
@@ -168,7 +170,7 @@ impl Machine {
     }
 }
 
-/// `us` times so many thousandths.
+/// Returns `us` times `thousandths`, in thousandths.
 fn scaled(us: u32, thousandths: u32) -> u32 {
     (u64::from(us) * u64::from(thousandths) / 1_000) as u32
 }

@@ -1,4 +1,4 @@
-//! Requests, and which of their drafts are accepted.
+//! Requests, and the drafts of theirs that are accepted.
 
 /// A seeded generator (SplitMix64: Steele, Lea & Flood 2014), as a hash.
 pub fn hash(words: [u64; 4]) -> u64 {
@@ -12,7 +12,7 @@ pub fn hash(words: [u64; 4]) -> u64 {
         })
 }
 
-/// How well texts can be foretold.
+/// Kinds of texts, by how well they can be foretold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
     Predictable,
@@ -22,14 +22,14 @@ pub enum Text {
     Mixed,
 }
 
-/// A request, and how far it is.
+/// A request, and its progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     id: u64,
     text: Text,
     /// Prompt tokens that have not run yet.
     pub prompt: u32,
-    /// Tokens to emit, and those that are out.
+    /// Tokens to emit, and tokens emitted.
     tokens: u32,
     emitted: u32,
 }
@@ -54,9 +54,9 @@ impl Request {
         }
     }
 
-    /// How many of 1,000 drafts are accepted at a position, where all before it
-    /// were: it rises with depth, as it does with EAGLE's heads, and every request
-    /// is up to four hundredths off.
+    /// Returns how many of 1,000 drafts are accepted at a position if all before it were. The
+    /// number rises with depth, as with EAGLE's heads, and every request is up to four
+    /// hundredths off.
     fn hazard(&self, position: u32) -> u32 {
         let (first, step, most) = match self.text {
             Text::Predictable => (900, 10, 950),
@@ -67,7 +67,7 @@ impl Request {
         (first + step * position).min(most) + own as u32 - 40
     }
 
-    /// Drafts of `depth` that are accepted now. It does not depend on who asks.
+    /// Returns how many of `depth` drafts are accepted now, whichever arm asks.
     pub fn accepts(&self, depth: u32) -> u32 {
         let emitted = u64::from(self.emitted);
         let missed = |at: &u32| {
@@ -77,7 +77,7 @@ impl Request {
         (0..depth).find(missed).unwrap_or(depth)
     }
 
-    /// So many tokens are out.
+    /// Counts emitted tokens.
     pub fn emit(&mut self, tokens: u32) {
         self.emitted += tokens;
     }

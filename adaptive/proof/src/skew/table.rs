@@ -4,15 +4,16 @@ use std::fmt::Write as _;
 
 use super::{Arm, EAGLE3, H100, Machine, STANDALONE, all, outcome};
 
-/// Arms that a table has beside the best single depths.
+/// Arms in a table, beside the best single depths.
 const ARMS: [Arm; 5] = [Arm::Sums, Arm::Least, Arm::Most, Arm::First, Arm::Own];
-/// DP ranks.
+/// Numbers of DP ranks.
 const SIZES: [usize; 3] = [2, 8, 64];
-/// Runs of each cell; a figure is of all of them together.
+/// Runs of each cell; a figure is the sum of all of them.
 const SEEDS: u64 = 3;
 
-/// In Markdown, of 2, 8 and 64 DP ranks: tokens to those of the best single depth of
-/// each phase; and with depths of requests' own to those without.
+/// Returns the Markdown tables for 2, 8 and 64 DP ranks. Figures are tokens relative to the
+/// best single depth of each phase. The last column is tokens with requests' own depths
+/// relative to those without.
 pub fn markdown() -> String {
     let mut text = String::new();
     for machine in [STANDALONE, EAGLE3, H100] {
@@ -36,7 +37,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// What a cell came to with so many DP ranks.
+/// Results of a cell with one number of DP ranks.
 struct Line {
     cell: &'static str,
     best: String,

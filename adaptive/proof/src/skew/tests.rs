@@ -19,16 +19,16 @@ fn sums_are_near_the_best_depth_of_each_phase_in_every_cell() {
                 machine.name, cell.name, outcome.oracle
             );
             assert!(permille(sums, outcome.oracle) >= 970, "{line}");
-            // Requests' own depths below the one that all agreed on: from the first
-            // step that differs on the two answer other requests at a time, which is
-            // worth up to two in a hundred in a single run.
+            // Requests draft at their own depths, below the agreed one. From the first step
+            // that differs on, the two arms answer other requests at a time. That is worth up
+            // to two in a hundred in a single run.
             assert!(permille(own, sums) >= 975, "{line}");
         }
     }
 }
 
-/// The least, the most and the first rank's vote all lose in some cell what sums
-/// don't.
+/// The least vote, the greatest vote and the first rank's vote all lose in some cell where sums
+/// do not.
 #[test]
 fn votes_lose_where_loads_differ() {
     let votes = [Arm::Least, Arm::Most, Arm::First];

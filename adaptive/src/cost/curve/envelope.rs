@@ -1,13 +1,14 @@
-//! What of measured times is believed: others make steps longer, never shorter.
+//! The believed part of measured times: other programs make steps longer, never shorter.
 
 use super::Proof;
 
-/// A time may be so many eighths of what smaller ones make of it: those were the
-/// shortest of several steps.
+/// Eighths of the bound from smaller sizes that a time may reach. Times of smaller sizes were
+/// the shortest of several steps.
 const SLACK: u64 = 9;
 
-/// Lowers times to what those beside them allow: a larger size takes no less time,
-/// and no more than as many turns of a smaller one as it takes.
+/// Lowers times to bounds from the times beside them. A larger size takes no less time than a
+/// smaller one. The larger size takes no more than the steps of the smaller size that hold it.
+/// Example: 12 tokens take at most two steps of 8 tokens, with some slack.
 pub(super) fn lower(sizes: &[u32], ns: &mut [u64]) {
     fall(ns);
     for at in 1..sizes.len() {
@@ -20,8 +21,7 @@ pub(super) fn lower(sizes: &[u32], ns: &mut [u64]) {
     fall(ns);
 }
 
-/// Makes times rise again after some have changed. What is not proven yields to
-/// what is.
+/// Makes times rising again after some have changed. Unproven times yield to proven ones.
 pub(super) fn keep_rising(ns: &mut [u64], proofs: &[Proof]) {
     let mut least = 0;
     for (ns, proof) in ns.iter_mut().zip(proofs) {
@@ -34,7 +34,7 @@ pub(super) fn keep_rising(ns: &mut [u64], proofs: &[Proof]) {
     fall(ns);
 }
 
-/// Nothing takes longer than what is larger.
+/// Lowers times so that no size takes longer than a larger one.
 fn fall(ns: &mut [u64]) {
     let mut most = u64::MAX;
     for ns in ns.iter_mut().rev().filter(|ns| **ns > 0) {

@@ -1,24 +1,25 @@
-//! Whether what was measured before serving is what steps take.
+//! Test of the times measured before serving by the steps that run.
 
 use super::ONE;
 
-/// Steps that prove a time, and those that show it wrong after it was proven: by
-/// chance, many steps in a row are seldom short together.
+/// Number of steps that prove a time, and number that can refute a proven one. Many steps in a
+/// row are seldom short by chance.
 const FIRST: u32 = 4;
 const LATER: u32 = 16;
-/// No step counts for more than so many times what was expected of it.
+/// Most that a step counts for, as a multiple of its expected time.
 const MOST: u64 = 4;
-/// A time was measured wrong where steps take less than this part of it, or more.
+/// A measured time is wrong if steps take less than `SHORTER` of it, or more than `LONGER`.
 const SHORTER: u64 = ONE * 2 / 3;
 const LONGER: u64 = ONE * 3 / 2;
-/// And where it is this part of the whole step: what is shorter tells nothing.
+/// The test counts only if the time is at least this part of the whole step: a smaller part
+/// tells nothing.
 const PART: u64 = 16;
 
-/// What steps of one size have shown while serving.
+/// Steps of one size that have run while serving.
 ///
-/// Before serving, others who use the machine may have made a few steps ten times as
-/// long, which no slow correction mends. Nobody makes a step shorter than it is: so
-/// the first few steps that are far shorter are believed at once.
+/// Before serving, other programs may have made a few steps ten times as long, and no slow
+/// correction mends that. No program makes a step shorter than it is. So the first few steps
+/// that are far shorter are believed at once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Proof {
     proven: bool,
@@ -29,21 +30,21 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// Whether enough steps have run.
+    /// Returns true if enough steps have run.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
 
-    /// `new` is believed where `old` was, by what other steps have shown: these steps
-    /// are compared with that.
+    /// Rescales the steps so far, because other steps have changed the expected time from `old`
+    /// to `new`.
     pub fn expect(&mut self, new: u64, old: u64) {
         let expected = u128::from(self.expected) * u128::from(new) / u128::from(old.max(1));
         self.expected = u64::try_from(expected).unwrap_or(u64::MAX);
     }
 
-    /// A step took `ns` where `expected` were, in a step of `step_ns`. Where that was
-    /// wrong, gives how much of it steps take, in fixed point. What is proven only
-    /// becomes shorter at once: what makes it longer may pass.
+    /// Takes in a step that took `ns` where `expected` was expected, as a part of `step_ns`. If
+    /// the expected time was wrong, returns the part of it that steps take, in fixed point. A
+    /// proven time only becomes shorter at once: the cause of longer steps may pass.
     pub fn observe(&mut self, ns: u64, expected: u64, step_ns: u64) -> Option<u64> {
         self.steps += 1;
         self.took = self.took.saturating_add(ns.min(MOST * expected));
@@ -58,7 +59,7 @@ impl Proof {
         let longer = counts && ratio > LONGER && !self.proven;
         let shorter = counts && ratio < SHORTER;
         *self = Self {
-            // What became longer may be more than that.
+            // A time that became longer may be longer still.
             proven: !longer,
             ..Self::default()
         };

@@ -4,7 +4,8 @@ use crate::{
     testing::{Driver, accepted, config, slot},
 };
 
-/// Weight of the newest batch one, no warm-up, a decision with every batch.
+/// Returns a configuration in which the newest batch has weight one, with no warm-up and a
+/// decision at every batch.
 fn at_once(depths: &[u32]) -> AdaptiveConfig {
     AdaptiveConfig {
         slots: vec![slot(1, depths)],
@@ -23,7 +24,7 @@ fn from(initial_depth: u32, config: AdaptiveConfig) -> Driver {
     Driver::new("ema", &config, &[])
 }
 
-/// A batch of four that accepts so many quarters of a draft per request.
+/// Returns a batch of four that accepts so many quarters of a draft per request.
 fn quarters(depth: u32, quarters: u32) -> Seen {
     let rows = [0, 1, 2, 3].map(|row| (quarters + row) / 4);
     let seen = accepted(depth, &rows);
@@ -36,11 +37,12 @@ fn nothing_is_decided_during_the_warm_up_and_then_at_every_interval() {
     let slots = vec![slot(1, &[1, 3, 5, 7])];
     let mut driver = from(3, AdaptiveConfig { slots, ..config() });
     let bad = quarters(3, 0);
-    // The average of nothing accepted falls under 0.25 with the tenth batch.
+    // With nothing accepted the average falls under 0.25 at the tenth batch.
     assert_eq!(driver.show_times(14, &bad), 3);
     assert_eq!(driver.show(&bad), 1);
     let good = quarters(1, 4);
-    // 0.07 + 0.2 · …: above 0.5 with the third batch, which waits for the fifth.
+    // The average 0.07 + 0.2 · … is above 0.5 at the third batch, and the decision waits for
+    // the fifth.
     assert_eq!(driver.show_times(4, &good), 1);
     assert_eq!(driver.show(&good), 3);
 }

@@ -1,29 +1,28 @@
-//! Which depth to probe, and when.
+//! Choice of the depth to probe, and of the time.
 
 use super::{Goodput, Score, better, hazards::Tokens, logit::ONE, probe::Probe, row_tokens};
 use crate::Moment;
 
-/// A deeper depth is worth a probe where hope says this much more of it.
+/// Least gain, in the hopeful case, for which a deeper depth is worth a probe.
 const HOPE: i64 = ONE / 100;
-/// Steps that prove what was measured of a depth: the first of them may take in what
-/// a paused drafter missed.
+/// Steps of a probe that tests a measured time. The first of them may take in what a paused
+/// drafter missed.
 const PROOF: u32 = 6;
-/// What such a probe is taken to cost at the most, in steps: what tells how much it
-/// costs is what it is to prove.
+/// Most that such a probe is taken to cost, in steps. Its expected cost comes from the very
+/// time that it tests.
 const PROOF_COST: i64 = ONE / 4;
-/// Where drafting is expected to bring no more than this over not drafting, what it really
-/// brings is worth a look.
+/// Largest expected gain of drafting over not drafting for which the real gain is tested.
 const DOUBT: i64 = ONE / 4;
-/// Moves that must be left for that: others are worth more.
+/// Moves that must be left for such a test: other moves are worth more.
 const SPARE: u64 = 6;
-/// Loads are uneven where the mean rank has less than this part of the tokens of the
-/// one that has most.
+/// Balance below which loads are uneven: the mean rank has less than this part of the fullest
+/// rank's tokens.
 const UNEVEN: u32 = 1 << 14;
 
 impl Goodput {
-    /// Begins a probe where one is due: of a depth whose time nobody knows yet, or
-    /// was only measured before serving; where nothing is drafted, of the best depth
-    /// that does; else of a deeper one that may be better than is known.
+    /// Begins a probe if one is due. First come depths of unknown time, then depths of a time
+    /// that was only measured before serving. Otherwise, while nothing is drafted, the best
+    /// depth with drafts is probed; else a deeper depth that may be better than known.
     pub(super) fn consider_probe(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
         if !self.switch.can_spare(2) || !self.probe.is_due(moment.step, 0) {
             return None;
@@ -69,19 +68,20 @@ impl Goodput {
         self.probe.begin(moment.step, depth, steps);
     }
 
-    /// Steps that a probe loses, in fixed point.
+    /// Returns the steps that a probe loses, in fixed point.
     fn probe_cost(&self, score: Score, moment: &Moment<'_>) -> Option<i64> {
         let present = self.score(self.depth, moment)?;
         let lost = score.loss_to(present) * i64::from(Probe::steps(moment.rows));
         Some(lost + self.cost_to_draft(score.depth, moment))
     }
 
-    /// A depth that never drafted with so many rows, and would be the best if
-    /// drafting took no time: what was measured of it before serving may be wrong,
-    /// and nothing else would tell. Its probe is due whatever it costs by that.
+    /// Returns a depth to test, if a test is due. The depth never drafted with about this many
+    /// rows, and would be the best if drafting took no time. Its time measured before serving
+    /// may be wrong, and nothing else would tell. Its cost by that time does not delay the
+    /// test.
     ///
-    /// Not while one rank has far more to do than the others: what is measured is of
-    /// even loads, and such steps prove little of it.
+    /// Returns `None` while one rank has far more to do than the others: times are measured
+    /// with even loads, and uneven steps prove little of them.
     fn to_prove(&self, moment: &Moment<'_>, best: Score) -> Option<u32> {
         if moment.loads.balance < UNEVEN {
             return None;
@@ -102,15 +102,15 @@ impl Goodput {
         self.probe.is_due(moment.step, cost).then_some(score.depth)
     }
 
-    /// Begins a few steps without drafts where drafting hardly pays by what was measured
-    /// before serving, and nothing has shown yet whether that is right: such steps among
-    /// others tell what drafts cost, for others who use the machine slow both alike.
+    /// Begins a few steps without drafts, if drafting hardly pays by the times measured before
+    /// serving and no comparison has tested these yet. Such steps among steps with drafts tell
+    /// what drafts cost: other programs slow both alike.
     pub(super) fn consider_doubt(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
         let compared = moment.costs.is_compared(moment.rows, moment.loads);
         if self.depth == 0 || best.depth == 0 || compared {
             return None;
         }
-        // Steps that carry prompts are not compared.
+        // Steps with prompts are not compared.
         let carries_prompts = moment.seen.prompt_tokens > 0 || moment.long_prompts.ranks > 0;
         if carries_prompts || moment.loads.balance < UNEVEN || !self.switch.can_spare(SPARE) {
             return None;
@@ -125,7 +125,8 @@ impl Goodput {
         self.doubt.going_on()
     }
 
-    /// Whether it would be the best if its logits were a deviation higher.
+    /// Returns true if the depth would be the best with its logits one standard deviation
+    /// higher.
     fn is_hopeful(&self, depth: u32, hope: &Tokens, moment: &Moment<'_>, best: Score) -> bool {
         let present = self.rate(self.depth, hope, moment);
         let hope = self.rate(depth, hope, moment);
@@ -134,9 +135,9 @@ impl Goodput {
     }
 }
 
-/// Number of steps of so many microseconds that a doubt lasts: as many as a
-/// [comparison](crate::Costs::is_compared) takes, and of short ones those before, in which
-/// caches settle.
+/// Returns the number of steps of a doubt, from the microseconds of a step. It is the number
+/// that a [comparison](crate::Costs::is_compared) needs. Short steps need some more before, in
+/// which caches settle.
 fn doubt_steps(step_us: u64) -> u32 {
     match step_us {
         2_000.. => 4,

@@ -1,27 +1,27 @@
-//! How likely each position's draft is accepted, where all before it were.
+//! Hazards: by position, the probability that a draft is accepted if all before it were.
 
 use super::logit::{MOST, ONE, sigmoid};
 use crate::{Digest, POSITIONS, Seen};
 
-/// Rows at risk beyond this count as this many: a large batch knows its
-/// acceptance no better than the next change of its requests lets it.
+/// Most rows at risk that count. A large batch knows its acceptance no better than the next
+/// change of its requests lets it.
 const MOST_ROWS: u32 = 512;
 /// Variance of the level before anything was seen, and after a change.
 const OPEN: i64 = ONE;
-/// What the level's variance gains with every step, and the most it may have.
+/// Gain of the level's variance with every step.
 const LEVEL_DRIFT: i64 = ONE / 500;
 /// Variance between the levels of requests.
 const BETWEEN: i64 = ONE / 4;
-/// The level goes into its long-run mean by one part in so many.
+/// Inverse of the level's weight in its long-run mean.
 const MEAN_RATE: i64 = 128;
-/// Variance of a position's shape before it was seen, its gain with every step,
-/// and what it has at least after a change.
+/// Variance of a position's shape before the position was seen; its gain with every step; and
+/// its least value after a change.
 const SHAPE_OPEN: i64 = ONE / 2;
 const SHAPE_DRIFT: i64 = ONE / 5000;
 const SHAPE_CHANGE: i64 = ONE / 20;
-/// The change of the level that is looked for, up and down, in logits.
+/// Shift of the level that is looked for, up and down, in logits.
 const SHIFT: i64 = 3 * ONE / 2;
-/// Log-likelihood at which it is believed: by chance once in e^5 steps at most.
+/// Log-likelihood at which a change is believed: by chance at most once in e^5 steps.
 const BELIEVED: i64 = 5 * ONE;
 
 /// Tokens of a row by depth, from 0, in fixed point.
@@ -29,32 +29,31 @@ pub(super) type Tokens = [i64; POSITIONS + 1];
 
 /// Hazards by position: `logit h[j] = level + shape[j]`, in natural logits.
 ///
-/// The level, the first position's logit, follows fast: a Kalman filter with a
-/// random walk over binomial counts, whose variance opens again when requests take
-/// the places of others, and when counts say that something has changed (CUSUM of
-/// log-likelihoods: Page 1954). The shape follows slowly. A position that was
-/// not proposed has no count at all, so what is deeper than the present depth is
-/// foretold by the level and the last known shape (censoring respected).
+/// The level is the first position's logit and follows fast, by a Kalman filter with a random
+/// walk over binomial counts. Its variance opens again when requests take the places of others,
+/// and when counts say that something has changed (CUSUM of log-likelihoods: Page 1954). The
+/// shape follows slowly. A position that was not proposed has no count at all, so deeper
+/// positions than the present depth are foretold by the level and the last known shape
+/// (censoring respected).
 ///
-/// Drafters may propose fewer positions than asked, such as n-grams without a
-/// match; the share of rows that did is kept for each position apart.
+/// Drafters may propose fewer positions than asked, such as n-grams without a match. The share
+/// of rows with a proposal is kept separately for each position.
 #[derive(Debug)]
 pub(super) struct Hazards {
     level: i64,
     variance: i64,
-    /// Of the level, in the long run: what is expected of requests that nobody has
-    /// seen yet.
+    /// Long-run mean of the level: the expectation for requests that were not seen yet.
     mean: i64,
     shape: [i64; POSITIONS],
     shape_variance: [i64; POSITIONS],
-    /// Positions that were seen at all: the first so many.
+    /// Number of leading positions that were seen at all.
     known: usize,
-    /// How much likelier counts have become with the level shifted, up and down.
+    /// Log-likelihood gained by a level that is shifted up, and down.
     evidence: [i64; 2],
-    /// Of rows that reached a position which the step's depth allowed: how many
-    /// proposed a draft there.
+    /// By position: share of the rows that reached it, within the step's depth, and proposed a
+    /// draft there.
     coverage: [i64; POSITIONS],
-    /// The same over a few steps: where the two are far apart, things have changed.
+    /// `coverage` over only a few steps: if the two are far apart, things have changed.
     lately: [i64; POSITIONS],
 }
 
@@ -76,7 +75,7 @@ impl Count {
         }
     }
 
-    /// Accepted beyond what was expected, and the variance of that.
+    /// Returns the accepted drafts beyond the expected ones, and the variance of that.
     fn innovation(self, hazard: i64) -> (i64, i64) {
         let expected = self.at_risk / ONE * hazard;
         let variance = expected / ONE * (ONE - hazard) + expected % ONE * (ONE - hazard) / ONE;
@@ -125,34 +124,34 @@ impl Hazards {
         }
     }
 
-    /// Of `rows` rows `joined` take the places of others: the level is the mean of
-    /// all rows' levels, each drawn around the mean in the long run.
+    /// Takes in that `joined` of `rows` rows took the places of others. The level is the mean
+    /// of all rows' levels, and each new level is drawn around the long-run mean.
     pub fn turn_over(&mut self, joined: u32, rows: u32) {
         let rows = i64::from(rows).clamp(1, i64::from(MOST_ROWS));
         let joined = i64::from(joined).min(rows);
         let change = 2 * BETWEEN * joined / (rows * rows);
         self.variance = (self.variance + change).min(OPEN);
-        // Half way only: requests that follow each other are often alike.
+        // The level moves only half way: successive requests are often alike.
         self.level += (self.mean - self.level) * joined / (2 * rows);
     }
 
-    /// The hazard at a position, from the first; of 65,536.
+    /// Returns the hazard at a position, from the first, in 65,536ths.
     pub fn hazard(&self, at: usize) -> i64 {
         self.hazard_at(at, 0)
     }
 
-    /// The share of rows for which anything is proposed.
+    /// Returns the share of rows for which anything is proposed.
     pub fn coverage(&self) -> i64 {
         self.coverage[0]
     }
 
-    /// How uncertain a position's logit is: its variance.
+    /// Returns the variance of a position's logit.
     fn variance(&self, at: usize) -> i64 {
         self.variance + self.shape_variance[at]
     }
 
-    /// Tokens expected of a row at each depth, `1 + Σ Π h`, with logits raised by
-    /// their standard deviation where `hopeful`.
+    /// Returns the expected tokens of a row at each depth, `1 + Σ Π h`. If `hopeful`, logits
+    /// are raised by their standard deviation.
     pub fn tokens(&self, hopeful: bool) -> Tokens {
         let mut tokens = [ONE; POSITIONS + 1];
         let mut survival = ONE;
@@ -226,7 +225,7 @@ impl Hazards {
         self.variance = (self.variance * ONE / spread).max(1);
     }
 
-    /// Whether counts have become likely enough with the level shifted.
+    /// Returns true if counts have become likely enough with the level shifted.
     fn has_changed(&mut self, counts: &[Count]) -> bool {
         for (evidence, shift) in [SHIFT, -SHIFT].into_iter().enumerate() {
             let mut more = 0;
@@ -246,8 +245,8 @@ impl Hazards {
         changed
     }
 
-    /// What the level leaves unexplained goes into the positions, and what all of
-    /// them share, as the first one's, into the level.
+    /// Moves the shapes of the positions by the residual that the level leaves. A shift of all
+    /// positions, which is the first one's shape, goes into the level.
     fn follow_shape(&mut self, counts: &[Count]) {
         for (at, count) in counts.iter().enumerate() {
             let (innovation, information) = count.innovation(self.hazard(at));
@@ -283,7 +282,7 @@ impl Hazards {
     }
 }
 
-/// The product of two numbers in fixed point. Counts are capped, so that it fits.
+/// Returns the product of two numbers in fixed point. Counts are capped, so that it fits.
 fn times(a: i64, b: i64) -> i64 {
     a * b / ONE
 }

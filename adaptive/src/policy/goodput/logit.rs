@@ -2,10 +2,10 @@
 
 /// One in fixed point with 16 binary places.
 pub(super) const ONE: i64 = 1 << 16;
-/// Logits beyond this are taken for this: probabilities from 0.25 to 99.75 %.
+/// Largest logit; larger ones count as this: probabilities are 0.25 to 99.75 %.
 pub(super) const MOST: i64 = 6 * ONE;
 
-/// `1 / (1 + e^-x)`, within one part in 5,000.
+/// Returns `1 / (1 + e^-x)`, within one part in 5,000.
 pub(super) fn sigmoid(x: i64) -> i64 {
     // e^-|x| as a power of two, log2(e) = 94548 / 65536.
     let power = x.abs().min(MOST) * 94_548 / ONE;
@@ -15,7 +15,8 @@ pub(super) fn sigmoid(x: i64) -> i64 {
     if x < 0 { below } else { ONE - below }
 }
 
-/// `2^x` for `x` from 0 to 1: the cubic with the right values and slope there.
+/// Returns `2^x` for `x` from 0 to 1, by the cubic with the right values and slopes at the
+/// ends.
 fn exp2(x: i64) -> i64 {
     let cubic = 14_904 + 5_206 * x / ONE;
     ONE + x * (45_426 + x * cubic / ONE) / ONE

@@ -1,26 +1,26 @@
-//! Steps at another depth than the best, to learn what it would show.
+//! Probes: steps at another depth than the best, to learn about that depth.
 
 use super::logit::ONE;
 use crate::Digest;
 
-/// What probes may cost: one part in so many of all time.
+/// Divisor of the time that probes may cost: one part in 256 of all time.
 const BUDGET: i64 = 256;
-/// Steps between two probes at the least and at the most.
+/// Least and greatest number of steps between two probes.
 const LEAST: u64 = 32;
 const MOST: u64 = 1024;
-/// A probe lasts until it has shown about so many rows.
+/// Number of rows that a probe has to show, about.
 const ROWS: u32 = 8;
 
-/// Probes by step number: the less there is to expect of them and the more often
-/// they found nothing, the rarer.
+/// Probes by step number. Probes become rarer the less they promise, and the more of them found
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Probe {
     depth: u32,
-    /// Steps that are left of the present one.
+    /// Steps that are left of the present probe.
     left: u32,
-    /// The step at which the last one began.
+    /// Number of the step at which the last probe began.
     began: u64,
-    /// Steps to the next one, doubled by each that found nothing.
+    /// Steps until the next probe; doubled by each probe that found nothing.
     pause: u64,
 }
 
@@ -34,24 +34,24 @@ impl Probe {
         }
     }
 
-    /// How many steps a probe with so many rows lasts.
+    /// Returns the number of steps of a probe with `rows` rows.
     pub fn steps(rows: u32) -> u32 {
         ROWS.div_ceil(rows.max(1))
     }
 
-    /// The depth of a probe that goes on.
+    /// Returns the depth of a probe that goes on.
     pub fn going_on(&mut self) -> Option<u32> {
         self.left = self.left.checked_sub(1)?;
         Some(self.depth)
     }
 
-    /// Whether it is time for one that loses so many steps, in fixed point.
+    /// Returns true if a probe is due that loses `cost` steps, in fixed point.
     pub fn is_due(&self, step: u64, cost: i64) -> bool {
         let worth = u64::try_from(cost.saturating_mul(BUDGET) / ONE).unwrap_or(0);
         step.saturating_sub(self.began) >= worth.max(self.pause)
     }
 
-    /// Begins one of so many steps.
+    /// Begins a probe of `steps` steps.
     pub fn begin(&mut self, step: u64, depth: u32, steps: u32) {
         self.depth = depth;
         self.left = steps;
@@ -59,12 +59,12 @@ impl Probe {
         self.pause = (self.pause * 2).min(MOST);
     }
 
-    /// Something has changed: probes are worth more again.
+    /// Makes probes frequent again, because something has changed.
     pub fn reset(&mut self) {
         self.pause = LEAST;
     }
 
-    /// Ends the present one.
+    /// Ends the present probe.
     pub fn stop(&mut self) {
         self.left = 0;
     }

@@ -1,20 +1,20 @@
-//! What it costs to draft again after steps that drafted nothing.
+//! Cost of drafting again after steps that drafted nothing.
 
 use super::logit::ONE;
 use crate::{Digest, Seen};
 
-/// A resumption goes into the mean by one part in so many.
+/// Inverse of a resumption's weight in the mean.
 const RATE: i64 = 4;
-/// No step is taken to cost more.
+/// Greatest cost of a step.
 const MOST_US: i64 = 1 << 32;
 
-/// A drafter takes in late what it missed while nothing was drafted, in the first
-/// step that drafts again: what that step takes beyond what was expected, per row.
+/// The cost of a drafter's late work. A drafter takes in what it missed in the first step that
+/// drafts again. The cost is the time of that step beyond its expected time, per row.
 #[derive(Debug)]
 pub(super) struct Resume {
-    /// Depth of the step seen last.
+    /// Depth of the newest step.
     depth: u32,
-    /// Microseconds of a row; negative before any was seen.
+    /// Microseconds per row; negative before any resumption was seen.
     row_us: i64,
 }
 
@@ -26,8 +26,8 @@ impl Resume {
         }
     }
 
-    /// A step that took `us` microseconds where `expected` were; whether it drafts
-    /// again after steps that did not.
+    /// Takes in a step of `us` microseconds where `expected` were expected. Returns true if the
+    /// step drafts again after steps that did not.
     pub fn observe(&mut self, seen: &Seen, us: u64, expected: Option<u64>) -> bool {
         let resumes = self.depth == 0 && seen.depth > 0;
         self.depth = seen.depth;
@@ -45,7 +45,7 @@ impl Resume {
         resumes
     }
 
-    /// In steps of `step_us` microseconds, in fixed point, with so many rows.
+    /// Returns the cost for `rows` rows, in steps of `step_us` microseconds, in fixed point.
     pub fn steps(&self, rows: u32, step_us: u64) -> i64 {
         let us = self.row_us.max(0).saturating_mul(i64::from(rows));
         let step = i64::try_from(step_us).unwrap_or(MOST_US).max(1);
@@ -79,7 +79,7 @@ mod tests {
             assert!(!resume.observe(&at(1, 4), 900, Some(100)));
             assert_eq!(resume.steps(4, 100) / ONE, steps, "{us}");
         }
-        // Prompts in a step take their time too, which is not known apart.
+        // Prompts in a step take time too, which is not known separately.
         let known = resume.steps(4, 100);
         let with_prompts = Seen {
             prompt_tokens: 9,
@@ -88,7 +88,7 @@ mod tests {
         assert!(!resume.observe(&at(0, 4), 50, Some(50)));
         assert!(resume.observe(&with_prompts, 9_000, Some(100)));
         assert_eq!(resume.steps(4, 100), known);
-        // Twice as many rows take twice as much in.
+        // Twice as many rows cost twice as much.
         assert_eq!(resume.steps(8, 100), 2 * resume.steps(4, 100));
     }
 }

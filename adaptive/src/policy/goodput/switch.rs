@@ -1,23 +1,23 @@
-//! When to move: once staying has cost enough.
+//! Decision when to move to another depth: after staying has cost enough.
 
 use super::logit::ONE;
 use crate::Digest;
 
-/// A loss that is not worth a switch.
+/// Loss of a step that does not count as regret.
 const FREE: i64 = ONE / 100;
-/// Lost steps, in parts of one, after which it moves.
+/// Lost steps after which the policy moves, in fixed point.
 const ENOUGH: i64 = ONE / 8;
-/// No more is remembered.
+/// Greatest regret that is remembered.
 const MOST_REGRET: i64 = 8 * ONE;
-/// Steps between two moves at least.
+/// Least number of steps between two moves.
 const DWELL: u32 = 4;
-/// Moves that may follow each other closely, and the time in which another one
-/// is earned: 50 a minute. Shorter steps count as `STEP_US`.
+/// Number of moves that may follow each other closely, and time that earns another one: 50 a
+/// minute. Shorter steps count as `STEP_US`.
 const BURST: u64 = 10;
 const MOVE_US: u64 = 1_200_000;
 const STEP_US: u64 = 10_000;
 
-/// Accumulated regret of staying (CUSUM: Page 1954), over what is free.
+/// Accumulated regret of staying (CUSUM: Page 1954), beyond the free loss.
 #[derive(Debug)]
 pub(super) struct Switch {
     regret: i64,
@@ -36,14 +36,14 @@ impl Switch {
         }
     }
 
-    /// A step took so long.
+    /// Takes in a step of `us` microseconds.
     pub fn pass(&mut self, us: u64) {
         self.earned_us = (self.earned_us.saturating_add(us.max(STEP_US))).min(BURST * MOVE_US);
         self.dwelt = self.dwelt.saturating_add(1);
     }
 
-    /// Staying loses this part of a step, and moving costs so many; whether to move
-    /// now. The fewer moves are left, the more must have been lost.
+    /// Takes in that staying loses the part `loss` of a step. Returns true if it is time to
+    /// move at a cost of `cost` steps. The fewer moves are left, the more must have been lost.
     pub fn is_due(&mut self, loss: i64, cost: i64) -> bool {
         self.regret = (self.regret + loss - FREE).clamp(0, MOST_REGRET);
         let left = self.earned_us / MOVE_US;
@@ -52,19 +52,19 @@ impl Switch {
         left > 0 && self.dwelt >= DWELL && self.regret > worth
     }
 
-    /// It moves.
+    /// Notes a move to another depth.
     pub fn moved(&mut self) {
         self.spend(1);
         self.regret = 0;
         self.dwelt = 0;
     }
 
-    /// Moves for another reason.
+    /// Spends moves for another reason, such as a probe.
     pub fn spend(&mut self, moves: u64) {
         self.earned_us = self.earned_us.saturating_sub(moves * MOVE_US);
     }
 
-    /// Whether so many moves may be made for another reason, with some to spare.
+    /// Returns true if `moves` moves may be spent for another reason, with some to spare.
     pub fn can_spare(&self, moves: u64) -> bool {
         self.earned_us >= (moves + 2) * MOVE_US
     }

@@ -6,7 +6,7 @@ use crate::{
 
 mod ranks;
 
-/// Thousandths, as hazards and tokens are told here.
+/// Returns a fixed-point number in thousandths.
 fn thousandths(value: i64) -> i64 {
     (value * 1000 + ONE / 2) / ONE
 }
@@ -31,7 +31,7 @@ fn hazards_are_learnt_by_position() {
             "{at}: {told} for {truth}"
         );
     }
-    // 1 + 0.5 + 0.5 · 0.55 + 0.5 · 0.55 · 0.6.
+    // The expected value is 1 + 0.5 + 0.5 · 0.55 + 0.5 · 0.55 · 0.6.
     let told = thousandths(hazards.tokens(false)[3]);
     assert!((told - 1940).abs() <= 25, "{told}");
 }
@@ -70,7 +70,7 @@ fn rows_that_propose_nothing_are_no_rejections_but_bring_no_tokens() {
     half.decodes = 8;
     after(100, &half, &mut hazards);
     assert!(thousandths(hazards.hazard(0)) > 950);
-    // One, and half of the time nearly three more.
+    // The expected value is one, and half of the time nearly three more.
     let told = thousandths(hazards.tokens(false)[3]);
     assert!((2300..2550).contains(&told), "{told}");
 }
@@ -97,7 +97,7 @@ fn drafts_that_cease_or_come_back_are_noticed_within_a_few_steps() {
 fn what_requests_come_opens_the_level_by_their_part_of_the_rows() {
     let gain = |joined: u32, rows: u32| {
         let mut hazards = Hazards::new();
-        // Long runs of accepted drafts, after which hardly anything moves it.
+        // After long runs of accepted drafts hardly anything moves the level.
         after(400, &exact(1, 400, &rising(900, 0)), &mut hazards);
         hazards.turn_over(joined, rows);
         let before = hazards.hazard(0);
@@ -106,7 +106,7 @@ fn what_requests_come_opens_the_level_by_their_part_of_the_rows() {
     };
     let [none, few, one] = [gain(0, 1), gain(1, 8), gain(1, 1)];
     assert!(none < few && 3 * few < one, "{none} {few} {one}");
-    // What is not known of a new request is half taken from all before it.
+    // The unknown level of a new request is half taken from the mean of all before it.
     let mut hazards = Hazards::new();
     after(400, &exact(1, 400, &rising(500, 0)), &mut hazards);
     after(20, &exact(1, 400, &rising(900, 0)), &mut hazards);
@@ -123,7 +123,7 @@ fn what_requests_come_opens_the_level_by_their_part_of_the_rows() {
 fn one_row_shows_a_change_within_a_dozen_steps() {
     for (before, then) in [(4, 0), (0, 4)] {
         let mut hazards = Hazards::new();
-        // Four of five are accepted, or one of five; then the other way round.
+        // First four of five are accepted, or one of five; then the other way round.
         let rows =
             |good: u32| (0..5).map(move |at| accepted(1, &[u32::from(at < 1 + good * 3 / 4)]));
         for _ in 0..60 {
@@ -194,7 +194,7 @@ fn probes_that_find_nothing_and_cost_much_get_rare() {
     };
     assert_eq!(gaps(0, 8)[..4], [32, 64, 128, 256]);
     assert!(gaps(0, 8).iter().all(|gap| *gap <= 1024));
-    // One step in 256 at most is lost.
+    // At most one step in 256 is lost.
     assert_eq!(gaps(4 * ONE, 1)[0], 1024);
     assert_eq!(gaps(ONE / 2, 8)[0], 128);
     // A probe of one row takes eight steps.
@@ -226,7 +226,7 @@ fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
         thousandths(trust.factor(3))
     };
     assert_eq!(show(&mut trust, 960, 300, 50_000), 1000);
-    // Tokens: two windows may be a change of texts, the third is not.
+    // Tokens: two windows may show a change of texts; the third shows a broken promise.
     assert_eq!(show(&mut trust, 192, 270, 50_000), 1000);
     assert_eq!(show(&mut trust, 96, 270, 50_000), 900);
     assert_eq!(thousandths(trust.factor(5)), 1000);
@@ -243,11 +243,11 @@ fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
     };
     (0..288).for_each(|step| trust.observe(step, 2, larger));
     assert_eq!(thousandths(trust.factor(2)), 833);
-    // Times: one window is enough, and an outlier counts for two.
+    // Times: one window is enough, and an outlier counts for two steps.
     assert_eq!(show(&mut trust, 96, 300, 75_000), 667);
     assert_eq!(show(&mut trust, 95, 300, 50_000), 667);
     assert_eq!(show(&mut trust, 1, 300, 10_000_000), 1000);
-    // Others' work slows a part of a window only.
+    // Other programs slow only a part of a window.
     assert_eq!(show(&mut trust, 80, 300, 75_000), 1000);
     assert_eq!(show(&mut trust, 16, 300, 50_000), 1000);
     assert_eq!(show(&mut trust, 88, 300, 75_000), 1000);
@@ -274,8 +274,8 @@ fn short_steps_are_judged_and_forgotten_by_their_time() {
     assert_eq!(thousandths(trust.factor(1)), 1000, "forgotten");
 }
 
-/// Steps at the deepest take twice as long as any measurement says, and those at other
-/// depths as long as they do.
+/// Steps at the deepest depth take twice as long as measured, and steps at other depths as long
+/// as measured.
 #[test]
 fn a_depth_that_does_not_bring_what_was_expected_is_left() {
     let mut driver = driver();
@@ -298,8 +298,7 @@ fn a_depth_that_does_not_bring_what_was_expected_is_left() {
     assert_eq!(then.last(), Some(&5), "{depths:?}");
 }
 
-/// Of rows that decode on several ranks, those that take the places of others are a
-/// part of all, however the rows lie.
+/// New requests are a part of all ranks' rows, however the rows lie on the ranks.
 #[test]
 fn new_requests_count_as_their_part_of_all_ranks_rows() {
     let told = |rows: u32, joined: u32| {
@@ -317,7 +316,7 @@ fn new_requests_count_as_their_part_of_all_ranks_rows() {
     assert_ne!(told(4, 0), evenly, "nobody has come");
 }
 
-/// Verification is flat to eight tokens, draft steps take a tenth of it.
+/// Verification is flat to eight tokens, and a draft step takes a tenth of it.
 fn profile() -> Vec<Seen> {
     let grid = [1, 2, 4, 8, 16, 32]
         .into_iter()
@@ -343,7 +342,8 @@ fn driver() -> Driver {
     Driver::new("goodput", &config(), &profile())
 }
 
-/// Steps at the depth that was decided last, whose rows all accept so much.
+/// Shows steps at the depth decided last, in which all rows accept `accepts` drafts. Returns
+/// the depths.
 fn run(driver: &mut Driver, steps: usize, rows: usize, accepts: u32) -> Vec<u32> {
     let mut depths = vec![];
     for _ in 0..steps {
@@ -359,7 +359,7 @@ fn it_goes_deep_where_drafts_are_accepted_and_stops_drafting_where_they_are_not(
     let mut driver = driver();
     assert_eq!(run(&mut driver, 60, 1, 7).last(), Some(&7));
     assert_eq!(run(&mut driver, 40, 1, 0).last(), Some(&0));
-    // Depth 0 shows nothing; a probe finds out.
+    // Depth 0 shows nothing; a probe does.
     let back = run(&mut driver, 400, 1, 7);
     assert_eq!(back.last(), Some(&7));
 }
@@ -375,7 +375,7 @@ fn another_batch_size_is_acted_on_at_once() {
     assert!(driver.depth >= 3, "{depths:?}");
 }
 
-/// Others made all drafts eleven times as long when they were timed before serving.
+/// Other programs made all drafts eleven times as long when they were timed before serving.
 #[test]
 fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
     for rows in [1, 8] {
@@ -395,7 +395,7 @@ fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
                 driver.depth >= 3 && driver.costs.step_ns(1, 7) < Some(50_000_000)
             })
         };
-        // It may not draft at first: nothing shows how long that takes.
+        // The policy may not draft at first, so nothing shows how long drafts take.
         assert_eq!(best(&mut driver, 300), None);
         driver.candidates = all;
         let steps = best(&mut driver, 200);
@@ -404,8 +404,8 @@ fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
     }
 }
 
-/// Where one rank has far more to do than the others, steps prove little of what was
-/// measured with even loads, and nothing is tried for that.
+/// If one rank has far more to do than the others, steps prove little of times measured with
+/// even loads, and nothing is tried for that.
 #[test]
 fn nothing_is_proven_while_loads_are_uneven() {
     let slow = |cell: Seen| Seen {
@@ -425,8 +425,8 @@ fn nothing_is_proven_while_loads_are_uneven() {
     }
 }
 
-/// Ranks that run a part of a prompt in every step answer no more with deeper drafts:
-/// short steps bring the next part sooner.
+/// Ranks that run a part of a prompt in every step answer no more with deeper drafts. Short
+/// steps bring the next part sooner.
 #[test]
 fn it_does_not_draft_where_all_ranks_are_full_of_prompts() {
     for (ranks, depth) in [(0, 7), (5, 0)] {
@@ -506,8 +506,8 @@ fn its_outlook_is_what_it_decides_by() {
     );
 }
 
-/// Depths after so many steps of one row that accepts all, where a draft seems to take
-/// `draft_us`, of 20 ms without, on a machine where all is as measured.
+/// Returns the depths after `steps` steps of one row that accepts all drafts. A draft seems to
+/// take `draft_us`, and a step 20 ms without drafts. All times are as measured.
 fn with_drafts_of(
     draft_us: u32,
     steps: usize,
@@ -533,7 +533,8 @@ fn with_drafts_of(
     depths
 }
 
-/// Lengths of the runs of steps without drafts, after those that the policy begins with.
+/// Returns the lengths of the runs of steps without drafts, after the run that the policy
+/// begins with.
 fn runs_without(depths: &[u32]) -> Vec<usize> {
     let begun = depths.iter().position(|depth| *depth > 0).unwrap_or(0);
     let runs = depths[begun..].chunk_by(|a, b| a == b);
@@ -542,15 +543,15 @@ fn runs_without(depths: &[u32]) -> Vec<usize> {
 
 #[test]
 fn where_drafts_seem_to_pay_little_a_few_steps_go_without() {
-    // Two tokens in 33 ms, one in 20: a sixth is lost.
+    // A step gives two tokens in 33 ms or one in 20: a sixth is lost.
     let runs = runs_without(&with_drafts_of(13_000, 4_000, |_, _| {}));
     assert!(
         !runs.is_empty() && runs.iter().all(|run| *run == 4),
         "{runs:?}"
     );
-    // What others do to the times is known after some of them.
+    // After some of these runs the effect of other programs on the times is known.
     assert!((3..=8).contains(&runs.len()), "{runs:?}");
-    // Two in 26 are well worth it.
+    // Two tokens in 26 ms are well worth it.
     let runs = runs_without(&with_drafts_of(6_000, 4_000, |_, _| {}));
     assert_eq!(runs, []);
 }

@@ -1,69 +1,69 @@
-//! Whether a depth keeps what was expected of it.
+//! Comparison of a depth's results with its expectations.
 
 use super::logit::ONE;
 use crate::{Digest, POSITIONS};
 
-/// At least so many steps of a depth are judged together.
+/// Least number of steps of a depth that are judged together.
 const WINDOW: u32 = 96;
-/// And steps of which so many microseconds were expected.
+/// Least expected microseconds of these steps.
 const WINDOW_US: u64 = 4_000_000;
-/// Who else uses a machine slows it for a part of such a window, so a window's time
-/// is that of its fastest piece, of so many steps and microseconds at least.
+/// Least steps and microseconds of a piece of a window. A window's time is that of its fastest
+/// piece, because other programs slow a machine for a part of a window.
 const PIECE: u32 = 16;
 const PIECE_US: u64 = 200_000;
-/// Windows in a row that must fall short: a change of texts, which expectations
-/// follow within tens of steps, falls into two at the most.
+/// Windows in a row that must fall short. Expectations follow a change of texts within tens of
+/// steps, so such a change affects two windows at most.
 const WINDOWS: u32 = 3;
-/// Times alone that fall so far short are believed after one window: nothing but
-/// the step's size, which is known, should change them.
+/// Part of the expected time below which the time alone is believed after one window. Only the
+/// step's size should change its time, and the size is known.
 const FAR_SHORT: i64 = ONE * 85 / 100;
-/// Steps after which an old judgement of a depth that does not run is forgotten,
-/// and how long they must have been expected to take.
+/// Steps after which an old judgement of an idle depth is forgotten, and expected microseconds
+/// of these steps.
 const FORGOTTEN: u64 = 4096;
 const FORGOTTEN_US: u64 = 10 * WINDOW_US;
-/// A depth that brings less than this part of what was expected is taken by what
-/// it brought.
+/// Part of the expectations below which a depth is judged by its results.
 const KEPT: i64 = ONE * 97 / 100;
-/// And never for less than this part.
+/// Least factor of a depth.
 const LEAST: i64 = ONE / 2;
 
 /// For every depth, realised over expected tokens per time, over long windows.
 #[derive(Debug)]
 pub(super) struct Trust {
     depths: [Record; POSITIONS + 1],
-    /// Microseconds expected of all steps so far.
+    /// Expected microseconds of all steps so far.
     clock_us: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    /// What its expectations are multiplied with.
+    /// Factor for the depth's expectations, in fixed point.
     factor: i64,
-    /// The step of the last judgement, and the time.
+    /// Number of the step of the last judgement, and its time.
     judged: u64,
     judged_us: u64,
-    /// Windows in a row that fell short.
+    /// Number of windows in a row that fell short.
     short: u32,
     steps: u32,
     tokens: u64,
     expected_tokens: u64,
     size_us: u64,
     expected_us: u64,
-    /// Steps of the present piece, microseconds, and those of steps of their sizes;
-    /// and the part that these were of the former in the fastest piece, in fixed point.
+    /// Steps of the present piece, their microseconds, and the expected microseconds for their
+    /// sizes. `best` is the ratio of expected to real microseconds in the fastest piece, in
+    /// fixed point.
     piece: (u32, u64, u64),
     best: i64,
 }
 
-/// A step: tokens of a row, in fixed point, and microseconds.
+/// A step's results and expectations: tokens of a row, in fixed point, and microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Judged {
     pub tokens: u64,
     pub expected_tokens: u64,
     pub us: u64,
-    /// What steps of its size take.
+    /// Expected microseconds for a step of its size.
     pub size_us: u64,
-    /// What a step of its depth was expected to take.
+    /// Expected microseconds for a step of its depth.
     pub expected_us: u64,
 }
 
@@ -82,7 +82,7 @@ impl Record {
         best: 0,
     };
 
-    /// One more step.
+    /// Adds one step.
     fn add(&mut self, step: Judged) {
         self.steps += 1;
         self.tokens += step.tokens;
@@ -91,7 +91,7 @@ impl Record {
         self.expected_us += step.expected_us;
         let (steps, us, size_us) = &mut self.piece;
         *steps += 1;
-        // One slow step counts for two.
+        // An outlier counts for at most two steps.
         *us += step.us.min(2 * step.size_us);
         *size_us += step.size_us;
         if *steps >= PIECE && *size_us >= PIECE_US {
@@ -100,7 +100,7 @@ impl Record {
         }
     }
 
-    /// At the end of a window.
+    /// Judges the depth at the end of a window.
     fn judge(&mut self, step: u64, clock_us: u64) {
         let by_time = self.best.min(ONE);
         let by_size = part(self.expected_us, self.size_us);
@@ -123,7 +123,7 @@ impl Record {
     }
 }
 
-/// In fixed point.
+/// Returns `real` over `expected`, in fixed point.
 fn part(real: u64, expected: u64) -> i64 {
     let part = (u128::from(real) << 16) / u128::from(expected.max(1));
     i64::try_from(part).unwrap_or(ONE)
@@ -137,14 +137,14 @@ impl Trust {
         }
     }
 
-    /// What an expectation of `depth` is worth, of 65,536.
+    /// Returns the worth of an expectation of `depth`, in 65,536ths.
     pub fn factor(&self, depth: u32) -> i64 {
         self.depths
             .get(depth as usize)
             .map_or(ONE, |record| record.factor)
     }
 
-    /// A step at `depth` that carried no prompts.
+    /// Takes in a step at `depth` that carried no prompts.
     pub fn observe(&mut self, step: u64, depth: u32, judged: Judged) {
         self.clock_us = self.clock_us.saturating_add(judged.expected_us);
         for record in &mut self.depths {

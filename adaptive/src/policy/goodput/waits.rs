@@ -1,29 +1,27 @@
-//! Time for which ranks wait while some run long prompts.
+//! Times in which ranks wait while some ranks run long prompts.
 
 use super::{Moment, logit::ONE, power};
 use crate::{Digest, LongPrompts};
 
-/// A step goes into the means by one part in so many.
+/// Inverse of a step's weight in the means.
 const RATE: u64 = 32;
-/// Means of counts are in parts of one.
+/// One in the means of counts, in fixed point.
 const FINE: u64 = 1 << 20;
-/// A rank with more requests is as busy as with so many.
+/// Most requests of a rank that count: with more, the rank is equally busy.
 const MOST_REQUESTS: u32 = 64;
 
-/// What long prompts on some ranks do to a depth's tokens per time.
+/// Effect of long prompts on some ranks on a depth's tokens per time.
 ///
-/// A part of a prompt lasts as long at any depth, and all ranks wait for it. Ranks
-/// that run such prompts answer so many tokens for each part as their requests want:
-/// deeper drafts bring the next part sooner, until prompts go on in every step, and no
-/// deeper draft brings more out of these ranks. What the other ranks bring in the time
-/// that is waited grows with depth all the same.
+/// A part of a prompt lasts equally long at any depth, and all ranks wait for it. Ranks that
+/// run such prompts answer so many tokens for each part as their requests want. Deeper drafts
+/// bring the next part sooner, until prompts go on in every step. From there on deeper drafts
+/// bring no more tokens from these ranks. The tokens of the other ranks in the waiting time
+/// grow with depth all the same.
 #[derive(Debug)]
 pub(super) struct Waits {
-    /// Nanoseconds of a part of a prompt beyond a step without, in the mean; 0 = none
-    /// was seen.
+    /// Mean nanoseconds of a part of a prompt, beyond a step without; 0 = none was seen.
     ns: u64,
-    /// Parts of prompts that ran in a step and tokens of the ranks that run them, in
-    /// the mean.
+    /// Mean parts of prompts in a step, and mean tokens of the ranks that run them.
     chunks: u64,
     tokens: u64,
     now: LongPrompts,
@@ -39,7 +37,7 @@ impl Waits {
         }
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub fn begin(&mut self, moment: &Moment<'_>) {
         self.now = moment.long_prompts;
         let LongPrompts {
@@ -59,7 +57,7 @@ impl Waits {
         follow(&mut self.tokens, tokens);
     }
 
-    /// A step took `us`, and without prompts would have taken `expected_ns`.
+    /// Takes in a step that took `us`, and would have taken `expected_ns` without prompts.
     pub fn observe(&mut self, moment: &Moment<'_>, us: u64, expected_ns: Option<u64>) {
         let waited = moment.long_prompts.chunks > 0 && moment.seen.prompt_tokens > 0;
         let (true, Some(expected_ns)) = (waited, expected_ns) else {
@@ -68,14 +66,13 @@ impl Waits {
         let over = us.saturating_mul(1000).saturating_sub(expected_ns);
         self.ns = match self.ns {
             0 => over,
-            // No step counts for more than twice the mean: one that was slow for
-            // another reason.
+            // No step counts for more than twice the mean: it may be slow for another reason.
             mean => mean - mean / RATE + over.min(2 * mean) / RATE,
         };
     }
 
-    /// Tokens of the mean row per time, in any unit, of steps that take `ns` without
-    /// long prompts and give a row `each`, in fixed point.
+    /// Returns the tokens of the mean row per time, in an arbitrary unit. Without long prompts
+    /// steps take `ns` and give a row `each` tokens, in fixed point.
     pub fn rate(&self, each: u64, ns: u64) -> u64 {
         let LongPrompts {
             ranks,
@@ -86,7 +83,7 @@ impl Waits {
         if ranks == 0 || self.chunks == 0 || rows == 0 {
             return (each << 40) / ns.max(1);
         }
-        // What these ranks answer in a step at most, all together.
+        // Most tokens that all these ranks together answer in a step.
         let most = u128::from(self.tokens) * u128::from(ranks) * ONE as u128;
         let most = most / u128::from(self.chunks);
         let steps = most * ONE as u128 / (u128::from(each) * u128::from(ranks)).max(1);
@@ -117,9 +114,9 @@ impl Waits {
     }
 }
 
-/// The part of steps that a rank runs prompts in, in fixed point, where each of its
-/// `requests` decodes for so many `steps` for each one that its prompt takes: the
-/// machine-repair model, 1 - B(requests, steps) with Erlang's loss formula B.
+/// Returns the part of steps in which a rank runs prompts, in fixed point. Each of its
+/// `requests` decodes for `steps` steps for each step of its prompt. This is the machine-repair
+/// model, 1 - B(requests, steps) with Erlang's loss formula B.
 fn busy(requests: u32, steps: i64) -> i64 {
     let mut idle = ONE;
     for request in 1..=i64::from(requests.min(MOST_REQUESTS)) {
@@ -136,7 +133,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// After so many steps like this one, of which a part of a prompt takes 40 ms.
+    /// Returns the state after `steps` steps like this one, in which a part of a prompt takes
+    /// 40 ms.
     fn after(steps: u32, long_prompts: LongPrompts) -> Waits {
         let costs = Costs::new(&AdaptiveConfig::new("", 0, vec![], vec![]), &[]);
         let seen = Seen {
@@ -166,8 +164,8 @@ mod tests {
         waits
     }
 
-    /// Tokens per second of `rows` rows, which get so many tenths of a token each in a
-    /// step of so many milliseconds.
+    /// Returns the tokens per second of `rows` rows. Each row gets `tenths` tenths of a token
+    /// in a step of `ms` milliseconds.
     fn rate(waits: &Waits, rows: u64, tenths: u64, ms: u64) -> u64 {
         let rate = waits.rate((tenths << 16) / 10, ms * MS);
         let a_second = u128::from(rate) * u128::from(1_000 * MS) * u128::from(rows);
@@ -183,7 +181,7 @@ mod tests {
         let waits = after(9, none);
         assert_eq!(rate(&waits, 10, 20, 20), 1_000);
         assert_eq!(waits.rate(3 << 16, 7 * MS), (3 << 56) / (7 * MS));
-        // Ranks whose long prompts have not begun.
+        // The ranks' long prompts have not begun.
         let waits = after(
             9,
             LongPrompts {
@@ -195,7 +193,7 @@ mod tests {
         assert_eq!(rate(&waits, 10, 20, 20), 1_000);
     }
 
-    /// As above, but for rounding.
+    /// Checks [`rate`], except for rounding.
     fn assert_rate(waits: &Waits, rows: u64, tenths: u64, ms: u64, expected: u64) {
         let found = rate(waits, rows, tenths, ms);
         assert!(
@@ -204,7 +202,7 @@ mod tests {
         );
     }
 
-    /// Many requests whose prompts take as many steps as their answers: one of them
+    /// There are many requests, whose prompts take as many steps as their answers. One of them
     /// always runs a part of its prompt.
     #[test]
     fn where_prompts_go_on_in_every_step_they_bound_what_their_ranks_answer() {
@@ -216,11 +214,11 @@ mod tests {
             tokens: 3,
         };
         let waits = after(99, all);
-        // Three tokens of one rank, and what the rows of the others get, in 40 ms more.
+        // Three tokens of one rank, and the tokens of the other ranks' rows, in 40 ms more.
         assert_rate(&waits, 80, 10, 10, 19_000 / 50);
         assert_rate(&waits, 80, 20, 20, 35_000 / 60);
         assert_rate(&waits, 80, 30, 35, 51_000 / 75);
-        // Nobody but ranks that are full of prompts: the shortest step is the best.
+        // There are only ranks that are full of prompts: the shortest step is the best.
         let ranks = LongPrompts {
             ranks: 5,
             rows: 320,
@@ -233,8 +231,8 @@ mod tests {
         assert_rate(&waits, 320, 20, 20, 250);
     }
 
-    /// One request at a time, four tokens for each part of a prompt: deeper drafts
-    /// bring the next part sooner.
+    /// There is one request at a time, with four tokens for each part of a prompt. Deeper
+    /// drafts bring the next part sooner.
     #[test]
     fn where_prompts_leave_steps_free_they_come_with_the_answers() {
         let one = LongPrompts {
@@ -245,11 +243,11 @@ mod tests {
             tokens: 4,
         };
         let waits = after(99, one);
-        // Four steps of five without a prompt, two of three, one of two.
+        // Four of five steps have no prompt, then two of three, then one of two.
         assert_rate(&waits, 17, 10, 10, 16_800 / 18);
         assert_rate(&waits, 17, 20, 20, 100_000 / 100);
         assert_rate(&waits, 17, 40, 40, 66_000 / 60);
-        // Of two such ranks one or the other runs a prompt more often.
+        // With two such ranks, a step has a prompt of one or the other more often.
         let two = LongPrompts {
             ranks: 2,
             rows: 2,
@@ -263,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_as_busy_with_prompts_as_the_machine_repair_model_says() {
-        // (requests, steps of decoding for each of a prompt, the part that is busy)
+        // (requests, steps of decoding for each step of a prompt, busy part)
         for (requests, steps, part) in [
             (0, ONE, 0),
             (1, 0, ONE),
@@ -318,7 +316,7 @@ mod tests {
             waits.ns
         };
         assert_eq!(observe(256, 900_000, Some(10 * MS)), 41_250_000);
-        // Costs that nobody knows, and steps without prompts, say nothing.
+        // Unknown costs and steps without prompts say nothing.
         assert_eq!(observe(256, 900_000, None), 41_250_000);
         assert_eq!(observe(0, 900_000, Some(10 * MS)), 41_250_000);
     }

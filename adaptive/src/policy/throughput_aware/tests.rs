@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{Driver, accepted, config, exact, slot};
 
-/// A step takes a millisecond for each token of the pass, and ten of its own.
+/// A step takes a millisecond for each token of the pass, and ten more.
 fn profile() -> Vec<Seen> {
     let grid = [1, 2, 4, 8]
         .into_iter()
@@ -42,7 +42,7 @@ fn windows_must_be_full_and_the_interval_over_before_it_decides() {
         "with the twentieth batch, which is a fifth one too"
     );
     let bad = accepted(7, &[0]);
-    // Windows of 20: after 24 batches of positions 3 to 6 they are full.
+    // Windows have 20 batches: after 24 batches those of positions 3 to 6 are full.
     assert_eq!(driver.show_times(19, &bad), 7);
     assert_eq!(driver.show(&bad), 1);
 }
@@ -67,7 +67,7 @@ fn tokens_expected_are_the_sum_of_survivals_and_positions_not_seen_go_on_geometr
         "one known goes on flat"
     );
     windows.push(&exact(2, 1000, &hazards));
-    // 0.8, 0.4, then a ratio of 0.5.
+    // The shares are 0.8 and 0.4, and go on with a ratio of 0.5.
     assert_eq!(thousandths(windows.expected_tokens(2)), Some(2200));
     assert_eq!(thousandths(windows.expected_tokens(4)), Some(2500));
     windows.clear_from(1);
@@ -115,8 +115,8 @@ fn another_depth_must_be_better_by_the_hysteresis() {
 fn deeper_windows_are_forgotten_on_the_way_down() {
     let mut driver = driver(7, ladder(&[1, 3, 5, 7]));
     assert_eq!(driver.show_times(20, &accepted(7, &[0])), 1);
-    // Position 0 keeps its window, now 0.25. The others would hold zeros;
-    // forgotten, they go on as flat as position 0.
+    // Position 0 keeps its window, whose mean is now 0.25. The others would hold zeros;
+    // cleared, they go on as flat as position 0.
     let good = accepted(1, &[1]);
     assert_eq!(driver.show_times(4, &good), 1);
     assert_eq!(driver.show(&good), 7);

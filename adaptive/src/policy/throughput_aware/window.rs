@@ -5,15 +5,15 @@ use crate::{Digest, POSITIONS};
 
 /// One in fixed point with 30 binary places.
 pub(super) const ONE: u64 = 1 << 30;
-/// SGLang's `PositionAcceptanceTracker`: for each position the share of requests
-/// that accepted it, of each of the last batches that drafted so deep.
+/// SGLang's `PositionAcceptanceTracker`: for each position, the share of requests that accepted
+/// it, in each of the last batches that drafted so deep.
 #[derive(Debug)]
 pub(super) struct Windows {
     /// Batches in a window.
     size: usize,
-    /// One position's window after the other.
+    /// Shares, the windows of all positions one after the other.
     shares: Vec<u32>,
-    /// Where the next share goes, and how many there are.
+    /// By position: index of the next share, and number of shares.
     next: [usize; POSITIONS],
     count: [usize; POSITIONS],
 }
@@ -29,7 +29,7 @@ impl Windows {
         }
     }
 
-    /// A batch that decoded at least one row.
+    /// Adds a batch that decoded at least one row.
     pub fn push(&mut self, seen: &Seen) {
         for at in 0..(seen.depth as usize).min(POSITIONS) {
             let accepted = u64::from(seen.accepted[at].min(seen.decodes));
@@ -49,7 +49,7 @@ impl Windows {
         }
     }
 
-    /// Whether all positions of `depth` have full windows.
+    /// Returns true if all positions of `depth` have full windows.
     pub fn full(&self, depth: u32) -> bool {
         let positions = (depth as usize).min(POSITIONS);
         self.count[..positions]
@@ -57,7 +57,7 @@ impl Windows {
             .all(|count| *count == self.size)
     }
 
-    /// The mean of a position's window.
+    /// Returns the mean of a position's window.
     pub fn rate(&self, at: usize) -> Option<u64> {
         let count = self.count[at];
         let from = at * self.size;
@@ -68,9 +68,9 @@ impl Windows {
         (count > 0).then(|| sum / count as u64)
     }
 
-    /// `1 + Σ p`, in units of [`ONE`]; `None` for depth 0, or before anything was
-    /// seen. A position not seen yet continues those before it geometrically: with
-    /// `n` known, by `(p_last / p_first)^(1/(n − 1))`, never rising.
+    /// Returns `1 + Σ p`, in units of [`ONE`]; `None` for depth 0, or before anything was seen.
+    /// A position that was not seen yet continues the positions before it geometrically. With
+    /// `n` known positions the ratio is `(p_last / p_first)^(1/(n − 1))`, never above 1.
     pub fn expected_tokens(&self, depth: u32) -> Option<u64> {
         if depth == 0 {
             return None;
@@ -106,8 +106,8 @@ impl Windows {
     }
 }
 
-/// The greatest number whose `power`-th power is not above `value`, both in units
-/// of [`ONE`] and at most that.
+/// Returns the greatest number whose `power`-th power is not above `value`. Both are in units
+/// of [`ONE`], and at most that.
 fn root(value: u64, power: u32) -> u64 {
     let raised =
         |number: u64| (1..power).fold(number, |product, _| (product * number).div_ceil(ONE));

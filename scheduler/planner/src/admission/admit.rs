@@ -1,4 +1,4 @@
-//! Waiting requests get slots.
+//! Admission of waiting requests to slots.
 
 use std::cmp::Reverse;
 
@@ -14,18 +14,18 @@ use crate::{
     request::{RequestState, RequestTable},
 };
 
-/// Longest-prefix order is worked out for queues up to this length: matching all
-/// of a longer one would cost more than it brings.
+/// Longest queue that is ordered by cached prefix. Matching all requests of a longer queue
+/// would cost more than it brings.
 const LPM_LONGEST_QUEUE: usize = 128;
-/// Known tokens of the requests that one plan opens: they travel whole, also where
-/// most of them are cached, and a plan has to fit a message.
+/// Most known tokens of the requests that one plan opens. The tokens of a request travel whole,
+/// cached ones too, and a plan has to fit a message.
 const MOST_OPENED_TOKENS: u64 = 4 << 20;
-/// Candidates passed over in one step before admission stops.
+/// Most candidates passed over in one step before admission stops.
 const MOST_DEFERRED: usize = 32;
 
 impl Admission {
-    /// Opens slots in queue order while slots, budget and pages last. Nobody
-    /// overtakes into a DP rank where one before him did not fit.
+    /// Opens slots in queue order while slots, budget and pages last. No request is admitted to
+    /// a DP rank after an earlier request did not fit there.
     pub fn admit(
         &mut self,
         requests: &mut RequestTable,
@@ -67,7 +67,7 @@ impl Admission {
             ..
         } = self;
         candidates.clear();
-        // Held back are those that never ran.
+        // While admission is held, only requests that already ran are admitted.
         let allowed = |index: &u32| !self.held || requests[*index].retracted;
         let waiting = queue.iter().filter(allowed);
         let by_prefix =
@@ -85,8 +85,8 @@ impl Admission {
                 )
             });
         } else {
-            // As many as there are slots and as are passed over; those that name a DP
-            // rank fill no place of the others.
+            // As many candidates as there are free slots and may be passed over. Requests that
+            // name a DP rank take no place of the others.
             let most = |rank: &DpRank| rank.batch.free_slots() + MOST_DEFERRED;
             wanted.clear();
             wanted.extend(ranks.iter().map(most));
@@ -107,7 +107,7 @@ impl Admission {
         }
     }
 
-    /// A request got its slot.
+    /// Records that a request got its slot.
     fn left_queue(
         &mut self,
         index: u32,
@@ -134,8 +134,8 @@ impl Admission {
     }
 }
 
-/// Lets a request into the DP rank that suits it best of those that have room.
-/// `None` if none that it may run in lets requests in.
+/// Admits a request to the best DP rank that has room for it. Returns `None` if no DP rank that
+/// the request may run in admits requests.
 fn try_admit(ranks: &mut [DpRank], requests: &mut RequestTable, index: u32) -> Option<Verdict> {
     let mut verdict = None;
     while let Some(at) = choose(ranks, &requests[index]) {
@@ -148,7 +148,8 @@ fn try_admit(ranks: &mut [DpRank], requests: &mut RequestTable, index: u32) -> O
     verdict
 }
 
-/// How much of a request's prefix is cached in a DP rank that it may run in.
+/// Returns the longest cached prefix of a request, in tokens, over the DP ranks that the
+/// request may run in.
 fn longest_match(ranks: &mut [DpRank], request: &RequestState) -> u32 {
     let ranks = (0..).zip(ranks).filter(|(at, _)| allows(request, *at));
     let matched = ranks.map(|(_, rank)| rank.kv.match_len(request));

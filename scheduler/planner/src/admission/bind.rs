@@ -1,23 +1,25 @@
-//! Which DP rank a request runs in.
+//! Choice of the DP rank that a request runs in.
 
 use std::cmp::Reverse;
 
 use crate::{dp_rank::DpRank, request::RequestState};
 
-/// A DP rank that runs half as many requests more than the one with fewest, and
-/// so many, is not chosen for its prefix. One that all requests share, such as a
-/// system prompt, would otherwise bring all of them where it was computed first.
+/// Excess of running requests from which a DP rank is not chosen for its prefix. The limit is
+/// one and a half times the fewest that an open DP rank runs, plus this number. Example: if the
+/// fewest is 10, the limit is 19. Without a limit a prefix of all requests, such as a system
+/// prompt, would bring all of them to the DP rank that computed the prefix first.
 const UNBALANCED: usize = 4;
 
-/// Whether a request may run in a DP rank: in any, unless it names one.
+/// Returns true if a request may run in a DP rank. A request that names no DP rank may run in
+/// any.
 pub(super) fn allows(request: &RequestState, dp_rank: usize) -> bool {
     let named = request.rest.data_parallel_rank;
     named.is_none_or(|named| named as usize == dp_rank)
 }
 
-/// The DP rank that a waiting request is bound to, of those that it may run in and
-/// that let requests in: where most of its prefix is cached, then where least is
-/// to be done, then the first.
+/// Chooses a DP rank for a waiting request, among open DP ranks that the request may run in.
+/// The first criterion is the longest cached prefix, the second the lowest load, the last the
+/// lowest number.
 pub(super) fn choose(ranks: &mut [DpRank], request: &RequestState) -> Option<usize> {
     if let [only] = ranks {
         return only.is_open().then_some(0);

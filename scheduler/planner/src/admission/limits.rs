@@ -1,10 +1,10 @@
-//! What no queue helps: requests that can never run here.
+//! Checks that refuse requests which can never run here, however long they wait.
 
 use lockstep_types::request::{ErrorKind, Request, RequestError};
 
 use crate::PlannerConfig;
 
-/// Checks a request by itself.
+/// Checks a request without regard to other requests or memory.
 pub(super) fn check_request(config: &PlannerConfig, request: &Request) -> Result<(), RequestError> {
     let len = request.input_ids.len();
     if len == 0 {
@@ -56,8 +56,8 @@ pub(super) fn check_request(config: &PlannerConfig, request: &Request) -> Result
     Ok(())
 }
 
-/// Checks that a text fits the KV memory. A request that fits alone can always
-/// run: all others can be retracted.
+/// Checks that a text fits the KV memory. A request that fits alone can always run: all other
+/// requests can be retracted.
 pub(super) fn check_capacity(
     config: &PlannerConfig,
     prompt_len: u32,

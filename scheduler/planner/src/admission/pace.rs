@@ -1,11 +1,11 @@
-//! When a refused client should try again.
+//! Estimate of the time after which a refused client should try again.
 
 use std::collections::VecDeque;
 
 const WINDOW: usize = 32;
 const LONGEST_S: u64 = 60;
 
-/// When the last requests left the queue.
+/// Times at which the last requests left the queue, milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct AdmissionPace(VecDeque<u64>);
 
@@ -17,8 +17,9 @@ impl AdmissionPace {
         self.0.push_back(now);
     }
 
-    /// Seconds until about `places` requests have left the queue, from the
-    /// pace of the last ones; a queue that stands still is slower than that.
+    /// Returns the seconds until about `places` requests have left the queue, from the pace of
+    /// the last ones. If the queue has stood still for longer than that pace, the time of
+    /// standing still counts.
     pub fn seconds_for(&self, places: u64, now: u64) -> u32 {
         let (Some(first), Some(last)) = (self.0.front(), self.0.back()) else {
             return 1;

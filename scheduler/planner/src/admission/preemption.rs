@@ -1,27 +1,28 @@
-//! Who gives its slot to whom.
+//! Choice of the running requests that give up their slots.
 
 use super::{Admission, bind::allows};
 use crate::{batch::Batch, dp_rank::DpRank, request::RequestTable};
 
-/// A waiting request may displace running ones whose priority is lower by this
-/// much (SGLang's `--priority-scheduling-preemption-threshold`).
+/// Difference of priorities from which a waiting request may displace a running one (SGLang's
+/// `--priority-scheduling-preemption-threshold`).
 const PREEMPTION_THRESHOLD: i64 = 10;
 
-/// A request that may displace others.
+/// A waiting request and the running requests that it may displace.
 #[derive(Debug)]
 pub(crate) struct Preemption {
-    /// The one that waits.
+    /// Table index of the waiting request.
     pub head: u32,
-    /// Where it may.
+    /// DP rank of the victims.
     pub dp_rank: usize,
-    /// Whom, the least important first.
+    /// Running requests to displace, the least important first.
     pub victims: Vec<u32>,
 }
 
 impl Admission {
-    /// The first waiting request, and the running ones that it may displace in the
-    /// DP rank where those are least important; `None` when it has room without, or
-    /// would have none after it.
+    /// Returns the first waiting request and the running requests that it may displace. All
+    /// victims are in one DP rank, the one whose victims are least important. Returns `None` if
+    /// the waiting request has room without a victim, or if it would not run after all victims
+    /// have left.
     pub fn preemption(
         &mut self,
         requests: &RequestTable,
@@ -67,7 +68,7 @@ impl Admission {
         })
     }
 
-    /// Running requests whose priority is lower by far.
+    /// Returns the running requests whose priority is lower than the head's by the threshold.
     fn outranked(&self, head: u32, requests: &RequestTable, batch: &Batch) -> Vec<u32> {
         if !self.config.priority_scheduling {
             return Vec::new();
@@ -77,9 +78,11 @@ impl Admission {
         batch.running().rev().take_while(outranked).collect()
     }
 
-    /// Choices of a client request that took more than half of all slots, or of
-    /// all memory, while nobody else waited: the last ones that it can give up
-    /// and still have half, and more than the `place` slots of the head's own.
+    /// Returns the running choices that a crowding client request gives up for the head. A
+    /// client request crowds if it has more than half of all running slots. It gives up its
+    /// last choices, but keeps half of the running slots, and more than the `place` slots of
+    /// the head's own client request. Example: of 12 running slots it has 10, and the head's
+    /// client request none; it gives up 4.
     fn crowding(
         &self,
         (head, place): (u32, u32),
@@ -100,9 +103,9 @@ impl Admission {
         last.take(own.saturating_sub(keeps)).collect()
     }
 
-    /// The running request that is retracted when pages of a DP rank run out: the
-    /// least important one, or the last choice of a client request that has more
-    /// than half of all `running` slots, where that is as important.
+    /// Returns the running request to retract when a DP rank runs out of pages. It is the least
+    /// important one. If a client request has more than half of all `running` slots and a
+    /// choice as important as that one, it is that client request's last such choice.
     pub fn first_to_yield(
         &self,
         running: usize,

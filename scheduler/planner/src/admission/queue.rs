@@ -1,9 +1,9 @@
-//! The waiting requests in order of admission, and the time limits of all.
+//! The waiting requests in order of admission, and the time limits of all requests.
 //!
-//! Choices of one client request (its `n`, or its prompts) share what a request
-//! gets: who has fewest slots goes first, and among those that have as many,
-//! requests take turns as in a round robin. What is shared is slots, of which
-//! every choice takes one: a deficit round robin with equal costs.
+//! The choices of one client request (its `n`, or its prompts) share the slots that one request
+//! would get. The client request with the fewest slots goes first, and client requests with
+//! equally many take turns, as in a round robin. Every choice takes one slot, so the order is a
+//! deficit round robin with equal costs.
 
 use std::{
     cmp::Reverse,
@@ -16,18 +16,19 @@ use crate::{
     request::{RequestState, RequestTable, Stage},
 };
 
-/// Priority; slots that its client request has before it gets one; requests
-/// that already ran; turn; arrival.
+/// Priority; slots that the client request has before this choice gets one; false if the
+/// request already ran; turn; arrival.
 type Order = (Reverse<i32>, u32, bool, u64, u64);
-/// Among the choices of one client request.
+/// Order among the choices of one client request: priority; false if it already ran; arrival.
 type OwnOrder = (Reverse<i32>, bool, u64);
 
-/// Waiting requests by table index.
+/// Queue of waiting requests, by table index.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     order: BTreeMap<Order, u32>,
     tokens: u64,
-    /// How many name each DP rank, as far as any did.
+    /// Number of waiting requests that name each DP rank. The list ends with the highest DP
+    /// rank that any request named.
     naming: Vec<usize>,
     /// Client requests with several choices.
     parents: BTreeMap<RequestId, Parent>,
@@ -37,7 +38,7 @@ pub(super) struct WaitQueue {
 #[derive(Debug, Default)]
 struct Parent {
     running: u32,
-    /// When it last was served, or came: in numbers of arrivals.
+    /// Arrival number of the moment when the client request came or was last served.
     turn: u64,
     waiting: BTreeMap<OwnOrder, Choice>,
 }
@@ -45,7 +46,7 @@ struct Parent {
 #[derive(Debug)]
 struct Choice {
     index: u32,
-    /// Where it stands in the queue.
+    /// Place in the queue.
     key: Option<Order>,
 }
 
@@ -57,7 +58,7 @@ fn own_order(request: &RequestState) -> OwnOrder {
     )
 }
 
-/// Of a request that is alone.
+/// Returns the order of a request that is not one of several choices.
 fn order(request: &RequestState) -> Order {
     let (priority, retracted, arrival) = own_order(request);
     (priority, 0, retracted, arrival, arrival)
@@ -105,7 +106,7 @@ impl WaitQueue {
         family.waiting.remove(&own_order(request))?.key
     }
 
-    /// A request got a slot, as number `turn` of all that came or were served.
+    /// Records that a request got a slot, as number `turn` of all arrivals and admissions.
     pub fn serve(&mut self, request: &RequestState, turn: u64) {
         if let Some(family) = self.family(request) {
             family.running += 1;
@@ -114,7 +115,7 @@ impl WaitQueue {
         self.remove(request);
     }
 
-    /// A request has a slot no more.
+    /// Records that a request has no slot any more.
     pub fn left_slot(&mut self, request: &RequestState) {
         if let Some(family) = self.family(request) {
             family.running -= 1;
@@ -124,7 +125,7 @@ impl WaitQueue {
         }
     }
 
-    /// Nobody has a slot any more.
+    /// Records that no request has a slot any more.
     pub fn reset_slots(&mut self) {
         let all: Vec<_> = self.parents.keys().copied().collect();
         for parent in all {
@@ -139,7 +140,7 @@ impl WaitQueue {
         self.parents.get_mut(&request.parent?)
     }
 
-    /// Puts the waiting choices where they belong after a change among them.
+    /// Puts the waiting choices of a client request in their places after a change among them.
     fn arrange(&mut self, parent: RequestId) {
         let Self { order, parents, .. } = self;
         let Some(family) = parents.get_mut(&parent) else {
@@ -170,9 +171,10 @@ impl WaitQueue {
         self.order.is_empty()
     }
 
-    /// Requests that no free slot waits for, of so many in each DP rank: those that name
-    /// one have its slots first, and the others what is left. `new` is one more request,
-    /// and the DP rank that it names.
+    /// Returns the number of waiting requests for which no slot is free. `free` is the number
+    /// of free slots of each DP rank. Requests that name a DP rank take its slots first, and
+    /// the other requests take the rest. `new` stands for one more request, with the DP rank
+    /// that it names.
     pub fn beyond_slots(
         &self,
         free: impl Iterator<Item = usize>,
@@ -190,7 +192,7 @@ impl WaitQueue {
         beyond + anywhere.saturating_sub(left)
     }
 
-    /// Sum of the requests' known tokens.
+    /// Sum of the known tokens of all waiting requests.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -199,20 +201,22 @@ impl WaitQueue {
         self.order.values().copied()
     }
 
-    /// The next request, and the slots that its client request has already.
+    /// Returns the next request, and the number of slots that its client request has already.
     pub fn first(&self) -> Option<(u32, u32)> {
         let ((_, place, ..), index) = self.order.first_key_value()?;
         Some((*index, *place))
     }
 
-    /// Slots that a waiting request's client request has before it gets one.
+    /// Returns the number of slots that a client request has before this waiting choice gets
+    /// one.
     pub fn place(&self, request: &RequestState) -> u32 {
         let family = request.parent.and_then(|parent| self.parents.get(&parent));
         let choice = family.and_then(|family| family.waiting.get(&own_order(request)));
         choice.and_then(|choice| choice.key).map_or(0, |key| key.1)
     }
 
-    /// The client request with more than half of `running` slots, and how many.
+    /// Returns the client request that has more than half of `running` slots, and the number of
+    /// its slots.
     pub fn crowding(&self, running: usize) -> Option<(RequestId, usize)> {
         let mut all = self.parents.iter();
         all.find_map(|(parent, family)| {
@@ -221,7 +225,7 @@ impl WaitQueue {
         })
     }
 
-    /// Checks the books of client requests and of DP ranks against the requests.
+    /// Checks the counts of client requests and of DP ranks against the requests.
     pub fn check(&self, requests: &RequestTable) -> Result<(), IntegrityError> {
         for (at, kept) in (0..).zip(&self.naming) {
             let all = requests.iter().map(|(_, request)| request);
@@ -271,7 +275,7 @@ impl Deadlines {
         }
     }
 
-    /// The earliest that has come.
+    /// Returns the request of the earliest moment, if that moment has come.
     pub fn due(&self, now: u64) -> Option<u32> {
         let (at, index) = self.0.first()?;
         (*at <= now).then_some(*index)

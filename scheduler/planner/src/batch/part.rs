@@ -7,30 +7,30 @@ use crate::{
     request::{RequestState, Stage},
 };
 
-/// What the planner must know of one extend until its result is back.
+/// Facts of one extend that the planner keeps until its result is back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowInFlight {
-    /// Table index, with `arrival` to tell whether the request still lives.
+    /// Table index. With `arrival` it tells whether the request still lives.
     pub index: u32,
     pub arrival: u64,
     pub slot: u32,
     /// KV length after this prefill chunk; `None` for a decode row.
     pub prefill_to: Option<u32>,
-    /// Its result has tokens.
+    /// True if its result has tokens.
     pub sample: bool,
-    /// Draft steps it may take.
+    /// Most draft steps of the row.
     pub depth: u32,
-    /// Its step drafts nothing.
+    /// True if the row's step drafts nothing.
     pub pauses: bool,
-    /// Tokens of its result at the most.
+    /// Most tokens of its result.
     pub max_tokens: u32,
-    /// The prompt ends here: prompt log-probabilities are complete.
+    /// True if the prompt ends with this row: then prompt log-probabilities are complete.
     pub last_chunk: bool,
 }
 
 impl RowInFlight {
-    /// The result is here, with so many tokens: what the row computed is final,
-    /// unless the request has lost its pages.
+    /// Makes the row's KV final, when its result of `tokens` tokens is here. A request that has
+    /// lost its pages gets nothing.
     pub fn commit(&self, kv: &Kv, request: &mut RequestState, tokens: u32) {
         request.rows_in_flight -= 1;
         request.samples_in_flight -= u32::from(self.sample);
@@ -43,7 +43,7 @@ impl RowInFlight {
     }
 }
 
-/// A part in the making.
+/// A part that is being planned.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub plan: PlanPart,
@@ -52,14 +52,14 @@ pub(crate) struct Part {
     pub draft_steps: u32,
     /// Prompt tokens that still fit.
     pub budget: u32,
-    /// A chunk of a prompt is in it already.
+    /// True if the part has a chunk of a prompt already.
     pub has_prefill: bool,
-    /// A waiting request did not fit, and nobody overtakes it.
+    /// True if a waiting request did not fit. Then no other request is admitted.
     pub full: bool,
 }
 
 impl Part {
-    /// Empties it, for a step of so many draft steps; buffers stay.
+    /// Empties the part for a step of `draft_steps` draft steps. Keeps its buffers.
     pub fn begin(&mut self, draft_steps: u32) {
         self.plan.opens.clear();
         self.plan.extends.clear();
@@ -70,7 +70,7 @@ impl Part {
         self.full = false;
     }
 
-    /// Rows so far.
+    /// Returns the number of rows so far.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -79,7 +79,7 @@ impl Part {
         self.rows.is_empty()
     }
 
-    /// Rows that decode after it.
+    /// Returns the number of rows that sample. Their requests decode next.
     pub fn samples(&self) -> u32 {
         self.rows.iter().filter(|row| row.sample).count() as u32
     }

@@ -1,5 +1,4 @@
-//! The rows that running requests add to a step: decode rows, and the next
-//! chunks of prompts.
+//! Rows that running requests add to a step: decode rows, and the next chunks of prompts.
 
 use super::{Batch, RowInFlight};
 use crate::{
@@ -7,22 +6,22 @@ use crate::{
     request::{RequestState, RequestTable},
 };
 
-/// What decode rows are granted: less than needed shows that the tests would notice.
+/// Pages granted to decode rows. Tests grant too few to prove that they would notice.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grant {
-    /// What the row may write.
+    /// All slots that the row may write.
     Exact,
-    /// `W` from what is committed, as if nothing were in flight.
+    /// `W` slots from the committed length, as if no step were in flight.
     WithoutLag,
     /// One slot from where the slot can stand, as if nothing were drafted.
     One,
 }
 
 impl Batch {
-    /// Adds a row for each request that decodes. Its pages cover all that the
-    /// step may write: `planned` is as far as the slot can stand by then. What
-    /// the rows leave of the budget is for prompts.
+    /// Adds a row for each request that decodes. The row's pages cover everything that the step
+    /// may write; `planned` is the furthest that the slot can stand by then. The budget that
+    /// the rows leave is for prompts.
     pub fn plan_decodes(&mut self, requests: &mut RequestTable, kv: &mut Kv) {
         for at in 0..self.running.len() {
             let index = self.running[at];
@@ -50,7 +49,8 @@ impl Batch {
             };
             self.add_row(request, row, 0);
         }
-        // Never all of it: new requests would wait for old ones to end.
+        // Decode rows never take the whole budget, or new requests would wait for old ones to
+        // end.
         let budget = self.config.prefill_budget();
         let decodes = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
         self.next.budget = budget.saturating_sub(decodes).max(budget.div_ceil(4));
@@ -102,9 +102,9 @@ impl Batch {
         self.next.has_prefill = true;
     }
 
-    /// How many of the prompt's next tokens fit budget and pages. A chunk that
-    /// is not the last ends with a page if it reaches one, for the cache takes
-    /// whole pages.
+    /// Returns how many of the prompt's next tokens fit budget and pages. The prefix cache
+    /// takes whole pages. So a chunk that is not the prompt's last ends at the end of a page,
+    /// if it reaches one.
     fn chunk(&self, request: &RequestState, kv: &Kv, budget: u32) -> u32 {
         let page = u64::from(self.config.page_size);
         let from = u64::from(request.kv.planned());
@@ -114,12 +114,12 @@ impl Batch {
             let end = (from + chunk) / page * page;
             chunk = if end > from { end - from } else { chunk };
         }
-        // At most `left`, which is a `u32`.
+        // The chunk is at most `left`, which fits a `u32`.
         chunk as u32
     }
 
-    // Copied into both callers: a call would move the row through memory once
-    // more for every request of every step.
+    // Copied into both callers: a call would move the row through memory once more for every
+    // request of every step.
     #[inline(always)]
     fn add_row(&mut self, request: &mut RequestState, row: RowInFlight, prefill_len: u32) {
         request.rows_in_flight += 1;
@@ -128,7 +128,7 @@ impl Batch {
         self.next.extend(row, prefill_len, new_pages);
     }
 
-    /// A list with these pages, in a reused buffer if there are any.
+    /// Returns a list of these pages. Takes a reused buffer if there are any pages.
     pub fn page_list(&mut self, pages: &[u32]) -> Vec<u32> {
         if pages.is_empty() {
             return Vec::new();
@@ -139,7 +139,7 @@ impl Batch {
         list
     }
 
-    /// New pages that the next decode rows need.
+    /// Returns the number of new pages that the next decode rows need.
     pub fn decode_pages(&self, requests: &RequestTable, kv: &Kv) -> u32 {
         self.running()
             .map(|index| &requests[index])
@@ -148,12 +148,12 @@ impl Batch {
             .sum()
     }
 
-    /// Draft steps that a request's next row may take.
+    /// Returns the most draft steps that a request's next row may take.
     fn depth(&self, request: &RequestState) -> u32 {
         self.next.draft_steps.min(request.max_depth)
     }
 
-    /// Where the next decode row's writes end at the latest.
+    /// Returns the furthest position at which the writes of the next decode row can end.
     fn written_up_to(&self, request: &RequestState) -> u32 {
         let alloc_len = self.config.reserve.alloc_len_at(self.depth(request));
         #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Slot numbers, which name requests on the workers.
 
-/// Free slots, and those whose close no plan has carried yet.
+/// Free slots, and slots whose close has not travelled in a plan yet.
 ///
-/// A slot that closes is free at once: any plan that could open it again
-/// carries its close too, and workers close before they open.
+/// A slot is free as soon as it closes. Any plan that could open the slot again carries its
+/// close too, and workers close before they open.
 #[derive(Debug)]
 pub(super) struct Slots {
     count: u32,
@@ -37,7 +37,7 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// Moves the closes into a plan that is sure to be sent.
+    /// Moves the closes into a plan that is certain to be sent.
     pub fn drain_closes(&mut self, closes: &mut Vec<u32>) {
         closes.append(&mut self.closing);
     }

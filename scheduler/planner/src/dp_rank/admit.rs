@@ -1,31 +1,32 @@
-//! A waiting request gets a slot.
+//! Admission of one waiting request to a DP rank.
 
 use super::DpRank;
 use crate::request::RequestTable;
 
-/// Waiting for another request's prefix pays from so many tokens on (SGLang's 32/32 rule).
+/// Number of shared tokens from which waiting for another request's prefix pays (SGLang's 32/32
+/// rule).
 const SHARED_TOKENS_THAT_PAY: u32 = 32;
-/// After so many steps a request no longer waits for others' prefixes.
+/// Number of steps after which a request no longer waits for other requests' prefixes.
 const MOST_DEFERRALS: u32 = 1024;
 
-/// What becomes of a request that wants in.
+/// Result of an attempt to admit a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
-    /// Its prefix is being computed: not now, but others may go.
+    /// Another request computes its prefix. The request waits, and others may go first.
     Deferred,
-    /// It does not fit, and nobody overtakes it.
+    /// The request does not fit, and no other one overtakes it.
     Full,
 }
 
 impl DpRank {
-    /// Requests are let in from now on, until the step goes off.
+    /// Begins the admission of requests, which lasts until the step is sent.
     pub fn begin_admission(&mut self, requests: &RequestTable) {
         self.collect_prefilling(requests);
         self.future = self.future_pages(requests);
     }
 
-    /// Slots and budget are left, and nobody waits for pages.
+    /// Returns true if slots and budget are left, and no request waits for pages.
     pub fn is_open(&self) -> bool {
         let next = &self.batch.next;
         !next.full && next.budget > 0 && self.batch.free_slots() > 0
@@ -57,13 +58,13 @@ impl DpRank {
         Verdict::Admitted
     }
 
-    /// The request would rather wait for its prefix than use the room.
+    /// Returns true if the request would wait for its prefix, even if there is room.
     pub fn would_defer(&mut self, requests: &RequestTable, index: u32) -> bool {
         self.collect_prefilling(requests);
         self.should_defer(requests, index)
     }
 
-    /// Running requests whose prompt is not all in the cache yet.
+    /// Lists the running requests whose prompt is not yet all in the cache.
     fn collect_prefilling(&mut self, requests: &RequestTable) {
         self.prefilling.clear();
         if self.kv.caches_prefixes() {
@@ -76,8 +77,8 @@ impl DpRank {
         }
     }
 
-    /// Another request computes a good part of this one's prefix right now:
-    /// standing back a step or more saves computing it twice.
+    /// Returns true if another request is computing a large part of this request's prefix.
+    /// Waiting a step or more then saves computing that part twice.
     fn should_defer(&mut self, requests: &RequestTable, index: u32) -> bool {
         let request = &requests[index];
         if self.prefilling.is_empty() || request.deferrals >= MOST_DEFERRALS {

@@ -1,12 +1,12 @@
-//! Whether a waiting request has room beside those that run.
+//! Room for a waiting request beside those that run.
 
 use super::DpRank;
 use crate::request::{RequestState, RequestTable};
 
 impl DpRank {
-    /// Budget and pages for a request whose prefix is matched. Alone, it needs its
-    /// prompt and one step only; beside others, what all of them are expected to
-    /// want still.
+    /// Returns true if budget and pages suffice for a request whose prefix is matched. A
+    /// request that is alone needs pages for its prompt and one step only. Beside others, there
+    /// must be pages for everything that all of them are expected to want still.
     pub(super) fn fits(&self, request: &RequestState) -> bool {
         let step = &self.batch.next;
         let whole = self.config.chunked_prefill_size.is_none();
@@ -22,13 +22,13 @@ impl DpRank {
         need <= self.kv.available()
     }
 
-    /// Whether a waiting request could get a slot now.
+    /// Returns true if a waiting request could get a slot now.
     pub fn has_room_for(&mut self, head: u32, requests: &RequestTable) -> bool {
         self.batch.free_slots() > 0 && self.pages_short(requests, head, &[]) == 0
     }
 
-    /// Pages missing to admit a waiting request beside the running ones that are
-    /// not `leaving`, before those give theirs back.
+    /// Returns the number of missing pages for a waiting request beside the running ones. The
+    /// `leaving` requests do not count as running, but their pages are not yet given back.
     pub fn pages_short(&mut self, requests: &RequestTable, index: u32, leaving: &[u32]) -> u64 {
         let request = &requests[index];
         let matched = self.kv.match_len(request) / self.config.page_size;
@@ -46,14 +46,14 @@ impl DpRank {
         u64::from(need.saturating_sub(self.kv.available()))
     }
 
-    /// Pages that running requests are expected to want still.
+    /// Returns the pages that running requests are expected to want still.
     pub(super) fn future_pages(&self, requests: &RequestTable) -> u32 {
         let running = self.running(requests);
         let wanted = running.map(|request| self.future_pages_of(request));
         wanted.fold(0, u32::saturating_add)
     }
 
-    /// Pages that one request is expected to want beyond what it holds.
+    /// Returns the pages that one request is expected to want beyond those that it holds.
     pub(super) fn future_pages_of(&self, request: &RequestState) -> u32 {
         let (reserve, depth) = (&self.config.reserve, request.max_depth);
         let reserve =

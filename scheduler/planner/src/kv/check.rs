@@ -1,5 +1,4 @@
-//! Where every page is, counted from both ends: for tests, and for a server
-//! that is idle.
+//! Checks that compare the holders of pages with the pages, for tests and for an idle server.
 
 use super::{Kv, RequestKv};
 use crate::{
@@ -9,8 +8,8 @@ use crate::{
 };
 
 impl Kv {
-    /// Checks that every page is in exactly one of free list, cache and the
-    /// `running` requests, and that the cache's locks are theirs.
+    /// Checks that every page is in exactly one of free list, cache and the `running` requests,
+    /// and that the cache's locks are those of the `running` requests.
     pub fn check<'a>(
         &self,
         running: impl Iterator<Item = &'a RequestKv> + Clone,

@@ -10,7 +10,7 @@ pub struct NaiveCache<K> {
 }
 
 impl<K: Copy + Ord> NaiveCache<K> {
-    /// An empty cache.
+    /// Makes an empty cache.
     pub fn new(page_size: u32) -> Self {
         Self {
             page_size: page_size as usize,
@@ -18,14 +18,14 @@ impl<K: Copy + Ord> NaiveCache<K> {
         }
     }
 
-    /// The pages of the longest cached prefix of `key`.
+    /// Returns the pages of the longest cached prefix of `key`.
     pub fn match_prefix(&self, key: &[K]) -> Vec<u32> {
         (1..=key.len() / self.page_size)
             .map_while(|pages| self.ends.get(&key[..pages * self.page_size]).copied())
             .collect()
     }
 
-    /// Caches `key` in `pages`; gives how many leading pages were there already.
+    /// Caches `key` in `pages`. Returns the number of leading pages that were cached already.
     pub fn insert(&mut self, key: &[K], pages: &[u32]) -> usize {
         let had = self.match_prefix(key).len();
         for (at, page) in pages.iter().enumerate().skip(had) {
@@ -40,12 +40,12 @@ impl<K: Copy + Ord> NaiveCache<K> {
         self.ends.retain(|_, end| *end != page);
     }
 
-    /// Every cached prefix, in order.
+    /// Returns every cached prefix, in order.
     pub fn prefixes(&self) -> impl Iterator<Item = &[K]> {
         self.ends.keys().map(Vec::as_slice)
     }
 
-    /// Pages cached.
+    /// Returns the number of cached pages.
     pub fn len(&self) -> usize {
         self.ends.len()
     }

@@ -1,16 +1,16 @@
-//! The page allocator: who may write where in the KV pool.
+//! The page allocator of the KV pool.
 
-/// Hands out page numbers `1..num_pages`; page 0 stays with padding.
+/// Allocator of the page numbers `1..num_pages`; page 0 stays with padding.
 #[derive(Debug)]
 pub struct PagePool {
-    /// A stack, so that the pages freed last, warm in caches, go out first.
+    /// Free pages as a stack: the pages freed last, warm in caches, go out first.
     free: Vec<u32>,
     taken: Vec<bool>,
     faults: u64,
 }
 
 impl PagePool {
-    /// All pages free; the lowest go out first.
+    /// Makes a pool with all pages free; the lowest go out first.
     pub fn new(num_pages: u32) -> Self {
         Self {
             free: (1..num_pages).rev().collect(),
@@ -19,17 +19,17 @@ impl PagePool {
         }
     }
 
-    /// Pages that [`alloc`](Self::alloc) can still give.
+    /// Returns the number of pages that [`alloc`](Self::alloc) can still give.
     pub fn free_pages(&self) -> u32 {
         u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
-    /// Pages there are, page 0 not counted.
+    /// Returns the number of all pages but page 0.
     pub fn capacity(&self) -> u32 {
         u32::try_from(self.taken.len().saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
-    /// Takes one page.
+    /// Takes one page; `None` if no page is free.
     pub fn alloc(&mut self) -> Option<u32> {
         let page = self.free.pop()?;
         self.taken[page as usize] = true;
@@ -48,12 +48,12 @@ impl PagePool {
         }
     }
 
-    /// Releases of pages that were not taken: always 0.
+    /// Returns the number of releases of pages that were not taken: always 0.
     pub fn faults(&self) -> u64 {
         self.faults
     }
 
-    /// The free pages, for integrity checks.
+    /// Returns the free pages, for integrity checks.
     pub fn iter_free(&self) -> impl Iterator<Item = u32> + '_ {
         self.free.iter().copied()
     }
@@ -74,7 +74,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Against a set: never the same page twice, never page 0, none lost.
+        /// The pool never hands out a page twice or page 0, and loses none; the reference is a
+        /// set.
         #[test]
         fn equals_a_set(num_pages in 2u32..20, ops in prop::collection::vec(any::<(bool, u8)>(), 0..200)) {
             let mut pool = PagePool::new(num_pages);

@@ -1,23 +1,22 @@
-//! The prefix cache as requests see it: texts outside, keys inside.
+//! The prefix cache by texts instead of keys.
 
 use std::{fmt::Debug, ops::Range};
 
 use super::radix::{KeyUnit, NodeId, RadixCache};
 use crate::{CacheEvent, DraftKv, IntegrityError};
 
-/// A radix cache whose keys are made from texts. Positions count tokens; the
-/// key of a position may depend on the token after it, which then is known.
+/// A radix cache whose keys are made from texts. Positions count tokens. The key of a position
+/// may depend on the token after it, which must then be known.
 pub(crate) trait PrefixCache: Debug + Send + Sync {
-    /// As [`RadixCache::match_prefix`], of the text's first `units` positions.
+    /// [`RadixCache::match_prefix`] of the text's first `units` positions.
     fn match_prefix(&mut self, text: &[u32], units: usize, pages: &mut Vec<u32>) -> NodeId;
-    /// As [`RadixCache::match_len`].
+    /// [`RadixCache::match_len`] of the text's first `units` positions.
     fn match_len(&mut self, text: &[u32], units: usize) -> usize;
-    /// As [`RadixCache::insert`], of the text's first positions: as many as
-    /// `pages` hold.
+    /// [`RadixCache::insert`] of the text's first positions: as many as `pages` hold.
     fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize;
-    /// As [`RadixCache::replace`], of the same positions.
+    /// [`RadixCache::replace`] of the text's first positions: as many as `pages` hold.
     fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &dyn Fn(u32, u32) -> bool);
-    /// As [`RadixCache::extend`], for some whole pages of a text.
+    /// [`RadixCache::extend`] by some whole pages of a text.
     fn extend(
         &mut self,
         node: NodeId,
@@ -33,7 +32,7 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     fn clear(&mut self, release: &mut dyn FnMut(u32));
     fn take_events(&mut self) -> Vec<CacheEvent>;
     fn snapshot(&self) -> Vec<CacheEvent>;
-    /// As [`RadixCache::check`].
+    /// [`RadixCache::check`].
     fn check(
         &self,
         holders: &mut dyn Iterator<Item = NodeId>,
@@ -41,7 +40,7 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     ) -> Result<(), IntegrityError>;
 }
 
-/// An empty cache with the keys that the drafter's KV asks for.
+/// Makes an empty cache with the keys that the drafter's KV needs.
 pub(crate) fn prefix_cache(
     draft_kv: DraftKv,
     page_size: u32,
@@ -53,12 +52,12 @@ pub(crate) fn prefix_cache(
     }
 }
 
-/// A tree, and the key that is looked up.
+/// A tree, and a buffer for the key that is looked up.
 #[derive(Debug)]
 struct Keyed<K> {
     page_size: usize,
     tree: RadixCache<K>,
-    /// Reused from call to call.
+    /// Buffer that is reused from call to call.
     key: Vec<K>,
 }
 

@@ -1,10 +1,10 @@
 //! The radix prefix cache: a tree over token keys whose edges own KV pages.
 //!
-//! After SGLang's RadixAttention (arXiv:2312.07104), at page granularity: edge
-//! keys are whole pages, so two prompts that part inside a page share the
-//! pages before it. A node is locked while any request uses its pages; locks
-//! reach up to the root, so whatever hangs below an unlocked node is unlocked.
-//! Time is a counter of operations: eviction order depends on calls alone.
+//! After SGLang's RadixAttention (arXiv:2312.07104), at page granularity: edge keys are whole
+//! pages, so two prompts that part inside a page share the pages before it. A node is locked
+//! while any request uses its pages. Locks reach up to the root, so every node below an
+//! unlocked node is unlocked. Time is a counter of operations: eviction order depends on calls
+//! alone.
 
 use std::collections::BTreeSet;
 
@@ -21,23 +21,23 @@ pub use key::KeyUnit;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId(pub(crate) u32);
 
-/// The empty prefix; always there, never locked or evicted.
+/// The empty prefix; never removed, locked or evicted.
 pub const ROOT: NodeId = NodeId(0);
 
 #[derive(Debug)]
 struct Node<K> {
-    /// The edge from the parent: a whole number of pages, never empty but in the root.
+    /// Key of the edge from the parent: a whole number of pages, empty only in the root.
     key: Vec<K>,
-    /// One per page of `key`.
+    /// Page numbers, one per page of `key`.
     pages: Vec<u32>,
-    /// One per page of `key` when events are recorded, else empty.
+    /// Hashes of blocks, one per page of `key`; empty if events are not recorded.
     hashes: Vec<u64>,
     parent: NodeId,
-    /// Sorted by the first page of the child's key, which no two share.
+    /// Children, sorted by the first page of their keys. No two keys begin with the same page.
     children: Vec<NodeId>,
-    /// Requests that use this node or one below it.
+    /// Number of requests that use this node or one below it.
     lock_ref: u32,
-    /// When it was last matched or inserted.
+    /// Time of the last match or insertion.
     last_access: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct RadixCache<K> {
     page_size: usize,
     nodes: Vec<Node<K>>,
     unused: Vec<NodeId>,
-    /// Leaves that nobody locks, oldest first.
+    /// Unlocked leaves, oldest first.
     evictable: BTreeSet<(u64, NodeId)>,
     clock: u64,
     total_pages: u32,
@@ -70,7 +70,7 @@ pub struct RadixCache<K> {
 }
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// An empty cache; `events` records what enters and leaves it.
+    /// Makes an empty cache; `events` turns the recording of changes on.
     pub fn new(page_size: u32, events: bool) -> Self {
         Self {
             page_size: page_size.max(1) as usize,
@@ -84,18 +84,18 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// Pages in the tree.
+    /// Returns the number of pages in the tree.
     pub fn total_pages(&self) -> u32 {
         self.total_pages
     }
 
-    /// Pages that eviction can free: those of unlocked nodes.
+    /// Returns the number of pages that eviction can free: those of unlocked nodes.
     pub fn evictable_pages(&self) -> u32 {
         self.evictable_pages
     }
 
-    /// The longest cached prefix of `key` in whole pages: appends its pages to
-    /// `pages` and gives the node where it ends, for [`lock`](Self::lock).
+    /// Finds the longest cached prefix of `key` in whole pages. Appends its pages to `pages`
+    /// and returns the node where it ends, for [`lock`](Self::lock).
     pub fn match_prefix(&mut self, key: &[K], pages: &mut Vec<u32>) -> NodeId {
         self.clock += 1;
         let mut node = ROOT;
@@ -110,7 +110,7 @@ impl<K: KeyUnit> RadixCache<K> {
         node
     }
 
-    /// How many leading units of `key` are cached; changes nothing.
+    /// Returns the number of leading units of `key` that are cached; changes nothing.
     pub fn match_len(&self, key: &[K]) -> usize {
         let mut node = ROOT;
         let mut at = 0;
@@ -124,7 +124,7 @@ impl<K: KeyUnit> RadixCache<K> {
         at
     }
 
-    /// Keeps `node` and all above it from eviction until as many unlocks.
+    /// Keeps `node` and all nodes above it from eviction, until as many unlocks.
     pub fn lock(&mut self, node: NodeId) {
         self.for_path(node, |cache, id| {
             let node = cache.node_mut(id);
@@ -137,7 +137,7 @@ impl<K: KeyUnit> RadixCache<K> {
         });
     }
 
-    /// Takes one lock back.
+    /// Undoes one lock.
     pub fn unlock(&mut self, node: NodeId) {
         self.for_path(node, |cache, id| {
             let node = cache.node_mut(id);
@@ -158,8 +158,8 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// The child of `node` that starts as `key` does, and how many whole pages
-    /// (at least one) of it `key` shares.
+    /// Returns the child of `node` whose key starts with the first page of `key`, and the
+    /// number of whole pages in common (at least one).
     fn step(&self, node: NodeId, key: &[K]) -> Option<(NodeId, usize)> {
         let first = key.get(..self.page_size)?;
         let at = self.child_position(node, first).ok()?;
@@ -182,7 +182,7 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// Marks `node` as used now.
+    /// Marks `node` as just used.
     fn touch(&mut self, id: NodeId) {
         let clock = self.clock;
         let node = self.node_mut(id);
@@ -209,7 +209,7 @@ impl<K: KeyUnit> RadixCache<K> {
     }
 }
 
-/// How many leading units two keys share; whole blocks are compared at once.
+/// Returns the number of leading units that two keys share; whole blocks are compared at once.
 pub(crate) fn common_prefix<K: PartialEq>(a: &[K], b: &[K]) -> usize {
     const BLOCK: usize = 32;
     let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
@@ -218,7 +218,7 @@ pub(crate) fn common_prefix<K: PartialEq>(a: &[K], b: &[K]) -> usize {
     same + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// Page numbers are `u32`, so no list of distinct pages is longer.
+/// Converts a length. Page numbers are `u32`, so no list of distinct pages is longer.
 fn pages_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

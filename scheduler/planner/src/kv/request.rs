@@ -2,35 +2,36 @@
 
 use super::radix::{NodeId, ROOT};
 
-/// Pages of one request, and how far they are filled.
+/// Pages of one request, and the lengths to which they are filled.
 ///
-/// Lengths are in tokens: `protected ≤ committed ≤ planned ≤ allocated`, where
-/// `protected` is `protected_pages` whole pages and `allocated` is `pages`
-/// whole pages. A request without a slot holds nothing.
+/// Lengths are in tokens: `protected ≤ committed ≤ planned ≤ allocated`. Here `protected` is
+/// the length of `protected_pages` whole pages, and `allocated` the length of all `pages`. A
+/// request without a slot holds nothing.
 #[derive(Debug)]
 pub(crate) struct RequestKv {
     /// The slot's page table.
     pub(super) pages: Vec<u32>,
-    /// Leading pages that the workers have been told.
+    /// Number of leading pages that plans have told the workers.
     pub(super) sent_pages: usize,
-    /// Leading pages that the cache owns, locked through `node`.
+    /// Number of leading pages that the cache owns, locked through `node`.
     pub(super) protected_pages: u32,
     pub(super) node: NodeId,
     /// Upper bound of the slot's KV length after all planned steps.
     pub(super) planned: u32,
-    /// KV that is final: positions below hold exactly the request's tokens.
+    /// Length of the final KV: all positions below it hold exactly the request's tokens.
     pub(super) committed: u32,
-    /// The drafter's KV that is sure to be in place, without a hole from the
+    /// Length of the drafter's KV that is certain to be in place, without a hole from the
     /// beginning; may be less than `committed`.
     pub(super) drafted: u32,
-    /// The drafter's KV of the cached prefix is in place, too, or there is no such prefix.
+    /// True if the drafter's KV of the cached prefix is in place too, or if there is no such
+    /// prefix.
     pub(super) prefix_drafted: bool,
-    /// Leading pages that are noted as drafted.
+    /// Number of leading pages that are noted as drafted.
     pub(super) marked_pages: u32,
 }
 
 impl RequestKv {
-    /// Of a request without a slot.
+    /// Returns the state of a request without a slot.
     pub fn none() -> Self {
         Self {
             pages: Vec::new(),
@@ -45,22 +46,22 @@ impl RequestKv {
         }
     }
 
-    /// Upper bound of the slot's KV length after all planned steps.
+    /// Returns the upper bound of the slot's KV length after all planned steps.
     pub fn planned(&self) -> u32 {
         self.planned
     }
 
-    /// Tokens whose KV is final.
+    /// Returns the number of tokens whose KV is final.
     pub fn committed(&self) -> u32 {
         self.committed
     }
 
-    /// Whether the drafter has its KV of the cached prefix, too, if there is one.
+    /// Returns true if the cached prefix has the drafter's KV too, or if there is no prefix.
     pub fn is_prefix_drafted(&self) -> bool {
         self.prefix_drafted
     }
 
-    /// Its cached prefix is matched: whether the drafter's KV is there, too.
+    /// Begins with a matched prefix; `drafted` says if the prefix has the drafter's KV too.
     pub(super) fn open_drafted(&mut self, drafted: bool) {
         self.prefix_drafted = drafted;
         if drafted {
@@ -68,33 +69,33 @@ impl RequestKv {
         }
     }
 
-    /// Pages held, shared ones included.
+    /// Returns the number of pages held, shared ones included.
     pub fn page_count(&self) -> usize {
         self.pages.len()
     }
 
-    /// Makes room for so many pages, so that growing does not allocate.
+    /// Makes room for `more` pages, so that growing does not allocate.
     pub fn reserve_pages(&mut self, more: usize) {
         self.pages.reserve(more);
     }
 
-    /// Pages that no plan has told the workers yet; they are taken as told.
+    /// Returns the pages that no plan has told the workers yet, and counts them as told.
     pub fn take_unsent_pages(&mut self) -> &[u32] {
         let from = std::mem::replace(&mut self.sent_pages, self.pages.len());
         &self.pages[from..]
     }
 
-    /// A planned step moves the slot on by at most so many tokens.
+    /// Moves the slot on by the most tokens of a planned step.
     pub fn plan(&mut self, tokens: u32) {
         self.planned += tokens;
     }
 
-    /// The text ends at `len` tokens although more were accepted.
+    /// Ends the text at `len` tokens, although more may have been accepted.
     pub fn truncate(&mut self, len: u32) {
         self.committed = self.committed.min(len);
     }
 
-    /// Forgets everything, once the pages have been given back or are gone.
+    /// Forgets everything, after the pages have been given back or are gone.
     pub fn clear(&mut self) {
         self.pages.clear();
         self.sent_pages = 0;

@@ -1,4 +1,4 @@
-//! What the planner shows of itself.
+//! Loads, counters and checks of the planner.
 
 use crate::{
     CacheEvent, Counters, DpRankLoad, IntegrityError, Load, Planner, SpeculationCounters,
@@ -8,23 +8,22 @@ use crate::{
 };
 
 impl Planner {
-    /// Drains what entered and left each DP rank's prefix cache since the last
-    /// call, oldest first, with the DP rank's number; empty unless `kv_events` is
-    /// set.
+    /// Drains the changes of each DP rank's prefix cache since the last call, oldest first,
+    /// with the DP rank's number. Empty unless `kv_events` is set.
     pub fn cache_events(&mut self) -> impl Iterator<Item = (u32, Vec<CacheEvent>)> + '_ {
         let ranks = (0..).zip(&mut self.ranks);
         ranks.map(|(at, rank)| (at, rank.kv.cache_events().collect()))
     }
 
-    /// Each DP rank's whole prefix cache as events, for a subscriber that comes
-    /// late: to be sent before the events drained from now on. Empty unless
-    /// `kv_events` is set.
+    /// Returns each DP rank's whole prefix cache as events, for a subscriber that comes late.
+    /// The subscriber must get them before the events that are drained from now on. Empty
+    /// unless `kv_events` is set.
     pub fn cache_snapshot(&self) -> impl Iterator<Item = (u32, Vec<CacheEvent>)> + '_ {
         let ranks = (0..).zip(&self.ranks);
         ranks.map(|(at, rank)| (at, rank.kv.cache_snapshot()))
     }
 
-    /// What speculation brought since the start.
+    /// Returns the counts of speculation since the start.
     pub fn speculation(&self) -> &SpeculationCounters {
         &self.speculation
     }
@@ -50,8 +49,8 @@ impl Planner {
         }
     }
 
-    /// How many of clients' requests run and wait. Requests are looked at only while
-    /// there is one of the engine's own among them, here and below.
+    /// Returns the numbers of clients' requests that run and that wait. Here and below,
+    /// requests are looked at only while the engine has a request of its own.
     fn of_clients(&self) -> [u32; 2] {
         let running = self.running_count();
         let mut counts = [running, self.requests.len() - running];
@@ -61,20 +60,20 @@ impl Planner {
         counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
     }
 
-    /// Tokens that wait and no client sent.
+    /// Returns the waiting tokens of the engine's own requests.
     fn waiting_tokens_of_probes(&self) -> u64 {
         let waiting = self.own().filter(|probe| probe.stage == Stage::Waiting);
         waiting.map(|probe| u64::from(probe.len())).sum()
     }
 
-    /// Requests of the engine's own that have not ended.
+    /// Returns the engine's own requests that have not ended.
     pub(super) fn own(&self) -> impl Iterator<Item = &RequestState> {
         let probes = (self.probes > 0).then(|| self.requests.iter().map(|(_, request)| request));
         let probes = probes.into_iter().flatten();
         probes.filter(|request| request.rest.is_probe)
     }
 
-    /// What belongs to each DP rank; looks at all requests.
+    /// Returns the load of each DP rank; looks at all requests.
     pub fn dp_rank_loads(&self) -> Vec<DpRankLoad> {
         let load = |rank: &DpRank| {
             let kv = rank.kv_usage(&self.requests);
@@ -101,7 +100,7 @@ impl Planner {
             let load = &mut loads[at as usize];
             load.waiting_requests += 1;
             load.retracted_requests += u32::from(waits_again(request));
-            // What still drains is not in the queue yet.
+            // A request that still drains is not in the queue yet.
             if request.stage == Stage::Waiting {
                 load.waiting_tokens += u64::from(request.len());
             }
@@ -109,20 +108,19 @@ impl Planner {
         loads
     }
 
-    /// Of the requests that wait, those that had begun; looks at all of them.
+    /// Returns the number of waiting requests that had begun; looks at all requests.
     pub fn retracted_requests(&self) -> u32 {
         let requests = self.requests.iter();
         let count = requests.filter(|(_, request)| waits_again(request)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Checks that every page of a DP rank is in exactly one of free list, cache
-    /// and requests, that cache locks are those of running requests, that every
-    /// slot is free or held once, that requests run where they may, and that all
-    /// counters agree.
+    /// Checks that all parts of the state agree. Every page of a DP rank is in exactly one of
+    /// free list, cache and requests. Cache locks are those of running requests. Every slot is
+    /// free or held once. Requests run only where they may. All counters are right.
     ///
     /// # Errors
-    /// The first fault found.
+    /// Returns the first fault found.
     pub fn check_integrity(&self) -> Result<(), IntegrityError> {
         for (at, rank) in (0..).zip(&self.ranks) {
             rank.check(&self.requests, at)?;
@@ -141,7 +139,7 @@ impl Planner {
     }
 }
 
-/// Whether a request had begun and waits to go on.
+/// Returns true if a request had begun and waits to go on.
 pub(super) fn waits_again(request: &RequestState) -> bool {
     match request.stage {
         Stage::Waiting => request.retracted,
@@ -150,8 +148,8 @@ pub(super) fn waits_again(request: &RequestState) -> bool {
     }
 }
 
-/// The DP rank that a waiting request is told of: the one it names, else the one
-/// that it ran in. `None` where it may begin anywhere, or runs.
+/// Returns the DP rank in whose load a waiting request counts: the named one, else the last one
+/// that it ran in. `None` if it may begin anywhere, or runs.
 fn waits_for(request: &RequestState) -> Option<u32> {
     let named = request.rest.data_parallel_rank;
     match request.stage {
@@ -160,7 +158,7 @@ fn waits_for(request: &RequestState) -> Option<u32> {
     }
 }
 
-/// What tests look at, and bend.
+/// Access for tests.
 #[cfg(test)]
 impl Planner {
     pub(crate) fn any_retracted(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The requests that have not ended, one by one, for operators.
+//! List of the requests that have not ended, for operators.
 
 use crate::{
     Planner, RequestId,
@@ -8,26 +8,26 @@ use crate::{
 /// A request that has not ended, without its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveRequest {
-    /// Whose it is.
+    /// Id of the request.
     pub id: RequestId,
-    /// Where it runs; `None` = it waits.
+    /// DP rank that the request runs in; `None` = it waits.
     pub dp_rank: Option<u32>,
-    /// It had begun, and waits again.
+    /// True if the request had begun, and waits again.
     pub retracted: bool,
-    /// Since it arrived, milliseconds.
+    /// Time since its arrival, milliseconds.
     pub age_ms: u64,
-    /// Of its prompt.
+    /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Generated so far.
+    /// Tokens generated so far.
     pub output_tokens: u32,
-    /// That it may generate, cut to the context.
+    /// Most tokens that it may generate, cut to the context.
     pub max_new_tokens: u32,
-    /// Of the prompt, from the prefix cache; `None` before it began.
+    /// Prompt tokens from the prefix cache; `None` before it began.
     pub cached_tokens: Option<u32>,
 }
 
 impl Planner {
-    /// Clients' requests that have not ended: those that run, then those that wait,
+    /// Returns clients' requests that have not ended: first running ones, then waiting ones,
     /// each oldest first. Looks at all requests.
     pub fn live_requests(&self) -> Vec<LiveRequest> {
         let clients = self.requests.iter().map(|(_, request)| request);
@@ -37,7 +37,7 @@ impl Planner {
         live.into_iter().map(|of| told(of, now)).collect()
     }
 
-    /// How far a request is; `None` where it has ended.
+    /// Returns the state of a request; `None` if it has ended.
     pub fn live_request(&self, id: RequestId) -> Option<LiveRequest> {
         let index = self.requests.find(id)?;
         Some(told(&self.requests[index], self.admission.now().0))

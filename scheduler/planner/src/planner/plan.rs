@@ -1,4 +1,4 @@
-//! The next step.
+//! Planning of the next step.
 
 use lockstep_types::{
     request::{ErrorKind, Output, RequestError},
@@ -8,9 +8,9 @@ use lockstep_types::{
 use crate::{Planner, admission::Preemption, dp_rank::DpRank};
 
 impl Planner {
-    /// The next step: in each DP rank decode rows first, then prompts within the
-    /// token budget, those under way before new ones. `None` when there is nothing
-    /// to do or enough is in flight.
+    /// Plans the next step. In each DP rank decode rows come first, then prompts within the
+    /// token budget, prompts under way before new ones. Returns `None` if there is nothing to
+    /// do or enough is in flight.
     pub fn plan(&mut self) -> Option<StepPlan> {
         let idle = self.running_count() == 0 && self.admission.is_empty();
         if idle || self.steps.is_full() {
@@ -47,7 +47,7 @@ impl Planner {
         }
     }
 
-    /// Displaces running requests in favour of a waiting one, until it fits.
+    /// Displaces running requests in favour of a waiting one, until the waiting one fits.
     fn preempt(&mut self) {
         let preemption = self.admission.preemption(&self.requests, &mut self.ranks);
         let Some(preemption) = preemption else {
@@ -67,7 +67,7 @@ impl Planner {
         }
     }
 
-    /// Retracts from the end of a DP rank's ranking until all its decode rows fit.
+    /// Retracts requests from the end of a DP rank's ranking until all its decode rows fit.
     fn make_room_for_decodes(&mut self, at: usize) {
         while self.ranks[at].lacks_pages(&self.requests)
             && self.ranks[at].batch.len() > 1
@@ -85,16 +85,17 @@ impl Planner {
             .first_to_yield(running, &self.requests, batch)
     }
 
-    /// Nothing of a DP rank is in flight and nothing could be planned although
-    /// requests run: prompts hold all its pages half way. The last ones give theirs
-    /// back until the first can go on.
+    /// Frees pages of a DP rank where prompts hold all pages half way: nothing of it is in
+    /// flight, and nothing could be planned although requests run. The last requests give their
+    /// pages back until the first can go on.
     fn unblock(&mut self, at: usize) {
         while self.ranks[at].batch.next.is_empty()
             && !self.steps.runs(at)
             && let Some(last) = self.ranks[at].batch.last()
         {
             if self.ranks[at].batch.len() == 1 {
-                // Submission refuses what does not fit alone: the books are wrong.
+                // Submission refuses requests that do not fit alone, so the planner's state is
+                // wrong.
                 let error = RequestError::new(
                     ErrorKind::Internal,
                     "the KV pool has no page for the only running request",

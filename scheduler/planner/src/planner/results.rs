@@ -1,4 +1,4 @@
-//! Results come back.
+//! Results of steps.
 
 use lockstep_types::{
     request::{ErrorKind, Output, RequestError},
@@ -15,8 +15,8 @@ impl Planner {
     /// Takes the oldest step's result.
     ///
     /// # Errors
-    /// It is not the oldest step's, or does not fit it. Nothing was taken then,
-    /// and the engine that gave it is not to be trusted any more.
+    /// The result is not the oldest step's, or does not fit that step. Nothing is taken then,
+    /// and the engine that gave it can't be trusted any more.
     pub fn complete(&mut self, now: Millis, result: StepResult) -> Result<(), PlannerError> {
         let step = self.steps.take(&result)?;
         self.admission.advance(now);
@@ -32,7 +32,7 @@ impl Planner {
 
     fn complete_row(&mut self, row: &RowInFlight, mut output: SlotOutput) {
         let tokens = len_u32(&output.token_ids);
-        // It may have ended while this row was in flight.
+        // The request may have ended while this row was in flight.
         let lives = self.requests.lives(row.index, row.arrival);
         let poisoned = row.sample && tokens == 0;
         if !lives || poisoned {
@@ -70,7 +70,7 @@ impl Planner {
         }
     }
 
-    /// Hands new tokens out; whether the request ended with them.
+    /// Emits new tokens. Returns true if the request ended with them.
     fn deliver(&mut self, index: u32, from: SlotOutput) -> bool {
         let now = self.admission.now();
         let request = &mut self.requests[index];
@@ -102,8 +102,8 @@ impl Planner {
         true
     }
 
-    /// Ends a request whose logits were not numbers, and keeps what it computed
-    /// out of the cache: it alone fails.
+    /// Ends a request whose logits were not numbers, and keeps its KV out of the cache. Other
+    /// requests go on.
     fn end_poisoned(&mut self, index: u32) {
         let error = RequestError::new(
             ErrorKind::Internal,

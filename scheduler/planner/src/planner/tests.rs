@@ -1,5 +1,5 @@
-//! The way out of a state that admission should not let arise: pages are
-//! taken away under the planner's hands.
+//! Tests of recovery from a state that admission should not let arise: pages are taken away
+//! from the planner.
 
 use lockstep_types::{
     request::{ErrorKind, Request},
@@ -9,12 +9,14 @@ use lockstep_types::{
 
 use crate::{Millis, Planner, PlannerConfig, RequestId};
 
-/// Prompts of 40 tokens, in steps of `budget`; the first step is done.
+/// Makes a planner with `requests` prompts of 40 tokens, computed in steps of `budget` tokens;
+/// the first step is done.
 fn under_way(requests: u64, budget: u32) -> Planner {
     under_way_in(1, requests, budget)
 }
 
-/// The same in the last of some DP ranks, whose steps overlap.
+/// Like [`under_way`], with the requests in the last of `dp_size` DP ranks. Steps overlap if
+/// there are several.
 fn under_way_in(dp_size: u32, requests: u64, budget: u32) -> Planner {
     let mut planner = Planner::new(PlannerConfig {
         dp_size,
@@ -63,7 +65,7 @@ fn give_back(planner: &mut Planner, taken: &[u32]) {
 #[test]
 fn the_last_gives_its_pages_to_the_first() {
     let mut planner = under_way(2, 36);
-    // The budget lets the second in beside the rest of the first.
+    // The budget admits the second request beside the rest of the first.
     let plan = planner.plan().unwrap();
     assert_eq!(
         (plan.parts[0].opens.len(), plan.parts[0].extends.len()),
@@ -80,8 +82,7 @@ fn the_last_gives_its_pages_to_the_first() {
         ..StepResult::default()
     };
     planner.complete(Millis(0), result).unwrap();
-    // Both stand in the middle of their prompts, as far as the planner knows,
-    // and all pages are gone.
+    // The planner sees both requests in the middle of their prompts, and all pages are gone.
     for index in planner.ranks[0].batch.running() {
         let request = &mut planner.requests[index];
         request.prefill_end = request.kv.planned() + 8;
@@ -95,7 +96,7 @@ fn the_last_gives_its_pages_to_the_first() {
     planner.check_integrity().unwrap();
 }
 
-/// The prompts of one DP rank hold its pages half way, while the other one works.
+/// The prompts of one DP rank hold all its pages half way, while the other DP rank works.
 #[test]
 fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
     let mut planner = under_way_in(2, 2, 36);
@@ -125,7 +126,7 @@ fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
     }
     let pool = planner.ranks[1].kv.pool();
     let taken: Vec<u32> = std::iter::from_fn(|| pool.alloc()).collect();
-    // What it has in flight may still bring pages back.
+    // The step in flight may still bring pages back to the DP rank that is stuck.
     let next = planner.plan().expect("the other goes on");
     assert_eq!(rows(&next), [1, 0]);
     let result = StepResult {

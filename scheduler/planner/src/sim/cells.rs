@@ -1,15 +1,15 @@
-//! The simulated memory: cells that say what was written to them.
+//! The simulated memory: cells that hold the token written to them.
 
 use std::ops::Range;
 
 use super::slot::SimSlot;
 use crate::{DraftKv, PlannerConfig};
 
-/// What a rejected draft leaves behind.
+/// Content of a cell after a rejected draft.
 const GARBAGE: u32 = u32::MAX;
 
-/// What a drafter's keys and values at a position depend on, beside all tokens
-/// before it: the token, and under [`DraftKv::Pairs`] the next.
+/// Tokens that a drafter's keys and values at a position depend on, beside all tokens before:
+/// the position's token, and under [`DraftKv::Pairs`] the next one.
 type DraftCell = (u32, Option<u32>);
 
 /// KV cells of target and drafter, under the same page tables.
@@ -42,7 +42,8 @@ impl Cells {
         self.draft.fill(None);
     }
 
-    /// Drafting and verification wrote these positions, and nothing of it lasts.
+    /// Spoils positions that drafting and verification wrote, because nothing written there
+    /// lasts.
     pub fn spoil(&mut self, slot: &SimSlot, positions: Range<u32>) {
         for position in positions {
             let cell = self.cell(slot, position);
@@ -53,7 +54,7 @@ impl Cells {
         }
     }
 
-    /// Stores the slot's tokens from `from` up to where it stands.
+    /// Stores the slot's tokens from `from` up to the slot's position.
     pub fn store_target(&mut self, slot: &SimSlot, from: u32) {
         for position in from..slot.kv_len {
             let cell = self.cell(slot, position);
@@ -61,7 +62,7 @@ impl Cells {
         }
     }
 
-    /// Stores what the drafter took in from `from` on.
+    /// Stores the tokens that the drafter took in from `from` on.
     pub fn store_draft(&mut self, slot: &SimSlot, from: u32) {
         if self.draft_kv == DraftKv::None {
             return;
@@ -72,7 +73,7 @@ impl Cells {
         }
     }
 
-    /// Whether all that the slot reads is exactly its request's.
+    /// Checks that all cells that the slot reads hold exactly its request's tokens.
     pub fn check(&self, slot: &SimSlot) -> Result<(), String> {
         for position in 0..slot.kv_len {
             let found = self.target[self.cell(slot, position)];

@@ -10,13 +10,13 @@ use crate::PlannerConfig;
 pub struct SimGroup(Vec<SimWorker>);
 
 impl SimGroup {
-    /// Workers for plans made under `config`, see [`SimWorker::new`].
+    /// Makes workers for plans made under `config`, see [`SimWorker::new`].
     pub fn new(config: &PlannerConfig, model: SimModel, verify: bool) -> Self {
         let worker = |dp_rank| SimWorker::new(config, model, verify).of_dp_rank(dp_rank);
         Self((0..config.dp_size as usize).map(worker).collect())
     }
 
-    /// All agree on these depths, see [`SimWorker::agreeing_on`].
+    /// Lets all workers agree on these depths, see [`SimWorker::agreeing_on`].
     #[must_use]
     pub fn agreeing_on(self, decisions: &[Option<u32>]) -> Self {
         let workers = self.0.into_iter();
@@ -27,7 +27,7 @@ impl SimGroup {
         )
     }
 
-    /// As after a restart, see [`SimWorker::reset`].
+    /// Resets all workers as a restart does, see [`SimWorker::reset`].
     pub fn reset(&mut self) {
         self.0.iter_mut().for_each(SimWorker::reset);
     }
@@ -35,7 +35,7 @@ impl SimGroup {
     /// Runs one plan.
     ///
     /// # Errors
-    /// [`SimError`] says what no worker could have done.
+    /// [`SimError`] for a plan that no worker could execute.
     pub fn execute(&mut self, plan: &StepPlan) -> Result<StepResult, SimError> {
         let results = self.0.iter_mut().map(|worker| worker.execute(plan));
         Ok(StepResult::join(results.collect::<Result<Vec<_>, _>>()?))

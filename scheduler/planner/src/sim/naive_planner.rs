@@ -1,5 +1,5 @@
-//! A planner too simple to be wrong: one request at a time, whole prompt, no
-//! cache, one step in flight. Client requests stand in a ring and take turns.
+//! A planner too simple to be wrong: one request at a time, whole prompts, no cache, one step
+//! in flight. Client requests stand in a ring and take turns.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,11 @@ use lockstep_types::{
 
 use crate::{PlannerConfig, RequestId};
 
-/// A client request, and its choices that wait.
+/// A client request and its waiting choices.
 type Family = (Option<RequestId>, VecDeque<(RequestId, Request)>);
 
-/// Runs requests to their ends, all on slot 0: one choice of each client request,
-/// then it joins the end of the ring. Each runs in the DP rank that it names, or in
-/// the next one.
+/// Runs requests to their ends, all on slot 0. A client request runs one choice, and then joins
+/// the end of the ring. A choice runs in the DP rank that it names, or in the next one.
 #[derive(Debug)]
 pub struct NaivePlanner {
     config: PlannerConfig,
@@ -23,15 +22,15 @@ pub struct NaivePlanner {
     running: Option<(RequestId, Request)>,
     output: Vec<u32>,
     in_flight: bool,
-    /// Where the last one runs.
+    /// DP rank of the last request.
     dp_rank: usize,
-    /// DP ranks whose slot was opened.
+    /// True for each DP rank whose slot was opened.
     open: Vec<bool>,
     step: u64,
 }
 
 impl NaivePlanner {
-    /// An idle planner.
+    /// Makes an idle planner.
     pub fn new(config: &PlannerConfig) -> Self {
         Self {
             config: config.clone(),
@@ -59,7 +58,7 @@ impl NaivePlanner {
         }
     }
 
-    /// The next turn's choice.
+    /// Returns the choice whose turn is next.
     fn next(&mut self) -> Option<(RequestId, Request)> {
         let (parent, mut choices) = self.ring.pop_front()?;
         let next = choices.pop_front();
@@ -69,7 +68,7 @@ impl NaivePlanner {
         next
     }
 
-    /// The next step of the request whose turn it is.
+    /// Returns the next step of the request whose turn it is.
     pub fn plan(&mut self) -> Option<StepPlan> {
         if self.in_flight {
             return None;
@@ -92,7 +91,7 @@ impl NaivePlanner {
             let was_open = std::mem::replace(&mut self.open[self.dp_rank], true);
             part.closes.extend(was_open.then_some(0));
             row.prefill_len = request.input_ids.len() as u32;
-            // As many as it can ever want: nobody else wants any.
+            // The request gets as many pages as it can ever want: no other request wants any.
             let reserve = &self.config.reserve;
             let extra = reserve.req_to_token_extra_context_len(self.config.overlap);
             let pages = (self.config.context_length + extra).div_ceil(self.config.page_size);
@@ -119,7 +118,7 @@ impl NaivePlanner {
         })
     }
 
-    /// Takes the step's result; gives what it brought.
+    /// Takes the step's result. Returns the output of the step's request.
     pub fn complete(&mut self, result: StepResult) -> Option<(RequestId, Output)> {
         self.in_flight = false;
         let (id, request) = self.running.as_ref()?;

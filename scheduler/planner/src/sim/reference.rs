@@ -1,4 +1,4 @@
-//! What a request must get, worked out without any planner.
+//! Output that a request must get, computed without a planner.
 
 use lockstep_types::{
     request::{FinishReason, Request},
@@ -7,16 +7,16 @@ use lockstep_types::{
 
 use super::SimModel;
 
-/// What a request must get: its outcome when nothing else runs.
+/// Output of a request that runs alone. A planner must give the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Alone {
-    /// The output, with the stop token.
+    /// Tokens of the output, with the stop token.
     pub token_ids: Vec<u32>,
-    /// One per output token, when asked for.
+    /// One entry per output token, if asked for.
     pub logprobs: Vec<TokenLogprob>,
-    /// Of the prompt, when asked for.
+    /// Log-probabilities of the prompt, if asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
-    /// How it ended.
+    /// Reason of the end.
     pub reason: FinishReason,
     /// The stop token that ended it.
     pub matched_token: Option<u32>,

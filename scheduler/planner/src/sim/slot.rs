@@ -7,15 +7,16 @@ use lockstep_types::{
 
 use super::SimModel;
 
-/// An open request: its tokens, its page table, and how far its KV reaches.
+/// An open request: its tokens, its page table, and the lengths of its KV.
 #[derive(Debug)]
 pub(super) struct SimSlot {
     open: SlotOpen,
     pub pages: Vec<u32>,
     pub kv_len: u32,
-    /// How far the drafter's KV reaches from the beginning.
+    /// Length of the drafter's KV from the beginning.
     pub drafted: u32,
-    /// It was opened without the drafter's KV, which never is there from the beginning.
+    /// True if the slot was opened without the drafter's KV. Then the drafter's KV never
+    /// reaches from the beginning.
     pub has_hole: bool,
     /// Hash of the first `kv_len` tokens.
     context: u64,
@@ -40,7 +41,7 @@ impl SimSlot {
         &self.open.token_ids
     }
 
-    /// Whether the row fits where the slot stands.
+    /// Checks that the row fits the slot's position.
     pub fn accepts(&self, row: &SlotExtend) -> Result<(), String> {
         let known = self.open.token_ids.len();
         let to = self.kv_len as usize + row.prefill_len as usize;
@@ -57,8 +58,8 @@ impl SimSlot {
         }
     }
 
-    /// Moves the KV length over `count` known tokens; scores those that follow
-    /// each of them, as far as they belong to the prompt.
+    /// Moves the KV length over `count` known tokens. Scores the token after each of them, if
+    /// it belongs to the prompt.
     pub fn advance(&mut self, count: u32, model: SimModel, out: &mut SlotOutput) {
         for _ in 0..count {
             self.score_prompt(model, out);
@@ -68,7 +69,7 @@ impl SimSlot {
         }
     }
 
-    /// The log-probability of the token at `kv_len + 1`, or of the very first.
+    /// Reports the log-probability of the token at `kv_len + 1`, and of the very first.
     fn score_prompt(&self, model: SimModel, out: &mut SlotOutput) {
         let Some(start) = self.open.logprobs.prompt_start else {
             return;
@@ -108,15 +109,15 @@ impl SimSlot {
         }
     }
 
-    /// Draft steps of a decode row in a plan of `steps`.
+    /// Returns the draft steps of a decode row in a plan of `steps` draft steps.
     pub fn depth(&self, steps: u32) -> u32 {
         self.open
             .max_draft_steps
             .map_or(steps, |most| most.min(steps))
     }
 
-    /// How many of at most `most` positions are drafted, and how many tokens
-    /// the verification then brings. Only the context decides.
+    /// Returns the number of drafted positions, at most `most`, and the number of tokens that
+    /// their verification brings. Only the context decides.
     pub fn speculates(&self, most: u32) -> (u32, u32) {
         let proposed = ((self.context >> 23) as u32 % (most + 2)).min(most);
         (proposed, 1 + (self.context >> 7) as u32 % (proposed + 1))

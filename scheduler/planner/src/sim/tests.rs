@@ -1,4 +1,4 @@
-//! The whole planner under random work, against requests run alone.
+//! Tests of the whole planner under random work, against requests run alone.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ mod turns;
 
 const MODEL: SimModel = SimModel { vocab_size: 11 };
 const CONTEXT: u32 = 96;
-/// DP ranks that requests name.
+/// Number of DP ranks that requests name.
 const DP_RANKS: u32 = 4;
 
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ fn op_with_losses() -> impl Strategy<Value = Op> {
     prop_oneof![40 => op(), 1 => Just(Op::LoseWorker)]
 }
 
-/// Prompts that share prefixes: a few stems, cut anywhere, with own endings.
+/// Generates prompts that share prefixes: a few stems, cut anywhere, with their own endings.
 fn prompt() -> impl Strategy<Value = Vec<u32>> {
     let tail = prop::collection::vec(0..MODEL.vocab_size, 1..8);
     (0u32..3, 0usize..72, tail).prop_map(|(stem, cut, tail)| {
@@ -89,7 +89,7 @@ prop_compose! {
             logprobs: LogprobParams {
                 output: logprobs,
                 top: 0,
-                // Anywhere in the prompt, its ends included.
+                // Any position of the prompt, its ends included.
                 prompt_start: start.map(|start| (start * len / 7).min(len)),
             },
             max_new_tokens,
@@ -101,7 +101,7 @@ prop_compose! {
     }
 }
 
-/// Of the DP ranks that there are.
+/// Makes a request name one of the DP ranks that there are.
 fn among(config: &PlannerConfig, request: Request) -> Request {
     let named = request.data_parallel_rank;
     Request {
@@ -110,13 +110,14 @@ fn among(config: &PlannerConfig, request: Request) -> Request {
     }
 }
 
-/// Most requests are choices of a few client requests, by their seeds.
+/// Returns the client request of a choice, by its seed. Most requests are choices of a few
+/// client requests.
 fn parent(request: &Request) -> Option<RequestId> {
     let seed = request.sampling.seed;
     (seed > 0).then_some(RequestId(1000 + seed))
 }
 
-/// Chains and trees, also of fewer tokens than a path of all steps has.
+/// Generates chains and trees, some with fewer tokens than a path of all steps has.
 fn speculative() -> impl Strategy<Value = ReserveConfig> {
     (1u32..7, 1u32..5, 2u32..20).prop_map(|(steps, topk, tokens)| ReserveConfig {
         steps,
@@ -190,10 +191,10 @@ prop_compose! {
     }
 }
 
-/// What workers agree on, step by step; also depths that nobody can run.
+/// Depths that the workers agree on, step by step. One is deeper than anything that can run.
 const DECISIONS: [Option<u32>; 7] = [Some(2), None, Some(0), Some(9), Some(1), None, Some(4)];
 
-/// What came out for one request.
+/// Outputs of one request.
 #[derive(Debug, Default)]
 struct Collected {
     output: Output,
@@ -294,7 +295,7 @@ impl Scenario {
         assert_eq!(self.engine.planner.load().leaked_pages, 0);
     }
 
-    /// Runs until nothing is left; fails when that takes too many steps.
+    /// Runs until nothing is left. Fails if that takes too many steps.
     fn finish(&mut self) {
         self.engine.planner.hold_admission(false);
         let mut steps = 0;
@@ -336,7 +337,8 @@ impl Scenario {
         all
     }
 
-    /// Everybody got what they would have got alone, or the start of it.
+    /// Checks that every request got the output that it would have got alone, or the start of
+    /// it.
     fn check_outputs(&mut self) {
         self.engine
             .outputs
@@ -375,7 +377,7 @@ impl Scenario {
         }
     }
 
-    /// What the requests were told adds up to what the planner counted.
+    /// Checks that the counts told to requests add up to the planner's counts.
     fn check_tallies(&self, got: &BTreeMap<RequestId, Collected>) {
         let counted = self.engine.planner.speculation();
         let steps = self.engine.planner.config().reserve.steps as usize;
@@ -410,7 +412,8 @@ impl Scenario {
         assert!(verified <= counted.verify_steps);
     }
 
-    /// With everybody gone only the cache holds pages, and it lets them go.
+    /// Checks that only the cache holds pages when all requests are gone, and that it can drop
+    /// them.
     fn check_nothing_left(&mut self) {
         let load = self.engine.planner.load();
         assert_eq!((load.kv_tokens_used, load.waiting_requests), (0, 0));
@@ -448,7 +451,7 @@ proptest! {
         Scenario::new(&config, requests).careful(careful).run(&ops);
     }
 
-    /// Everything is admitted that has a slot, so that pages run out all the time.
+    /// Every request with a slot is admitted, so that pages run out all the time.
     #[test]
     fn pressure_changes_nothing_but_time(
         config in config(),
@@ -468,7 +471,7 @@ proptest! {
             sampling: SamplingParams { stop_token_ids: vec![3], min_new_tokens: 12, ..request.sampling },
             ..request
         };
-        // So many that each DP rank has as many to do.
+        // The number is chosen so that each DP rank has equally many to do.
         let requests = requests.into_iter().take(19 * config.dp_size as usize);
         let requests = requests.map(longer).collect();
         Scenario::new(&config, requests).careful(0).run(&ops);
@@ -483,7 +486,7 @@ proptest! {
         Scenario::new(&config, requests).run(&ops);
     }
 
-    /// The same calls give the same plans.
+    /// Plans depend on nothing but the calls.
     #[test]
     fn plans_are_reproducible(
         config in config(),

@@ -14,39 +14,39 @@ use crate::{DraftKv, PlannerConfig};
 pub struct SimError {
     /// The plan's number.
     pub step: u64,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
 }
 
-/// What a row has done.
+/// Writes and output of one row.
 struct Written {
     slot: u32,
-    /// Wherever the target wrote.
+    /// Positions that the target wrote.
     positions: Range<u32>,
-    /// Where the drafter took in what it had missed.
+    /// Positions at which the drafter took in tokens that it had missed.
     drafted: Range<u32>,
     output: Option<SlotOutput>,
 }
 
-/// Executes one DP rank's parts of plans as its lead does.
+/// Executes one DP rank's parts of plans, as the DP rank's lead does.
 #[derive(Debug)]
 pub struct SimWorker {
     config: PlannerConfig,
     dp_rank: usize,
     model: SimModel,
-    /// Check all memory at each step; costs time in proportion to all contexts.
+    /// True to check all memory at each step; costs time in proportion to all contexts.
     verify: bool,
     cells: Cells,
     slots: Vec<Option<SimSlot>>,
     last_step: u64,
     agreed: Agreed,
-    /// What it agrees on with its peers, step after step, over and over.
+    /// Depths that the worker agrees on with its peers, one per step, repeated from the start.
     decisions: Vec<Option<u32>>,
 }
 
 impl SimWorker {
-    /// The worker of DP rank 0 for plans made under `config`. With `verify` it
-    /// checks every cell that a row reads; benches go without.
+    /// Makes the worker of DP rank 0 for plans made under `config`. With `verify` it checks
+    /// every cell that a row reads; benches go without.
     pub fn new(config: &PlannerConfig, model: SimModel, verify: bool) -> Self {
         Self {
             dp_rank: 0,
@@ -61,22 +61,22 @@ impl SimWorker {
         }
     }
 
-    /// The worker of another DP rank.
+    /// Makes it the worker of another DP rank.
     #[must_use]
     pub fn of_dp_rank(mut self, dp_rank: usize) -> Self {
         self.dp_rank = dp_rank;
         self
     }
 
-    /// Agrees on these depths, one a step and over and over; `None` decides
-    /// nothing.
+    /// Sets the depths that the worker agrees on, one per step, repeated from the start. `None`
+    /// decides nothing.
     #[must_use]
     pub fn agreeing_on(mut self, decisions: Vec<Option<u32>>) -> Self {
         self.decisions = decisions;
         self
     }
 
-    /// As after a restart: nothing open, nothing stored, next is step 1.
+    /// Resets the worker as a restart does: no open slot, no stored KV, and step 1 is next.
     pub fn reset(&mut self) {
         self.cells.forget();
         self.slots.fill_with(|| None);
@@ -84,10 +84,10 @@ impl SimWorker {
         self.agreed.reset();
     }
 
-    /// Runs its part of one plan.
+    /// Runs the worker's part of one plan.
     ///
     /// # Errors
-    /// [`SimError`] says what no worker could have done.
+    /// [`SimError`] for a plan that no worker could execute.
     pub fn execute(&mut self, plan: &StepPlan) -> Result<RankResult, SimError> {
         self.run(plan).map_err(|message| SimError {
             step: plan.step,
@@ -124,7 +124,7 @@ impl SimWorker {
         ensure(plan.draft_steps <= steps, || {
             format!("{} draft steps, at most {steps}", plan.draft_steps)
         })?;
-        // All rows of a pass write before any is sure to have read.
+        // All rows of a pass write before any is certain to have read.
         let mut written = Vec::with_capacity(part.extends.len());
         for row in &part.extends {
             written.push(self.write_row(row, plan.draft_steps)?);
@@ -219,7 +219,7 @@ impl SimWorker {
             }
         } else {
             let depth = slot.depth(steps);
-            // A step may write all of it, whatever becomes of its drafts.
+            // A step may write all these slots, however many drafts are accepted.
             to = from + reserve.alloc_len_at(depth);
             ensure_held(&self.config, slot, to)?;
             self.cells.spoil(slot, from..to);
@@ -251,15 +251,16 @@ impl SimWorker {
         })
     }
 
-    /// What a slot has read is exactly its request's tokens.
+    /// Checks that the cells a slot has read hold exactly its request's tokens.
     fn check_row(&self, row: &SlotExtend) -> Result<(), String> {
         let slot = self.slot(row.slot)?;
         let checked = self.cells.check(slot);
         checked.map_err(|message| format!("slot {} {message}", row.slot))
     }
 
-    /// No page that the target writes to is in another open slot's table, and none that the
-    /// drafter writes to in that of one whose drafter reads it.
+    /// Checks that each page written has one user. A page that the target writes is in no other
+    /// open slot's table. A page that the drafter writes is in no table of another slot with a
+    /// drafter.
     fn check_writers(&self, written: &[Written]) -> Result<(), String> {
         let mut users = vec![0u32; self.config.num_pages as usize];
         let mut drafters = users.clone();
@@ -278,7 +279,7 @@ impl SimWorker {
         Ok(())
     }
 
-    /// Of every page at `positions` of a slot there is one reader.
+    /// Checks that every page at `positions` of a slot has one reader.
     fn check_alone(&self, slot: u32, at: &Range<u32>, readers: &[u32]) -> Result<(), String> {
         if at.is_empty() {
             return Ok(());
@@ -294,7 +295,7 @@ impl SimWorker {
     }
 }
 
-/// The slot's pages, and its row of the page table, reach up to `to`.
+/// Checks that the slot's pages, and its row of the page table, reach up to `to`.
 fn ensure_held(config: &PlannerConfig, slot: &SimSlot, to: u32) -> Result<(), String> {
     let held = slot.pages.len() as u32 * config.page_size;
     ensure(to <= held, || {

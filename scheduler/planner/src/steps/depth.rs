@@ -1,25 +1,24 @@
-//! How deep the next step drafts.
+//! Depth of the next step's drafts.
 
 use lockstep_adaptive::{Agreed, Crowd, DepthRange};
 
 use crate::PlannerConfig;
 
-/// The rule for how deep plans ask to draft: what the workers have agreed on, and
-/// what limits it.
+/// Rule for the depth of plans: the depth that the workers have agreed on, within limits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlanDepth {
     agreed: Agreed,
-    /// Draft steps at the most, whatever is agreed.
+    /// Most draft steps, whatever is agreed.
     most: u32,
     range: DepthRange,
-    /// What joins before a decision holds; where the depth adapts.
+    /// Rows that join before a decision holds; `None` if the depth is fixed.
     crowd: Option<Crowd>,
-    /// Of the step that is being planned.
+    /// Draft steps of the step that is being planned.
     steps: u32,
 }
 
 impl PlanDepth {
-    /// Nothing is agreed on yet.
+    /// Makes the rule for a group that has agreed on nothing yet.
     pub fn new(config: &PlannerConfig) -> Self {
         Self {
             agreed: Agreed::new(config.initial_depth),
@@ -30,18 +29,19 @@ impl PlanDepth {
         }
     }
 
-    /// So many draft steps at the most from the next plan on.
+    /// Sets the most draft steps from the next plan on.
     pub fn set_most(&mut self, most: u32) {
         self.most = most;
     }
 
-    /// What an operator allows from the next plan on.
+    /// Sets the depths that an operator allows from the next plan on.
     pub fn set_range(&mut self, range: DepthRange) {
         self.range = range;
     }
 
-    /// A step is planned in which so many rows decode. It asks for what was agreed,
-    /// or for nothing: of any other depth nobody has said that all ranks can run it.
+    /// Begins the plan of a step in which `decodes` rows decode. The step asks for the agreed
+    /// depth, or for 0 if a crowd is met. It never asks for another depth, because all ranks
+    /// are known to run only the agreed one.
     pub fn begin(&mut self, decodes: impl FnOnce() -> u32) {
         self.steps = self.agreed.depth().min(self.most);
         let may_pause = self.range.least == 0;
@@ -50,12 +50,13 @@ impl PlanDepth {
         }
     }
 
-    /// Draft steps of the step that is being planned.
+    /// Returns the draft steps of the step that is being planned.
     pub fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// The step goes off; so many rows decode after it.
+    /// Notes that the step is sent. `decode_next` is the number of rows that decode after it.
+    /// Returns the step's draft steps and the depths that an operator allows.
     pub fn launch(&mut self, decode_next: impl FnOnce() -> u32) -> (u32, DepthRange) {
         self.agreed.begin();
         if let Some(crowd) = &mut self.crowd {
@@ -64,12 +65,12 @@ impl PlanDepth {
         (self.steps, self.range)
     }
 
-    /// What was decided in `step`.
+    /// Takes in the depth that was decided in `step`.
     pub fn decide(&mut self, step: u64, depth: u32) {
         self.agreed.decide(step, depth);
     }
 
-    /// A new group begins.
+    /// Begins a new group.
     pub fn reset(&mut self) {
         self.agreed.reset();
         self.crowd = self.crowd.map(|_| Crowd::default());
@@ -94,7 +95,7 @@ mod tests {
         PlanDepth::new(&config)
     }
 
-    /// Plans a step of so many rows; its draft steps.
+    /// Plans a step of `decodes` rows. Returns its draft steps.
     fn step(depth: &mut PlanDepth, decodes: u32, decode_next: u32) -> u32 {
         depth.begin(|| decodes);
         depth.launch(|| decode_next).0
@@ -106,7 +107,7 @@ mod tests {
         for (decodes, next, drafts) in [(0, 1, 7), (1, 32, 7), (32, 32, 0), (32, 32, 7)] {
             assert_eq!(step(&mut depth, decodes, next), drafts);
         }
-        // The new group's first depth was decided for nobody.
+        // The new group's first depth was decided for no rows.
         depth.reset();
         assert_eq!(step(&mut depth, 32, 32), 0);
     }
@@ -115,7 +116,7 @@ mod tests {
     fn a_depth_that_does_not_adapt_or_is_pinned_stays() {
         let mut fixed = depth(false);
         assert_eq!(step(&mut fixed, 40, 40), 7);
-        // A pin is agreed on first, as any other depth is.
+        // A pin takes effect when the ranks have agreed on it, like any other depth.
         let mut pinned = depth(true);
         pinned.set_range(DepthRange { least: 3, most: 3 });
         assert_eq!(step(&mut pinned, 40, 40), 7);

@@ -1,14 +1,14 @@
-//! A step on its way, and whether a result is its own.
+//! A step in flight, and the check that a result fits it.
 
 use lockstep_types::step::{SlotOutput, StepResult};
 
 use crate::{batch::RowInFlight, request::len_u32};
 
-/// One step on its way.
+/// One step in flight.
 #[derive(Debug)]
 pub(crate) struct StepInFlight {
     number: u64,
-    /// By DP rank.
+    /// Rows by DP rank.
     rows: Vec<Vec<RowInFlight>>,
 }
 
@@ -21,17 +21,17 @@ impl StepInFlight {
         self.number
     }
 
-    /// A DP rank has rows in it.
+    /// Returns true if a DP rank has rows in the step.
     pub fn runs(&self, dp_rank: usize) -> bool {
         self.rows.get(dp_rank).is_some_and(|rows| !rows.is_empty())
     }
 
-    /// The rows of all DP ranks.
+    /// Returns the rows of all DP ranks.
     pub fn rows(&self) -> impl Iterator<Item = &RowInFlight> {
         self.rows.iter().flatten()
     }
 
-    /// The rows of each DP rank, each with its output.
+    /// Returns the rows of each DP rank, each row with its output.
     pub fn results(
         &self,
         outputs: Vec<Vec<SlotOutput>>,
@@ -43,7 +43,7 @@ impl StepInFlight {
         })
     }
 
-    /// A result has a part for each DP rank.
+    /// Checks that a result has a part for each DP rank, and that each part fits.
     pub(super) fn check(&self, result: &StepResult) -> Result<(), String> {
         let (parts, expected) = (result.outputs.len(), self.rows.len());
         if parts != expected {
@@ -53,16 +53,17 @@ impl StepInFlight {
         parts.try_for_each(|(rows, outputs)| check_part(rows, outputs))
     }
 
-    /// Its buffers, emptied.
+    /// Returns the emptied buffers.
     pub(super) fn into_buffers(mut self) -> Vec<Vec<RowInFlight>> {
         self.rows.iter_mut().for_each(Vec::clear);
         self.rows
     }
 }
 
-/// Outputs stand in the rows' order. A row that samples has one, with at least a
-/// token, or with none where its logits were not numbers; more than one token only
-/// after as many drafted ones, and those only where it may draft.
+/// Checks the outputs of one DP rank, which stand in the order of its rows. A row that samples
+/// has an output. That output has a token, or none if the logits were not numbers. It has
+/// several tokens only if as many drafts stand before them. A row has drafts only if it may
+/// draft.
 fn check_part(rows: &[RowInFlight], outputs: &[SlotOutput]) -> Result<(), String> {
     let mut outputs = outputs.iter().peekable();
     for row in rows {

@@ -14,7 +14,7 @@ const ROW: RowInFlight = RowInFlight {
     last_chunk: false,
 };
 
-/// Plans a step of so many rows in each batch, and takes it back.
+/// Plans a step of `rows` rows in each batch, and takes its buffers back.
 fn round(steps: &mut Steps, batches: &mut [Batch], rows: usize) {
     for batch in &mut *batches {
         batch.next.begin(0);
@@ -39,7 +39,7 @@ fn buffers_are_reused() {
     let config = Arc::new(PlannerConfig::default());
     let mut steps = Steps::new(&config);
     let mut batches = [config.clone(), config].map(Batch::new);
-    // Rows, extends, and a list of one page.
+    // Capacities of rows, extends and a list of one page.
     let room = |batch: &mut Batch| {
         [
             batch.next.rows.capacity(),

@@ -1,4 +1,4 @@
-//! What is computed once only.
+//! Tests of the prefix cache: work that is done only once.
 
 use lockstep_planner::{CacheEvent, DraftKv, PlannerConfig, sim::run_alone};
 use lockstep_types::request::FinishReason;
@@ -101,7 +101,7 @@ fn requests_wait_for_a_prefix_under_way() {
     }
 }
 
-/// Of pairs one less than of tokens is shared, and so many have to be worth the wait.
+/// Pairs share one position less than tokens do, and that number decides if waiting pays.
 #[test]
 fn what_is_worth_waiting_for_is_counted_as_it_is_cached() {
     for (draft_kv, shared, admitted_at_once) in [
@@ -157,7 +157,7 @@ fn scoring_brings_prompt_logprobs_and_no_token() {
     }
 }
 
-/// Nothing comes after a prompt that is only scored: it may fill the context.
+/// A prompt that is only scored may fill the context, because nothing comes after it.
 #[test]
 fn a_prompt_as_long_as_the_context_is_scored() {
     let context = config().context_length;

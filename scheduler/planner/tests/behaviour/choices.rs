@@ -1,4 +1,4 @@
-//! Choices of one client request share what a request gets.
+//! Tests of choices: those of one client request share the slots that one request would get.
 
 use lockstep_planner::{PlannerConfig, sim::run_alone};
 
@@ -14,7 +14,7 @@ fn eight() -> PlannerConfig {
     }
 }
 
-/// Ids of a request's choices: nothing of their prompts is shared.
+/// Submits the choices of a request. Their prompts share nothing.
 fn choices(engine: &mut SimEngine, count: u64, tokens: u32) {
     for id in MANY..MANY + count {
         submit_choice(engine, id, MANY, request(prompt(id, 8), tokens));
@@ -109,7 +109,7 @@ fn two_requests_with_many_choices_share_evenly() {
     run(&mut engine);
 }
 
-/// Of an odd number of slots one request has one more than the other, and keeps it.
+/// If the number of slots is odd, one request has one slot more than the other, and keeps it.
 #[test]
 fn a_slot_that_is_left_over_is_not_handed_to_and_fro() {
     let mut engine = engine(&PlannerConfig {
@@ -130,8 +130,8 @@ fn a_slot_that_is_left_over_is_not_handed_to_and_fro() {
     run(&mut engine);
 }
 
-/// Choices of a request that has more than half of all slots go first where pages run
-/// out, but not before what is less important.
+/// If pages run out, choices of a request that has more than half of all slots yield first, but
+/// not before a less important request.
 #[test]
 fn the_least_important_yields_before_a_crowd() {
     for (other, yields) in [(0, 10), (5, MANY + 2)] {

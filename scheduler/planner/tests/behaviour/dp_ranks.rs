@@ -1,4 +1,4 @@
-//! Where requests run, and that DP ranks do not hold each other up.
+//! Tests of the choice of DP ranks, and that DP ranks do not hold each other up.
 
 use lockstep_planner::{DpRankCounters, DpRankLoad, ReserveConfig, SchedulePolicy};
 use lockstep_types::{
@@ -22,20 +22,20 @@ fn named(dp_rank: u32, request: Request) -> Request {
     }
 }
 
-/// First tokens of the requests that a plan opens, by DP rank.
+/// Returns the first tokens of the requests that a plan opens, by DP rank.
 fn opened(plan: &StepPlan) -> Vec<Vec<u32>> {
     let part = |part: &PlanPart| part.opens.iter().map(|open| open.token_ids[0]).collect();
     plan.parts.iter().map(part).collect()
 }
 
-/// Plans one step and runs it; whom it opened where.
+/// Plans one step and runs it. Returns the requests that it opened, by DP rank.
 fn step_opens(engine: &mut SimEngine) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     step(engine, |plan| all = opened(plan));
     all
 }
 
-/// A prompt that no other shares a token with, and that begins with `id`.
+/// Returns a prompt that begins with `id` and shares no token with any other.
 fn text(id: u32, len: u32) -> Vec<u32> {
     (0..len).map(|at| (id + at * 31) % 1000).collect()
 }
@@ -47,7 +47,7 @@ fn requests_go_where_least_is_to_be_done() {
         submit(&mut engine, id, request(text(id as u32, len), 20));
     }
     let opens = step_opens(&mut engine);
-    // As many run in the first, but more pages are in use there.
+    // As many requests run in the first DP rank, but more pages are in use there.
     assert_eq!(opens, [vec![0], vec![1, 4], vec![2, 5], vec![3]]);
     for (id, opens) in [(6, [0, 0, 0, 1]), (7, [1, 0, 0, 0]), (8, [0, 1, 0, 0])] {
         submit(&mut engine, id, request(text(id as u32, 5), 20));
@@ -70,7 +70,7 @@ fn a_dp_rank_without_work_has_an_empty_part() {
         });
     }
     assert_eq!(engine.planner.plan(), None, "nobody has work");
-    // What has ended closes with the next step, wherever that has work.
+    // An ended request closes with the next step of any DP rank.
     submit(&mut engine, 2, named(0, request(text(2, 5), 1)));
     step(&mut engine, |plan| {
         assert_eq!(
@@ -92,7 +92,7 @@ fn a_request_follows_its_cached_prefix() {
     assert_eq!(finish(&engine, 2).usage.cached_tokens, 24);
 }
 
-/// A busier DP rank that has the prefix is better than an idle one that has less of it.
+/// A busier DP rank with the whole prefix is better than an idle one with less of it.
 #[test]
 fn a_longer_cached_prefix_goes_before_a_smaller_load() {
     let mut engine = dp_engine(3);
@@ -108,7 +108,7 @@ fn a_longer_cached_prefix_goes_before_a_smaller_load() {
     assert_eq!(finish(&engine, 4).usage.cached_tokens, 24);
 }
 
-/// What another DP rank has cached says nothing of a request that may not run there.
+/// The cache of a DP rank does not count for a request that may not run there.
 #[test]
 fn the_longest_prefix_is_one_where_the_request_may_run() {
     let mut engine = engine(&PlannerConfig {
@@ -193,8 +193,8 @@ fn a_dp_rank_that_is_not_there_is_refused_before_anything_is_queued() {
     }
 }
 
-/// However many wait for DP rank 0, which has no slot or no pages for the first of
-/// them.
+/// DP rank 0 has no slot, or no pages for the first request that waits for it. Other DP ranks
+/// go on, however many requests wait for DP rank 0.
 #[test]
 fn a_full_dp_rank_holds_nobody_up_elsewhere() {
     for slots in [1, 4] {
@@ -228,7 +228,7 @@ fn nobody_overtakes_into_a_full_dp_rank() {
     submit(&mut engine, 1, named(0, request(text(1, 30), 20)));
     submit(&mut engine, 2, named(1, request(text(2, 30), 20)));
     step(&mut engine, |_| ());
-    // It fits nowhere beside them: those behind it would take its place.
+    // Request 3 fits nowhere beside them. Requests behind it must not take its place.
     submit(&mut engine, 3, request(text(3, 50), 9));
     submit(&mut engine, 4, named(0, request(text(4, 5), 2)));
     submit(&mut engine, 5, request(text(5, 5), 2));
@@ -283,14 +283,14 @@ fn the_least_important_requests_of_all_dp_ranks_are_displaced() {
     step(&mut engine, |_| ());
     submit(&mut engine, 3, with(30, request(text(3, 5), 20)));
     assert_eq!(step_opens(&mut engine), [vec![], vec![3]]);
-    // Now the other one, for it names it.
+    // The other request goes now, because the new one names its DP rank.
     submit(&mut engine, 4, with(30, named(0, request(text(4, 5), 20))));
     assert_eq!(step_opens(&mut engine), [vec![4], vec![]]);
     assert_eq!(engine.planner.load().counters.preemptions, 2);
     run(&mut engine);
 }
 
-/// Room in a DP rank where a request may not run is none for it.
+/// Room in a DP rank where a request may not run is of no use to it.
 #[test]
 fn who_names_a_dp_rank_displaces_there_though_others_have_room() {
     let mut engine = engine(&PlannerConfig {
@@ -311,8 +311,8 @@ fn who_names_a_dp_rank_displaces_there_though_others_have_room() {
     run(&mut engine);
 }
 
-/// Which DP ranks are too busy to be chosen for a prefix is told by those that let
-/// requests in: one that is full has few requests and takes none all the same.
+/// Only DP ranks that admit requests decide which ones are too busy to be chosen for a prefix.
+/// A full one has few requests and admits none all the same.
 #[test]
 fn a_full_dp_rank_makes_no_other_look_busy() {
     let mut engine = engine(&PlannerConfig {
@@ -336,7 +336,7 @@ fn a_full_dp_rank_makes_no_other_look_busy() {
     let loads = engine.planner.dp_rank_loads();
     let counts: Vec<_> = loads.iter().map(|load| load.running_requests).collect();
     assert_eq!(counts, running.map(|(_, count)| count));
-    // The first fits nowhere beside the two, and lets nobody by.
+    // Request 50 fits nowhere beside the two, and no other overtakes it.
     submit(&mut engine, 50, named(1, request(text(900, 100), 20)));
     let longer = [text(1, 16), text(500, 5)].concat();
     submit(&mut engine, 51, request(longer, 20));
@@ -344,7 +344,7 @@ fn a_full_dp_rank_makes_no_other_look_busy() {
     run(&mut engine);
 }
 
-/// A depth is decided for the rows of all DP ranks, and a crowd is of all too.
+/// A depth is decided for the rows of all DP ranks, so a crowd is counted over all of them too.
 #[test]
 fn a_crowd_is_counted_over_all_dp_ranks() {
     for rows in [[3, 3], [5, 1]] {
@@ -372,12 +372,13 @@ fn a_crowd_is_counted_over_all_dp_ranks() {
         for _ in 0..4 {
             step(&mut engine, |plan| drafts.push(plan.draft_steps));
         }
-        // Nobody decodes; six do, for one of whom a depth was decided; then for six.
+        // First no row decodes; then six do, after a decision for one; then six, after a
+        // decision for six.
         assert_eq!(drafts, [3, 0, 3, 3], "{rows:?}");
     }
 }
 
-/// What requests of one DP rank are expected to want falls with its own steps.
+/// The expected memory of one DP rank's requests falls only with that DP rank's own steps.
 #[test]
 fn an_idle_dp_rank_stays_as_careful_as_it_was() {
     let mut engine = engine(&PlannerConfig {
@@ -389,7 +390,8 @@ fn an_idle_dp_rank_stays_as_careful_as_it_was() {
     });
     submit(&mut engine, 1, named(0, request(text(1, 10), 700)));
     run(&mut engine);
-    // About 0.7 of 700 tokens at first, and with the second's too many.
+    // The first request wants about 0.7 of 700 tokens, and with the second request's tokens too
+    // many.
     for (dp_rank, together) in [(0, 2), (1, 1)] {
         let ids = [2, 3].map(|id| id + 10 * u64::from(dp_rank));
         for (id, tokens) in ids.into_iter().zip([700, 390]) {
@@ -404,8 +406,8 @@ fn an_idle_dp_rank_stays_as_careful_as_it_was() {
     }
 }
 
-/// A request for which a slot is free takes no place of the queue, and no other DP
-/// rank's slot is a place for one that names its own.
+/// A request for which a slot is free takes no place in the queue. The slot of another DP rank
+/// does not count for a request that names its own.
 #[test]
 fn places_of_the_queue_are_for_those_that_no_free_slot_waits_for() {
     let fresh = || {
@@ -421,8 +423,8 @@ fn places_of_the_queue_are_for_those_that_no_free_slot_waits_for() {
         step(&mut engine, |_| ());
         engine
     };
-    // DP rank 0 is full, two slots are free in DP rank 1. Whom each request names, and
-    // whether it is taken.
+    // DP rank 0 is full, and two slots are free in DP rank 1. Each entry has the DP rank that a
+    // request names, and true if the request is accepted.
     for requests in [
         vec![
             (Some(0), true),
@@ -462,7 +464,7 @@ fn places_of_the_queue_are_for_those_that_no_free_slot_waits_for() {
     }
 }
 
-/// What waits for one DP rank alone is told of it.
+/// A request that waits for one DP rank alone counts in that DP rank's load.
 #[test]
 fn what_waits_is_told_where_it_is_bound() {
     let mut engine = engine(&PlannerConfig {
@@ -495,7 +497,8 @@ fn what_waits_is_told_where_it_is_bound() {
     assert_eq!(waiting(&engine), [(0, 0, 0); 2]);
 }
 
-/// What was retracted is told where it ran: most of its prefix is there.
+/// A retracted request counts in the load of the DP rank where it ran: most of its prefix is
+/// there.
 #[test]
 fn what_was_retracted_is_told_where_it_ran() {
     let mut engine = engine(&PlannerConfig {
@@ -524,8 +527,8 @@ fn what_was_retracted_is_told_where_it_ran() {
     assert!(seen);
 }
 
-/// Clients are told where their requests ran: nobody of one that never did, nor where
-/// there is no choice.
+/// Clients are told the DP rank where their requests ran; `None` if the request never ran, or
+/// if there is only one.
 #[test]
 fn outputs_tell_the_dp_rank_that_they_came_from() {
     for (dp_size, of_the_first) in [(2, Some(1)), (1, None)] {

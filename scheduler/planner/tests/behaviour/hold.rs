@@ -1,4 +1,4 @@
-//! Admission held back, as for new weights.
+//! Tests of held admission, as for new weights.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn while_held_who_has_begun_goes_on_and_nobody_begins() {
     assert_eq!(finish(&engine, 1).usage.completion_tokens, 6);
     assert!(tokens(&engine, 2).is_empty());
     assert_eq!(engine.planner.load().waiting_requests, 1);
-    // Nothing of before is left, although someone waits.
+    // Nothing computed before is left, although a request waits.
     assert!(engine.planner.flush_cache().unwrap() > 0);
     assert_eq!(engine.planner.plan(), None);
     engine.planner.hold_admission(false);
@@ -43,7 +43,7 @@ fn who_was_retracted_is_let_in_again_while_held() {
     engine.planner.hold_admission(true);
     while engine.turn(Millis(0)).unwrap() {
         let load = engine.planner.load();
-        // The third has not begun.
+        // The third request has not begun.
         let retracted = load.waiting_requests - 1;
         assert_eq!(engine.planner.retracted_requests(), retracted);
         let begun_waits = retracted > 0;

@@ -1,4 +1,4 @@
-//! What is refused, and what is ended early.
+//! Tests of requests that are refused or ended early.
 
 use lockstep_planner::{Millis, Planner, PlannerConfig, PlannerError, RequestId};
 use lockstep_types::request::{ErrorKind, FinishReason, Output, Request, RequestError};
@@ -114,8 +114,8 @@ fn full_queues_refuse_with_a_time_to_come_back() {
     assert_eq!(planner.load().counters.rejected, 1);
 }
 
-/// More wait for one DP rank than there are places, since others have followed their
-/// prefix there: that is no reason to refuse who has a slot elsewhere.
+/// More requests wait for one DP rank than the queue has places, since others have followed
+/// their prefix there. A request that has a slot elsewhere is not refused for that.
 #[test]
 fn who_has_a_free_slot_is_taken_however_many_wait_for_others() {
     let mut engine = engine(&PlannerConfig {
@@ -184,7 +184,7 @@ fn time_limits_end_requests_wherever_they_are() {
         timeout_ms: Some(timeout_ms),
         ..request(prompt(of, 9), 100)
     };
-    // Its own limit is beyond the server's.
+    // The request's own limit is beyond the server's.
     submit(&mut engine, 1, within(1, 4000));
     submit(&mut engine, 2, request(prompt(2, 9), 100));
     submit(&mut engine, 3, within(3, 20));

@@ -1,4 +1,4 @@
-//! What the planner promises, one case at a time.
+//! Tests of the planner's promises, one case at a time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -54,7 +54,7 @@ fn request(input_ids: Vec<u32>, max_new_tokens: u32) -> Request {
     }
 }
 
-/// A prompt no other shares a token with.
+/// Returns a prompt that shares no token with any other.
 fn prompt(id: u64, len: u32) -> Vec<u32> {
     (0..len)
         .map(|at| (id as u32 * 131 + at * 7) % 1000)

@@ -1,4 +1,4 @@
-//! Who goes first, and who goes last.
+//! Tests of the order in which requests go first and yield.
 
 use lockstep_planner::{PlannerConfig, RequestId, SchedulePolicy, sim::run_alone};
 use lockstep_types::request::Request;
@@ -114,7 +114,7 @@ fn a_plan_opens_no_more_tokens_than_travel_well() {
     })
     .unwrap();
     for id in 0..4u32 {
-        // Nothing is shared from the first token on, so nobody waits for a prefix.
+        // The prompts share nothing from the first token on, so no request waits for a prefix.
         let request = request(vec![id; LONG as usize], 1);
         planner
             .submit(Millis(0), RequestId(id.into()), request)
@@ -140,7 +140,7 @@ fn who_outranks_by_far_takes_its_place_before_pages_run_out_for_others() {
         submit(&mut engine, id, request(prompt(id, 16), 8));
     }
     step(&mut engine, |plan| assert_eq!(prefills(plan), [16, 16]));
-    // Then their five pages each are full, and there are no more.
+    // Then the five pages of each are full, and there are no more.
     (0..4).for_each(|_| step(&mut engine, |plan| assert_eq!(prefills(plan), [0, 0])));
     let urgent = Request {
         priority: 10,
@@ -155,7 +155,7 @@ fn who_outranks_by_far_takes_its_place_before_pages_run_out_for_others() {
     });
     let counters = engine.planner.load().counters;
     assert_eq!((counters.preemptions, counters.retractions), (1, 1));
-    // One page for the first, and two for the urgent one.
+    // One page for the first request, and two for the urgent one.
     assert_eq!(counters.evicted_tokens, 12);
     run(&mut engine);
 }
@@ -176,15 +176,15 @@ fn nobody_is_displaced_in_vain() {
     submit(&mut engine, 1, with(1, 30, 20));
     submit(&mut engine, 2, with(2, 2, 0));
     step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 2));
-    // Its 13 pages and more are not there without the first's, which it does
-    // not outrank.
+    // Its 13 pages and more are not there without the first request's pages, and it does not
+    // outrank the first.
     submit(&mut engine, 3, with(3, 52, 10));
     step(&mut engine, |plan| assert!(plan.parts[0].closes.is_empty()));
     run(&mut engine);
     assert_eq!(engine.planner.load().counters.preemptions, 0);
 }
 
-/// Pages that hold a request's own prefix make no room for it: they stay in use.
+/// Pages that hold a request's own prefix are no room for it, because they stay in use.
 #[test]
 fn a_cached_prefix_is_no_room_for_who_begins_with_it() {
     let mut engine = engine(&PlannerConfig {
@@ -198,7 +198,7 @@ fn a_cached_prefix_is_no_room_for_who_begins_with_it() {
     run(&mut engine);
     submit(&mut engine, 2, request(prompt(2, 36), 30));
     (0..2).for_each(|_| step(&mut engine, |_| {}));
-    // Half of the pages are free but for this prefix, and three more are not there.
+    // Half of the pages are free except for this prefix, and three more pages are missing.
     let urgent = Request {
         priority: 10,
         ..request([prompt(1, 40), prompt(3, 8)].concat(), 6)
@@ -243,7 +243,8 @@ fn what_running_requests_are_expected_to_want_falls_with_every_step() {
         ..config()
     };
     let mut engine = engine(&narrow);
-    // About 0.7 of 700 tokens at first, and with the second's too many.
+    // The first request wants about 0.7 of 700 tokens, and with the second request's tokens too
+    // many.
     submit(&mut engine, 1, request(prompt(1, 10), 700));
     step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 1));
     submit(&mut engine, 2, request(prompt(2, 10), 390));

@@ -1,4 +1,4 @@
-//! Draft steps, what they bring, and what of it is cached.
+//! Tests of draft steps, of the counts of speculation, and of the KV that is cached.
 
 use lockstep_planner::{DraftKv, PlannerConfig, PlannerError, ReserveConfig};
 use lockstep_types::{
@@ -23,7 +23,7 @@ fn drafting(draft_kv: DraftKv) -> PlannerConfig {
 
 type Drafting = fn(DraftKv) -> PlannerConfig;
 
-/// Drafts chains, of as many steps.
+/// Returns the configuration for chains of as many steps.
 fn drafting_chains(draft_kv: DraftKv) -> PlannerConfig {
     let trees = drafting(draft_kv);
     PlannerConfig {
@@ -36,7 +36,7 @@ fn drafting_chains(draft_kv: DraftKv) -> PlannerConfig {
     }
 }
 
-/// A result made up on the spot: tokens, draft steps and drafted tokens.
+/// Answers a plan with a made-up result: tokens, draft steps and drafted tokens.
 fn answer(engine: &mut SimEngine, tokens: &[u32], depth: u32, drafted: u32) -> StepPlan {
     let plan = engine.planner.plan().expect("there is work");
     let result = StepResult {
@@ -89,7 +89,7 @@ fn what_is_agreed_in_a_step_is_planned_two_steps_later() {
     let mut planned = Vec::new();
     let mut follow = |engine: &mut SimEngine, steps: usize| {
         while planned.len() < steps {
-            // Two steps fly: the result of the first is taken once both are sent.
+            // Two steps are in flight: the result of the first is taken when both are sent.
             while engine.plan() {
                 planned.extend(engine.last_plan().map(|plan| plan.draft_steps));
             }
@@ -114,9 +114,9 @@ fn each_request_is_told_what_speculation_brought() {
     answer(&mut engine, &[1], 0, 0);
     answer(&mut engine, &[1, 1, 1, 1], 3, 5);
     answer(&mut engine, &[1], 2, 3);
-    // Nothing was proposed: no verification.
+    // Nothing was proposed, so nothing is verified.
     answer(&mut engine, &[1], 0, 0);
-    // The stop comes second; both drafted tokens had been accepted.
+    // The stop token comes second; both drafted tokens were accepted.
     answer(&mut engine, &[2, 4, 9], 2, 4);
     let end = finish(&engine, 1);
     assert_eq!(
@@ -136,7 +136,7 @@ fn each_request_is_told_what_speculation_brought() {
     assert_eq!((counted.accepted_tokens, counted.wasted_tokens), (5, 7));
     assert_eq!(counted.proposed, [3, 3, 1]);
     assert_eq!(counted.accepted, [2, 2, 1]);
-    // Who never verified anything is told nothing.
+    // A request that never verified anything is told nothing.
     submit(&mut engine, 2, request(prompt(2, 9), 2));
     answer(&mut engine, &[1], 0, 0);
     answer(&mut engine, &[1], 0, 0);
@@ -249,8 +249,8 @@ fn a_pair_is_cached_with_the_token_after_it() {
 
 #[test]
 fn what_follows_a_stop_among_accepted_tokens_is_in_no_key() {
-    // 7 tokens of the prompt and 1, then a run of four with the stop second:
-    // ten tokens are the text, and its last has no successor.
+    // The KV is that of 7 prompt tokens and 1 more, and of a run of four with the stop token
+    // second. Ten tokens are the text, and its last one has no successor.
     for (draft_kv, cached) in [
         (DraftKv::None, 10),
         (DraftKv::Tokens, 10),
@@ -280,8 +280,8 @@ fn what_follows_a_stop_among_accepted_tokens_is_in_no_key() {
 
 #[test]
 fn what_a_draft_model_has_not_read_is_not_shared() {
-    // 11 tokens are the text but its last. The last of a chain that was accepted has
-    // not been read, nor has any of a tree but the one before it.
+    // The text without its last token has 11 tokens. The last token of an accepted chain has
+    // not been read. Of a tree's tokens only the first has been read.
     let chains: Drafting = drafting_chains;
     for (draft_kv, drafting, cached) in [
         (DraftKv::None, chains, 11),
@@ -309,12 +309,12 @@ fn what_a_draft_model_has_not_read_is_not_shared() {
     }
 }
 
-/// A drafter takes in the rows of every step that drafts, also those of requests that
-/// want no drafts; in a step that drafts for nobody it may take in none, and who drafts
-/// then computes these again.
+/// A drafter takes in the rows of every step that drafts, also those of requests that want no
+/// drafts. In a step that drafts for no request it may take in none. A request that drafts then
+/// computes these rows again.
 #[test]
 fn a_request_without_drafts_is_shared_where_the_step_drafts() {
-    // Eight tokens of the prompt, and all of the output but its last.
+    // Eight tokens of the prompt, and all of the output but its last token.
     for (draft_steps, cached) in [(3, 13), (0, 8)] {
         let mut engine = engine(&PlannerConfig {
             page_size: 1,
@@ -342,8 +342,8 @@ fn a_request_without_drafts_is_shared_where_the_step_drafts() {
 
 #[test]
 fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
-    // The second prompt has as many tokens more than is cached as may be left, or one
-    // more than that, and the third begins with all of it.
+    // The second prompt is longer than its cached part by as many tokens as may be left, or by
+    // one more. The third prompt begins with all of the second.
     let chains: Drafting = drafting_chains;
     for (draft_kv, drafting, more, cached) in [
         (DraftKv::None, chains, 1, 9),
@@ -366,8 +366,8 @@ fn a_draft_model_may_leave_a_few_tokens_of_a_prompt_for_later() {
     }
 }
 
-/// Runs a request of so many tokens of one prompt at a depth; gives how many of them were
-/// cached, and whether the drafter had these, too.
+/// Runs a request of `len` tokens of one prompt at a depth. Returns the number of cached
+/// tokens, and true if the drafter had these too.
 fn opened(engine: &mut SimEngine, id: u64, len: u32, depth: u32) -> (u32, bool) {
     engine.planner.set_draft_steps(depth);
     submit(engine, id, request(prompt(1, len), 8));
@@ -391,9 +391,9 @@ fn what_was_computed_in_a_pause_is_cached_and_opened_as_undrafted() {
         let mut engine = engine(&pausing);
         let has_all = draft_kv == DraftKv::None;
         assert_eq!(opened(&mut engine, 1, 121, 0), (0, true));
-        // More than a drafter would rather have again.
+        // The tokens without the drafter's KV are more than are computed again.
         assert_eq!(opened(&mut engine, 2, 201, 3), (120, has_all));
-        // Whoever began without the first part never has it.
+        // A request that began without the drafter's first part never gets it.
         assert_eq!(opened(&mut engine, 3, 281, 3), (200, has_all));
     }
 }
@@ -409,18 +409,18 @@ fn a_short_end_that_no_drafter_has_is_computed_again_and_then_drafted() {
         };
         let mut engine = engine(&pausing);
         assert_eq!(opened(&mut engine, 1, 81, 3), (0, true));
-        // 40 more in a pause: whoever comes in the pause has them, too.
+        // 40 more tokens come in a pause: a request that comes in the pause gets them, too.
         assert_eq!(opened(&mut engine, 2, 121, 0), (80, true));
         assert_eq!(opened(&mut engine, 3, 141, 0), (120, false));
-        // They are few enough to compute them again where there are drafts.
+        // They are few enough to be computed again when there are drafts.
         assert_eq!(opened(&mut engine, 4, 201, 3), (80, true));
-        // The drafter has them now, and what came behind them.
+        // The drafter has them now, and the tokens behind them.
         assert_eq!(opened(&mut engine, 5, 281, 3), (200, true));
     }
 }
 
-/// A drafter that takes in a prompt later, as its request drafts, has it for others from
-/// then on, not from the end of the request on.
+/// If a drafter takes in a prompt later, when the request drafts, other requests can use its KV
+/// from then on, not only after the request's end.
 #[test]
 fn a_prompt_that_the_drafter_takes_in_later_is_noted_while_its_request_runs() {
     for draft_kv in [DraftKv::Tokens, DraftKv::Pairs] {

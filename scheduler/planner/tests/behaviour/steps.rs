@@ -1,4 +1,4 @@
-//! What a step holds, and what comes back.
+//! Tests of the contents of steps and of their results.
 
 use lockstep_planner::{Millis, PlannerConfig, PlannerError, sim::SimEngine};
 use lockstep_types::{

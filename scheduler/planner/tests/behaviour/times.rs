@@ -1,10 +1,10 @@
-//! How long requests wait, how long their prompts take, and whose are counted.
+//! Tests of waiting and prefill times, and of the requests that are counted.
 
 use lockstep_planner::{Counters, Times};
 
 use super::*;
 
-/// The bucket of a time.
+/// Returns the count of the bucket of a time.
 fn counted(times: &Times, ms: u64) -> u64 {
     let at = Times::BOUNDS_MS.iter().position(|bound| ms <= *bound);
     times.counts[at.unwrap_or(Times::BOUNDS_MS.len())]

@@ -1,9 +1,9 @@
-//! Several ranks, of which one has more rows than the others.
+//! Tests with several ranks, one of which has more rows than the others.
 
 use super::*;
 
-/// A step of `all` rows on ranks of which the fullest has `rows`, all of whose drafts are
-/// accepted; it takes what that rank's take.
+/// Returns a step of `all` rows, with `rows` on the fullest rank. All drafts are accepted, and
+/// the step takes the time of the fullest rank.
 fn on_ranks(depth: u32, rows: u32, all: u32) -> Seen {
     let fullest = timed(accepted(depth, &vec![depth; rows as usize]));
     Seen {
@@ -14,7 +14,7 @@ fn on_ranks(depth: u32, rows: u32, all: u32) -> Seen {
     }
 }
 
-/// Tokens of a pass are those of the fullest rank, and so are the drafts that its rows may
+/// The pass's tokens are those of the fullest rank, and so are the drafts that its rows may
 /// propose.
 #[test]
 fn how_many_drafts_are_proposed_is_told_of_the_fullest_rank() {
@@ -33,8 +33,8 @@ fn how_many_drafts_are_proposed_is_told_of_the_fullest_rank() {
 /// The cost of drafting again is counted per row of the fullest rank.
 #[test]
 fn drafting_again_costs_what_it_costs_the_fullest_rank() {
-    // Steps that go on without drafts, where these would pay, once it has been seen what
-    // beginning again takes.
+    // Counts the steps that go on without drafts although drafts would pay, after the cost of
+    // beginning again has been seen.
     let pause = |all: u32, more_us: u32| {
         let mut driver = driver();
         let depths = driver.candidates.clone();
@@ -64,8 +64,8 @@ fn drafting_again_costs_what_it_costs_the_fullest_rank() {
     }
 }
 
-/// The expected time of a step goes by the rows of the fullest rank, where drafting takes
-/// the longer the more rows there are.
+/// The expected time of a step depends on the rows of the fullest rank, if drafting takes
+/// longer with more rows.
 #[test]
 fn a_depth_is_judged_by_the_rows_of_the_fullest_rank() {
     let drafting = |seen: Seen, rows: u32| Seen {

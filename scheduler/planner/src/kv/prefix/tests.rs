@@ -1,17 +1,18 @@
-//! What is shared between texts, against its definition.
+//! Tests of the prefix cache against a plain definition of shared positions.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Every text that was cached, with how many of its positions.
+/// Every cached text, with the number of its positions that are cached.
 #[derive(Debug, Default)]
 struct NaivePrefixes(Vec<(Vec<u32>, usize)>);
 
 impl NaivePrefixes {
-    /// A position is served by another text if all tokens that its keys and
-    /// values depend on are the same: those up to its own for `Tokens`, and the
-    /// next as well for `Pairs`. Whole pages are served.
+    /// Returns the number of positions that other texts serve, in whole pages. Another text
+    /// serves a position if all tokens that the position's keys and values depend on are the
+    /// same. For `Tokens` these are the tokens up to the position, for `Pairs` also the next
+    /// one.
     fn match_len(&self, draft_kv: DraftKv, page: usize, text: &[u32], units: usize) -> usize {
         let next = usize::from(draft_kv == DraftKv::Pairs);
         let served = |(other, held): &(Vec<u32>, usize)| {
@@ -46,7 +47,7 @@ proptest! {
             let node = cache.match_prefix(&text, units, &mut pages);
             prop_assert_eq!(pages.len() * page, expected);
             if insert {
-                // Half of the time through a lock, as a running request does.
+                // Half of the texts go in through a lock, as those of running requests do.
                 let whole = units / page;
                 let own = (whole - pages.len()) as u32;
                 pages.extend(next_page..next_page + own);
@@ -63,7 +64,7 @@ proptest! {
             }
             cache.check(&mut std::iter::empty(), &mut |_| {}).unwrap();
         }
-        // Routers are told tokens, whatever the keys are.
+        // Events tell routers tokens, whatever the keys are.
         for event in cache.snapshot() {
             let CacheEvent::BlockStored { parent: None, blocks, .. } = event else {
                 continue;

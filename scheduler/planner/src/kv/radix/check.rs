@@ -1,14 +1,14 @@
-//! The tree's own books.
+//! Integrity checks of the tree.
 
 use super::{KeyUnit, NodeId, ROOT, RadixCache, pages_u32};
 use crate::IntegrityError;
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Checks links, order, locks (`holders` are the nodes that requests hold,
-    /// with repeats) and totals; hands every page in the tree to `page`.
+    /// Checks links, order, locks and totals, and hands every page in the tree to `page`.
+    /// `holders` are the nodes that requests hold, with repeats.
     ///
     /// # Errors
-    /// The first fault found.
+    /// Returns the first fault found.
     pub fn check(
         &self,
         holders: impl Iterator<Item = NodeId>,

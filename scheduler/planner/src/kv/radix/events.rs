@@ -1,12 +1,11 @@
-//! What enters and leaves the cache, for routers that send a request where
-//! its prefix is.
+//! Changes of the cache, for routers that send a request to the server with its prefix.
 
 use super::{KeyUnit, NodeId, ROOT, RadixCache};
 
 /// One change of the cache. A block is one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
-    /// A run of blocks, each the child of the one before.
+    /// A run of blocks is cached. Each block is the child of the one before.
     BlockStored {
         /// Hash of the block before the first; `None` at the start of a sequence.
         parent: Option<u64>,
@@ -15,26 +14,26 @@ pub enum CacheEvent {
         /// Tokens per block.
         block_size: u32,
     },
-    /// Blocks that are gone.
+    /// Blocks are no longer cached.
     BlockRemoved {
-        /// Their hashes, the deepest first.
+        /// Hashes of the blocks, the deepest first.
         hashes: Vec<u64>,
     },
-    /// Nothing is cached any more.
+    /// The cache is empty.
     Cleared,
 }
 
 /// One block that is now cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// Depends on the block's tokens and on all blocks before it.
+    /// Hash of the block's tokens and of all blocks before it.
     pub hash: u64,
     /// The block's tokens.
     pub token_ids: Vec<u32>,
 }
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Drains the recorded events, oldest first; empty when recording is off.
+    /// Drains the recorded events, oldest first; empty if recording is off.
     pub fn take_events(&mut self) -> impl Iterator<Item = CacheEvent> + '_ {
         self.events
             .as_mut()
@@ -42,8 +41,8 @@ impl<K: KeyUnit> RadixCache<K> {
             .flat_map(|events| events.drain(..))
     }
 
-    /// The whole cache as `BlockStored` events, parents first: what a
-    /// subscriber needs that comes late. Empty when recording is off.
+    /// Returns the whole cache as `BlockStored` events, parents first, for a subscriber that
+    /// comes late. Empty if recording is off.
     pub fn snapshot(&self) -> Vec<CacheEvent> {
         let mut events = Vec::new();
         let mut open = vec![ROOT];
@@ -65,7 +64,7 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// Hashes of the blocks of a new node's key, chained on its parent's last.
+    /// Returns the hashes of the blocks of a new node's key, chained on the parent's last hash.
     pub(super) fn chain_hashes(&self, parent: NodeId, key: &[K]) -> Vec<u64> {
         if self.events.is_none() {
             return Vec::new();

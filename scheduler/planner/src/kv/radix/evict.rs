@@ -1,11 +1,11 @@
-//! Giving pages back: least recently used leaves first, from their ends.
+//! Eviction of pages: least recently used leaves first, from their ends.
 
 use super::{CacheEvent, KeyUnit, Node, NodeId, ROOT, RadixCache, pages_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Frees up to `count` pages, handing each to `release`; gives how many.
-    /// A leaf is cut from its end, for the start of a sequence is what other
-    /// requests are most likely to share.
+    /// Frees up to `count` pages and hands each to `release`. Returns the number of freed
+    /// pages. A leaf is cut from its end, because other requests are most likely to share the
+    /// start of a sequence.
     pub fn evict(&mut self, count: u32, mut release: impl FnMut(u32)) -> u32 {
         let mut left = count as usize;
         while left > 0 {

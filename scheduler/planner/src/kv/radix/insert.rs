@@ -3,9 +3,9 @@
 use super::{KeyUnit, Node, NodeId, ROOT, RadixCache, pages_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Makes `key` (whole pages) cached, held in `pages`; gives how many
-    /// leading pages the cache had already. Those stay the caller's, or are the
-    /// cache's own where the caller got them by a match; it owns the rest now.
+    /// Caches `key` (whole pages) in `pages`. Returns the number of leading pages that were
+    /// cached already. The cache owns the other pages from now on. The leading ones stay the
+    /// caller's, or are the cache's own if the caller got them by a match.
     pub fn insert(&mut self, key: &[K], pages: &[u32]) -> usize {
         debug_assert_eq!(key.len(), pages.len() * self.page_size, "whole pages");
         self.clock += 1;
@@ -23,9 +23,9 @@ impl<K: KeyUnit> RadixCache<K> {
         had
     }
 
-    /// Puts those of `pages`, which hold `key`, into the places of cached ones that nobody
-    /// uses and that they are `better` than (the cached page, the other); what was cached is
-    /// the caller's then, in the other's place.
+    /// Exchanges pages of `pages`, which hold `key`, with cached pages that no request uses. A
+    /// page is exchanged if `better(cached, page)` returns true. The replaced page then takes
+    /// the place in `pages` and is the caller's.
     pub fn replace(&mut self, key: &[K], pages: &mut [u32], better: impl Fn(u32, u32) -> bool) {
         let (mut node, mut at) = (ROOT, 0);
         while let Some((child, common)) = self.step(node, &key[at * self.page_size..]) {
@@ -45,11 +45,10 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// Appends pages to the prefix that ends at `node`, which the caller has
-    /// locked; gives the new end with the caller's lock moved there. `None`,
-    /// and nothing done, when another request has cached the first of these
-    /// pages meanwhile: a running request's page table can't be changed, so it
-    /// keeps its own copy until it ends.
+    /// Appends pages to the prefix that ends at `node`, which the caller has locked. Returns
+    /// the new end, with the caller's lock moved there. Returns `None`, and changes nothing, if
+    /// another request has cached the first of these pages meanwhile. A running request's page
+    /// table can't be changed, so that request keeps its own copy until it ends.
     pub fn extend(&mut self, node: NodeId, key: &[K], pages: &[u32]) -> Option<NodeId> {
         debug_assert_eq!(key.len(), pages.len() * self.page_size, "whole pages");
         if pages.is_empty() || self.step(node, key).is_some() {
@@ -57,7 +56,7 @@ impl<K: KeyUnit> RadixCache<K> {
         }
         self.clock += 1;
         let child = self.add_child(node, key, pages);
-        // The path above is locked by the caller already.
+        // The caller has locked the path above already.
         self.node_mut(child).lock_ref = 1;
         self.evictable_pages -= pages_u32(pages.len());
         let stamp = self.node(child).last_access;
@@ -85,15 +84,15 @@ impl<K: KeyUnit> RadixCache<K> {
         child
     }
 
-    /// Cuts `node` after `common` pages; gives the upper part. Whoever holds
-    /// `node` holds the lower part from now on, whose end is the same.
+    /// Cuts `node` after `common` pages and returns the upper part. The old id names the lower
+    /// part, whose end is the same, so a request that holds `node` holds the lower part.
     pub(super) fn split(&mut self, id: NodeId, common: usize) -> NodeId {
         if common == self.node(id).pages.len() {
             return id;
         }
         let cut = common * self.page_size;
         let hashed = self.events.is_some();
-        // The upper part starts with the same page: the place among the siblings stays.
+        // The upper part starts with the same page, so the place among the siblings stays.
         let place = self.place_among_siblings(id);
         let lower = self.node_mut(id);
         let parent = lower.parent;

@@ -1,4 +1,4 @@
-//! What a cache key is made of.
+//! Units that cache keys are made of.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -8,12 +8,12 @@ use std::{fmt::Debug, ops::Range};
 /// the draft's KV, which depends on the next token, so there the unit is the
 /// pair (token, next token).
 pub trait KeyUnit: Copy + Ord + Debug + Send + Sync + 'static {
-    /// The token at this position, for cache events.
+    /// Returns the token at this position, for cache events.
     fn token(self) -> u32;
     /// Folds this unit into a running hash.
     fn absorb(self, hash: u64) -> u64;
-    /// The units of some positions of a text, in `scratch` where they are not
-    /// the text itself. A pair of the last position needs one token more.
+    /// Returns the units of some positions of a text, in `scratch` unless they are the text
+    /// itself. The pair of the last position needs one token more.
     fn key<'a>(text: &'a [u32], positions: Range<usize>, scratch: &'a mut Vec<Self>) -> &'a [Self];
 }
 

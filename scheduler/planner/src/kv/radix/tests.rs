@@ -1,4 +1,4 @@
-//! The radix tree against the naive cache.
+//! Tests of the radix tree against the naive cache.
 
 use super::*;
 use crate::kv::naive_cache::NaiveCache;
@@ -19,7 +19,7 @@ fn tokens() -> BoxedStrategy<Vec<u32>> {
     prop::collection::vec(0u32..3, 0..24).boxed()
 }
 
-/// The pairs of a text.
+/// Generates the pairs of a text.
 fn pairs() -> BoxedStrategy<Vec<(u32, u32)>> {
     let text = prop::collection::vec(0u32..3, 1..24);
     let pairs = |text: Vec<u32>| KeyUnit::key(&text, 0..text.len() - 1, &mut Vec::new()).to_vec();
@@ -44,7 +44,7 @@ struct Pair<K> {
     naive: NaiveCache<K>,
     locks: Vec<(NodeId, Vec<K>)>,
     next_page: u32,
-    /// The tokens that each live block's hash stands for, from the events.
+    /// Tokens that each live block's hash stands for, from the events.
     blocks: BTreeMap<u64, Vec<u32>>,
 }
 

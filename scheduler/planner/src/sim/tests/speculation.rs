@@ -1,5 +1,5 @@
-//! Reserve and prefix keys under speculation, and that these tests would see
-//! it if either were wrong.
+//! Tests of reserve and prefix keys under speculation, and proofs that these tests would notice
+//! a fault in either.
 
 use std::cell::Cell;
 
@@ -8,14 +8,14 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use super::*;
 use crate::{Counters, Load, batch::Grant};
 
-/// Everything that the reserve depends on.
+/// All inputs that the reserve depends on.
 #[derive(Debug, Clone)]
 struct Case {
     config: PlannerConfig,
     requests: Vec<Request>,
-    /// Draft steps of the plans in turn, at the most.
+    /// Most draft steps of the plans, in turn.
     depths: Vec<u32>,
-    /// What the workers agree on, step by step.
+    /// Depths that the workers agree on, step by step.
     agreed: Vec<Option<u32>>,
 }
 
@@ -30,7 +30,7 @@ prop_compose! {
         depths in prop::collection::vec(prop_oneof![2 => 0u32..8, 1 => Just(0)], 1..9),
         agreed in prop::collection::vec(prop::option::of(0u32..8), 1..9),
     ) -> Case {
-        // So many that each DP rank has as many to do.
+        // The number is chosen so that each DP rank has equally many to do.
         let requests = requests.into_iter().take(9 * config.dp_size as usize);
         let requests = requests.map(|request| among(&config, request)).collect();
         Case {
@@ -51,8 +51,8 @@ prop_compose! {
     }
 }
 
-/// The next turn of a conversation: prompt, answer, and something else. Now
-/// and then the answer is left out.
+/// Returns the next turn of a conversation: prompt, answer and new tokens. In every third
+/// request the answer is left out.
 fn next_turn(at: usize, request: &Request) -> Request {
     let mut input_ids = request.input_ids.clone();
     if !at.is_multiple_of(3) {
@@ -67,19 +67,19 @@ fn next_turn(at: usize, request: &Request) -> Request {
     }
 }
 
-/// Makes of what the worker does what the planner knows of it.
+/// Turns the worker's configuration into the one that the planner sees.
 type Sight = fn(&mut PlannerConfig);
 
-/// It knows all.
+/// The planner sees all.
 const ALL: Sight = |_| ();
 
-/// Runs all requests at once, and then their next turns, with a worker that
-/// writes all that it may.
+/// Runs all requests at once, and then their next turns, with a worker that writes every slot
+/// that it may.
 fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String> {
     let mut config = case.config.clone();
     planner_sees(&mut config);
     let planner = Planner::new(config).map_err(|error| error.to_string())?;
-    // Whoever has a slot is let in, so that pages run out.
+    // Every request with a slot is admitted, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
     planner.set_grant(grant);
     let worker = SimGroup::new(&case.config, MODEL, true).agreeing_on(&case.agreed);
@@ -88,7 +88,7 @@ fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String>
     let next = turns.map(|(at, request)| next_turn(at, request)).collect();
     for (round, requests) in (0..).zip([&case.requests, &next]) {
         for (id, request) in (100 * round..).zip(requests) {
-            // What can never fit is refused; that is not what is tested here.
+            // A request that can never fit is refused; this test is not about that.
             let id = RequestId(id);
             let _ = engine.planner.submit(Millis(0), id, request.clone());
         }
@@ -97,7 +97,7 @@ fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String>
     Ok(engine.planner.load())
 }
 
-/// Runs until nothing is left, and checks that this is so.
+/// Runs until nothing is left, and checks that nothing is left.
 fn drain(engine: &mut SimEngine, depths: &[u32], exact: bool) -> Result<(), String> {
     for depth in depths.iter().cycle() {
         engine.planner.set_draft_steps(*depth);
@@ -117,7 +117,7 @@ fn drain(engine: &mut SimEngine, depths: &[u32], exact: bool) -> Result<(), Stri
     Ok(())
 }
 
-/// Runs many cases, always the same; gives what they did together.
+/// Runs many cases, always the same ones. Returns the sum of their counters.
 fn run(drive: impl Fn(&Case) -> Result<Load, String>) -> Result<Counters, String> {
     let config = Config {
         cases: 1500,
@@ -148,7 +148,7 @@ fn run(drive: impl Fn(&Case) -> Result<Load, String>) -> Result<Counters, String
 fn no_write_leaves_the_reserve_and_no_page_leaks() {
     let exact = |case: &Case| drive(case, ALL, Grant::Exact);
     let sum = run(exact).expect("no fault");
-    // The cases do what they are about.
+    // The cases exercise generation, caching and retraction.
     assert!(sum.generated_tokens > sum.decode_rows + 10_000, "{sum:?}");
     assert!(sum.cached_tokens > 10_000, "{sum:?}");
     assert!(sum.retractions > 100, "{sum:?}");
@@ -163,8 +163,8 @@ fn a_reserve_that_is_too_small_shows() {
     }
 }
 
-/// What goes wrong when a planner that sees less than there is shares the KV of
-/// a drafter that keeps `kept` and pauses for `window` positions.
+/// Returns the fault that shows when the planner sees less than there is. Requests then share
+/// the KV of a drafter that keeps `kept` and pauses for `window` positions.
 fn misled(kept: DraftKv, window: Option<u32>, planner_sees: Sight) -> Result<Counters, String> {
     run(|case: &Case| {
         let config = PlannerConfig {
@@ -183,7 +183,7 @@ fn misled(kept: DraftKv, window: Option<u32>, planner_sees: Sight) -> Result<Cou
 
 #[test]
 fn wrong_prefix_keys_show() {
-    // What the drafter keeps, and keys that would do for less.
+    // The KV that the drafter keeps, and keys that suffice only for less.
     let none: Sight = |config| config.draft_kv = DraftKv::None;
     let tokens: Sight = |config| config.draft_kv = DraftKv::Tokens;
     for (kept, keys) in [
@@ -196,8 +196,7 @@ fn wrong_prefix_keys_show() {
     }
 }
 
-/// Text from steps that drafted nothing is shared only where the drafter has
-/// taken it in since.
+/// Text from steps that drafted nothing is shared only if the drafter has taken it in since.
 #[test]
 fn sharing_what_no_drafter_has_taken_in_shows() {
     let every_step: Sight = |config| config.pause_window = 0;
@@ -207,7 +206,7 @@ fn sharing_what_no_drafter_has_taken_in_shows() {
             let fault = misled(kept, Some(window), wrong).expect_err("holes are shared");
             assert!(fault.contains("draft position"), "{kept:?}: {fault}");
         }
-        // Of larger windows, ends of prompts take a part.
+        // With larger windows, ends of prompts play a part.
         for window in [2, 8, 12] {
             misled(kept, Some(window), ALL).expect("what is shared was taken in");
         }

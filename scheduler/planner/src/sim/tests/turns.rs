@@ -1,4 +1,4 @@
-//! Who goes first, against a plain ring.
+//! Tests of the order of client requests, against a plain ring.
 
 use super::*;
 
