@@ -1,5 +1,5 @@
-//! Intel's Advanced Matrix Extensions: whether this process may use tiles, and
-//! their shapes on this thread.
+//! Intel's Advanced Matrix Extensions: the permission to use tiles in this process, and the
+//! shapes of the tiles on this thread.
 //!
 //! A thread gives its tiles shapes when it first needs them in a chunk of work
 //! and lets go of them at the chunk's end ([`release`]), so nothing relies on
@@ -24,6 +24,6 @@ pub(crate) use signal_stack::grow_signal_stack;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::{permission, release, shape, shape_few};
 
-/// Lets go of tiles, of which this processor has none.
+/// Does nothing: this processor has no tiles to let go of.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn release() {}

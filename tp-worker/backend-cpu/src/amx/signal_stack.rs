@@ -1,9 +1,8 @@
 //! A stack for signal handlers that has room for tiles.
 //!
-//! Once a thread has used tiles, what the kernel saves of its registers before a
-//! handler runs is 8 KiB longer, for good. Rust's own alternate stack has no room
-//! for that, and a stack overflow would end in a bare SIGSEGV instead of the
-//! report that names the thread.
+//! Once a thread has used tiles, the kernel saves 8 KiB more of its registers before a
+//! handler runs, for good. Rust's own alternate stack has no room for them: a stack overflow
+//! would end in a bare SIGSEGV instead of the report that names the thread.
 
 use std::cell::OnceCell;
 use std::io;
@@ -13,7 +12,8 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 /// Bytes of the stack, several times what the registers take.
 const BYTES: usize = 64 << 10;
-/// Bytes below it that nobody may touch: a page, however large.
+/// Bytes of the guard below the stack, which nobody may touch: at least one page of any
+/// size.
 const GUARD: usize = 64 << 10;
 
 thread_local! {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(set(before), 0);
     }
 
-    /// Whether something that may be written lies there.
+    /// Returns true if the memory at `address` is mapped and may be written.
     fn mapped(address: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let bound = |text: &str| usize::from_str_radix(text, 16).unwrap();

@@ -20,18 +20,18 @@ use crate::gemm::{Ahead, Input, PANEL, Tile};
 /// Rows asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 16;
 
-/// Rows asked for while few rows are attended, keys before values: during scores,
-/// softmax and sums, about as long as each takes, so that memory is never without
-/// work.
+/// Rows asked for during scores, softmax and sums while few rows are attended, keys before
+/// values. The numbers are in proportion to how long each takes, so that memory is never
+/// without work.
 const DURING: [usize; 3] = [48, 32, 48];
 
-/// Which packed query rows a block is attended with.
+/// The packed query rows that a block is attended with.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Queries {
-    /// All of the task's under one key head, in blocks of the tile's height; they
-    /// begin with so many words.
+    /// All rows of the task under one key head, in blocks of the tile's height. They begin
+    /// at this word.
     Task(usize),
-    /// Those of one query.
+    /// The rows of one query.
     Own,
 }
 
@@ -41,19 +41,20 @@ struct KernelTile<'a> {
     height: Height,
     /// Whether queries are packed for few rows.
     few: bool,
-    /// Rows of the cache up to the last that is seen.
+    /// Rows of the cache up to the last position that is seen.
     block: &'a [usize],
     ahead: &'a mut NextBlock,
-    /// What was packed of the block.
+    /// The packed keys and values of the block.
     panels: &'a mut Panels,
     tile: &'a mut TileScratch,
     states: &'a mut [State],
-    /// From the first row's on, as many as the height says and more.
+    /// Sums from the first row's on, with at least as many rows as the height says.
     acc: &'a mut [f32],
 }
 
 impl Queries {
-    /// What follows `rows` of their rows, packed or summed.
+    /// Height of a tile of `rows` rows, packed or summed: padded for a task's rows, exact
+    /// for the rows of one query.
     pub(super) fn height(self, rows: usize) -> Height {
         match self {
             Self::Task(_) => Height::Padded(rows),
@@ -64,9 +65,8 @@ impl Queries {
 }
 
 impl Call<'_> {
-    /// Attends `rows` of the task, packed as `queries`, to the block at
-    /// `scratch.cells`, of which `visible` says how many positions a row sees;
-    /// it never falls from row to row.
+    /// Attends `rows` of the task, packed as `queries`, to the block at `scratch.cells`. A
+    /// row sees `visible(row)` positions, a number that never falls from row to row.
     pub(super) fn attend(
         &self,
         rows: Range<usize>,
@@ -127,7 +127,7 @@ impl Call<'_> {
         }
     }
 
-    /// What scores are multiplied by before they are powers of two.
+    /// Factor of scores before they become exponents of two.
     pub(super) fn score_scale(&self) -> f32 {
         self.shape.scale * std::f32::consts::LOG2_E
     }
@@ -238,8 +238,8 @@ impl Call<'_> {
         }
     }
 
-    /// Adds weights, those that [`Self::softmax`] has left, times the values of
-    /// `block` to `acc`.
+    /// Adds weights times the values of `block` to `acc`. The weights are the ones that
+    /// [`Self::softmax`] has left.
     fn sums(
         &self,
         block: &[usize],
@@ -270,7 +270,7 @@ impl Call<'_> {
         unsafe { direct.sums[rows - 1](&mut source, weights.as_ptr(), acc.as_mut_ptr(), width) };
     }
 
-    /// What the direct kernels read.
+    /// The block and the rows to ask for, in the form that direct kernels read.
     pub(super) fn source<'a>(&self, rows: &'a [usize], asking: Asking<'a>) -> Source<'a> {
         let (data, row_bytes) = self.cache.bytes();
         Source {
@@ -309,7 +309,7 @@ impl Call<'_> {
         }
     }
 
-    /// Brings the first `count` weights of each row into the tiles' order.
+    /// Brings the first `count` weights of each row into the order that the tiles read.
     fn turn_weights(&self, rows: &[[u32; BLOCK]], out: &mut [u32], count: usize) {
         let steps = self.tiles.input.len(count);
         for (group, lanes) in rows.chunks(LANES).enumerate() {

@@ -15,7 +15,7 @@ use crate::attention::transpose::{LANES, keys_at};
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
 
-/// Positions between two looks at what is to be asked for.
+/// Positions between two checks of the rows to ask for.
 const STRETCH: usize = 8;
 
 /// See [`super::ScoresFn`], for `M` rows. Keys of `S` steps are turned around before
@@ -72,8 +72,8 @@ pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
     }
 }
 
-/// See [`super::SumsFn`], for `M` rows: up to `P` times 32 columns at once, `H`
-/// halves of them.
+/// See [`super::SumsFn`], for `M` rows. Handles up to `P` times 32 columns at once, and `H`
+/// halves of these.
 ///
 /// # Safety
 /// As there, inlined in a function compiled for the format's instructions.

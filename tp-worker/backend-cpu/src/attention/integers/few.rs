@@ -12,12 +12,12 @@ use super::super::transpose::{LANES, avx512, keys_at};
 use super::pack::{FLIP, WORDS, half_weave};
 use super::{Bytes, CODES, COLUMNS, FewScoresFn, FewSumsFn, Source};
 
-/// Words of one byte of a row of weights.
+/// Words of the upper or lower bytes of a row of weights.
 const BYTE_WORDS: usize = BLOCK / CODES;
-/// Vectors of half of 64 columns.
+/// Vectors in half of 64 columns.
 const HALF: usize = COLUMNS / LANES / 2;
 
-/// An upper and a lower sum as one.
+/// Joins an upper and a lower sum in one.
 #[inline(always)]
 unsafe fn whole(upper: __m512i, lower: __m512i) -> __m512i {
     // SAFETY: the caller runs AVX-512.
@@ -138,7 +138,7 @@ unsafe fn columns<const M: usize, const H: usize>(
     }
 }
 
-/// For as many rows as registers hold sums of.
+/// Lists the kernels for as many rows as registers hold sums of.
 macro_rules! table {
     ($($m:literal)*) => { [$((scores::<$m>, sums::<$m>)),*] };
 }

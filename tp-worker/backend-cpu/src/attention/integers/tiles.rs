@@ -25,7 +25,7 @@ const WIDE: usize = BLOCK * 4;
 /// Vectors of 64 columns.
 const VECTORS: usize = COLUMNS / LANES;
 
-/// Sums of upper and of lower bytes, of a block of positions or 64 columns.
+/// Sums of the upper and of the lower bytes, for a block of positions or 64 columns.
 #[repr(C, align(64))]
 struct Sums([u32; VECTORS * 2 * TILE]);
 
@@ -33,13 +33,13 @@ struct Sums([u32; VECTORS * 2 * TILE]);
 #[repr(C, align(64))]
 struct Woven([u32; BLOCK / CODES * COLUMNS]);
 
-/// `tdp` of operands that share one of the two: upper and lower bytes on the
-/// other side.
+/// Defines a loop of `tdp` products that share one of two operands. The other operand is the
+/// upper and the lower bytes.
 macro_rules! products {
     ($name:ident, $tdp:literal, [$($first:literal)*], [$($second:literal)*]) => {
-        /// `blocks` times 64 codes: the shared operand lies at `shared`, its rows
-        /// `shared_row` and blocks `shared_block` bytes apart, the bytes at
-        /// `upper` and `lower` likewise.
+        /// Multiplies `blocks` times 64 codes. The shared operand lies at `shared`, with
+        /// rows `shared_row` and blocks `shared_block` bytes apart. The bytes at `upper` and
+        /// `lower` have strides of their own.
         #[inline(always)]
         unsafe fn $name(work: &Work, out: *mut u32) {
             // SAFETY: the caller's promise: tiles hold 16 rows, and the pointers
@@ -79,7 +79,7 @@ macro_rules! products {
     };
 }
 
-/// What one product reads; rows and blocks in bytes.
+/// Operands of one product; rows and blocks in bytes.
 struct Work {
     shared: *const u8,
     shared_row: usize,
@@ -107,8 +107,7 @@ unsafe fn whole(sums: *const u32, row: usize) -> __m512 {
     }
 }
 
-/// See [`ScoresFn`], for `M` rows, packed as blocks of as many rows as whole tiles
-/// have.
+/// See [`ScoresFn`], for `M` rows, packed in blocks of whole tiles of rows.
 ///
 /// # Safety
 /// As there; the process may use AMX.
@@ -221,8 +220,8 @@ unsafe fn columns<const M: usize>(
     }
 }
 
-/// See [`FewScoresFn`], for `M` rows, packed side by side in rows of 16: codes as
-/// they lie in the cache are rows of a tile.
+/// See [`FewScoresFn`], for `M` rows, packed side by side in rows of 16. Codes are rows of a
+/// tile as they lie in the cache.
 ///
 /// # Safety
 /// As there; the process may use AMX.
@@ -336,7 +335,7 @@ macro_rules! table {
     ($function:ident: $($m:literal)*) => { [$($function::<$m>),*] };
 }
 
-/// For one tile of rows.
+/// Lists the kernels for one tile of rows.
 macro_rules! few {
     ($($m:literal)*) => { [$((few_scores::<$m>, few_sums::<$m>)),*] };
 }

@@ -17,8 +17,8 @@ const COLUMNS: usize = 16;
 /// Blocks of a block of positions.
 const HALVES: usize = BLOCK / (2 * BLOCK_STEPS);
 
-/// Gives tiles the shapes for a height; returns its rows. All whole heights have
-/// the same shapes, which change for no tile of a task.
+/// Gives tiles the shapes for a height; returns the height's rows. All whole heights have
+/// the same shapes, so no tile of a task changes them.
 #[inline(always)]
 unsafe fn prepare(height: Height) -> usize {
     // SAFETY: the caller's promise: the process may use AMX.
@@ -31,7 +31,7 @@ unsafe fn prepare(height: Height) -> usize {
     height.padded()
 }
 
-/// What one product reads and writes: one panel, `blocks` of it.
+/// Operands and result of one product: `blocks` blocks of one panel.
 struct Work {
     inputs: *const u32,
     panel: *const u32,
@@ -39,7 +39,7 @@ struct Work {
     out: *mut f32,
     /// Bytes from row to row of `out`.
     stride: usize,
-    /// Adds to what `out` holds.
+    /// True if the product is added to the content of `out`.
     resume: bool,
 }
 
@@ -160,7 +160,7 @@ unsafe fn product(work: &Work, rows: usize) {
     }
 }
 
-/// Up to 16 rows.
+/// Multiplies up to 16 rows.
 #[inline(always)]
 unsafe fn low(work: &Work, rows: usize) {
     // SAFETY: the caller's promise: tiles have their shapes, and the pointers are
@@ -202,7 +202,7 @@ unsafe fn low(work: &Work, rows: usize) {
     }
 }
 
-/// More than 16 rows.
+/// Multiplies more than 16 rows.
 #[inline(always)]
 unsafe fn high(work: &Work, rows: usize) {
     // SAFETY: as for `low`.

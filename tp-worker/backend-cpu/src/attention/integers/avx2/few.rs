@@ -8,11 +8,11 @@ use super::{
 };
 use crate::gemm::FEW_ROWS;
 
-/// Positions between two looks at what is to be asked for.
+/// Positions between two checks of the rows to ask for.
 const STRETCH: usize = 8;
 const _: () = assert!(STRETCH.is_multiple_of(HALVES));
-/// Rows of which the compiler may load queries early: the codes that are turned around
-/// need eight registers.
+/// Largest number of rows for which the compiler may load queries early: the codes that are
+/// turned around need eight registers.
 const EARLY: usize = 2;
 
 /// See [`FewScoresFn`], for `M` rows.
@@ -105,7 +105,7 @@ unsafe fn sums<const M: usize, const P: usize>(
     }
 }
 
-/// For as many rows as registers hold sums of.
+/// Kernels for as many rows as registers hold sums of.
 pub(in super::super) static ROWS: [(FewScoresFn, FewSumsFn); 6] = [
     (scores::<1>, sums::<1, 4>),
     (scores::<2>, sums::<2, 2>),
