@@ -39,7 +39,7 @@ pub(super) enum Queries {
 struct KernelTile<'a> {
     queries: &'a [u32],
     height: Height,
-    /// Whether queries are packed for few rows.
+    /// True if queries are packed for few rows.
     few: bool,
     /// Rows of the cache up to the last position that is seen.
     block: &'a [usize],

@@ -112,7 +112,7 @@ pub(super) type ScoresFn =
 /// `width` apart and hold the columns in the order of [`Direct::order`].
 ///
 /// # Safety
-/// As for [`ScoresFn`].
+/// The conditions of [`ScoresFn`].
 pub(super) type SumsFn =
     unsafe fn(&mut Source<'_>, weights: *const [u32; BLOCK], acc: *mut f32, width: usize);
 

@@ -72,7 +72,7 @@ pub(super) type WeighFn =
 /// whose rows are `width` apart.
 ///
 /// # Safety
-/// As for [`ScoresFn`]; weights lie as words do.
+/// The conditions of [`ScoresFn`]; weights lie as words do.
 pub(super) type SumsFn = unsafe fn(
     weights: *const Bytes,
     worth: *const f32,
@@ -86,14 +86,14 @@ pub(super) type SumsFn = unsafe fn(
 /// Kernel like [`ScoresFn`], with keys from the cache.
 ///
 /// # Safety
-/// As there; the source's rows lie in the cache.
+/// The conditions of [`ScoresFn`]; the source's rows lie in the cache.
 pub(super) type FewScoresFn =
     unsafe fn(source: &mut Source<'_>, queries: *const u32, scores: *mut [f32; BLOCK]);
 
 /// Kernel like [`SumsFn`], with values from the cache.
 ///
 /// # Safety
-/// As for [`FewScoresFn`].
+/// The conditions of [`FewScoresFn`].
 pub(super) type FewSumsFn = unsafe fn(
     source: &mut Source<'_>,
     weights: *const Bytes,

@@ -64,7 +64,7 @@ type ScoresFn = unsafe fn(
 /// cache.
 ///
 /// # Safety
-/// As for [`ScoresFn`]; the source's rows lie in the cache.
+/// The conditions of [`ScoresFn`]; the source's rows lie in the cache.
 type FewScoresFn = unsafe fn(
     source: &mut Source<'_>,
     queries: *const u32,
@@ -77,7 +77,7 @@ type FewScoresFn = unsafe fn(
 /// tile.
 ///
 /// # Safety
-/// As for [`FewScoresFn`]; `out` holds a block.
+/// The conditions of [`FewScoresFn`]; `out` holds a block.
 type WeaveFn = unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, asking: Asking<'_>);
 
 /// Adds weights, in the form that the softmax leaves, times woven values of the first
@@ -91,7 +91,7 @@ type WeaveFn = unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, aski
 /// with such values do tasks and the emulation show in the bits.
 ///
 /// # Safety
-/// As for [`ScoresFn`].
+/// The conditions of [`ScoresFn`].
 type SumsFn = unsafe fn(
     weights: *const u32,
     values: *const u32,

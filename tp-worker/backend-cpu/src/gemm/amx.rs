@@ -185,7 +185,7 @@ many!(near: many_whole, [0 64 128 192 256 320 384 448], "512");
 /// Multiplies `M` rows by one panel; `P` and `H` are the parameters of other tiles' tables.
 ///
 /// # Safety
-/// As for every tile; the process may use AMX.
+/// The conditions of every tile; the process may use AMX.
 unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     // SAFETY: the process may use AMX.
     unsafe { shape(M) };
@@ -261,7 +261,7 @@ struct Sums([f32; 2 * ROWS * PANEL]);
 /// waits until other threads see the sums.
 ///
 /// # Safety
-/// As for [`bf16_tile`]; `out`'s rows begin on lines of the cache.
+/// The conditions of [`bf16_tile`]; `out`'s rows begin on lines of the cache.
 #[target_feature(enable = "avx512f")]
 unsafe fn write_past_caches<const M: usize>(sums: *const f32, out: *mut f32, stride: usize) {
     for row in 0..M {

@@ -188,7 +188,8 @@ fn what_is_not_finite_shows_in_all_that_see_it() {
                 let tokens = outputs[0].chunks(world.shape.out_width());
                 for (token, out) in tokens.enumerate() {
                     let odd = out.iter().any(|x| x.is_nan());
-                    // A query is nobody else's; keys and values are seen later.
+                    // No other query sees this token's query; later queries see its keys and
+                    // values.
                     let sees = token == ODD || token > ODD && column >= 2 * head_dim;
                     assert_eq!(odd, sees, "{isa} {dtype:?} {kv_dtype:?} {column} {token}");
                 }

@@ -40,7 +40,7 @@ pub(super) trait Simd {
 /// Conversion of words of keys and rows of values to operands.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The conditions of [`Simd`].
 pub(super) trait Format {
     type Simd: Simd;
     /// Operands in a word of a key, as many as inputs of a query.

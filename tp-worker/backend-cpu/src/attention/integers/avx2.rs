@@ -209,7 +209,7 @@ pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahe
 /// odd last position is beside itself: its partner's weight is zero.
 ///
 /// # Safety
-/// As for [`keys`].
+/// The conditions of [`keys`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
     let (data, bytes) = cache.bytes();

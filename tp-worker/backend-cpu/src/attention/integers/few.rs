@@ -27,7 +27,7 @@ unsafe fn whole(upper: __m512i, lower: __m512i) -> __m512i {
 /// See [`FewScoresFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the machine runs AVX-512 with VNNI.
+/// The conditions of [`FewScoresFn`]; the machine runs AVX-512 with VNNI.
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn scores<const M: usize>(
     source: &mut Source<'_>,
@@ -70,7 +70,7 @@ unsafe fn scores<const M: usize>(
 /// See [`FewSumsFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the machine runs AVX-512 with VNNI.
+/// The conditions of [`FewSumsFn`]; the machine runs AVX-512 with VNNI.
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn sums<const M: usize>(
     source: &mut Source<'_>,

@@ -33,7 +33,7 @@ pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahe
 /// Packs keys like [`keys`], but leaves the codes signed.
 ///
 /// # Safety
-/// As for [`keys`].
+/// The conditions of [`keys`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn signed_keys(
     cache: &CpuKvCache,
@@ -77,7 +77,7 @@ unsafe fn turned<const FLIPPED: i32>(
 /// repeat it. Asks for the next block meanwhile.
 ///
 /// # Safety
-/// As for [`keys`].
+/// The conditions of [`keys`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
     let (data, bytes) = cache.bytes();

@@ -110,7 +110,7 @@ unsafe fn whole(sums: *const u32, row: usize) -> __m512 {
 /// See [`ScoresFn`], for `M` rows, packed in blocks of whole tiles of rows.
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`ScoresFn`]; the process may use AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn scores<const M: usize>(
     queries: *const u32,
@@ -153,7 +153,7 @@ unsafe fn scores<const M: usize>(
 /// See [`SumsFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the process may use AMX; weights have whole tiles of rows.
+/// The conditions of [`SumsFn`]; the process may use AMX; weights have whole tiles of rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn sums<const M: usize>(
     weights: *const Bytes,
@@ -224,7 +224,7 @@ unsafe fn columns<const M: usize>(
 /// tile as they lie in the cache.
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`FewScoresFn`]; the process may use AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn few_scores<const M: usize>(
     source: &mut Source<'_>,
@@ -290,7 +290,7 @@ unsafe fn turn<const M: usize>(turned: *const u32, scores: *mut [f32; BLOCK], fi
 /// See [`FewSumsFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the process may use AMX; weights have whole tiles of rows.
+/// The conditions of [`FewSumsFn`]; the process may use AMX; weights have whole tiles of rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn few_sums<const M: usize>(
     source: &mut Source<'_>,

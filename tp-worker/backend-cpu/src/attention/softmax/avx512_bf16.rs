@@ -174,7 +174,7 @@ pub(super) unsafe fn pairs(
 /// sees numbers that are not finite, its integer 1 is worth NaN.
 ///
 /// # Safety
-/// As for [`pairs`].
+/// The conditions of [`pairs`].
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(in crate::attention) unsafe fn integers(
     mut rows: Rows<'_>,

@@ -46,7 +46,7 @@ struct Work {
 /// See [`super::ScoresFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::ScoresFn`]; the process may use AMX.
 pub(super) unsafe fn scores(
     queries: *const u32,
     keys: *const u32,
@@ -76,7 +76,7 @@ pub(super) unsafe fn scores(
 /// See [`super::SumsFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::SumsFn`]; the process may use AMX.
 pub(super) unsafe fn sums(
     weights: *const u32,
     values: *const u32,
@@ -106,7 +106,7 @@ pub(super) unsafe fn sums(
 /// See [`super::FewSumsFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::FewSumsFn`]; the process may use AMX.
 pub(super) unsafe fn few_sums(
     weights: *const u32,
     values: *const u32,

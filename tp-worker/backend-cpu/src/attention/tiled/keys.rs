@@ -16,7 +16,7 @@ struct Turned([f32; BLOCK * ROWS]);
 /// See [`super::FewScoresFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::FewScoresFn`]; the process may use AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn scores(
     source: &mut Source<'_>,

@@ -19,7 +19,7 @@ const PANEL_LEN: usize = BLOCK / 2 * PANEL;
 /// columns in the order of `Order::Fours`.
 ///
 /// # Safety
-/// As there; the machine runs AVX-512.
+/// The conditions of [`super::WeaveFn`]; the machine runs AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn weave(
     cache: &CpuKvCache,

@@ -37,7 +37,7 @@ pub(in crate::attention) unsafe fn quarter(rows: &[*const u32], step: usize) -> 
 /// Four steps of 16 rows from `step` on, two registers per step.
 ///
 /// # Safety
-/// As for [`quarter`], with 16 rows.
+/// The conditions of [`quarter`], with 16 rows.
 #[inline(always)]
 pub(in crate::attention) unsafe fn both_quarters(
     rows: &[*const u32; LANES],

@@ -18,7 +18,7 @@ const EARLY: usize = 2;
 /// See [`FewScoresFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the machine runs AVX2.
+/// The conditions of [`FewScoresFn`]; the machine runs AVX2.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn scores<const M: usize>(
     source: &mut Source<'_>,
@@ -56,7 +56,7 @@ unsafe fn scores<const M: usize>(
 /// See [`FewSumsFn`], for `M` rows, `P` times 16 columns at a time.
 ///
 /// # Safety
-/// As there; the machine runs AVX2; `P` times 16 divides the head's columns.
+/// The conditions of [`FewSumsFn`]; the machine runs AVX2; `P` times 16 divides the head's columns.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn sums<const M: usize, const P: usize>(
     source: &mut Source<'_>,
