@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// The longest duration told apart, nanoseconds: an hour.
+/// The longest duration that is told apart, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Durations by nanosecond, three significant digits.
@@ -34,11 +34,11 @@ impl Durations {
     pub fn count(&self) -> u64 {
         self.0.len()
     }
-    /// Percentile in microseconds, null without any durations.
+    /// Percentile in microseconds; null without any durations.
     pub fn us(&self, percentile: f64) -> Value {
         self.value(percentile, 1e3)
     }
-    /// Percentile in milliseconds, null without any durations.
+    /// Percentile in milliseconds; null without any durations.
     pub fn ms(&self, percentile: f64) -> Value {
         self.value(percentile, 1e6)
     }

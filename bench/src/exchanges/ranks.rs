@@ -14,7 +14,7 @@ use super::{
 };
 use crate::stats::Durations;
 
-/// How long it took.
+/// Durations of exchanges.
 pub struct Took {
     /// One exchange on any rank, by [`KINDS`].
     pub each: [Durations; KINDS.len()],

@@ -22,7 +22,8 @@ const STRETCH: usize = 8;
 /// they are used.
 ///
 /// # Safety
-/// The conditions of [`super::ScoresFn`], inlined in a function compiled for the format's instructions.
+/// The conditions of [`super::ScoresFn`], inlined in a function compiled for the format's
+/// instructions.
 #[inline(always)]
 pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
     source: &mut Source<'_>,
@@ -76,7 +77,8 @@ pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
 /// halves of these.
 ///
 /// # Safety
-/// The conditions of [`super::SumsFn`], inlined in a function compiled for the format's instructions.
+/// The conditions of [`super::SumsFn`], inlined in a function compiled for the format's
+/// instructions.
 #[inline(always)]
 pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: usize>(
     source: &mut Source<'_>,
