@@ -74,7 +74,7 @@ impl Client {
         })
     }
 
-    /// The same client with another patience.
+    /// Returns a copy of this client with another patience.
     pub(crate) fn with(&self, patience: Patience) -> Self {
         Self {
             patience,
