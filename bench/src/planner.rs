@@ -1,6 +1,6 @@
 //! Time of planning one step: `plan` and `complete` with N requests decoding, and results
-//! that are made up on the spot. Also the time of deciding how deep to draft, which every
-//! rank does in every step where the depth adapts.
+//! that are made up on the spot. A second table has the time of deciding how deep to draft;
+//! every rank decides that in every step of an adaptive depth.
 
 use std::time::Instant;
 

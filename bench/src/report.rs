@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::machine;
 
-/// Tells a person who waits for the report what is being measured. Errors are ignored:
-/// nobody has to listen.
+/// Tells a person who waits for the report about the current measurement. Errors are
+/// ignored, as a report needs no reader of its progress.
 pub fn progress(what: &str) {
     let _ = writeln!(std::io::stderr(), "{what} …");
 }

@@ -45,7 +45,7 @@ impl Ceiling {
         peak: None,
     };
 
-    /// Parts of the limits that work reached which took `seconds`.
+    /// Parts of the limits that work of `seconds` seconds reached.
     pub fn reached(&self, work: Work, seconds: f64) -> Reached {
         let part = |amount: f64, limit: Option<f64>| {
             limit

@@ -4,10 +4,6 @@
 //! All engines are loaded at once and answer the same prompts in turn, greedily, so that a
 //! machine that drifts within minutes drifts for all engines. Their texts are compared: a
 //! difference is reported, because there should be none.
-//!
-//! All engines are loaded at once and answer the same prompts in turn, greedily,
-//! so that a machine that drifts within minutes drifts for all of them. Their
-//! texts are compared: a difference is reported, for there should be none.
 
 pub(crate) mod candidates;
 pub(crate) mod engines;

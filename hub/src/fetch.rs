@@ -56,11 +56,11 @@ impl Hub {
         }
     }
 
-    /// Returns the folder of a model. Files that the cache lacks are loaded from the model's
-    /// repository on the hub. `check` looks at a folder with `config.json` before weights
-    /// are loaded, and says in words what can't be served. If the hub can't be reached, or
-    /// refuses, the version that was there last will do. For a commit in the cache the hub
-    /// is not asked.
+    /// Returns the folder of a model, and loads the files that the cache lacks from the
+    /// model's repository on the hub. `check` gets a folder with `config.json` before
+    /// weights are loaded; its error says why the model can't be served. If the hub can't be
+    /// reached, or refuses, the version that was there last will do. The hub is not asked
+    /// for a commit in the cache.
     ///
     /// # Errors
     /// [`HubError`].

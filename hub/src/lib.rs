@@ -1,9 +1,9 @@
 //! Models by their names: loads models from the Hugging Face Hub into the cache that all
 //! programs of a user share, and finds them there again.
 //!
-//! Only files that a server reads are loaded: `config.json` first, so that a model that
-//! can't be served is refused before its weights come; then tokenizer, chat template and the
-//! safetensors. Several files are loaded at once. Each is resumed after any interruption,
+//! Only files that a server reads are loaded. `config.json` comes first: a model that can't
+//! be served is refused before its weights come. Tokenizer, chat template and the
+//! safetensors follow, several files at once. Each file is resumed after any interruption,
 //! and compared with the hub's hash.
 //!
 //! The layout is [huggingface_hub's](https://huggingface.co/docs/huggingface_hub/guides/manage-cache):

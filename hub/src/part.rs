@@ -12,10 +12,10 @@ use crate::answer::Listed;
 use crate::cache::{is_file_of, names_in};
 use crate::digest::Running;
 
-/// The beginning of a file, beside its blob, under a name that no other program writes to.
-/// Some network file systems grant a lock to everybody; two programs that wrote to one file
-/// would damage the blob that it becomes. On an end the part is renamed to
-/// `HASH.incomplete`. The program that renames this file next goes on with it alone.
+/// The beginning of a file, beside its blob, under a name of this process alone. On some
+/// network file systems several programs may hold one lock; programs that wrote to one file
+/// would then damage the blob. When loading stops, the part is renamed to `HASH.incomplete`.
+/// The next program renames that file back to a name of its own, and goes on with it alone.
 pub(crate) struct Part {
     path: PathBuf,
     /// Path under which the part is left.
@@ -247,7 +247,7 @@ pub(crate) fn bytes_of_parts(blob: &Path) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
-/// Returns true for a regular file, but not for a link, which may lead to anybody's file, or
+/// Returns true for a regular file. A link is refused, as it may lead to any file, and so is
 /// a pipe.
 fn is_regular(path: &Path) -> bool {
     path.symlink_metadata()

@@ -132,8 +132,8 @@ pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, S
     names.into_iter().map(find).collect()
 }
 
-/// Names of files that a server reads and that a snapshot lacks, or has in a form that no
-/// server reads.
+/// Names of files that a server needs and the snapshot lacks. A file in a form that no
+/// server reads counts as lacking.
 pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
     let mut needed = vec![CONFIG.to_owned()];
     if kind == Kind::Target {

@@ -97,9 +97,9 @@ impl Patience {
         }
     }
 
-    /// Limits for a start that has at most `limit`, set by `option`, for all loading that
-    /// does not grow with the weights. The time for which an answer may stand still is
-    /// another limit, and the only one for weights.
+    /// Limits for a start of at most `limit`, set by `option`. The limit is for all loading
+    /// that does not grow with the weights. Another limit bounds the time for which an
+    /// answer may stand still; only that one holds for weights.
     fn within(self, limit: Duration, option: &'static str) -> Self {
         Self {
             longest_pause: self.longest_pause.min(limit),
@@ -247,7 +247,7 @@ fn with_variables(path: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     expanded + rest
 }
 
-/// Checks that named authorities exist: the library would go on with others.
+/// Checks that named authorities exist: the TLS library would go on with others.
 fn check_roots(get: &dyn Fn(&str) -> Option<String>) -> Result<(), HubError> {
     let wrong = |variable, value: &str, why: String| HubError::Roots {
         variable,

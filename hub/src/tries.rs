@@ -58,8 +58,8 @@ impl Asked {
         }
     }
 
-    /// The error for one of the hub's refusals. The hub answers in the same way for a model
-    /// that nobody may see without a token and for one that does not exist.
+    /// The error for one of the hub's refusals. The hub gives the same answer for a model
+    /// that needs a token and for a model that does not exist.
     fn refused(&self, refusal: Refusal) -> HubError {
         let Refusal {
             status,

@@ -27,9 +27,9 @@ impl Waiting {
         }
     }
 
-    /// Patience for one file among those that are waited for together. Another program that
-    /// holds a file's lock is reported before the time is over, which would be blamed on the
-    /// hub.
+    /// Patience for one file among those that are waited for together. If another program
+    /// holds a file's lock, this error must come before the time is over: the end of the
+    /// time is blamed on the hub.
     pub(crate) fn for_a_file(&self) -> Patience {
         Patience {
             lock: self.patience.lock.min(self.left() / 2),

@@ -113,9 +113,9 @@ fn definition(algorithms: &Algorithms) -> Result<clap::Command, ConfigError> {
     with_algorithm_options(command, algorithms).map(with_switch_values)
 }
 
-/// Removes environment variables of options that a command refuses. For `pack` these are
-/// options that packed weights don't depend on, for `generate` options that only clients
-/// see. Where the environment sets a server up, these variables are the server's.
+/// Removes environment variables of options that a command refuses. `pack` refuses options
+/// that packed weights don't depend on; `generate` refuses options that only clients see. An
+/// environment that sets up a server may have such variables for the server.
 fn without_names(command: clap::Command) -> clap::Command {
     let refused: &[&str] = match command.get_name() {
         "pack" => &["served_model_name", "context_length"],

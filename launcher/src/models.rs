@@ -71,7 +71,7 @@ fn hint_at_draft(error: HubError) -> HubError {
     error
 }
 
-/// Prints what the cache holds.
+/// Prints the models in the cache.
 pub(crate) fn list() -> Result<u8, LaunchError> {
     let settings = Settings::from_env()?;
     let models = Cached::all(&settings.cache)?;

@@ -80,7 +80,7 @@ impl Model {
     /// chunk, and each token attends to the tokens before it.
     pub fn prefill(&self, tokens: usize) -> Work {
         let chunks = tokens.div_ceil(self.chunk) as f64;
-        // The later chunks read what the earlier ones have cached.
+        // Later chunks read the keys and values of earlier ones from the cache.
         let cached: usize = (0..tokens).step_by(self.chunk.min(tokens.max(1))).sum();
         let tokens = tokens as f64;
         let pairs = tokens * (tokens + 1.0) / 2.0;

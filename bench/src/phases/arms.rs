@@ -19,11 +19,11 @@ use crate::report::progress;
 pub enum Arm {
     /// The engine without speculation.
     None,
-    /// A second engine without speculation. Its distance from the first is what chance does
-    /// to engines, whose memory lies in other places.
+    /// A second engine without speculation. Its distance from the first is due to chance:
+    /// the memory of engines lies in different places.
     NoneAgain,
-    /// Always this depth. 0 is an engine whose depth could adapt and that is told not to
-    /// draft: a depth that can't adapt is never 0.
+    /// Always this depth. 0 is an engine with a depth that could adapt, but it is told not
+    /// to draft: a depth that can't adapt is never 0.
     Fixed(u32),
     /// Depth by the policy of this name.
     Policy(String),
@@ -134,7 +134,7 @@ impl Engines {
         &mut self.engines[arm].1
     }
 
-    /// The policy that an engine runs, which has seen nothing but `profile`.
+    /// The policy of an engine, before it has seen anything but `profile`.
     pub fn decider(&self, policy: &str, profile: &[Seen]) -> Option<Decider> {
         let mut configs = self.adaptive.iter();
         let config = configs.find(|config| config.policy == policy)?;

@@ -199,9 +199,9 @@ impl List {
 }
 
 impl Phase {
-    /// Each stream puts out `dwell` tokens: four times as many where it runs
-    /// alone and twice as many where there are less than eight, which are the
-    /// fast ones.
+    /// A phase in which each stream puts out `dwell` tokens. The number is four times as
+    /// large if the stream runs alone, and twice as large with fewer than eight streams,
+    /// because few streams are fast.
     pub fn new(kind: Kind, streams: u32, dwell: u32) -> Self {
         let times = match streams {
             1 => 4,

@@ -42,8 +42,8 @@ pub fn race(measured: &Measured, setup: &mut Setup, repetition: usize) -> anyhow
     ended.collect()
 }
 
-/// Tokens that are out at the end of every slice. With each comes the number of the phase
-/// that ends there, if one does.
+/// The goals of all slices: the number of tokens that are out at a slice's end, and the
+/// number of the phase that ends there, if one does.
 fn goals(work: &Work) -> impl Iterator<Item = (Option<usize>, u64)> {
     let mut before = 0;
     let last = work.phases.len();

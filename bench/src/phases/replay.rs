@@ -3,10 +3,6 @@
 //!
 //! Requests begin like in a run, and steps are planned as far ahead: a request that ends has
 //! one row too many in the next step, and the request after it begins a step later.
-//!
-//! Requests begin as in a run, and steps are planned as far ahead as there: a
-//! request that ends has one row too many in the next step, and the one after it
-//! begins a step later.
 
 use std::collections::VecDeque;
 

@@ -79,7 +79,7 @@ pub struct Answering<'a> {
     work: &'a Work,
     texts: &'a [Text],
     driver: Driver<'a>,
-    /// Number of this repetition, from which seeds are made that never come again.
+    /// Number of this repetition, which makes its seeds unique.
     repetition: u64,
     running: Vec<Running>,
     /// Tokens put out so far.

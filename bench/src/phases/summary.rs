@@ -137,8 +137,8 @@ impl Measured {
         })
     }
 
-    /// The phase in which an arm is slowest relative to the phase's best fixed depth, and
-    /// its speed relative to that.
+    /// The phase in which an arm is slowest, compared with the phase's best fixed depth.
+    /// Returns the phase and the arm's relative speed.
     pub fn worst_phase(&self, arm: usize) -> Option<(usize, f64)> {
         let phases = 0..self.work.phases.len();
         let ratios = phases.filter_map(|phase| {

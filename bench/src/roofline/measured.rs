@@ -23,8 +23,6 @@ const CACHES: usize = 4;
 ///
 /// `None` for devices of a kind without limits to measure.
 ///
-/// `None` for devices of a kind that nobody measures.
-///
 /// # Errors
 /// When threads, kernels or memory can't be had.
 pub fn measure(

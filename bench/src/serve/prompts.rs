@@ -31,7 +31,7 @@ pub enum Prompts {
     },
     /// Prompts of a file, taken in turn.
     Given {
-        /// At least one.
+        /// The prompts, at least one.
         prompts: Vec<Prompt>,
         /// Requests of the warm-up, which is round 0.
         warm_up: usize,

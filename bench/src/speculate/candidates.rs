@@ -47,8 +47,8 @@ pub fn named(args: &SpeculationArgs) -> Option<Candidate> {
     Some(Candidate { name, folder })
 }
 
-/// The algorithms to measure: the one that is `named`, the ones that are `asked` for, or the
-/// ones whose folder lies beside the model.
+/// The algorithms to measure: `named`, if it is given, else the `asked` ones, else all
+/// algorithms with a folder beside the model.
 ///
 /// # Errors
 /// When a folder is not in its place, or there is none at all.

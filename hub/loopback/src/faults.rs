@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub enum Fault {
     /// The connection breaks after this number of bytes.
     DropAfter(usize),
-    /// After this number of bytes nothing more comes, and the connection stays.
+    /// After this number of bytes no more come, and the connection stays open.
     StallAfter(usize),
     /// The answer is well formed, but has only this number of bytes.
     Short(usize),

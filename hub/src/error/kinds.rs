@@ -38,9 +38,8 @@ impl HubError {
         )
     }
 
-    /// Adds to the error that `name` may be meant as a path to a folder, which does not
-    /// exist either. Applies to failures in which the hub has not said that the name is a
-    /// model.
+    /// Adds that `name` may be meant as a path to a folder, which does not exist either.
+    /// Only failures that leave open whether the name is a model get this text.
     pub(crate) fn or_folder(self, name: &Name) -> Self {
         let says_nothing = matches!(
             self,

@@ -1,4 +1,4 @@
-//! The version in the cache is served, whatever the hub answers.
+//! The version in the cache is served after any answer of the hub.
 
 use std::fs;
 use std::time::Duration;
@@ -44,8 +44,8 @@ fn refusals_stop_nobody_who_has_the_model() {
     }
 }
 
-/// A small file of another version stops nobody either, whether the hub asks for a pause of
-/// minutes or another program holds the file.
+/// A small file of another version stops nobody either: neither if the hub asks for a pause
+/// of minutes, nor if another program holds the file.
 #[test]
 fn a_small_file_that_is_away_stops_nobody_who_has_the_model() {
     let file = "generation_config.json";

@@ -75,9 +75,9 @@ pub(super) fn suggest_public(command: &Command, error: &mut clap::Error) {
     };
 }
 
-/// Says for each of the `options` of an error that it comes from the file, of which
-/// `from_file` are the words, or from the environment. Options that are given in `words` get
-/// no hint. An option is `--name`, perhaps with more text behind it.
+/// Hints about the source of the `options` of an error: the file, with the words
+/// `from_file`, or the environment. Options that are given in `words` get no hint. An option
+/// is `--name`, perhaps with more text behind it.
 pub(super) fn hints(
     command: &Command,
     words: &[OsString],
@@ -176,8 +176,8 @@ mod tests {
     use super::{hint, hints};
     use clap::{Arg, Command};
 
-    /// A program with a number from a variable that every test run has, and whose value is
-    /// no number.
+    /// A program with one number, from a variable that every test run has. The variable's
+    /// value is no number.
     fn program() -> Command {
         let number = Arg::new("number")
             .long("number")

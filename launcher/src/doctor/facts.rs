@@ -33,7 +33,7 @@ pub(super) struct Facts {
     pub(super) address_space: Option<u64>,
     /// The source of the system's clock.
     pub(super) clock_source: Option<String>,
-    /// True if the clock is kept in step with others; `None` if the system doesn't say.
+    /// True if the clock is synchronized with others; `None` if the system doesn't say.
     pub(super) clock_in_step: Option<bool>,
     /// The finding for each port that is asked for, with a remedy if the port can't be had.
     pub(super) ports: Vec<(String, Option<String>)>,

@@ -50,9 +50,9 @@ pub(super) fn of(children: &Children, role: Role) -> Cause {
     }
 }
 
-/// Order of suspicion: others most likely failed because of the member with the least
-/// weight. A process that was killed or crashed noticed and reported nothing; reports of
-/// others follow from its end.
+/// Order of suspicion: the member with the least weight most likely made the others fail. A
+/// process that was killed or crashed noticed and reported nothing; reports of other
+/// processes follow from its end.
 fn weight(member: &Member) -> Option<u8> {
     const PANIC: Ending = Ending::Code(exit::PANIC as i32);
     match (member.ended, &member.failed) {

@@ -39,8 +39,8 @@ pub(super) struct Member {
     asked: Option<LauncherMessage>,
     pub(super) ready: Option<String>,
     pub(super) failed: Option<String>,
-    /// The child's end; true if the child had been asked for such an end. After a drain that
-    /// is an end in order, after a halt every end.
+    /// The child's end, and true if the child had been asked for it. After a drain only an
+    /// end in order is one that was asked for, after a halt every end is.
     pub(super) ended: Option<(Ending, bool)>,
 }
 

@@ -195,7 +195,8 @@ async fn drain(
 }
 
 /// Makes the front end running requests with an error. The scheduler may see its ranks end
-/// before it gets its own message. It must know then that this end was asked for.
+/// before its own message comes, so it gets a message now: it must know that the end was
+/// asked for.
 fn cut(children: &mut Children) {
     children.send(LauncherMessage::Drain, scheduler);
     children.send(LauncherMessage::Halt, fronts);

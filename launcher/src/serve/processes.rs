@@ -47,7 +47,8 @@ pub(super) fn spec(file: &ConfigFile, role: Role) -> ChildSpec {
     spec_where(file, role, |name| std::env::var_os(name).is_some())
 }
 
-/// Command that starts a role, where `is_set` tells which environment variables are set.
+/// The command of [`spec`], with a function that returns true for environment variables that
+/// are set.
 fn spec_where(file: &ConfigFile, role: Role, is_set: impl Fn(&str) -> bool) -> ChildSpec {
     let (name, index) = match role {
         Role::Scheduler => ("scheduler", 0),

@@ -1,9 +1,9 @@
 //! Intel's Advanced Matrix Extensions: the permission to use tiles in this process, and the
 //! shapes of the tiles on this thread.
 //!
-//! A thread gives its tiles shapes when it first needs them in a chunk of work
-//! and lets go of them at the chunk's end ([`release`]), so nothing relies on
-//! what ran before, and an idle thread has no tiles that a switch would save.
+//! A thread gives its tiles shapes when it first needs them in a chunk of work and lets go
+//! of them at the chunk's end ([`release`]). So nothing depends on earlier work, and an idle
+//! thread has no tiles for a switch to save.
 
 #[cfg(target_arch = "x86_64")]
 mod signal_stack;

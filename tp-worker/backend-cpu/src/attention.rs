@@ -44,7 +44,7 @@ pub(crate) fn scratch_bytes(shape: &AttentionShape) -> usize {
     Scratch::bytes(task_rows(shape), shape.head_dim)
 }
 
-/// Upper bound of the floats that are kept for tasks that are cut by positions.
+/// Upper bound of the floats kept for tasks that are cut by positions.
 pub(crate) fn most_partials(threads: usize, pass: &PassShape) -> usize {
     let partial = partial_len(pass.attention.head_dim);
     let (tokens, positions) = (pass.tokens, pass.positions);

@@ -204,8 +204,7 @@ fn copy(pool: &mut Pool, from: &[f32], to: &mut [f32], width: usize) {
     });
 }
 
-/// Adds up two ranks' parts that are larger than the memory that the group lends, whole rows
-/// at a time.
+/// Sums two ranks' parts that don't fit in the group's memory, whole rows at a time.
 fn sum_in_chunks(
     collective: &mut dyn Collective,
     pool: &mut Pool,

@@ -31,7 +31,7 @@ pub struct Scores {
 #[derive(Deserialize)]
 pub struct Random {
     pub ids: Vec<u32>,
-    /// From the second token on.
+    /// Log-probabilities of the prompt from its second token on.
     pub prompt_logprobs: Vec<f32>,
     pub greedy_ids: Vec<u32>,
     pub greedy_top2_gaps: Vec<f32>,

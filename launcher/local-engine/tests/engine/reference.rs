@@ -19,10 +19,10 @@ fn logit_error(dtype: Dtype, scores: &Scores) -> f32 {
     }
 }
 
-/// Checks greedy answers to all goldens. In float32 they are the goldens. In bfloat16 an
-/// answer may leave its golden where the reference's two largest logits are nearer than
-/// twice the error of a logit, because both may have moved towards each other. Comparison
-/// ends there.
+/// Checks greedy answers to all goldens. In float32 the answers equal the goldens. In
+/// bfloat16 an answer may leave its golden where the reference's two largest logits are
+/// nearer than twice the error of a logit: both may have moved towards each other.
+/// Comparison ends there.
 pub fn check_greedy(dtype: Dtype, answers: &[Completion]) {
     let (goldens, scores) = (goldens(), scores());
     assert_eq!(answers.len(), goldens.len());

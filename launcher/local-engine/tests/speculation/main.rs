@@ -6,8 +6,9 @@
 //! - [`lengths`] compares the accepted drafts of every round with the reference
 //!   implementation's.
 //! - [`depth`] changes the depth of drafts while requests run.
-//! - [`adaptive`] lets the ranks agree on the depth by a policy, [`data_parallel`] does that
-//!   where DP ranks have requests of their own, and [`cuda`] where ranks compute on GPUs.
+//! - [`adaptive`] lets the ranks agree on the depth by a policy.
+//! - [`data_parallel`] does so with DP ranks, which have requests of their own, and [`cuda`]
+//!   does so on GPUs.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.

@@ -28,9 +28,8 @@ use crate::{
 
 use Algorithm::{Eagle, Eagle3, Ngram, Standalone};
 
-/// Algorithm, page size, chunk size; then six flags. They are true if drafts are trees,
-/// ranks are two, steps overlap, weights are bfloat16, the KV pool is tight, and the prefix
-/// cache is on.
+/// Algorithm, page size, chunk size; then six flags: trees of drafts, two ranks, overlap of
+/// steps, bfloat16 weights, a tight KV pool, and the prefix cache.
 type Row = (Algorithm, usize, Option<i64>, [bool; 6]);
 
 const ROWS: [Row; 13] = [

@@ -2,8 +2,6 @@
 //! command line.
 //!
 //! The values of a flag are found by trying: the flag's own parser takes or refuses them.
-//!
-//! What a flag takes is found by giving it values, so that its own parser says.
 
 use clap::{Arg, ArgAction, Command};
 use expect_test::expect_file;

@@ -20,10 +20,10 @@ thread_local! {
     static GROWN: OnceCell<Option<SignalStack>> = const { OnceCell::new() };
 }
 
-/// Gives this thread the larger stack until it ends. Without memory for that it
-/// keeps the one it has, and a stack overflow is not reported by name.
+/// Gives this thread the larger stack until it ends. Without memory for that the thread
+/// keeps its present stack, and a stack overflow is not reported by name.
 pub(crate) fn grow_signal_stack() {
-    // A thread that is ending keeps what it has, too.
+    // A thread that is ending keeps its present stack, too.
     let _ = GROWN.try_with(|grown| {
         grown.get_or_init(|| SignalStack::install().ok());
     });

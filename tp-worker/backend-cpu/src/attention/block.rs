@@ -28,8 +28,8 @@ const DURING: [usize; 3] = [48, 32, 48];
 /// The packed query rows that a block is attended with.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Queries {
-    /// All rows of the task under one key head, in blocks of the tile's height. They begin
-    /// at this word.
+    /// All rows of the task under one key head, in blocks of the tile's height, packed from
+    /// this word on.
     Task(usize),
     /// The rows of one query.
     Own,
@@ -132,7 +132,7 @@ impl Call<'_> {
         self.shape.scale * std::f32::consts::LOG2_E
     }
 
-    /// One tile of query rows.
+    /// Attends one tile of query rows to a block.
     fn tile(
         &self,
         rows: Range<usize>,
@@ -193,7 +193,7 @@ impl Call<'_> {
         self.sums(block, during[2], ahead, panels, tile, acc);
     }
 
-    /// One tile where scores, softmax and sums go by kernels of their own.
+    /// Attends one tile with kernels that have scores, softmax and sums of their own.
     fn kernel_tile(&self, of: KernelTile<'_>) {
         if let Some(integers) = self.integers {
             self.integer_tile(integers, of);
@@ -202,7 +202,8 @@ impl Call<'_> {
         }
     }
 
-    /// Turns scores into weights: pairs in rows of their own, others in place.
+    /// Turns scores into weights: pairs of bf16 in a separate buffer, other weights in
+    /// place.
     fn softmax(
         &self,
         panels: &Panels,

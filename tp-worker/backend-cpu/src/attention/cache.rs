@@ -30,9 +30,9 @@ pub struct CpuKvCache {
     pub(super) data: Data,
     /// True if rows that are read soon are asked for into the first-level cache: rows of
     /// bf16 on AMD's cores. On Zen 5 that is faster than the second level where pages keep a
-    /// head's rows together, and more so for longer rows. For 8-bit codes it is not. Rows
-    /// that lie apart, as in pages of one token, drive each other out of the few places that
-    /// the first level has for them. Other processors were not measured.
+    /// head's rows together, and more so for longer rows; 8-bit codes gain nothing. Rows
+    /// that lie apart, like those in pages of one token, drive each other out of the few
+    /// places in the first level. Other processors were not measured.
     pub(super) near: bool,
 }
 
@@ -98,9 +98,8 @@ impl CpuKvCache {
         );
     }
 
-    /// The type that scores and weighted sums are computed in on a machine that computes in
-    /// `compute`. It is bf16 where bf16 holds every value of the cache, the whole numbers of
-    /// int8 included.
+    /// The type of scores and weighted sums on a machine that computes in `compute`. It is
+    /// bf16 if bf16 holds every value of the cache, the whole numbers of int8 included.
     pub(crate) fn element(&self, compute: Element) -> Element {
         match self.data {
             Data::F32(_) => Element::F32,

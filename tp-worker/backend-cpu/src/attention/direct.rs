@@ -123,12 +123,11 @@ pub(super) enum Order {
     Plain,
     /// First the even ones, then the odd ones.
     EvenOdd,
-    /// In every 64 columns, groups of four that are 16 columns apart lie one behind the
-    /// other.
+    /// Groups of four columns that are 16 apart lie one behind the other, in every 64
+    /// columns.
     #[cfg(target_arch = "x86_64")]
     Quads,
-    /// In every eight columns the first four come first: those of all eights, then the
-    /// others.
+    /// The first four columns of every eight come first, then the others.
     Fours,
 }
 
@@ -191,8 +190,7 @@ macro_rules! of_type {
     };
 }
 
-/// The kernels that agree with `tiles`, where there are some. Plain Rust has the tiles
-/// alone.
+/// The kernels that agree with `tiles`; `None` for plain Rust, which has the tiles alone.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Direct> {
     if tiles.input == Input::Blocks {
         return None;

@@ -170,7 +170,7 @@ static EMULATED: Integers = Integers {
     order: Order::Plain,
 };
 
-/// The kernels for the type that a cache holds, where there are some.
+/// The kernels for the type that a cache holds; `None` if there are none.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Integers> {
     let integers = match (isa, &cache.data) {
         #[cfg(target_arch = "x86_64")]

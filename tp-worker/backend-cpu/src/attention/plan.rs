@@ -250,7 +250,7 @@ pub(crate) fn most_partials(
     rows.saturating_mul(segments * partial).min(MAX_PARTIALS)
 }
 
-/// Positions that the queries before `end` see, or more where a mask hides some.
+/// Upper bound of the positions that the queries before `end` see; a mask may hide some.
 fn seen(row: &Row, end: usize) -> usize {
     let new = if row.mask.is_some() {
         row.q_len as usize
@@ -371,11 +371,11 @@ mod tests {
             // Rows that fill a task alone.
             assert_eq!(heads(tiling, 2, 8, &[(512, 9_000)]), Some(1));
         }
-        // Fewer heads where requests are a few more than tasks that threads want.
+        // Tasks take fewer heads if there are slightly more requests than wanted tasks.
         for (threads, requests) in [(16, 10), (8, 5), (16, 65), (8, 33), (4, 17)] {
             assert!(heads(TILING, threads, 8, &vec![(1, 400); requests]) < Some(8));
         }
-        // 12 fit where each takes 16 rows, and 6 where it has 32: parts are about equal.
+        // 12 heads fit if each takes 16 rows, and 6 if each takes 32: parts are about equal.
         assert_eq!(heads(WHOLE, 2, 32, &requests(8)), Some(11));
         assert_eq!(heads(WHOLE, 2, 8, &[(8, 9_000)]), Some(4));
         assert_eq!(heads(TILING, 2, 8, &[(4, 9_000)]), Some(8));

@@ -80,8 +80,8 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Ones for positions that a query sees, followed by zeros for others. The block of a query
-/// that sees `n` positions begins at `BLOCK − n`.
+/// Ones for the positions that a query sees, followed by zeros. The block of a query that
+/// sees `n` positions begins at `BLOCK − n`.
 static SEEN: [u32; 2 * BLOCK] = {
     let mut seen = [0; 2 * BLOCK];
     let mut i = 0;

@@ -49,7 +49,7 @@ pub(crate) struct Call<'a> {
     pub isa: Isa,
     pub element: Element,
     pub tiles: &'static Tiles,
-    /// At most one of the next three.
+    /// At most one of the next three is `Some`.
     pub direct: Option<&'static Direct>,
     pub integers: Option<&'static Integers>,
     pub tiled: Option<&'static Tiled>,

@@ -146,7 +146,7 @@ pub(super) fn fits(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> bool {
         && cache.shape.head_dim.is_multiple_of(COLUMNS)
 }
 
-/// The kernels for the type that a cache holds, where there are some.
+/// The kernels for the type that a cache holds; `None` if there are none.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Tiled> {
     let fits = isa == Isa::Amx && fits(isa, tiles, cache);
     AMX.as_ref().filter(|_| fits)

@@ -120,7 +120,7 @@ mod tests {
     /// Inputs of a block.
     const INPUTS: usize = 2 * BLOCK_STEPS;
 
-    /// Kinds of bf16 numbers: the bits that may be any, and the bits that are set.
+    /// Kinds of bf16 numbers: a mask of free bits, and the bits that are set.
     const KINDS: [(u16, u16); 7] = [
         // Ordinary numbers; numbers whose products are just normal, and just not; and
         // subnormal numbers.

@@ -129,7 +129,7 @@ impl Dot for Bf16Rows {
     }
 }
 
-/// Most rows whose sums leave registers for values that the compiler loads early.
+/// Most rows for which registers have room for values that the compiler loads early.
 pub(crate) const FEW_ROWS: usize = 4;
 
 /// `acc + row · b`, for the f32 at `row` and more rows than [`FEW_ROWS`].

@@ -9,7 +9,7 @@ use crate::partition::share;
 const CHUNKS_PER_THREAD: usize = 4;
 /// Fewest parts of a thread's work where panels pass by more often.
 const LEAST_CHUNKS: usize = 2;
-/// Shares count as even where the largest exceeds its due by at most one block in so many.
+/// Shares count as even if the largest has at most one block in this number too many.
 const UNEVEN: usize = 16;
 /// Panels that share one pass over a group of row blocks.
 pub(super) const PANEL_GROUP: usize = 4;
@@ -26,8 +26,8 @@ pub(super) struct Cut {
     threads: usize,
     panels: usize,
     blocks: usize,
-    /// Number of parts that rows are cut into for good; `panel_shares` is that of panels
-    /// where `row_shares` is more than one.
+    /// Number of parts that rows are cut into for good. If there is more than one part,
+    /// panels are cut into `panel_shares` parts for good, too.
     row_shares: usize,
     panel_shares: usize,
     passes: Passes,

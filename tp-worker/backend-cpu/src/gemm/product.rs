@@ -26,7 +26,7 @@ const WIDEN_BLOCKS: usize = 4;
 const WIDEN_AVX2_BLOCKS: usize = 3;
 /// Blocks from which on 4-bit slices are widened: widening them once saves more.
 const WIDEN_INT4_BLOCKS: usize = 3;
-/// Blocks from which on slices are widened that tiles read.
+/// Blocks from which on slices are widened for tiles of 8-bit integers.
 const WIDEN_TILE_BLOCKS: usize = 2;
 /// Rows that keep their steps of a slice in the second-level cache beside the slice: five
 /// eighths of a mebibyte.
@@ -36,8 +36,7 @@ const FEW_GROUPS: usize = 2;
 /// Rows that pass over a slice of quantized weights. Their steps are a quarter as long, so a
 /// usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
-/// Rows, times steps of a slice, that pass over a slice of 8-bit integers where tiles
-/// multiply them: a mebibyte.
+/// Rows of a group times steps of a slice, where tiles multiply 8-bit integers: a mebibyte.
 const TILE_GROUPS: usize = 8_192;
 /// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;

@@ -12,8 +12,8 @@ use crate::prefetch;
 pub(crate) const PANEL: usize = 32;
 /// Lanes of an accumulator.
 pub(crate) const LANES: usize = 16;
-/// Distance, in steps ahead of the current one, at which weights are brought into the
-/// first-level cache where several panels stream from memory.
+/// Distance in steps at which weights are brought into the first-level cache while several
+/// panels stream from memory.
 const NEAR_STREAM: usize = 16;
 
 /// One tile of work. A *step* of a panel is defined by [`super::tiles::Element`]. For f32
@@ -162,7 +162,7 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
     }
 }
 
-/// One step of `M` rows and `P` panels; asks for the step of the same panels at `near`.
+/// Adds one step of `M` rows and `P` panels; asks for the step of the same panels at `near`.
 #[inline(always)]
 unsafe fn step<D: Dot, const M: usize, const P: usize, const H: usize>(
     acc: &mut [[[D::Acc; H]; M]; P],

@@ -54,8 +54,8 @@ impl Widened {
 }
 
 multiversion! {
-    /// Widens pairs of bf16. `panel` is 32, but a compiler that knows the number gathers
-    /// across steps instead of going along them, which is ten times slower.
+    /// Widens pairs of bf16. `panel` is always 32. If the compiler knew that, it would
+    /// gather across steps instead of going along them, which is ten times slower.
     fn widen(pairs: &[u32], panel: usize, values: &mut [u32]) {
         let steps = values.chunks_exact_mut(2 * panel);
         for (pairs, values) in pairs.chunks_exact(panel).zip(steps) {

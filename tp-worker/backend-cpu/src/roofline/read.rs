@@ -109,8 +109,8 @@ fn fold(lines: &[Line], way: Way) -> u64 {
 }
 
 /// Lines between two checks of anything else. The fewer instructions a line takes, the more
-/// lines a core waits for at once. With more instructions a core's room for unfinished ones
-/// would be the limit, not the memory.
+/// lines a core waits for at once: a core has room for a limited number of unfinished
+/// instructions. With more instructions this room would be the limit, not the memory.
 const UNROLLED: usize = 4;
 
 #[inline(always)]

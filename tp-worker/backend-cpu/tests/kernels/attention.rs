@@ -231,7 +231,8 @@ proptest! {
 
 #[test]
 fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
-    // Plain Rust packs every block; others read whole columns of 32 directly.
+    // Plain Rust packs every block; other instruction sets read whole columns of 32
+    // directly.
     let run = |isa, dtype, kv_dtype, heads: &[usize]| {
         let run = Run {
             page_size: 16,

@@ -46,7 +46,8 @@ pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
                 let turned = &mut turned[..S.min(steps - first)];
                 let (begun, count) = (2 * (group * steps + first), turned.len());
                 for (step, turned) in turned.iter_mut().enumerate() {
-                    // What is turned alone is used at once, and asks then.
+                    // Words that are turned alone are used at once; more rows are asked for
+                    // then.
                     if S > 1 {
                         source.asking.until(begun + step + 1, all);
                     }

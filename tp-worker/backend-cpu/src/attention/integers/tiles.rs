@@ -204,7 +204,7 @@ unsafe fn columns<const M: usize>(
                 weighted(&work, all.add(vector * 2 * TILE));
             }
         }
-        // What a tile has stored is read back once others have been multiplied.
+        // Sums that a tile has stored are read back once other tiles have been multiplied.
         for vector in 0..VECTORS {
             // SAFETY: as above; sums of this vector were stored.
             unsafe {

@@ -149,7 +149,7 @@ fn tiles() -> impl Strategy<Value = Tile> {
 proptest! {
     #[test]
     fn pairs_and_integers_are_the_plain_weights_rounded(tile in tiles()) {
-        // The largest is at least 2¹⁴, and others are off by one half.
+        // The row's largest integer is at least 2¹⁴, and others are off by one half.
         const WITHIN: f32 = 1.0 / 32_768.0;
         if Isa::Avx512Bf16.is_available() {
             tile.check(&tile.pairs(Isa::Avx512Bf16), 1.0 / 255.0, 0.0);

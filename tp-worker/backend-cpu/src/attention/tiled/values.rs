@@ -10,7 +10,7 @@ use crate::attention::cells::is_run;
 use crate::attention::transpose::LANES;
 use crate::gemm::{BLOCK_STEPS, PANEL};
 
-/// Rows that are woven at once where they follow each other.
+/// Number of consecutive rows that are woven at once.
 const RUN: usize = 16;
 /// Words of a panel of a block's values.
 const PANEL_LEN: usize = BLOCK / 2 * PANEL;

@@ -26,8 +26,8 @@ const SUMS: usize = ROWS * PANEL;
 const SOME: usize = 8;
 /// Words of a cache line.
 const LINE: usize = 16;
-/// Distance in words from weights that come from memory to weights that are asked for: four
-/// groups of 8-bit weights.
+/// Distance in words from the current weights to the weights that are asked for in memory:
+/// four groups of 8-bit weights.
 const FAR: usize = 4_160;
 
 /// A group of inputs of some rows, times the same group of a panel.

@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// One request with keys and values as a cache holds them.
+    /// One request, with keys and values rounded like in a cache.
     pub fn stored(&self, request: usize, kv_dtype: KvCacheDtype) -> Vec<f32> {
         let AttentionShape {
             heads, head_dim, ..
@@ -106,8 +106,8 @@ impl World {
         self.requests[request].len() / self.shape.qkv_width()
     }
 
-    /// One request in f64, with queries rounded to `dtype` and keys and values
-    /// as a cache holds them.
+    /// Attention of one request in f64. Queries are rounded to `dtype`, keys and values like
+    /// in a cache.
     pub fn reference(&self, request: usize, dtype: Dtype, kv_dtype: KvCacheDtype) -> Vec<f64> {
         let AttentionShape {
             heads,
