@@ -16,9 +16,9 @@ use crate::stats::Durations;
 
 /// Durations of exchanges.
 pub struct Took {
-    /// One exchange on any rank, by [`KINDS`].
+    /// Single exchanges on any rank, in the order of [`KINDS`].
     pub each: [Durations; KINDS.len()],
-    /// All exchanges of a step on any rank.
+    /// All exchanges of a step together, on any rank.
     pub all: Durations,
 }
 

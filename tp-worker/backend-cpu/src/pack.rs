@@ -15,8 +15,9 @@ use crate::memory::Buffer;
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
-/// A weight matrix `[out, in]` as panels of 32 output columns: `[⌈out / 32⌉][steps][words of
-/// a step]`. [`Packed`] says what a step is. Columns past `out` are zero.
+/// A weight matrix `[out, in]` as panels of 32 output columns:
+/// `[⌈out / 32⌉][steps][words of a step]`. [`Packed`] says what a step is. Columns past
+/// `out` are zero.
 pub struct CpuMatrix {
     pub(crate) data: Buffer<u32>,
     pub(crate) rows: usize,

@@ -67,8 +67,8 @@ fn quantize_group(values: &[f32; GROUP], out: &mut [u32]) {
 
 multiversion! {
     /// Rounds a row to symmetric 8-bit integers with one scale for each [`GROUP`] of inputs:
-    /// the largest magnitude over 127. A channel that stands out spoils its group alone. `x
-    /// ≈ scale · integer`, ties to even.
+    /// the largest magnitude over 127. A channel that stands out spoils its group alone.
+    /// `x ≈ scale · integer`, ties to even.
     ///
     /// A group is [`ROW_WORDS`] words: 32 words of four consecutive integers, the earliest
     /// in the low byte; the scale; −128 times the sum of the integers and −8 times the sum

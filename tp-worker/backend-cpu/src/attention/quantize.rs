@@ -7,8 +7,8 @@ const CODES: f32 = 127.0;
 /// Rows with a largest magnitude below this are stored as zeros: the reciprocal of their
 /// scale might overflow.
 const TINY: f32 = 1e-30;
-/// Number whose addition rounds to the nearest integer, which then sits in the low bits: 1.5
-/// · 2²³.
+/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
+/// 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 
 multiversion! {

@@ -31,8 +31,8 @@ impl Widened {
         }
     }
 
-    /// Widens 4-bit weights to 8-bit ones, or pairs of bf16, `[steps][32]`, to f32, `[2 ·
-    /// steps][32]`.
+    /// Widens 4-bit weights to 8-bit ones, or pairs of bf16, `[steps][32]`, to f32,
+    /// `[2 · steps][32]`.
     pub(super) fn widen(
         &mut self,
         isa: Isa,

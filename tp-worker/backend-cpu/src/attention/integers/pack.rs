@@ -17,9 +17,9 @@ pub(super) const WORDS: usize = 4;
 /// Vectors of a position's columns, once four positions are woven together.
 const VECTORS: usize = COLUMNS / LANES;
 
-/// Packs the codes of `rows` in words of four, plus 128 each: `[words of a row][64
-/// positions]`. Words past the rows' last 16 positions keep their old content. Asks for the
-/// next block meanwhile.
+/// Packs the codes of `rows` in words of four, plus 128 each:
+/// `[words of a row][64 positions]`. Words past the rows' last 16 positions keep their old
+/// content. Asks for the next block meanwhile.
 ///
 /// # Safety
 /// The machine runs AVX-512; there are rows, which lie in the cache; `out`
@@ -72,9 +72,9 @@ unsafe fn turned<const FLIPPED: i32>(
     }
 }
 
-/// Packs the codes of four positions of a column in a word: `[64 columns each][16 times 4
-/// positions][64 columns]`, columns in the order of `Order::Quads`. Positions past the last
-/// repeat it. Asks for the next block meanwhile.
+/// Packs the codes of four positions of a column in a word:
+/// `[64 columns each][16 times 4 positions][64 columns]`, columns in the order of
+/// `Order::Quads`. Positions past the last repeat it. Asks for the next block meanwhile.
 ///
 /// # Safety
 /// The conditions of [`keys`].

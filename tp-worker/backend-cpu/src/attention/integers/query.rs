@@ -10,8 +10,8 @@ const LARGEST: f32 = 32_512.0;
 /// Queries with a largest magnitude below this are zeros: the reciprocal of their scale
 /// might overflow.
 const TINY: f32 = 1e-30;
-/// Number whose addition rounds to the nearest integer, which then sits in the low bits: 1.5
-/// · 2²³.
+/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
+/// 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 /// Values converted at once.
 const CHUNK: usize = 64;

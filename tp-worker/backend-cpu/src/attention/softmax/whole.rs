@@ -10,8 +10,8 @@ use crate::multiversion::multiversion;
 /// shift: 1.5 · 2²³, plus the exponent's offset. The number is odd, and so decides between
 /// two integers that are equally near.
 pub(super) const ROUND: f32 = WHOLE + 127.0;
-/// Number whose addition rounds to the nearest integer, which then sits in the low bits: 1.5
-/// · 2²³.
+/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
+/// 1.5 · 2²³.
 const WHOLE: f32 = 12_582_912.0;
 /// The largest integer that is also a signed 16-bit one.
 pub(super) const LARGEST: f32 = 32_767.0;

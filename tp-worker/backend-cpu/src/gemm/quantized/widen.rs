@@ -41,8 +41,8 @@ fn float(code: u32) -> u32 {
 
 /// Widens 32 inputs of 16 columns from `column` on.
 ///
-/// Works on two weights at a time: an integer `q` was stored as `q + 8` and becomes `q ·
-/// factor + 128`, which fits in a byte. So a 16-bit product with both weights carries
+/// Works on two weights at a time: an integer `q` was stored as `q + 8` and becomes
+/// `q · factor + 128`, which fits in a byte. So a 16-bit product with both weights carries
 /// nothing from the lower to the upper one, and neither does the sum with both offsets.
 #[inline(always)]
 fn widen_part(codes: &[u32], narrow: &[u32], wide: &mut [u32], part: usize, column: usize) {
