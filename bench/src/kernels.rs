@@ -1,7 +1,7 @@
 //! Each kernel against the machine's limits.
 //!
 //! Weights, caches and activations are several times the last-level cache and used in turn,
-//! like a model uses them, so that none is found in a cache. The limits are measured before
+//! as a model uses them, so that none is found in a cache. The limits are measured before
 //! and after, by the same threads.
 
 mod all_reduce;

@@ -56,7 +56,7 @@ pub enum HubError {
              https://huggingface.co/settings/tokens."
     )]
     Token(String),
-    /// A text that is no address.
+    /// A value of `HF_ENDPOINT` that is no address.
     #[error("HF_ENDPOINT is {0:?}, not an address such as https://huggingface.co.")]
     Endpoint(String),
     /// An address with a name or a password in it, which must not be shown.
@@ -75,10 +75,10 @@ pub enum HubError {
         /// The error of the file or folder.
         why: String,
     },
-    /// A text that is no time.
+    /// A value of `HF_HUB_DOWNLOAD_TIMEOUT` that is no time.
     #[error("HF_HUB_DOWNLOAD_TIMEOUT is {0:?}. Give a number of seconds, such as 30.")]
     Timeout(String),
-    /// A text that is no proxy.
+    /// A variable with a value that is no address of a proxy.
     #[error("{0} is no address of a proxy. Give one such as http://HOST:PORT, or unset it.")]
     Proxy(String),
     /// A model with conditions that were not accepted.
@@ -192,7 +192,7 @@ pub enum HubError {
         name: Name,
         /// The hub.
         endpoint: String,
-        /// The thing that was waited for.
+        /// The file or list that was waited for.
         what: String,
         /// The time limit.
         limit: Duration,

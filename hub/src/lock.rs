@@ -24,7 +24,7 @@ pub(crate) struct Lock {
     _held: Option<File>,
 }
 
-/// The state before a lock is had.
+/// News for the user: a lock is waited for, or there is none to be had.
 #[derive(Debug)]
 pub(crate) enum Wait<'a> {
     /// Another program holds the lock.

@@ -110,7 +110,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Returns true if `text` is a hash of `digits` digits, written like git and the hub do.
+/// Returns true if `text` is a hash of `digits` digits, written as git and the hub do.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     let small = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     text.len() == digits && text.chars().all(small)

@@ -207,7 +207,7 @@ fn token(get: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Tok
     }
 }
 
-/// Reads a switch like huggingface_hub does.
+/// Reads a switch as huggingface_hub does.
 fn is_true(value: &str) -> bool {
     let value = value.to_ascii_uppercase();
     matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
@@ -223,7 +223,7 @@ fn expanded(path: &str, user: &str) -> PathBuf {
     }
 }
 
-/// Expands `$NAME` and `${NAME}` of variables that are set, like huggingface_hub does.
+/// Expands `$NAME` and `${NAME}` of variables that are set, as huggingface_hub does.
 fn with_variables(path: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::new();
     let mut rest = path;

@@ -17,7 +17,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// The time begins now.
+    /// A wait that begins now.
     pub(crate) fn new(asked: &Asked, told: &Told, patience: Patience) -> Self {
         Self {
             asked: asked.clone(),

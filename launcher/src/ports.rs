@@ -88,7 +88,7 @@ impl Ports {
         &self.all
     }
 
-    /// Listens on a port like a server would, and closes it again.
+    /// Listens on a port as a server would, and closes it again.
     ///
     /// # Errors
     /// The reason why nothing can listen there, and a remedy.

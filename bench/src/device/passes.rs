@@ -180,7 +180,7 @@ impl<B: Device> Loaded<B> {
         let choices = Choices::new(&call.last(of.requests));
         self.run(&call, of.requests, &choices)?;
         self.run(&call, of.requests, &choices)?;
-        // Where launched one by one, a step waits for the host. This is a part of its time.
+        // A step that is launched kernel by kernel waits for the host: that is part of its time.
         let copies = usize::from(how == "recorded");
         let (mut device, mut wall) = (Vec::new(), Vec::new());
         for _ in 0..self.bench.repeat {

@@ -96,7 +96,7 @@ fn both_ranks<B: Device>(
 ) -> anyhow::Result<Vec<Measured>> {
     let threads = (setup.threads / RANKS).max(1);
     let options = Options {
-        // Room for the longest step, like in workers.
+        // Room for the longest step, as in workers.
         max_elements: shard.rows * TOKENS[TOKENS.len() - 1],
         threads_per_rank: threads,
         ..Options::default()

@@ -1,7 +1,7 @@
 //! Matrix products with the weights of a layer.
 //!
 //! The number of layers is such that their weights are several times the last-level cache.
-//! The layers are used in turn, like in a model.
+//! The layers are used in turn, as in a model.
 
 use lockstep_backend::{Backend, Holds, MatrixRole};
 use lockstep_devices::Device;
@@ -157,7 +157,7 @@ impl<'a, B: Device> Products<'a, B> {
     }
 
     /// Seconds of each product, on average over the next `count` layers. The output head
-    /// follows, like in a model, where it has activations.
+    /// follows, as in a model, where it has activations.
     fn sweep(&mut self, count: usize, activations: &mut Activations<B>) -> Vec<f64> {
         let clock = self.setup.clock;
         let mut seconds = vec![0.0; activations.len()];

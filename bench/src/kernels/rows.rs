@@ -1,7 +1,7 @@
 //! Kernels that go over activations row by row: norms, rotary embedding,
 //! activation, table look-up.
 //!
-//! Each kernel is measured with few tokens, whose rows lie in a cache like in a model's
+//! Each kernel is measured with few tokens, whose rows lie in a cache as in a model's
 //! step. Then it is measured with many tokens, whose rows stream from memory.
 
 use lockstep_backend::{Batch, Holds, MatrixRole, RopeTable};

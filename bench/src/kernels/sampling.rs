@@ -1,4 +1,4 @@
-//! The choice of a token from a row of logits, on one thread like on rank 0.
+//! The choice of a token from a row of logits, on one thread as on rank 0.
 
 use lockstep_devices::Clock;
 use lockstep_sampling::{Request, Sampler, TokenHistory};

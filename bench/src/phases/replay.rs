@@ -1,7 +1,7 @@
 //! Replays a list at other depths: the accepted drafts are known for every position, and the
 //! times of steps have been measured.
 //!
-//! Requests begin like in a run, and steps are planned as far ahead: a request that ends has
+//! Requests begin as in a run, and steps are planned as far ahead: a request that ends has
 //! one row too many in the next step, and the request after it begins a step later.
 
 use std::collections::VecDeque;

@@ -40,7 +40,7 @@ impl Scene {
     }
 }
 
-/// Two programs load a file at once, like on a disk that grants a lock to everybody.
+/// Two programs load a file at once, as on a disk that grants a lock to everybody.
 #[test]
 fn who_loads_too_does_not_touch_the_blob() {
     let scene = scene();

@@ -20,7 +20,7 @@ impl Scene {
         self.repository().join("blobs").join(etag)
     }
 
-    /// Holds the lock of a file, like another program would.
+    /// Holds the lock of a file, as another program would.
     pub(crate) fn hold(&self, file: &str) -> (PathBuf, fs::File) {
         let mut lock = self.blob_of(file).into_os_string();
         lock.push(".lock");

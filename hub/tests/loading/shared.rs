@@ -10,7 +10,7 @@ use lockstep_hub::{Cached, HubError};
 use crate::{SHARDS, Scene, files};
 
 impl Scene {
-    /// Loads the model, and moves its weights to the cache's store, like huggingface_hub
+    /// Loads the model, and moves its weights to the cache's store, as huggingface_hub
     /// does with its files.
     fn load_shared(&self) -> PathBuf {
         let fetched = self.load().expect("loaded");

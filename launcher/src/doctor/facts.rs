@@ -86,7 +86,7 @@ impl Facts {
     }
 }
 
-/// Tries the port where other nodes register: listens like a server would, and closes it
+/// Tries the port where other nodes register: listens as a server would, and closes it
 /// again.
 fn of_nodes(host: &str, port: u16) -> (String, Option<String>) {
     let address = format!("{host}:{port}");

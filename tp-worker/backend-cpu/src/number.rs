@@ -64,7 +64,7 @@ multiversion! {
 
 /// Rounds up to [`CHUNK`] consecutive values to pairs, in the way of the instruction set's
 /// products. For tiles the processor's own instruction rounds them. It reads subnormal
-/// numbers as zeros, like tiles do with rounded values.
+/// numbers as zeros, as tiles do with rounded values.
 fn to_operands(isa: Isa, x: &[f32], pairs: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]

@@ -26,7 +26,7 @@ pub enum CpuError {
     /// The options name no threads.
     #[error("the CPU backend needs at least one thread")]
     NoThreads,
-    /// The number of cores is not that of the threads.
+    /// The numbers of cores and of threads differ.
     #[error("{cores} cores are named for {threads} threads; name one per thread")]
     Pinning {
         /// Cores named.

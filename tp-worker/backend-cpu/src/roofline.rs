@@ -39,7 +39,7 @@ const ROUNDS: usize = 9;
 const BARRIERS: u32 = 500;
 /// Time after which a round of [`Meter::barrier`] makes no more calls.
 const BARRIER_ROUND: Duration = Duration::from_millis(10);
-/// Pieces of each thread's work, so that threads can help one that is disturbed, like in
+/// Pieces of each thread's work, so that threads can help one that is disturbed, as in
 /// kernels.
 const PIECES: usize = 32;
 

@@ -54,7 +54,7 @@ pub(in crate::serve) fn scripts(scripts: &[(Role, &str)]) -> Scripts {
 }
 
 impl Scripts {
-    /// Opens a control link like a child does.
+    /// Opens a control link as a child does.
     pub(in crate::serve) fn link(&self, role: Role) -> BufReader<UnixStream> {
         let mut stream = UnixStream::connect(&self.socket).expect("connected");
         stream.set_read_timeout(Some(SOON)).expect("set");

@@ -3,8 +3,8 @@
 //! Few rows read keys as they lie in the cache: 16 keys are the rows of a tile, and the
 //! columns of the product are query rows. A product commutes, so these are the bits that
 //! more rows get from keys turned around once for all of them. Values of two positions are
-//! woven into pairs for both. Heads are whole tiles; other heads go through the tiles of the
-//! matrix products, with the same bits.
+//! woven into pairs for both. These kernels take heads of whole tiles; other heads go through
+//! the tiles of the matrix products, with the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -13,7 +13,7 @@ use super::scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
 
-/// Seconds of a round at least.
+/// Fewest seconds of a round.
 const ROUND: f64 = 3e-3;
 
 /// Kinds of multiply-adds in which instruction sets differ.

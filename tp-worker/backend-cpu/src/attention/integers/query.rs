@@ -108,7 +108,7 @@ pub(in crate::attention) fn pack_query(
     out[last + height] = sum.wrapping_mul(-OFFSET).cast_unsigned();
 }
 
-/// Rounds a value of a query to bf16 first, like other caches do.
+/// Rounds a value of a query to bf16 first, as other caches do.
 #[inline(always)]
 fn rounded(x: f32) -> f32 {
     f32::from_bits(bf16_bits(x) << 16)

@@ -2,7 +2,7 @@
 //! tiles, or their replacement.
 //!
 //! The unit leaves a group's sums in memory. Vectors then turn them into f32 and add them to
-//! the sums of earlier groups, like all other kernels do. Unit and vectors work at the same
+//! the sums of earlier groups, as all other kernels do. Unit and vectors work at the same
 //! time: the unit gets its next group first.
 
 use std::mem::MaybeUninit;

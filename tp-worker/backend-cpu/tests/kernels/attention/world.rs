@@ -6,7 +6,7 @@ use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::machine::{Values, rounded, staged, tensor};
 
-/// Rounds a row like a cache does.
+/// Rounds a row as a cache does.
 fn store(row: &mut [f32], kv_dtype: KvCacheDtype) {
     match kv_dtype {
         KvCacheDtype::Float32 => {}
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// One request, with keys and values rounded like in a cache.
+    /// One request, with keys and values rounded as in a cache.
     pub fn stored(&self, request: usize, kv_dtype: KvCacheDtype) -> Vec<f32> {
         let AttentionShape {
             heads, head_dim, ..
