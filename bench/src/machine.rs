@@ -18,7 +18,7 @@ pub fn describe() -> Value {
     })
 }
 
-/// Most memory this process ever held, bytes.
+/// Most memory that this process ever held, in bytes.
 pub fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     kib(&status, "VmHWM").map(|kib| kib * 1024)

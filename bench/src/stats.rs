@@ -13,8 +13,8 @@ pub struct Durations(Histogram<u64>);
 
 impl Default for Durations {
     fn default() -> Self {
-        // Saturation is at the bound given here: a histogram that grows by itself
-        // would saturate at the size it happens to have.
+        // The histogram saturates at the bound given here. A histogram that grows by itself
+        // would saturate at its present size.
         Self(Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds and digits are allowed"))
     }
 }

@@ -128,7 +128,7 @@ pub enum HubError {
         /// True if a token was shown.
         with_token: bool,
     },
-    /// The model, but not this version.
+    /// A version that the hub's model does not have.
     #[error(
         "{name} has no revision {revision}. Give a branch, tag or commit that \
              {endpoint}/{name}/tree/main lists, or leave --revision out."

@@ -39,7 +39,7 @@ pub struct Hub {
 /// A model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The folder of its files.
+    /// The folder of the model's files.
     pub folder: PathBuf,
     /// The model's version.
     pub commit: String,

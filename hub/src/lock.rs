@@ -72,7 +72,7 @@ impl Lock {
 /// Result of one check of a lock.
 enum Attempt {
     Taken(File),
-    /// Another program has it, or had it and removed its file.
+    /// Another program holds the lock, or had it and removed its file.
     Another,
     /// The file system gives no lock, for this reason.
     None(io::Error),

@@ -60,7 +60,7 @@ impl<B: Device> Bench<B> {
             Ok(())
         };
         let mut pass = |backend: &mut B| backend.pass(&mut passes, ONE, &mut work);
-        // Once to record it, and once to warm up.
+        // One call records the pass, and one warms up.
         for _ in 0..2 {
             self.backend.measure(0, &mut pass)?;
         }

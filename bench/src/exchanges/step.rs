@@ -1,4 +1,4 @@
-//! The exchanges of a step as one rank runs them.
+//! The exchanges of a step on one rank.
 
 use std::ops::Range;
 

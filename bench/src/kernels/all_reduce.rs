@@ -22,9 +22,9 @@ const FEW_LAYERS: usize = 2;
 /// Seconds for one number of tokens.
 struct Measured {
     product: Times,
-    /// The sum after it, alone.
+    /// The sum after the product, alone.
     sum: Times,
-    /// Product, sum, residual and norm in one.
+    /// Product, sum, residual and norm in one operation.
     fused: Times,
 }
 

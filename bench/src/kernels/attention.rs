@@ -58,8 +58,8 @@ pub fn measure<B: Device>(
             let mut out =
                 backend.tensor(requests * q_len, attention.out_width(), Holds::Operand)?;
             let mut layer = 0;
-            // Few tokens a request are bound by memory: measure over all
-            // layers. Prefill is bound by arithmetic.
+            // Few tokens a request are bound by memory, so all layers are measured. Prefill
+            // is bound by arithmetic.
             let (kernel, calls) = match q_len {
                 1 => ("decode", kv.layers),
                 2..=16 => ("verify", kv.layers),

@@ -25,7 +25,7 @@ pub struct Step {
     pub at: f64,
     /// Seconds since the result before, counted like [`Self::at`].
     pub took: f64,
-    /// Draft steps of its plan.
+    /// Draft steps of the step's plan.
     pub depth: u32,
     /// Rows that decoded.
     pub decodes: u32,

@@ -157,7 +157,8 @@ mod tests {
     #[test]
     fn every_arm_has_a_strip_with_its_phases_and_two_lines() {
         let svg = draw(&crate::phases::summary::tests::measured(), 0);
-        // The lines' points are those of the test below and of `depth_points`.
+        // The text has no lines of points: these are checked by the test below and by
+        // `depth_points`.
         let text: Vec<&str> = svg.lines().filter(|line| !line.contains("<poly")).collect();
         expect_test::expect![[r##"
             <svg xmlns="http://www.w3.org/2000/svg" width="900" height="216" font-family="sans-serif" font-size="11">

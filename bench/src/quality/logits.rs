@@ -21,11 +21,11 @@ pub struct Reading {
     pub weight_bytes: usize,
 }
 
-/// Reads `windows`, of up to `window` tokens each, with `config`'s model on this
-/// process's threads.
+/// Reads `windows`, of up to `window` tokens each, with `config`'s model, on this process's
+/// threads.
 ///
 /// # Errors
-/// When the model can't be loaded or has more than one rank, and the device's.
+/// When the model can't be loaded or has more than one rank, and the errors of the device.
 pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyhow::Result<Reading> {
     let text = Text {
         config,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_types::request::SpeculationUsage;
 
-/// One batch through one engine.
+/// Figures of one batch on one engine.
 #[derive(Debug, Default)]
 pub struct Run {
     /// Answers, in the order of the prompts.

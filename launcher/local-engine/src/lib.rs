@@ -55,7 +55,7 @@ impl LocalEngine {
     /// Loads all ranks as threads.
     ///
     /// # Errors
-    /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
+    /// [`LocalError`] for sizes that make no planner, or for a rank that can't load.
     pub fn start(config: &EngineConfig, options: &LocalOptions) -> Result<Self, LocalError> {
         Ok(Self {
             planner: Planner::new(config.into())?,

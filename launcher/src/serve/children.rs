@@ -72,7 +72,7 @@ impl Member {
     }
 }
 
-/// The children. Dropping this kills them all.
+/// All children of the engine on this node. A drop kills them all.
 pub(super) struct Children {
     members: Vec<Member>,
     events: UnboundedReceiver<Event>,

@@ -37,7 +37,7 @@ impl Pulse {
         }
     }
 
-    /// Pings all children and kills those that hang.
+    /// Pings all children and kills the ones that hang.
     pub(super) fn ping(&self, children: &mut Children) {
         for role in children.ping(PINGS) {
             let limit = self.limit.as_secs();

@@ -1,5 +1,5 @@
-//! Tokenizer-managers that died alone are replaced alone: the others, and the
-//! engine with its cache, serve on.
+//! Replacement of tokenizer-managers that died alone: the other processes, and the engine
+//! with its cache, serve on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

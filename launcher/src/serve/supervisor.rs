@@ -1,4 +1,4 @@
-//! Lives of an engine, one after the other.
+//! Lives of an engine, one after another.
 
 use std::time::Duration;
 

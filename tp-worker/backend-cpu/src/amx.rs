@@ -10,7 +10,7 @@ mod signal_stack;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-/// Lets go of this thread's tiles when it is dropped, by a panic too.
+/// Guard that lets go of this thread's tiles when it is dropped, also after a panic.
 pub(crate) struct Release;
 
 impl Drop for Release {

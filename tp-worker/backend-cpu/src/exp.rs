@@ -9,9 +9,9 @@ const ROUND: f32 = 12_582_912.0;
 
 /// `eˣ`, within 2 ulp; exactly 1 at 0, exactly 0 below [`LOWEST`], NaN for NaN.
 ///
-/// Cody and Waite's reduction with the polynomial of Cephes' `expf` (Moshier).
-/// Plain multiplications and additions without branches: it vectorises and
-/// gives the same bits on every instruction set.
+/// The function is Cody and Waite's reduction with the polynomial of Cephes' `expf`
+/// (Moshier). It has plain multiplications and additions without branches. So the compiler
+/// vectorises it, and it gives the same bits on every instruction set.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let clamped = x.clamp(LOWEST, HIGHEST);

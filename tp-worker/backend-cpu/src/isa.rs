@@ -99,7 +99,8 @@ impl Isa {
             Self::Avx512 => avx512,
             Self::Avx512Bf16 => avx512 && has!("avx512bf16"),
             Self::Amx => match crate::amx::permission() {
-                // Every processor with AMX has these, but not every virtual machine shows them.
+                // Every processor with AMX has bf16 and VNNI, but not every virtual machine
+                // shows them.
                 Ok(()) => avx512 && has!("avx512bf16") && has!("avx512vnni"),
                 Err(reason) => return Some(reason.to_string().into()),
             },

@@ -27,7 +27,7 @@ pub(crate) fn bf16_bits(x: f32) -> u32 {
     }
 }
 
-/// `x`, or a zero of its sign where it is subnormal.
+/// Returns `x`, or a zero of the same sign if `x` is subnormal.
 #[inline(always)]
 fn flushed(x: f32) -> f32 {
     if x.is_subnormal() {

@@ -24,7 +24,7 @@ use crate::partition::share;
 use pin::pin_current_thread;
 use shared::{Job, Shared};
 
-/// The pool. Dropping it ends its threads.
+/// A pool of threads. Dropping it ends the threads.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,

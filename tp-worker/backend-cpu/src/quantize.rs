@@ -29,7 +29,7 @@ pub(crate) const SMALLEST: f32 = f32::from_bits(27 << 23);
 /// bits.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 
-/// `|x|` as an integer that orders like it, with NaN above infinity.
+/// `|x|` as an integer. Such integers are ordered like the numbers, with NaN above infinity.
 #[inline(always)]
 pub(crate) fn magnitude(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
@@ -130,8 +130,8 @@ mod tests {
                     let integer = words[i / 4].to_le_bytes()[i % 4].cast_signed();
                     sums[i / 32] += i32::from(integer);
                     let back = f64::from(scale) * f64::from(integer);
-                    // The scale, its inverse and the product with that are
-                    // rounded too, each by 2^-24 of at most 127 steps.
+                    // The scale, its inverse and the product with the inverse are rounded
+                    // too, each by 2^-24 of at most 127 steps.
                     let half = 0.5 + 3.0 * 127.0 / f64::from(1 << 24);
                     prop_assert!((back - f64::from(*x)).abs() <= half * f64::from(scale));
                 }

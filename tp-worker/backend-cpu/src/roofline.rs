@@ -182,7 +182,7 @@ mod tests {
             check(&meter.compute_peak(Arithmetic::F32Fma, isa).unwrap());
         }
         if Isa::AmxEmulated.is_available() {
-            // Its limits are those of the instructions that it runs.
+            // The limits of the emulation are those of the instructions that it runs.
             for arithmetic in Arithmetic::ALL {
                 let [emulated, vectors] = [Isa::AmxEmulated, Isa::AmxEmulated.vectors()]
                     .map(|isa| meter.compute_peak(arithmetic, isa).map(|peak| peak.method));

@@ -15,7 +15,7 @@ pub struct Golden {
     pub first_top5: Vec<(u32, f32)>,
 }
 
-/// The demo model along one golden's text, teacher-forced in float32.
+/// Figures of the demo model along one golden's text, teacher-forced in float32.
 #[derive(Deserialize)]
 pub struct Scores {
     /// Log-probabilities of the prompt from its second token on.

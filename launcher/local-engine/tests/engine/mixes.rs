@@ -29,7 +29,7 @@ const MOST_NEW: u32 = 112;
 #[derive(Debug, Clone)]
 struct Job {
     request: Request,
-    /// Turn at which it comes.
+    /// Turn at which the request comes.
     arrival: usize,
     /// Turns after which its client leaves.
     patience: Option<usize>,

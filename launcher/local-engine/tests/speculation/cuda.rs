@@ -1,4 +1,4 @@
-//! The texts of GPUs: cargo starts these tests on fake ones.
+//! Texts on GPUs are the same with drafts. Cargo starts these tests on fake GPUs.
 
 use std::sync::atomic::Ordering;
 

@@ -21,7 +21,7 @@ pub struct Golden {
     pub accepted: Accepted,
 }
 
-/// Drafted tokens accepted in each round, the last one not cut at the text's end.
+/// Drafted tokens accepted in each round. The last round is not cut at the text's end.
 #[derive(Deserialize)]
 pub struct Accepted {
     eagle3: Chains,

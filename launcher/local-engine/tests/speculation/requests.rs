@@ -18,7 +18,7 @@ const MOST_NEW: u32 = 48;
 #[derive(Debug, Clone)]
 pub struct Job {
     pub request: Request,
-    /// Turn at which it comes.
+    /// Turn at which the request comes.
     pub arrival: usize,
     /// Turns after which its client leaves.
     pub patience: Option<usize>,

@@ -29,8 +29,8 @@ pub(crate) fn grow_signal_stack() {
     });
 }
 
-/// An alternate signal stack of the thread that made it. Dropping it puts back
-/// the one before.
+/// An alternate signal stack of the thread that made it. A drop puts the previous stack
+/// back.
 struct SignalStack {
     mapping: *mut libc::c_void,
     before: libc::stack_t,
@@ -47,7 +47,7 @@ impl SignalStack {
                 MapFlags::PRIVATE,
             )?
         };
-        // From here on dropping it gives the mapping back.
+        // From here on a drop gives the mapping back.
         let mut own = Self {
             mapping,
             before: none(),
@@ -80,8 +80,8 @@ impl SignalStack {
 
 impl Drop for SignalStack {
     fn drop(&mut self) {
-        // Rust has taken all stacks away from a thread of its own that ends, and
-        // freed the one before: nothing is to be put back then.
+        // Rust takes all stacks away from a thread of its own that ends, and frees the
+        // previous one: nothing is to be put back then.
         let own = current().is_some_and(|stack| stack.ss_sp == self.start());
         // SAFETY: the stack before is the thread's until it is replaced. Nothing
         // refers to the mapping once it is no signal stack; were it still one,
@@ -103,7 +103,7 @@ fn none() -> libc::stack_t {
     }
 }
 
-/// This thread's alternate stack.
+/// This thread's alternate stack, if it has one.
 fn current() -> Option<libc::stack_t> {
     let mut stack = none();
     // SAFETY: asks, and changes nothing.

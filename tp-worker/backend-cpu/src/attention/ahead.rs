@@ -63,7 +63,8 @@ pub(crate) struct Asking<'a> {
     /// Rows from a key to its value.
     values_after: usize,
     scales: Option<&'a [f32]>,
-    /// Rows whose scales one line holds, less one; 0 where they may lie apart.
+    /// Number of rows whose scales lie in one line, less one; 0 where their scales may lie
+    /// apart.
     together: usize,
     /// Rows of keys.
     rows: &'a [usize],

@@ -1,4 +1,4 @@
-//! Query rows against one packed block of positions.
+//! Attention of query rows to one packed block of positions.
 
 mod integers;
 mod tiled;
@@ -35,7 +35,7 @@ pub(super) enum Queries {
     Own,
 }
 
-/// A tile of query rows before a block, for kernels of their own.
+/// A tile of query rows and a block, for kernels with a softmax of their own.
 struct KernelTile<'a> {
     queries: &'a [u32],
     height: Height,
@@ -258,7 +258,7 @@ impl Call<'_> {
         };
         let Some(direct) = self.direct else {
             ahead.fetch(self.cache, FETCH);
-            // A softmax for blocks leaves them in order.
+            // The softmax for blocks leaves weights in the tiles' order.
             if self.tiles.input != Input::Blocks {
                 self.turn_weights(weights, &mut tile.weights, block.len());
             }

@@ -83,8 +83,8 @@ impl CpuKvCache {
         })
     }
 
-    /// Panics unless the cache holds heads of this shape: models size caches,
-    /// so a mismatch is a bug in one.
+    /// Panics unless the cache holds heads of this shape. Models size caches, so a mismatch
+    /// is a bug in a model.
     pub(crate) fn expect(&self, shape: &AttentionShape) {
         assert!(
             (self.shape.kv_heads, self.shape.head_dim) == (shape.kv_heads, shape.head_dim)

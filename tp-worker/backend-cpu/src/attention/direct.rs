@@ -35,7 +35,7 @@ use super::transpose::LANES;
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Columns of an accumulator pair; heads are a multiple of it.
+/// Columns of an accumulator pair; heads are a multiple of this.
 pub(super) const COLUMNS: usize = 32;
 
 /// A block of one request and the rows to ask for next, as cache rows.
@@ -121,7 +121,7 @@ pub(super) type SumsFn =
 pub(super) enum Order {
     /// Columns in their own order.
     Plain,
-    /// First the even ones, then the odd ones.
+    /// The even columns first, then the odd columns.
     EvenOdd,
     /// Groups of four columns that are 16 apart lie one behind the other, in every 64
     /// columns.
@@ -132,7 +132,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// Writes columns in their own order.
+    /// Copies columns to `out` in their own order.
     pub(super) fn restore(self, acc: &[f32], out: &mut [f32]) {
         match self {
             Self::Plain => out.copy_from_slice(acc),

@@ -32,7 +32,7 @@ use crate::isa::Isa;
 
 pub(super) use query::{Layout, pack_query, query_words};
 
-/// Columns of values that are packed together; heads are a multiple of it.
+/// Columns of values that are packed together; heads are a multiple of this.
 pub(super) const COLUMNS: usize = 64;
 /// Codes in a word of the cache.
 pub(super) const CODES: usize = 4;

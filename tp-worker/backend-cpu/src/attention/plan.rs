@@ -31,7 +31,7 @@ const UNEVEN: usize = 2;
 /// Floats kept for tasks whose positions are cut: 64 MiB.
 const MAX_PARTIALS: usize = 16 << 20;
 
-/// Tasks of one batch. All layers of a pass have the same.
+/// Tasks of one batch. All layers of a pass have the same tasks.
 pub(crate) struct Plan {
     made_for: Option<(AttentionShape, Tiling)>,
     rows: Vec<Row>,

@@ -20,7 +20,7 @@ use super::direct::Source;
 use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
 
-/// Columns of a tile of keys; heads are a multiple of it.
+/// Columns of a tile of keys; heads are a multiple of this.
 const COLUMNS: usize = 32;
 /// Rows that a tile holds.
 pub(super) const ROWS: usize = 16;

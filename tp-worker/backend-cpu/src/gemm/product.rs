@@ -163,7 +163,8 @@ impl Product<'_> {
             ..
         } = group;
         let steps = self.w.steps();
-        // A matrix without inputs still has to set its outputs.
+        // A matrix without inputs still has to set its outputs, so there is at least one
+        // slice.
         for start in (0..steps.max(1)).step_by(*slice) {
             let part = start..steps.min(start + slice);
             for panel in panels.clone() {

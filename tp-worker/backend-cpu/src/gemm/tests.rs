@@ -27,12 +27,12 @@ fn sums_of_a_long_prompt_take_a_mebibyte_of_a_thread() {
         }
         // As many panels as a part has, and as many blocks as pass together.
         assert_eq!(sums_words(1, isa, 8_192, long), 32 * 32 * 256);
-        // One slice needs none, nor do few rows, or parts of tiles.
+        // A single slice needs no sums, and neither do few rows, or parts of tiles.
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 2_048]), 0);
         assert_eq!(sums_words(1, isa, 255, long), 0);
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 4_098]), 0);
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS - 2, 4_096]), 0);
-        // Half a panel has its sums in the result.
+        // A panel that is only half full has its sums in the result.
         assert_eq!(sums_words(1, isa, 256, [48, 4_096]), 32 * 256);
         // Block counts beyond any machine are not gone through one by one.
         assert!(sums_words(1, isa, usize::MAX / 4_096, long) > 0);

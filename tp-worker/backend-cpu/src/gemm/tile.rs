@@ -114,7 +114,7 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
         }
         let (mut a, mut b) = (tile.a, tile.b.wrapping_add(column));
         let mut asking = tile.ahead.asking();
-        // The last steps of streaming panels ask for the first of the next ones.
+        // The last steps of streaming panels ask for the first steps of the next panels.
         let last = if P == 1 {
             0
         } else {

@@ -101,8 +101,8 @@ fn sleepers_on_both_sides_wake_up() {
             let shared = pool.shared.clone();
             wait_until(|| shared.asleep[0].load(Ordering::SeqCst));
             let joined = AtomicBool::new(false);
-            // The caller ends its chunk when the worker has joined, and the
-            // worker its own when the caller sleeps.
+            // The caller ends its chunk when the worker has joined. The worker ends its own
+            // chunk when the caller sleeps.
             pool.run(|_| {
                 if std::thread::current().name() == Some("kernel-1") {
                     joined.store(true, Ordering::SeqCst);

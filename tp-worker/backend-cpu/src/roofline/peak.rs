@@ -29,7 +29,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot];
 }
 

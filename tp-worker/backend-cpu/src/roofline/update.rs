@@ -58,8 +58,8 @@ pub(super) fn bandwidth(
                 way,
             );
         });
-        // Each byte is read and written in place; of a copy, half of the bytes
-        // are read and the others written.
+        // In place, each byte is read and written. In a copy, half of the bytes are read and
+        // the other half are written.
         let moved = match way {
             Way::InPlace(_) => 2 * 64 * part.len(),
             Way::Copy => 64 * part.len(),

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_fastest_way_is_measured_on_everything() {
-        // A way is its own speed here.
+        // Here the number of a way is its speed.
         let mut whole = Vec::new();
         let measured = fastest(&[3, 9, 1, 7, 5], 30, |way, part| {
             if part == (0..30) {

@@ -234,7 +234,7 @@ fn row_parallel_both_ways(
 
 #[test]
 fn a_fused_row_parallel_product_has_the_same_bits() {
-    // Room for everything, for some rows at a time, and for less than one.
+    // Room for all rows, for some rows at a time, and for less than one row.
     for max_elements in [1 << 20, 130, 7] {
         for (ranks, threads, rows) in [(1, 2, 5), (2, 1, 7), (2, 2, 411), (3, 1, 9), (3, 1, 600)] {
             let options = Options {

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use crate::attention::transpose::LANES;
 
-/// 16 lanes of one instruction set.
+/// Operations on 16 lanes of one instruction set.
 ///
 /// # Safety
 /// The methods use instructions of that set: call them only, inlined, from a
@@ -45,7 +45,7 @@ pub(super) trait Format {
     type Simd: Simd;
     /// Operands in a word of a key, as many as inputs of a query.
     const KEY_PARTS: usize;
-    /// Positions whose values one weight input covers.
+    /// Number of positions whose values one input of weights covers.
     const POSITIONS: usize;
     /// One operand, made of a word of each of 16 positions.
     unsafe fn key(words: Words<Self>, part: usize) -> Words<Self>;

@@ -141,7 +141,7 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
                 }
             }
         }
-        // All passes over the block ask for their part, by halves of 32 columns.
+        // Each pass over the block asks for its part of the rows, by halves of 32 columns.
         let asks = !source.asking.is_done();
         let positions = if asks { STRETCH } else { BLOCK };
         let stretches = source.rows.len().div_ceil(positions);

@@ -1,5 +1,5 @@
-//! The products with AVX2: codes are widened to 16 bits, and two products at a time
-//! are added up in 32.
+//! The products with AVX2: codes are widened to 16 bits, and every two products are added up
+//! in 32 bits.
 
 mod few;
 
@@ -31,7 +31,7 @@ const HALVES: usize = 2;
 /// 16 sums, or 16 words.
 type Lanes = [__m256i; 2];
 
-/// The codes in words of four as 16-bit numbers: the even ones, then the odd ones.
+/// The codes in words of four as 16-bit numbers: the even codes, then the odd ones.
 #[inline(always)]
 unsafe fn widened(words: Lanes) -> [Lanes; 2] {
     // SAFETY: the caller runs AVX2.
@@ -56,7 +56,7 @@ unsafe fn upper(words: Lanes) -> Lanes {
     }
 }
 
-/// 16 codes of a row, each beside the one of another, as 16-bit numbers.
+/// 16 codes of a row, each beside the code of another row, as 16-bit numbers.
 #[inline(always)]
 unsafe fn woven(row: *const u8, other: *const u8) -> Lanes {
     // SAFETY: the caller's promise; it runs AVX2.

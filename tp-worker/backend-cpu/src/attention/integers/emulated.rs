@@ -25,7 +25,7 @@ pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, _
 }
 
 unsafe fn copy(cache: &CpuKvCache, rows: &[usize], after: usize, out: *mut u32) {
-    // Only these are whole numbers.
+    // Only codes are whole numbers.
     let Data::Int8(codes, _) = &cache.data else {
         return;
     };

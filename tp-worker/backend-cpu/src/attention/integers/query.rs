@@ -197,7 +197,7 @@ mod tests {
             for (i, &x) in query.iter().enumerate() {
                 let integer = 256 * bytes[i] + bytes[query.len() + i];
                 sum += integer;
-                // Of each four the even ones share a word, and the odd ones.
+                // The even values of each four share a word, and so do the odd ones.
                 let word = widened[i / CODES * 2 + i % 2].to_le_bytes();
                 let at = i % CODES / 2 * 2;
                 prop_assert_eq!(i32::from(i16::from_le_bytes([word[at], word[at + 1]])), integer);

@@ -91,12 +91,12 @@ struct Work {
     blocks: usize,
 }
 
-// The first operand's rows become those of the sums.
+// Rows of the first operand become rows of the sums.
 products!(shared_rows, "tdpbssd", ["tmm6, tmm4"], ["tmm6, tmm5"]);
 products!(shared_columns, "tdpbssd", ["tmm4, tmm6"], ["tmm5, tmm6"]);
 products!(weighted, "tdpbusd", ["tmm4, tmm6"], ["tmm5, tmm6"]);
 
-/// Row `row` of both sums as one, in f32.
+/// Row `row` of the upper and the lower sums, joined in one, in f32.
 #[inline(always)]
 unsafe fn whole(sums: *const u32, row: usize) -> __m512 {
     // SAFETY: the caller's promise: two tiles; the machine runs AVX-512.

@@ -212,8 +212,8 @@ pub(in crate::attention) unsafe fn integers(
 unsafe fn store_bytes(words: [__m512i; PARTS], out: &mut Bytes) {
     // SAFETY: the caller runs AVX-512; each half of `out` is a vector.
     unsafe {
-        // Packing goes by quarters of registers: quarters of four words each
-        // then lie quarter by quarter and not word by word.
+        // Packing works on quarters of registers. Its result has quarters of four words in
+        // the order of quarters, not in the order of words.
         let order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
         let front = _mm512_packus_epi32(words[0], words[1]);
         let back = _mm512_packus_epi32(words[2], words[3]);

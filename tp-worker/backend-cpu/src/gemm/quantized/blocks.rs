@@ -288,8 +288,8 @@ impl Sums {
                     }
                 }
             }
-            // Not by `map`, which is not inlined: its closure would not be compiled for
-            // the unit's instructions.
+            // An array and no `map`, which is not inlined: its closure would not be compiled
+            // for the unit's instructions.
             let scales = [
                 W::scales::<U::Lanes>(self.b, 0),
                 W::scales::<U::Lanes>(self.b, 1),

@@ -59,7 +59,7 @@ fn run(page_size: usize, kv_dtype: KvCacheDtype) -> Run {
     }
 }
 
-/// The bits of all outputs, of one key head after another.
+/// The bits of all outputs, computed for one key head after another.
 fn heads_alone(
     backend: &mut CpuBackend,
     kv_dtype: KvCacheDtype,

@@ -98,7 +98,7 @@ fn words(count: usize, visible: impl Fn(usize, usize) -> bool) -> Vec<u64> {
     masks
 }
 
-/// A random tree: each node's parent among those before it, or none.
+/// A random tree: the parent of each node among the nodes before it, or none.
 fn tree(nodes: usize, values: &mut Values) -> Vec<Option<usize>> {
     (0..nodes)
         .map(|node| values.below(node + 1).checked_sub(1))

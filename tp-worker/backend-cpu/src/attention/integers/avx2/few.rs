@@ -70,7 +70,7 @@ unsafe fn sums<const M: usize, const P: usize>(
     let all = stretches * (source.head_dim / columns);
     // SAFETY: rows lie in the cache; weights and sums hold `M` rows.
     unsafe {
-        // Each pass goes by these again.
+        // Each pass over the columns uses these addresses again.
         let mut from = [source.data; BLOCK];
         for (from, &row) in from.iter_mut().zip(source.rows) {
             *from = source.row(row + source.values_after);
