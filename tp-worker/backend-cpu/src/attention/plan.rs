@@ -185,7 +185,7 @@ impl Plan {
             let segments = task.segments.end;
             let parts = self.cost_of(&task, group).div_ceil(share).min(segments);
             let partials = segments * task.heads.len() * task.queries.len() * group * partial;
-            // Threads that wait cost less than a buffer that is too large.
+            // Idle threads cost less than running out of memory.
             if parts < 2 || self.partials + partials > MAX_PARTIALS {
                 self.tasks.push(task);
                 continue;
