@@ -1,4 +1,4 @@
-//! What a device with memory of its own achieves of what it could, by its own clock:
+//! Measures a device with memory of its own against its ceilings, by its own clock:
 //! products, attention, choosing, whole passes, and the host's time between them.
 //!
 //! Ceilings are measured in the same run. Weights and caches are far larger than any
@@ -78,7 +78,7 @@ pub struct Args {
 /// Runs the benchmark.
 pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     check(&args)?;
-    // Its folder stays until all is measured.
+    // The folder stays until everything is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     if args.model.model_path.is_none() {
         let path: PathBuf = demo(folder.path()).context("writing the demo model")?;
@@ -120,7 +120,8 @@ fn check(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As a server with these options would be configured, with room for what is measured.
+/// Resolves the configuration of a server with these options, with room for the
+/// measurements.
 fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
     let mut engine = ServeArgs::default();
     engine.graphs = args.graphs.clone();
@@ -177,7 +178,7 @@ impl OnDevice for Measure<'_> {
         kernels.choosing(args.sampled)?;
         let lines = kernels.lines;
         let device = bench.backend.describe();
-        // Its memory is the next one's.
+        // The memory of this bench is needed for the next one.
         drop(bench);
         let mut report = Report::new("A device against its ceilings", &parts::COLUMNS);
         report.computed_on(&[device]);

@@ -1,5 +1,5 @@
-//! What ranks exchange in a decode step, and how long that takes: the exchanges of a
-//! model's steps one after the other, with nothing computed between them.
+//! Measures the exchanges of ranks in a decode step: the exchanges of a model's steps one
+//! after the other, with nothing computed between them.
 
 mod ranks;
 mod step;
@@ -66,7 +66,7 @@ impl Transport {
     }
 }
 
-/// So many ranks, which form so many DP ranks.
+/// A number of ranks, and the number of DP ranks that they form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ranks {
     tp_size: usize,

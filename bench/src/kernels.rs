@@ -1,8 +1,8 @@
 //! Each kernel against the machine's limits.
 //!
-//! Weights, caches and activations are several times the last-level cache and
-//! used in turn, as a model uses them, so that none is found in a cache. The
-//! limits are measured before and after, by the same threads.
+//! Weights, caches and activations are several times the last-level cache and used in turn,
+//! as a model uses them, so that none is found in a cache. The limits are measured before
+//! and after, by the same threads.
 
 mod all_reduce;
 mod attention;
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<Report> {
     measure(args, working_set()?)
 }
 
-/// The kernels of that name.
+/// Returns the name of the kernels `name`, if this machine runs them.
 fn known(name: &str) -> Result<&'static str, DeviceError> {
     struct Known<'a>(&'a str);
     impl OnDevice for Known<'_> {
@@ -177,9 +177,9 @@ impl OnDevice for Kernels<'_> {
     }
 }
 
-/// What was measured.
+/// Results of the measurements.
 struct Found {
-    /// Which kernels ran.
+    /// Name of the kernels that ran.
     kernels: &'static str,
     lines: Vec<Line>,
     steps: Table,

@@ -1,4 +1,4 @@
-//! `lockstep bench`: what the engine, the server and its parts achieve here.
+//! `lockstep bench`: measures the engine, the server and their parts on this machine.
 //!
 //! Every benchmark prints a table for people and, with `--output`, JSON with
 //! the same figures, the command line and the machine; `phases` adds Markdown
@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-/// Refuses what was asked for, as the command line's fault, where it can't be done.
+/// Refuses a request that can't be met, as the command line's fault.
 macro_rules! require {
     ($holds:expr, $($why:tt)+) => {
         anyhow::ensure!(
@@ -96,8 +96,9 @@ fn positive() -> RangedU64ValueParser<usize> {
 /// Writes the demo model below a folder and gives its path.
 pub type DemoModel = fn(&Path) -> io::Result<PathBuf>;
 
-/// The folder of a model that an option gives, loaded where it is a name of the hub, or
-/// that of the demo model, written below `parent`.
+/// The folder of a model. If an option gives a model, this is its folder, loaded first if
+/// the option has a name of the hub. Otherwise this is the folder of the demo model, written
+/// below `parent`.
 fn model_or_demo(
     mut given: Option<PathBuf>,
     demo: DemoModel,
@@ -110,13 +111,13 @@ fn model_or_demo(
     }
 }
 
-/// Runs one benchmark; `demo` is the model where none is named, and `registry`
-/// what it can draft with.
+/// Runs one benchmark; `demo` is the model where none is named, and `registry` has the
+/// algorithms that it can draft with.
 ///
 /// # Errors
-/// When it can't be run as asked; no figures are printed then. What is wrong with the
-/// command line or the configuration is a [`ConfigError`](lockstep_types::ConfigError)
-/// among the causes.
+/// When the benchmark can't be run as asked; no figures are printed then. An error of the
+/// command line or the configuration has a [`ConfigError`](lockstep_types::ConfigError)
+/// among its causes.
 pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<()> {
     let algorithms = registry.algorithms();
     let report = match args.bench {

@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! Description of the machine that was measured.
 
 use serde_json::{Value, json};
 
@@ -18,19 +18,19 @@ pub fn describe() -> Value {
     })
 }
 
-/// Most memory this process ever held, bytes.
+/// Most memory that this process ever held, in bytes.
 pub fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     kib(&status, "VmHWM").map(|kib| kib * 1024)
 }
 
-/// Starts [`peak_memory`] anew from what is held now, where the system can (Linux).
+/// Makes [`peak_memory`] count anew from the memory held now, where the system can (Linux).
 pub fn forget_peak_memory() {
     // Elsewhere the peak stays that of the whole process.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Bytes of the last-level cache, where the system tells.
+/// Bytes of the last-level cache, if the system tells.
 pub fn last_level_cache() -> Option<usize> {
     let caches = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let size = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -40,7 +40,7 @@ pub fn last_level_cache() -> Option<usize> {
     caches.filter_map(size).max()
 }
 
-/// Bytes of sizes as Linux writes them: `48K`, `32M`.
+/// Bytes of a size in Linux's notation: `48K`, `32M`.
 fn cache_size(text: &str) -> Option<usize> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let unit = match unit {
@@ -52,7 +52,7 @@ fn cache_size(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-/// Bytes that new work can have without pushing others out of memory.
+/// Bytes that new work can have without pushing other data out of memory.
 pub fn available_memory() -> Option<u64> {
     meminfo("MemAvailable").map(|kib| kib * 1024)
 }

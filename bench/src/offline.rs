@@ -1,7 +1,7 @@
 //! Prefill and decode tokens/s of a model, without a server.
 //!
-//! Both run the real planner and the real workers inside this process. Each
-//! time is held against the machine's limits, measured before and after.
+//! Both phases run the real planner and the real workers inside this process. Each time is
+//! held against the machine's limits, which are measured before and after.
 
 mod cell;
 mod phases;
@@ -53,7 +53,7 @@ pub struct Args {
     memory: MemoryArgs,
     #[command(flatten)]
     schedule: ScheduleArgs,
-    /// What the program can draft with.
+    /// Algorithms that the program can draft with.
     #[arg(skip)]
     algorithms: Algorithms,
 }
@@ -84,7 +84,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         "--batch and --prefill take sizes of at least 1"
     );
     lockstep_hub::resolve_names(&mut args.model, None, None)?;
-    // Its folder stays until all is measured.
+    // The folder stays until everything is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let inside = args.model.model_path.is_none();
     if inside {
@@ -145,7 +145,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     Ok(report)
 }
 
-/// Each cell beside what it could have reached.
+/// Adds a row for each cell, beside its limit.
 fn add(report: &mut Report, cells: &[Cell], ceiling: Ceiling) {
     let mut beyond = false;
     for cell in cells {
@@ -161,7 +161,7 @@ fn add(report: &mut Report, cells: &[Cell], ceiling: Ceiling) {
     }
 }
 
-/// Chooses what is measured where the arguments do not say.
+/// Chooses the measurements where the arguments name none.
 fn complete(args: &mut Args) -> anyhow::Result<()> {
     let (prefill, decode) = (Some(Phase::Prefill), Some(Phase::Decode));
     require!(
@@ -183,8 +183,8 @@ fn complete(args: &mut Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The longest context that may be configured: what was asked for, or what the
-/// model was made for. A model that can't be read is refused with the rest of the
+/// The longest context that may be configured: the context that was asked for, or the one
+/// that the model was made for. A model that can't be read is refused with the rest of the
 /// configuration.
 fn longest_context(model: &ModelArgs) -> usize {
     let path = model.model_path.as_deref();
@@ -193,7 +193,7 @@ fn longest_context(model: &ModelArgs) -> usize {
     model.context_length.unwrap_or_else(made_for)
 }
 
-/// What is measured.
+/// Notes about the configuration that is measured.
 fn about(
     config: &EngineConfig,
     engine: &LocalEngine,
@@ -236,7 +236,7 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     );
     let room = longest_context(&args.model).min(longest + 16);
     engine.model.context_length.get_or_insert(room);
-    // DP ranks share them out, rounded down.
+    // DP ranks share out this number, rounded down.
     let dp_size = engine.parallel.dp_size.unwrap_or(1);
     let running = batch.next_multiple_of(dp_size);
     engine.schedule.max_running_requests.get_or_insert(running);

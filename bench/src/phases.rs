@@ -1,10 +1,9 @@
 //! Adaptive depth against every fixed one, while the work changes.
 //!
-//! A list of phases is answered by every arm: without speculation, at every
-//! fixed depth, and by every policy. All answer the same requests greedily, so
-//! that work is equal, and find the prompts in the prefix cache. Arms take turns
-//! at slices of the list, forwards and backwards, and ratios are taken within
-//! slices.
+//! Every arm answers a list of phases: without speculation, at every fixed depth, and by
+//! every policy. All arms answer the same requests greedily, so that work is equal, and find
+//! the prompts in the prefix cache. Arms take turns at slices of the list, forwards and
+//! backwards, and ratios are taken within slices.
 
 mod arms;
 mod bootstrap;
@@ -146,14 +145,15 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
     ] {
         lockstep_hub::resolve_name(option, path, kind)?;
     }
-    // Its folder stays until all is measured.
+    // The folder stays until everything is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let given = args.model.model_path.clone();
     let model = match &given {
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
-    // A folder without a model is told of before what is looked for in and beside it.
+    // A folder without a model is reported first, before files are looked for in and beside
+    // it.
     lockstep_model_folder::load(&model)?;
     args.model.model_path = Some(model.clone());
     let streams = lists.iter().map(List::streams).max().unwrap_or(1);
@@ -183,7 +183,7 @@ pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Resu
     })
 }
 
-/// Those asked for.
+/// The lists that the command line asks for.
 fn lists(args: &Args) -> anyhow::Result<Vec<List>> {
     require!(
         args.dwell > 0 && args.repeat > 0 && args.per_domain > 0 && args.max_tokens > 1,
@@ -208,7 +208,7 @@ fn lists(args: &Args) -> anyhow::Result<Vec<List>> {
     Ok(named.chain(constant).collect())
 }
 
-/// Every arm answers every list, as often as asked.
+/// Lets every arm answer every list, as often as asked.
 fn measure(args: &Args, lists: Vec<List>, setup: &mut Setup) -> anyhow::Result<Vec<Measured>> {
     let arms = setup.engines.arms();
     let measured = lists.into_iter().map(|list| Measured {
@@ -231,7 +231,7 @@ fn measure(args: &Args, lists: Vec<List>, setup: &mut Setup) -> anyhow::Result<V
     Ok(measured)
 }
 
-/// What was measured, and what the columns mean.
+/// Notes the configuration, and the meaning of the columns.
 fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
     let (config, log) = (&setup.config, setup.log.as_ref());
     let speculation = &config.speculation;
@@ -279,19 +279,19 @@ fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
 }
 
 impl Outcome {
-    /// For people.
+    /// Prints the report for people.
     ///
     /// # Errors
-    /// As [`Report::print`].
+    /// The errors of [`Report::print`].
     pub fn print(&self) -> anyhow::Result<()> {
         self.report.print()
     }
 
-    /// `phases.json`, `phases.md`, `steps.csv` and a picture for each list, in a
+    /// Writes `phases.json`, `phases.md`, `steps.csv` and a picture for each list to a
     /// folder.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// When a file can't be written.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         self.report.write(&folder.join("phases.json"))?;

@@ -1,6 +1,6 @@
-//! Time that one step's planning takes: `plan` and `complete` with N requests
-//! decoding, the workers' answers made up on the spot; and that of deciding how
-//! deep to draft, which every rank does in every step where the depth adapts.
+//! Time of planning one step: `plan` and `complete` with N requests decoding, and results
+//! that are made up on the spot. A second table has the time of deciding how deep to draft;
+//! every rank decides that in every step of an adaptive depth.
 
 use std::time::Instant;
 
@@ -117,7 +117,7 @@ fn measure(args: &Args, running: u32) -> anyhow::Result<(Durations, Durations)> 
         planner.complete(Millis(0), result)?;
         planner.take_outputs().for_each(drop);
         let completed = start.elapsed();
-        // Steps that still prefill are not what is measured.
+        // Steps that still prefill are not measured.
         if full && measured > warm_up {
             plan_took.record(planned);
             complete_took.record(completed);
@@ -129,7 +129,7 @@ fn measure(args: &Args, running: u32) -> anyhow::Result<(Durations, Durations)> 
 fn request(id: u32, prompt: u32, length: u32) -> Request {
     Request {
         trace_id: String::new(),
-        // Different from the first token on: nothing is shared between requests.
+        // Prompts differ from the first token on: requests share nothing.
         input_ids: (0..prompt)
             .map(|at| (id * 7919 + at * 31) % 30_000)
             .collect(),

@@ -1,4 +1,4 @@
-//! What quantised weights and caches do to a model's predictions.
+//! Measures how quantised weights and caches change a model's predictions.
 //!
 //! Every form of the model reads the same tokens; its predictions of each next
 //! token are compared with those of the same checkpoint in f32.
@@ -115,7 +115,7 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Refuses what would be ended for want of memory.
+/// Refuses predictions that the machine has too little memory for.
 fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
     let rows: usize = windows.iter().map(Vec::len).sum();
     let needed = 2 * (rows * vocab * size_of::<f32>()) as u64;
@@ -128,7 +128,7 @@ fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the weights are kept in.
+/// Name of the type of the weights.
 fn name(config: &EngineConfig) -> &'static str {
     match config.quantization {
         lockstep_types::Quantization::None => config.dtype.name(),

@@ -9,15 +9,15 @@ use serde_json::{Map, Value, json};
 
 use crate::machine;
 
-/// Says what is being measured, to a person who waits for the report: whoever does
-/// not need not listen.
+/// Tells a person who waits for the report about the current measurement. Errors are
+/// ignored, as a report needs no reader of its progress.
 pub fn progress(what: &str) {
     let _ = writeln!(std::io::stderr(), "{what} …");
 }
 
 /// A main table with notes above it, and perhaps more tables below.
 pub struct Report {
-    /// What computed, where that is known.
+    /// Description of the device that computed, if known.
     device: Option<String>,
     notes: Vec<(String, Value)>,
     main: Table,
@@ -42,8 +42,8 @@ impl Report {
         }
     }
 
-    /// Says what the ranks computed on, as the first of them describes it: a line
-    /// above the main table, and beside the host's processor in JSON.
+    /// Names the device that the ranks computed on, as the first of them describes it: in a
+    /// line above the main table, and in JSON beside the host's processor.
     pub fn computed_on(&mut self, ranks: &[String]) {
         self.device = ranks.first().cloned();
         self.note("backend", self.device.clone());
@@ -64,10 +64,10 @@ impl Report {
         self.others.push(table);
     }
 
-    /// Prints notes and tables; those without rows are left out.
+    /// Prints notes and tables; tables without rows are left out.
     ///
     /// # Errors
-    /// When stdout can't be written; a reader that left is none.
+    /// When stdout can't be written; a reader that left is no error.
     pub fn print(&self) -> anyhow::Result<()> {
         lockstep_process::print(&self.to_text()).context("printing the figures")
     }
@@ -196,7 +196,7 @@ impl Table {
     }
 }
 
-/// A value as a person reads it: numbers with a sensible number of digits.
+/// A value for people: numbers have a sensible number of digits.
 fn cell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

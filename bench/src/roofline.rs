@@ -8,7 +8,7 @@ pub use measured::{Drift, Traffic, measure, working_set};
 
 use serde_json::{Value, json};
 
-/// What some work amounts to.
+/// Amount of some work.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Work {
     /// Bytes that memory has to deliver.
@@ -17,8 +17,8 @@ pub struct Work {
     pub operations: f64,
 }
 
-/// What the machine can do in a second. `None` is no limit: of work whose
-/// bytes lie in a cache, or that multiplies nothing.
+/// Amounts that the machine can do in a second. `None` is no limit: for work with bytes that
+/// lie in a cache, or without multiplications.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceiling {
     /// Bytes read.
@@ -30,22 +30,22 @@ pub struct Ceiling {
 /// Parts of the machine's limits that some work reached, 1 at the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reached {
-    /// Of the bandwidth.
+    /// Part of the bandwidth.
     pub bandwidth: Option<f64>,
-    /// Of the arithmetic.
+    /// Part of the arithmetic.
     pub compute: Option<f64>,
-    /// Of whichever binds: the bound's time over the time taken.
+    /// Part of the limit that binds: the bound's time over the time taken.
     pub limit: Option<f64>,
 }
 
 impl Ceiling {
-    /// No limit that anybody knows.
+    /// No known limit.
     pub const NONE: Self = Self {
         bandwidth: None,
         peak: None,
     };
 
-    /// How near work that took `seconds` came.
+    /// Parts of the limits that work of `seconds` seconds reached.
     pub fn reached(&self, work: Work, seconds: f64) -> Reached {
         let part = |amount: f64, limit: Option<f64>| {
             limit
@@ -68,8 +68,8 @@ impl Ceiling {
 }
 
 impl Reached {
-    /// Whether more was reached than can be: the limits were measured while something
-    /// else held this machine up.
+    /// Returns true if more was reached than is possible: the limits were measured while
+    /// something else held this machine up.
     pub fn is_beyond(&self) -> bool {
         self.limit.is_some_and(|part| part > 1.0)
     }
@@ -77,7 +77,7 @@ impl Reached {
     /// Column names of [`Self::cells`].
     pub const COLUMNS: [&'static str; 3] = ["of bandwidth", "of compute", "of limit"];
 
-    /// Cells of a table.
+    /// The parts as cells of a table.
     pub fn cells(&self) -> [Value; 3] {
         [self.bandwidth, self.compute, self.limit].map(|part| json!(part))
     }

@@ -1,6 +1,6 @@
-//! Round trip of a step: a plan for N decode rows goes to a worker process over
-//! a Unix socket, its result comes back. The worker answers at once, so all
-//! that is measured is what the seam between the processes costs.
+//! Round trip of a step: a plan for N decode rows goes to a worker process over a Unix
+//! socket, and its result comes back. The worker answers at once, so the measured time is
+//! that of the seam between the processes alone.
 
 use std::{
     path::{Path, PathBuf},
@@ -39,7 +39,7 @@ pub struct Args {
     peer: Option<PathBuf>,
 }
 
-/// Runs the benchmark; `None` in the process that played the worker.
+/// Runs the benchmark; `None` in the process that is the worker.
 pub fn run(args: &Args) -> anyhow::Result<Option<Report>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -135,7 +135,7 @@ async fn steps(
         ..Default::default()
     };
     let mut took = Durations::default();
-    // The first tenth warms sockets, allocators and branch predictors up.
+    // The first tenth warms up sockets, allocators and branch predictors.
     for step in 0..steps + steps / 10 {
         let plan = StepPlan {
             step,
@@ -160,7 +160,7 @@ async fn steps(
     Ok(took)
 }
 
-/// The worker's end: one token per row, at once.
+/// The worker's end: answers at once, with one token per row.
 async fn peer(socket: &Path) -> anyhow::Result<()> {
     let channel = lockstep_process::connect_unix(socket, std::time::Duration::from_secs(5)).await?;
     let (answers, outgoing) = mpsc::channel(4);

@@ -1,6 +1,6 @@
-//! Load on an OpenAI-compatible server: streamed completions of random token
-//! ids or given prompts, in a closed loop (so many at once) or an open one (so
-//! many a second).
+//! Load on an OpenAI-compatible server: streamed completions of random token ids or given
+//! prompts. The load is a closed loop (a number of requests at once) or an open one (a
+//! number of requests a second).
 
 mod client;
 mod load;
@@ -70,16 +70,16 @@ pub struct Args {
     pub warm_up: usize,
 }
 
-/// How one measurement loads the server.
+/// Load of one measurement.
 #[derive(Debug, Clone, Copy)]
 enum Loop {
-    /// So many requests at once.
+    /// This number of requests at once.
     Closed(usize),
-    /// So many a second.
+    /// This number of requests a second.
     Open(f64),
 }
 
-/// What all requests of one measurement gave.
+/// Sums over all requests of one measurement.
 #[derive(Default)]
 struct Outcome {
     wall: Duration,

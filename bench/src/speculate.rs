@@ -1,9 +1,9 @@
-//! Speculation against the same engine without it: by domain of the prompts,
-//! by algorithm and by depth.
+//! Speculation compared with the same engine without it: by domain of the prompts, by
+//! algorithm and by depth.
 //!
-//! All engines are loaded at once and answer the same prompts in turn, greedily,
-//! so that a machine that drifts within minutes drifts for all of them. Their
-//! texts are compared: a difference is reported, for there should be none.
+//! All engines are loaded at once and answer the same prompts in turn, greedily, so that a
+//! machine that drifts within minutes drifts for all engines. Their texts are compared: a
+//! difference is reported, because there should be none.
 
 pub(crate) mod candidates;
 pub(crate) mod engines;
@@ -95,14 +95,15 @@ fn report(
 ) -> anyhow::Result<Report> {
     check(&args)?;
     lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
-    // Its folder stays until all is measured.
+    // The folder stays until everything is measured.
     let folder = tempfile::tempdir().context("a folder for the demo model")?;
     let given = args.model.model_path.clone();
     let model = match &given {
         Some(path) => path.clone(),
         None => demo(folder.path()).context("writing the demo model")?,
     };
-    // A folder without a model is told of before what is looked for in and beside it.
+    // A folder without a model is reported first, before files are looked for in and beside
+    // it.
     lockstep_model_folder::load(&model)?;
     args.model.model_path = Some(model.clone());
     let named = candidates::named(&args.speculation);
@@ -157,7 +158,7 @@ fn report(
     Ok(report)
 }
 
-/// Notes how much was asked for.
+/// Notes the amount of work that was asked for.
 fn asked(report: &mut Report, args: &Args) {
     report.note("prompts of a domain", args.per_domain);
     report.note("tokens of an answer, at most", args.max_tokens);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// The longest duration told apart, nanoseconds: an hour.
+/// The longest duration that is told apart, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Durations by nanosecond, three significant digits.
@@ -13,8 +13,8 @@ pub struct Durations(Histogram<u64>);
 
 impl Default for Durations {
     fn default() -> Self {
-        // Saturation is at the bound given here: a histogram that grows by itself
-        // would saturate at the size it happens to have.
+        // The histogram saturates at the bound given here. A histogram that grows by itself
+        // would saturate at its present size.
         Self(Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds and digits are allowed"))
     }
 }
@@ -34,11 +34,11 @@ impl Durations {
     pub fn count(&self) -> u64 {
         self.0.len()
     }
-    /// Percentile in microseconds, null without any durations.
+    /// Percentile in microseconds; null without any durations.
     pub fn us(&self, percentile: f64) -> Value {
         self.value(percentile, 1e3)
     }
-    /// Percentile in milliseconds, null without any durations.
+    /// Percentile in milliseconds; null without any durations.
     pub fn ms(&self, percentile: f64) -> Value {
         self.value(percentile, 1e6)
     }

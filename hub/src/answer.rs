@@ -1,4 +1,4 @@
-//! What the hub says of a model: its commit and its files.
+//! The hub's answer about a model: its commit and its files.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +19,7 @@ const LARGEST_ANSWER: usize = 64 << 20;
 /// The most files of a model, more than the hub advises for any repository.
 const MOST_FILES: usize = 200_000;
 
-/// What a revision's name may not bring into an address as it is: slashes too.
+/// Characters of a revision's name that are encoded in an address: slashes too.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 /// A model at one commit.
@@ -30,13 +30,13 @@ pub(crate) struct Listing {
     pub(crate) files: Vec<Listed>,
 }
 
-/// One of its files.
+/// One of the model's files.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed {
     pub(crate) file: String,
     pub(crate) size: u64,
-    /// SHA-256 of what lies in large storage, git's SHA-1 of what lies in git; the
-    /// name of its blob in the cache.
+    /// SHA-256 of a file in large storage, or git's SHA-1 of a file in git. The etag is the
+    /// name of the file's blob in the cache.
     pub(crate) etag: String,
 }
 
@@ -117,7 +117,8 @@ fn parse(bytes: &[u8]) -> Result<Listing, String> {
     })
 }
 
-/// A list of at most [`MOST_FILES`]: each takes more memory than its text may have bytes.
+/// Reads a list of at most [`MOST_FILES`] files. Without this limit, files could take more
+/// memory than the bytes of their text.
 fn few<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Sibling>, D::Error> {
     struct Few;
     impl<'de> Visitor<'de> for Few {

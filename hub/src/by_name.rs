@@ -1,4 +1,4 @@
-//! Options that name a model: a folder that is there, or a name of the hub.
+//! Options that name a model: an existing folder, or a name of the hub.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::cache::Repository;
 use crate::meant::Meant;
 use crate::{Hub, HubError, Kind, Name, Revision, Settings, Wanted, bars};
 
-/// What an option gives: a model and its version.
+/// An option's value: a model and its version.
 struct Given<'a> {
     /// The option.
     option: &'static str,
@@ -23,9 +23,9 @@ struct Given<'a> {
     startup: Option<Duration>,
 }
 
-/// Puts folders in place of the names that options give, loading what the cache lacks.
-/// A model is known in the API by its name, unless that is given. A start has no more than
-/// `startup` for all that does not grow with the weights.
+/// Puts folders in the place of the names that options give, and loads the files that the
+/// cache lacks. In the API a model has its name of the hub, unless another is given. A start
+/// has at most `startup` for all loading that does not grow with the weights.
 ///
 /// # Errors
 /// [`HubError`].
@@ -61,7 +61,8 @@ pub fn resolve_names(
             kind: Kind::Draft,
             startup,
         };
-        // A head's `config.json` is like any model's: only its tensors tell what it is.
+        // A head's `config.json` is like any model's: only its tensors show that it is a
+        // head.
         match is_whole {
             true => resolve(&mut draft, &|folder| self::check(folder, None))?,
             false => resolve(&mut draft, &|_| Ok(()))?,
@@ -70,7 +71,8 @@ pub fn resolve_names(
     Ok(())
 }
 
-/// As [`resolve_names`], for an `option` without a version.
+/// Puts a folder in the place of a name like [`resolve_names`], for an `option` without a
+/// version.
 ///
 /// # Errors
 /// [`HubError`].
@@ -93,10 +95,10 @@ pub fn resolve_name(
     }
 }
 
-/// What is not served of a model, told by its `config.json`.
+/// Checks by its `config.json` that a model can be served.
 ///
 /// # Errors
-/// In words.
+/// The reason, in words.
 pub fn check(folder: &Path, context_length: Option<usize>) -> Result<(), String> {
     let described = Described::of(folder, context_length);
     described
@@ -126,7 +128,8 @@ fn resolve(
     let meant = Meant::by(path, Path::new("")).map_err(no_folder)?;
     let revision = given.revision.map(Revision::parse).transpose()?;
     let settings = Settings::from_env()?;
-    // Whoever names a version, or has the model already, means the hub's.
+    // With a version, or with the model in the cache already, the user means the hub's
+    // model.
     let is_model = revision.is_some() || Repository::new(&settings.cache, &meant.name).is_begun();
     if meant.owner_is_here && !is_model {
         return Err(no_folder(meant.but_a_folder()));

@@ -1,4 +1,4 @@
-//! The cache on disk, laid out as every program of the hub finds it.
+//! The cache on disk, in the layout of all programs of the hub.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,12 +28,12 @@ impl Repository {
         }
     }
 
-    /// Whether anything of the model has ever been loaded.
+    /// Returns true if any file of the model has ever been loaded.
     pub(crate) fn is_begun(&self) -> bool {
         self.folder.is_dir()
     }
 
-    /// Where the content of a file lies, by its hash.
+    /// Path of a file's content, by its hash.
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
         self.folder.join("blobs").join(etag)
     }
@@ -47,7 +47,7 @@ impl Repository {
         self.folder.join(REFS).join(revision.as_str())
     }
 
-    /// Makes the folders that files are put into.
+    /// Makes the folders for files.
     pub(crate) fn create(&self, commit: &str) -> Result<(), HubError> {
         for folder in [self.folder.join("blobs"), self.snapshot(commit)] {
             fs::create_dir_all(&folder).map_err(HubError::cache(&folder))?;
@@ -55,7 +55,8 @@ impl Repository {
         Ok(())
     }
 
-    /// Whether a commit's file is there as a server would read it, as large as it should be.
+    /// Returns true if a commit's file is there in a form that a server would read, with the
+    /// right size.
     pub(crate) fn has(&self, commit: &str, listed: &Listed) -> bool {
         let length = self.length(commit, &listed.file);
         length.is_ok_and(|length| length == listed.size)
@@ -66,7 +67,7 @@ impl Repository {
         Ok(file.metadata()?.len())
     }
 
-    /// Makes a file that is among the blobs one of a commit's.
+    /// Links a file among the blobs into a commit's folder.
     pub(crate) fn link(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
         let link = self.snapshot(commit).join(&listed.file);
         let target = Path::new("../../blobs").join(&listed.etag);
@@ -74,7 +75,7 @@ impl Repository {
         replace(&link, |beside| symlink(&target, beside), is_there)
     }
 
-    /// Whether a commit's file, which was just put there, can be read.
+    /// Checks that a commit's file, which was just put there, can be read.
     pub(crate) fn expect(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
         let length = self.length(commit, &listed.file);
         length.map(drop).map_err(|error| HubError::Unreadable {
@@ -84,7 +85,7 @@ impl Repository {
         })
     }
 
-    /// Notes which commit a revision is.
+    /// Notes the commit of a revision.
     pub(crate) fn refer(&self, revision: &Revision, commit: &str) -> Result<(), HubError> {
         let path = self.reference(revision);
         let is_there = || self.commit(revision).as_deref() == Some(commit);
@@ -97,7 +98,7 @@ impl Repository {
         replace(&path, write, is_there)
     }
 
-    /// The commit that a revision was when the hub was asked last.
+    /// The commit of a revision when the hub was asked last.
     pub(crate) fn commit(&self, revision: &Revision) -> Option<String> {
         let commit = match revision.is_commit() {
             true => revision.as_str().to_owned(),
@@ -106,8 +107,8 @@ impl Repository {
         is_hex(&commit, 40).then_some(commit)
     }
 
-    /// Waits until no other program loads the blob of a file, as long as what `came` counts changes
-    /// within `patience`; `told` hears of it.
+    /// Waits until no other program loads the blob of a file. Gives up if `came`, a count of
+    /// bytes, has not changed for `patience`. `told` gets a word about each wait.
     pub(crate) async fn lock(
         &self,
         listed: &Listed,
@@ -141,8 +142,8 @@ pub(crate) fn is_file_of(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
 
-/// Puts what `make` makes under a name of its own at `path`, whole or not at all. Where it
-/// fails, what somebody else has put there will do.
+/// Puts a file that `make` makes under a temporary name at `path`, whole or not at all. If
+/// that fails, a file that another program has put there is as good.
 fn replace<T>(
     path: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -164,24 +165,24 @@ fn replace<T>(
 pub struct Snapshot {
     /// The commit.
     pub commit: String,
-    /// Its folder.
+    /// The version's folder.
     pub folder: PathBuf,
-    /// Branches and tags that were this commit when the hub was asked last.
+    /// Branches and tags that named this commit when the hub was asked last.
     pub revisions: Vec<String>,
-    /// Bytes of its files.
+    /// Bytes of the version's files.
     pub size: u64,
-    /// What it lacks of what a server reads; its tokenizer does not count.
+    /// Files that a server reads and the version lacks. The tokenizer does not count.
     pub lacks: Vec<String>,
 }
 
 /// A model in the cache.
 #[derive(Debug)]
 pub struct Cached {
-    /// Its name.
+    /// The model's name.
     pub name: Name,
-    /// Its versions.
+    /// The model's versions.
     pub snapshots: Vec<Snapshot>,
-    /// Bytes that it takes on the disk, of files that have come in part too.
+    /// Bytes of the model on the disk, including files that have come in part.
     pub bytes: u64,
 }
 
@@ -189,7 +190,7 @@ impl Cached {
     /// All models of a cache, by name.
     ///
     /// # Errors
-    /// Where the cache is there and can't be read.
+    /// When the cache exists and can't be read.
     pub fn all(cache: &Path) -> Result<Vec<Self>, HubError> {
         let mut all = Vec::new();
         for folder in names_in(cache).map_err(HubError::cache(cache))? {
@@ -229,38 +230,38 @@ fn snapshots(repository: &Path) -> io::Result<Vec<Snapshot>> {
     Ok(found)
 }
 
-/// Bytes of a folder's files. A link to a blob that is no more has none.
+/// Bytes of a folder's files. A link to a missing blob counts as none.
 fn bytes_in(folder: &Path) -> io::Result<u64> {
     let names = names_in(folder)?.into_iter();
     let size = |name| fs::metadata(folder.join(name)).map_or(0, |file| file.len());
     Ok(names.map(size).fold(0, u64::saturating_add))
 }
 
-/// The folder of a repository that says which commits its revisions are.
+/// Folder of a repository with the commits of its revisions.
 const REFS: &str = "refs";
 
-/// The commit that a file of `refs` says, which is no link and of no other kind.
+/// The commit in a file of `refs`; `None` if the file is a link or another kind.
 fn reference(refs: &Path, name: &str) -> Option<String> {
-    // With a line's end, if need be.
+    // Room for an end of line.
     const LONGEST: u64 = 64;
     let text = lockstep_files::read_text(refs, name, LONGEST).ok()??;
     Some(text.trim().to_owned())
 }
 
-/// The revisions below `refs`, by commit: their names may have slashes, which are folders there.
-/// Links, which could lead in circles, are no folders.
+/// Collects the revisions below `refs`, by commit. Their names may have slashes, which are
+/// folders there. Links, which could lead in circles, are no folders.
 fn collect_refs(
     refs: &Path,
     prefix: &str,
     into: &mut BTreeMap<String, Vec<String>>,
 ) -> io::Result<()> {
-    // What is being written has a name that no revision has.
+    // A reference that is being written has a name that no revision has.
     for name in names_in(&refs.join(prefix))?
         .iter()
         .filter(|name| !name.starts_with('.'))
     {
         let name = format!("{prefix}{name}");
-        // Other names can't be given, nor shown.
+        // Other names can neither be given nor shown.
         if Revision::parse(&name).is_err() {
             continue;
         }
@@ -273,7 +274,7 @@ fn collect_refs(
     Ok(())
 }
 
-/// What lies in a folder, sorted; nothing where there is none.
+/// Names in a folder, sorted; none if there is no folder.
 pub(crate) fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -298,7 +299,7 @@ mod tests {
         let path = folder.path().join("main");
         let other = |beside: &Path| {
             fs::write(beside, "half")?;
-            // A program in another container, which has the same process number.
+            // Acts as a program in another container with the same process number.
             for name in names_in(folder.path())? {
                 fs::remove_file(folder.path().join(name))?;
             }

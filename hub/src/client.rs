@@ -1,4 +1,4 @@
-//! Requests to a hub, with its redirects followed and its refusals told apart.
+//! Requests to a hub. Redirects are followed, and refusals told apart.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const LONGEST_TARGET: usize = 16 << 10;
 /// The most redirects of one request.
 const MOST_REDIRECTS: usize = 8;
 
-/// A hub, as one user of it.
+/// A client of one hub, for one user.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: legacy::Client<HttpsConnector<Tcp>, Empty<Bytes>>,
@@ -31,25 +31,25 @@ pub(crate) struct Client {
     patience: Patience,
 }
 
-/// What follows an answer's head.
+/// The body of an answer, behind its head.
 pub(crate) struct Body {
     incoming: Incoming,
     stall: Duration,
     pace: Pace,
 }
 
-/// Why an answer did not come, or not whole.
+/// The reason why an answer did not come, or only in part.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// No connection.
     Away(String),
-    /// One that broke or stood still, or an answer that asks for another try.
+    /// The connection broke or stood still, or the answer asks for another try.
     Broken(String),
-    /// The hub asks for a pause; for how long, if it says so.
+    /// The hub asks for a pause, of this length if it says so.
     Busy(Option<Duration>),
-    /// Another answer than what was asked for.
+    /// An answer with another status than success.
     Status(Refusal),
-    /// What no retry can mend.
+    /// A failure that no retry can mend.
     Wrong(String),
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     /// The hub's `X-Error-Code`: `GatedRepo`, `RepoNotFound`, `RevisionNotFound`.
     pub(crate) code: String,
-    /// Its `X-Error-Message`.
+    /// The hub's `X-Error-Message`.
     pub(crate) message: String,
 }
 
@@ -74,7 +74,7 @@ impl Client {
         })
     }
 
-    /// The same with another patience.
+    /// Returns a copy of this client with another patience.
     pub(crate) fn with(&self, patience: Patience) -> Self {
         Self {
             patience,
@@ -86,8 +86,8 @@ impl Client {
         self.token.is_some()
     }
 
-    /// The answer to a request for what lies at `address` from byte `from` on: 200, or
-    /// 206 where that is not the first.
+    /// Requests the content at `address` from byte `from` on. The status is 200, or 206 for
+    /// a part.
     pub(crate) async fn get(
         &self,
         address: &str,
@@ -103,7 +103,7 @@ impl Client {
         answer.map_err(|_| late())?
     }
 
-    /// As [`Self::get`], however long it takes.
+    /// Follows redirects for [`Self::get`], without a time limit.
     async fn follow(&self, address: &str, from: u64) -> Result<Response<Incoming>, Failure> {
         let wrong = |why: &str| Failure::Wrong(format!("{why}: {address}"));
         let home: Uri = address.parse().map_err(|_| wrong("no address"))?;
@@ -120,7 +120,7 @@ impl Client {
         Err(wrong("redirects without an end"))
     }
 
-    /// One request; the token is for the hub alone, and no other host sees it.
+    /// Sends one request. The token is for the hub alone, and no other host sees it.
     async fn ask(
         &self,
         uri: &Uri,
@@ -149,7 +149,7 @@ impl Client {
         }
     }
 
-    /// What follows the head of an answer, from now on.
+    /// The body behind the head of an answer; its time counts from now on.
     pub(crate) fn body(&self, answer: Response<Incoming>) -> Body {
         Body {
             incoming: answer.into_body(),
@@ -162,7 +162,7 @@ impl Client {
     pub(crate) async fn read(&self, address: &str, most: usize) -> Result<Vec<u8>, Failure> {
         let too_large = || Failure::Wrong(format!("the answer has more than {most} bytes"));
         let answer = self.get(address, 0).await?;
-        // What its head says; nothing, if need be.
+        // The length in the head, or 0 without one.
         if answer.body().size_hint().lower() > most as u64 {
             return Err(too_large());
         }
@@ -187,7 +187,7 @@ impl Body {
                 None => return Ok(None),
                 Some(frame) => frame.map_err(|error| Failure::Broken(causes(&error)))?,
             };
-            // What is no data is trailers.
+            // Frames without data are trailers.
             if let Ok(data) = frame.into_data() {
                 self.pace.add(data.len()).map_err(Failure::Broken)?;
                 return Ok(Some(data));
@@ -200,7 +200,7 @@ fn stalled(stall: Duration) -> Failure {
     Failure::Broken(format!("nothing came for {stall:?}"))
 }
 
-/// Tells answers with content from refusals.
+/// Separates answers with content from refusals.
 fn checked(answer: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
     let (status, headers) = (answer.status(), answer.headers());
     match status {
@@ -221,8 +221,8 @@ fn checked(answer: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
     }
 }
 
-/// The pause that is asked for: seconds in `Retry-After`, or those until the window of
-/// `RateLimit: "api";r=0;t=55` begins anew.
+/// The pause that the hub asks for: the seconds of `Retry-After`, or the seconds until the
+/// window of `RateLimit: "api";r=0;t=55` begins anew.
 fn pause(headers: &HeaderMap) -> Option<Duration> {
     let retry: Option<u64> = text(headers, "retry-after").trim().parse().ok();
     let window = || {
@@ -233,19 +233,19 @@ fn pause(headers: &HeaderMap) -> Option<Duration> {
     retry.or_else(window).map(Duration::from_secs)
 }
 
-/// Where a redirect leads, whole: addresses of storage carry signatures.
+/// Target of a redirect, unshortened: addresses of storage carry signatures.
 fn target(headers: &HeaderMap) -> Option<&str> {
     let target = headers.get(header::LOCATION)?.to_str().ok()?;
     (target.len() <= LONGEST_TARGET).then_some(target)
 }
 
-/// The value of a header, if it is of visible characters of ASCII.
+/// The value of a header, or an empty text unless it has only visible characters of ASCII.
 fn text(headers: &HeaderMap, name: &str) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }
 
-/// Where a redirect from `uri` leads; never from `https` to `http`.
+/// The address of a redirect from `uri`; `None` for one from `https` to `http`.
 fn redirected(uri: &Uri, target: &str) -> Option<Uri> {
     let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
     let target: Uri = if target.starts_with("//") {
@@ -272,7 +272,7 @@ fn is_same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && host(a) == host(b) && port(a) == port(b)
 }
 
-/// An error with what it stems from, as one text.
+/// An error with its causes, as one text.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut all = error.to_string();
     let mut next = error.source();

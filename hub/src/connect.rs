@@ -1,4 +1,4 @@
-//! Connections to hubs: TCP, through a proxy where the environment names one, and TLS.
+//! Connections to hubs: TCP, by a proxy if the environment names one, and TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -15,18 +15,20 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower::Service;
 
-/// Addresses that are reachable at all answer sooner.
+/// Longest time to connect: addresses that are reachable at all answer sooner.
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
-/// Opens TCP connections, as `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` say.
+/// Opens TCP connections, by the proxies of `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and
+/// `NO_PROXY`.
 #[derive(Clone)]
 pub(crate) struct Tcp {
     direct: HttpConnector,
     proxies: Arc<Matcher>,
 }
 
-/// With TLS 1.2 or 1.3 for `https`. The certificates of authorities are the system's
-/// (`SSL_CERT_FILE` names others), or Mozilla's where it has none, as in small containers.
+/// Connects with TLS 1.2 or 1.3 for `https`. The certificates of authorities are the
+/// system's (`SSL_CERT_FILE` names others). If the system has none, like small containers,
+/// they are Mozilla's.
 pub(crate) fn connector(patience: Duration) -> io::Result<HttpsConnector<Tcp>> {
     let mut direct = HttpConnector::new();
     direct.enforce_http(false);
@@ -78,7 +80,7 @@ impl Service<Uri> for Tcp {
     }
 }
 
-/// The address with its port: the tunnel takes 443 where there is none, also for `http`.
+/// The address with its port: without one the tunnel takes 443, even for `http`.
 fn with_port(uri: Uri) -> io::Result<Uri> {
     if uri.port().is_some() || uri.scheme_str() != Some("http") {
         return Ok(uri);
@@ -91,8 +93,8 @@ fn with_port(uri: Uri) -> io::Result<Uri> {
     Uri::from_parts(parts).map_err(io::Error::other)
 }
 
-/// The proxy's address, where it is one of those that CONNECT is said to without TLS: others
-/// would get what is not theirs, and a login in plain text.
+/// The proxy's address, if it is an `http` address, which gets CONNECT without TLS. Other
+/// proxies would get bytes in the wrong protocol, and a login in plain text.
 fn spoken_to(proxy: &Uri) -> io::Result<Uri> {
     match proxy.scheme_str() {
         Some("http") => Ok(proxy.clone()),
@@ -111,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// What a proxy hears first, if somebody speaks to it, and what became of it.
+    /// The first line that a proxy gets, if there is one, and the result of the connection.
     fn heard(proxy: &str, uri: &str) -> (Option<String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let proxy = proxy.replace("PROXY", &listener.local_addr().expect("one").to_string());

@@ -1,4 +1,4 @@
-//! The hashes that the hub names files by.
+//! The hashes by which the hub names files.
 
 use std::fmt::Write;
 
@@ -7,18 +7,17 @@ use sha2::{Digest, Sha256};
 
 use crate::name::is_hex;
 
-/// A hash that is being made of the bytes of a file, one after the other.
+/// A running hash of a file's bytes.
 #[derive(Clone)]
 pub(crate) enum Running {
-    /// Of large files: of their bytes alone.
+    /// Hash of a large file: SHA-256 of its bytes.
     Sha256(Box<Sha256>),
-    /// Of files that lie in git: of git's `blob SIZE\0`, then their bytes.
+    /// Hash of a file in git: SHA-1 of git's `blob SIZE\0`, then of the file's bytes.
     Git(Box<Sha1>),
 }
 
 impl Running {
-    /// The kind of hash that `etag` is, for a file of `size` bytes; `None` where it is
-    /// neither.
+    /// The hash of the kind of `etag`, for a file of `size` bytes; `None` for other kinds.
     pub(crate) fn for_etag(etag: &str, size: u64) -> Option<Self> {
         if is_hex(etag, 64) {
             return Some(Self::Sha256(Box::default()));
@@ -37,7 +36,7 @@ impl Running {
         }
     }
 
-    /// The hash of what came so far, in hexadecimal digits.
+    /// The hash of the bytes so far, in hexadecimal digits.
     pub(crate) fn finish(self) -> String {
         match self {
             Self::Sha256(hash) => hex(&hash.finalize()),
@@ -57,7 +56,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// As `git hash-object` and `sha256sum` print them for `hello\n`.
+    /// The hashes that `git hash-object` and `sha256sum` print for `hello\n`.
     #[test]
     fn hashes_are_gits_and_sha256sums() {
         for etag in [

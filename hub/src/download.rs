@@ -1,4 +1,4 @@
-//! One file, from the hub into the cache.
+//! Download of one file, from the hub into the cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::progress::{Event, Told};
 use crate::tries::{Asked, Tries};
 use crate::{HubError, Patience, Settings};
 
-/// What all files of a model share.
+/// State that all files of a model share.
 #[derive(Clone)]
 pub(crate) struct Loading {
     pub(crate) client: Client,
@@ -25,12 +25,12 @@ pub(crate) struct Loading {
     pub(crate) repository: Repository,
     pub(crate) commit: String,
     pub(crate) told: Told,
-    /// Whether it was told that the cache's disk knows no locks.
+    /// True once a user was told that the cache's disk has no locks.
     pub(crate) without_locks: Arc<AtomicBool>,
 }
 
 impl Loading {
-    /// A copy of these that waits with another patience.
+    /// A copy of this state with another patience.
     pub(crate) fn with(&self, patience: Patience) -> Self {
         let mut other = self.clone();
         other.client = self.client.with(patience);
@@ -38,7 +38,7 @@ impl Loading {
         other
     }
 
-    /// Loads a file that the snapshot lacks, as far as it has not come yet.
+    /// Loads a file that the snapshot lacks, from the byte on that is missing.
     pub(crate) async fn file(self: Arc<Self>, listed: Listed) -> Result<(), HubError> {
         if self.repository.has(&self.commit, &listed) {
             return Ok(());
@@ -79,8 +79,8 @@ impl Loading {
         self.repository.lock(listed, patience, came, &told).await
     }
 
-    /// The part that is there of a file; `None` where the whole is there, which another program
-    /// has brought meanwhile, or another version of the model.
+    /// Opens the part of a file that is there. `None` if the whole file is there: another
+    /// program has loaded it meanwhile, or another version of the model has it too.
     fn open(&self, listed: &Listed) -> Result<Option<Part>, HubError> {
         let blob = self.repository.blob(&listed.etag);
         if is_file_of(&blob, listed.size) {
@@ -88,13 +88,13 @@ impl Loading {
             if self.repository.has(&self.commit, listed) {
                 return Ok(None);
             }
-            // It is not to be read: a file takes its place.
+            // The blob can't be read: the loaded file takes its place.
         }
         Part::open(&blob, listed).map(Some)
     }
 
-    /// Loads the rest, and compares the whole with its hash; once more from its beginning
-    /// where that is wrong.
+    /// Loads the rest, and compares the whole with its hash. If the hash is wrong, loads the
+    /// file once more from its beginning.
     async fn fill(&self, mut part: Part, listed: &Listed) -> Result<(), HubError> {
         let asked = self.asked.for_file(&listed.file);
         let patience = self.settings.patience;
@@ -125,7 +125,7 @@ impl Loading {
                 Ok(()) => Failure::Broken("the answer ends too early".into()),
                 Err(failure) => failure,
             };
-            // What begins anew may do so for ever.
+            // A file that begins anew is no progress: it may do so for ever.
             let (anew, length) = before;
             if part.begun_anew() == anew && part.length() >= length + patience.least {
                 tries.advanced();
@@ -134,7 +134,7 @@ impl Loading {
         }
     }
 
-    /// Appends what one answer brings.
+    /// Appends the bytes of one answer.
     async fn stream(
         &self,
         part: &mut Part,
@@ -156,7 +156,7 @@ impl Loading {
         };
         match begins_at(&answer, part.length(), listed.size) {
             Ok(begin) if begin == part.length() => {}
-            // Whoever answers knows no ranges.
+            // The server that answers does not support ranges.
             Ok(_) => part.clear()?,
             Err(failure) => return Ok(Err(failure)),
         }
@@ -186,7 +186,8 @@ impl Loading {
     }
 }
 
-/// The byte of a file of `size` that the answer to a request from `asked` on begins with.
+/// Number of the byte that the answer begins with. The request was for a file of `size` from
+/// byte `asked` on.
 fn begins_at<B>(answer: &Response<B>, asked: u64, size: u64) -> Result<u64, Failure> {
     let text = |name| {
         answer

@@ -1,4 +1,4 @@
-//! Why a model did not come.
+//! Errors of loading a model.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use words::{
     colon, folder, forbidden, gib, instead, limits, login, more_time, private, said, wait,
 };
 
-/// What was wrong, and what to do.
+/// An error of the hub, with its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// A revision that could be none.
+    /// A revision that can't exist.
     #[error(transparent)]
     Revision(#[from] BadRevision),
-    /// A revision of what is no model of the hub.
+    /// A revision for a path that is no model of the hub.
     #[error(
         "{option} says which version of a model of the hub, and {} is none. Leave the option \
              out, or give the model's name.",
@@ -38,49 +38,50 @@ pub enum HubError {
         option: &'static str,
         /// The path.
         path: PathBuf,
-        /// What is not there, and what was assumed.
+        /// The missing folder, and the assumption about the path.
         why: String,
     },
-    /// What may have been meant as a path, where the hub could not say whether it is a model.
+    /// A name that may have been meant as a path, while the hub could not say whether it is
+    /// a model.
     #[error("{failure} If a folder is meant: there is none at {name}; check the path.")]
     OrFolder {
         /// The path, or the model.
         name: Name,
-        /// Why the hub could not say.
+        /// The reason why the hub could not say.
         failure: Box<Self>,
     },
-    /// A token that fits into no request.
+    /// A token with characters that fit in no request.
     #[error(
         "the token of {0} has characters that no token has. Copy it again from \
              https://huggingface.co/settings/tokens."
     )]
     Token(String),
-    /// An address that is none.
+    /// A value of `HF_ENDPOINT` that is no address.
     #[error("HF_ENDPOINT is {0:?}, not an address such as https://huggingface.co.")]
     Endpoint(String),
-    /// An address with a name or a password in it, which nothing may show.
+    /// An address with a name or a password in it, which must not be shown.
     #[error(
         "HF_ENDPOINT has a name or a password in it, which is not sent. Give the address alone, \
              and who asks with HF_TOKEN."
     )]
     EndpointLogin,
-    /// Authorities that are named and can't be read: others would be believed in their place.
+    /// Authorities that are named and can't be read: others would be trusted in their place.
     #[error("{variable}={value}: {why}. Name what is there, in PEM, or unset it.")]
     Roots {
         /// The variable.
         variable: &'static str,
-        /// What it says.
+        /// The variable's value.
         value: String,
-        /// What is wrong.
+        /// The error of the file or folder.
         why: String,
     },
-    /// A time that is none.
+    /// A value of `HF_HUB_DOWNLOAD_TIMEOUT` that is no time.
     #[error("HF_HUB_DOWNLOAD_TIMEOUT is {0:?}. Give a number of seconds, such as 30.")]
     Timeout(String),
-    /// A proxy that is none.
+    /// A variable with a value that is no address of a proxy.
     #[error("{0} is no address of a proxy. Give one such as http://HOST:PORT, or unset it.")]
     Proxy(String),
-    /// Conditions that were not accepted.
+    /// A model with conditions that were not accepted.
     #[error("{name} is gated: {}. Accept its conditions at {endpoint}/{name}{}", said(reason),
             login(*with_token))]
     Gated {
@@ -88,21 +89,21 @@ pub enum HubError {
         name: Name,
         /// The hub.
         endpoint: String,
-        /// What the hub said.
+        /// The hub's reason.
         reason: String,
-        /// Whether a token was shown.
+        /// True if a token was shown.
         with_token: bool,
     },
-    /// Refused without a word of conditions.
+    /// A refusal that mentions no conditions.
     #[error("{endpoint} forbids {what} (403){}. {}", colon(reason), forbidden(*with_token))]
     Forbidden {
         /// The hub.
         endpoint: String,
-        /// What was asked for.
+        /// The model or file that was asked for.
         what: String,
-        /// What the hub said.
+        /// The hub's reason.
         reason: String,
-        /// Whether a token was shown.
+        /// True if a token was shown.
         with_token: bool,
     },
     /// A token that the hub does not know.
@@ -116,7 +117,7 @@ pub enum HubError {
         /// The hub.
         endpoint: String,
     },
-    /// No such model, for whoever asks.
+    /// No such model that this user may see.
     #[error("{name} is no folder here and no model at {endpoint}. Look for its name there{}",
             private(*with_token))]
     Missing {
@@ -124,10 +125,10 @@ pub enum HubError {
         name: Name,
         /// The hub.
         endpoint: String,
-        /// Whether a token was shown.
+        /// True if a token was shown.
         with_token: bool,
     },
-    /// The model, but not this version.
+    /// A version that the hub's model does not have.
     #[error(
         "{name} has no revision {revision}. Give a branch, tag or commit that \
              {endpoint}/{name}/tree/main lists, or leave --revision out."
@@ -135,7 +136,7 @@ pub enum HubError {
     MissingRevision {
         /// The model.
         name: Name,
-        /// What was asked for.
+        /// The revision that was asked for.
         revision: Revision,
         /// The hub.
         endpoint: String,
@@ -146,12 +147,12 @@ pub enum HubError {
     RateLimited {
         /// The hub.
         endpoint: String,
-        /// When to come back, if it said so.
+        /// Pause that the hub asked for, if it did.
         after: Option<Duration>,
-        /// Whether a token was shown.
+        /// True if a token was shown.
         with_token: bool,
     },
-    /// Not in the cache, and nothing may be loaded.
+    /// A model that is not in the cache, while loading is forbidden.
     #[error("{name} at revision {revision} is not complete in {}: it lacks {lacks}; and \
              {variable} forbids to load it. Run `lockstep pull {name}` where that is not set.",
             cache.display())]
@@ -162,9 +163,9 @@ pub enum HubError {
         revision: Revision,
         /// The cache.
         cache: PathBuf,
-        /// What is not there.
+        /// Files that are not there.
         lacks: String,
-        /// What forbids.
+        /// The variable that forbids loading.
         variable: &'static str,
     },
     /// The hub does not answer, or stops in the middle, again and again.
@@ -181,7 +182,7 @@ pub enum HubError {
         /// The last of several failures.
         why: String,
     },
-    /// The hub answers, and too slowly.
+    /// The hub answers, but too slowly.
     #[error("{endpoint} did not bring {what} of {name} within {} s{}. Check the network, \
              HTTPS_PROXY and HF_ENDPOINT, then {}.", limit.as_secs(),
             set_by.map(|option| format!(" ({option})")).unwrap_or_default(),
@@ -191,14 +192,14 @@ pub enum HubError {
         name: Name,
         /// The hub.
         endpoint: String,
-        /// What was waited for.
+        /// The file or list that was waited for.
         what: String,
-        /// For how long.
+        /// The time limit.
         limit: Duration,
-        /// The option that sets that, if one does.
+        /// The option that sets the limit, if one does.
         set_by: Option<&'static str>,
     },
-    /// Another program that holds a file's lock and loads nothing of it.
+    /// Another program holds a file's lock and loads nothing of the file.
     #[error(
         "another program has held {} for {} s, in which nothing of {file} came. End that program, \
              or remove the lock if there is none, then start again.",
@@ -209,7 +210,7 @@ pub enum HubError {
         lock: PathBuf,
         /// The file that is wanted.
         file: String,
-        /// For how long.
+        /// Time for which the lock was held.
         limit: Duration,
     },
     /// An answer that is none of the above.
@@ -225,10 +226,10 @@ pub enum HubError {
         status: u16,
         /// The model or file.
         what: String,
-        /// What the hub said.
+        /// The hub's reason.
         reason: String,
     },
-    /// An answer that can't be understood or believed.
+    /// An answer that can't be understood or can't be true.
     #[error(
         "{endpoint} says of {what} what can't be: {why}. Check HF_ENDPOINT and proxies on the \
              way."
@@ -238,7 +239,7 @@ pub enum HubError {
         endpoint: String,
         /// The model or file.
         what: String,
-        /// What is wrong.
+        /// The contradiction in the answer.
         why: String,
     },
     /// Weights in other formats.
@@ -250,10 +251,10 @@ pub enum HubError {
     NoSafetensors {
         /// The model.
         name: Name,
-        /// Files of weights that it has.
+        /// The model's files of weights.
         found: Vec<String>,
     },
-    /// A file without which nothing is served.
+    /// A model without a file that serving needs.
     #[error(
         "{name} has no {file}. Choose a repository that transformers loads with its fast \
              tokenizer."
@@ -264,7 +265,7 @@ pub enum HubError {
         /// The file.
         file: &'static str,
     },
-    /// A small file that would not be read for its size.
+    /// A small file that is too large to be read.
     #[error(
         "{file} of {name} has {size} bytes, and no more than {most} are read of it: it was not \
              loaded. Choose another repository or --revision, or look at HF_ENDPOINT."
@@ -274,20 +275,20 @@ pub enum HubError {
         name: Name,
         /// The file.
         file: String,
-        /// Its bytes.
+        /// Bytes of the file.
         size: u64,
-        /// The most that it may have.
+        /// The most bytes that are read.
         most: u64,
     },
-    /// A model that is not served, told by its `config.json`.
+    /// A model that can't be served, according to its `config.json`.
     #[error("{name} can't be served, and its weights were not loaded: {why}")]
     Unsupported {
         /// The model.
         name: Name,
-        /// What is not served.
+        /// The reason why it can't be served.
         why: String,
     },
-    /// What came is not what the hub has.
+    /// Content that differs from the hub's hash or size.
     #[error(
         "{file} of {name} came damaged twice: {why}. Check proxies on the way, or set \
              HF_ENDPOINT to another hub."
@@ -297,7 +298,7 @@ pub enum HubError {
         name: Name,
         /// The file.
         file: String,
-        /// What differs.
+        /// The difference.
         why: String,
     },
     /// A disk that is too small.
@@ -314,7 +315,7 @@ pub enum HubError {
         /// The cache.
         cache: PathBuf,
     },
-    /// A disk, or a share of it, that filled up meanwhile.
+    /// A disk, or a share of it, that filled up while loading.
     #[error(
         "{}: {source}. Free some space (`lockstep models` lists what is there), or name a folder on \
              a larger disk with HF_HUB_CACHE, then start again: what has come is kept.",
@@ -323,7 +324,7 @@ pub enum HubError {
     Full {
         /// The file that was written.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The cache can't be read or written.
@@ -332,10 +333,10 @@ pub enum HubError {
     Cache {
         /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file of the cache that no server reads, wherever it came from.
+    /// A file in the cache that no server may read.
     #[error(
         "{}: {why}. Move {} away, or name another folder with HF_HUB_CACHE, then start again.",
         path.display(), repository.display()
@@ -345,13 +346,13 @@ pub enum HubError {
         path: PathBuf,
         /// The model's part of the cache.
         repository: PathBuf,
-        /// Why it is not read.
+        /// The reason why it is not read.
         why: String,
     },
     /// Somebody asked the program to end.
     #[error("stopped by {0} while a model was loaded. What has come is kept: start again.")]
     Stopped(&'static str),
-    /// No thread or socket to load with.
+    /// The system gives no thread or socket for loading.
     #[error("loading can't begin: {0}")]
     System(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! A model, from its name to a folder.
+//! Loads a model: from its name to a folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,34 +21,34 @@ use crate::tries::Asked;
 use crate::waiting::Waiting;
 use crate::{HubError, Patience, Settings};
 
-/// Files that come at once.
+/// Files that are loaded at once.
 const AT_ONCE: usize = 8;
 
-/// Who asks a program to end waits no longer for files that are loaded.
+/// Longest wait for running tasks after a signal to end.
 const LONGEST_END: Duration = Duration::from_secs(1);
 
-/// Left free on the disk: what fills up harms others.
+/// Bytes to leave free on the disk: a full disk harms other programs.
 const SPARE: u64 = 64 << 20;
 
-/// The hub, and the cache of what came from it.
+/// The hub, and the cache of files loaded from it.
 pub struct Hub {
     settings: Settings,
     told: Told,
 }
 
-/// A model that is there.
+/// A model in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The folder of its files.
+    /// The folder of the model's files.
     pub folder: PathBuf,
-    /// Its version.
+    /// The model's version.
     pub commit: String,
-    /// Bytes that were loaded for it now.
+    /// Bytes that this call has loaded.
     pub loaded: u64,
 }
 
 impl Hub {
-    /// With settings, and somebody who is told what happens.
+    /// A hub with these settings; `told` gets all events.
     pub fn new(settings: Settings, told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
         Self {
             settings,
@@ -56,10 +56,11 @@ impl Hub {
         }
     }
 
-    /// The folder of a model: what its repository on the hub has and the cache has not is
-    /// loaded. `check` looks at a folder with `config.json` before weights come, and says
-    /// in words what can't be served. Where the hub can't be reached, or refuses, the version
-    /// that was there last will do; of a commit that is there, nobody is asked.
+    /// Returns the folder of a model, and loads the files that the cache lacks from the
+    /// model's repository on the hub. `check` gets a folder with `config.json` before
+    /// weights are loaded; its error says why the model can't be served. If the hub can't be
+    /// reached, or refuses, the version that was there last will do. The hub is not asked
+    /// for a commit in the cache.
     ///
     /// # Errors
     /// [`HubError`].
@@ -91,7 +92,8 @@ impl Hub {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(AT_ONCE.min(4))
-            // Who floods a connection keeps its thread busy: time goes on all the same.
+            // A peer that floods a connection keeps its thread busy: timers run all the
+            // same.
             .event_interval(1)
             .thread_name("hub")
             .enable_all()
@@ -99,9 +101,9 @@ impl Hub {
         let load = self.load(wanted, check, cached.is_ok());
         let loaded = runtime.block_on(unless_stopped(load));
         match &loaded {
-            // What has come is put where the next one finds it.
+            // Tasks get the time to put their parts where the next start finds them.
             Err(HubError::Stopped(_)) => runtime.shutdown_timeout(LONGEST_END),
-            // Whatever still waits for another program's lock is not waited for.
+            // Tasks that still wait for another program's lock are not waited for.
             _ => runtime.shutdown_background(),
         }
         match (loaded, cached) {
@@ -116,7 +118,7 @@ impl Hub {
         }
     }
 
-    /// What is in the cache of a model, or what it lacks.
+    /// The model in the cache, or the files that it lacks.
     fn cached(&self, wanted: &Wanted) -> Result<Fetched, String> {
         let repository = Repository::new(&self.settings.cache, &wanted.name);
         let commit = repository.commit(&wanted.revision);
@@ -142,7 +144,7 @@ impl Hub {
         let settings = &self.settings;
         let client = Client::new(settings)?;
         let asked = Asked::new(&wanted.name, &wanted.revision, settings, &client);
-        // Not waited for as long where the cache may do instead.
+        // A model in the cache can do instead, so the wait is shorter.
         let patience = match is_cached {
             true => settings.patience.brief(),
             false => settings.patience,
@@ -164,7 +166,7 @@ impl Hub {
         });
         let few = missing(&repository, &commit, &descriptions);
         self.make_room(wanted, &loading, &few)?;
-        // A refusal, a gate's or an unknown model's, stops before more is asked for.
+        // A refusal, of a gated or an unknown model, stops before more is asked for.
         let (config, others) = descriptions.split_at(1);
         for (what, files) in [(plan::CONFIG, config), ("the small files", others)] {
             let described = Arc::new(loading.with(waiting.for_a_file()));
@@ -183,7 +185,7 @@ impl Hub {
         all(&loading, &weights).await?;
         let loaded = few.iter().chain(&many).map(|listed| listed.size).sum();
         match repository.refer(&wanted.revision, &commit) {
-            // A cache that can only be read, and has all.
+            // The cache can only be read, but has all files.
             Err(error) if loaded == 0 => {
                 let name = &wanted.name;
                 let text = format!("Note: that {name} is at {commit:.12} now is not kept: {error}");
@@ -198,7 +200,7 @@ impl Hub {
         })
     }
 
-    /// The files of a model at the commit that is asked for.
+    /// The files of a model at the wanted commit.
     async fn list(
         &self,
         client: &Client,
@@ -218,14 +220,14 @@ impl Hub {
         Ok(listing)
     }
 
-    /// Makes the folders for files that are missing; refuses to fill the disk.
+    /// Makes the folders for missing files; refuses to fill the disk.
     fn make_room(
         &self,
         wanted: &Wanted,
         loading: &Loading,
         files: &[Listed],
     ) -> Result<(), HubError> {
-        // Of a model that is there, nothing is written.
+        // For a model that is complete nothing is written.
         if files.is_empty() {
             return Ok(());
         }
@@ -253,7 +255,7 @@ impl Hub {
     }
 }
 
-/// Refuses what is not served.
+/// Refuses a model that can't be served.
 fn checked(
     wanted: &Wanted,
     folder: &Path,
@@ -265,7 +267,7 @@ fn checked(
     })
 }
 
-/// How many files, and how large.
+/// The number of files and their size, as text.
 fn sizes(files: &[Listed]) -> String {
     let bytes: u64 = files.iter().map(|listed| listed.size).sum();
     let gib = bytes as f64 / f64::from(1 << 30);
@@ -275,13 +277,13 @@ fn sizes(files: &[Listed]) -> String {
     }
 }
 
-/// Files that a snapshot does not have yet.
+/// Files that a snapshot lacks.
 fn missing(repository: &Repository, commit: &str, files: &[Listed]) -> Vec<Listed> {
     let lacks = |listed: &&Listed| !repository.has(commit, listed);
     files.iter().filter(lacks).cloned().collect()
 }
 
-/// Loads files, several at once; the first error ends all.
+/// Loads files, several at once. The first error ends all downloads.
 async fn all(loading: &Arc<Loading>, files: &[Listed]) -> Result<(), HubError> {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
@@ -294,7 +296,7 @@ async fn all(loading: &Arc<Loading>, files: &[Listed]) -> Result<(), HubError> {
     }
     while let Some(done) = tasks.join_next().await {
         if let Err(error) = done.map_err(std::io::Error::other)? {
-            // What has come is put where the next one finds it.
+            // Tasks get the time to put their parts where the next start finds them.
             tasks.shutdown().await;
             return Err(error);
         }

@@ -1,10 +1,10 @@
-//! Models by their names: what the Hugging Face Hub has is loaded into the cache that
-//! every program of its users shares, and found there again.
+//! Models by their names: loads models from the Hugging Face Hub into the cache that all
+//! programs of a user share, and finds them there again.
 //!
-//! Only what a server reads is loaded: `config.json` first, so that a model that can't
-//! be served is refused before its weights come, then tokenizer, chat template and the
-//! safetensors. Several files come at once; each is resumed where it was interrupted, by
-//! whatever, and what has come is compared with the hash that the hub tells.
+//! Only files that a server reads are loaded. `config.json` comes first: a model that can't
+//! be served is refused before its weights come. Tokenizer, chat template and the
+//! safetensors follow, several files at once. Each file is resumed after any interruption,
+//! and compared with the hub's hash.
 //!
 //! The layout is [huggingface_hub's](https://huggingface.co/docs/huggingface_hub/guides/manage-cache):
 //! `blobs` by hash, `snapshots` of links to them, `refs` from names to commits.

@@ -1,4 +1,4 @@
-//! Who loads a file: one program at a time, where the file system knows locks.
+//! Locks on files: one program loads a file at a time, if the file system supports locks.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -10,36 +10,35 @@ use rustix::fs::OFlags;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-/// The mode of the hub's locks, as all its programs make them: who shares the cache by a
+/// Mode of the hub's locks, the same for all its programs: users that share the cache by a
 /// group may take them.
 const MODE: u32 = 0o664;
 
-/// Between two looks whether a lock is free. Who waited for it in the kernel could not be told to
-/// give up.
+/// Pause between two checks of a lock. A wait in the kernel could not be given up.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
-/// Held until it is dropped, where there is one to be had: without it, several programs may
-/// load one file, and no harm comes of it.
+/// A lock that is held until it is dropped. If no lock can be had, the value stands for
+/// none: then several programs may load one file, which does no harm.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _held: Option<File>,
 }
 
-/// What comes before a lock.
+/// News for the user: a lock is waited for, or there is none to be had.
 #[derive(Debug)]
 pub(crate) enum Wait<'a> {
-    /// Another program has it.
+    /// Another program holds the lock.
     ForAnother,
-    /// There is none, for this reason.
+    /// The file system gives no lock, for this reason.
     ForNothing(&'a io::Error),
 }
 
 impl Lock {
-    /// Waits until no other program has the lock at `path`, as long as what `came` counts changes
-    /// within `patience`, and `None` when that is over; `told` hears of it.
+    /// Waits until no other program has the lock at `path`. Returns `None` if `came`, a
+    /// count of bytes, has not changed for `patience`. `told` gets a word about the wait.
     ///
     /// # Errors
-    /// Where there can be no such file.
+    /// When there can be no such file.
     pub(crate) async fn take(
         path: PathBuf,
         patience: Duration,
@@ -70,19 +69,20 @@ impl Lock {
     }
 }
 
-/// What became of one look at a lock.
+/// Result of one check of a lock.
 enum Attempt {
     Taken(File),
-    /// Another program has it, or had it and removed its file.
+    /// Another program holds the lock, or had it and removed its file.
     Another,
-    /// The file system gives none, for this reason.
+    /// The file system gives no lock, for this reason.
     None(io::Error),
 }
 
 impl Attempt {
     fn with(file: File) -> Self {
         match file.try_lock() {
-            // Some programs remove the file as they unlock it; then others have no part in it.
+            // Some programs remove the file as they unlock it; a lock on the removed file
+            // excludes nobody.
             Ok(()) if file.metadata().is_ok_and(|metadata| metadata.nlink() > 0) => {
                 Self::Taken(file)
             }
@@ -95,7 +95,7 @@ impl Attempt {
     }
 }
 
-/// Opens the file of a lock, which is no link to another: its mode is set.
+/// Opens the file of a lock, and refuses a link to another file, because its mode is set.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().cast_signed();
@@ -103,11 +103,12 @@ fn open(path: &Path) -> io::Result<File> {
     options.create(true).append(true).mode(MODE);
     match options.custom_flags(flags).open(path) {
         Ok(file) => {
-            // The process's mask took a part of it. Another user's file stays as it is.
+            // The process's mask may have removed bits of it. Another user's file keeps its
+            // mode.
             let _ = file.set_permissions(Permissions::from_mode(MODE));
             Ok(file)
         }
-        // Another user's, which can be locked all the same.
+        // Another user's file can be locked all the same.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let mut options = OpenOptions::new();
             options.read(true).custom_flags(flags).open(path)
@@ -158,7 +159,8 @@ mod tests {
         again.try_lock().expect("free");
     }
 
-    /// One that brings nothing is waited for no longer; one that brings bytes is, until it ends.
+    /// Waits for a program that brings bytes, until it ends, but not for one that brings
+    /// nothing.
     #[test]
     fn another_program_is_waited_for_while_it_brings_something() {
         static LEFT: Mutex<Option<(File, u64)>> = Mutex::new(None);
@@ -170,7 +172,7 @@ mod tests {
         assert!(lock.expect("there").is_none(), "it is held");
         assert_eq!(heard, 1);
         *LEFT.lock().expect("no panic") = Some((held, 3));
-        // Each look finds more, and the fourth one that the program has ended.
+        // Each check finds more bytes; at the fourth one the program has ended.
         let came = || {
             let mut left = LEFT.lock().expect("no panic");
             match left.as_mut() {
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn no_lock_is_no_other_program() {
-        // Of such a file none can be locked, as on some file systems.
+        // Such a file can't be locked, like files on some file systems.
         let file = rustix::fs::open(".", OFlags::PATH, Mode::empty()).expect("there");
         assert!(matches!(Attempt::with(file.into()), Attempt::None(_)));
     }

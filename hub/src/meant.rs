@@ -1,4 +1,4 @@
-//! What is meant by a path on the command line that leads to no folder.
+//! Meaning of a path on the command line that leads to no folder.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,15 +9,18 @@ use crate::Name;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Meant {
     pub(crate) name: Name,
-    /// There is a folder called like its owner, so that a folder inside may be meant.
+    /// True if there is a folder called like the model's owner: a folder inside may be
+    /// meant.
     pub(crate) owner_is_here: bool,
 }
 
 impl Meant {
-    /// What `path`, which is no folder, may be the name of, seen from the folder `here`.
+    /// The model that `path` may name. The path leads to no folder, seen from the folder
+    /// `here`.
     ///
     /// # Errors
-    /// Why it is no name, in words, and what is not there or can't be looked at.
+    /// The reason why `path` is no name, in words, and the part of it that is missing or
+    /// can't be looked at.
     pub(crate) fn by(path: &Path, here: &Path) -> Result<Self, String> {
         if here.join(path).exists() {
             return Err(
@@ -55,7 +58,7 @@ impl Meant {
         })
     }
 
-    /// What is said where the folder is taken to be meant.
+    /// The message for a path that is taken for a folder.
     pub(crate) fn but_a_folder(&self) -> String {
         let (name, owner) = (&self.name, self.name.owner());
         format!(
@@ -73,8 +76,8 @@ fn parts(path: &Path) -> impl Iterator<Item = &Path> {
     parts.filter(|part| !part.as_os_str().is_empty())
 }
 
-/// The part of a path that can't be looked at, and what the system says of it. Where nobody may
-/// look from `here`, a name is none of a folder.
+/// The part of a path that can't be looked at, and the system's error. If nobody may look
+/// from `here`, a name stands for no folder.
 fn unseen<'a>(path: &'a Path, here: &Path) -> Option<(&'a Path, io::Error)> {
     let (part, error) = parts(path).find_map(|part| {
         let error = here.join(part).metadata().err()?;
@@ -87,7 +90,7 @@ fn unseen<'a>(path: &'a Path, here: &Path) -> Option<(&'a Path, io::Error)> {
     (is_there || !is_owner).then_some((part, error))
 }
 
-/// Which part of a path is missing.
+/// Message about the part of a path that is missing.
 fn not_there(path: &Path, here: &Path) -> String {
     let missing = parts(path).find(|part| !here.join(part).exists());
     match missing.filter(|missing| *missing != path) {
@@ -102,7 +105,7 @@ fn not_there(path: &Path, here: &Path) -> String {
     }
 }
 
-/// What of a text is no name of the hub.
+/// The reason why a text is no name of the hub.
 fn why_path(text: &str) -> String {
     let begins = ["/", "./", "../", "~"];
     let begin = begins.iter().find(|begin| text.starts_with(**begin));
@@ -163,7 +166,7 @@ mod tests {
             ("loop/foo", "of loop: Too many levels"),
             (&long, "File name too long"),
         ];
-        // For root nothing is locked.
+        // Root may look into every folder.
         if std::fs::read_dir(&locked).is_err() {
             rows.push(("./locked/a/b", "of ./locked/a: Permission denied"));
             rows.push(("locked/foo", "of locked/foo: Permission denied"));
@@ -173,7 +176,7 @@ mod tests {
             assert!(why.contains(words), "{path}: {why}");
             assert!(!why.contains("no such folder"), "{path}: {why}");
         }
-        // Where nobody may look, a name is the hub's.
+        // If nobody may look, a name is the hub's.
         if std::fs::read_dir(&locked).is_err() {
             let meant = Meant::by(Path::new("owner/name"), &locked).expect("a name");
             assert!(!meant.owner_is_here);

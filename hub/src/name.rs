@@ -1,4 +1,4 @@
-//! What a model and its version are called. Both become parts of paths and addresses.
+//! Names of a model and its version. Both become parts of paths and addresses.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -11,8 +11,8 @@ pub struct Name(String);
 const LONGEST: usize = 96;
 
 impl Name {
-    /// The name that `text` is by the hub's own rules: two words of letters, digits, `-`,
-    /// `_` and `.`; none begins or ends in `-` or `.`, nor has two of them in a row.
+    /// Parses a name by the hub's own rules: two words of letters, digits, `-`, `_` and `.`.
+    /// A word neither begins nor ends in `-` or `.`, nor has two of them in a row.
     pub fn parse(text: &str) -> Option<Self> {
         let (owner, name) = text.split_once('/')?;
         let is_word = |word: &str| {
@@ -29,22 +29,22 @@ impl Name {
         (fits && !name.ends_with(".git")).then(|| Self(text.to_owned()))
     }
 
-    /// The first word.
+    /// The owner, the first word of the name.
     pub fn owner(&self) -> &str {
         self.0.split('/').next().unwrap_or_default()
     }
 
-    /// `OWNER/NAME`.
+    /// The name as `OWNER/NAME`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its folder in the cache: `models--OWNER--NAME`.
+    /// The model's folder in the cache: `models--OWNER--NAME`.
     pub(crate) fn folder(&self) -> String {
         format!("{PREFIX}{}", self.0.replace('/', "--"))
     }
 
-    /// The name whose folder this is.
+    /// The name of the model that a folder belongs to.
     pub(crate) fn of_folder(folder: &str) -> Option<Self> {
         let (owner, name) = folder.strip_prefix(PREFIX)?.split_once("--")?;
         Self::parse(&format!("{owner}/{name}"))
@@ -63,7 +63,7 @@ impl fmt::Display for Name {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision(String);
 
-/// A revision that could be none.
+/// A text that can't be a revision.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0:?} is no branch, tag or commit of the hub. Give one as the model's page names it, such as \
@@ -72,10 +72,10 @@ pub struct Revision(String);
 pub struct BadRevision(String);
 
 impl Revision {
-    /// A revision by its name.
+    /// Parses a revision.
     ///
     /// # Errors
-    /// [`BadRevision`] where it could be no part of a path.
+    /// [`BadRevision`] if the text could be no part of a path.
     pub fn parse(text: &str) -> Result<Self, BadRevision> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+".contains(c);
         let parts = || Path::new(text).components();
@@ -87,12 +87,12 @@ impl Revision {
         }
     }
 
-    /// As it was given.
+    /// The revision as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is a whole commit, which never changes.
+    /// Returns true for a whole commit, which never changes.
     pub(crate) fn is_commit(&self) -> bool {
         is_hex(&self.0, 40)
     }
@@ -110,7 +110,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Whether `text` is a hash of so many digits, as git and the hub write them.
+/// Returns true if `text` is a hash of `digits` digits, written as git and the hub do.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     let small = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     text.len() == digits && text.chars().all(small)

@@ -1,4 +1,4 @@
-//! How fast the bytes of a body come at least: one that drips would be waited for without an end.
+//! Slowest pace of a body's bytes: a body that drips would be waited for without end.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::Patience;
 
-/// The bytes of a window of time.
+/// Counter of the bytes in a window of time.
 pub(crate) struct Pace {
     window: Duration,
     least: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// From now on.
+    /// A window that begins now.
     pub(crate) fn new(patience: Patience) -> Self {
         Self {
             window: patience.window,
@@ -25,10 +25,10 @@ impl Pace {
         }
     }
 
-    /// More came.
+    /// Counts more bytes.
     ///
     /// # Errors
-    /// In words, where a window is over that brought too little.
+    /// The reason, in words, if a window is over in which too few bytes came.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), String> {
         self.came += bytes as u64;
         if self.since.elapsed() < self.window {
@@ -56,14 +56,14 @@ mod tests {
             least: 10,
             ..Patience::default()
         };
-        // Each of these is over at once.
+        // Each of these windows is over at once.
         let mut pace = Pace::new(patience(Duration::ZERO));
         for _ in 0..3 {
             assert_eq!(pace.add(10), Ok(()));
         }
         let why = pace.add(9).expect_err("too little");
         assert!(why.starts_with("only 9 bytes"), "{why}");
-        // This one is not.
+        // This window is not over.
         let mut pace = Pace::new(patience(Duration::from_secs(3600)));
         assert_eq!(pace.add(0), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! A file that has come in part.
+//! A file that is loaded in part.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -12,30 +12,30 @@ use crate::answer::Listed;
 use crate::cache::{is_file_of, names_in};
 use crate::digest::Running;
 
-/// The beginning of a file, beside its blob, under a name that nobody else writes to: some
-/// network file systems grant a lock to everybody, and who wrote to the file of another then
-/// would damage the blob that it becomes. What has come is left as `HASH.incomplete`, and who
-/// renames that goes on with it alone.
+/// The beginning of a file, beside its blob, under a name of this process alone. On some
+/// network file systems several programs may hold one lock; programs that wrote to one file
+/// would then damage the blob. When loading stops, the part is renamed to `HASH.incomplete`.
+/// The next program renames that file back to a name of its own, and goes on with it alone.
 pub(crate) struct Part {
     path: PathBuf,
-    /// What it is left as.
+    /// Path under which the part is left.
     left: PathBuf,
     file: File,
     listed: Listed,
     hash: Running,
     length: u64,
-    /// How often it was begun anew.
+    /// Number of times that the part was begun anew.
     begun_anew: u32,
     is_done: bool,
 }
 
-/// What the names of parts have after the hash, before what nobody guesses.
+/// Text in the names of parts between the hash and the random characters.
 const OWN: &str = ".lockstep-";
-/// What names of parts end in; `hf cache prune` removes them by that.
+/// End of the names of parts, by which `hf cache prune` removes them.
 const END: &str = ".incomplete";
 
 impl Part {
-    /// What is there of the file whose blob is `blob`; nothing, if need be.
+    /// Opens a part for the blob at `blob`, with the bytes that are there already, if any.
     pub(crate) fn open(blob: &Path, listed: &Listed) -> Result<Self, HubError> {
         let left = left(blob);
         let (file, path) = fresh(blob).map_err(HubError::cache(blob))?;
@@ -54,7 +54,8 @@ impl Part {
         Ok(part)
     }
 
-    /// Goes on with what is left, or else with what a program had that was killed.
+    /// Goes on with the file that was left, or else with the part of a program that was
+    /// killed.
     fn go_on(&mut self, blob: &Path) -> io::Result<()> {
         if is_regular(&self.left) {
             fs::rename(&self.left, &self.path)?;
@@ -64,7 +65,7 @@ impl Part {
         let length = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
         let others = others(blob, &self.path)?.into_iter();
         match others.max_by_key(length) {
-            // It may live after all: its bytes are copied.
+            // The other program may still live: its bytes are copied.
             Some(other) => self.copy(&other),
             None => Ok(()),
         }
@@ -75,7 +76,8 @@ impl Part {
             self.file.set_len(0)?;
         }
         self.file.rewind()?;
-        // Whoever left it may live after all, and write faster than is read here.
+        // The program that left the file may still live, and write faster than it is read
+        // here.
         let mut there = (&self.file).take(self.listed.size);
         let mut buffer = vec![0; 1 << 20];
         loop {
@@ -88,7 +90,7 @@ impl Part {
         }
     }
 
-    /// Moves the bytes of another part here, as many as the file has.
+    /// Copies the bytes of another part here, at most as many as the file has.
     fn copy(&mut self, other: &Path) -> io::Result<()> {
         let mut from = match opened(other, &mut OpenOptions::new()) {
             Ok(from) => from.take(self.listed.size),
@@ -106,12 +108,12 @@ impl Part {
         remove(other)
     }
 
-    /// Bytes that are there.
+    /// Number of bytes that are there.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether no byte is missing.
+    /// Returns true if no byte is missing.
     pub(crate) fn is_whole(&self) -> bool {
         self.length == self.listed.size
     }
@@ -129,7 +131,7 @@ impl Part {
         Ok(())
     }
 
-    /// Throws away what is there.
+    /// Throws away the bytes that are there.
     pub(crate) fn clear(&mut self) -> Result<(), HubError> {
         let cleared = self.file.set_len(0);
         cleared.map_err(HubError::cache(&self.path))?;
@@ -139,13 +141,13 @@ impl Part {
         Ok(())
     }
 
-    /// How often what was there was thrown away.
+    /// Number of times that bytes were thrown away.
     pub(crate) fn begun_anew(&self) -> u32 {
         self.begun_anew
     }
 
-    /// What is wrong with the whole, if something is: its hash; or its size on the disk,
-    /// where a program wrote to it that knows no locks.
+    /// The damage of the whole file, if any: a wrong hash, or a wrong size on the disk
+    /// because a program without locks wrote to it.
     pub(crate) fn damage(&self) -> Option<String> {
         let hash = self.hash.clone().finish();
         if hash != self.listed.etag {
@@ -158,7 +160,7 @@ impl Part {
         (length != self.listed.size).then(|| format!("{length} bytes were written"))
     }
 
-    /// Makes it the blob that it is a part of.
+    /// Makes the part the blob at `blob`.
     pub(crate) fn complete(mut self, blob: &Path) -> Result<(), HubError> {
         self.become_blob(blob).map_err(HubError::cache(blob))
     }
@@ -166,7 +168,8 @@ impl Part {
     fn become_blob(&mut self, blob: &Path) -> io::Result<()> {
         self.file.sync_all()?;
         match fs::rename(&self.path, blob) {
-            // Parts are removed by who cleans the cache. The bytes are here still.
+            // Parts are removed when somebody cleans the cache. This process still has the
+            // bytes.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !is_file_of(blob, self.listed.size) {
                     self.move_to_other(blob)?;
@@ -182,7 +185,7 @@ impl Part {
         Ok(())
     }
 
-    /// Goes on under another name.
+    /// Copies the part to another name, and goes on there.
     fn move_to_other(&mut self, blob: &Path) -> io::Result<()> {
         let (mut file, path) = fresh(blob)?;
         self.file.rewind()?;
@@ -194,7 +197,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// Leaves what has come to who goes on. Should that fail, the bytes are copied then.
+    /// Leaves the bytes to the next program. If that fails, the next program copies them.
     fn drop(&mut self) {
         if !self.is_done {
             let _ = match self.length {
@@ -205,14 +208,14 @@ impl Drop for Part {
     }
 }
 
-/// What a part of `blob` is left as.
+/// Path under which a part of `blob` is left.
 pub(crate) fn left(blob: &Path) -> PathBuf {
     let mut path = blob.as_os_str().to_owned();
     path.push(END);
     PathBuf::from(path)
 }
 
-/// An empty file beside `blob` that nobody else has.
+/// An empty file beside `blob` that belongs to this process alone.
 fn fresh(blob: &Path) -> io::Result<(File, PathBuf)> {
     let (folder, prefix) = place(blob);
     let mut options = OpenOptions::new();
@@ -223,7 +226,7 @@ fn fresh(blob: &Path) -> io::Result<(File, PathBuf)> {
     made.keep().map_err(|kept| kept.error)
 }
 
-/// Parts of `blob` but for the one at `own`.
+/// Parts of `blob` other than the one at `own`.
 fn others(blob: &Path, own: &Path) -> io::Result<Vec<PathBuf>> {
     let (folder, prefix) = place(blob);
     let names = names_in(folder)?.into_iter();
@@ -234,7 +237,7 @@ fn others(blob: &Path, own: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Bytes that all programs together have of `blob` in parts.
+/// Bytes of `blob` in the parts of all programs together.
 pub(crate) fn bytes_of_parts(blob: &Path) -> u64 {
     let mut parts = others(blob, Path::new("")).unwrap_or_default();
     parts.push(left(blob));
@@ -244,13 +247,15 @@ pub(crate) fn bytes_of_parts(blob: &Path) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
-/// Whether it is a file, and neither a link to one, which may be anybody's, nor a pipe.
+/// Returns true for a regular file. A link is refused, as it may lead to any file, and so is
+/// a pipe.
 fn is_regular(path: &Path) -> bool {
     path.symlink_metadata()
         .is_ok_and(|metadata| metadata.is_file())
 }
 
-/// Opens what was [`is_regular`], and neither follows nor waits for what has taken its place.
+/// Opens a file that was [`is_regular`]. If a link or a pipe has taken its place, the call
+/// neither follows nor waits for it.
 fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options
@@ -259,7 +264,7 @@ fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         .open(path)
 }
 
-/// The folder of a blob's parts, and what their names begin with.
+/// The folder of a blob's parts, and the beginning of their names.
 fn place(blob: &Path) -> (&Path, String) {
     let name = blob.file_name().unwrap_or_default().to_string_lossy();
     let folder = blob.parent().unwrap_or(Path::new("."));
@@ -273,7 +278,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Listings are refused that have hashes of other kinds.
+/// Listings with hashes of other kinds are refused before.
 fn new_hash(listed: &Listed) -> Running {
     Running::for_etag(&listed.etag, listed.size).unwrap_or_else(|| Running::Sha256(Box::default()))
 }

@@ -1,4 +1,4 @@
-//! Which of a model's files are loaded.
+//! Selection of a model's files to load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use crate::answer::{Listed, Listing};
 use crate::{HubError, Name, Revision};
 
-/// What says of a model what it is; loaded first.
+/// The file that describes a model; it is loaded first.
 pub(crate) const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Small files that are read where a model has them.
+/// Small files that are read if a model has them.
 const DESCRIPTIONS: [&str; 7] = [
     CONFIG,
     "generation_config.json",
@@ -27,30 +27,30 @@ const DESCRIPTIONS: [&str; 7] = [
     "chat_template.jinja",
 ];
 
-/// What a model is wanted for.
+/// Use of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// To be served: it needs a tokenizer.
+    /// The model is served: it needs a tokenizer.
     Target,
-    /// To draft for another: a head has no tokenizer.
+    /// The model drafts for another: a head has no tokenizer.
     Draft,
 }
 
-/// A model that somebody asks for.
+/// A model that a user asks for.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Its name.
+    /// The model's name.
     pub name: Name,
-    /// Its version.
+    /// The model's version.
     pub revision: Revision,
-    /// What for.
+    /// The model's use.
     pub kind: Kind,
 }
 
-/// The files that are loaded first: what describes the model.
+/// The files that are loaded first: they describe the model.
 ///
 /// # Errors
-/// For a model that has no weights to serve, told before anything is loaded.
+/// For a model without weights to serve, before anything is loaded.
 pub(crate) fn descriptions(wanted: &Wanted, listing: &Listing) -> Result<Vec<Listed>, HubError> {
     let has = |name: &str| listing.files.iter().any(|listed| listed.file == name);
     let lacks = |file| HubError::Lacks {
@@ -81,7 +81,7 @@ pub(crate) fn descriptions(wanted: &Wanted, listing: &Listing) -> Result<Vec<Lis
     }
 }
 
-/// The most bytes of a small file, with which it is still read.
+/// The most bytes of a small file that are read.
 fn most(file: &str) -> u64 {
     match file {
         TOKENIZER => LARGEST_TOKENIZER,
@@ -112,11 +112,11 @@ fn no_safetensors(name: &Name, listing: &Listing) -> HubError {
     }
 }
 
-/// The files of weights, as the index in `folder` names them, if there is one.
+/// The files of weights: the ones that the index in `folder` names, if there is an index.
 ///
 /// # Errors
-/// In words, for an index that is damaged, or names what the model does not have, or more than
-/// is read.
+/// In words, for an index that is damaged, names files that the model lacks, or names more
+/// files than are read.
 pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, String> {
     let has_index = listing.files.iter().any(|listed| listed.file == INDEX);
     let names = match has_index {
@@ -132,8 +132,8 @@ pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, S
     names.into_iter().map(find).collect()
 }
 
-/// What of a snapshot is not there, of what a server reads, or is nothing that it would
-/// read: names of files.
+/// Names of files that a server needs and the snapshot lacks. A file in a form that no
+/// server reads counts as lacking.
 pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
     let mut needed = vec![CONFIG.to_owned()];
     if kind == Kind::Target {
@@ -152,8 +152,8 @@ pub(crate) fn lacking(folder: &Path, kind: Kind) -> Vec<String> {
     needed
 }
 
-/// Whether the small files of a complete snapshot are there too, which a model may not have
-/// any of: programs that load a file at a time may have left one of them.
+/// Returns true if the small files of a complete snapshot are there too. A model may have
+/// none of them. Programs that load single files may have left only one of them.
 pub(crate) fn is_described(folder: &Path, kind: Kind) -> bool {
     kind == Kind::Draft || lockstep_files::open(folder, "tokenizer_config.json").is_ok()
 }
@@ -178,7 +178,7 @@ fn shards(folder: &Path) -> Result<BTreeSet<String>, String> {
             "it names {count} files, more than {MOST_WEIGHT_FILES}"
         )));
     }
-    // There are caches on disks that take these for one.
+    // Some disks with caches take two names for one if only their case differs.
     let mut of_any_case = BTreeSet::new();
     let is_new = |name: &&String| of_any_case.insert(name.to_ascii_lowercase());
     match names.iter().filter(is_new).count() == names.len() {
@@ -187,8 +187,8 @@ fn shards(folder: &Path) -> Result<BTreeSet<String>, String> {
     }
 }
 
-/// Whether it is the name of a file of weights, of characters that need no care in
-/// paths and addresses, and of no more than file systems take.
+/// Returns true for a name of a file of weights: of characters that need no escaping in
+/// paths and addresses, and not too long for file systems.
 fn is_plain(name: &str) -> bool {
     const LONGEST: usize = 255;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

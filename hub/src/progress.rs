@@ -1,4 +1,4 @@
-//! What is told while models come, and how a terminal shows it.
+//! Events while models are loaded, and their display on a terminal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,12 +7,12 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use lockstep_files::{shown, shown_note};
 
-/// What happens while a model comes.
+/// An event while a model is loaded.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
-    /// Something to read: what is loaded from where, or why not.
+    /// A text to read: files and their source, or a reason why nothing is loaded.
     Note(&'a str),
-    /// A file has come so far.
+    /// Progress of a file.
     At {
         /// The file.
         file: &'a str,
@@ -25,11 +25,11 @@ pub enum Event<'a> {
     Done(&'a str),
 }
 
-/// Who is told.
+/// Receiver of events.
 pub(crate) type Told = Arc<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// Tells `told` what terminals and logs may show: names of files are the hub's, and so are parts of
-/// notes.
+/// Passes events on to `told` in a form that terminals and logs may show: names of files
+/// come from the hub, and so do parts of notes.
 pub(crate) fn plainly(told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Told {
     Arc::new(move |event| match event {
         Event::Note(text) => told(Event::Note(&shown_note(text))),
@@ -41,8 +41,8 @@ pub(crate) fn plainly(told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Told 
     })
 }
 
-/// Bars at the bottom of the terminal: bytes, rate and the time left of each file, until
-/// it is there. Where stderr is no terminal, notes alone are printed.
+/// Bars at the bottom of the terminal: bytes, rate and the time left of each file, until it
+/// is complete. If stderr is no terminal, only notes are printed.
 pub fn bars() -> impl Fn(Event<'_>) + Send + Sync {
     const LOOK: &str =
         "  {prefix:<34!} {bar:24} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12}  {eta} left";
@@ -61,7 +61,7 @@ pub fn bars() -> impl Fn(Event<'_>) + Send + Sync {
                 }
                 let bar = ProgressBar::new(size).with_position(done);
                 let bar = all.add(bar.with_style(style.clone()).with_prefix(file.to_owned()));
-                // What was there already says nothing of the rate.
+                // Bytes that were there before say nothing of the rate.
                 bar.reset_eta();
                 files.insert(file.to_owned(), bar);
             }

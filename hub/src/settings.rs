@@ -1,4 +1,4 @@
-//! What the environment says of the hub, under the names that all its programs share.
+//! Settings of the hub from the environment, under the names that all its programs share.
 
 use std::env;
 use std::fmt;
@@ -12,47 +12,50 @@ use hyper_util::client::proxy::matcher::Matcher;
 
 use crate::HubError;
 
-/// Where models come from and where they are kept.
+/// Settings of a hub and its cache.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The folder of all repositories: `HF_HUB_CACHE`, or `hub` in `HF_HOME`.
     pub cache: PathBuf,
     /// The hub's address, without a slash at its end: `HF_ENDPOINT`.
     pub endpoint: String,
-    /// Who asks: `HF_TOKEN`, or the token file.
+    /// The user's token: `HF_TOKEN`, or the token file.
     pub token: Option<Token>,
-    /// The variable that forbids to ask the hub.
+    /// The variable that forbids requests to the hub, if one is set.
     pub offline: Option<&'static str>,
-    /// How long failures are borne.
+    /// Limits of waiting and retrying.
     pub patience: Patience,
 }
 
-/// A secret that no text shows.
+/// A secret token, which no text shows.
 #[derive(Clone)]
 pub struct Token(HeaderValue);
 
-/// How long, and how often.
+/// Limits of times and tries.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// The longest wait for an address to answer, or for the next bytes.
     pub stall: Duration,
-    /// Tries in a row that bring nothing.
+    /// Tries in a row without progress.
     pub tries: u32,
-    /// The pause after the first of them; each further one is twice as long.
+    /// Pause after the first failed try; each further pause is twice as long.
     pub pause: Duration,
     /// The longest pause that the hub may ask for.
     pub longest_pause: Duration,
-    /// How long a body, or what leads to it, may take before it is asked what it has brought.
+    /// Length of a window of time. After each, a body has to have brought [`Self::least`]
+    /// bytes; an answer's head has to come within one.
     pub window: Duration,
-    /// The bytes that each window brings at least, and each try that is not one in a row.
+    /// Fewest bytes in a window. A try that brings fewer counts as one without progress.
     pub least: u64,
-    /// The longest that all may take that describes a model: its list of files and the small ones.
+    /// The longest time for the description of a model: its list of files and the small
+    /// files.
     pub described: Duration,
-    /// The option that sets that, if one does.
+    /// The option that sets [`Self::described`], if one does.
     pub set_by: Option<&'static str>,
-    /// When who waits for these hears of it first; then each time twice as late.
+    /// Time after which a waiting user gets the first word. Each further word comes twice as
+    /// late.
     pub word: Duration,
-    /// The longest wait for another program that loads a file, while that brings nothing of it.
+    /// The longest wait for another program that loads a file and makes no progress.
     pub lock: Duration,
 }
 
@@ -74,14 +77,14 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Waits so long for the next bytes, and for all that holds such waits.
+    /// Sets the longest wait for the next bytes, and extends limits that include such waits.
     fn set_stall(&mut self, stall: Duration) {
         self.stall = stall;
         self.window = self.window.max(stall);
         self.described = self.described.max(stall);
     }
 
-    /// For an answer that the cache can do without.
+    /// Limits for an answer that the cache can do without.
     pub(crate) fn brief(self) -> Self {
         let described = self.described.min(Duration::from_secs(30));
         Self {
@@ -94,8 +97,9 @@ impl Patience {
         }
     }
 
-    /// For who has no more than `limit`, which `option` sets, for all that does not grow with the
-    /// weights. How long an answer may stand still is said by another, and weights obey that alone.
+    /// Limits for a start of at most `limit`, set by `option`. The limit is for all loading
+    /// that does not grow with the weights. Another limit bounds the time for which an
+    /// answer may stand still; only that one holds for weights.
     fn within(self, limit: Duration, option: &'static str) -> Self {
         Self {
             longest_pause: self.longest_pause.min(limit),
@@ -108,15 +112,15 @@ impl Patience {
 }
 
 impl Settings {
-    /// What the environment says.
+    /// Reads the settings of the environment.
     ///
     /// # Errors
-    /// For a token or an address that is none.
+    /// For a token or an address that is invalid.
     pub fn from_env() -> Result<Self, HubError> {
         Self::from(&|name| env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// The same for a start that `--startup-timeout` bounds.
+    /// The settings for a start that `--startup-timeout` bounds.
     pub(crate) fn within(mut self, startup: Duration) -> Self {
         self.patience = self.patience.within(startup, "--startup-timeout");
         self
@@ -135,7 +139,7 @@ impl Settings {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         check_endpoint(&endpoint)?;
         check_proxies(get)?;
-        // The first that is set says it.
+        // The first variable that is set decides.
         let mut switches = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].into_iter();
         let offline = switches.find_map(|name| Some((name, get(name)?)));
         let offline = offline.and_then(|(name, value)| is_true(&value).then_some(name));
@@ -161,10 +165,10 @@ impl Settings {
 }
 
 impl Token {
-    /// A token that `from` gave.
+    /// A token that was read from `from`.
     ///
     /// # Errors
-    /// Where no request could show it.
+    /// When the token fits in no request.
     pub fn new(text: &str, from: &str) -> Result<Self, HubError> {
         let value = HeaderValue::from_str(&format!("Bearer {text}"));
         let mut value = value.map_err(|_| HubError::Token(from.to_owned()))?;
@@ -172,7 +176,7 @@ impl Token {
         Ok(Self(value))
     }
 
-    /// The value of the header that shows it.
+    /// Value of the request header with the token.
     pub(crate) fn header(&self) -> HeaderValue {
         self.0.clone()
     }
@@ -184,8 +188,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// From the variables, or from the file that `hf auth login` writes; none where none is to be
-/// sent that nobody asked for.
+/// The token of the variables, or of the file that `hf auth login` writes. None if the
+/// environment forbids tokens that were not asked for.
 fn token(get: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>, HubError> {
     if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| is_true(&value)) {
         return Ok(None);
@@ -203,13 +207,13 @@ fn token(get: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Tok
     }
 }
 
-/// As huggingface_hub takes switches.
+/// Reads a switch as huggingface_hub does.
 fn is_true(value: &str) -> bool {
     let value = value.to_ascii_uppercase();
     matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
 }
 
-/// With `~` for the user's own folder.
+/// Expands `~` to the user's own folder.
 fn expanded(path: &str, user: &str) -> PathBuf {
     match path.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
@@ -219,8 +223,7 @@ fn expanded(path: &str, user: &str) -> PathBuf {
     }
 }
 
-/// With the values of `$NAME` and `${NAME}` in the place of those that are set, as
-/// huggingface_hub has it.
+/// Expands `$NAME` and `${NAME}` of variables that are set, as huggingface_hub does.
 fn with_variables(path: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::new();
     let mut rest = path;
@@ -244,7 +247,7 @@ fn with_variables(path: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     expanded + rest
 }
 
-/// Authorities that are named are there: the library would go on with others.
+/// Checks that named authorities exist: the TLS library would go on with others.
 fn check_roots(get: &dyn Fn(&str) -> Option<String>) -> Result<(), HubError> {
     let wrong = |variable, value: &str, why: String| HubError::Roots {
         variable,
@@ -292,7 +295,7 @@ fn check_endpoint(endpoint: &str) -> Result<(), HubError> {
     }
 }
 
-/// A proxy that can't be understood would be gone around.
+/// Checks proxies: a proxy that can't be understood would be bypassed.
 fn check_proxies(get: &dyn Fn(&str) -> Option<String>) -> Result<(), HubError> {
     let anywhere = Uri::from_static("https://hub.test");
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"] {

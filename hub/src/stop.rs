@@ -1,7 +1,8 @@
 //! Signals that end loading.
 //!
-//! The kernel ends a process by them, but for the first of a container, which gets those alone
-//! that it listens to: it could not be stopped while it loads.
+//! By default the kernel ends a process by these signals. The exception is the first process
+//! of a container: it gets only signals that it listens to, and could not be stopped while
+//! it loads.
 
 use std::io;
 
@@ -9,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::HubError;
 
-/// Does `work` until a signal ends it, where the kernel would not end the process by it.
+/// Does `work`. A signal ends it if the kernel would not end the process by the signal.
 pub(crate) async fn unless_stopped<T>(
     work: impl Future<Output = Result<T, HubError>>,
 ) -> Result<T, HubError> {
@@ -29,7 +30,7 @@ async fn unless<T>(
     }
 }
 
-/// Waits for one, and gives its name.
+/// Waits for a signal, and returns its name.
 async fn stopped() -> io::Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

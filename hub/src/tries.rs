@@ -1,4 +1,4 @@
-//! What becomes of failures: another try after a pause, or an error with its remedy.
+//! Reaction to failures: another try after a pause, or an error with its remedy.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::client::{Client, Failure, Refusal};
 use crate::progress::{Event, Told};
 use crate::{HubError, Name, Patience, Revision, Settings};
 
-/// Whose request it is, for errors.
+/// Facts about a request, for errors.
 #[derive(Clone)]
 pub(crate) struct Asked {
     pub(crate) name: Name,
@@ -58,8 +58,8 @@ impl Asked {
         }
     }
 
-    /// Which of the hub's refusals it is. A model that nobody may see without a token is
-    /// answered like one that does not exist.
+    /// The error for one of the hub's refusals. The hub gives the same answer for a model
+    /// that needs a token and for a model that does not exist.
     fn refused(&self, refusal: Refusal) -> HubError {
         let Refusal {
             status,
@@ -81,7 +81,7 @@ impl Asked {
                 reason: message,
                 with_token,
             },
-            // A mirror may leave the code out, but not what it says.
+            // A mirror may leave the code out, but not the message.
             ("", StatusCode::FORBIDDEN) if message.to_lowercase().contains("gated") => {
                 HubError::Gated {
                     name,
@@ -120,7 +120,7 @@ impl Asked {
 pub(crate) struct Tries {
     patience: Patience,
     told: Told,
-    /// Of connections.
+    /// Most failed tries to connect.
     most_connects: u32,
     failed: u32,
 }
@@ -135,7 +135,7 @@ impl Tries {
         }
     }
 
-    /// Without patience for a hub that is away: what is in the cache may do.
+    /// Tries with less patience for a hub that is away: the cache may do instead.
     pub(crate) fn at_first(patience: Patience, told: &Told) -> Self {
         Self {
             most_connects: patience.tries.min(2),
@@ -143,7 +143,7 @@ impl Tries {
         }
     }
 
-    /// Enough came: what failed before is forgotten.
+    /// Forgets earlier failures, as enough bytes came.
     pub(crate) fn advanced(&mut self) {
         self.failed = 0;
     }
@@ -151,7 +151,7 @@ impl Tries {
     /// Waits before the next try.
     ///
     /// # Errors
-    /// Where another try would not help, or enough have failed.
+    /// When another try would not help, or when enough tries have failed.
     pub(crate) async fn after(&mut self, failure: Failure, asked: &Asked) -> Result<(), HubError> {
         self.failed += 1;
         let is_last = self.failed >= self.patience.tries;
@@ -180,7 +180,7 @@ impl Tries {
         Ok(())
     }
 
-    /// The hub's own pause, where that is not too long.
+    /// The pause that the hub asks for, if it is not too long.
     fn asked_for(
         &self,
         after: Option<Duration>,

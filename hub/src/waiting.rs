@@ -1,4 +1,4 @@
-//! What describes a model, which is waited for with a word to who waits, and not for ever.
+//! Limited waits for the description of a model, with a word to the waiting user.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// From now on.
+    /// A wait that begins now.
     pub(crate) fn new(asked: &Asked, told: &Told, patience: Patience) -> Self {
         Self {
             asked: asked.clone(),
@@ -27,8 +27,9 @@ impl Waiting {
         }
     }
 
-    /// Patience for one file among those that are waited for together. Another program that holds a file's lock is
-    /// told of before the time is over, which would be blamed on the hub.
+    /// Patience for one file among those that are waited for together. If another program
+    /// holds a file's lock, this error must come before the time is over: the end of the
+    /// time is blamed on the hub.
     pub(crate) fn for_a_file(&self) -> Patience {
         Patience {
             lock: self.patience.lock.min(self.left() / 2),
@@ -40,10 +41,10 @@ impl Waiting {
         self.patience.described.saturating_sub(self.since.elapsed())
     }
 
-    /// Waits for `work`, which brings `what`, for the time that is left.
+    /// Waits for `work`, which loads `what`, for the time that is left.
     ///
     /// # Errors
-    /// Those of `work`; [`HubError::Slow`] when the time is over.
+    /// The errors of `work`; [`HubError::Slow`] when the time is over.
     pub(crate) async fn until_there<T>(
         &self,
         what: &str,

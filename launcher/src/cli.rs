@@ -91,7 +91,7 @@ struct RoleArgs {
     index: usize,
 }
 
-/// What the program was asked to do.
+/// The command that the user gives, with its options.
 pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     Generate(Box<GenerateArgs>),
@@ -104,8 +104,7 @@ pub(crate) enum Command {
     Role(Role, PathBuf),
 }
 
-/// The definition of the command line, with a flag for every option that one of
-/// `algorithms` declares.
+/// The definition of the command line, with a flag for every option of one of `algorithms`.
 ///
 /// # Errors
 /// For an option whose flag stands for something else already.
@@ -114,9 +113,9 @@ fn definition(algorithms: &Algorithms) -> Result<clap::Command, ConfigError> {
     with_algorithm_options(command, algorithms).map(with_switch_values)
 }
 
-/// Takes the variables for what packed weights don't depend on from `pack`, and for what only
-/// clients see from `generate`, which refuse the options: where a server is set up by its
-/// environment, they are the server's.
+/// Removes environment variables of options that a command refuses. `pack` refuses options
+/// that packed weights don't depend on; `generate` refuses options that only clients see. An
+/// environment that sets up a server may have such variables for the server.
 fn without_names(command: clap::Command) -> clap::Command {
     let refused: &[&str] = match command.get_name() {
         "pack" => &["served_model_name", "context_length"],
@@ -129,7 +128,7 @@ fn without_names(command: clap::Command) -> clap::Command {
     })
 }
 
-/// Parses the command line, with the `--config` file where one is named.
+/// Parses the command line, and the `--config` file if one is named.
 ///
 /// # Errors
 /// The exit code, after help, version or an error has been printed.
@@ -155,7 +154,7 @@ pub(crate) fn parse(
             if let Some(hint) = source::hint(&command, &words, &error) {
                 console::print_note(&hint);
             }
-            // Whoever asked for help and does not read on has what they wanted.
+            // A user who asked for help and stops reading has seen enough.
             let left = |error: &io::Error| lockstep_process::reader_left(error, io::stdout());
             let lost = printed.is_err_and(|error| !left(&error));
             ExitCode::from(match (error.use_stderr(), lost) {
@@ -191,13 +190,13 @@ pub(crate) fn parse(
     })
 }
 
-/// Commands that take the options of a server.
+/// Commands with the options of a server.
 const OF_SERVERS: [&str; 3] = ["serve", "config", "doctor"];
-/// Commands whose first word without an option is the model.
+/// Commands that take their first word without an option for the model.
 const OF_MODELS: [&str; 4] = ["serve", "config", "doctor", "pack"];
 
-/// Looks for other engines' options with one dash, before they are taken for several
-/// of one letter.
+/// Refuses other engines' options with one dash, which would be read as several options of
+/// one letter.
 fn check_words(words: &[OsString]) -> Result<(), ConfigError> {
     let [_, command, rest @ ..] = words else {
         return Ok(());
@@ -208,8 +207,8 @@ fn check_words(words: &[OsString]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Says of the options that a configuration error names where they are from,
-/// where that is not the command line.
+/// Hints about the source of the options that a configuration error names. Options of the
+/// command line get none.
 pub(crate) fn hints(
     error: &LaunchError,
     arguments: Vec<OsString>,
@@ -235,9 +234,8 @@ pub(crate) fn hints(
     source::hints(&command, &words, from_file, options)
 }
 
-/// Puts `serve` in front of options that come without a command, takes a first
-/// word after a command of [`OF_MODELS`] for the model, and `help --help` for
-/// `help`.
+/// Puts `serve` in front of options without a command. Makes the first word after a command
+/// of [`OF_MODELS`] the model, and reads `help --help` as `help`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
     let first = arguments.get(1).map(|first| first.to_string_lossy());

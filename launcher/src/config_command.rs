@@ -1,4 +1,5 @@
-//! `lockstep config`: what `lockstep serve` with the same options would run.
+//! `lockstep config`: prints the configuration that `lockstep serve` with the same options
+//! would run.
 
 use lockstep_config::ServeArgs;
 use lockstep_process::exit;
@@ -15,8 +16,7 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     Ok(exit::OK)
 }
 
-/// The configuration without secrets, and without the folder that exists only
-/// while this command runs.
+/// The configuration without secrets, and without the folder of this command's run.
 fn describe(settings: &Settings) -> Value {
     let node = &settings.file.node;
     let secret = |text: &Option<String>| {

@@ -1,6 +1,6 @@
-//! What people read: stdout for answers, stderr for everything else. Commands
-//! that answer and end wait for their readers; `serve` waits for nobody, and
-//! says everything through queues that drop what is not read in time.
+//! Output for people: stdout for answers, stderr for everything else. Commands that answer
+//! and end wait for their readers. `serve` waits for nobody: its output goes through queues
+//! that drop lines if they are not read in time.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -20,11 +20,11 @@ mod screen;
 
 /// Frames of progress bars in a second.
 const FRAMES: u8 = 20;
-/// Bars and answers go to one terminal by two ways; so long an answer waits for
-/// what was drawn before it.
+/// Longest wait of an answer for bars that were drawn before it. Both go to one terminal by
+/// two ways.
 const IN_ORDER: Duration = Duration::from_millis(100);
 
-/// Prints an error. Configuration errors bring their remedy along.
+/// Prints an error. Configuration errors have their remedy in their text.
 pub(crate) fn print_error(error: &dyn Display) {
     print_note(&format!("error: {error}"));
 }
@@ -37,18 +37,18 @@ pub(crate) fn print(text: &str) -> Result<(), LaunchError> {
     })
 }
 
-/// Whether bars can be drawn on stderr: a terminal, and one that moves its cursor.
+/// Returns true if bars can be drawn on stderr: it is a terminal that moves its cursor.
 pub(crate) fn draws() -> bool {
     io::stderr().is_terminal() && moves_cursor(std::env::var_os("TERM").as_deref())
 }
 
-/// Whether a terminal of that name does.
+/// Returns true if a terminal of that name moves its cursor.
 fn moves_cursor(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Prints to stderr what belongs to no answer. Where the process logs, who reads
-/// it may have stopped to.
+/// Prints a note to stderr that belongs to no answer. If the process logs, the note goes
+/// through the log's queue, as its reader may have stopped reading.
 pub(crate) fn print_note(text: &str) {
     if logging::started() {
         logging::stderr().push_urgent(format!("{text}\n").as_bytes());
@@ -58,13 +58,13 @@ pub(crate) fn print_note(text: &str) {
     }
 }
 
-/// Where `serve` says what it says. No method waits for a reader.
+/// The output of `serve`. No method waits for a reader.
 pub(crate) struct Console {
     stdout: LineQueue,
     lines: Lines,
 }
 
-/// Something that accepts lines for stderr, for tasks that forward them.
+/// A handle that takes lines for stderr, for tasks that forward them.
 #[derive(Clone)]
 pub(crate) struct Lines {
     queue: LineQueue,
@@ -72,12 +72,12 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Queues a line; dropped when too many wait.
+    /// Queues a line. The line is dropped when too many wait.
     pub(crate) fn push(&self, line: &[u8]) {
         self.bars.suspend(|| self.queue.push(line));
     }
 
-    /// Hands lines to `out`.
+    /// Lines that are written to `out`.
     #[cfg(test)]
     pub(crate) fn to(out: impl Write + Send + 'static) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Lines {
 }
 
 impl Console {
-    /// Starts its threads.
+    /// Starts the console's threads.
     ///
     /// # Errors
     /// When the system has no handle left.
@@ -113,17 +113,17 @@ impl Console {
         &self.lines.bars
     }
 
-    /// For tasks that forward lines.
+    /// A handle for tasks that forward lines.
     pub(crate) fn lines(&self) -> Lines {
         self.lines.clone()
     }
 
-    /// A line of the launcher itself, to stderr.
+    /// Writes a line of the launcher itself to stderr.
     pub(crate) fn say(&self, text: &str) {
         self.lines.push(format!("{text}\n").as_bytes());
     }
 
-    /// What somebody waits for, to stdout.
+    /// Writes a text that a user waits for to stdout.
     pub(crate) fn answer(&self, text: &str) {
         self.lines.bars.suspend(|| {
             self.lines.queue.flush(IN_ORDER);
@@ -133,7 +133,7 @@ impl Console {
 }
 
 impl Drop for Console {
-    /// Gives readers that read the time to take the last lines.
+    /// Gives active readers the time to take the last lines.
     fn drop(&mut self) {
         self.stdout.flush(logging::LAST_WORDS);
         logging::finish();

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use lockstep_config::args::SpeculationArgs;
 use lockstep_types::Algorithms;
 
-/// Its name in the API.
+/// The model's name in the API.
 pub(crate) const NAME: &str = "lockstep-demo-7m";
-/// Ranks it is served with: two, to show what the program is about.
+/// Ranks that serve the demo model: two, to show the program's purpose.
 pub(crate) const TP_SIZE: usize = 2;
 
-/// The algorithm that it drafts with.
+/// The algorithm with which the demo model drafts.
 const ALGORITHM: &str = "EAGLE3";
 
 macro_rules! file {
@@ -39,7 +39,7 @@ const HEAD: Files = &[
     file!("lockstep-demo-7m-eagle3", "model.safetensors"),
 ];
 
-/// Writes the model into a folder of its own below `parent` and returns that.
+/// Writes the model into a folder of its own below `parent` and returns this folder.
 ///
 /// # Errors
 /// When a folder or file can't be written below `parent`.
@@ -47,7 +47,7 @@ pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
     write(parent.join(NAME), MODEL)
 }
 
-/// [`unpack`], with the head that drafts for the model beside it.
+/// Writes the model like [`unpack`], with the head that drafts for it beside it.
 ///
 /// # Errors
 /// When a folder or file can't be written below `parent`.
@@ -56,16 +56,16 @@ pub(crate) fn unpack_family(parent: &Path) -> io::Result<PathBuf> {
     unpack(parent)
 }
 
-/// Where the head is written, by the name that tells whose it is.
+/// Folder of the head, with the name that ties it to the model.
 fn head(parent: &Path) -> PathBuf {
     parent.join(format!("{NAME}-eagle3"))
 }
 
-/// Lets the demo model speculate with its own EAGLE-3 head where nothing else
-/// is asked for and the program knows how: without the option for the
-/// algorithm, and where EAGLE3 is named without a head. Its depth adapts, since
-/// drafts of a model as small as this one cost as much as they bring, unless a
-/// depth is asked for. The head is written below `parent`; gives whether it was.
+/// Lets the demo model speculate with its own EAGLE-3 head if the program knows the
+/// algorithm and the user asks for nothing else: either the algorithm's option is missing,
+/// or it names EAGLE3 without a head. Unless a depth is asked for, the depth adapts, since
+/// drafts of such a small model cost as much as they bring. Writes the head below `parent`;
+/// returns true if it did.
 ///
 /// # Errors
 /// When a folder or file can't be written below `parent`.
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_comes_first() {
         let path = || Some(PathBuf::from("head"));
-        // (algorithm, head, algorithms known, whether its own head drafts)
+        // (algorithm, head, known algorithms, true if its own head drafts)
         for (name, head, known, own) in [
             (None, None, algorithms(), true),
             (None, None, Algorithms::default(), false),

@@ -1,5 +1,5 @@
-//! `lockstep doctor`: what this machine offers to a server with the same options, what is
-//! wrong with that, and what to do.
+//! `lockstep doctor`: reports the machine's resources for a server with the same options,
+//! their problems, and remedies.
 
 use std::fmt::Write;
 
@@ -28,11 +28,11 @@ pub(crate) struct DoctorArgs {
     pub(crate) serve: ServeArgs,
 }
 
-/// Prints the report; where it has problems, the exit code says so.
+/// Prints the report. The exit code tells whether there are problems.
 pub(crate) fn run(args: &DoctorArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
     let facts = Facts::collect(&args.serve, algorithms);
     let mut findings = findings::of(&facts);
-    // Behind the processor's cores.
+    // Goes behind the finding of the processor's cores.
     findings.splice(1..1, lockstep_devices::findings());
     let text = match args.json {
         true => format!("{:#}", as_json(&findings)),

@@ -1,4 +1,4 @@
-//! Why a command ended without doing what it was asked.
+//! Reasons why a command ended without doing its work.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use lockstep_types::{ConfigError, ModelConfigError};
 
 use crate::ports::Refusal;
 
-/// An error for the person at the command line.
+/// An error for the user of the command line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
-    /// Options, model or machine do not allow it.
+    /// Options, model or machine do not allow the command.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The configuration could not be handed to the roles.
     #[error(transparent)]
     ConfigFile(#[from] ConfigFileError),
-    /// A model that is named could not be had.
+    /// A model that is given by name could not be loaded.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// The environment says of traces what cannot be done.
+    /// The environment's settings of traces can't be used.
     #[error("{0}.")]
     Traces(#[from] TraceError),
     /// A folder for sockets could not be made.
@@ -31,7 +31,7 @@ pub(crate) enum LaunchError {
     RunDir {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A socket's path would be longer than the system allows.
@@ -49,22 +49,22 @@ pub(crate) enum LaunchError {
     /// A child could not be started or watched.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The engine did not come up.
     #[error("the engine could not start: {0}")]
     Start(String),
-    /// A tool failed, or was asked for what can't be done.
+    /// A tool failed, or was asked for something impossible.
     #[error("{0:#}")]
     Command(anyhow::Error),
 }
 
 impl LaunchError {
-    /// The program's exit code, by one rule for all commands: what is wrong with the
-    /// command line or the configuration is not what failed.
+    /// The program's exit code, by one rule for all commands: errors of the command line or
+    /// the configuration have a code of their own.
     pub(crate) fn exit_code(&self) -> u8 {
         let model = |cause: &(dyn Error + 'static)| cause.is::<ModelConfigError>();
         let is_usage = match self {
@@ -86,7 +86,7 @@ impl LaunchError {
         }
     }
 
-    /// What is wrong with a model that was named, if that is it.
+    /// The error of a model that is given by name, if this is one.
     pub(crate) fn hub(&self) -> Option<&HubError> {
         match self {
             Self::Hub(error) => Some(error),
@@ -94,7 +94,7 @@ impl LaunchError {
         }
     }
 
-    /// What is wrong with the command line or the configuration, if that is it.
+    /// The error of the command line or the configuration, if this is one.
     pub(crate) fn config(&self) -> Option<&ConfigError> {
         match self {
             Self::Config(error) => Some(error),

@@ -185,10 +185,10 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
     {
         console::print_note(&format!("Note: {warning}."));
     }
-    // Weights are loaded; an interrupted answer leaves no files behind.
+    // The weights are loaded; an interrupted answer leaves no files behind.
     drop(settings);
     match answer(&mut local, tokenizer, request, &args.stop) {
-        // Whoever read the answer has read enough.
+        // A reader of the answer that left has read enough.
         Err(error) if reader_left(&error) => Ok(exit::OK),
         result => result.map(|()| exit::OK),
     }
@@ -199,7 +199,7 @@ fn reader_left(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| lockstep_process::reader_left(error, io::stdout()))
 }
 
-/// A server for one request.
+/// Options of a server for one request.
 pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
@@ -210,7 +210,7 @@ pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     serve.parallel.threads_per_rank = args.threads;
     serve.parallel.isa = args.isa.clone();
     serve.memory.kv_cache_dtype = args.kv_cache_dtype;
-    // Each DP rank runs one at least.
+    // Each DP rank runs at least one request.
     serve.schedule.max_running_requests = Some(args.dp_size);
     serve
 }

@@ -1,7 +1,7 @@
 //! The `lockstep` program: launcher, roles and tools behind one command line.
 //!
-//! A library so that other binaries can be the same program under another
-//! name: roles are started by running the same executable again.
+//! This is a library so that other binaries can be the same program under another name:
+//! roles are started by running the same executable again.
 
 #![forbid(unsafe_code)]
 
@@ -33,8 +33,8 @@ pub fn main() -> ExitCode {
     main_with(&Registry::builtin())
 }
 
-/// [`main`], with the speculative algorithms of `registry`. A program with
-/// algorithms of its own is this one function.
+/// Runs the program like [`main`], with the speculative algorithms of `registry`. A program
+/// with algorithms of its own consists of this one call.
 pub fn main_with(registry: &Registry) -> ExitCode {
     let algorithms = registry.algorithms();
     let command = match cli::parse(std::env::args_os().collect(), &algorithms) {

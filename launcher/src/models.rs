@@ -28,7 +28,7 @@ pub(crate) struct PullArgs {
     draft: bool,
 }
 
-/// Loads what the cache lacks, and prints the folders.
+/// Loads the files that the cache lacks, and prints the folders.
 pub(crate) fn pull(args: &PullArgs) -> Result<u8, LaunchError> {
     let revision = args.revision.as_deref().map(Revision::parse).transpose();
     let revision = revision.map_err(HubError::from)?;
@@ -62,7 +62,8 @@ pub(crate) fn pull(args: &PullArgs) -> Result<u8, LaunchError> {
     Ok(exit::OK)
 }
 
-/// Heads for drafting are refused as models; whoever pulls one has to say so.
+/// Adds a hint for errors of draft heads, which are refused as models: `--draft` has to say
+/// that a head is meant.
 fn hint_at_draft(error: HubError) -> HubError {
     if matches!(error, HubError::Unsupported { .. } | HubError::Lacks { .. }) {
         console::print_note("Note: a head that drafts for another model is loaded with --draft.");
@@ -70,7 +71,7 @@ fn hint_at_draft(error: HubError) -> HubError {
     error
 }
 
-/// Prints what the cache holds.
+/// Prints the models in the cache.
 pub(crate) fn list() -> Result<u8, LaunchError> {
     let settings = Settings::from_env()?;
     let models = Cached::all(&settings.cache)?;
@@ -119,7 +120,7 @@ fn size(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Whether it can be served, or why not.
+/// Text that says whether the model can be served, or why not.
 fn state(name: &Name, snapshot: &Snapshot) -> String {
     if !snapshot.lacks.is_empty() {
         let lacks = snapshot.lacks.join(", ");

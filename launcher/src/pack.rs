@@ -55,7 +55,7 @@ pub(crate) struct PackArgs {
     model: ModelArgs,
 }
 
-/// Packs what is not there yet, and names the files on stdout.
+/// Packs the weights that are not packed yet, and prints the files' names on stdout.
 pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8> {
     if args.model.weight_cache.is_none() {
         let why = "no folder is named; give --weight-cache DIR";
@@ -83,22 +83,22 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     Ok(exit::OK)
 }
 
-/// A server that would read the files.
+/// Options of a server that would read the files.
 pub(crate) fn serve_args(args: &PackArgs) -> ServeArgs {
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
-    // Drafts are small and read as they are.
+    // Drafts are small and read without packing.
     serve.speculation.speculative_algorithm = Some("none".into());
     serve.parallel.tp_size = Some(args.tp_size);
     serve.parallel.dp_size = Some(args.dp_size);
     serve.parallel.enable_dp_attention = args.enable_dp_attention;
     serve.parallel.threads_per_rank = args.threads;
-    // Each DP rank runs one at least.
+    // Each DP rank runs at least one request.
     serve.schedule.max_running_requests = Some(args.dp_size);
     serve
 }
 
-/// What became of a rank's file, or why there is none.
+/// Text about a rank's file; the warnings as an error if there is none.
 fn outcome(origin: &WeightOrigin) -> anyhow::Result<String> {
     let Some(file) = &origin.file else {
         bail!("{}", origin.warnings.join("; "));

@@ -1,4 +1,4 @@
-//! Whether public ports can be had, and what to do where they can't.
+//! Checks that public ports can be opened, with remedies if they can't.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -6,37 +6,37 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 
 use lockstep_types::ServerConfig;
 
-/// Ports above one that is taken which are tried.
+/// Number of ports above a taken port that are tried.
 const NEAR: u16 = 1000;
-/// Ports below it are for those with a privilege (Linux's `ip_unprivileged_port_start`).
+/// First port that needs no privilege (Linux's `ip_unprivileged_port_start`).
 const PRIVILEGED: u16 = 1024;
 
 /// The ports that a server opens on its host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ports {
     host: String,
-    /// Each with its option.
+    /// The ports, each with its option.
     all: Vec<(&'static str, u16)>,
-    /// The port of gRPC follows the one of HTTP.
+    /// True if the port of gRPC follows the port of HTTP.
     grpc_follows: bool,
 }
 
 /// An address that nothing can listen on.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// The option to blame, and its value.
+    /// The option to blame, with its value.
     what: String,
     source: io::Error,
     remedy: String,
 }
 
 impl Refusal {
-    /// What is wrong, without what to do.
+    /// The error without the remedy.
     pub(crate) fn found(&self) -> String {
         format!("{}: {}", self.what, self.source)
     }
 
-    /// What to do, as a sentence without its end.
+    /// The remedy, as a sentence without its full stop.
     pub(crate) fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -55,7 +55,7 @@ impl std::error::Error for Refusal {
 }
 
 impl Ports {
-    /// Those of a configuration; `grpc_follows` where `--grpc-port` is not given.
+    /// The ports of a configuration. `grpc_follows` is true if `--grpc-port` is not given.
     pub(crate) fn of(server: &ServerConfig, grpc_follows: bool) -> Self {
         let (grpc, sglang) = (server.grpc_port, server.sglang_grpc_port);
         Self::new(
@@ -65,7 +65,7 @@ impl Ports {
         )
     }
 
-    /// Those of HTTP, gRPC and SGLang's service, each where it is open.
+    /// The ports of HTTP, gRPC and SGLang's service, if they are open.
     pub(crate) fn new(host: &str, ports: [Option<u16>; 3], grpc_follows: bool) -> Self {
         let options = ["--port", "--grpc-port", "--sglang-grpc-port"];
         let named = options.into_iter().zip(ports);
@@ -78,20 +78,20 @@ impl Ports {
         }
     }
 
-    /// Where they are opened.
+    /// The host on which the ports are opened.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Each with its option.
+    /// The ports, each with its option.
     pub(crate) fn all(&self) -> &[(&'static str, u16)] {
         &self.all
     }
 
-    /// Listens on one of them as a server would, and gives it up again.
+    /// Listens on a port as a server would, and closes it again.
     ///
     /// # Errors
-    /// Why nothing can listen there, and what to do.
+    /// The reason why nothing can listen there, and a remedy.
     pub(crate) fn try_out(&self, option: &'static str, port: u16) -> Result<(), Refusal> {
         let host = self.host.as_str();
         let of_host = |source| Refusal {
@@ -124,8 +124,7 @@ impl Ports {
         })
     }
 
-    /// Option and port that are free in the place of a port that is taken, at addresses of the
-    /// host.
+    /// Option and port that are free instead of a taken port, at addresses of the host.
     fn other(&self, addresses: &[SocketAddr], option: &'static str, taken: u16) -> String {
         let both = self.grpc_follows && option != "--sglang-grpc-port";
         let (option, ports) = if both { ("--port", 2) } else { (option, 1) };
@@ -138,7 +137,7 @@ impl Ports {
         }
     }
 
-    /// The first of so many free ports in a row above one that is taken.
+    /// The first port of `ports` free ports in a row above a taken one.
     fn free_above(&self, addresses: &[SocketAddr], taken: u16, ports: u16) -> Option<u16> {
         let own = |port| self.all.iter().any(|(_, own)| *own == port);
         let can_listen = |port| {
@@ -158,8 +157,8 @@ mod tests {
 
     const HERE: &str = "127.0.0.1";
 
-    /// Ports that are taken, in a row, and what follows them, which is free; another test
-    /// may take them in the meantime, then others are looked for.
+    /// Ports in a row that are taken, with a free one behind them. Another test may take
+    /// that one in the meantime; then other ports are looked for.
     fn taken(ports: u16) -> Vec<TcpListener> {
         loop {
             let first = TcpListener::bind((HERE, 0)).expect("a port");
@@ -191,7 +190,7 @@ mod tests {
         refused.map_or_else(String::new, |refusal| refusal.to_string())
     }
 
-    /// The number behind `before`.
+    /// The number in `text` that follows `before`.
     fn number(text: &str, before: &str) -> u16 {
         let (_, rest) = text
             .split_once(before)
@@ -237,7 +236,7 @@ mod tests {
     fn a_port_that_is_named_alone_is_replaced_alone() {
         let held = taken(2);
         let first = port(&held[0]);
-        // The next that is free is another one's own.
+        // The next free port is another service's own.
         let own = port(&held[1]) + 1;
         for option in ["--port", "--grpc-port", "--sglang-grpc-port"] {
             let ports = Ports {
@@ -260,7 +259,7 @@ mod tests {
         assert_eq!(free(u16::MAX - 1, 2), None);
     }
 
-    /// The last ones are tried, and none behind them.
+    /// The last ports are tried, and no number behind them.
     #[test]
     fn the_last_ports_are_tried() {
         let ports = Ports::new(HERE, [None; 3], true);
@@ -268,7 +267,7 @@ mod tests {
             let held = TcpListener::bind((HERE, u16::MAX));
             let found = ports.free_above(&here(), taken, in_a_row);
             assert_eq!(found, None, "the last one is taken");
-            // Unless somebody else has one of them.
+            // They are free unless another program has one of them.
             drop(held);
             let found = ports.free_above(&here(), taken, in_a_row);
             assert!([None, Some(taken + 1)].contains(&found), "{found:?}");

@@ -8,9 +8,9 @@ use lockstep_process::{Role, RoleContext, exit};
 
 use crate::console;
 
-/// Takes on `role` and runs it to its end.
+/// Runs `role` to its end.
 pub(crate) fn run(role: Role, run_dir: &Path, registry: &Registry) -> ExitCode {
-    // Shown by ps and top; without the name it is that of /proc/self/exe.
+    // Name for ps and top; without it they show the name of /proc/self/exe.
     let _ = rustix::thread::set_name(match role {
         Role::TokenizerManager(_) => c"ls-tokenizer",
         Role::Scheduler => c"ls-scheduler",

@@ -10,23 +10,23 @@ use crate::error::LaunchError;
 
 const PREFIX: &str = "lockstep-";
 const LOCK: &str = "lock";
-/// Room for the longest socket name in it, out of the system's 108 bytes.
+/// Longest path of the folder: the longest name of a socket must fit in the system's 108
+/// bytes.
 const LONGEST: usize = 107 - "/frontend.sock".len();
 
-/// The folder; removed when dropped. A lock in it lives as long as this
-/// process, so that a later launcher can tell it from a left-over.
+/// The folder; removed when dropped. A lock in the folder lives as long as this process, so
+/// that a later launcher can tell the folder from a left-over.
 pub(crate) struct RunDir {
     path: PathBuf,
     _lock: File,
 }
 
 impl RunDir {
-    /// Makes the folder (0700) below `parent`, or below `$XDG_RUNTIME_DIR` or
-    /// the temporary folder. Left-overs of dead launchers of this user are
-    /// removed first.
+    /// Makes the folder (0700) below `parent`, or below `$XDG_RUNTIME_DIR` or the temporary
+    /// folder. First removes left-overs of this user's dead launchers.
     ///
     /// # Errors
-    /// When it cannot be made, or its name is too long for sockets.
+    /// When the folder cannot be made, or its path is too long for sockets.
     pub(crate) fn create(parent: Option<&Path>) -> Result<Self, LaunchError> {
         let parent = parent.map_or_else(default_parent, Path::to_owned);
         remove_stale(&parent);
@@ -77,7 +77,7 @@ fn default_parent() -> PathBuf {
         .unwrap_or_else(std::env::temp_dir)
 }
 
-/// Takes the lock; fails with `WouldBlock` when somebody has it.
+/// Takes the lock; fails with `WouldBlock` when another process has it.
 fn lock(folder: &Path) -> io::Result<File> {
     let path = folder.join(LOCK);
     let file = OpenOptions::new()

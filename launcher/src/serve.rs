@@ -27,7 +27,7 @@ mod startup;
 mod summary;
 mod supervisor;
 
-/// Serves until told to stop; gives the exit code.
+/// Serves until told to stop; returns the exit code.
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
     let settings = Settings::of_server(args, algorithms)?;
     let node = &settings.file.node;
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     }
     raise_file_limit();
     settings.file.write()?;
-    // Death signals follow the thread that starts a child: this one, which
-    // lives as long as the program.
+    // Death signals follow the thread that starts a child. This thread lives as long as the
+    // program.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, Launc
     code
 }
 
-/// Says early what a tokenizer-manager or the scheduler would say after the
+/// Reports early an error that a tokenizer-manager or the scheduler would report after the
 /// weights are loaded.
 fn check_ports(args: &ServeArgs, settings: &Settings) -> Result<(), LaunchError> {
     let grpc_follows = args.server.grpc_port.is_none();

@@ -1,4 +1,4 @@
-//! From the command line to a configuration that can be run.
+//! Makes the command line a configuration that can be run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,28 +16,28 @@ use crate::run_dir::RunDir;
 
 mod tls;
 
-/// A resolved configuration and the folder it lives in.
+/// A resolved configuration, with the run directory that it lies in.
 pub(crate) struct Settings {
-    /// Everything that roles need.
+    /// The configuration that roles read.
     pub(crate) file: ConfigFile,
-    /// Where spans go, if requests are traced.
+    /// Destination of spans, if requests are traced.
     pub(crate) traces: Option<Destination>,
-    /// What people should know about how it came about.
+    /// Notes for people about choices of the configuration.
     pub(crate) notes: Vec<String>,
-    /// The model is the one inside the program.
+    /// True if the model is the one inside the program.
     pub(crate) demo: bool,
-    /// So is the head that drafts for it.
+    /// True if the head that drafts is the one inside the program.
     pub(crate) demo_head: bool,
     /// Restarts that are allowed.
     pub(crate) max_restarts: u32,
-    /// A process that answers no ping for so long is killed; 0 = never.
+    /// Time after which a process that answers no ping is killed; 0 is never.
     pub(crate) ping_timeout: Duration,
-    /// Lives as long as the settings.
+    /// The run directory, which lives as long as the settings.
     _run_dir: RunDir,
 }
 
 impl Settings {
-    /// Prepares a server, whose start takes no longer than `--startup-timeout`, see
+    /// Prepares a server, with a start that takes no longer than `--startup-timeout`; see
     /// [`Self::prepare`].
     ///
     /// # Errors
@@ -50,9 +50,10 @@ impl Settings {
         Self::prepare(args, algorithms, Some(startup))
     }
 
-    /// Loads models that are named, makes the run directory, puts the demo model there where no
-    /// other is named, and resolves the configuration with what the program can draft with. What
-    /// describes a model that is loaded has no more than `startup`, if that is a limit.
+    /// Loads models that are given by name, makes the run directory, and puts the demo model
+    /// there if no other is given. Then resolves the configuration with the `algorithms`
+    /// that the program can draft with. Loading the description of a model takes no longer
+    /// than `startup`, if that is a limit.
     ///
     /// # Errors
     /// [`LaunchError`].
@@ -123,15 +124,15 @@ impl Settings {
     }
 }
 
-/// Refuses a folder of packed weights that can neither be written nor has any: it would
-/// have no effect. One that somebody else has filled may be read alone.
+/// Refuses a folder of packed weights that can't be written and has none: it would have no
+/// effect. A folder that another user has filled may be only readable.
 fn check_cache(folder: &Path) -> Result<(), ConfigError> {
     let wrong = |why: String| {
         let remedy = "Give a folder that this user may write, or that has packed weights, or \
                       leave it out";
         ConfigError::value("--weight-cache", folder.display(), why, remedy)
     };
-    // What is not there yet is made in the first that is.
+    // Missing folders are made in the first one that exists.
     let there = folder.ancestors().find(|above| above.exists());
     let there = there.unwrap_or(folder);
     if !there.is_dir() {
@@ -153,7 +154,7 @@ fn check_cache(folder: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// A note where spans would go to a port that mostly speaks something else.
+/// A note if spans would go to a port that mostly speaks another protocol.
 fn http_port(traces: &Destination) -> Option<String> {
     traces.is_for_http().then(|| {
         format!(

@@ -13,7 +13,7 @@ pub struct Kernels<'a, B> {
     bench: &'a mut Bench<B>,
     shape: &'a Shape,
     config: &'a EngineConfig,
-    /// What was measured.
+    /// The kernels measured so far.
     pub lines: Vec<Line>,
 }
 
@@ -27,7 +27,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         }
     }
 
-    /// Every product of a layer, and the output head, for each number of rows.
+    /// Measures every product of a layer, and the output head, for each number of rows.
     pub fn products(&mut self, rows: &[usize]) -> anyhow::Result<()> {
         let element = self.config.dtype.bytes();
         let layer = self.shape.layer();
@@ -55,7 +55,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         Ok(())
     }
 
-    /// One new token of each request over its cached ones.
+    /// Measures one new token of each request over its cached tokens.
     pub fn attention(&mut self, of: Requests) -> anyhow::Result<()> {
         let page_size = self.config.kv.page_size;
         let attention = self.shape.attention();
@@ -106,7 +106,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         let mut out = backend.tensor(tokens, attention.out_width(), Holds::Operand)?;
         let mut call = Call::new(pages, kv.page_size, 0, kv.page_size);
         for first in (0..kv.pages).step_by(pages) {
-            // The last ones are written twice where they are fewer.
+            // The last pages are written twice where fewer are left.
             let first = first.min(kv.pages - pages);
             call.move_to(first * kv.page_size, kv.page_size);
             let inputs = staged(backend, &call.batch(), kv.page_size)?;
@@ -117,7 +117,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         Ok(())
     }
 
-    /// Tokens of rows of logits, by top-k and top-p.
+    /// Measures the choice of tokens from rows of logits, by top-k and top-p.
     pub fn choosing(&mut self, rows: usize) -> anyhow::Result<()> {
         let (vocab, repeat) = (self.shape.vocab, self.bench.repeat);
         let call = Call::new(rows, 1, 0, 1);
@@ -132,7 +132,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         let mut logits = backend.tensor(rows, vocab, Holds::Logits)?;
         let mut seconds = Vec::new();
         for turn in 0..=repeat {
-            // What is left of logits that were chosen from is anything.
+            // Logits may hold anything after tokens were chosen from them.
             backend.write(&mut logits, fill);
             let took = backend.measure(1, &mut |backend| {
                 if let Some(chooser) = backend.chooser() {
@@ -155,7 +155,7 @@ impl<'a, B: Device> Kernels<'a, B> {
     }
 }
 
-/// How requests choose a token each, in a usual way.
+/// The choice of a token for each request, in a usual way.
 pub struct Choices {
     choices: Vec<Choice>,
     rows: Vec<ChoiceRow>,
@@ -163,7 +163,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Of the requests that want the logits of these tokens.
+    /// The choices of requests that want the logits of these tokens.
     pub fn new(wanted: &[u32]) -> Self {
         let choice = |seed| Choice {
             how: How::Sample {

@@ -1,4 +1,4 @@
-//! What all measurements share: the device, its ceilings, lines.
+//! The device, its ceilings and lines, which all measurements share.
 
 use lockstep_backend::{
     BackendError, Holds, MatrixRole, PassKey, RandomBlock, RandomMatrix, RandomNumbers,
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::kernels::{Matrix, Times, filled};
 use crate::report::Table;
 
-/// The one pass that is repeated of what is measured by itself.
+/// Key of the only pass that a measurement of a single kernel repeats.
 const ONE: PassKey = PassKey {
     requests: 1,
     tokens: 1,
     max_q_len: 1,
 };
 
-/// A device, and how it is measured.
+/// A device, and the settings of its measurements.
 pub struct Bench<B> {
     pub backend: B,
     pub repeat: usize,
@@ -47,8 +47,8 @@ impl<B: Device> Bench<B> {
         })
     }
 
-    /// The times of a call, of `calls` different ones that the device repeats as one
-    /// recorded pass: the host has no part in them.
+    /// Times of a call. The device repeats `calls` different calls as one recorded pass: the
+    /// host has no part in the times.
     pub fn times(
         &mut self,
         calls: usize,
@@ -60,7 +60,7 @@ impl<B: Device> Bench<B> {
             Ok(())
         };
         let mut pass = |backend: &mut B| backend.pass(&mut passes, ONE, &mut work);
-        // Once to record it, and once to warm up.
+        // One call records the pass, and one warms up.
         for _ in 0..2 {
             self.backend.measure(0, &mut pass)?;
         }
@@ -71,13 +71,13 @@ impl<B: Device> Bench<B> {
         Ok(Times::of(seconds))
     }
 
-    /// How many arrays of so many bytes are used in turn.
+    /// Number of arrays of `bytes` bytes that are used in turn.
     pub fn turns(&self, bytes: usize) -> usize {
         const MOST: usize = 64;
         self.working_set.div_ceil(bytes.max(1)).clamp(2, MOST)
     }
 
-    /// A matrix of random numbers, other ones for another `key`.
+    /// A matrix of random numbers, with different numbers for each `key`.
     pub fn matrix(&mut self, of: Matrix, key: u64) -> anyhow::Result<B::Matrix> {
         let block = RandomBlock {
             numbers: RandomNumbers::new(key, 1.0 / (of.cols as f32).sqrt()),
@@ -94,11 +94,11 @@ impl<B: Device> Bench<B> {
     }
 }
 
-/// What the device can do at most, in a second.
+/// Highest rates of the device, per second.
 pub struct Ceilings {
-    /// Bytes, those read and those written.
+    /// Bytes read and bytes written, in a copy.
     pub copy: Times,
-    /// Bytes.
+    /// Bytes read.
     pub read: Times,
     /// Multiplications and additions.
     pub product: Times,
@@ -106,7 +106,7 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Of memory, and of a product of `size` in all directions.
+    /// Measures the ceilings of memory, and of a product of `size` in all directions.
     pub fn measure<B: Device>(bench: &mut Bench<B>, size: usize) -> anyhow::Result<Self> {
         bench.backend.measure_memory()?;
         let (mut copy, mut read) = (Vec::new(), Vec::new());
@@ -139,7 +139,7 @@ impl Ceilings {
         })
     }
 
-    /// Them, for people.
+    /// The ceilings as a table.
     pub fn table(&self) -> Table {
         let columns = ["ceiling", "median", "min", "max", "unit"];
         let mut table = Table::new("Ceilings of this run", &columns);
@@ -172,7 +172,7 @@ pub struct Line {
     pub operations: f64,
 }
 
-/// Of [`Line::cells`].
+/// Column names of [`Line::cells`].
 pub const COLUMNS: [&str; 9] = [
     "kernel",
     "size",
@@ -186,7 +186,7 @@ pub const COLUMNS: [&str; 9] = [
 ];
 
 impl Line {
-    /// Its figures beside the ceilings.
+    /// The kernel's figures beside the ceilings.
     pub fn cells(&self, ceilings: &Ceilings) -> Vec<Value> {
         let seconds = self.times.median;
         let rate = |amount: f64| amount / seconds;

@@ -1,4 +1,4 @@
-//! Whole passes of a model: decode steps, a prompt, and what recording takes.
+//! Whole passes of a model: decode steps, a prompt, and the time of recording.
 
 use std::time::Instant;
 
@@ -95,7 +95,7 @@ struct Loaded<B: Device> {
     model: Transformer<B>,
     cache: B::KvCache,
     limits: ForwardLimits,
-    /// Bytes that a decode step reads whatever its batch is.
+    /// Bytes of weights that a decode step reads at any batch.
     weights: f64,
     kv_per_token: f64,
     reserved: f64,
@@ -129,7 +129,7 @@ impl<B: Device> Loaded<B> {
         let shape = model.kv_shape(pages + 1, page_size, config.kv.dtype);
         let cache = backend.kv_cache(&shape)?;
         let table = (config.model.vocab_size * config.model.hidden_size) as f64;
-        // Of an embedding of its own a step reads some rows alone.
+        // A step reads only some rows of an embedding that is not the head too.
         let unread = match config.model.tie_word_embeddings {
             true => 0.0,
             false => table * config.dtype.bytes() as f64,
@@ -146,12 +146,12 @@ impl<B: Device> Loaded<B> {
         })
     }
 
-    /// Records what serving would.
+    /// Records the passes that serving would record.
     fn record(&mut self) -> anyhow::Result<Vec<Value>> {
         let begin = Instant::now();
         let backend = &mut self.bench.backend;
         self.model.record(backend, &mut self.cache, &mut |_| {})?;
-        // Queued work is part of it.
+        // Waits for queued work, which belongs to the recording.
         backend.measure(0, &mut |_| Ok(()))?;
         let seconds = begin.elapsed().as_secs_f64();
         let (passes, bytes) = backend.recorded();
@@ -165,7 +165,7 @@ impl<B: Device> Loaded<B> {
         ])
     }
 
-    /// Steps of one token for each request, behind its cached ones.
+    /// Runs steps of one token for each request, behind its cached tokens.
     fn decode(
         &mut self,
         args: &Args,
@@ -180,7 +180,7 @@ impl<B: Device> Loaded<B> {
         let choices = Choices::new(&call.last(of.requests));
         self.run(&call, of.requests, &choices)?;
         self.run(&call, of.requests, &choices)?;
-        // Launched one by one, a step waits for the host, which is a part of its time.
+        // A step that is launched kernel by kernel waits for the host: that is part of its time.
         let copies = usize::from(how == "recorded");
         let (mut device, mut wall) = (Vec::new(), Vec::new());
         for _ in 0..self.bench.repeat {
@@ -210,7 +210,7 @@ impl<B: Device> Loaded<B> {
         ])
     }
 
-    /// A prompt of so many tokens in one pass, which wants its last logits.
+    /// Runs a prompt of `tokens` tokens in one pass, which wants the last token's logits.
     fn prefill(&mut self, tokens: usize, ceilings: &Ceilings) -> anyhow::Result<Vec<Value>> {
         let mut call = Call::new(1, tokens, 0, self.limits.page_size);
         // Behind page 0.
@@ -234,7 +234,7 @@ impl<B: Device> Loaded<B> {
         ])
     }
 
-    /// Has prompts written to where a decode step reads.
+    /// Writes prompts to the cells that a decode step reads.
     fn write_all(&mut self, of: Requests) -> anyhow::Result<()> {
         let page_size = self.limits.page_size;
         let each = (of.tokens + 1).div_ceil(page_size);
@@ -250,7 +250,7 @@ impl<B: Device> Loaded<B> {
         Ok(())
     }
 
-    /// A pass which wants the last `wanted` logits.
+    /// Runs a pass that wants the last `wanted` logits.
     fn run(&mut self, call: &Call, wanted: usize, choices: &Choices) -> Result<(), ModelError> {
         let wanted = call.last(wanted);
         let batch = chosen(&self.model, call.wanting(&wanted), choices);
@@ -265,7 +265,7 @@ impl<B: Device> Loaded<B> {
         )
     }
 
-    /// Seconds of one by the device's clock.
+    /// Seconds of one pass by the device's clock.
     fn timed(
         &mut self,
         call: &Call,
@@ -294,7 +294,7 @@ impl<B: Device> Loaded<B> {
     }
 }
 
-/// A batch whose tokens are chosen by `choices`, where the device does.
+/// The batch, with the choice of its tokens by `choices` if the device chooses.
 fn chosen<'a, B: Device>(
     model: &Transformer<B>,
     batch: Batch<'a>,
@@ -309,22 +309,22 @@ fn chosen<'a, B: Device>(
     }
 }
 
-/// Takes what came of it.
+/// Drops the logits of a pass.
 struct Ignored;
 
 impl LogitSink for Ignored {
     fn take(&mut self, _: LogitBlock<'_>) {}
 }
 
-/// What configuration keeps free for what is recorded.
+/// Bytes that configuration keeps free for recorded passes.
 fn reserved(config: &EngineConfig) -> u64 {
     use lockstep_types::Footprint as _;
     let memory = lockstep_devices::DeviceFootprint.rank(&config.shape(), 0);
     memory.graphs
 }
 
-/// Of a prompt's pass: all products of its tokens, the head for the last alone, and
-/// attention over `pairs` of positions.
+/// Multiplications and additions of a prompt's pass: all products of its tokens, the head
+/// for the last token alone, and attention over `pairs` pairs of positions.
 fn operations(model: &ModelConfig, tokens: usize, pairs: usize) -> f64 {
     let products = |layer: &LayerSpec| {
         let attention = layer.attention();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// So many requests, each with so many cached tokens.
+/// A number of requests, and the number of cached tokens of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requests {
     pub requests: usize,

@@ -11,7 +11,7 @@ struct Command {
     args: Args,
 }
 
-/// A model is named.
+/// Writes no demo model: the tests name a model.
 fn no_demo(_folder: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::NotFound.into())
 }
@@ -26,8 +26,8 @@ fn report(line: &str) -> anyhow::Result<Report> {
     run(args, no_demo)
 }
 
-/// Everything over a small model of random weights; the fake GPU's clock counts what
-/// it was asked for.
+/// Runs every measurement over a small model of random weights. The fake GPU's clock counts
+/// the work that it was asked for.
 #[test]
 fn every_measurement_has_its_figures() -> anyhow::Result<()> {
     let json = report(

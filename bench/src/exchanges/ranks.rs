@@ -14,11 +14,11 @@ use super::{
 };
 use crate::stats::Durations;
 
-/// How long it took.
+/// Durations of exchanges.
 pub struct Took {
-    /// One exchange on any rank, by [`KINDS`].
+    /// Single exchanges on any rank, in the order of [`KINDS`].
     pub each: [Durations; KINDS.len()],
-    /// All exchanges of a step on any rank.
+    /// All exchanges of a step together, on any rank.
     pub all: Durations,
 }
 

@@ -1,4 +1,4 @@
-//! The exchanges of a step as one rank runs them.
+//! The exchanges of a step on one rank.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use lockstep_types::ModelConfig;
 
 use super::Ranks;
 
-/// What exchanges are told apart by.
+/// Kinds of exchanges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Drafts,
@@ -23,7 +23,7 @@ pub enum Kind {
     Outcomes,
 }
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 7] = [
     Kind::Drafts,
     Kind::Opening,
@@ -35,7 +35,7 @@ pub const KINDS: [Kind; 7] = [
 ];
 
 impl Kind {
-    /// For tables.
+    /// The kind's name, for tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Drafts => "drafts",
@@ -49,23 +49,23 @@ impl Kind {
     }
 }
 
-/// A step's exchanges on one rank, which hold zeros.
+/// A step's exchanges on one rank, with zeros as data.
 pub struct Step {
     exchanges: Vec<Prepared>,
-    /// Every rank's row rides on the step's first exchange with all ranks.
+    /// The rank's row, which rides on the step's first exchange with all ranks.
     row: Row,
     words: Vec<u32>,
     own: Vec<f32>,
     all: Vec<f32>,
 }
 
-/// An exchange with what its operation takes.
+/// An exchange with the sizes that its operation takes.
 struct Prepared {
     kind: Kind,
     axis: Axis,
     /// Elements that this rank brings.
     own: usize,
-    /// Elements that it gets.
+    /// Elements that this rank gets.
     all: usize,
     /// Elements that each rank brings, or columns.
     counts: Vec<usize>,
@@ -74,8 +74,8 @@ struct Prepared {
 }
 
 impl Step {
-    /// That of rank `rank`, in which `requests` of all DP ranks decode with `drafts`
-    /// each.
+    /// The step of rank `rank`. In this step `requests` requests of all DP ranks decode with
+    /// `drafts` drafts each.
     ///
     /// # Errors
     /// [`ModelError::Split`].
@@ -129,7 +129,7 @@ impl Step {
         self.of(kind).count()
     }
 
-    /// Bytes that this rank brings to those of a kind.
+    /// Bytes that this rank brings to the exchanges of a kind.
     pub fn bytes(&self, kind: Kind) -> usize {
         let bytes = |one: &Prepared| match one.kind {
             Kind::Opening => Row::WORDS * size_of::<u32>(),
@@ -147,7 +147,7 @@ impl Step {
         self.exchanges.iter().filter(move |one| one.kind == kind)
     }
 
-    /// Runs all exchanges; `done` hears of each when it is over.
+    /// Runs all exchanges; calls `done` after each.
     ///
     /// # Errors
     /// [`CollectiveError`].
@@ -186,7 +186,7 @@ impl Step {
     }
 }
 
-/// Whose rows are whose.
+/// The rows of a step, and the ranks that they belong to.
 struct Placed<'a> {
     topology: Topology,
     rows: &'a WorldRows,
@@ -239,7 +239,8 @@ impl Placed<'_> {
         }
     }
 
-    /// A block of logits: those of a DP rank's rows go to its lead.
+    /// Prepares a gather of a block of logits. The logits of a DP rank's rows go to its
+    /// lead.
     fn logits(&self, axis: Axis, block: Range<usize>) -> Prepared {
         let size = self.topology.attention.size;
         let inside = |row: usize| row.clamp(block.start, block.end) - block.start;
@@ -259,7 +260,7 @@ impl Placed<'_> {
         }
     }
 
-    /// Rows that each rank takes: those of its DP rank.
+    /// Rows that each rank takes: the rows of its DP rank.
     fn taken(&self) -> impl Iterator<Item = Range<usize>> {
         let size = self.topology.attention.size;
         let mut start = 0;
@@ -271,7 +272,7 @@ impl Placed<'_> {
         self.rows.tokens.iter().flat_map(of_dp_rank)
     }
 
-    /// Rows that each rank brings: its share of those of its DP rank.
+    /// Number of rows that each rank brings: its share of the rows of its DP rank.
     fn brought(&self) -> impl Iterator<Item = usize> {
         let size = self.topology.attention.size;
         let share = move |(rank, rows): (usize, Range<usize>)| {

@@ -19,7 +19,7 @@ fn model() -> ModelConfig {
     lockstep_model_folder::load(&path).expect("a model")
 }
 
-/// A model is named.
+/// Writes no demo model: the tests name a model.
 fn no_demo(_folder: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::NotFound.into())
 }
@@ -37,8 +37,8 @@ fn args() -> Args {
     }
 }
 
-/// Every exchange runs on every rank, or they would wait for each other; and as many
-/// are said as layers have.
+/// Every exchange runs on every rank, or ranks would wait for each other. The report has as
+/// many exchanges as there are layers.
 #[test]
 fn steps_run_on_both_transports() {
     let report = run(&args(), no_demo).expect("it runs");
@@ -53,7 +53,7 @@ fn steps_run_on_both_transports() {
             (2, 1, "all", 1 + 2 * layers + 3),
             (2, 2, "opening exchange", 1),
             (2, 2, "reduce-scatter", layers),
-            // One more for the head.
+            // One more exchange, for the head.
             (2, 2, "all-gather", layers + 1),
             (2, 2, "gather of logits", 1),
             (2, 2, "all", 2 * layers + 3),

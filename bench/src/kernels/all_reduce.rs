@@ -1,5 +1,5 @@
-//! Sums over two ranks in this process, against the matrix product that each
-//! follows: the sum alone, and the fused operation that models use.
+//! Sums over two ranks in this process, against the matrix product before each sum: the sum
+//! alone, and the fused operation that models use.
 
 use std::thread;
 
@@ -15,16 +15,16 @@ use crate::report::Table;
 
 const RANKS: usize = 2;
 const TOKENS: [usize; 5] = [1, 8, 32, 128, 512];
-/// Matrices that a measurement of many tokens goes through: it is bound by
-/// arithmetic.
+/// Matrices that a measurement of many tokens goes through. Few are enough, as it is bound
+/// by arithmetic.
 const FEW_LAYERS: usize = 2;
 
-/// Seconds of some number of tokens.
+/// Seconds for one number of tokens.
 struct Measured {
     product: Times,
-    /// The sum after it, alone.
+    /// The sum after the product, alone.
     sum: Times,
-    /// Product, sum, residual and norm in one.
+    /// Product, sum, residual and norm in one operation.
     fused: Times,
 }
 
@@ -96,7 +96,7 @@ fn both_ranks<B: Device>(
 ) -> anyhow::Result<Vec<Measured>> {
     let threads = (setup.threads / RANKS).max(1);
     let options = Options {
-        // Room for the longest step, as workers have.
+        // Room for the longest step, as in workers.
         max_elements: shard.rows * TOKENS[TOKENS.len() - 1],
         threads_per_rank: threads,
         ..Options::default()
@@ -137,7 +137,7 @@ fn rank<B: Device>(
         matrices.push(matrix);
     }
     let mut rank = Rank {
-        // Ranks wait for each other, so what counts is the time that passes.
+        // Ranks wait for each other, so the time that passes counts.
         clock: Clock::for_threads(RANKS * threads),
         norm: backend.load_vector(&vec![1.0; shard.rows])?,
         backend,

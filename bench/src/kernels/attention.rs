@@ -13,8 +13,8 @@ const PAGE_SIZES: [usize; 3] = [1, 16, 64];
 const TOKENS: usize = 16_384;
 /// Tokens whose keys and values are written at once.
 const WRITTEN: usize = 1_024;
-/// (requests, new tokens, cached tokens before them): decode with all of the
-/// cache in use, a request's tokens being verified, prefill in chunks.
+/// Cases of (requests, new tokens, cached tokens before them): decode with all of the cache
+/// in use, verification of a request's tokens, and prefill in chunks.
 const CASES: [(usize, usize, usize); 7] = [
     (1, 1, TOKENS - 1),
     (8, 1, TOKENS / 8 - 1),
@@ -25,7 +25,7 @@ const CASES: [(usize, usize, usize); 7] = [
     (1, 512, 7_680),
 ];
 
-/// Lines for all page sizes.
+/// Adds lines for all page sizes.
 pub fn measure<B: Device>(
     setup: &Setup,
     shape: &Shape,
@@ -58,8 +58,8 @@ pub fn measure<B: Device>(
             let mut out =
                 backend.tensor(requests * q_len, attention.out_width(), Holds::Operand)?;
             let mut layer = 0;
-            // Few tokens a request are bound by memory: measure over all
-            // layers. Prefill is bound by arithmetic.
+            // Few tokens a request are bound by memory, so all layers are measured. Prefill
+            // is bound by arithmetic.
             let (kernel, calls) = match q_len {
                 1 => ("decode", kv.layers),
                 2..=16 => ("verify", kv.layers),
@@ -90,8 +90,8 @@ pub fn measure<B: Device>(
     Ok(())
 }
 
-/// Writes every cell: memory that nobody wrote is one page of zeros. Each page
-/// is a request of its own here, so that next to nothing is attended to.
+/// Writes every cell: memory that nobody wrote is one page of zeros. Each page is a request
+/// of its own here, so that next to nothing is attended to.
 fn write_all<B: Device>(
     backend: &mut B,
     cache: &mut B::KvCache,
@@ -157,7 +157,7 @@ impl Call {
         self.wanting(&[])
     }
 
-    /// The same, of which some tokens' logits are wanted.
+    /// The batch, with the logits of these tokens wanted.
     pub fn wanting<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
         Batch {
             tokens: &self.positions,
@@ -170,7 +170,7 @@ impl Call {
         }
     }
 
-    /// Moves the batch by so many pages.
+    /// Moves the batch by `pages` pages.
     pub fn place(&mut self, pages: usize, page_size: usize) {
         for (list, by) in [
             (&mut self.cells, pages * page_size),
@@ -181,7 +181,7 @@ impl Call {
         }
     }
 
-    /// Its last tokens.
+    /// The batch's last `count` tokens.
     pub fn last(&self, count: usize) -> Vec<u32> {
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         let all = self.positions.len();

@@ -1,4 +1,4 @@
-//! One measured kernel, and the table of all.
+//! One measured kernel, and the table of all kernels.
 
 use lockstep_devices::Arithmetic;
 use serde_json::{Value, json};
@@ -10,17 +10,17 @@ use crate::roofline::{Drift, Reached, Traffic, Work};
 /// A kernel's time for some work.
 pub struct Line {
     pub kernel: String,
-    /// Model whose sizes it has.
+    /// Model with the sizes that were measured.
     pub shape: String,
-    /// What its weights or keys are kept in.
+    /// Type of the kernel's weights or keys.
     pub format: &'static str,
-    /// What it ran over.
+    /// Size of the data that the kernel ran over.
     pub size: String,
     /// Tokens of one call.
     pub tokens: usize,
     pub times: Times,
     pub work: Work,
-    /// Arithmetic that bounds it; none where it hardly computes.
+    /// Arithmetic that may bound the kernel; empty where it hardly computes.
     pub arithmetics: &'static [Arithmetic],
     pub traffic: Traffic,
 }

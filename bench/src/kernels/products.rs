@@ -1,7 +1,7 @@
 //! Matrix products with the weights of a layer.
 //!
-//! So many layers are made that their weights are several times the last-level
-//! cache, and they are gone through in turn, as a model does.
+//! The number of layers is such that their weights are several times the last-level cache.
+//! The layers are used in turn, as in a model.
 
 use lockstep_backend::{Backend, Holds, MatrixRole};
 use lockstep_devices::Device;
@@ -13,12 +13,12 @@ use super::shape::{Matrix, Shape};
 use crate::report::Table;
 use crate::roofline::{Traffic, Work};
 
-/// The most tokens a step of the table of steps has.
+/// The most tokens of a step in the table of steps.
 const STEP_TOKENS: usize = 16;
-/// More tokens than this never want their logits at once.
+/// Most tokens whose logits are wanted at once.
 const HEAD_TOKENS: usize = 64;
-/// Seconds that one measurement of many tokens may take: they are bound by
-/// arithmetic, and need not see all layers.
+/// Seconds that one measurement of many tokens may take. Such measurements are bound by
+/// arithmetic, and need not go through all layers.
 const PATIENCE: f64 = 0.25;
 
 /// The weights of some layers and of the output head.
@@ -71,12 +71,12 @@ impl<'a, B: Device> Products<'a, B> {
         })
     }
 
-    /// A line per matrix and number of tokens.
+    /// Adds a line per matrix and number of tokens.
     pub fn measure(&mut self, tokens: &[usize], lines: &mut Vec<Line>) -> anyhow::Result<()> {
         for &tokens in tokens {
             let with_head = tokens <= HEAD_TOKENS;
             let mut activations = self.activations(tokens, with_head)?;
-            // Touches the activations, and tells how many layers fit the time.
+            // Touches the activations, and measures how many layers fit in the time.
             let once: f64 = self.sweep(1, &mut activations).iter().sum();
             let layers = (PATIENCE / once) as usize;
             let layers = layers.clamp(1, self.layers.len());
@@ -95,8 +95,9 @@ impl<'a, B: Device> Products<'a, B> {
         Ok(())
     }
 
-    /// A row per number of tokens: what a step of all products of a layer costs,
-    /// relative to a step of one token. Measured alternately, since machines drift.
+    /// Adds a row per number of tokens: the cost of a step of all products of a layer,
+    /// relative to a step of one token. The steps are measured alternately, since machines
+    /// drift.
     pub fn measure_steps(&mut self, table: &mut Table) -> anyhow::Result<()> {
         let mut activations = (1..=STEP_TOKENS)
             .map(|tokens| self.activations(tokens, false))
@@ -155,8 +156,8 @@ impl<'a, B: Device> Products<'a, B> {
         Ok(activations)
     }
 
-    /// Seconds of each product, on average over the next `count` layers; the
-    /// output head follows, as in a model, where it has activations.
+    /// Seconds of each product, on average over the next `count` layers. The output head
+    /// follows, as in a model, where it has activations.
     fn sweep(&mut self, count: usize, activations: &mut Activations<B>) -> Vec<f64> {
         let clock = self.setup.clock;
         let mut seconds = vec![0.0; activations.len()];

@@ -1,8 +1,8 @@
 //! Kernels that go over activations row by row: norms, rotary embedding,
 //! activation, table look-up.
 //!
-//! Measured twice: with few tokens, whose rows lie in a cache as they do in a
-//! model's step, and with so many that they stream from memory.
+//! Each kernel is measured with few tokens, whose rows lie in a cache as in a model's
+//! step. Then it is measured with many tokens, whose rows stream from memory.
 
 use lockstep_backend::{Batch, Holds, MatrixRole, RopeTable};
 use lockstep_devices::Device;
@@ -19,7 +19,7 @@ const CALLS: usize = 256;
 /// Positions of the rotary table.
 const POSITIONS: usize = 2_048;
 
-/// Lines for all kernels.
+/// Adds lines for all kernels.
 pub fn measure<B: Device>(
     setup: &Setup,
     shape: &Shape,
@@ -41,7 +41,8 @@ pub fn measure<B: Device>(
     Ok(())
 }
 
-/// `tokens` is `None` for as many as stream from memory.
+/// The state of the measurements. In the methods `tokens` is `None` for as many tokens as
+/// stream from memory.
 struct Rows<'a, B> {
     backend: B,
     setup: &'a Setup,
@@ -121,7 +122,7 @@ impl<B: Device> Rows<'_, B> {
         let row_bytes = self.backend.matrix_bytes(&table) / self.shape.vocab;
         let mut out = self.sums(rows, width)?;
         let vocab = self.shape.vocab;
-        // Rows far apart, as texts have them.
+        // Rows far apart, like those of texts.
         let tokens_of: Vec<u32> = (0..rows).map(|i| (i * 7_919 % vocab) as u32).collect();
         let inputs = self.staged(&Batch {
             tokens: &tokens_of,
@@ -137,7 +138,7 @@ impl<B: Device> Rows<'_, B> {
         Ok(())
     }
 
-    /// Rows of `values` f32 each, read or written.
+    /// Number of rows of `values` f32 each that are read or written.
     fn rows(&self, tokens: Option<usize>, values: usize) -> usize {
         tokens.unwrap_or_else(|| self.setup.working_set.div_ceil(4 * values))
     }
@@ -155,7 +156,7 @@ impl<B: Device> Rows<'_, B> {
         Ok(filled(&mut self.backend, rows, width, Holds::Operand)?)
     }
 
-    /// A line for a kernel that reads and writes `values` f32 of each row.
+    /// Adds a line for a kernel that reads and writes `values` f32 of each row.
     fn add(
         &mut self,
         kernel: &str,

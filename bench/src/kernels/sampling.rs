@@ -1,4 +1,4 @@
-//! From a row of logits to a token, on one thread as rank 0 does it.
+//! The choice of a token from a row of logits, on one thread as on rank 0.
 
 use lockstep_devices::Clock;
 use lockstep_sampling::{Request, Sampler, TokenHistory};
@@ -12,7 +12,7 @@ use crate::roofline::{Traffic, Work};
 /// Calls timed together.
 const CALLS: usize = 64;
 
-/// Lines for some ways of choosing.
+/// Adds lines for some ways of choosing.
 pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::Result<()> {
     let alone = Setup {
         clock: Clock::for_threads(1),

@@ -1,4 +1,4 @@
-//! What all measurements share: threads, clock, repetitions, formats.
+//! Threads, clock, repetitions and formats, which all measurements share.
 
 use clap::ValueEnum;
 use lockstep_backend::{
@@ -93,10 +93,10 @@ impl KvFormat {
     }
 }
 
-/// How everything is measured.
+/// Settings of all measurements.
 pub struct Setup {
     pub threads: usize,
-    /// Name of the kernels, where they are not the fastest.
+    /// Name of the kernels; `None` for the fastest.
     pub kernels: Option<&'static str>,
     pub clock: Clock,
     pub repeat: usize,
@@ -113,7 +113,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Sums up at least one.
+    /// Sums up at least one measurement.
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self {
@@ -141,7 +141,7 @@ impl Setup {
         }
     }
 
-    /// A rank of its own on all threads.
+    /// A rank alone, on all threads.
     pub fn backend<B: Device>(&self, weights: Weights) -> Result<B, DeviceError> {
         self.rank(weights, self.threads, Box::new(Single::new()))
     }
@@ -168,8 +168,7 @@ impl Setup {
         B::open(&options, collective)
     }
 
-    /// The times of repeated runs of `calls` calls each, per call, after one
-    /// run to warm up.
+    /// Times of repeated runs of `calls` calls each, per call. One run before them warms up.
     pub fn time(&self, calls: usize, mut call: impl FnMut()) -> Times {
         let mut run = || {
             let start = self.clock.seconds();
@@ -181,8 +180,8 @@ impl Setup {
     }
 }
 
-/// Packs a matrix of small numbers. Rows overlap in memory, so that making
-/// them costs next to nothing.
+/// Packs a matrix of small numbers. Rows overlap in memory, so making them costs next to
+/// nothing.
 pub fn load<B: Device>(
     backend: &mut B,
     matrix: Matrix,
@@ -224,7 +223,7 @@ pub fn filled<B: Device>(
     Ok(tensor)
 }
 
-/// A batch where operations read it, over pages of `page_size` tokens.
+/// A batch staged for operations, over pages of `page_size` tokens.
 pub fn staged<B: Device>(
     backend: &mut B,
     batch: &Batch<'_>,

@@ -41,7 +41,7 @@ pub struct Custom {
     vocab: Option<usize>,
 }
 
-/// What the kernels need to know of a model.
+/// Sizes of a model that the kernels need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     pub name: String,
@@ -115,7 +115,7 @@ impl Shape {
         }
     }
 
-    /// Its attention.
+    /// Sizes of the model's attention.
     pub fn attention(&self) -> AttentionShape {
         AttentionShape {
             heads: self.heads,

@@ -23,7 +23,7 @@ fn the_command_line_is_consistent() {
     }
 }
 
-/// Everything over a small model, with hardly any memory.
+/// Runs every measurement over a small model, with hardly any memory.
 #[test]
 fn every_kernel_has_a_row_with_its_figures() -> anyhow::Result<()> {
     let line = "kernels --hidden 64 --intermediate 128 --heads 4 --kv-heads 2 --head-dim 16 \

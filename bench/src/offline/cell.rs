@@ -11,11 +11,11 @@ pub struct Cell {
     pub prompt: usize,
     /// Tokens that a run puts out (decode) or takes in (prefill).
     pub tokens: usize,
-    /// Steps that a run's time is given for.
+    /// Steps in a run's time.
     pub steps: usize,
     /// Seconds of each run, ascending.
     pub runs: Vec<f64>,
-    /// All steps' work.
+    /// Work of all steps.
     pub work: Work,
 }
 
@@ -34,7 +34,7 @@ impl Cell {
         self.runs[self.runs.len() / 2]
     }
 
-    /// Its row, with what it reached of the limits.
+    /// The cell's row, with the parts of the limits that it reached.
     pub fn row(&self, reached: Reached) -> Vec<Value> {
         let median = self.median();
         let rate = |seconds: f64| self.tokens as f64 / seconds;

@@ -1,8 +1,8 @@
 //! The two phases, timed.
 //!
-//! Prefill: one prompt per length, cold cache, one output token. Decode: B
-//! requests over a short prompt, timed over the steps in which all B decode;
-//! the prompts stay cached, so that only the warm-up computes them.
+//! Prefill: one prompt per length, cold cache, one output token. Decode: B requests over a
+//! short prompt, timed over the steps in which all B decode. The prompts stay cached, so
+//! that only the warm-up computes them.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::cell::Cell;
 use super::work::Model;
 use crate::report::progress;
 
-/// All cells that the arguments ask for.
+/// Measures all cells that the arguments ask for.
 pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for &length in &args.prefill {
@@ -55,7 +55,7 @@ fn repeat(
     times: usize,
     mut one: impl FnMut() -> anyhow::Result<Duration>,
 ) -> anyhow::Result<Vec<f64>> {
-    // The first run touches memory that later ones find in place.
+    // The first run touches memory that later runs find in place.
     one().context("warm-up")?;
     let mut runs = (0..times)
         .map(|_| Ok(one()?.as_secs_f64()))
@@ -64,7 +64,7 @@ fn repeat(
     Ok(runs)
 }
 
-/// From submitting a prompt to its first token, nothing cached.
+/// Time from submitting a prompt to its first token, with nothing cached.
 fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> {
     engine.flush_cache()?;
     let start = Instant::now();
@@ -75,8 +75,8 @@ fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> 
     Ok(took)
 }
 
-/// The steps in which every request decodes, scaled to all of them: from when
-/// the last request has its first token to when the first one ends.
+/// Time of the steps in which every request decodes, scaled to all steps: from the last
+/// request's first token to the first request's end.
 fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result<Duration> {
     for index in 0..batch {
         let seed = index as u64 + 2;

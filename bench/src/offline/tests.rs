@@ -41,7 +41,7 @@ fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kernels are held against what their own instructions can do.
+/// Kernels are held against the limits of their own instructions.
 #[test]
 fn limits_are_those_of_the_kernels() -> anyhow::Result<()> {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");

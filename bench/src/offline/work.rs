@@ -1,4 +1,4 @@
-//! What a model's steps amount to: bytes to read and operations to do.
+//! Work of a model's steps: bytes to read and operations to do.
 
 use lockstep_backend::{MatrixRole, MatrixShape};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
@@ -6,14 +6,14 @@ use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig,
 
 use crate::roofline::Work;
 
-/// A loaded model, as its steps' work depends on it.
+/// The facts of a loaded model that its steps' work depends on.
 pub struct Model {
     arithmetics: &'static [Arithmetic],
     /// Bytes of the weights that each step reads.
     weights: f64,
     /// Parameters of the matrices that every token is multiplied with.
     layers: f64,
-    /// Those of the output head, for tokens whose logits are wanted.
+    /// Parameters of the output head, for tokens whose logits are wanted.
     head: f64,
     /// Bytes of keys and values of a token, over all ranks.
     kv: f64,
@@ -24,11 +24,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// Of the engine's configuration and its packed weights' bytes.
+    /// The model of an engine's configuration and its packed weights' bytes.
     pub fn new(config: &EngineConfig, weight_bytes: usize) -> Self {
         let model = &config.model;
-        // Of an embedding table that is not the head too, a step reads few rows; DP
-        // ranks have one on every rank.
+        // Steps read few rows of an embedding table that is not the head too. With several
+        // DP ranks every rank has a table.
         let table = model.vocab_size * model.hidden_size;
         let parallel = &config.parallel;
         let tables = match (parallel.dp_size, model.tie_word_embeddings) {
@@ -77,17 +77,17 @@ impl Model {
         self.weights
     }
 
-    /// Whether the weights are too large for most of them to be found in a
-    /// cache, given the bytes that measurements of memory go through.
+    /// Returns true if the weights are too large for most of them to be found in a cache.
+    /// `working_set` is the number of bytes that measurements of memory go through.
     pub fn exceeds(&self, working_set: usize) -> bool {
         self.weights >= working_set as f64 / 2.0
     }
 
-    /// Of taking in a prompt and putting out its first token: weights are read
-    /// once per chunk, and each token attends to those before it.
+    /// Work of taking in a prompt and putting out its first token. Weights are read once per
+    /// chunk, and each token attends to the tokens before it.
     pub fn prefill(&self, tokens: usize) -> Work {
         let chunks = tokens.div_ceil(self.chunk) as f64;
-        // The later chunks read what the earlier ones have cached.
+        // Later chunks read the keys and values of earlier ones from the cache.
         let cached: usize = (0..tokens).step_by(self.chunk.min(tokens.max(1))).sum();
         let tokens = tokens as f64;
         let pairs = tokens * (tokens + 1.0) / 2.0;
@@ -97,11 +97,11 @@ impl Model {
         }
     }
 
-    /// Of `steps` decode steps of `batch` requests that begin with `context`
-    /// tokens of prompt and the first token of output.
+    /// Work of `steps` decode steps of `batch` requests that begin with `context` tokens of
+    /// prompt and the first token of output.
     pub fn decode(&self, batch: usize, context: usize, steps: usize) -> Work {
         let (batch, rounds) = (batch as f64, steps as f64);
-        // The new token's own keys are among those that its query sees.
+        // The new token's own keys are among the keys that its query sees.
         let seen: f64 = (1..=steps).map(|step| (context + step) as f64).sum();
         Work {
             bytes: rounds * self.weights + batch * seen * self.kv,

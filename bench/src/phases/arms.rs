@@ -1,4 +1,4 @@
-//! What is compared, and the engines that run it.
+//! The arms that are compared, and the engines that run them.
 
 use std::fmt;
 
@@ -19,31 +19,31 @@ use crate::report::progress;
 pub enum Arm {
     /// The engine without speculation.
     None,
-    /// One more of these: how far it is from the first is what chance does to engines,
-    /// whose memory lies elsewhere.
+    /// A second engine without speculation. Its distance from the first is due to chance:
+    /// the memory of engines lies in different places.
     NoneAgain,
-    /// Always so deep. 0 is an engine whose depth could adapt and that is told not
+    /// Always this depth. 0 is an engine with a depth that could adapt, but it is told not
     /// to draft: a depth that can't adapt is never 0.
     Fixed(u32),
-    /// By the policy of that name.
+    /// Depth by the policy of this name.
     Policy(String),
 }
 
 /// Every arm's engine, loaded.
 pub struct Engines {
     engines: Vec<(Arm, LocalEngine)>,
-    /// Of the policies.
+    /// Configurations of the policies.
     adaptive: Vec<AdaptiveConfig>,
     policies: Policies,
 }
 
 impl Arm {
-    /// Whether its depth stays.
+    /// Returns true if the arm's depth never changes.
     pub fn is_fixed(&self) -> bool {
         matches!(self, Self::None | Self::Fixed(_))
     }
 
-    /// True for a policy, whose depth adapts.
+    /// Returns true for a policy, whose depth adapts.
     pub fn adapts(&self) -> bool {
         matches!(self, Self::Policy(_))
     }
@@ -61,14 +61,14 @@ impl fmt::Display for Arm {
 }
 
 impl Engines {
-    /// What each rank computes on.
+    /// Descriptions of the devices that the ranks compute on.
     pub fn descriptions(&self) -> &[String] {
         let first = self.engines.first();
         first.map_or(&[], |(_, engine)| engine.descriptions())
     }
 
-    /// `plain` runs without speculation, by the first configuration; the second goes as deep
-    /// as any arm.
+    /// Starts the engines. `plain` runs without speculation, by the first configuration; the
+    /// second configuration goes as deep as any arm.
     ///
     /// # Errors
     /// An unknown policy, memory.
@@ -123,7 +123,8 @@ impl Engines {
         Ok(())
     }
 
-    /// Without speculation first, then depths ascending, then policies, then the control.
+    /// The arms in order: without speculation, then fixed depths ascending, then policies,
+    /// then the control.
     pub fn arms(&self) -> Vec<Arm> {
         self.engines.iter().map(|(arm, _)| arm.clone()).collect()
     }
@@ -133,14 +134,14 @@ impl Engines {
         &mut self.engines[arm].1
     }
 
-    /// A policy as its engine has it, which has seen nothing but `profile`.
+    /// The policy of an engine, before it has seen anything but `profile`.
     pub fn decider(&self, policy: &str, profile: &[Seen]) -> Option<Decider> {
         let mut configs = self.adaptive.iter();
         let config = configs.find(|config| config.policy == policy)?;
         Decider::new(config, &self.policies, profile).ok()
     }
 
-    /// Bytes of the model's weights, and of those that drafting adds.
+    /// Bytes of the model's weights, and of the weights that drafting adds.
     pub fn weight_bytes(&self) -> (usize, usize) {
         let bytes = |at: usize| {
             let engine = self.engines.get(at);
@@ -149,11 +150,11 @@ impl Engines {
         (bytes(0), bytes(1).saturating_sub(bytes(0)))
     }
 
-    /// Puts the prompts of all engines into the prefix caches of all DP ranks, and
-    /// touches the memory of a large batch.
+    /// Puts the prompts of all engines into the prefix caches of all DP ranks, and touches
+    /// the memory of a large batch.
     ///
     /// # Errors
-    /// An engine's.
+    /// The errors of an engine.
     pub fn warm_up(&mut self, texts: &[Text], dp_size: usize) -> anyhow::Result<()> {
         progress("warming up");
         for (_, engine) in &mut self.engines {
@@ -170,7 +171,7 @@ impl Engines {
     }
 }
 
-/// Those asked for, or all that choose a depth.
+/// The policies that are asked for, or all that choose a depth.
 fn policies(
     args: &Args,
     registry: &Registry,
@@ -192,9 +193,9 @@ fn policies(
     names.map(find).collect()
 }
 
-/// `drafting` with a depth that adapts: as the options of adaptive depth say
-/// where they are of this policy, or by its defaults for the deepest of the fixed
-/// depths; it begins at the algorithm's usual one.
+/// The configuration `drafting` with a depth that adapts. Adaptive options are kept if they
+/// are for this policy. Otherwise the policy gets its defaults for the deepest of the fixed
+/// depths, and begins at the depth nearest to the algorithm's usual one.
 fn adaptive(
     drafting: &EngineConfig,
     policy: &dyn PolicyFactory,

@@ -2,24 +2,23 @@
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
-/// Resamples.
+/// Number of resamples.
 const DRAWS: usize = 4_000;
 
-/// A value and the interval that has 95 % of its resamples.
+/// A value and the interval with 95 % of its resamples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Of all slices as they were.
+    /// The value of all slices as they were measured.
     pub value: f64,
-    /// The 2.5th and the 97.5th percentile; `None` where a phase has less than two
-    /// slices.
+    /// The 2.5th and the 97.5th percentile; `None` where a phase has fewer than two slices.
     pub interval: Option<(f64, f64)>,
 }
 
-/// Paired bootstrap (Efron, 1979), stratified: `value` of slices named by index,
-/// again and again of as many of each phase drawn with replacement. `sizes` are
-/// the phases' numbers of slices; indices count through all of them. The arms of a
-/// slice stay together, so that a machine that drifts does not widen the interval.
-/// Equal data give equal intervals.
+/// Paired bootstrap (Efron, 1979), stratified. Computes `value` of slices named by index,
+/// again and again, each time with as many slices of each phase drawn with replacement.
+/// `sizes` are the phases' numbers of slices; indices count through all phases. The arms of
+/// a slice stay together, so that a machine that drifts does not widen the interval. Equal
+/// data give equal intervals.
 pub fn paired(
     sizes: &[usize],
     value: impl Fn(&mut dyn Iterator<Item = usize>) -> Option<f64>,
@@ -107,7 +106,7 @@ mod tests {
 
     #[test]
     fn phases_keep_their_part_of_the_slices() {
-        // Two phases that differ by much, and do not vary within.
+        // Two phases that differ much, with equal slices in each.
         let seconds = [1.0, 1.0, 1.0, 100.0, 100.0];
         let sum = |slices: &mut dyn Iterator<Item = usize>| slices.map(|at| seconds[at]).sum();
         let found = paired(&[3, 2], |slices| Some(sum(slices))).expect("a sum");

@@ -1,5 +1,4 @@
-//! What a step takes by its depth and size, from the steps of arms that keep to
-//! one depth.
+//! Times of steps by depth and size, measured in the steps of arms that keep to one depth.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,8 @@ use lockstep_types::step::StageTimes;
 
 use super::run::Step;
 
-/// Decode rows up to which prompt tokens cost about the same.
+/// Groups of decode rows for which a prompt token costs about the same: up to 2 rows, 3 to
+/// 6, and so on.
 const SIZES: [u32; 5] = [2, 6, 12, 24, u32::MAX];
 
 /// Measured times of steps.
@@ -23,16 +23,16 @@ struct Depth {
     curve: Vec<(f64, f64)>,
     /// Seconds that a prompt token adds, for each of [`SIZES`].
     prompt: [Option<f64>; SIZES.len()],
-    /// Seconds of a step that has prompts alone.
+    /// Seconds of a step that has only prompts.
     alone: Option<f64>,
-    /// Decode rows, ascending, and which parts of its seconds such a step drafts
-    /// and takes the outcome in.
+    /// Decode rows, ascending, and the parts of a step's seconds that drafting and taking in
+    /// the outcome need.
     stages: Vec<(u32, [f64; 2])>,
 }
 
 impl Costs {
-    /// From steps of runs at one depth each. Times are made to rise with the
-    /// rows: what falls is noise.
+    /// The costs of steps of runs at one depth each. Times are made to rise with the rows: a
+    /// fall is noise.
     pub fn new<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Self {
         let mut by_depth: BTreeMap<u32, Vec<&Step>> = BTreeMap::new();
         for step in steps {
@@ -54,13 +54,13 @@ impl Costs {
         }
     }
 
-    /// Those that were measured, ascending.
+    /// The depths that were measured, ascending.
     pub fn depths(&self) -> impl Iterator<Item = u32> + '_ {
         self.depths.keys().copied()
     }
 
-    /// The same, of a depth that was not measured on a straight line between those
-    /// that were.
+    /// Seconds of a step like [`Self::seconds`], also at depths that were not measured:
+    /// these lie on a straight line between the measured ones.
     pub fn between(&self, depth: u32, decodes: u32, prompt_tokens: f64) -> Option<f64> {
         let at = |depth: u32| self.seconds(depth, decodes, prompt_tokens);
         if self.depths.contains_key(&depth) {
@@ -73,7 +73,7 @@ impl Costs {
         Some(low + (high - low) * part)
     }
 
-    /// Where the time of a step goes, by the nearest that was measured.
+    /// Splits a step's time into stages, like the nearest depth and size that were measured.
     pub fn stages(&self, depth: u32, decodes: u32, seconds: f64) -> StageTimes {
         let depths = self.depths.iter();
         let nearest = depths.min_by_key(|(known, _)| known.abs_diff(depth));
@@ -88,7 +88,7 @@ impl Costs {
         }
     }
 
-    /// Seconds of a step; `None` where nothing like it was measured.
+    /// Seconds of a step; `None` if nothing similar was measured.
     pub fn seconds(&self, depth: u32, decodes: u32, prompt_tokens: f64) -> Option<f64> {
         let costs = self.depths.get(&depth)?;
         if decodes == 0 {
@@ -128,7 +128,7 @@ impl Depth {
                     tokens += f64::from(step.prompt_tokens);
                 }
             }
-            // Noise may make it negative: sums over all steps are right then.
+            // Noise may make the result negative: sums over all steps are right then.
             depth.prompt[at] = (tokens > 0.0).then(|| more / tokens);
         }
         let alone: Vec<f64> = steps
@@ -140,8 +140,9 @@ impl Depth {
         depth
     }
 
-    /// Between two measured sizes on a straight line; beyond them in proportion
-    /// to the rows or as the nearest.
+    /// Seconds of a step with `rows` decode rows. Between two measured sizes they lie on a
+    /// straight line. Below the sizes they are those of the smallest, above the sizes they
+    /// grow in proportion to the rows.
     fn at(&self, rows: f64) -> Option<f64> {
         let after = self.curve.partition_point(|(known, _)| *known < rows);
         let before = after.checked_sub(1).and_then(|at| self.curve.get(at));
@@ -155,7 +156,7 @@ impl Depth {
         }
     }
 
-    /// Of the nearest size that was measured.
+    /// Seconds of a prompt token, for the nearest size that was measured.
     fn prompt_token(&self, decodes: u32) -> f64 {
         let own = SIZES.partition_point(|most| *most < decodes);
         let known = self.prompt.iter().enumerate();
@@ -165,7 +166,7 @@ impl Depth {
     }
 }
 
-/// By decode rows, which parts of their time steps draft and take outcomes in.
+/// The parts of steps' time that drafting and taking in outcomes need, by decode rows.
 fn parts<'a>(steps: impl Iterator<Item = &'a &'a Step>) -> Vec<(u32, [f64; 2])> {
     let mut sums: BTreeMap<u32, [f64; 3]> = BTreeMap::new();
     for step in steps {
@@ -184,10 +185,10 @@ fn parts<'a>(steps: impl Iterator<Item = &'a &'a Step>) -> Vec<(u32, [f64; 2])> 
     sums.map(|(rows, sums)| (rows, part(sums))).collect()
 }
 
-/// Isotonic regression by pooling neighbours that fall (Ayer et al., 1955):
-/// places and values from places, values and weights.
+/// Isotonic regression by pooling neighbours that fall (Ayer et al., 1955). Turns places,
+/// values and weights into places and values.
 fn rising(points: &[(f64, f64, f64)]) -> Vec<(f64, f64)> {
-    // Value, weight and how many places have it.
+    // Value, weight and number of places of each pool.
     let mut pools: Vec<(f64, f64, usize)> = Vec::new();
     for (_, value, weight) in points {
         pools.push((*value, *weight, 1));

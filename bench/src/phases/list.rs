@@ -1,33 +1,33 @@
-//! Which phases follow each other.
+//! Lists of phases that follow each other.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a phase's requests are like.
+/// Texts of a phase's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Texts of which drafters get much accepted.
+    /// Texts with many accepted drafts.
     Predictable,
-    /// Texts of which they get little accepted.
+    /// Texts with few accepted drafts.
     Hard,
     /// Program text.
     Code,
     /// All texts in turn.
     Mixed,
-    /// The same few texts again and again.
+    /// A few texts, repeated again and again.
     Repeating,
-    /// Sampled at a temperature and at seeds that never come again.
+    /// Texts sampled at a temperature, with a new seed for each.
     Fresh,
 }
 
-/// On which DP ranks requests are, where there are several.
+/// Distribution of requests over DP ranks, where there are several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// On all alike.
+    /// Equal numbers on all DP ranks.
     Even,
-    /// Three of four on the first.
+    /// Three of four requests on the first DP rank.
     Skewed,
-    /// All on the first, the others idle.
+    /// All requests on the first DP rank; the others are idle.
     One,
 }
 
@@ -44,28 +44,27 @@ impl Spread {
     }
 }
 
-/// Some streams that answer requests of one kind until the phase's tokens are
-/// out.
+/// A number of streams that answer requests of one kind until the phase's tokens are out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
-    /// Of its requests.
+    /// Kind of the phase's requests.
     pub kind: Kind,
-    /// Where they are.
+    /// DP ranks of the requests.
     pub spread: Spread,
     /// Requests that run at once.
     pub streams: u32,
-    /// So many of them become evenly less, down to one.
+    /// True if the number of streams falls evenly to one.
     pub falls: bool,
-    /// Tokens that all its requests put out together.
+    /// Tokens that all requests of the phase put out together.
     pub tokens: u32,
 }
 
 /// Phases in their order, without a pause between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
-    /// Of reports and files.
+    /// Name in reports and files.
     pub name: String,
-    /// At least one.
+    /// The phases, at least one.
     pub phases: Vec<Phase>,
 }
 
@@ -76,18 +75,17 @@ pub enum Named {
     Nine,
     /// One stream and thirty-two in turn.
     TwoRegimes,
-    /// Texts that repeat and texts that do not in turn.
+    /// Texts that repeat, and texts that do not, in turn.
     Repeats,
     /// All DP ranks busy, one busier than the others, and one alone.
     DpRanks,
-    /// Texts that are hard to guess alone, at 1 to 24 streams, a crowd before and
-    /// after one stream: drafting brings little or nothing here, and must cost
-    /// nothing either.
+    /// Only texts that are hard to guess, at 1 to 24 streams, with a crowd before and after
+    /// one stream. Drafting brings little or nothing here, and must cost nothing either.
     Hard,
 }
 
 impl Named {
-    /// Each with the name by which it is asked for.
+    /// All lists, each with the name that asks for it.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Nine, "nine"),
         (Self::TwoRegimes, "two-regimes"),
@@ -96,7 +94,7 @@ impl Named {
         (Self::Hard, "hard"),
     ];
 
-    /// Its phases, see [`Phase::new`] for `dwell`.
+    /// The phases of the list; see [`Phase::new`] for `dwell`.
     pub fn list(self, dwell: u32) -> List {
         use Kind::{Code, Fresh, Hard, Mixed, Predictable, Repeating};
         use Spread::{Even, One, Skewed};
@@ -193,17 +191,17 @@ impl List {
         self.phases.iter().map(|phase| phase.tokens).sum()
     }
 
-    /// Whether all its texts are the most likely ones, so that accepted drafts
-    /// can be known beforehand.
+    /// Returns true if all requests sample greedily, so that accepted drafts can be known
+    /// beforehand.
     pub fn is_greedy(&self) -> bool {
         self.phases.iter().all(|phase| phase.kind != Kind::Fresh)
     }
 }
 
 impl Phase {
-    /// Each stream puts out `dwell` tokens: four times as many where it runs
-    /// alone and twice as many where there are less than eight, which are the
-    /// fast ones.
+    /// A phase in which each stream puts out `dwell` tokens. The number is four times as
+    /// large if the stream runs alone, and twice as large with fewer than eight streams,
+    /// because few streams are fast.
     pub fn new(kind: Kind, streams: u32, dwell: u32) -> Self {
         let times = match streams {
             1 => 4,

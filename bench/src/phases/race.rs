@@ -1,4 +1,4 @@
-//! All arms answer a list side by side.
+//! The race: all arms answer a list side by side.
 
 use anyhow::Context as _;
 
@@ -8,12 +8,12 @@ use super::summary::Measured;
 use super::work::{SLICES, Work};
 use crate::report::progress;
 
-/// Lets every arm answer the list once: in slices of equal work, in which the
-/// machine belongs to one arm at a time, forwards and backwards in turn. Who else
-/// uses the machine for more than a second then slows all arms alike.
+/// Lets every arm answer the list once, in slices of equal work, forwards and backwards in
+/// turn. The machine belongs to one arm at a time. So other users of the machine who stay
+/// for more than a second slow all arms alike.
 ///
 /// # Errors
-/// An engine's, or answers that are others than those before.
+/// The errors of an engine, or answers that differ from earlier ones.
 pub fn race(measured: &Measured, setup: &mut Setup, repetition: usize) -> anyhow::Result<Vec<Run>> {
     let (work, arms) = (&measured.work, &measured.arms);
     let begun = arms.iter();
@@ -42,7 +42,8 @@ pub fn race(measured: &Measured, setup: &mut Setup, repetition: usize) -> anyhow
     ended.collect()
 }
 
-/// Tokens at the end of every slice, and the number of the phase that ends there.
+/// The goals of all slices: the number of tokens that are out at a slice's end, and the
+/// number of the phase that ends there, if one does.
 fn goals(work: &Work) -> impl Iterator<Item = (Option<usize>, u64)> {
     let mut before = 0;
     let last = work.phases.len();
@@ -53,7 +54,7 @@ fn goals(work: &Work) -> impl Iterator<Item = (Option<usize>, u64)> {
         (1..=SLICES).map(move |slice| {
             let goal = begin + tokens * slice as u64 / SLICES as u64;
             let ends = (slice == SLICES).then_some(at + 1);
-            // What is still under way then ends too.
+            // Requests that are still under way then end too.
             let is_last = ends == Some(last);
             (ends, if is_last { u64::MAX } else { goal })
         })

@@ -1,9 +1,8 @@
-//! What a list would take at other depths: accepted drafts are known for every
-//! position, and what a step takes has been measured.
+//! Replays a list at other depths: the accepted drafts are known for every position, and the
+//! times of steps have been measured.
 //!
-//! Requests begin as in a run, and steps are planned as far ahead as there: a
-//! request that ends has one row too many in the next step, and the one after it
-//! begins a step later.
+//! Requests begin as in a run, and steps are planned as far ahead: a request that ends has
+//! one row too many in the next step, and the request after it begins a step later.
 
 use std::collections::VecDeque;
 
@@ -17,30 +16,31 @@ mod policy;
 use policy::Simulated;
 pub use policy::profile;
 
-/// All that a replay comes from.
+/// Data of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay<'a> {
-    /// What is answered.
+    /// The requests that are answered.
     pub work: &'a Work,
     /// Accepted drafts.
     pub log: &'a Log,
     /// Times of steps.
     pub costs: &'a Costs,
-    /// Prompt tokens that the prefix cache does not have, of a request.
+    /// Prompt tokens of a request that are not in the prefix cache.
     pub prompt_tokens: f64,
     /// Steps in flight at once: 2 where planning overlaps.
     pub lag: usize,
 }
 
-/// How deep a step drafts.
+/// Choice of a step's depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// Always so deep.
+    /// Always this depth.
     Fixed(u32),
-    /// The most expected tokens per second, by how often drafts of each running
-    /// text are accepted over all its positions.
+    /// The depth with the most expected tokens per second, by how often each running text's
+    /// drafts are accepted over all its positions.
     Expected,
-    /// The most tokens per second, by what will be accepted in this very step.
+    /// The depth with the most tokens per second, by the drafts that will be accepted in
+    /// this very step.
     Clairvoyant,
 }
 
@@ -50,7 +50,7 @@ struct Row {
     item: Item,
     /// Tokens that are out.
     out: u32,
-    /// Rows on their way.
+    /// Rows in steps that are under way.
     in_flight: u32,
     prompt_planned: bool,
 }
@@ -60,9 +60,9 @@ type Planned = Vec<(usize, bool)>;
 
 /// Chooses how deep each step drafts.
 trait Chooser {
-    /// Of the step that runs now; `None` where nothing is known of it.
+    /// The depth of the step that runs now; `None` if its costs are not known.
     fn depth(&mut self, replay: &Replay<'_>, rows: &[Row], step: &Planned) -> Option<u32>;
-    /// What that step has shown.
+    /// Shows the chooser the figures of that step.
     fn saw(&mut self, seen: &Seen) {
         let _ = seen;
     }
@@ -75,7 +75,7 @@ impl Chooser for Choice {
 }
 
 impl Replay<'_> {
-    /// Seconds of the whole list; `None` where a step's time is not known.
+    /// Seconds of the whole list; `None` if a step's time is not known.
     pub fn seconds(&self, mut choice: Choice) -> Option<f64> {
         self.run(&mut choice)
     }
@@ -112,7 +112,7 @@ impl Replay<'_> {
                 return Some(seconds);
             };
             let depth = chooser.depth(self, &rows, &step)?;
-            // Rows of requests that have all ended: nothing waits for them.
+            // All rows' requests have ended: nothing waits for this step.
             if running.is_empty() {
                 continue;
             }
@@ -135,8 +135,8 @@ impl Replay<'_> {
         }
     }
 
-    /// The best that is known of: [`Choice::Expected`], or a fixed depth where
-    /// that is faster still.
+    /// Seconds of the best choice that is known: [`Choice::Expected`], or a fixed depth if
+    /// that is faster.
     pub fn oracle(&self) -> Option<f64> {
         let fixed = self.costs.depths().map(Choice::Fixed);
         let all = fixed.chain([Choice::Expected]);
@@ -144,7 +144,7 @@ impl Replay<'_> {
             .min_by(f64::total_cmp)
     }
 
-    /// Knows every draft's fate beforehand; no policy can.
+    /// Seconds if every draft's fate were known beforehand; no policy can be faster.
     pub fn clairvoyant(&self) -> Option<f64> {
         let known = self.seconds(Choice::Clairvoyant);
         let both = known.into_iter().chain(self.oracle());
@@ -166,7 +166,7 @@ impl Replay<'_> {
                 }
                 _ => self.expected(row.item.text, depth),
             });
-            // Where nothing can come, the fastest is best.
+            // Where nothing can come, the fastest depth is best.
             Some(tokens.sum::<f64>().max(1.0) / self.step_seconds(depth, step)?)
         };
         let rates = self.costs.depths().filter_map(|d| Some((d, rate(d)?)));
@@ -180,7 +180,7 @@ impl Replay<'_> {
         self.costs.between(depth, decodes, tokens)
     }
 
-    /// What a step shows before its outcomes are counted.
+    /// Figures of a step before its outcomes are counted.
     fn seen(&self, depth: u32, step: &Planned, seconds: f64) -> Seen {
         let (decodes, prompts) = sizes(step);
         let stages = self.costs.stages(depth, decodes, seconds);
@@ -196,29 +196,29 @@ impl Replay<'_> {
         }
     }
 
-    /// Drafts accepted where the row stands; none where it has ended.
+    /// Drafts accepted at the row's position; none if the request has ended.
     fn accepted(&self, row: &Row) -> u32 {
         let text = self.log.accepted.get(row.item.text);
         let at = text.and_then(|text| text.get(row.out as usize));
         at.copied().unwrap_or(0)
     }
 
-    /// Tokens of a verification.
+    /// Expected tokens of a verification.
     fn expected(&self, text: usize, depth: u32) -> f64 {
         let drafts = (1..=depth).map(|depth| self.log.survival(text, depth));
         1.0 + drafts.sum::<f64>()
     }
 }
 
-/// Rows that decode, and those of prompts.
+/// Numbers of rows that decode, and of rows of prompts.
 fn sizes(step: &Planned) -> (u32, u32) {
     let prompts = step.iter().filter(|(_, is_prompt)| *is_prompt).count();
     let count = |rows: usize| u32::try_from(rows).unwrap_or(u32::MAX);
     (count(step.len() - prompts), count(prompts))
 }
 
-/// A row for every request that may still need one, as far as is known when the
-/// step is planned.
+/// Plans a row for every request that may still need one, as far as is known when the step
+/// is planned.
 fn plan(rows: &mut [Row], running: &[usize]) -> Planned {
     let mut step = Planned::new();
     for at in running {

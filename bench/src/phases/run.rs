@@ -1,4 +1,4 @@
-//! One arm answers a list, a slice at a time, and every step is written down.
+//! Lets one arm answer a list, a slice at a time, and records every step.
 
 use std::time::{Duration, Instant};
 
@@ -12,43 +12,43 @@ use lockstep_types::step::StageTimes;
 use super::work::{Driver, Item, Text, Work};
 use crate::stats::Durations;
 
-/// Above it, what comes next is as good as random: no text comes twice.
+/// Temperature at which the next token is nearly random: no text comes twice.
 const FRESH_TEMPERATURE: f32 = 1.5;
 
 /// A step of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Step {
-    /// The phase that had begun last when its result came.
+    /// The phase that had begun last when the step's result came.
     pub phase: usize,
-    /// From the run's beginning to the result, seconds in which this arm had the
-    /// machine.
+    /// Seconds from the run's beginning to the result; only seconds in which this arm had
+    /// the machine count.
     pub at: f64,
-    /// Since the result before, the same seconds.
+    /// Seconds since the result before, counted like [`Self::at`].
     pub took: f64,
-    /// Draft steps of its plan.
+    /// Draft steps of the step's plan.
     pub depth: u32,
     /// Rows that decoded.
     pub decodes: u32,
-    /// Prompt tokens beside them.
+    /// Prompt tokens beside the decode rows.
     pub prompt_tokens: u32,
-    /// Tokens that it put out.
+    /// Tokens that the step put out.
     pub tokens: u32,
-    /// Where its time went.
+    /// Stages of the step's time.
     pub stages: StageTimes,
 }
 
-/// What one arm did.
+/// Record of one arm's run.
 #[derive(Default)]
 pub struct Run {
-    /// In their order.
+    /// The steps, in their order.
     pub steps: Vec<Step>,
     /// Seconds of each slice of equal work.
     pub slices: Vec<f64>,
-    /// When each phase's first request began, seconds.
+    /// Time at which each phase's first request began, in seconds.
     pub begins: Vec<f64>,
-    /// Between two outputs of a request.
+    /// Times between two outputs of a request.
     pub gaps: Durations,
-    /// Greedy answers that are others than without speculation.
+    /// Number of greedy answers that differ from the answers without speculation.
     pub different: u64,
 }
 
@@ -58,7 +58,7 @@ impl Run {
         self.steps.last().map_or(0.0, |step| step.at)
     }
 
-    /// How often the depth was another than in the step before.
+    /// Number of steps at another depth than the step before.
     pub fn switches(&self) -> usize {
         let pairs = self.steps.windows(2);
         pairs.filter(|pair| pair[0].depth != pair[1].depth).count()
@@ -70,7 +70,7 @@ struct Running {
     id: RequestId,
     item: Item,
     answer: Vec<u32>,
-    /// When its last output came, as [`Step::at`].
+    /// Time of its last output, counted like [`Step::at`].
     heard: Option<f64>,
 }
 
@@ -79,18 +79,18 @@ pub struct Answering<'a> {
     work: &'a Work,
     texts: &'a [Text],
     driver: Driver<'a>,
-    /// Makes seeds that never come again.
+    /// Number of this repetition, which makes its seeds unique.
     repetition: u64,
     running: Vec<Running>,
-    /// Tokens put out.
+    /// Tokens put out so far.
     tokens: u64,
-    /// Seconds that it has had.
+    /// Seconds that the arm has had the machine.
     seconds: f64,
     run: Run,
 }
 
 impl<'a> Answering<'a> {
-    /// Nothing has begun.
+    /// An arm that has begun nothing.
     pub fn new(work: &'a Work, texts: &'a [Text], repetition: u64) -> Self {
         Self {
             work,
@@ -104,11 +104,11 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// Goes on until so many tokens are out since the beginning, or nothing is left
-    /// to do. No step is under way afterwards.
+    /// Goes on until `tokens` tokens are out since the beginning, or nothing is left to do.
+    /// No step is under way afterwards.
     ///
     /// # Errors
-    /// The engine's, or a request that fails.
+    /// The errors of the engine, or a request that fails.
     pub fn go_on(&mut self, engine: &mut LocalEngine, tokens: u64) -> anyhow::Result<()> {
         let (begin, before) = (Instant::now(), self.seconds);
         self.steps(engine, tokens, begin)?;
@@ -116,7 +116,7 @@ impl<'a> Answering<'a> {
         Ok(())
     }
 
-    /// Steps of a slice that began at `begin`.
+    /// Runs the steps of a slice that began at `begin`.
     fn steps(
         &mut self,
         engine: &mut LocalEngine,
@@ -172,7 +172,7 @@ impl<'a> Answering<'a> {
         Ok(())
     }
 
-    /// Tokens that came.
+    /// Takes the outputs of a step; returns their number of tokens.
     fn take_outputs(&mut self, engine: &mut LocalEngine) -> anyhow::Result<u32> {
         let mut tokens = 0;
         for (id, output) in engine.take_outputs() {
@@ -198,7 +198,7 @@ impl<'a> Answering<'a> {
         Ok(tokens)
     }
 
-    /// What it did.
+    /// Ends the run and returns its record.
     ///
     /// # Errors
     /// Answers that are shorter or longer than those of other arms.
@@ -235,7 +235,7 @@ fn request(item: &Item, texts: &[Text], repetition: u64) -> Request {
     }
 }
 
-/// A request of so many tokens.
+/// A request for `tokens` tokens.
 pub fn ask(prompt: &[u32], tokens: u32, sampling: SamplingParams) -> Request {
     Request {
         trace_id: String::new(),

@@ -17,22 +17,22 @@ use crate::speculate::candidates::{self, Candidate};
 use crate::speculate::engines::{self, Drafting, Room};
 use crate::speculate::prompts::{Prompts, Wanted};
 
-/// All that the runs need.
+/// Data that all runs need.
 pub struct Setup {
-    /// Every arm's engine, its prompts in the prefix cache.
+    /// Every arm's engine, with the prompts in its prefix cache.
     pub engines: Engines,
-    /// In the prompts' order.
+    /// The texts, in the prompts' order.
     pub texts: Vec<Text>,
-    /// `None` where accepted drafts can't be known beforehand.
+    /// Accepted drafts; `None` if they can't be known beforehand.
     pub log: Option<Log>,
-    /// Of the engines that draft.
+    /// Configuration of the engines that draft.
     pub config: EngineConfig,
-    /// Where the prompts are from.
+    /// Source of the prompts, for people.
     pub source: String,
 }
 
 impl Setup {
-    /// Loads everything; `streams` are the most that any list runs at once.
+    /// Loads everything; `streams` is the most that any list runs at once.
     ///
     /// # Errors
     /// Options that contradict each other, folders that do not fit, memory.
@@ -75,23 +75,23 @@ impl Setup {
     }
 }
 
-/// For the largest batch, with all prompts and answers in the prefix cache.
+/// Room for the largest batch, with all prompts and answers in the prefix cache.
 fn room(args: &Args, prompts: &Prompts, streams: u32) -> Room {
     let most = args.max_tokens as usize;
     let all = prompts.domains().iter();
     let all = all.flat_map(|domain| &domain.prompts);
     Room {
-        // All of them may be on one DP rank, which runs its share of them alone.
+        // All requests may be on one DP rank, which runs its share of them alone.
         requests: streams as usize * args.parallel.dp_size.unwrap_or(1),
         longest: prompts.longest() + most,
         cached: all.map(|prompt| prompt.len() + most).sum(),
     }
 }
 
-/// Accepted drafts, by the model itself or by a smaller one that accepts the
-/// same; only chains whose drafts follow from the text alone are known
-/// beforehand, and a chain that is cut off is the shorter chain. With several DP ranks
-/// it is of no use, as what a step takes depends on where its rows are.
+/// Accepted drafts, logged by the model itself or by a smaller one that accepts the same.
+/// They are known beforehand only for chains whose drafts follow from the text alone; a
+/// chain that is cut off is the shorter chain. With several DP ranks the log is of no use,
+/// as a step's time depends on the places of its rows.
 fn log(
     args: &Args,
     model: &Path,
@@ -110,7 +110,7 @@ fn log(
     };
     let algorithms = registry.algorithms();
     let mut config = config(args, &model, Some(&candidate), room, &algorithms)?;
-    // Always as deep as can be.
+    // The depth is always the greatest.
     config.speculation.adaptive = None;
     let speculation = &config.speculation;
     let several = config.parallel.dp_size > 1;

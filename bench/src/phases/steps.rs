@@ -1,4 +1,4 @@
-//! All steps of all runs, one line each: what a policy saw, and what it did.
+//! All steps of all runs, one line each: the figures that a policy saw, and its choices.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::summary::Measured;
 const COLUMNS: &str = "list,arm,repetition,phase,at_s,took_s,depth,decodes,prompt_tokens,tokens,\
                        draft_us,verify_us,extend_us\n";
 
-/// As comma-separated values, with a line that names the columns. Repetitions and
+/// The steps as comma-separated values, with a line that names the columns. Repetitions and
 /// phases are counted from 1.
 pub fn csv<'a>(lists: impl Iterator<Item = &'a Measured>) -> String {
     let mut text = COLUMNS.to_owned();

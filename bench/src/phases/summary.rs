@@ -1,4 +1,4 @@
-//! What the runs of a list come to.
+//! Sums over the runs of a list.
 
 use lockstep_adaptive::{Decider, Seen};
 
@@ -12,28 +12,28 @@ use super::texts::Log;
 use super::work::{SLICES, Work};
 use crate::stats::Durations;
 
-/// A list, and all that was measured of it.
+/// A list, and all measurements of it.
 pub struct Measured {
-    /// Its phases.
+    /// The list's phases.
     pub list: List,
-    /// Their requests.
+    /// The phases' requests.
     pub work: Work,
-    /// In the engines' order.
+    /// The arms, in the engines' order.
     pub arms: Vec<Arm>,
-    /// By repetition and arm.
+    /// The runs, by repetition and arm.
     pub runs: Vec<Vec<Run>>,
     /// Steps in flight at once.
     pub lag: usize,
 }
 
-/// A policy by its name and what steps measured before serving have shown.
+/// Makes a policy by its name, which has seen only the given steps measured before serving.
 pub type Deciders<'a> = dyn Fn(&str, &[Seen]) -> Option<Decider> + 'a;
 
-/// What replay says of a list, seconds.
+/// Results of replays of a list, in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Replayed {
-    /// Of each arm. Of policies without what it costs to draft again after steps
-    /// that drafted nothing.
+    /// Seconds of each arm. For policies they do not include the cost of drafting again
+    /// after steps that drafted nothing.
     pub arms: Vec<Option<f64>>,
     /// See [`Replay::oracle`].
     pub oracle: Option<f64>,
@@ -42,13 +42,13 @@ pub struct Replayed {
 }
 
 impl Measured {
-    /// Seconds of an arm, the mean of its runs.
+    /// Mean seconds of an arm's runs.
     pub fn seconds(&self, arm: usize) -> f64 {
         let runs = self.runs.iter().map(|runs| runs[arm].seconds());
         runs.sum::<f64>() / self.runs.len() as f64
     }
 
-    /// Arms that keep to one depth.
+    /// The arms that keep to one depth.
     pub fn fixed(&self) -> impl Iterator<Item = usize> + '_ {
         let arms = self.arms.iter().enumerate();
         arms.filter_map(|(at, arm)| arm.is_fixed().then_some(at))
@@ -60,7 +60,7 @@ impl Measured {
             .min_by(|one, other| self.seconds(*one).total_cmp(&self.seconds(*other)))
     }
 
-    /// How many times as fast as `other` an arm is.
+    /// Speed of an arm relative to `other`: 2 is twice as fast.
     pub fn ratio_to(&self, arm: usize, other: usize) -> Option<Estimate> {
         paired(&self.slices(), |slices| {
             let sums = self.sums(slices);
@@ -68,8 +68,8 @@ impl Measured {
         })
     }
 
-    /// How many times as fast as the fastest fixed arm, which is found anew for
-    /// every resample.
+    /// Speed of an arm relative to the fastest fixed arm, which is found anew for every
+    /// resample.
     pub fn ratio_to_best(&self, arm: usize) -> Option<Estimate> {
         paired(&self.slices(), |slices| {
             let sums = self.sums(slices);
@@ -83,8 +83,8 @@ impl Measured {
         vec![SLICES * self.runs.len(); self.work.phases.len()]
     }
 
-    /// Seconds of an arm in the slice of that index: all of the first phase, over
-    /// the repetitions, before those of the second.
+    /// Seconds of an arm in the slice with this index. All slices of the first phase, over
+    /// the repetitions, come before the slices of the second.
     fn slice(&self, index: usize, arm: usize) -> f64 {
         let of_phase = SLICES * self.runs.len();
         let (phase, within) = (index / of_phase, index % of_phase);
@@ -103,8 +103,8 @@ impl Measured {
         sums
     }
 
-    /// Tokens per second of an arm in a phase, over all repetitions: of the part of
-    /// the list's tokens that is the phase's.
+    /// Tokens per second of an arm in a phase, over all repetitions. The tokens are the
+    /// phase's part of the list's tokens.
     pub fn rate(&self, phase: usize, arm: usize) -> Option<f64> {
         let of_phase = SLICES * self.runs.len();
         let slices = phase * of_phase..(phase + 1) * of_phase;
@@ -121,13 +121,13 @@ impl Measured {
         rates.max_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
-    /// How many times as fast as if each phase had run at the depth that is best
-    /// for it: an upper bound of what choosing a depth by phase can bring.
+    /// Speed of an arm relative to each phase at the best depth for that phase. That is an
+    /// upper bound of what choosing a depth by phase can bring.
     pub fn ratio_to_best_of_phases(&self, arm: usize) -> Option<Estimate> {
         let of_phase = SLICES * self.runs.len();
         paired(&self.slices(), |slices| {
             let (mut own, mut best) = (0.0, 0.0);
-            // They come phase by phase.
+            // The slices come phase by phase.
             for _ in &self.work.phases {
                 let sums = self.sums(&mut slices.take(of_phase));
                 own += sums[arm];
@@ -137,8 +137,8 @@ impl Measured {
         })
     }
 
-    /// The phase in which an arm is the slowest beside the best fixed depth of
-    /// that phase, and how many times as fast it is there.
+    /// The phase in which an arm is slowest, compared with the phase's best fixed depth.
+    /// Returns the phase and the arm's relative speed.
     pub fn worst_phase(&self, arm: usize) -> Option<(usize, f64)> {
         let phases = 0..self.work.phases.len();
         let ratios = phases.filter_map(|phase| {
@@ -157,14 +157,14 @@ impl Measured {
         all
     }
 
-    /// How often a minute an arm's depth changed.
+    /// Changes of an arm's depth per minute.
     pub fn switches_per_minute(&self, arm: usize) -> f64 {
         let runs = self.runs.iter().map(|runs| runs[arm].switches());
         let minutes = self.seconds(arm) * self.runs.len() as f64 / 60.0;
         runs.sum::<usize>() as f64 / minutes
     }
 
-    /// Depths and the part of its time that an arm spent at each, ascending.
+    /// Depths and the part of an arm's time at each, ascending.
     pub fn time_by_depth(&self, arm: usize) -> Vec<(u32, f64)> {
         let mut all: Vec<(u32, f64)> = Vec::new();
         for step in self.steps(arm) {
@@ -180,8 +180,8 @@ impl Measured {
             .collect()
     }
 
-    /// Replays the list on the times of its own steps; `decider` makes those of a
-    /// policy.
+    /// Replays the list with the times of its own steps; `decider` makes the policies'
+    /// deciders.
     pub fn replay(&self, log: &Log, decider: &Deciders<'_>) -> Replayed {
         let plain = self.costs(|arm| *arm == Arm::None);
         let mut fixed = self.costs(|arm| matches!(arm, Arm::Fixed(_)));
@@ -210,7 +210,7 @@ impl Measured {
         }
     }
 
-    /// Prompt tokens of a request that the prefix cache did not have.
+    /// Prompt tokens of a request that were not in the prefix cache.
     pub fn prompt_tokens(&self) -> f64 {
         let items: usize = self.work.phases.iter().map(|(_, items)| items.len()).sum();
         let steps = (0..self.arms.len()).flat_map(|arm| self.steps(arm));

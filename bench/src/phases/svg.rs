@@ -9,13 +9,13 @@ use super::tables::phase_name;
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 150.0;
 const TOP: f64 = 24.0;
-/// Of an arm's strip, and between two.
+/// Height of an arm's strip, and of the space between two strips.
 const STRIP: f64 = 64.0;
 const SPACE: f64 = 22.0;
-/// Parts of a run whose tokens per second are drawn.
+/// Parts of a run with a point each in the line of tokens per second.
 const PARTS: usize = 150;
 
-/// A repetition's arms below each other, all on one axis of time.
+/// Draws a repetition's arms below each other, all on one axis of time.
 pub fn draw(measured: &Measured, repetition: usize) -> String {
     let arms: Vec<usize> = shown(measured);
     let runs = &measured.runs[repetition];
@@ -59,7 +59,7 @@ pub fn draw(measured: &Measured, repetition: usize) -> String {
     svg
 }
 
-/// Without speculation, the best fixed depth, and all policies.
+/// The arms that are drawn: without speculation, the best fixed depth, and all policies.
 fn shown(measured: &Measured) -> Vec<usize> {
     let best = measured.best_fixed();
     let arms = measured.arms.iter().enumerate();
@@ -68,7 +68,7 @@ fn shown(measured: &Measured) -> Vec<usize> {
         .collect()
 }
 
-/// The frame, and where phases begin.
+/// Draws the frame, and the beginnings of phases.
 fn strip(svg: &mut String, measured: &Measured, run: &Run, top: f64, x: &impl Fn(f64) -> f64) {
     let right = x(run.seconds());
     let _ = writeln!(
@@ -91,7 +91,7 @@ fn strip(svg: &mut String, measured: &Measured, run: &Run, top: f64, x: &impl Fn
     }
 }
 
-/// Points of seconds and parts of the height.
+/// Draws a line through points of seconds and parts of the height.
 fn line(
     svg: &mut String,
     colour: &str,
@@ -110,7 +110,7 @@ fn line(
     );
 }
 
-/// Corners alone: a depth that stays is one line.
+/// Points of the line of depths: only its corners, so a depth that stays is one line.
 fn depth_points(run: &Run, deepest: f64) -> Vec<(f64, f64)> {
     let part = |depth: u32| f64::from(depth) / deepest;
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -130,8 +130,7 @@ fn rate_points(run: &Run, fastest: f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Tokens per second in equal parts of a run; a step's tokens come evenly while
-/// it lasts.
+/// Tokens per second in equal parts of a run. A step's tokens count evenly over its time.
 fn rates(run: &Run) -> Vec<f64> {
     let part = run.seconds() / PARTS as f64;
     let mut tokens = vec![0.0; PARTS];
@@ -158,7 +157,8 @@ mod tests {
     #[test]
     fn every_arm_has_a_strip_with_its_phases_and_two_lines() {
         let svg = draw(&crate::phases::summary::tests::measured(), 0);
-        // The lines' points are those of the test below and of `depth_points`.
+        // The text has no lines of points: these are checked by the test below and by
+        // `depth_points`.
         let text: Vec<&str> = svg.lines().filter(|line| !line.contains("<poly")).collect();
         expect_test::expect![[r##"
             <svg xmlns="http://www.w3.org/2000/svg" width="900" height="216" font-family="sans-serif" font-size="11">
@@ -180,7 +180,7 @@ mod tests {
             <text x="4" y="150" fill="#666">10.0 s</text>
             </svg>"##]].assert_eq(&text.join("\n"));
         assert_eq!(svg.matches("<polyline").count(), 4);
-        // A depth that stays for two steps of three has its corners alone.
+        // A depth that stays for two steps of three has only its corners.
         let run = &crate::phases::summary::tests::measured().runs[0][2];
         let corners = depth_points(run, 1.0);
         assert_eq!(corners.len(), 2 * (run.switches() + 1));

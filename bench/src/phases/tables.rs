@@ -12,7 +12,7 @@ use crate::report::{Report, Table};
 /// A list with its replay, where one was possible.
 pub type Figures = (Measured, Option<Replayed>);
 
-/// Every arm of every list, then what that comes from.
+/// Every arm of every list, then the tables behind these figures.
 pub fn report(lists: &[Figures]) -> Report {
     let columns = [
         "list",
@@ -80,7 +80,7 @@ fn row(measured: &Measured, replayed: Option<&Replayed>, at: usize) -> Vec<Value
     ]
 }
 
-/// What arms are held against.
+/// The best times that arms are compared with.
 fn bests(lists: &[Figures]) -> Table {
     let columns = [
         "list",
@@ -137,7 +137,7 @@ fn phases(lists: &[Figures]) -> Table {
     table
 }
 
-/// Where the policies' time went.
+/// Time of the policies by depth.
 fn depths(lists: &[Figures]) -> Table {
     let columns = ["list", "arm", "depth", "part of its time"];
     let mut table = Table::new("Time by depth", &columns);
@@ -200,7 +200,7 @@ pub fn texts(texts: &[Text], log: Option<&Log>, depth: u32) -> [Table; 2] {
     [domains, accepted]
 }
 
-/// With its place, for a list may have two that are alike.
+/// A phase with its place, because a list may have two equal phases.
 pub fn phase_name(measured: &Measured, phase: usize) -> String {
     let phases = &measured.list.phases;
     phases

@@ -61,8 +61,8 @@ fn a_list_is_measured_and_replayed() -> anyhow::Result<()> {
             let value = row[column].as_f64();
             assert!(value.is_some_and(|value| value > 0.0), "{column}: {row}");
         }
-        // Accepted drafts were logged at every position: what a replay takes
-        // depends on nothing else that could be unknown.
+        // Accepted drafts were logged at every position, so nothing that a replay depends on
+        // is unknown.
         assert!(row["replay to measured"].is_number(), "{row}");
     }
     let text = std::fs::read_to_string(folder.path().join("phases.md"))?;

@@ -1,5 +1,5 @@
-//! What the model answers without speculation, and what drafters of the same
-//! family get accepted of it.
+//! The model's answers without speculation, and the drafts of drafters of the same family
+//! that are accepted in them.
 
 use std::collections::HashMap;
 
@@ -12,26 +12,27 @@ use super::run::ask;
 use super::work::Text;
 use crate::speculate::prompts::Prompts;
 
-/// Shorter answers are left out: most of their steps would be prompts.
+/// Fewest tokens of an answer: in shorter ones, which are left out, most steps would be
+/// prompts.
 const SHORTEST: usize = 8;
 
 /// Accepted drafts by text and position, at the greatest depth.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Log {
-    /// For each text, by tokens that are out: drafts accepted of those proposed
-    /// after them. What comes before the first token is never drafted.
+    /// For each text, by number of tokens that are out: accepted drafts of the drafts
+    /// proposed after these tokens. Drafts for the first token are never proposed.
     pub accepted: Vec<Vec<u32>>,
-    /// Positions where the model of the log would go on otherwise than the text.
+    /// Positions where the model of the log would go on differently from the text.
     pub different: u64,
 }
 
 /// Answers to all prompts, at temperature 0, of at most `most` tokens.
 ///
-/// So that a prompt's pages are found in the prefix cache but for one token,
-/// it takes the first tokens of its answer up to one beyond a whole page.
+/// A prompt takes the first tokens of its answer, up to one beyond a whole page. So all
+/// pages of a prompt but one token are found in the prefix cache.
 ///
 /// # Errors
-/// The engine's.
+/// The errors of the engine.
 pub fn answers(
     engine: &mut LocalEngine,
     prompts: &Prompts,
@@ -65,11 +66,11 @@ pub fn answers(
     Ok(texts.collect())
 }
 
-/// Has `engine` go on from every position of every answer, `depth` draft steps
-/// deep, `batch` positions at a time.
+/// Lets `engine` go on from every position of every answer, `depth` draft steps deep,
+/// `batch` positions at a time.
 ///
 /// # Errors
-/// The engine's.
+/// The errors of the engine.
 pub fn log(
     engine: &mut LocalEngine,
     texts: &[Text],
@@ -79,7 +80,7 @@ pub fn log(
     let mut log = Log::default();
     for text in texts {
         log.accepted.push(vec![0; text.answer.len()]);
-        // The prompt's last page first, for the others to find.
+        // The prompt's last page comes first, so that the other requests find it.
         engine.run(vec![ask(&text.prompt, 1, SamplingParams::greedy())])?;
         let positions: Vec<usize> = (1..text.answer.len()).collect();
         for positions in positions.chunks(batch) {
@@ -97,8 +98,7 @@ pub fn log(
 }
 
 impl Log {
-    /// For each depth up to the greatest: the part of a text's positions at
-    /// which at least so many drafts are accepted.
+    /// Part of a text's positions at which at least `depth` drafts are accepted.
     pub fn survival(&self, text: usize, depth: u32) -> f64 {
         let positions = self.accepted[text].get(1..).unwrap_or_default();
         let kept = positions.iter().filter(|accepted| **accepted >= depth);
@@ -113,15 +113,15 @@ impl Log {
     }
 }
 
-/// The prompt and all tokens of the answer but the last of the first `out`, to
-/// be continued by one token and one verification.
+/// The request that goes on from a position: the prompt and all of the answer's first `out`
+/// tokens but the last. One token and one verification continue it.
 fn from_position(text: &Text, out: usize, depth: u32) -> Request {
     let mut prompt = text.prompt.clone();
     prompt.extend(&text.answer[..out - 1]);
     ask(&prompt, depth + 2, SamplingParams::greedy())
 }
 
-/// For each request its first token, and how many drafts its first verification
+/// For each request its first token, and the number of drafts that its first verification
 /// accepted.
 fn second_outputs(
     engine: &mut LocalEngine,
@@ -146,7 +146,7 @@ fn second_outputs(
                 (true, _) => {}
             }
         }
-        // What comes after is of no interest.
+        // Later outputs are of no interest.
         for id in seen {
             engine.abort(id);
         }

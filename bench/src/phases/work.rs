@@ -1,12 +1,12 @@
-//! What is to be answered, in which order, and when each request begins.
+//! Requests of a list: their order, and the beginning of each.
 
 use std::collections::BTreeMap;
 
 use super::list::{Kind, List, Phase};
 
-/// Domains of the prompts by how much of their drafts the demo family gets
-/// accepted: tokens of a verification at seven draft steps, with an EAGLE-3 head
-/// and with a draft model. All others are in mixed phases alone.
+/// Domains of the prompts by kind. A kind's domains have a similar number of accepted drafts
+/// in the demo family. The numbers are tokens of a verification at seven draft steps, with
+/// an EAGLE-3 head and with a draft model. All other domains are in mixed phases alone.
 const KINDS: [(Kind, &[&str]); 4] = [
     // 4.0 to 4.7 and 4.7 to 5.6.
     (Kind::Predictable, &["tables", "weather", "units"]),
@@ -17,14 +17,13 @@ const KINDS: [(Kind, &[&str]); 4] = [
     (Kind::Repeating, &["poem"]),
 ];
 
-/// Parts of a phase in which arms take turns: about a second each where a phase
-/// takes ten.
+/// Parts of a phase in which arms take turns: about a second each in a phase of ten seconds.
 pub const SLICES: usize = 10;
 
 /// A prompt and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// Of the prompt.
+    /// Domain of the prompt.
     pub domain: String,
     /// Token ids.
     pub prompt: Vec<u32>,
@@ -35,28 +34,28 @@ pub struct Text {
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
-    /// Index of its text.
+    /// Index of the request's text.
     pub text: usize,
-    /// Tokens of its answer.
+    /// Tokens of the request's answer.
     pub tokens: u32,
-    /// For each request another one; `None` = at temperature 0.
+    /// Seed of sampling, different for each request; `None` for temperature 0.
     pub seed: Option<u64>,
-    /// Where it is, if there are several DP ranks.
+    /// DP rank of the request, if there are several.
     pub dp_rank: Option<u32>,
 }
 
-/// The requests of a list's phases: every arm answers the same.
+/// The requests of a list's phases. Every arm answers the same requests.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// Each with its requests in their order.
+    /// The phases, each with its requests in their order.
     pub phases: Vec<(Phase, Vec<Item>)>,
 }
 
 impl Work {
-    /// Goes through the texts of each kind in turn, one of each domain after the
-    /// other, until a phase has its tokens; its last answer is cut off there. None
-    /// is longer than what a stream puts out in the phase, so that all streams have
-    /// something to do. There are `dp_size` DP ranks.
+    /// Makes the requests of a list. Goes through the texts of each kind in turn, one of
+    /// each domain after the other, until a phase has its tokens; the phase's last answer is
+    /// cut off there. No answer is longer than a stream's part of the phase, so that all
+    /// streams have something to do. There are `dp_size` DP ranks.
     pub fn new(list: &List, texts: &[Text], dp_size: usize) -> Self {
         let mut used: BTreeMap<Kind, usize> = BTreeMap::new();
         let mut fresh = 0;
@@ -101,8 +100,8 @@ impl Work {
     }
 }
 
-/// Texts of a kind, one of each domain after the other; all texts where none is
-/// of a domain of its own.
+/// Texts of a kind, one of each domain after the other; all texts if no text has a domain of
+/// that kind.
 fn pool(kind: Kind, texts: &[Text]) -> Vec<usize> {
     let domains = KINDS.iter().find(|(known, _)| *known == kind);
     let wanted = |text: &Text| domains.is_none_or(|(_, all)| all.contains(&text.domain.as_str()));
@@ -122,8 +121,8 @@ fn pool(kind: Kind, texts: &[Text]) -> Vec<usize> {
     }
 }
 
-/// Says which request begins when: a phase begins when all requests of the one
-/// before have begun and one of its streams has nothing left to do.
+/// Says which request begins when. A phase begins when all requests of the phase before have
+/// begun and one of its streams has nothing left to do.
 #[derive(Debug)]
 pub struct Driver<'a> {
     work: &'a Work,
@@ -132,7 +131,7 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// Nothing has begun.
+    /// A driver before the first request.
     pub fn new(work: &'a Work) -> Self {
         Self {
             work,
@@ -141,7 +140,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The phase and the request that begins while so many run; `None` when none
+    /// The phase and the request that begins while `running` requests run; `None` if none
     /// does.
     pub fn next(&mut self, running: usize) -> Option<(usize, Item)> {
         loop {
@@ -194,7 +193,7 @@ mod tests {
                 assert!(fits, "{phase}: {domain}");
             }
         }
-        // Requests that come again are others in the second of two equal phases.
+        // Repeated requests differ in the second of two equal phases.
         assert_ne!(work.phases[6].1[0], work.phases[7].1[0]);
     }
 

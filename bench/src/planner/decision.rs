@@ -1,5 +1,5 @@
-//! Time that a rank takes to decide how deep to draft, its row's way into words
-//! and back included, the exchange itself not.
+//! Time that a rank takes to decide how deep to draft. The time includes the conversion of
+//! its row to words and back, but not the exchange.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::{report::Table, stats::Durations};
 
 const DEPTHS: [u32; 6] = [0, 1, 2, 3, 5, 7];
 const RANKS: [usize; 4] = [1, 2, 4, 8];
-/// Rows that decode at the most.
+/// Most rows that decode.
 const ROWS: u32 = 32;
 
-/// Every policy, at several numbers of ranks.
+/// Measures every policy, at several numbers of ranks.
 pub fn table(steps: u32) -> anyhow::Result<Table> {
     let columns = ["policy", "ranks", "steps", "p50 us", "p99 us"];
     let mut table = Table::new("Deciding the depth of drafts", &columns);
@@ -79,7 +79,7 @@ fn measure(policy: &str, known: &Policies, ranks: usize, steps: u32) -> anyhow::
     Ok(took)
 }
 
-/// What a step of `rows` rows might show.
+/// Made-up figures of a step of `rows` rows.
 fn made_up(rows: u32, depth: u32, step: u32) -> Seen {
     let mut seen = Seen {
         depth,

@@ -13,19 +13,19 @@ use super::score::Predictions;
 /// Rows of logits computed at once.
 const BLOCK_ROWS: usize = 64;
 
-/// What reading a text brought.
+/// Results of reading a text.
 pub struct Reading {
-    /// After every token of every window but the last.
+    /// Predictions after every token of every window but the last.
     pub predictions: Predictions,
     /// Bytes of packed weights.
     pub weight_bytes: usize,
 }
 
-/// Reads `windows`, of up to `window` tokens each, with `config`'s model on this
-/// process's threads.
+/// Reads `windows`, of up to `window` tokens each, with `config`'s model, on this process's
+/// threads.
 ///
 /// # Errors
-/// When the model can't be loaded or has more than one rank, and the device's.
+/// When the model can't be loaded or has more than one rank, and the errors of the device.
 pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyhow::Result<Reading> {
     let text = Text {
         config,
@@ -35,7 +35,7 @@ pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyho
     Registry::empty().run(config.device.kind, text)
 }
 
-/// The text, and what is to read it.
+/// The text, and the configuration of the model that reads it.
 struct Text<'a> {
     config: &'a EngineConfig,
     window: usize,

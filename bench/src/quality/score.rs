@@ -1,31 +1,31 @@
-//! How much predictions differ.
+//! Differences between predictions.
 
 /// Log-probabilities of every token after every token read.
 pub struct Predictions {
     vocab: usize,
     /// `[rows, vocab]`.
     logprobs: Vec<f32>,
-    /// The token that did come, for each row.
+    /// The token that came next, for each row.
     next: Vec<u32>,
 }
 
-/// Predictions against those of the reference.
+/// Predictions compared with the reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
     /// e to the mean negative log-likelihood of the tokens that came.
     pub perplexity: f64,
-    /// The same, divided by the reference's.
+    /// Perplexity divided by the reference's.
     pub ratio: f64,
     /// Mean Kullback-Leibler divergence from the reference, in nats.
     pub divergence: f64,
-    /// That divergence of the row at the 99th percentile.
+    /// The divergence of the row at the 99th percentile.
     pub worst: f64,
-    /// Share of rows whose most likely token is the reference's.
+    /// Share of rows with the same most likely token as the reference.
     pub agreement: f64,
 }
 
 impl Predictions {
-    /// None yet, over a vocabulary of `vocab` tokens.
+    /// No predictions yet, over a vocabulary of `vocab` tokens.
     pub fn new(vocab: usize) -> Self {
         Self {
             vocab,
@@ -34,7 +34,7 @@ impl Predictions {
         }
     }
 
-    /// Takes in a row of logits and the token that came next.
+    /// Adds a row of logits and the token that came next.
     pub fn add(&mut self, logits: &[f32], next: u32) {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
@@ -71,7 +71,7 @@ impl Predictions {
         self.logprobs.chunks_exact(self.vocab)
     }
 
-    /// Mean negative log-likelihood of what came.
+    /// Mean negative log-likelihood of the tokens that came.
     fn loss(&self) -> f64 {
         let rows = self.each().zip(&self.next);
         let sum: f64 = rows

@@ -1,4 +1,4 @@
-//! What is read: a file, or what the model writes itself.
+//! The text that is read: a file, or a text that the model writes itself.
 
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_text::Tokenizer;

@@ -1,4 +1,4 @@
-//! The device's limits, measured before and after what is held against them.
+//! The device's limits, measured before and after a run that is held against them.
 
 use anyhow::ensure;
 use lockstep_devices::{
@@ -13,15 +13,15 @@ use super::Ceiling;
 use crate::machine;
 use crate::report::Table;
 
-/// Memory that is read at least, so that no cache holds much of it.
+/// Fewest bytes of memory that are read, so that no cache holds much of them.
 const MIN_MEMORY: usize = 1 << 30;
-/// How many times the last-level cache that memory is.
+/// Size of that memory, in last-level caches.
 const CACHES: usize = 4;
 
-/// Measures a device of this machine on `threads` threads, with the kernels of that
-/// name (the best it has, if not given), going through `bytes` of memory.
+/// Measures a device of this machine on `threads` threads, with the kernels of that name
+/// (the best of the device, if not given), going through `bytes` of memory.
 ///
-/// `None` for devices of a kind that nobody measures.
+/// `None` for devices of a kind without limits to measure.
 ///
 /// # Errors
 /// When threads, kernels or memory can't be had.
@@ -34,7 +34,7 @@ pub fn measure(
     let options = DeviceOptions {
         device,
         threads,
-        // Every arithmetic is measured, whatever weights are kept in.
+        // Every arithmetic is measured, for weights of any type.
         dtype: Dtype::Float32,
         quantization: Quantization::None,
         cores: None,
@@ -59,14 +59,14 @@ impl OnDevice for Measurement<'_> {
     }
 }
 
-/// Where a kernel's bytes travel.
+/// The way of a kernel's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// From memory; hardly any are written.
+    /// Bytes come from memory; hardly any are written.
     Read,
-    /// From memory and back.
+    /// Bytes come from memory and go back.
     Update,
-    /// They stay in a cache, and memory does not bind them.
+    /// Bytes stay in a cache, and memory does not bind the kernel.
     Cached,
 }
 
@@ -91,23 +91,23 @@ fn beyond_caches(cache: usize, free: u64) -> anyhow::Result<usize> {
     Ok(bytes)
 }
 
-/// Limits before and after a run. Shared machines drift, and a kernel is held
-/// against the higher figure.
+/// Limits before and after a run. Shared machines drift, so a kernel is held against the
+/// higher figure.
 pub struct Drift {
     before: Roofline,
     after: Roofline,
 }
 
 impl Drift {
-    /// Joins two measurements of the same threads and instructions, if they were
-    /// made.
+    /// Joins two measurements of the same threads and instructions; `None` if either is
+    /// missing.
     pub fn new(before: Option<Roofline>, after: Option<Roofline>) -> Option<Self> {
         let (before, after) = before.zip(after)?;
         Some(Self { before, after })
     }
 
-    /// What binds work whose bytes travel as `traffic` and which computes in
-    /// the best of `arithmetics`.
+    /// The limits of work with bytes that travel as `traffic`, computed in the best of
+    /// `arithmetics`.
     pub fn ceiling(&self, traffic: Traffic, arithmetics: &[Arithmetic]) -> Ceiling {
         let both = [&self.before, &self.after];
         let higher = |of: fn(&Roofline) -> f64| both.map(of).into_iter().reduce(f64::max);
@@ -124,7 +124,7 @@ impl Drift {
         Ceiling { bandwidth, peak }
     }
 
-    /// All figures for people and programs.
+    /// All limits, before and after, as a table.
     pub fn table(&self) -> Table {
         let mut table = Table::new(
             "Limits of this machine, before and after the run",

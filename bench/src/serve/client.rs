@@ -17,31 +17,31 @@ pub struct Client {
     extra_body: Map<String, Value>,
 }
 
-/// The server's address without the `/v1` that OpenAI's own clients want.
+/// The server's address without the `/v1` that OpenAI's own clients expect.
 fn root(url: &str) -> &str {
     let url = url.trim_end_matches('/');
     url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/')
 }
 
-/// What one request gave.
+/// Figures of one request.
 #[derive(Debug, Default)]
 pub struct Timing {
-    /// From sending to the first text.
+    /// Time from sending to the first text.
     pub ttft: Duration,
-    /// Between two pieces of text.
+    /// Times between two pieces of text.
     pub gaps: Vec<Duration>,
-    /// From sending to the end.
+    /// Time from sending to the end.
     pub e2e: Duration,
-    /// As the server counts them; the pieces of its stream where it does not.
+    /// Output tokens by the server's count; the pieces of its stream if it does not count.
     pub output_tokens: usize,
-    /// As the server counts them.
+    /// Input tokens by the server's count.
     pub input_tokens: usize,
-    /// As the server counts them.
+    /// Cached tokens by the server's count.
     pub cached_tokens: usize,
 }
 
 impl Client {
-    /// Finds the model's name.
+    /// Connects and finds the model's name.
     pub async fn connect(args: &Args) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
         let base = root(&args.base_url);
@@ -59,7 +59,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The model asked for.
+    /// Name of the model that is asked for.
     pub fn model(&self) -> &str {
         &self.model
     }
@@ -115,7 +115,8 @@ impl Client {
             "max_tokens": output_len,
             "temperature": 0.0,
             "ignore_eos": true,
-            // A token without text makes no event, and then no gap to time.
+            // Without this, a token without text makes no event, and there is no gap to
+            // time.
             "skip_special_tokens": false,
             "stream": true,
             "stream_options": {"include_usage": true},
@@ -144,13 +145,13 @@ impl Reading {
         }
     }
 
-    /// All of it, once the stream has ended.
+    /// The figures, once the stream has ended.
     fn end(mut self) -> anyhow::Result<Timing> {
         if !self.ended {
             bail!("the stream ended without [DONE]");
         }
         if self.timing.output_tokens == 0 {
-            // A server that counts nothing: each piece of its stream is a token.
+            // The server counts nothing: each piece of its stream is a token.
             self.timing.output_tokens = self.timing.gaps.len() + usize::from(self.last.is_some());
         }
         self.timing.e2e = self.start.elapsed();
@@ -175,7 +176,7 @@ impl Reading {
             self.timing.input_tokens = count(&usage["prompt_tokens"]);
             self.timing.cached_tokens = count(&usage["prompt_tokens_details"]["cached_tokens"]);
         }
-        // A token whose bytes are held back still makes its piece of the stream.
+        // A token with bytes that are held back still makes a piece of the stream.
         if event["choices"]
             .as_array()
             .is_some_and(|choices| !choices.is_empty())

@@ -17,7 +17,7 @@ use super::{
     prompts::Prompts,
 };
 
-/// Sends a few requests so that connections and caches of the server exist.
+/// Sends a few requests, to fill the server's connections and caches.
 pub async fn warm_up(client: &Client, prompts: &Prompts, args: &Args) -> anyhow::Result<()> {
     for index in 0..args.warm_up {
         client
@@ -27,7 +27,7 @@ pub async fn warm_up(client: &Client, prompts: &Prompts, args: &Args) -> anyhow:
     Ok(())
 }
 
-/// One measurement.
+/// Runs one measurement.
 pub async fn run(
     client: &Client,
     prompts: &Prompts,
@@ -81,7 +81,7 @@ async fn open(client: &Client, prompts: &Prompts, args: &Args, rate: f64, round:
     let start = tokio::time::Instant::now();
     let mut arrivals = FuturesUnordered::new();
     for index in 0..args.requests {
-        // Exponential gaps: arrivals that know nothing of each other.
+        // Exponential gaps: arrivals are independent of each other.
         let gap = -(1.0 - random.random::<f64>()).ln() / rate;
         at += Duration::try_from_secs_f64(gap).unwrap_or(Duration::ZERO);
         let due = start + at;

@@ -1,4 +1,4 @@
-//! Prompts of a measurement: random token ids, or those of a file.
+//! Prompts of a measurement: random token ids, or prompts of a file.
 
 use lockstep_types::ConfigError;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Args;
 
-/// A prompt as the completions route takes it.
+/// A prompt in the form of the completions route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Prompt {
@@ -16,7 +16,7 @@ pub enum Prompt {
     Text(String),
 }
 
-/// Where prompts come from.
+/// Source of prompts.
 pub enum Prompts {
     /// Random ids behind a shared prefix.
     Random {
@@ -24,14 +24,14 @@ pub enum Prompts {
         length: usize,
         /// Tokens that all prompts begin with.
         shared: usize,
-        /// Ids are below this.
+        /// Upper bound of the ids, which are below it.
         vocab: u32,
         /// Seed of all ids.
         seed: u64,
     },
-    /// Those of a file, taken in turn.
+    /// Prompts of a file, taken in turn.
     Given {
-        /// At least one.
+        /// The prompts, at least one.
         prompts: Vec<Prompt>,
         /// Requests of the warm-up, which is round 0.
         warm_up: usize,
@@ -77,7 +77,7 @@ impl Prompts {
         })
     }
 
-    /// The prompt of a request; different in every round, so that the server's
+    /// The prompt of a request. Prompts are different in every round, so that the server's
     /// cache serves the shared prefix only.
     pub fn get(&self, round: u64, index: usize) -> Prompt {
         match self {

@@ -1,4 +1,4 @@
-//! Which algorithms are measured, and where they find what they draft with.
+//! The algorithms that are measured, and the folders that they draft with.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -11,13 +11,14 @@ use lockstep_types::ConfigError;
 /// An algorithm and the folder it drafts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// As `--speculative-algorithm` takes it.
+    /// Name of the algorithm, in the form of `--speculative-algorithm`.
     pub name: String,
-    /// `None` where it needs none, or lies beside the model.
+    /// Folder of the draft model; `None` if the algorithm needs none, or it lies beside the
+    /// model.
     pub folder: Option<PathBuf>,
 }
 
-/// Algorithms that draft with a folder, and how its name continues the model's.
+/// Algorithms that draft with a folder, and the ending of its name after the model's name.
 const BESIDE: [(&str, &str); 3] = [
     ("EAGLE3", "-eagle3"),
     ("EAGLE", "-eagle"),
@@ -39,18 +40,18 @@ impl FromStr for Candidate {
     }
 }
 
-/// The one that the options of speculation name.
+/// The algorithm that the options of speculation name.
 pub fn named(args: &SpeculationArgs) -> Option<Candidate> {
     let name = args.speculative_algorithm.as_ref()?.to_ascii_uppercase();
     let folder = args.speculative_draft_model_path.clone();
     Some(Candidate { name, folder })
 }
 
-/// The one that is `named`, those `asked` for, or those whose folder lies beside
-/// the model.
+/// The algorithms to measure: `named`, if it is given, else the `asked` ones, else all
+/// algorithms with a folder beside the model.
 ///
 /// # Errors
-/// When a folder is not where it was looked for, or there is none at all.
+/// When a folder is not in its place, or there is none at all.
 pub fn choose(
     asked: &[Candidate],
     named: Option<Candidate>,

@@ -19,7 +19,7 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// Loads them all, and lets each answer once so that its memory is in place.
+    /// Loads all engines, and lets each answer once so that its memory is in place.
     ///
     /// # Errors
     /// Options that contradict each other, folders that do not fit, memory.
@@ -55,22 +55,22 @@ impl Engines {
         Ok(engines)
     }
 
-    /// What each rank computes on.
+    /// Descriptions of the devices that the ranks compute on.
     pub fn descriptions(&self) -> Vec<String> {
         self.plain.descriptions().to_vec()
     }
 
-    /// The one without speculation.
+    /// The engine without speculation.
     pub fn plain(&mut self) -> &mut LocalEngine {
         &mut self.plain
     }
 
-    /// The others, with the algorithm's name.
+    /// The other engines, with their algorithms' names.
     pub fn drafting(&mut self) -> &mut [(String, LocalEngine)] {
         &mut self.drafting
     }
 
-    /// What is measured.
+    /// Notes about the configuration that is measured.
     pub fn about(&self, plain: &EngineConfig) -> Vec<(&'static str, Value)> {
         let (model, parallel) = (&plain.model, &plain.parallel);
         let weights = |engine: &LocalEngine| engine.weight_bytes() as f64 * 1e-9;
@@ -131,29 +131,29 @@ fn config(
     resolve(serve, drafting, room, algorithms)
 }
 
-/// What drafts, and how deep at the most.
+/// The drafting algorithm and its greatest depth.
 #[derive(Debug, Clone, Copy)]
 pub struct Drafting<'a> {
-    /// `None` = nothing does.
+    /// The algorithm; `None` to run without.
     pub candidate: Option<&'a Candidate>,
-    /// The deepest that is tried.
+    /// The greatest depth that is tried.
     pub steps: usize,
-    /// Whatever else was given.
+    /// Other options of speculation that were given.
     pub options: &'a SpeculationArgs,
 }
 
-/// What engines that share the memory need, unless sizes are given.
+/// Room in the memory that engines share, unless sizes are given.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     /// Requests that run at once.
     pub requests: usize,
     /// Tokens of the longest prompt and its answer.
     pub longest: usize,
-    /// Tokens that stay in the prefix cache beside them.
+    /// Tokens that stay in the prefix cache beside the running requests.
     pub cached: usize,
 }
 
-/// The configuration of `serve` with room for all of it and no more.
+/// Resolves the configuration of `serve` with room for this work and no more.
 ///
 /// # Errors
 /// Options that contradict each other.
@@ -183,7 +183,7 @@ pub fn resolve(
     let page = serve.memory.page_size.unwrap_or(16);
     serve.model.context_length.get_or_insert(longest);
     let requests = room.requests;
-    // Each DP rank runs one at least.
+    // Each DP rank runs at least one request.
     let running = requests.max(serve.parallel.dp_size.unwrap_or(1));
     serve.schedule.max_running_requests.get_or_insert(running);
     let tokens = requests * (longest + page) + room.cached + page;

@@ -8,17 +8,17 @@ use lockstep_types::ConfigError;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What `models/training/bench_prompts.py` writes.
+/// Prompts inside the program, written by `models/training/bench_prompts.py`.
 const OWN: &str = include_str!("prompts.json");
 
-/// Which prompts are wanted.
+/// Selection of prompts.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The file; `None` = those inside the program.
+    /// The file; `None` for the prompts inside the program.
     pub file: Option<&'a Path>,
-    /// Only these domains; none = all.
+    /// Domains to take; empty for all.
     pub domains: &'a [String],
-    /// Prompts of each domain at the most.
+    /// Most prompts of each domain.
     pub per_domain: usize,
 }
 
@@ -30,9 +30,9 @@ pub struct Prompts {
 
 /// The prompts of one domain.
 pub struct Domain {
-    /// Its name.
+    /// The domain's name.
     pub name: String,
-    /// Token ids of each.
+    /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
 }
 
@@ -55,11 +55,11 @@ fn wrong(path: &Path, error: &dyn std::error::Error) -> ConfigError {
 }
 
 impl Prompts {
-    /// Those that are wanted, in the file's order.
+    /// Loads the prompts that are wanted, in the file's order.
     ///
     /// # Errors
-    /// A file that is none of prompts, a domain without any, a model without
-    /// what their form needs.
+    /// A file without prompts in the right form, a domain without any prompt, or a model
+    /// that lacks what the prompts' form needs.
     pub fn load(wanted: Wanted<'_>, model: &Path) -> anyhow::Result<Self> {
         let (text, source) = match wanted.file {
             None => (OWN.to_owned(), "those inside the program".to_owned()),
@@ -114,17 +114,17 @@ impl Prompts {
         Ok(Self { domains, source })
     }
 
-    /// In the file's order, each with at least one prompt.
+    /// The domains, in the file's order, each with at least one prompt.
     pub fn domains(&self) -> &[Domain] {
         &self.domains
     }
 
-    /// Where they are from.
+    /// Source of the prompts, for people.
     pub fn source(&self) -> String {
         self.source.clone()
     }
 
-    /// Tokens of the longest.
+    /// Tokens of the longest prompt.
     pub fn longest(&self) -> usize {
         let all = self.domains.iter().flat_map(|domain| &domain.prompts);
         all.map(Vec::len).max().unwrap_or(0)
@@ -132,8 +132,8 @@ impl Prompts {
 }
 
 impl Domain {
-    /// Its prompts in batches of `size`. The last is left out where it is not
-    /// full, and the only one filled up from the beginning.
+    /// The domain's prompts in batches of `size`. The last batch is left out if it is not
+    /// full; an only batch is filled up from the beginning.
     pub fn batches(&self, size: usize) -> Vec<Vec<&[u32]>> {
         let count = (self.prompts.len() / size).max(1) * size;
         let prompts: Vec<&[u32]> = self

@@ -1,4 +1,4 @@
-//! The same prompts through all engines, one after the other, timed.
+//! Times the same prompts through all engines, one after the other.
 
 use std::io::IsTerminal as _;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::report::progress;
 /// Runs everything that the arguments ask for.
 ///
 /// # Errors
-/// An engine's.
+/// The errors of an engine.
 pub fn all(
     args: &Args,
     prompts: &Prompts,
@@ -40,7 +40,7 @@ pub fn all(
                         .collect();
                     let mut runs = Vec::with_capacity(runners.len());
                     for at in 0..runners.len() {
-                        // Each in turn comes first.
+                        // Each engine comes first in turn.
                         let runner = (at + turn) % runners.len();
                         let engine = runners[runner].engine(engines);
                         runs.push((runner, run(engine, &requests)?));
@@ -65,7 +65,7 @@ pub fn all(
     Ok(())
 }
 
-/// Without speculation first, then every algorithm at every depth.
+/// The runners in order: without speculation first, then every algorithm at every depth.
 fn runners(args: &Args, engines: &mut Engines) -> Vec<Runner> {
     let mut runners = vec![Runner::plain()];
     for (at, (name, _)) in engines.drafting().iter().enumerate() {
@@ -119,7 +119,7 @@ fn bar(args: &Args, prompts: &Prompts, runners: usize) -> ProgressBar {
     ProgressBar::new(all as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// All of them at once, nothing cached.
+/// Runs all requests at once, with nothing cached.
 fn run(engine: &mut LocalEngine, requests: &[Request]) -> anyhow::Result<Run> {
     engine.flush_cache()?;
     let mut ids = Vec::with_capacity(requests.len());

@@ -16,7 +16,7 @@ const FIGURES: [&str; 7] = [
     "highest",
 ];
 
-/// Every cell, then what it comes to.
+/// Every cell, then the tables of sums.
 pub fn report(tally: &Tally) -> Report {
     let mut columns = vec!["domain", "batch", "algorithm", "steps"];
     columns.extend(FIGURES);
@@ -60,8 +60,8 @@ fn cells(batch: usize, runner: &Runner, sums: &Sums, plain: &Sums) -> Vec<Value>
     ]
 }
 
-/// Each runner over all domains: of all tokens and all time, and the mean of
-/// the domains' ratios.
+/// Each runner over all domains: figures of all tokens and all time, and the mean of the
+/// domains' ratios.
 fn overall(tally: &Tally) -> Table {
     let mut columns = vec!["batch", "algorithm", "steps"];
     columns.extend(FIGURES);
@@ -95,8 +95,8 @@ fn ratio(tally: &Tally, domain: &str, batch: usize, runner: &Runner) -> Option<f
     Some(median)
 }
 
-/// For every algorithm the depth with the highest mean ratio, kept over all
-/// domains, beside the one that is best in the domain.
+/// For every algorithm the depth with the highest mean ratio, the same for all domains,
+/// beside the best depth of each domain.
 fn best(tally: &Tally) -> Table {
     let columns = [
         "domain",
@@ -134,7 +134,7 @@ fn best(tally: &Tally) -> Table {
     table
 }
 
-/// Whichever has the most.
+/// The runner with the greatest value.
 fn most(group: &[Runner], value: impl Fn(&Runner) -> Option<f64>) -> Option<&Runner> {
     let known = group
         .iter()

@@ -1,16 +1,17 @@
-//! Sums of runs, by domain, batch and what drafted.
+//! Sums of runs, by domain, batch and runner.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_types::request::SpeculationUsage;
 
-/// One batch through one engine.
+/// Figures of one batch on one engine.
 #[derive(Debug, Default)]
 pub struct Run {
     /// Answers, in the order of the prompts.
     pub texts: Vec<Vec<u32>>,
-    /// From when all had their first token to when the last one ended.
+    /// Time from the moment when all requests had their first token to the end of the last
+    /// one.
     pub took: Duration,
     /// Tokens that came in that time.
     pub tokens: u64,
@@ -18,14 +19,14 @@ pub struct Run {
     pub steps: u64,
     /// Tokens after each answer's first.
     pub after_first: u64,
-    /// What speculation brought, all answers together.
+    /// Counts of speculation, over all answers.
     pub usage: SpeculationUsage,
 }
 
 /// An engine at a depth.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Runner {
-    /// Which of the drafting engines; `None` = the one without speculation.
+    /// Index of a drafting engine; `None` for the engine without speculation.
     pub engine: Option<usize>,
     /// The algorithm's name.
     pub algorithm: String,
@@ -33,14 +34,14 @@ pub struct Runner {
     pub steps: u32,
 }
 
-/// What sums are kept for.
+/// Key of sums.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// Of the prompts.
+    /// Domain of the prompts.
     pub domain: String,
     /// Requests at once.
     pub batch: usize,
-    /// Who answered.
+    /// The engine that answered, and its depth.
     pub runner: Runner,
 }
 
@@ -65,7 +66,7 @@ pub struct Tally {
 }
 
 impl Runner {
-    /// The one without speculation.
+    /// The runner without speculation.
     pub fn plain() -> Self {
         Self {
             engine: None,
@@ -94,12 +95,12 @@ impl Tally {
         merge(&mut sums.usage, &run.usage);
     }
 
-    /// Answers that were others than without speculation.
+    /// Number of answers that differ from the answers without speculation.
     pub fn different(&self) -> u64 {
         self.different
     }
 
-    /// In the order of their runs.
+    /// Domains, in the order of their runs.
     pub fn domains(&self) -> &[String] {
         &self.domains
     }
@@ -112,7 +113,7 @@ impl Tally {
         all
     }
 
-    /// The one without speculation first.
+    /// The runners, the one without speculation first.
     pub fn runners(&self) -> Vec<Runner> {
         let mut all: Vec<Runner> = self.cells.keys().map(|cell| cell.runner.clone()).collect();
         all.sort();
@@ -120,7 +121,7 @@ impl Tally {
         all
     }
 
-    /// Of one cell; nothing where it was not run.
+    /// Sums of one cell; empty sums if it was not run.
     pub fn get(&self, domain: &str, batch: usize, runner: &Runner) -> Sums {
         let cell = Cell {
             domain: domain.to_owned(),
@@ -130,7 +131,7 @@ impl Tally {
         self.cells.get(&cell).cloned().unwrap_or_default()
     }
 
-    /// Over all domains.
+    /// Sums over all domains.
     pub fn over_domains(&self, batch: usize, runner: &Runner) -> Sums {
         let mut sums = Sums::default();
         for domain in &self.domains {
@@ -153,12 +154,12 @@ impl Sums {
         merge(&mut self.usage, &other.usage);
     }
 
-    /// Tokens per second, the middle repetition.
+    /// Tokens per second in the middle repetition.
     pub fn rate(&self) -> Option<f64> {
         median(self.times.iter().filter_map(rate).collect())
     }
 
-    /// How many times `plain`'s rate, the middle repetition, and the extremes.
+    /// Rate relative to `plain`'s: the middle repetition, and the extremes.
     pub fn ratios(&self, plain: &Self) -> Option<(f64, f64, f64)> {
         let pairs = self.times.iter().zip(&plain.times);
         let ratios: Vec<f64> = pairs
@@ -175,14 +176,14 @@ impl Sums {
         (self.steps > 0).then(|| took.as_secs_f64() * 1e3 / self.steps as f64)
     }
 
-    /// Tokens of a verification, the one after the drafts included; the first
-    /// of an answer comes from its prompt and is not counted.
+    /// Tokens of a verification, including the one after the drafts. The first token of an
+    /// answer comes from its prompt and does not count.
     pub fn tokens_per_round(&self) -> Option<f64> {
         let rounds = self.usage.verify_steps;
         (rounds > 0).then(|| self.after_first as f64 / f64::from(rounds))
     }
 
-    /// By position: how many of those proposed were accepted.
+    /// Part of the proposed drafts that were accepted, by position.
     pub fn accepted(&self) -> Vec<f64> {
         let accepted = |at: usize| f64::from(self.usage.accepted.get(at).copied().unwrap_or(0));
         let proposed = self.usage.proposed.iter().enumerate();
@@ -198,7 +199,7 @@ fn rate((took, tokens): &(Duration, u64)) -> Option<f64> {
     (seconds > 0.0 && *tokens > 0).then(|| *tokens as f64 / seconds)
 }
 
-/// The middle one, the mean of both where there are two.
+/// The middle value, or the mean of the two middle ones.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -209,7 +210,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Adds counts by position.
+/// Adds up counts by position.
 pub fn merge(sum: &mut SpeculationUsage, usage: &SpeculationUsage) {
     sum.verify_steps += usage.verify_steps;
     sum.draft_tokens += usage.draft_tokens;

@@ -1,29 +1,29 @@
-//! What goes wrong, and when.
+//! Faults of the loopback hub, and their order.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a hub, or the network before it, does instead of a whole answer.
+/// A fault of a hub, or of the network before it, in the place of a whole answer.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// The connection breaks after so many bytes.
+    /// The connection breaks after this number of bytes.
     DropAfter(usize),
-    /// Nothing comes after so many bytes, and the connection stays.
+    /// After this number of bytes no more come, and the connection stays open.
     StallAfter(usize),
-    /// The answer is well formed and has so many bytes alone.
+    /// The answer is well formed, but has only this number of bytes.
     Short(usize),
-    /// One byte is another.
+    /// One byte is wrong.
     Damaged,
-    /// The whole file, whatever part was asked for.
+    /// The answer is the whole file, although a part was asked for.
     Whole,
-    /// More bytes than the file has.
+    /// The answer has more bytes than the file.
     Longer,
-    /// The file's first bytes in the place of those that were asked for.
+    /// The answer has the file's first bytes in the place of the bytes that were asked for.
     Again,
-    /// A byte now and then.
+    /// The answer comes a byte at a time, with pauses.
     Drip,
-    /// Other headers than those that are right; the content is.
+    /// The content is right, but these headers are wrong.
     Says(Vec<(&'static str, String)>),
-    /// Something else.
+    /// The answer has this content instead.
     Instead(Vec<u8>),
     /// A refusal, with headers.
     Status(u16, Vec<(&'static str, String)>),
@@ -31,7 +31,7 @@ pub enum Fault {
     Redirect(String),
 }
 
-/// By what is asked for, in the order of requests.
+/// Faults to come, by the file or model that is asked for, in the order of requests.
 #[derive(Default)]
 pub(crate) struct Faults(BTreeMap<String, VecDeque<Fault>>);
 

@@ -1,7 +1,7 @@
-//! A hub on loopback, with the faults of real ones, and a list of what it was asked.
+//! A hub on loopback, with the faults of real ones, and a list of the requests that it got.
 //!
-//! It answers as huggingface.co does what a downloader asks: the list of a model's files
-//! with their hashes, and the files, large ones by a redirect to another port.
+//! The hub answers a downloader's requests like huggingface.co: with the list of a model's
+//! files with their hashes, and with the files, large ones by a redirect to another port.
 
 #![forbid(unsafe_code)]
 
@@ -28,20 +28,20 @@ pub struct LoopbackHub {
     runtime: Option<Runtime>,
 }
 
-/// A request as the hub saw it.
+/// A request that the hub got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// The file, or the model's name for a list of its files.
     pub what: String,
-    /// The first byte that was asked for.
+    /// Number of the first byte that was asked for.
     pub from: u64,
-    /// The token that was shown.
+    /// The token that the request showed.
     pub token: Option<String>,
-    /// Whether it came to the port of large files, after a redirect.
+    /// True if the request came to the port of large files, after a redirect.
     pub elsewhere: bool,
 }
 
-/// What handlers share.
+/// State that handlers share.
 pub(crate) struct State {
     pub(crate) storage: SocketAddr,
     pub(crate) inner: Mutex<Inner>,
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     pub(crate) models: Models,
     pub(crate) faults: Faults,
     pub(crate) seen: Vec<Seen>,
-    /// Who may see files.
+    /// The token that shows files; `None` if everybody may see them.
     pub(crate) token: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl LoopbackHub {
     /// Starts a hub without models on two free ports.
     ///
     /// # Panics
-    /// Where nothing can listen.
+    /// When nothing can listen.
     pub fn start() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -94,20 +94,20 @@ impl LoopbackHub {
         }
     }
 
-    /// Its address, for `HF_ENDPOINT`.
+    /// The hub's address, for `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.home)
     }
 
-    /// Gives it a model.
+    /// Gives the hub a model.
     pub fn add(&self, name: &str, files: &[(&str, &[u8])]) {
         self.state.inner().models.add(name, files);
     }
 
-    /// Gives it the model of a folder.
+    /// Gives the hub the model of a folder.
     ///
     /// # Panics
-    /// Where the folder can't be read.
+    /// When the folder can't be read.
     pub fn add_folder(&self, name: &str, folder: &Path) {
         let entries = std::fs::read_dir(folder).expect("a model's folder");
         let files: Vec<_> = entries
@@ -125,28 +125,29 @@ impl LoopbackHub {
         self.add(name, &files);
     }
 
-    /// Answers so the next time that `what` is asked for; called again, the time after
-    /// that. `what` is a file, or the model's name for the list of its files.
+    /// Makes the next answer to a request for `what` faulty. A second call is for the
+    /// request after that, and so on. `what` is a file, or the model's name for the list of
+    /// its files.
     pub fn fault(&self, what: &str, fault: Fault) {
         self.state.inner().faults.add(what, fault);
     }
 
-    /// Says of a file that it has so many bytes.
+    /// Makes the hub say that a file has `size` bytes.
     pub fn claim_size(&self, file: &str, size: u64) {
         self.state.inner().models.claim(file, size);
     }
 
-    /// Shows files to those alone who show this token.
+    /// Shows files only to requests that show this token.
     pub fn gate(&self, token: &str) {
         self.state.inner().token = Some(token.to_owned());
     }
 
-    /// What it was asked for.
+    /// The requests that the hub got.
     pub fn seen(&self) -> Vec<Seen> {
         self.state.inner().seen.clone()
     }
 
-    /// Where the requests of one file began.
+    /// The first bytes that requests for one file asked for.
     pub fn begins(&self, what: &str) -> Vec<u64> {
         let seen = self.seen();
         let of_file = seen.iter().filter(|seen| seen.what == what);
@@ -156,7 +157,7 @@ impl LoopbackHub {
 }
 
 impl Drop for LoopbackHub {
-    /// Answers that stand still don't keep it.
+    /// Ends at once: answers that stand still don't delay it.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

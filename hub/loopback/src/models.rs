@@ -1,4 +1,4 @@
-//! What a hub has.
+//! Models and files of the loopback hub.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,16 +12,16 @@ use sha2::Sha256;
 #[derive(Default)]
 pub(crate) struct Models {
     files: BTreeMap<String, BTreeMap<String, Bytes>>,
-    /// Sizes that files are said to have.
+    /// Sizes that the hub claims for files.
     claimed: BTreeMap<String, u64>,
 }
 
-/// The commit that `main` of a model is.
+/// The commit of a model's branch `main`.
 pub fn commit(name: &str) -> String {
     hex(&Sha1::digest(name))
 }
 
-/// Whether a file lies in large storage, on the other port.
+/// Returns true if a file lies in large storage, on the other port.
 pub(crate) fn is_large(file: &str) -> bool {
     file.ends_with(".safetensors")
 }
@@ -46,7 +46,7 @@ impl Models {
         self.files.get(name)?.get(file).cloned()
     }
 
-    /// As the hub lists a model with `blobs=true`.
+    /// The list of a model's files, in the hub's format with `blobs=true`.
     pub(crate) fn list(&self, name: &str) -> Option<Value> {
         let sibling = |(file, content): (&String, &Bytes)| {
             let git = hex(&Sha1::digest(

@@ -1,4 +1,4 @@
-//! Answers.
+//! Answers of the loopback hub.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::{Seen, State};
 /// Bytes that are sent at a time.
 const PIECE: usize = 16 << 10;
 
-/// Between two bytes of what drips.
+/// Pause between two bytes of a dripping answer.
 const DROP: Duration = Duration::from_millis(20);
 
 /// Serves one of the two ports.
@@ -60,7 +60,7 @@ fn list(state: &State, headers: &HeaderMap, name: &str, revision: &str) -> Respo
     }
     let code = |code: &str| vec![("x-error-code", code.to_owned())];
     let Some(list) = inner.models.list(name) else {
-        // Whether it does not exist is told to nobody who shows no token.
+        // Requests without a token do not learn whether the model exists.
         let status = match token(headers) {
             Some(_) => 404,
             None => 401,
@@ -93,7 +93,7 @@ fn file_of(
         return refusal(status, &headers);
     }
     if elsewhere && shown.is_some() {
-        // As the storage of real hubs does.
+        // The answer of real hubs' storage.
         return refusal(400, &[]);
     }
     let Some(content) = inner.models.file(name, file) else {
@@ -114,7 +114,7 @@ fn file_of(
     body(&content, first_byte(headers), fault)
 }
 
-/// The content from a byte on, or what a fault makes of it.
+/// The content from a byte on, or its faulty form.
 fn body(content: &Bytes, from: usize, fault: Option<Fault>) -> Response<Body> {
     let from = if matches!(fault, Some(Fault::Whole)) {
         0
@@ -139,7 +139,7 @@ fn body(content: &Bytes, from: usize, fault: Option<Fault>) -> Response<Body> {
             }
         }
         Some(Fault::Short(bytes)) => rest.truncate(bytes),
-        // Without a length, so that only counting tells.
+        // Without a length, so that only counting tells the difference.
         Some(Fault::Longer) => {
             rest.push(0);
             end = End::Unsaid;
@@ -170,10 +170,10 @@ fn body(content: &Bytes, from: usize, fault: Option<Fault>) -> Response<Body> {
     response
 }
 
-/// How a body ends.
+/// End of a body.
 enum End {
     Whole,
-    /// Whole, and its length is not told before.
+    /// The whole body, without its length told before.
     Unsaid,
     Broken(usize),
     Still(usize),
@@ -195,7 +195,7 @@ fn streamed(rest: &Bytes, end: &End) -> Body {
         End::Whole | End::Unsaid => Body::from_stream(pieces),
         End::Broken(_) => {
             let broken = async {
-                // What is written before goes out while the body is waited for.
+                // Earlier bytes go out while the body is waited for.
                 tokio::task::yield_now().await;
                 io::Result::<Bytes>::Err(io::Error::other("broken"))
             };
@@ -235,7 +235,7 @@ fn token(headers: &HeaderMap) -> Option<String> {
     Some(shown.trim_start_matches("Bearer ").to_owned())
 }
 
-/// The first byte of `bytes=N-`.
+/// The first byte of a range `bytes=N-`.
 fn first_byte(headers: &HeaderMap) -> usize {
     let range = headers
         .get(header::RANGE)

@@ -1,4 +1,4 @@
-//! What kinds of failures there are: whom they tell, and what may be done instead.
+//! Kinds of failures: the exit code that they lead to, and the alternatives to them.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::HubError;
 use crate::name::Name;
 
 impl HubError {
-    /// What the system said of a file of the cache.
+    /// An error of a file of the cache, made of the system's error.
     pub(crate) fn cache(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.kind() {
@@ -18,8 +18,9 @@ impl HubError {
         }
     }
 
-    /// Whether a version that is in the cache will do instead: the hub was away, refused, or
-    /// said what can't be; or another program keeps the next version to itself. A revision that it no longer has is no such failure.
+    /// Returns true if a version in the cache will do instead. That is so if the hub was
+    /// away, refused or gave an impossible answer, or if another program holds the next
+    /// version's lock. It is not so for a revision that the hub no longer has.
     pub(crate) fn is_borne(&self) -> bool {
         matches!(
             self,
@@ -37,8 +38,8 @@ impl HubError {
         )
     }
 
-    /// The same of a `name` that may be meant as a path to a folder, which is not there either:
-    /// the hub has not said that it is a model.
+    /// Adds that `name` may be meant as a path to a folder, which does not exist either.
+    /// Only failures that leave open whether the name is a model get this text.
     pub(crate) fn or_folder(self, name: &Name) -> Self {
         let says_nothing = matches!(
             self,
@@ -60,8 +61,8 @@ impl HubError {
         }
     }
 
-    /// Whether the command line or the environment asks for what can't be had, rather
-    /// than that something failed.
+    /// Returns true if the command line or the environment asks for something impossible,
+    /// and false for failures of other kinds.
     pub fn is_usage(&self) -> bool {
         if let Self::OrFolder { failure, .. } = self {
             return failure.is_usage();

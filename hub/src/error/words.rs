@@ -1,4 +1,4 @@
-//! Parts of what errors say.
+//! Parts of error messages.
 
 use std::path::Path;
 use std::time::Duration;

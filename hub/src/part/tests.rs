@@ -2,7 +2,7 @@ use super::*;
 
 const CONTENT: &[u8] = b"all that it has";
 
-/// A folder of blobs, and the one that is loaded.
+/// A folder of blobs, and the blob that is loaded.
 struct Scene {
     folder: tempfile::TempDir,
     blob: PathBuf,
@@ -40,7 +40,7 @@ impl Scene {
     }
 }
 
-/// As where a lock is granted to everybody.
+/// Two programs load a file at once, as on a disk that grants a lock to everybody.
 #[test]
 fn who_loads_too_does_not_touch_the_blob() {
     let scene = scene();
@@ -78,7 +78,8 @@ fn what_has_come_is_left_to_the_next() {
     scene.assert_whole();
 }
 
-/// One that was killed could put nothing back, and one that only seems so may still write.
+/// A program that was killed could put nothing back, and one that only seems dead may still
+/// write.
 #[test]
 fn what_another_had_is_copied() {
     let scene = scene();

@@ -80,7 +80,7 @@ fn offline_is_said_by_a_switch() {
         let found = settings(&[("HF_HUB_OFFLINE", value)]).expect("settings");
         assert_eq!(found.offline.is_some(), offline, "{value}");
     }
-    // The hub's own says it, where it is set.
+    // The hub's own variable decides, if it is set.
     let both = [("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")];
     assert_eq!(settings(&both).expect("settings").offline, None);
     let found = settings(&both[1..]).expect("settings").offline;
@@ -100,7 +100,7 @@ fn a_time_is_a_number_of_seconds() {
     }
 }
 
-/// What a user waits for is waited for, and no start for longer than it has.
+/// Waits that a user extends are extended, but no start waits longer than its limit.
 #[test]
 fn times_fit_together() {
     let usual = Patience::default();
@@ -117,7 +117,7 @@ fn times_fit_together() {
     for time in [start.longest_pause, start.described, start.lock] {
         assert_eq!(time, limit);
     }
-    // Weights take longer, and stand still as long as is allowed.
+    // Weights take longer, and may stand still for as long as is allowed.
     assert_eq!((start.stall, start.window), (hour, hour));
     assert_eq!(start.set_by, Some("--startup-timeout"));
     let start = short.within(hour).patience;
@@ -125,7 +125,7 @@ fn times_fit_together() {
     assert_eq!(start.described, hour, "as long as the start");
 }
 
-/// Descriptions of a model that is cached are waited for by seconds, and an error names the
+/// Descriptions of a model in the cache are waited for only seconds. An error names the
 /// option that makes them fewer.
 #[test]
 fn who_has_the_model_waits_briefly() {
@@ -171,7 +171,7 @@ fn an_endpoint_is_an_address() {
     }
 }
 
-/// Otherwise others than those that are named would be believed.
+/// Named authorities must exist, or others would be trusted.
 #[test]
 fn authorities_that_are_named_are_there() {
     let folder = tempfile::tempdir().expect("a folder");

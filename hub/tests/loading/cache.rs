@@ -1,4 +1,4 @@
-//! The cache is that of all the hub's programs.
+//! The cache is shared with all the hub's programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use lockstep_loopback_hub::commit;
 use crate::{NAME, SHARDS, Scene, files, wanted};
 
 impl Scene {
-    /// Where the content of a file of the model lies.
+    /// Path of the content of a file of the model.
     pub(crate) fn blob_of(&self, file: &str) -> PathBuf {
         let other = Scene::new();
         let fetched = other.load().expect("loaded elsewhere");
@@ -47,7 +47,7 @@ fn the_layout_is_huggingface_hubs() {
     );
     let main = fs::read_to_string(scene.repository().join("refs/main"));
     assert_eq!(main.expect("a reference"), commit);
-    // As `git hash-object` and `sha256sum` say.
+    // Digits of the hashes of `git hash-object` and `sha256sum`.
     for (file, digits) in [("config.json", 40), (SHARDS[0], 64)] {
         let target = fs::read_link(fetched.folder.join(file)).expect("a link");
         assert!(target.starts_with("../../blobs"), "{target:?}");
@@ -72,7 +72,7 @@ fn what_is_there_is_not_loaded_again() {
     let asked = scene.hub.seen().len();
     let second = scene.load().expect("there");
     assert_eq!((second.folder, second.loaded), (first.folder.clone(), 0));
-    // The hub is asked whether `main` is still this commit.
+    // The request asks whether `main` is still this commit.
     assert_eq!(scene.hub.seen().len(), asked + 1);
     scene.settings.offline = Some("HF_HUB_OFFLINE");
     assert_eq!(scene.load().expect("there").folder, first.folder);
@@ -104,7 +104,7 @@ fn offline_says_what_is_not_there() {
     );
 }
 
-/// A hub that is away stops nobody who has the model.
+/// A hub that is away stops no user who has the model.
 #[test]
 fn the_last_version_serves_while_the_hub_is_away() {
     let mut scene = Scene::new();
@@ -120,7 +120,7 @@ fn the_last_version_serves_while_the_hub_is_away() {
     assert!(matches!(error, HubError::Unreachable { .. }), "{error}");
 }
 
-/// A size that no disk has is refused before a byte of it is asked for.
+/// A size beyond every disk is refused before a byte of the file is asked for.
 #[test]
 fn a_disk_that_is_too_small_is_told_before() {
     let scene = Scene::new();
@@ -203,7 +203,7 @@ fn the_cache_is_listed() {
     assert_eq!(all[0].snapshots[0].lacks, [SHARDS[0]]);
 }
 
-/// Links of the cache are inside its repository, and so may be opened.
+/// Links of the cache stay inside its repository, so they may be opened.
 #[test]
 fn a_snapshot_is_a_models_folder() {
     let scene = Scene::new();
@@ -223,7 +223,7 @@ fn a_complete_model_needs_nothing_written() {
     scene.load().expect("loaded");
     let locks = scene.settings.cache.join(".locks");
     fs::remove_dir_all(&locks).expect("removed");
-    // Nobody, not even root, makes folders or files in these.
+    // Nobody, not even root, can make folders or files inside these files.
     fs::write(&locks, "").expect("written");
     let refs = scene.repository().join("refs");
     fs::remove_dir_all(&refs).expect("removed");
@@ -234,7 +234,7 @@ fn a_complete_model_needs_nothing_written() {
     assert!(notes.contains("is not kept"), "{notes}");
 }
 
-/// What a program had that was killed: its own name is no other's.
+/// The part of a program that was killed is used, although it has a name of its own.
 #[test]
 fn what_a_killed_program_had_is_gone_on_with() {
     let scene = Scene::new();

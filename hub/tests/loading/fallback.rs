@@ -1,4 +1,4 @@
-//! What the cache has is served, whatever the hub says.
+//! The version in the cache is served after any answer of the hub.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lockstep_loopback_hub::{Fault, commit};
 
 use crate::{NAME, SHARDS, Scene, wanted};
 
-/// Refusals, and how often the hub is asked before the cache will do.
+/// Refusals, and the number of requests to the hub before the cache will do.
 #[test]
 fn refusals_stop_nobody_who_has_the_model() {
     for (status, header, value, with_token, asked) in [
@@ -44,8 +44,8 @@ fn refusals_stop_nobody_who_has_the_model() {
     }
 }
 
-/// Nor does a small file of another version, be it that the hub asks for minutes or that another
-/// program has it.
+/// A small file of another version stops nobody either: neither if the hub asks for a pause
+/// of minutes, nor if another program holds the file.
 #[test]
 fn a_small_file_that_is_away_stops_nobody_who_has_the_model() {
     let file = "generation_config.json";
@@ -77,7 +77,7 @@ fn a_small_file_that_is_away_stops_nobody_who_has_the_model() {
     }
 }
 
-/// A revision that is no more is no failure of the hub.
+/// A revision that no longer exists is no failure of the hub.
 #[test]
 fn a_revision_that_is_no_more_is_told() {
     let scene = Scene::new();
@@ -98,7 +98,7 @@ fn a_commit_that_is_there_is_asked_of_nobody() {
     let again = scene.load_as(&pinned, &|_| Ok(())).expect("there");
     assert_eq!((again.folder, again.loaded), (loaded.folder.clone(), 0));
     assert_eq!(scene.hub.seen().len(), before);
-    // What can't be served is told all the same, and what is missing is loaded.
+    // A model that can't be served is reported all the same, and missing files are loaded.
     let refused = scene.load_as(&pinned, &|_| Err("unknown".into()));
     assert!(
         matches!(refused, Err(HubError::Unsupported { .. })),

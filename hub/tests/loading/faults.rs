@@ -1,4 +1,4 @@
-//! What breaks on the way is loaded again, and only what is missing.
+//! Transfers that break are resumed, and only missing bytes are loaded again.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lockstep_loopback_hub::Fault;
 
 use crate::{SHARDS, Scene};
 
-/// A fault of the first shard's first answer, and where its requests begin.
+/// A fault of the first shard's first answer, and the first bytes of its requests.
 #[test]
 fn what_breaks_is_resumed() {
     for (fault, begins) in [
@@ -49,7 +49,7 @@ fn an_answer_that_stands_still_is_given_up_and_resumed() {
     assert_eq!(scene.hub.begins(SHARDS[1]), [0, 200_000]);
 }
 
-/// As long as each try brings something, none is one too many.
+/// Any number of tries is allowed while each brings bytes.
 #[test]
 fn many_breaks_are_borne_while_bytes_come() {
     let scene = Scene::new();
@@ -89,7 +89,7 @@ fn what_is_damaged_twice_is_an_error() {
         matches!(&error, HubError::Damaged { file, .. } if file == SHARDS[0]),
         "{error}"
     );
-    // What is in git has another hash.
+    // A file in git has another kind of hash.
     let scene = Scene::new();
     scene.hub.fault("tokenizer.json", Fault::Damaged);
     scene.hub.fault("tokenizer.json", Fault::Damaged);
@@ -100,7 +100,7 @@ fn what_is_damaged_twice_is_an_error() {
     );
 }
 
-/// A part that another program left, ranges that are not obeyed, and a part that is damaged.
+/// Parts that another program left, servers that ignore ranges, and damaged parts.
 #[test]
 fn parts_are_continued_whoever_left_them() {
     for (part, fault, begins) in [
@@ -123,7 +123,7 @@ fn parts_are_continued_whoever_left_them() {
     }
 }
 
-/// The right beginning is not asked for again, but where whole files are answered.
+/// The right beginning is asked for again only if the server sends whole files.
 #[test]
 fn a_right_part_is_kept() {
     for (fault, begins) in [(None, vec![1000]), (Some(Fault::Whole), vec![1000])] {

@@ -1,4 +1,4 @@
-//! What other programs left in the cache, or somebody who may write there.
+//! Things in the cache from other programs, or from somebody who may write there.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, mode, 0).expect("made");
 }
 
-/// A part that is a link would be written through, and a pipe waited for.
+/// A part that is a link would be written through, and a part that is a pipe waited for.
 #[test]
 fn parts_that_are_no_files_are_neither_followed_nor_waited_for() {
     for name in ["incomplete", "lockstep-0a1b.incomplete"] {
@@ -73,7 +73,8 @@ fn references_that_are_no_files_are_none() {
     }
 }
 
-/// Links in `refs` may lead in circles, and names have what no terminal should get.
+/// Links in `refs` may lead in circles, and names may hold characters that no terminal
+/// should get.
 #[test]
 fn references_are_listed_plainly_and_without_an_end_to_come() {
     let scene = Scene::new();
@@ -91,7 +92,7 @@ fn references_are_listed_plainly_and_without_an_end_to_come() {
     assert_eq!(all[0].snapshots[0].revisions, ["main", "pr/1"]);
 }
 
-/// A program that has the lock and does nothing.
+/// Another program holds the lock and does nothing.
 #[test]
 fn a_lock_that_nobody_gives_back_is_told() {
     let mut scene = Scene::new();
@@ -104,12 +105,13 @@ fn a_lock_that_nobody_gives_back_is_told() {
     for expected in [SHARDS[0], &lock, "End that program"] {
         assert!(text.contains(expected), "{text}");
     }
-    // As it says.
+    // Does what the message says.
     fs::remove_file(&path).expect("removed");
     scene.load().expect("loaded");
 }
 
-/// Small files have as long as all that describes a model; what keeps them is not the hub.
+/// Small files share the time limit of a model's description; the error names the lock and
+/// not the hub.
 #[test]
 fn the_hub_is_not_blamed_for_a_lock_of_a_small_file() {
     for file in ["config.json", "tokenizer.json"] {

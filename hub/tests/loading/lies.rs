@@ -1,11 +1,12 @@
-//! What a hub, or somebody on the way, says that is not so.
+//! False claims of a hub, or of somebody on the way.
 
 use lockstep_hub::{Cached, HubError, Kind, Token};
 use lockstep_loopback_hub::{Fault, LoopbackHub, commit};
 
 use crate::{NAME, SHARDS, Scene, files, wanted};
 
-/// What no terminal should get: its orders, ends of lines, and turns of the direction.
+/// Text that no terminal should get: control sequences, ends of lines, and changes of
+/// direction.
 const HOSTILE: &str = "x\u{1b}[2J\r\n\0\u{9b}31m\u{202e}y";
 
 fn assert_plain(text: &str) {
@@ -14,7 +15,7 @@ fn assert_plain(text: &str) {
     assert!(text.len() < 20_000, "{} bytes", text.len());
 }
 
-/// A list of files as a hub writes it, with one more.
+/// A hub's list of files, with one more entry.
 fn listed(more: &str) -> Vec<u8> {
     let (commit, git) = (commit(NAME), "b".repeat(40));
     let text = format!(
@@ -77,7 +78,7 @@ fn lists_that_lie_are_refused_in_plain_words() {
     for list in [
         format!(r#"{{"sha":{hostile},"siblings":[]}}"#),
         format!(r#"{{"sha":"{long}","siblings":[]}}"#),
-        // As somebody packs it whom nobody asked to.
+        // The beginning of a compressed body that was not asked for.
         "\u{1f}\u{8b}".to_owned(),
         String::new(),
     ] {
@@ -86,13 +87,14 @@ fn lists_that_lie_are_refused_in_plain_words() {
     }
 }
 
-/// As JSON has a text.
+/// A text in JSON.
 fn serde_json_text(text: &str) -> String {
     let escaped = text.chars().map(|c| format!("\\u{:04x}", u32::from(c)));
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Names that no path should have hurt nobody: they are not loaded, and no cache has them.
+/// Names that no path should have do no harm: such files are not loaded, and are not in the
+/// cache.
 #[test]
 fn names_of_files_lead_nowhere_and_are_shown_plainly() {
     let names = [
@@ -117,7 +119,7 @@ fn names_of_files_lead_nowhere_and_are_shown_plainly() {
     scene.hub.add(NAME, &all);
     let fetched = scene.load().expect("loaded");
     scene.assert_whole(&fetched);
-    // Of weights in other formats, the names are told.
+    // For weights in other formats the message has the names.
     let hostile = format!("{HOSTILE}.gguf");
     scene.hub.add("owner/other", &[(hostile.as_str(), b"")]);
     let error = scene
@@ -127,7 +129,7 @@ fn names_of_files_lead_nowhere_and_are_shown_plainly() {
     assert_plain(&error.to_string());
 }
 
-/// What a model says of itself, and headers of refusals.
+/// Texts of the model's own files, and headers of refusals.
 #[test]
 fn reasons_are_shown_plainly() {
     let scene = Scene::new();
@@ -161,7 +163,7 @@ fn reasons_are_shown_plainly() {
     assert_plain(&scene.told().replace('\n', " "));
 }
 
-/// Small files are bounded before a byte of them comes, as they would be when they are read.
+/// Small files have limits before a byte of them comes, the same as when they are read.
 #[test]
 fn small_files_that_nobody_would_read_are_not_loaded() {
     for (file, most) in [
@@ -185,7 +187,7 @@ fn small_files_that_nobody_would_read_are_not_loaded() {
             "{text}"
         );
         assert_eq!(scene.hub.seen().len(), 1, "the list alone was asked for");
-        // With one byte less it is only not as large as was said.
+        // With one byte less the file is only shorter than was claimed.
         scene.hub.claim_size(file, most);
         let error = scene.load().expect_err("a lie");
         assert!(matches!(error, HubError::Unreachable { .. }), "{error}");
@@ -196,7 +198,7 @@ fn small_files_that_nobody_would_read_are_not_loaded() {
     }
 }
 
-/// Nobody who has the model hears more of it than a note.
+/// A user who has the model gets only a note of it.
 #[test]
 fn a_size_that_can_not_be_stops_nobody_who_has_the_model() {
     let scene = Scene::new();
@@ -210,7 +212,7 @@ fn a_size_that_can_not_be_stops_nobody_who_has_the_model() {
     );
 }
 
-/// More bytes than were said, where no header says how many there are.
+/// More bytes than were claimed, without a header that says their number.
 #[test]
 fn what_is_longer_than_its_size_is_cut_off() {
     for file in ["config.json", SHARDS[0]] {
@@ -254,7 +256,7 @@ fn ranges_that_lie_are_not_believed() {
         scene.hub.fault(SHARDS[0], Fault::Says(says.clone()));
         let fetched = scene.load().expect("loaded");
         scene.assert_whole(&fetched);
-        // What was there is kept, and nothing of the lie.
+        // The bytes that were there are kept, and no byte of the lie.
         assert_eq!(
             scene.hub.begins(SHARDS[0]),
             [0, 100_000, 100_000],
@@ -274,7 +276,7 @@ fn the_same_bytes_again_are_found_by_their_hash() {
     assert_eq!(scene.hub.begins(SHARDS[0]), [0, 100_000, 0]);
 }
 
-/// A pause of a year, of less than nothing, of what is no number.
+/// Pauses of a year, of a negative time, or of no number.
 #[test]
 fn pauses_that_can_not_be_meant_are_not_waited_for() {
     for (status, after, tries) in [
@@ -298,7 +300,7 @@ fn pauses_that_can_not_be_meant_are_not_waited_for() {
     }
 }
 
-/// Where a redirect leads: the token stays with the hub, whatever leads away and back.
+/// Redirects away and back: the token stays with the hub.
 #[test]
 fn no_redirect_takes_the_token_along() {
     let away = LoopbackHub::start();
@@ -317,7 +319,8 @@ fn no_redirect_takes_the_token_along() {
     let shown = || Some("hf_secret".to_owned());
     assert_eq!(tokens(&away), [None]);
     assert_eq!(tokens(&scene.hub), [shown(), shown()]);
-    // Nor do addresses that only look like the hub's, or have a name in them.
+    // Addresses that only look like the hub's, or have a user name in them, don't get it
+    // either.
     let port = scene
         .hub
         .endpoint()
@@ -343,7 +346,7 @@ fn no_redirect_takes_the_token_along() {
     assert!(away.seen().iter().all(|seen| seen.token.is_none()));
 }
 
-/// Redirects that lead in circles, to other schemes, or nowhere.
+/// Redirects in circles, to other schemes, or nowhere.
 #[test]
 fn redirects_lead_somewhere_or_are_refused() {
     for target in [
@@ -379,7 +382,7 @@ fn redirects_lead_somewhere_or_are_refused() {
     assert!(text.contains("redirects without an end"), "{text}");
 }
 
-/// An index that names more than is read, or files that some disks take for one.
+/// An index with more names than are read, or with names that some disks take for one.
 #[test]
 fn an_index_is_bounded_as_when_it_is_read() {
     let many: Vec<_> = (0..=lockstep_files::MOST_WEIGHT_FILES)
@@ -406,7 +409,7 @@ fn an_index_is_bounded_as_when_it_is_read() {
         let error = scene.load_as(&wanted, &|_| Ok(())).expect_err("refused");
         assert!(error.to_string().contains(expected), "{error}");
         assert_plain(&error.to_string());
-        // Nor does the cache count as whole then.
+        // The cache does not count as complete then.
         let all = Cached::all(&scene.settings.cache).expect("listed");
         assert_eq!(all[0].snapshots[0].lacks, ["model.safetensors.index.json"]);
     }

@@ -1,4 +1,4 @@
-//! What never ends by itself: it ends by a limit, and who waits is told.
+//! Answers without end: limits end them, and the waiting user is told.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use lockstep_loopback_hub::Fault;
 
 use crate::{NAME, SHARDS, Scene};
 
-/// What drips, is limited by the time for all descriptions, and who waits hears of it.
+/// Dripping answers end at the time limit of descriptions, and the waiting user is told.
 #[test]
 fn descriptions_that_drip_end_by_the_start_ups_limit_and_are_told_of() {
     thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn assert_slow(dripping: &str, what: &str) {
     );
 }
 
-/// Nobody who has the model waits for a list that drips, longer than for one that is away.
+/// A user who has the model waits for a dripping list no longer than for a hub that is away.
 #[test]
 fn a_list_that_drips_stops_nobody_who_has_the_model() {
     let mut scene = Scene::new();
@@ -105,8 +105,8 @@ fn a_body_that_only_drips_is_given_up() {
     assert!(text.contains("HF_HUB_DOWNLOAD_TIMEOUT"), "{text}");
 }
 
-/// A try that brings next to nothing is a failure in a row; otherwise there were as many tries as
-/// bytes.
+/// A try that brings next to nothing counts as a failure in a row. Otherwise there could be
+/// as many tries as bytes.
 #[test]
 fn tries_that_bring_next_to_nothing_are_counted() {
     let scene = Scene::new();
@@ -118,7 +118,7 @@ fn tries_that_bring_next_to_nothing_are_counted() {
     assert_eq!(scene.hub.begins(SHARDS[0]), [0, 1, 2]);
 }
 
-/// A hub that brings enough each time, and then refuses the rest.
+/// The hub brings enough each time, and then refuses the rest.
 #[test]
 fn a_file_that_begins_anew_again_and_again_is_given_up() {
     let scene = Scene::new();
@@ -131,7 +131,7 @@ fn a_file_that_begins_anew_again_and_again_is_given_up() {
     assert_eq!(scene.hub.begins(SHARDS[0]), [0, 40_000].repeat(4));
 }
 
-/// A server that reads a request and then does as `answer` says, for each connection.
+/// A server that reads a request and then runs `answer`, for each connection.
 fn raw(answer: fn(&mut TcpStream) -> std::io::Result<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
@@ -150,7 +150,7 @@ fn raw(answer: fn(&mut TcpStream) -> std::io::Result<()>) -> String {
     endpoint
 }
 
-/// Heads without an end: of headers, of one header, of answers before the answer.
+/// Heads without end: of headers, of one header, of answers before the answer.
 #[test]
 fn heads_without_an_end_are_given_up() {
     type Answer = fn(&mut TcpStream) -> std::io::Result<()>;
@@ -189,7 +189,7 @@ fn heads_without_an_end_are_given_up() {
     }
 }
 
-/// Bytes without an end and without a word of their number; or more than is read, by that word.
+/// Bodies without end and without a length; and a length of more bytes than are read.
 #[test]
 fn a_list_without_an_end_is_refused_at_its_limit() {
     type Answer = fn(&mut TcpStream) -> std::io::Result<()>;
@@ -200,7 +200,7 @@ fn a_list_without_an_end_is_refused_at_its_limit() {
                 stream.write_all(&[b' '; 1 << 16])?;
             }
         },
-        // A head that tells it, after which nothing comes.
+        // A head with the length, after which nothing comes.
         |stream| {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 67108865\r\n\r\n")?;
             stream.read(&mut [0; 1]).map(drop)
@@ -214,11 +214,11 @@ fn a_list_without_an_end_is_refused_at_its_limit() {
     }
 }
 
-/// Each redirect comes in time, and all together do not.
+/// Each redirect comes in time, but all of them together do not.
 #[test]
 fn redirects_that_each_come_late_are_given_up() {
     let mut scene = Scene::new();
-    // Nobody answers.
+    // Never answers.
     scene.settings.endpoint = raw(|stream| stream.read(&mut [0; 1]).map(drop));
     scene.settings.patience.window = Duration::from_millis(300);
     let text = scene.load().expect_err("late").to_string();

@@ -20,13 +20,13 @@ use lockstep_hub::{
 use lockstep_loopback_hub::LoopbackHub;
 use tempfile::TempDir;
 
-/// Longer than anything takes that ends by itself.
+/// Upper bound of the time of everything that ends by itself.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The model that all tests load.
 pub(crate) const NAME: &str = "owner/Some-Model.1";
 
-/// Weights in two files, as the index names them, of more pieces than one.
+/// Weights in two files, with the names of the index, each sent in several pieces.
 pub(crate) const SHARDS: [&str; 2] = [
     "model-00001-of-00002.safetensors",
     "model-00002-of-00002.safetensors",
@@ -95,7 +95,7 @@ impl Scene {
         Hub::new(self.settings.clone(), told).fetch(wanted, check)
     }
 
-    /// Gives the hub the model with another file of this name.
+    /// Replaces a file of the hub's model.
     pub(crate) fn exchange(&self, name: &str, content: &[u8]) {
         let files = files();
         let others = files.iter().filter(|(file, _)| *file != name);
@@ -106,7 +106,7 @@ impl Scene {
         self.hub.add(NAME, &files);
     }
 
-    /// All that was told.
+    /// All notes so far.
     pub(crate) fn told(&self) -> String {
         self.notes.lock().expect("notes").join("\n")
     }
@@ -116,7 +116,7 @@ impl Scene {
         self.settings.cache.join("models--owner--Some-Model.1")
     }
 
-    /// Checks that all that is served came whole, and nothing else.
+    /// Checks that all files that a server reads came whole, and no others.
     pub(crate) fn assert_whole(&self, fetched: &Fetched) {
         let mut names: Vec<_> = fs::read_dir(&fetched.folder)
             .expect("a snapshot")
@@ -158,7 +158,7 @@ pub(crate) fn wanted(name: &str) -> Wanted {
     }
 }
 
-/// What the repository has: more than is served.
+/// Files of the repository: more than a server reads.
 pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
     let weights = |seed: usize| (0..300_000).map(|i| (i * seed % 251) as u8).collect();
     let index = format!(

@@ -1,4 +1,4 @@
-//! Whatever can't be had is told apart, before weights come.
+//! Everything that can't be had gets an error of its own, before weights are loaded.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn a_gate_is_told_with_where_it_opens() {
         "{text}"
     );
     assert!(text.contains("HF_TOKEN"), "{text}");
-    // One request told it: no other file was asked for.
+    // One request was enough: no other file was asked for.
     let files: Vec<_> = scene.hub.seen().into_iter().map(|seen| seen.what).collect();
     assert_eq!(files, [NAME, "config.json"]);
 

@@ -1,5 +1,5 @@
-//! Caches in which huggingface_hub keeps large files once for all repositories, and
-//! others whose links lead where nobody may follow.
+//! Caches in which huggingface_hub keeps large files once for all repositories, and caches
+//! with links to forbidden places.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,8 +10,8 @@ use lockstep_hub::{Cached, HubError};
 use crate::{SHARDS, Scene, files};
 
 impl Scene {
-    /// Loads the model, and moves its weights to the cache's store, as huggingface_hub does
-    /// with what it has loaded.
+    /// Loads the model, and moves its weights to the cache's store, as huggingface_hub
+    /// does with its files.
     fn load_shared(&self) -> PathBuf {
         let fetched = self.load().expect("loaded");
         let store = self.settings.cache.join("blobs");
@@ -52,7 +52,7 @@ fn what_is_shared_by_repositories_is_there() {
     assert!(blob.is_symlink(), "it is still shared");
 }
 
-/// What would be refused when it is read is not taken for there: it is loaded again.
+/// A file that would be refused when it is read counts as missing: it is loaded again.
 #[test]
 fn what_links_lead_out_to_is_loaded_again() {
     let mut scene = Scene::new();
@@ -69,7 +69,7 @@ fn what_links_lead_out_to_is_loaded_again() {
     assert_eq!(scene.lacks(), Vec::<String>::new());
 }
 
-/// Where loading again would not mend it, that is said before weights come.
+/// If loading again would not help, the error comes before weights are loaded.
 #[test]
 fn a_cache_that_can_not_be_read_costs_no_weights() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! All outputs of one request joined.
+//! Joins all outputs of one request.
 
 use lockstep_types::{
     request::{Finish, Output},
@@ -10,16 +10,16 @@ use lockstep_types::{
 pub struct Completion {
     /// All tokens, a stop token included.
     pub token_ids: Vec<u32>,
-    /// One per token, when asked for.
+    /// Log-probabilities of the tokens, one per token, if asked for.
     pub logprobs: Vec<TokenLogprob>,
-    /// Of the prompt, when asked for.
+    /// Log-probabilities of the prompt, if asked for.
     pub prompt_logprobs: Vec<TokenLogprob>,
-    /// How it ended; `None` while it runs.
+    /// End of the request; `None` while it runs.
     pub finish: Option<Finish>,
 }
 
 impl Completion {
-    /// Appends what one step brought.
+    /// Appends the output of one step.
     pub fn add(&mut self, output: Output) {
         self.token_ids.extend(output.token_ids);
         self.logprobs.extend(output.logprobs);

@@ -1,8 +1,8 @@
 //! Planner and worker ranks inside one process, without a server.
 //!
-//! The same planner and the same workers as behind the gRPC seams, joined by
-//! channels: for `lockstep generate`, `lockstep bench offline` and tests that
-//! run many configurations.
+//! The planner and the workers are the ones behind the gRPC seams, joined by channels here.
+//! This engine is for `lockstep generate`, `lockstep bench offline` and tests that run many
+//! configurations.
 
 #![forbid(unsafe_code)]
 
@@ -22,13 +22,13 @@ pub use completion::Completion;
 pub use lockstep_tp_worker::worker::local::LocalOptions;
 pub use step_record::StepRecord;
 
-/// Why the engine can't go on.
+/// The reason why the engine can't go on.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// The planner.
+    /// An error of the planner.
     #[error(transparent)]
     Planner(#[from] PlannerError),
-    /// A rank.
+    /// An error of a rank.
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// A request was refused.
@@ -55,7 +55,7 @@ impl LocalEngine {
     /// Loads all ranks as threads.
     ///
     /// # Errors
-    /// [`LocalError`]: sizes that make no planner, or a rank that can't load.
+    /// [`LocalError`] for sizes that make no planner, or for a rank that can't load.
     pub fn start(config: &EngineConfig, options: &LocalOptions) -> Result<Self, LocalError> {
         Ok(Self {
             planner: Planner::new(config.into())?,
@@ -68,14 +68,14 @@ impl LocalEngine {
         })
     }
 
-    /// Sets how careful admission is, see [`Planner::with_conservativeness`].
+    /// Sets the caution of admission, see [`Planner::with_conservativeness`].
     #[must_use]
     pub fn with_conservativeness(mut self, thousandths: u32) -> Self {
         self.planner = self.planner.with_conservativeness(thousandths);
         self
     }
 
-    /// What each rank runs on.
+    /// Descriptions of the devices that the ranks run on.
     pub fn descriptions(&self) -> &[String] {
         self.group.descriptions()
     }
@@ -85,7 +85,7 @@ impl LocalEngine {
         self.group.weight_bytes()
     }
 
-    /// Where each rank's weights came from.
+    /// Origin of each rank's weights.
     pub fn weight_origins(&self) -> &[WeightOrigin] {
         self.group.weight_origins()
     }
@@ -113,8 +113,8 @@ impl LocalEngine {
         self.planner.abort(id);
     }
 
-    /// Plans as far ahead as the configuration allows, then waits for one
-    /// step. False when there is nothing left to do.
+    /// Plans as far ahead as the configuration allows, then waits for one step. Returns
+    /// false when there is nothing left to do.
     ///
     /// # Errors
     /// [`LocalError`] when a rank fails or nothing can be planned.
@@ -135,7 +135,8 @@ impl LocalEngine {
         self.settle_step()
     }
 
-    /// Waits for the oldest step under way and plans no other. False when none is.
+    /// Waits for the oldest step under way and plans no other. Returns false when none is
+    /// under way.
     ///
     /// # Errors
     /// [`LocalError`] when a rank fails.
@@ -155,12 +156,12 @@ impl LocalEngine {
         self.last_step.as_ref()
     }
 
-    /// What happened since the last call, in order.
+    /// Outputs since the last call, in order.
     pub fn take_outputs(&mut self) -> impl Iterator<Item = (RequestId, Output)> + '_ {
         self.planner.take_outputs()
     }
 
-    /// Runs requests to their ends, all at once; completions in their order.
+    /// Runs all requests at once, to their ends. Completions come in the requests' order.
     ///
     /// # Errors
     /// [`LocalError`], also when one request is refused.
@@ -194,13 +195,13 @@ impl LocalEngine {
         self.planner.flush_cache()
     }
 
-    /// Lets decode rows draft so many steps from the next plan on, as far as
-    /// configuration and requests allow; 0 = none.
+    /// Lets decode rows draft `steps` steps from the next plan on, as far as configuration
+    /// and requests allow; 0 is none.
     pub fn set_draft_steps(&mut self, steps: u32) {
         self.planner.set_draft_steps(steps);
     }
 
-    /// What speculation brought since the start.
+    /// Counters of speculation since the start.
     pub fn speculation(&self) -> &SpeculationCounters {
         self.planner.speculation()
     }

@@ -1,19 +1,19 @@
-//! What a step was, for those who measure.
+//! Record of a step, for measurements.
 
 use lockstep_types::step::{StageTimes, StepPlan, StepResult};
 
 /// A step's plan in numbers, and the times of its result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepRecord {
-    /// Its number, from 1.
+    /// Number of the step, from 1.
     pub step: u64,
-    /// Draft steps that its plan allowed.
+    /// Draft steps that the plan allowed.
     pub depth: u32,
-    /// Rows that decoded, those of requests that had ended meanwhile included.
+    /// Rows that decoded, including rows of requests that had ended meanwhile.
     pub decodes: u32,
     /// Prompt tokens of the other rows.
     pub prompt_tokens: u32,
-    /// Where its time went.
+    /// Stages of the step's time.
     pub stages: StageTimes,
 }
 

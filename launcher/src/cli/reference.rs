@@ -31,7 +31,7 @@ fn every_flag_stands_in_its_reference() {
     let serve = serve.expect("the default command");
     let mut page = HEAD.to_owned();
     for command in program.get_subcommands() {
-        // `config` takes what `serve` takes; roles are started by the launcher.
+        // `config` has the options of `serve`; roles are started by the launcher.
         if !command.is_hide_set() && command.get_name() != "config" {
             section(&mut page, "lockstep", command, &serve);
         }
@@ -39,15 +39,15 @@ fn every_flag_stands_in_its_reference() {
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md")].assert_eq(&page);
 }
 
-/// Flags under one heading, a row of the table each.
+/// Flags under one heading, with a row of the table for each.
 #[derive(PartialEq)]
 struct Group {
     heading: String,
     rows: String,
 }
 
-/// A command's flags. Algorithms' own come last, but stand with the others of
-/// their group.
+/// A command's flags in groups. Flags of algorithms come last in the definition, but stand
+/// with the others of their group.
 fn groups(command: &Command) -> Vec<Group> {
     let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
     let mut groups: Vec<Group> = Vec::new();
@@ -65,8 +65,8 @@ fn groups(command: &Command) -> Vec<Group> {
     groups
 }
 
-/// One command, its commands included, with a table for each group of flags;
-/// groups that are the same for `serve` stand there alone.
+/// The section of one command, including its commands, with a table for each group of flags.
+/// Groups that `serve` has too stand only there.
 fn section(page: &mut String, parents: &str, command: &Command, serve: &[Group]) {
     let name = format!("{parents} {}", command.get_name());
     let about = command.get_long_about().or(command.get_about());
@@ -99,8 +99,8 @@ fn section(page: &mut String, parents: &str, command: &Command, serve: &[Group])
     }
 }
 
-/// The flag with its value: `--port PORT`, `--dtype auto|bfloat16|float32`; in
-/// brackets where it may be left out.
+/// The flag with its value: `--port PORT`, `--dtype auto|bfloat16|float32`. An optional
+/// value is in brackets.
 fn synopsis(arg: &Arg) -> String {
     let mut text = match (arg.get_long(), arg.get_short()) {
         (Some(long), Some(short)) => format!("-{short}, --{long}"),

@@ -1,13 +1,12 @@
-//! Where a wrong value comes from.
+//! Hints about the source of a wrong value.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-/// Says which variable of the environment gave the value that `error` is about,
-/// or what a word without an option may have meant. Nothing, when the value was
-/// given in `words`.
+/// Names the environment variable with the value that `error` is about, or the likely
+/// meaning of a word without an option. `None` if the value was given in `words`.
 pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -28,7 +27,7 @@ pub(super) fn hint(command: &Command, words: &[OsString], error: &clap::Error) -
     variable(command, words, shown)
 }
 
-/// What a word may have meant that no option asks for: a model, or the rest of a prompt.
+/// The likely meaning of a word without an option: a model, or the rest of a prompt.
 fn stray(command: &Command, words: &[OsString]) -> Option<String> {
     let mut leaf = command;
     for word in words.iter().skip(1) {
@@ -59,8 +58,7 @@ fn stray(command: &Command, words: &[OsString]) -> Option<String> {
     takes_model.then(|| "A model is an option here: --model-path MODEL.".to_owned())
 }
 
-/// Takes the commands that only the program itself gives out of the suggestions of an
-/// error.
+/// Removes the program's internal commands from the suggestions of an error.
 pub(super) fn suggest_public(command: &Command, error: &mut clap::Error) {
     let suggested = ContextKind::SuggestedSubcommand;
     let Some(ContextValue::Strings(names)) = error.get(suggested) else {
@@ -77,9 +75,9 @@ pub(super) fn suggest_public(command: &Command, error: &mut clap::Error) {
     };
 }
 
-/// Says for each of the `options` of an error, each as `--name` or with more
-/// behind it, that it was not given in `words` but in the file, from which
-/// `from_file` was read, or in the environment.
+/// Hints about the source of the `options` of an error: the file, with the words
+/// `from_file`, or the environment. Options that are given in `words` get no hint. An option
+/// is `--name`, perhaps with more text behind it.
 pub(super) fn hints(
     command: &Command,
     words: &[OsString],
@@ -96,9 +94,9 @@ pub(super) fn hints(
     options.iter().filter_map(hint).collect()
 }
 
-/// Says which of the `variables` look like options of `command`, or of one of its
-/// subcommands, and are none. What Kubernetes sets in pods beside a service of that name
-/// is left out.
+/// Names the `variables` that look like options of `command`, or of one of its subcommands,
+/// and are none. Variables that Kubernetes sets in pods beside a service of that name are
+/// left out.
 pub(super) fn unknown(
     command: &Command,
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -126,7 +124,7 @@ pub(super) fn unknown(
     })
 }
 
-/// Whether an option of `command`, or of one below it, is set by `variable`.
+/// Returns true if `variable` sets an option of `command` or of one of its subcommands.
 fn sets(command: &Command, variable: &str) -> bool {
     let mut own = command.get_arguments().filter_map(Arg::get_env);
     own.any(|name| name == variable) || command.get_subcommands().any(|below| sets(below, variable))
@@ -157,7 +155,7 @@ fn find<'a>(command: &'a Command, long: &str) -> Option<&'a Arg> {
         })
 }
 
-/// Whether one of the argument's names is among the words.
+/// Returns true if one of the argument's names is among the words.
 fn given(argument: &Arg, words: &[OsString]) -> bool {
     let names = argument
         .get_long()
@@ -178,7 +176,8 @@ mod tests {
     use super::{hint, hints};
     use clap::{Arg, Command};
 
-    /// A number from a variable that every test run has and that is none.
+    /// A program with one number, from a variable that every test run has. The variable's
+    /// value is no number.
     fn program() -> Command {
         let number = Arg::new("number")
             .long("number")

@@ -55,7 +55,7 @@ fn serve_is_the_default_command() {
     }
 }
 
-/// Commands without a server have the ranks of one.
+/// Commands without a server have a server's ranks.
 #[test]
 fn dp_ranks_arrive() {
     for (command, rest) in [
@@ -150,7 +150,7 @@ fn a_folder_that_is_missing_is_traced_to_the_file_that_names_it() {
     assert_eq!(hint("lockstep serve /no/folder"), "");
 }
 
-/// What a word may have meant depends on what its command takes.
+/// The meaning of a stray word depends on the options of its command.
 #[test]
 fn a_stray_word_gets_a_hint_of_its_own_command() {
     let command = program();
@@ -185,7 +185,7 @@ fn a_stray_word_gets_a_hint_of_its_own_command() {
     }
 }
 
-/// Roles are started by the program itself alone.
+/// Roles are started only by the program itself.
 #[test]
 fn only_public_commands_are_suggested() {
     let command = program();
@@ -206,8 +206,8 @@ fn only_public_commands_are_suggested() {
     }
 }
 
-/// What `generate` and `pack` have in common with `serve` is set by the same variables;
-/// what one of them refuses, by none.
+/// Variables of `serve` also set the options that `generate` and `pack` share with it. No
+/// variable sets options that one of them refuses.
 #[test]
 fn commands_share_the_servers_variables() {
     let program = program();
@@ -237,7 +237,7 @@ fn commands_share_the_servers_variables() {
     }
 }
 
-/// Requests alone name folders of other weights.
+/// Only requests name folders of other weights.
 #[test]
 fn a_folder_of_updates_is_a_servers() {
     for (command, known) in [
@@ -260,7 +260,7 @@ fn help_says_where_a_folder_may_stand() {
     assert!(help.contains("lockstep serve [MODEL]"), "{help}");
 }
 
-/// What NGRAM declares is refused as its own checks say, wherever it is given.
+/// Options that NGRAM declares are refused by its own checks, on every command.
 #[test]
 fn an_algorithms_own_flags_are_its_own() {
     use crate::settings::tests::refusal;
@@ -301,7 +301,7 @@ fn an_algorithms_own_flags_are_its_own() {
     }
 }
 
-/// What people type who come from elsewhere, and what their error has to name.
+/// Options that users of other engines type, and the name that the error must contain.
 #[test]
 fn options_of_other_engines_get_an_answer() {
     use crate::settings::tests::refusal;
@@ -351,7 +351,8 @@ fn options_of_other_engines_get_an_answer() {
             (found, _) => panic!("{line}: {found:?}"),
         }
     }
-    // What is done anyway passes, and what is refused is so before anything is loaded.
+    // Options that change nothing here pass. The others are refused before anything is
+    // loaded.
     assert!(
         parsed(words(
             "lockstep serve m --pp-size 1 --trust-remote-code=false"

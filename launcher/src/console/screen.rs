@@ -1,5 +1,5 @@
-//! A terminal that is drawn on through a queue: one that shows nothing any more
-//! (Ctrl-S) keeps nobody waiting.
+//! A terminal that is drawn through a queue. A terminal that shows nothing any more (Ctrl-S)
+//! keeps nobody waiting.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use indicatif::TermLike;
 use lockstep_process::LineQueue;
 
-/// Columns of a terminal that does not tell.
+/// Columns of a terminal that does not tell its width.
 const COLUMNS: u16 = 80;
 const ROWS: u16 = 24;
 
-/// Collects a frame and queues it whole.
+/// Collects a frame and queues the whole frame.
 #[derive(Debug)]
 pub(super) struct Screen {
     queue: LineQueue,
@@ -29,7 +29,7 @@ impl Screen {
         Ok(())
     }
 
-    /// ECMA-48: `CSI`, how far, where to.
+    /// Moves the cursor. The sequence is ECMA-48: `CSI`, the distance, the direction.
     fn move_cursor(&self, cells: usize, direction: char) -> io::Result<()> {
         match cells {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! What the options ask of the machine.
+//! Resources that the options ask of the machine.
 
 use lockstep_config::ServeArgs;
 use lockstep_tp_worker::worker::WorkerLimits;
@@ -7,29 +7,29 @@ use lockstep_types::{Algorithms, DeviceKind, EngineConfig};
 use crate::ports::Ports;
 use crate::settings::Settings;
 
-/// What a server takes of the machine; where its configuration is not known, what its options
-/// say by themselves.
+/// Resources that a server takes of the machine. If its configuration is not known, only the
+/// values that its options give directly.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Asked {
-    /// Why there is no such server, or why that can't be said.
+    /// The reason why there is no such server, or why its configuration is not known.
     pub(super) refused: Option<String>,
     /// Threads that compute on this node.
     pub(super) threads: Option<usize>,
     /// Bytes of `/dev/shm` through which this node's ranks exchange their parts.
     pub(super) shared_bytes: u64,
-    /// Ranks have GPUs.
+    /// True if ranks have GPUs.
     pub(super) gpus: bool,
-    /// Connections of all ports.
+    /// Connections of all ports together.
     pub(super) connections: Option<u64>,
     /// Public ports.
     pub(super) ports: Ports,
-    /// Host and port where other nodes register.
+    /// Host and port at which other nodes register.
     pub(super) nodes: Option<(String, u16)>,
 }
 
 impl Asked {
-    /// What `lockstep serve` with these options asks for. Models by name are not loaded
-    /// for it.
+    /// The resources of `lockstep serve` with these options. Models that are given by name
+    /// are not loaded for this.
     pub(super) fn of(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let model = args.model.model_path.as_deref();
         if let Some(name) = model.filter(|path| !path.is_dir()) {

@@ -1,4 +1,4 @@
-//! What the machine says of itself, looked at once.
+//! Facts about the machine, looked up once.
 
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_process::clock;
@@ -8,41 +8,41 @@ use rustix::process::{Resource, getrlimit};
 use super::asked::Asked;
 use crate::run_dir::RunDir;
 
-/// Where transparent huge pages are set.
+/// File with the setting of transparent huge pages.
 pub(super) const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Everything that findings are made of.
+/// All facts that findings are made of.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) asked: Asked,
     pub(super) hardware: Hardware,
     /// Cores of the machine.
     pub(super) online: usize,
-    /// Cores that the control group pays for, if it limits them.
+    /// Cores that the control group allows, if it limits them.
     pub(super) quota: Option<f64>,
-    /// The mode of huge pages; `None` = they are not offered.
+    /// The mode of huge pages; `None` if the system does not offer them.
     pub(super) huge_pages: Option<String>,
     /// Bytes free in `/dev/shm`.
     pub(super) shared_memory: Result<u64, String>,
-    /// Descriptors: how many may be open now, and how many that may be raised to; `None` =
-    /// any number.
+    /// Limits of open descriptors: the present limit, and the one that it may be raised to.
+    /// `None` is any number.
     pub(super) open_files: (Option<u64>, Option<u64>),
-    /// Bytes that may be locked, and of address space, at the most; `None` = any number.
+    /// Most bytes that may be locked, and most bytes of address space; `None` is any number.
     pub(super) locked_memory: Option<u64>,
     pub(super) address_space: Option<u64>,
-    /// What the clock counts by.
+    /// The source of the system's clock.
     pub(super) clock_source: Option<String>,
-    /// Whether something keeps the clock in step with others; `None` = the system doesn't say.
+    /// True if the clock is synchronized with others; `None` if the system doesn't say.
     pub(super) clock_in_step: Option<bool>,
-    /// What was found of each port that is asked for; where it can't be had, what to do.
+    /// The finding for each port that is asked for, with a remedy if the port can't be had.
     pub(super) ports: Vec<(String, Option<String>)>,
-    /// Where the run directory is, or why it can't be made.
+    /// Path of the run directory, or the reason why it can't be made.
     pub(super) run_dir: Result<String, String>,
 }
 
 impl Facts {
-    /// Looks at everything.
+    /// Collects all facts.
     pub(super) fn collect(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let asked = Asked::of(args, algorithms);
         let hardware = Hardware::detect();
@@ -86,7 +86,8 @@ impl Facts {
     }
 }
 
-/// The port where other nodes register: listens as a server would, and gives it up again.
+/// Tries the port where other nodes register: listens as a server would, and closes it
+/// again.
 fn of_nodes(host: &str, port: u16) -> (String, Option<String>) {
     let address = format!("{host}:{port}");
     let host = host.trim_start_matches('[').trim_end_matches(']');

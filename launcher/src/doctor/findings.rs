@@ -1,4 +1,4 @@
-//! From facts to findings, each with what to do where something is wrong.
+//! Findings made of facts, each with a remedy if something is wrong.
 
 use lockstep_devices::Finding;
 
@@ -9,7 +9,7 @@ const GIB: u64 = 1 << 30;
 /// Descriptors that the default limits of connections take.
 const FILES: u64 = 8192;
 
-/// All of them, in the order of the report.
+/// All findings, in the order of the report.
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![cores(facts)];
     findings.extend(threads(facts));
@@ -49,7 +49,7 @@ fn cores(facts: &Facts) -> Finding {
         )
 }
 
-/// Threads that compute, against the cores that there are for them.
+/// Number of compute threads, compared with the cores for them.
 fn threads(facts: &Facts) -> Option<Finding> {
     let (threads, cores) = (facts.asked.threads?, facts.hardware.cores.len());
     let finding = Finding::new("Threads", format!("{threads} compute, on {cores} cores"));
@@ -87,7 +87,7 @@ fn huge_pages(facts: &Facts) -> Finding {
     )
 }
 
-/// Where ranks of a node exchange their parts.
+/// Shared memory, through which ranks of a node exchange their parts.
 fn shared_memory(facts: &Facts) -> Finding {
     const NAME: &str = "Shared memory";
     let needed = facts.asked.shared_bytes.max(64 * MIB);
@@ -123,7 +123,7 @@ fn open_files(facts: &Facts) -> Finding {
     )
 }
 
-/// Memory that may be locked, which drivers of GPUs do.
+/// Memory that may be locked: drivers of GPUs lock memory.
 fn locked_memory(facts: &Facts) -> Finding {
     let found = facts.locked_memory.map_or_else(|| "no limit".into(), bytes);
     let is_low = facts.locked_memory.is_some_and(|most| most < GIB);
@@ -134,7 +134,7 @@ fn locked_memory(facts: &Facts) -> Finding {
     )
 }
 
-/// Address space, of which mapped weights take as much as their files are long.
+/// Address space: mapped weights take as much of it as their files have bytes.
 fn address_space(facts: &Facts) -> Finding {
     let found = facts.address_space.map_or_else(|| "no limit".into(), bytes);
     Finding::new("Address space", found).problem_if(
@@ -150,7 +150,7 @@ fn clock(facts: &Facts) -> Finding {
         Some(false) => "not in step with others",
         None => "whether it is in step with others is not told",
     };
-    // Those are asked by a call of the kernel, or by a device.
+    // Reading these clocks takes a call of the kernel, or of a device.
     let slow = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"].contains(&source);
     Finding::new("Clock", format!("{source}, {step}"))
         .problem_if(
@@ -178,7 +178,7 @@ fn run_dir(facts: &Facts) -> Finding {
     }
 }
 
-/// Where options make no server.
+/// The finding if the options make no server.
 fn options(facts: &Facts) -> Option<Finding> {
     let refused = facts.asked.refused.as_ref()?;
     let finding = Finding::new("Options", "no server can be made of them to look at");

@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::{DoctorArgs, as_json, findings, report};
 use crate::settings::tests::algorithms;
 
-/// A machine on which all is well.
+/// A machine without problems.
 fn well() -> Facts {
     Facts {
         asked: Asked {
@@ -104,7 +104,7 @@ fn each_fault_is_found_with_its_remedy() {
     for (name, remedy, harm) in harms {
         let mut facts = well();
         harm(&mut facts);
-        // A lone core has too many threads too.
+        // A machine with one core has too many threads too.
         let found = problems(&facts);
         let is = |(of, said): &(&str, String)| of == name && said.contains(remedy);
         assert!(found.iter().any(is), "{name}, {remedy}: {found:?}");
@@ -113,7 +113,7 @@ fn each_fault_is_found_with_its_remedy() {
             .filter(|found| !is(found) && found.0 != "Threads");
         assert_eq!(others.count(), 0, "{found:?}");
     }
-    // Without GPUs nobody locks memory.
+    // Without GPUs no driver locks memory.
     let mut facts = well();
     facts.locked_memory = Some(8 << 20);
     assert_eq!(problems(&facts), []);
@@ -151,7 +151,7 @@ fn this_machine_can_be_looked_at() {
         let code = looked.map_err(|error| error.to_string());
         assert!(matches!(code, Ok(exit::OK | exit::PROBLEMS)), "{code:?}");
     }
-    // No server can be made of these anywhere.
+    // These options make no server on any machine.
     let mut args = DoctorArgs::default();
     args.serve.parallel.tp_size = Some(3);
     let looked = super::run(&args, &algorithms());
@@ -167,7 +167,7 @@ fn a_port_that_is_taken_is_found() {
     let port = taken.local_addr().expect("an address").port();
     let mut args = DoctorArgs::default().serve;
     args.server.port = Some(port);
-    // Nothing is loaded by its name.
+    // A model that is given by name is not loaded.
     args.model.model_path = Some("some/model".into());
     let facts = Facts::collect(&args, &algorithms());
     let found = problems(&facts);

@@ -1,4 +1,4 @@
-//! Why an engine failed, told from its children.
+//! The cause of an engine's failure, found among its children.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use super::end::Ending;
 /// Lines of a crashed child that an error shows.
 const SHOWN_LINES: usize = 20;
 
-/// The first cause of a failure: the child that failed for its own reasons,
-/// not because another one was gone.
+/// The first cause of a failure: the child that failed for its own reasons, not because
+/// another child was gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cause {
     pub(super) role: Role,
-    /// What it said, or how it ended.
+    /// The child's message, or how it ended.
     pub(super) what: String,
-    /// Its last lines, where it said nothing itself.
+    /// The child's last lines, if it sent no message.
     pub(super) last_lines: Vec<String>,
 }
 
-/// Finds the cause among what is known so far; `None` when every child is well
-/// or was told to end.
+/// Finds the cause among the children's ends and messages so far. `None` when every child is
+/// well or was told to end.
 pub(super) fn find(children: &Children) -> Option<Cause> {
     children
         .members()
@@ -32,13 +32,13 @@ pub(super) fn find(children: &Children) -> Option<Cause> {
         .map(|(_, member)| describe(member))
 }
 
-/// The cause when `role` was seen to fail or to end: what [`find`] knows, or
-/// else that process itself.
+/// The cause of a failure after `role` was seen to fail or to end: the result of [`find`],
+/// or else that process itself.
 pub(super) fn find_or(children: &Children, role: Role) -> Cause {
     find(children).unwrap_or_else(|| of(children, role))
 }
 
-/// What is known of the end of `role` itself.
+/// Describes the end of `role` itself.
 pub(super) fn of(children: &Children, role: Role) -> Cause {
     match children.member(role) {
         Some(member) => describe(member),
@@ -50,9 +50,9 @@ pub(super) fn of(children: &Children, role: Role) -> Cause {
     }
 }
 
-/// How likely it is that others failed because of this one; least is likeliest.
-/// A process that was killed or crashed noticed nothing and reported nothing;
-/// reports of others follow from that.
+/// Order of suspicion: the member with the least weight most likely made the others fail. A
+/// process that was killed or crashed noticed and reported nothing; reports of other
+/// processes follow from its end.
 fn weight(member: &Member) -> Option<u8> {
     const PANIC: Ending = Ending::Code(exit::PANIC as i32);
     match (member.ended, &member.failed) {

@@ -19,13 +19,13 @@ use crate::console::Lines;
 
 /// Lines of a child that are kept for an error.
 const KEPT_LINES: usize = 50;
-/// Longer lines are forwarded in pieces.
+/// Longest line that is forwarded whole, in bytes; longer lines come in pieces.
 const LONGEST_LINE: u64 = 16 * 1024;
-/// A child that ended has nothing more to say; its pipe closes at once, unless
-/// it handed it on.
+/// Longest wait for the last lines of a child that ended. Its pipe closes at once, unless
+/// another process has inherited the pipe.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// What to start.
+/// Role and command of a child to start.
 pub(super) struct ChildSpec {
     pub(super) role: Role,
     pub(super) command: Command,
@@ -39,12 +39,12 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts it in a process group of its own, so that Ctrl-C reaches the
-    /// launcher alone, and watches it from now on: its stderr goes to `lines`,
-    /// its end to `events`.
+    /// Starts the child in a process group of its own, so that Ctrl-C reaches the launcher
+    /// alone. Watches the child from now on: its stderr goes to `lines`, its end to
+    /// `events`.
     ///
     /// # Errors
-    /// When the system cannot start it.
+    /// When the system cannot start the child.
     pub(super) fn spawn(
         spec: ChildSpec,
         lines: Lines,
@@ -80,12 +80,12 @@ impl Child {
         Ok(Self { role, tail, kill })
     }
 
-    /// Kills the process, also one that is stopped.
+    /// Kills the process, even one that is stopped.
     pub(super) fn kill(&self) {
         self.kill.cancel();
     }
 
-    /// The last lines it wrote, at most `count`.
+    /// The last lines that the child wrote, at most `count`.
     pub(super) fn last_lines(&self, count: usize) -> Vec<String> {
         let lines = self.tail.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines

@@ -15,10 +15,10 @@ use super::end::Ending;
 use super::event::{Event, LinkNumber};
 use crate::console::Lines;
 
-/// What changed among the children.
+/// A change among the children.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Start-up work of a role: what, and units done of all.
+    /// Start-up work of a role: the phase, units done, and units of all.
     Progress(Role, String, u64, u64),
     /// A role serves.
     Ready(Role),
@@ -28,19 +28,19 @@ pub(super) enum Change {
     Exited(Role, Ending),
 }
 
-/// A child and what is known about it.
+/// A child and its state.
 pub(super) struct Member {
     pub(super) child: Child,
     link: Option<(LinkNumber, UnboundedSender<LauncherMessage>)>,
-    /// Pings in a row.
+    /// Pings in a row that the child left unanswered.
     unanswered: u32,
     lost_log_lines: u64,
-    /// The strongest wish so far; sent when the link opens late.
+    /// The strongest request to end so far, sent when the link opens late.
     asked: Option<LauncherMessage>,
     pub(super) ready: Option<String>,
     pub(super) failed: Option<String>,
-    /// How it ended, and whether it had been asked to end like that: after a
-    /// drain only an end in order is, after a halt every end.
+    /// The child's end, and true if the child had been asked for it. After a drain only an
+    /// end in order is one that was asked for, after a halt every end is.
     pub(super) ended: Option<(Ending, bool)>,
 }
 
@@ -58,7 +58,7 @@ impl Member {
         }
     }
 
-    /// Notes a failure, unless it only follows from a halt.
+    /// Notes a failure, unless it follows only from a halt.
     fn fail(&mut self, message: String) -> Change {
         if self.asked != Some(LauncherMessage::Halt) {
             self.failed.get_or_insert(message);
@@ -66,34 +66,35 @@ impl Member {
         Change::Failed(self.child.role)
     }
 
-    /// Whether it has been asked to end, by a drain or a halt.
+    /// Returns true if the child was asked to end, by a drain or a halt.
     pub(super) fn was_asked(&self) -> bool {
         self.asked.is_some()
     }
 }
 
-/// The children. Dropping this kills them all.
+/// All children of the engine on this node. A drop kills them all.
 pub(super) struct Children {
     members: Vec<Member>,
     events: UnboundedReceiver<Event>,
     sender: UnboundedSender<Event>,
     lines: Lines,
-    /// When requests will be served again, as was told last.
+    /// The outlook that the children were told last: seconds until requests are served
+    /// again.
     foreseen: Option<u32>,
-    /// Of processes that were replaced.
+    /// Lost log lines of processes that were replaced.
     lost_log_lines: u64,
     _control: AbortOnDropHandle<()>,
 }
 
-/// Which members a call concerns.
+/// Selects the members that a call concerns.
 pub(super) type Filter = fn(Role) -> bool;
 
-/// All of them.
+/// Selects all members.
 pub(super) fn everyone(_: Role) -> bool {
     true
 }
 
-/// The public front.
+/// Selects the public front.
 pub(super) fn fronts(role: Role) -> bool {
     matches!(role, Role::TokenizerManager(_))
 }
@@ -102,7 +103,7 @@ impl Children {
     /// Listens on `control_socket` and starts all children.
     ///
     /// # Errors
-    /// When one of them cannot be started; those before it are killed.
+    /// When one child cannot be started; earlier ones are killed.
     pub(super) fn spawn(
         specs: Vec<ChildSpec>,
         control_socket: &Path,
@@ -210,20 +211,20 @@ impl Children {
         self.members.iter().find(|member| member.child.role == role)
     }
 
-    /// Whether all have reported that they serve.
+    /// Returns true if all children have reported that they serve.
     pub(super) fn all_ready(&self) -> bool {
         self.members.iter().all(|member| member.ready.is_some())
     }
 
-    /// Whether all members of the filter have ended.
+    /// Returns true if all members of the filter have ended.
     pub(super) fn all_ended(&self, filter: Filter) -> bool {
         self.members
             .iter()
             .all(|m| !filter(m.child.role) || m.ended.is_some())
     }
 
-    /// Sends members a message; one that has not opened its link gets it when it
-    /// does.
+    /// Sends members a message. A member without an open link gets the message when it opens
+    /// its link.
     pub(super) fn send(&mut self, message: LauncherMessage, filter: Filter) {
         for member in self.members.iter_mut().filter(|m| filter(m.child.role)) {
             if member.asked == Some(LauncherMessage::Halt) {
@@ -236,7 +237,7 @@ impl Children {
         }
     }
 
-    /// Tells all that can hear it something that ends none of them.
+    /// Sends a message that ends nobody to all children with an open link.
     pub(super) fn tell(&self, message: LauncherMessage) {
         let links = self
             .members
@@ -247,8 +248,8 @@ impl Children {
         }
     }
 
-    /// Tells all in how many seconds requests that can't be served will be, where that
-    /// has changed. Who opens its link later hears of it then.
+    /// Tells all children in how many seconds requests will be served again, if that has
+    /// changed. A child that opens its link later is told then.
     pub(super) fn foresee(&mut self, served_in_s: Option<u32>) {
         if self.foreseen != served_in_s {
             self.foreseen = served_in_s;
@@ -256,8 +257,8 @@ impl Children {
         }
     }
 
-    /// Pings all that can hear it; gives those that have left `most` pings in a
-    /// row unanswered, and are not ended for it yet.
+    /// Pings all children with an open link. Returns the ones that have left `most` pings in
+    /// a row unanswered and have not ended.
     pub(super) fn ping(&mut self, most: u32) -> Vec<Role> {
         let lost = self.members.iter().map(|member| member.lost_log_lines);
         let lost_log_lines = logging::lost_lines() + self.lost_log_lines + lost.sum::<u64>();
@@ -279,7 +280,7 @@ impl Children {
         silent
     }
 
-    /// Kills a child, and says why it had to.
+    /// Kills a child, and notes the reason.
     pub(super) fn give_up(&mut self, role: Role, why: String) {
         let mut members = self.members.iter_mut();
         if let Some(member) = members.find(|member| member.child.role == role) {
@@ -288,7 +289,7 @@ impl Children {
         }
     }
 
-    /// A child's end is accepted: it is no cause of anything that follows.
+    /// Accepts a child's end: it is no cause of later failures.
     pub(super) fn excuse(&mut self, role: Role) {
         let mut members = self.members.iter_mut();
         if let Some(member) = members.find(|member| member.child.role == role) {
@@ -302,7 +303,7 @@ impl Children {
     /// Starts a child in the place of one that has ended.
     ///
     /// # Errors
-    /// When the system cannot start it.
+    /// When the system cannot start the child.
     pub(super) fn replace(&mut self, spec: ChildSpec) -> io::Result<()> {
         let child = Child::spawn(spec, self.lines.clone(), self.sender.clone())?;
         let mut members = self.members.iter_mut();
@@ -313,8 +314,8 @@ impl Children {
         Ok(())
     }
 
-    /// Handles events until members of the filter have ended, or the deadline.
-    /// Tells whether they have.
+    /// Handles events until members of the filter have ended, or until the deadline. Returns
+    /// true if they have ended.
     pub(super) async fn wait_ended(&mut self, filter: Filter, deadline: Instant) -> bool {
         while !self.all_ended(filter) {
             if timeout_at(deadline, self.next()).await.is_err() {
@@ -324,8 +325,9 @@ impl Children {
         true
     }
 
-    /// Ends all: halt, then kill those that have not ended within `grace`.
-    /// Nobody is left when it returns, save what the system itself cannot kill.
+    /// Ends all children: halts them, then kills the ones that have not ended within
+    /// `grace`. When it returns, all are gone, except for processes that the system itself
+    /// cannot kill.
     pub(super) async fn stop(&mut self, grace: Duration) {
         const UNKILLABLE: Duration = Duration::from_secs(5);
         self.send(LauncherMessage::Halt, everyone);

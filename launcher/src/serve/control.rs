@@ -16,7 +16,7 @@ use super::event::{Event, LinkNumber};
 /// Longest accepted line of a child, bytes.
 const LONGEST_LINE: u64 = 64 * 1024;
 
-/// Accepts children on `socket` until dropped; what they say goes to `events`.
+/// Accepts children on `socket` until dropped; sends their messages to `events`.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -37,7 +37,7 @@ pub(super) fn serve(
     })))
 }
 
-/// Serves one link: the first line says who it is.
+/// Serves one link. Its first line names the role.
 async fn link(stream: UnixStream, number: LinkNumber, events: UnboundedSender<Event>) {
     let (reader, writer) = stream.into_split();
     let mut reader = BufReader::new(reader).take(LONGEST_LINE);
@@ -61,7 +61,7 @@ async fn link(stream: UnixStream, number: LinkNumber, events: UnboundedSender<Ev
     }
 }
 
-/// The next line; `None` at the end, the line itself when it is not understood.
+/// The next line; `None` at the end. A line that is not understood comes as text.
 async fn next(
     reader: &mut tokio::io::Take<BufReader<OwnedReadHalf>>,
 ) -> Option<Result<ChildMessage, String>> {

@@ -1,4 +1,4 @@
-//! How a child ended.
+//! The end of a child process.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -6,12 +6,12 @@ use std::process::ExitStatus;
 
 use lockstep_process::exit;
 
-/// How a child ended.
+/// The end of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By itself.
+    /// The process exited with this code.
     Code(i32),
-    /// By a signal.
+    /// A signal ended the process.
     Signal(i32),
     /// The system could not say.
     Unknown,

@@ -1,19 +1,19 @@
-//! What the tasks around a child report.
+//! Reports of the tasks around a child.
 
 use lockstep_process::{ChildReport, LauncherMessage, Role};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::end::Ending;
 
-/// Tells links apart: who is replaced may still have said something.
+/// Tells links apart: a process that was replaced may still have sent messages.
 pub(super) type LinkNumber = u64;
 
-/// What happened to a child.
+/// An event of a child.
 pub(super) enum Event {
-    /// It has opened its control link; by displayed role.
+    /// The child has opened its control link; the name is that of its role.
     Linked(String, LinkNumber, UnboundedSender<LauncherMessage>),
-    /// Something was said over a link.
+    /// A message came over a link.
     Report(LinkNumber, ChildReport),
-    /// It ended.
+    /// The child ended.
     Exited(Role, Ending),
 }

@@ -13,23 +13,23 @@ use super::pulse::Pulse;
 use super::replace::Replacements;
 use super::signals::Signals;
 
-/// Tokenizer-managers get this long to end their clients' requests with an
-/// error; all clients know within two seconds.
+/// Time for tokenizer-managers to end their clients' requests with an error. All clients get
+/// it within two seconds.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Then the others get this long to end by themselves.
+/// Time after that for the others to end by themselves.
 const HALT: Duration = Duration::from_millis(500);
 
-/// How serving ended.
+/// The end of serving.
 pub(super) enum Served {
-    /// As asked, with this exit code.
+    /// Serving stopped as asked, with this exit code.
     Stopped(u8),
     /// A process died or failed.
     Died(Cause),
 }
 
-/// Watches a serving engine until it ends; all processes are gone afterwards.
-/// A node without a front ends well when all its ranks do: node 0 released
-/// them, or this node was asked to leave.
+/// Watches a serving engine until it ends; all processes are gone afterwards. A node without
+/// a front ends well when all its ranks do: either node 0 released them, or this node was
+/// asked to leave.
 pub(super) async fn serve(
     children: &mut Children,
     signals: &mut Signals,
@@ -63,7 +63,7 @@ pub(super) async fn serve(
                 return collapse(children, role).await;
             },
             name = signals.next() => {
-                // No restart follows.
+                // No restart follows a signal.
                 children.foresee(None);
                 if has_front && !drain_delay.is_zero() {
                     tracing::info!(
@@ -86,16 +86,17 @@ pub(super) async fn serve(
     }
 }
 
-/// How the time before a drain ended.
+/// The end of the time before a drain.
 enum Left {
     InTime,
-    /// This process ended meanwhile.
+    /// This process ended before the time was over.
     Died(Role),
-    /// By this signal.
+    /// This signal came.
     Again(&'static str),
 }
 
-/// Has all that clients ask say that they should go elsewhere, and serves for so long.
+/// Tells the children to send clients elsewhere, and serves for another `delay`. Returns
+/// earlier if a process ends or a signal comes.
 async fn leave(children: &mut Children, signals: &mut Signals, delay: Duration) -> Left {
     let until = Instant::now() + delay;
     children.tell(LauncherMessage::Leave);
@@ -111,7 +112,7 @@ async fn leave(children: &mut Children, signals: &mut Signals, delay: Duration) 
     }
 }
 
-/// Says what a signal has set off.
+/// Logs the effect of a signal.
 fn log_drain(name: &str, limit: Duration, has_front: bool) {
     if has_front {
         tracing::info!(
@@ -127,7 +128,8 @@ fn log_drain(name: &str, limit: Duration, has_front: bool) {
     }
 }
 
-/// Node 0 has ended the engine and released the first of this node's ranks.
+/// Ends this node after node 0 has ended the engine and released the first of this node's
+/// ranks.
 async fn released(children: &mut Children) -> Served {
     const OTHERS: Duration = Duration::from_secs(5);
     children.wait_ended(everyone, Instant::now() + OTHERS).await;
@@ -137,14 +139,14 @@ async fn released(children: &mut Children) -> Served {
     cause.map_or(Served::Stopped(exit::OK), Served::Died)
 }
 
-/// Ends an engine that lost a process, `role` as far as is known yet: clients
-/// get their errors first.
+/// Ends an engine that lost a process, `role` as far as is known yet. Clients get their
+/// errors first.
 async fn collapse(children: &mut Children, role: Role) -> Served {
     children.send(LauncherMessage::Halt, fronts);
     let flushed = Instant::now() + FLUSH;
     if children.wait_ended(fronts, flushed).await {
-        // Whoever fails because of the first failure has a moment to do so, and
-        // the one that was killed shows by its exit.
+        // Processes that fail because of the first failure get a moment to do so. A process
+        // that was killed shows by its exit.
         let settle = flushed.min(Instant::now() + Duration::from_millis(200));
         children.wait_ended(everyone, settle).await;
     }
@@ -153,7 +155,7 @@ async fn collapse(children: &mut Children, role: Role) -> Served {
     Served::Died(cause)
 }
 
-/// Stops admitting and lets running requests finish: front first, then the
+/// Stops admission and lets running requests finish: ends the front first, then the
 /// scheduler, then the ranks.
 async fn drain(
     children: &mut Children,
@@ -192,8 +194,9 @@ async fn drain(
     }
 }
 
-/// Has the front end requests that still run with an error. The scheduler may hear of the
-/// end of its ranks before its own, and must know then that it was asked for.
+/// Makes the front end running requests with an error. The scheduler may see its ranks end
+/// before its own message comes, so it gets a message now: it must know that the end was
+/// asked for.
 fn cut(children: &mut Children) {
     children.send(LauncherMessage::Drain, scheduler);
     children.send(LauncherMessage::Halt, fronts);
@@ -201,12 +204,12 @@ fn cut(children: &mut Children) {
 
 enum Drained {
     Finished,
-    /// This process died and still had work.
+    /// This process died while it still had work.
     Died(Role),
     Late,
 }
 
-/// Ends members in order, each stage when the one before it has ended.
+/// Ends members in order, each stage after the one before it has ended.
 async fn stages(children: &mut Children, deadline: Instant, has_front: bool) -> Drained {
     let in_order: &[Filter] = if has_front {
         &[fronts, scheduler, everyone]
@@ -231,10 +234,10 @@ async fn stages(children: &mut Children, deadline: Instant, has_front: bool) -> 
     Drained::Finished
 }
 
-/// Whether nothing is lost when a member ends like this during a drain: it was
-/// asked to and ended well, or it is a rank that the scheduler released. On a
-/// node that leaves, the first rank to go ends the engine; the others may then
-/// report node 0's end instead of leaving in order.
+/// Returns true if nothing is lost when a member ends like this during a drain: the member
+/// was asked to end and ended well, or it is a rank that the scheduler released. On a node
+/// that leaves, the first rank to go ends the engine. The other ranks may then report node
+/// 0's end instead of leaving in order.
 fn may_leave(children: &Children, role: Role, ending: Ending) -> bool {
     let well = ending == Ending::Code(0);
     let asked = |role| children.member(role).is_some_and(Member::was_asked);

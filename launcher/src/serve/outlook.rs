@@ -1,43 +1,43 @@
-//! When requests will be served again, as far as that is known: what clients are told
-//! by `Retry-After`.
+//! Estimate of when requests will be served again: clients get it in `Retry-After`.
 
 use std::time::Duration;
 
 use super::restarts::Restart;
 
-/// How often processes are told, where it has changed: they look at no clock for it.
+/// Interval at which processes are told the outlook, if it has changed: they look at no
+/// clock for it.
 pub(super) const FORESEEN: Duration = Duration::from_secs(1);
-/// What is left of an engine that failed ends within about this.
+/// Time within which the rest of a failed engine ends, about.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// What was seen of starts.
+/// Durations of starts so far.
 #[derive(Debug, Default)]
 pub(super) struct Outlook {
-    /// How long the last one took.
+    /// Duration of the last start.
     start: Option<Duration>,
 }
 
 impl Outlook {
-    /// An engine was ready so long after its start.
+    /// Notes that an engine was ready `took` after its start.
     pub(super) fn started(&mut self, took: Duration) {
         self.start = Some(took);
     }
 
-    /// Seconds until requests are served, so long `since` a start began; `None` where
-    /// none was seen before.
+    /// Seconds until requests are served, at time `since` after a start began. `None` if no
+    /// start was seen before.
     pub(super) fn while_starting(&self, since: Duration) -> Option<u32> {
         self.start.map(|start| seconds(start.saturating_sub(since)))
     }
 
-    /// Seconds until requests are served again if the engine failed now, and the `next`
-    /// restart followed; `None` where none would, or none was seen before.
+    /// Seconds until requests are served again if the engine failed now and the `next`
+    /// restart followed. `None` if no restart would follow, or if no start was seen before.
     pub(super) fn while_serving(&self, next: Option<Restart>) -> Option<u32> {
         let (start, next) = (self.start?, next?);
         Some(seconds(ENDING + next.pause + start))
     }
 }
 
-/// Whole ones, at least one.
+/// Whole seconds, rounded up, at least one.
 fn seconds(time: Duration) -> u32 {
     let whole = time.as_millis().div_ceil(1000).max(1);
     u32::try_from(whole).unwrap_or(u32::MAX)

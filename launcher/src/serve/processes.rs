@@ -1,4 +1,4 @@
-//! Which processes a node runs.
+//! Processes of a node.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,7 @@ use tokio::process::Command;
 
 use super::child::ChildSpec;
 
-/// The roles of this node: ranks of its own, and on node 0 the scheduler and
-/// the public front.
+/// The roles of this node: its own ranks, and on node 0 the scheduler and the public front.
 pub(super) fn roles(file: &ConfigFile) -> Vec<Role> {
     let (parallel, node) = (&file.engine.parallel, &file.node);
     let local = file.engine.ranks_per_node();
@@ -26,30 +25,30 @@ pub(super) fn roles(file: &ConfigFile) -> Vec<Role> {
     roles
 }
 
-/// How to start them.
+/// Commands that start the roles.
 pub(super) fn specs(file: &ConfigFile) -> Vec<ChildSpec> {
     let roles = roles(file).into_iter();
     roles.map(|role| spec(file, role)).collect()
 }
 
-/// Of glibc (`mallopt(3)`), for roles whose memory strangers make grow. With a
-/// threshold of its own, each large buffer is a mapping, which grows without a
-/// copy and goes back to the system when it is freed; by default the threshold
-/// grows with what is freed, up to 32 MiB, and a process keeps that. Few arenas
-/// leave few holes.
+/// Settings of glibc (`mallopt(3)`) for roles whose memory strangers can make grow. With a
+/// fixed threshold each large buffer is a mapping. A mapping grows without a copy and goes
+/// back to the system when it is freed. By default the threshold grows with freed buffers,
+/// up to 32 MiB, and the process keeps such memory. Few arenas leave few holes.
 const MALLOC: [(&str, &str); 3] = [
     ("MALLOC_MMAP_THRESHOLD_", "262144"),
     ("MALLOC_TRIM_THRESHOLD_", "1048576"),
     ("MALLOC_ARENA_MAX", "4"),
 ];
 
-/// How to start one of them: this same executable again, also when its file has
-/// been replaced by a newer version meanwhile.
+/// Command that starts a role: this same executable again, even if a newer version has
+/// replaced its file meanwhile.
 pub(super) fn spec(file: &ConfigFile, role: Role) -> ChildSpec {
     spec_where(file, role, |name| std::env::var_os(name).is_some())
 }
 
-/// The same where the variables of the environment that `is_set` tells are given.
+/// The command of [`spec`], with a function that returns true for environment variables that
+/// are set.
 fn spec_where(file: &ConfigFile, role: Role, is_set: impl Fn(&str) -> bool) -> ChildSpec {
     let (name, index) = match role {
         Role::Scheduler => ("scheduler", 0),
@@ -69,7 +68,7 @@ fn spec_where(file: &ConfigFile, role: Role, is_set: impl Fn(&str) -> bool) -> C
     ChildSpec { role, command }
 }
 
-/// What people called this program, for listings of processes.
+/// The name by which this program was called, for listings of processes.
 fn program_name() -> OsString {
     std::env::args_os()
         .next()

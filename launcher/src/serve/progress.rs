@@ -14,8 +14,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Nothing is shown until something is reported. Where none can be
-    /// drawn, nothing is shown at all: the roles' own log lines tell the story.
+    /// A display that is empty until progress is reported. If no bars can be drawn, it stays
+    /// empty: the roles' own log lines show the progress.
     pub(super) fn new(console: &Console) -> Self {
         let bars = console::draws().then(|| console.bars().clone());
         Self {
@@ -51,14 +51,14 @@ impl Progress {
         bar.set_position(done);
     }
 
-    /// `role` serves.
+    /// Marks that `role` serves.
     pub(super) fn done(&mut self, role: Role) {
         if let Some((_, bar)) = self.roles.get(&role) {
             bar.set_message("ready");
         }
     }
 
-    /// Removes what is shown.
+    /// Removes the bars.
     pub(super) fn finish(self) {
         for (_, bar) in self.roles.into_values() {
             bar.finish_and_clear();

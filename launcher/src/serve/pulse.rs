@@ -1,4 +1,4 @@
-//! Whether the roles still run: their runtimes answer pings.
+//! Pings that check that the roles still run: their runtimes answer them.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::children::Children;
 
-/// Pings within the limit. A launcher that was held up itself, with the whole
-/// machine, counts what it has sent and not what it has missed.
+/// Pings within the limit. If the launcher was held up itself, with the whole machine, it
+/// counts only pings that it has sent.
 const PINGS: u32 = 5;
 
-/// Pings the children from time to time, unless it is switched off.
+/// Pings the children at intervals, unless pings are switched off.
 pub(super) struct Pulse {
     limit: Duration,
     ticks: Option<Interval>,
 }
 
 impl Pulse {
-    /// A child may leave pings unanswered for `limit`; 0 = for ever.
+    /// A pulse that lets a child leave pings unanswered for `limit`; 0 is for ever.
     pub(super) fn new(limit: Duration) -> Self {
         let ticks = (!limit.is_zero()).then(|| {
             let mut ticks = interval(limit / PINGS);
@@ -37,7 +37,7 @@ impl Pulse {
         }
     }
 
-    /// Pings all children and kills those that hang.
+    /// Pings all children and kills the ones that hang.
     pub(super) fn ping(&self, children: &mut Children) {
         for role in children.ping(PINGS) {
             let limit = self.limit.as_secs();

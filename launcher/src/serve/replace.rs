@@ -1,5 +1,5 @@
-//! Tokenizer-managers that died alone are replaced alone: the others, and the
-//! engine with its cache, serve on.
+//! Replacement of tokenizer-managers that died alone: the other processes, and the engine
+//! with its cache, serve on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,26 +12,27 @@ use super::children::{Children, fronts};
 use super::outlook::Outlook;
 use super::restarts::Restarts;
 
-/// Those that are being replaced.
+/// Replacements of tokenizer-managers that are under way.
 pub(super) struct Replacements<'a> {
     restarts: &'a mut Restarts,
     outlook: &'a Outlook,
     startup: Duration,
     spec: &'a dyn Fn(Role) -> ChildSpec,
-    /// When the next step is due.
+    /// The next step of each replacement, and when it is due.
     under_way: BTreeMap<Role, (Step, Instant)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// To be started.
+    /// The process is to be started.
     Start,
-    /// Started; it has to be ready.
+    /// The process was started and has to be ready.
     Ready,
 }
 
 impl<'a> Replacements<'a> {
-    /// As often as `restarts` allow; each must be ready within `startup`.
+    /// Replacements as often as `restarts` allow. Each process must be ready within
+    /// `startup`.
     pub(super) fn new(
         restarts: &'a mut Restarts,
         outlook: &'a Outlook,
@@ -53,7 +54,8 @@ impl<'a> Replacements<'a> {
         children.foresee(self.outlook.while_serving(next));
     }
 
-    /// `role` failed and its end is on its way; whether that may be waited for.
+    /// Handles the failure of `role`, whose end is on its way. Returns true if its end may
+    /// be waited for.
     pub(super) fn ends(&self, children: &mut Children, role: Role) -> bool {
         let replaceable = fronts(role) && self.restarts.most() > 0;
         if replaceable {
@@ -62,7 +64,8 @@ impl<'a> Replacements<'a> {
         replaceable
     }
 
-    /// `role` has ended; whether it will be replaced, and nobody else ends for it.
+    /// Handles the end of `role`. Returns true if `role` will be replaced and nothing else
+    /// ends.
     pub(super) fn take(&mut self, children: &mut Children, role: Role, why: &str) -> bool {
         if !fronts(role) {
             return false;
@@ -82,7 +85,7 @@ impl<'a> Replacements<'a> {
         true
     }
 
-    /// `role` serves.
+    /// Notes that `role` serves.
     pub(super) fn ready(&mut self, role: Role) {
         if self.under_way.remove(&role).is_some() {
             tracing::info!("{role} serves again");
@@ -103,7 +106,7 @@ impl<'a> Replacements<'a> {
         }
     }
 
-    /// Takes that step; whether it went well.
+    /// Takes the step that is due; returns false if it failed.
     pub(super) fn step(&mut self, children: &mut Children, role: Role) -> bool {
         match self.under_way.remove(&role) {
             Some((Step::Start, _)) => {

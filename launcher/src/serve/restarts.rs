@@ -1,20 +1,21 @@
-//! How often something may be started anew, and after which pause.
+//! Rules of restarts: their number, and the pause before each.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Restarts without a pause, of those within [`WINDOW`]: what dies once in a while is
-/// back as soon as it can be.
+/// Restarts without a pause among those within [`WINDOW`]: a process that dies once in a
+/// while is back as soon as possible.
 const AT_ONCE: usize = 3;
-/// Before the restart after those, and before that of a start that failed; doubled for each
-/// one after it. What dies again and again should leave its machine some time, and what keeps
-/// a start from going well, such as a port or memory that is not free yet, needs some.
+/// Pause before the first restart beyond [`AT_ONCE`], and before the restart of a start that
+/// failed. Each further pause is twice as long. An engine that dies again and again should
+/// leave its machine some time. Obstacles to a start, such as a port or memory that is not
+/// free yet, need time to go.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Restarts so long ago make no pause. What served for so long has recovered: restarts
-/// before that count no more.
+/// Age from which on restarts cause no pause. An engine that has served this long has
+/// recovered: earlier restarts no longer count against the limit.
 const WINDOW: Duration = Duration::from_secs(600);
 
 /// Counts restarts, of the engine and of single processes alike.
@@ -23,23 +24,23 @@ pub(super) struct Restarts {
     most: u32,
     used: u32,
     healthy_since: Option<Instant>,
-    /// Since all served.
+    /// Restarts since all processes served last.
     in_vain: usize,
-    /// Restarts within the window, and perhaps older ones.
+    /// Times of restarts within the window, and perhaps of older ones.
     recent: Vec<Instant>,
 }
 
-/// One that is allowed.
+/// A restart that is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Restart {
-    /// From 1.
+    /// Number of the restart, from 1.
     pub(super) number: u32,
-    /// To wait for before it.
+    /// Time to wait before the restart.
     pub(super) pause: Duration,
 }
 
 impl Restarts {
-    /// Allows `most` (`--max-restarts`).
+    /// Allows `most` restarts (`--max-restarts`).
     pub(super) fn new(most: u32) -> Self {
         Self {
             most,
@@ -50,19 +51,18 @@ impl Restarts {
         }
     }
 
-    /// Restarts that are allowed in all.
+    /// Number of restarts that are allowed in all.
     pub(super) fn most(&self) -> u32 {
         self.most
     }
 
-    /// Everything serves from `now` on.
+    /// Notes that everything serves from `now` on.
     pub(super) fn healthy(&mut self, now: Instant) {
         self.healthy_since = Some(now);
         self.in_vain = 0;
     }
 
-    /// What something that failed at the time `now` would get; `None` when nothing may
-    /// be started anew any more.
+    /// The restart after a failure at the time `now`; `None` when no more are allowed.
     pub(super) fn next(&self, now: Instant) -> Option<Restart> {
         let within = |since: &Instant| now.duration_since(*since) < WINDOW;
         let recovered = self.healthy_since.is_some_and(|since| !within(&since));
@@ -80,7 +80,8 @@ impl Restarts {
         Some(Restart { number, pause })
     }
 
-    /// Something failed; `None` when nothing may be started anew any more.
+    /// Counts a failure, and returns the restart that follows; `None` when no more are
+    /// allowed.
     pub(super) fn take(&mut self, now: Instant) -> Option<Restart> {
         let restart = self.next(now);
         self.healthy_since = None;
@@ -96,7 +97,7 @@ impl Restarts {
 }
 
 impl fmt::Display for Restart {
-    /// When it comes.
+    /// Writes when the restart comes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pause {
             Duration::ZERO => f.write_str("at once"),
@@ -109,7 +110,7 @@ impl fmt::Display for Restart {
 mod tests {
     use super::*;
 
-    /// Pauses in seconds of all restarts that are allowed, each of something that has served.
+    /// Pauses in seconds of all allowed restarts, each after a time of serving.
     fn after_serving(restarts: &mut Restarts, now: Instant) -> Vec<u64> {
         std::iter::from_fn(|| {
             restarts.healthy(now);
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(restarts.take(early), None);
         restarts.healthy(now);
         assert_eq!(numbers(&mut restarts, now + WINDOW), [1, 2, 3]);
-        // A start that takes long is no health.
+        // A start that takes long is no recovery.
         assert_eq!(restarts.take(now + 3 * WINDOW), None);
         assert_eq!(Restarts::new(0).take(now), None);
     }
@@ -161,7 +162,7 @@ mod tests {
         restarts.healthy(now);
         let pauses: Vec<_> = (0..7).map(|_| pause(restarts.take(now))).collect();
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 30].map(Some));
-        // Starts may take longer than what is remembered of them.
+        // A start may take longer than the window of recent restarts.
         let later = now + 2 * WINDOW;
         assert_eq!(pause(restarts.take(later)), Some(30));
         restarts.healthy(later);
@@ -173,7 +174,7 @@ mod tests {
     fn pauses_follow_what_ten_minutes_have_seen() {
         let begin = Instant::now();
         let mut restarts = Restarts::new(100);
-        // One in four minutes never waits, however long that goes on.
+        // One restart in four minutes never waits, for any length of time.
         for number in 0..20 {
             restarts.healthy(begin + seconds(240) * number);
             let restart = restarts.take(begin + seconds(240) * number);
@@ -185,7 +186,7 @@ mod tests {
             let restart = restarts.take(later + seconds(after));
             restart.map(|restart| restart.pause.as_secs())
         });
-        // Beside two of the last ten minutes, three, two, and one.
+        // Restarts with two, three, two and one others in the last ten minutes.
         assert_eq!(pauses, [0, 1, 0, 0].map(Some));
     }
 

@@ -12,7 +12,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from their default, which is to end at once.
+    /// Replaces the signals' default action, which is to end at once.
     ///
     /// # Errors
     /// When the system refuses.
@@ -24,7 +24,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one; gives its name.
+    /// Waits for the next signal; returns its name.
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

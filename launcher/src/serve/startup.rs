@@ -1,4 +1,4 @@
-//! From started processes to an engine that serves.
+//! The start of an engine, from started processes to serving.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::outlook::FORESEEN;
 use super::progress::Progress;
 use super::signals::Signals;
 
-/// How a start ended.
+/// The end of a start.
 pub(super) enum Started {
-    /// All serve: the scheduler has run a step on every rank.
+    /// All children serve: the scheduler has run a step on every rank.
     Ready,
-    /// One of them failed.
+    /// A child failed.
     Failed,
-    /// The limit passed; these are not ready.
+    /// The limit passed; these roles are not ready.
     TimedOut(String),
-    /// Somebody asked to stop.
+    /// A signal asked to stop.
     Signal(&'static str),
 }
 
-/// Waits until all children are ready. Meanwhile they are told when that will be, as far
-/// as it is foreseen.
+/// Waits until all children are ready. Meanwhile tells the children when that will be, if a
+/// time is foreseen.
 pub(super) async fn until_ready(
     children: &mut Children,
     limit: Duration,
@@ -54,11 +54,11 @@ pub(super) async fn until_ready(
     Started::Ready
 }
 
-/// The cause of a failed start, after giving a child that reported a failure
-/// the time to end.
+/// The cause of a failed start. A child that reported a failure first gets time to end.
 pub(super) async fn cause(children: &mut Children) -> Option<Cause> {
     const SETTLE: Duration = Duration::from_millis(200);
-    // Others may fail because of the first; who was killed shows by its exit.
+    // Other children may fail because of the first. A child that was killed shows by its
+    // exit.
     children
         .wait_ended(super::children::everyone, Instant::now() + SETTLE)
         .await;

@@ -1,4 +1,4 @@
-//! What people need to know when an engine starts and serves.
+//! Messages about an engine that starts and serves.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::children::Children;
 use crate::console::Console;
 use crate::settings::Settings;
 
-/// Says what is being started.
+/// Says which model is being started.
 pub(super) fn starting(settings: &Settings, console: &Console) {
     let engine = &settings.file.engine;
     if settings.file.node.log_json {
@@ -37,7 +37,7 @@ pub(super) fn starting(settings: &Settings, console: &Console) {
     }
 }
 
-/// Says that it serves, and what to do next.
+/// Says that the engine serves, and what to do next.
 pub(super) fn ready(settings: &Settings, console: &Console, children: &Children, took: Duration) {
     let file = &settings.file;
     let seconds = took.as_secs_f64();
@@ -51,7 +51,7 @@ pub(super) fn ready(settings: &Settings, console: &Console, children: &Children,
             "ready"
         );
     } else if file.node.node_rank == 0 {
-        // On stdout, for whoever waits for it.
+        // To stdout, for a user who waits for it.
         console.answer(&text(settings, details(children).as_deref(), seconds));
     } else {
         let parallel = &file.engine.parallel;
@@ -62,7 +62,7 @@ pub(super) fn ready(settings: &Settings, console: &Console, children: &Children,
     }
 }
 
-/// Says in one line that it serves again after a restart.
+/// Says in one line that the engine serves again after a restart.
 pub(super) fn ready_again(settings: &Settings, console: &Console, took: Duration) {
     let seconds = took.as_secs_f64();
     if settings.file.node.log_json {
@@ -84,7 +84,7 @@ pub(super) fn stopped(settings: &Settings, console: &Console, code: u8) {
     }
 }
 
-/// What the first rank says that it runs on.
+/// The first rank's description of its device.
 fn details(children: &Children) -> Option<String> {
     children
         .members()
@@ -125,7 +125,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
             } else {
                 String::new()
             },
-            // The rest says again what this summary says.
+            // The rest of the description repeats this summary.
             backend
                 .and_then(|name| name.split(',').next())
                 .map_or_else(String::new, |name| format!(", {name}")),
@@ -156,7 +156,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
         text,
         "\nTry it{}:\n\n{}\n\nCtrl-C stops it.\n",
         match node.tls {
-            // The address has to be one of the certificate's names as well.
+            // The address also has to be one of the certificate's names.
             Some(_) => " (ROOT.pem is the root that signed the certificate)",
             None => "",
         },
@@ -165,8 +165,8 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     text
 }
 
-/// Which way data goes between ranks on devices with memory of their own: as the first
-/// of them says in its description.
+/// The way of data between ranks on devices with memory of their own, by the description of
+/// the first rank.
 fn exchange(engine: &EngineConfig, backend: Option<&str>) -> Option<String> {
     let ranks = engine.parallel.tp_size;
     if engine.device.kind == DeviceKind::Cpu || ranks == 1 {
@@ -185,7 +185,7 @@ fn exchange(engine: &EngineConfig, backend: Option<&str>) -> Option<String> {
     ))
 }
 
-/// Which requests' spans go where.
+/// The requests whose spans are exported, and the destination.
 fn traces(to: &Destination) -> String {
     let which = match to.share {
         share if share >= 1.0 => "of all requests".to_owned(),
@@ -195,7 +195,7 @@ fn traces(to: &Destination) -> String {
     format!("{which}, to {}", to.shown())
 }
 
-/// How ranks share the requests out, where attention is data-parallel.
+/// Text about how DP ranks share the requests, where attention is data-parallel.
 fn dp_ranks(engine: &EngineConfig) -> Option<String> {
     let parallel = &engine.parallel;
     if parallel.dp_size == 1 {
@@ -210,7 +210,7 @@ fn dp_ranks(engine: &EngineConfig) -> Option<String> {
     ))
 }
 
-/// Whose a figure is, where there are several DP ranks.
+/// Suffix for figures that count per DP rank, where there are several.
 fn on_each(engine: &EngineConfig) -> &'static str {
     match engine.parallel.dp_size {
         1 => "",
@@ -261,7 +261,7 @@ fn reachable(host: &str) -> String {
     }
 }
 
-/// What is drafted, how much of it, and what that takes.
+/// Algorithm and depth of the drafts, and their memory.
 fn speculation(engine: &EngineConfig) -> Option<String> {
     let speculation = &engine.speculation;
     let mut text = speculation.algorithm.clone()?;
@@ -295,7 +295,7 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
     Some(text)
 }
 
-/// "0, 1 or 3 steps", "0 to 3 steps".
+/// A text like "0, 1 or 3 steps" or "0 to 3 steps".
 fn tiers(adaptive: &AdaptiveConfig) -> String {
     let depths: Vec<_> = adaptive.tiers.iter().map(|tier| tier.depth).collect();
     let what = if adaptive.max_depth() == 1 {
@@ -315,12 +315,12 @@ fn tiers(adaptive: &AdaptiveConfig) -> String {
     }
 }
 
-/// "3.4 MB".
+/// A text like "3.4 MB".
 fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 * 1e-6)
 }
 
-/// What the weights are held in.
+/// Name of the type of the weights.
 fn weights(engine: &EngineConfig) -> &'static str {
     match engine.quantization {
         Quantization::None => engine.dtype.name(),
@@ -332,7 +332,7 @@ fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// "1.24 billion".
+/// A text like "1.24 billion".
 fn rounded(number: usize) -> String {
     let number = number as f64;
     match number {
@@ -342,7 +342,7 @@ fn rounded(number: usize) -> String {
     }
 }
 
-/// "131,072".
+/// A text like "131,072".
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,4 +1,4 @@
-//! Lives of an engine, one after the other.
+//! Lives of an engine, one after another.
 
 use std::time::Duration;
 
@@ -20,18 +20,17 @@ use crate::console::Console;
 use crate::error::LaunchError;
 use crate::settings::Settings;
 
-/// A start that failed ends its children within this.
+/// Time within which a failed start ends its children.
 const HALT: Duration = Duration::from_millis(500);
 
-/// How one life ended.
+/// The end of one life.
 enum Life {
     Stopped(u8),
     StartFailed(String),
     Died(Cause),
 }
 
-/// Runs engines until one is stopped or restarts are used up; gives the exit
-/// code.
+/// Runs engines until one is stopped or restarts are used up; returns the exit code.
 pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, LaunchError> {
     let system = |what| move |source| LaunchError::System { what, source };
     let mut signals = Signals::new().map_err(system("signals"))?;
@@ -65,8 +64,8 @@ pub(super) async fn run(settings: &Settings, console: &Console) -> Result<u8, La
     }
 }
 
-/// Starts an engine and serves with it to its end. `again` says that another
-/// one served before, and what is known of restarts is of all that did.
+/// Starts an engine and serves with it to its end. `again` is true if another engine served
+/// before. Restarts and outlook cover all engines so far.
 async fn live(
     settings: &Settings,
     console: &Console,

@@ -11,12 +11,12 @@ pub(crate) fn config_file() -> ConfigFile {
     config_of(ServeArgs::default())
 }
 
-/// Why a configuration of some options is refused.
+/// The reason why a configuration of some options is refused.
 pub(crate) fn refusal(args: ServeArgs) -> String {
     resolved(args).expect_err("refused").to_string()
 }
 
-/// That of some options.
+/// A configuration of some options.
 pub(crate) fn config_of(args: ServeArgs) -> ConfigFile {
     let (engine, node) = resolved(args).expect("a good configuration");
     ConfigFile::new(engine, node)
@@ -47,13 +47,12 @@ fn machine() -> Hardware {
     }
 }
 
-/// Those that the program comes with.
+/// The algorithms that the program comes with.
 pub(crate) fn algorithms() -> Algorithms {
     Registry::builtin().algorithms()
 }
 
-/// The examples of docs/speculation.md, with the demo models in the places of
-/// the folders.
+/// The examples of docs/speculation.md, with the demo models in the place of their folders.
 #[test]
 fn the_documented_examples_are_good_configurations() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
@@ -126,7 +125,7 @@ fn a_weight_cache_can_be_written_or_is_refused() {
         );
         assert!(error.starts_with(&begin), "{error}");
     }
-    // The system's administrator may write anywhere.
+    // Root may write anywhere.
     let (closed, filled) = (folder.path().join("closed"), folder.path().join("filled"));
     for (path, files) in [(&closed, 0), (&filled, 1)] {
         std::fs::create_dir(path).expect("made");

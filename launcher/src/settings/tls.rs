@@ -1,12 +1,12 @@
-//! Certificates, before anything is started with them.
+//! Checks of certificates, before anything is started with them.
 
 use lockstep_ports::{NodeTls, Tls, TlsError};
 use lockstep_types::{ConfigError, NodeConfig, TlsFiles};
 
 use crate::error::LaunchError;
 
-/// Says early what the processes would say of certificates; gives what people should know
-/// of those that can be used.
+/// Reports early an error that the processes would report of certificates. Returns notes for
+/// people about certificates that can be used.
 ///
 /// # Errors
 /// [`LaunchError::Config`] names the option and what is wrong with its file.
@@ -34,8 +34,7 @@ fn note([certificate, ..]: [&str; 3], files: &TlsFiles, warning: Option<String>)
     warning.map(|warning| format!("{certificate} {path}: {warning}"))
 }
 
-/// What is wrong with one of `files`, said of the option that names it: certificate, key
-/// or roots.
+/// The error of one of `files`, told of the option that names it: certificate, key or roots.
 fn of_file(error: TlsError, files: &TlsFiles, options: [&'static str; 3]) -> LaunchError {
     let TlsError { path, message } = error;
     let [certificate, key, roots] = options;

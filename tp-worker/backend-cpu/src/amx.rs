@@ -1,16 +1,16 @@
-//! Intel's Advanced Matrix Extensions: whether this process may use tiles, and
-//! their shapes on this thread.
+//! Intel's Advanced Matrix Extensions: the permission to use tiles in this process, and the
+//! shapes of the tiles on this thread.
 //!
-//! A thread gives its tiles shapes when it first needs them in a chunk of work
-//! and lets go of them at the chunk's end ([`release`]), so nothing relies on
-//! what ran before, and an idle thread has no tiles that a switch would save.
+//! A thread gives its tiles shapes when it first needs them in a chunk of work and lets go
+//! of them at the chunk's end ([`release`]). So nothing depends on earlier work, and an idle
+//! thread has no tiles for a switch to save.
 
 #[cfg(target_arch = "x86_64")]
 mod signal_stack;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-/// Lets go of this thread's tiles when it is dropped, by a panic too.
+/// Guard that lets go of this thread's tiles when it is dropped, also after a panic.
 pub(crate) struct Release;
 
 impl Drop for Release {
@@ -24,6 +24,6 @@ pub(crate) use signal_stack::grow_signal_stack;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::{permission, release, shape, shape_few};
 
-/// Lets go of tiles, of which this processor has none.
+/// Does nothing: this processor has no tiles to let go of.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn release() {}

@@ -31,10 +31,10 @@ use plan::{MAX_ROWS, Plan, Tiling};
 use scratch::{Scratch, partial_len};
 use task::Call;
 
-/// Multiply-adds not worth waking a thread for.
+/// Multiply-adds up to which the caller works alone: they are not worth waking a thread.
 const ALONE: usize = 1 << 17;
 
-/// Query rows of a task at the most, whole tiles of any height.
+/// Upper bound of a task's query rows: whole tiles of any height.
 fn task_rows(shape: &AttentionShape) -> usize {
     MAX_ROWS.max((shape.heads / shape.kv_heads).next_multiple_of(PANEL))
 }
@@ -44,7 +44,7 @@ pub(crate) fn scratch_bytes(shape: &AttentionShape) -> usize {
     Scratch::bytes(task_rows(shape), shape.head_dim)
 }
 
-/// Floats kept at the most for tasks that are cut by positions.
+/// Upper bound of the floats kept for tasks that are cut by positions.
 pub(crate) fn most_partials(threads: usize, pass: &PassShape) -> usize {
     let partial = partial_len(pass.attention.head_dim);
     let (tokens, positions) = (pass.tokens, pass.positions);
@@ -57,12 +57,13 @@ pub(crate) fn most_partials(threads: usize, pass: &PassShape) -> usize {
     ))
 }
 
-/// How a call's attention was cut into tasks.
+/// Shape of the tasks that a call's attention was cut into.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AttentionTasks {
-    /// Key heads that a task took together, at the most.
+    /// Largest number of key heads that one task took together.
     pub heads: usize,
-    /// The same of tasks whose positions others attended to as well; 0 without one.
+    /// Largest number of key heads in one task whose positions other tasks attended to as
+    /// well; 0 if there was no such task.
     pub joined_heads: usize,
 }
 
@@ -83,13 +84,13 @@ impl Attention {
         }
     }
 
-    /// Bytes of working memory that calls have left it with.
+    /// Bytes of working memory that earlier calls have allocated.
     pub(crate) fn bytes(&self) -> usize {
         let threads: usize = self.scratch.iter().map(Scratch::held).sum();
         threads + self.partials.bytes()
     }
 
-    /// How the last call was cut.
+    /// Describes the tasks of the last call.
     pub(crate) fn tasks(&self) -> AttentionTasks {
         let most = |joined: bool| {
             let tasks = self.plan.tasks.iter();

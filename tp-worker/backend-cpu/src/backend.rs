@@ -72,7 +72,7 @@ impl CpuBackend {
         })
     }
 
-    /// What was allocated so far; what was given back since is in it too.
+    /// Bytes allocated so far, including buffers that were given back since.
     pub fn allocated(&self) -> CpuAllocated {
         let scratch = self.packed.bytes() + self.attention.bytes() + self.collectives.bytes();
         CpuAllocated {
@@ -81,7 +81,8 @@ impl CpuBackend {
         }
     }
 
-    /// How the last call of [`Backend::attention`] was cut; never shows in its result.
+    /// Describes the tasks of the last call of [`Backend::attention`]; they never show in
+    /// its result.
     pub fn attention_tasks(&self) -> AttentionTasks {
         self.attention.tasks()
     }

@@ -1,4 +1,4 @@
-//! A rank's collectives, fused with what comes before and after them.
+//! A rank's collectives, fused with the operations before and after them.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::partition::for_rows;
 use crate::pool::Pool;
 use crate::tensor::CpuTensor;
 
-/// The groups that one rank is in, and space for what they bring.
+/// The groups that one rank is in, and buffers for their results.
 pub(crate) struct Collectives {
     groups: Groups,
-    /// All ranks' columns of this rank's rows, rank after rank, where they must
-    /// be copied.
+    /// All ranks' columns of this rank's rows, rank after rank, where the columns must be
+    /// copied.
     gathered: Vec<f32>,
     /// Elements that each rank brings to a gather.
     counts: Vec<usize>,
@@ -34,7 +34,7 @@ impl Collectives {
         }
     }
 
-    /// Bytes of its working memory.
+    /// Bytes of this working memory.
     pub(crate) fn bytes(&self) -> usize {
         self.gathered.capacity() * size_of::<f32>()
     }
@@ -52,12 +52,12 @@ impl Collectives {
         self.groups.of(axis)
     }
 
-    /// Sums over ranks what `product` writes, adds that to the residual and
-    /// norms: the same bits as an all-reduce followed by [`norm::add_rms_norm`].
-    /// `scratch` has the residual's length.
+    /// Sums over ranks the output of `product`, adds the sum to the residual and norms: the
+    /// same bits as an all-reduce followed by [`norm::add_rms_norm`]. `scratch` has the
+    /// residual's length.
     ///
-    /// Where the ranks can read each other's parts, `product` writes right
-    /// there, and one pass over the parts does the rest.
+    /// Where the ranks can read each other's parts, `product` writes its part there
+    /// directly, and one pass over the parts does the rest.
     pub(crate) fn sum_add_rms_norm(
         &mut self,
         axis: Axis,
@@ -90,8 +90,8 @@ impl Collectives {
         Ok(())
     }
 
-    /// [`Self::sum_add_rms_norm`] of `rows[rank]` of the sum alone; `scratch` has
-    /// room for all rows of the product.
+    /// Does the work of [`Self::sum_add_rms_norm`] for `rows[rank]` of the sum alone.
+    /// `scratch` has room for all rows of the product.
     #[expect(clippy::too_many_arguments, reason = "all of one operation")]
     pub(crate) fn scatter_add_rms_norm(
         &mut self,
@@ -117,7 +117,7 @@ impl Collectives {
         product(pool, scratch);
         let chunk = capacity / width * width;
         if chunk == 0 {
-            // Not even a row fits a transfer.
+            // Not even one row fits in a transfer.
             collective.all_reduce_sum(scratch)?;
             let own = rows[rank].start * width..rows[rank].end * width;
             norm::add_parts_rms_norm(pool, isa, &[&scratch[own]], &mut norm);
@@ -204,7 +204,7 @@ fn copy(pool: &mut Pool, from: &[f32], to: &mut [f32], width: usize) {
     });
 }
 
-/// Two ranks' sum of more than the group lends, whole rows at a time.
+/// Sums two ranks' parts that don't fit in the group's memory, whole rows at a time.
 fn sum_in_chunks(
     collective: &mut dyn Collective,
     pool: &mut Pool,

@@ -1,17 +1,17 @@
-//! The exponential all kernels share.
+//! The exponential function that all kernels share.
 
-/// Below this, `exp` is 0: results would be subnormal.
+/// Argument below which `exp` is 0: results would be subnormal.
 const LOWEST: f32 = -87.336_54;
-/// Above this, `exp` is infinite.
+/// Argument above which `exp` is infinite.
 const HIGHEST: f32 = 88.722_83;
-/// Adding and subtracting it rounds to the nearest integer: 1.5 · 2²³.
+/// Number whose addition and subtraction rounds to the nearest integer: 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 
 /// `eˣ`, within 2 ulp; exactly 1 at 0, exactly 0 below [`LOWEST`], NaN for NaN.
 ///
-/// Cody and Waite's reduction with the polynomial of Cephes' `expf` (Moshier).
-/// Plain multiplications and additions without branches: it vectorises and
-/// gives the same bits on every instruction set.
+/// The function is Cody and Waite's reduction with the polynomial of Cephes' `expf`
+/// (Moshier). It has plain multiplications and additions without branches. So the compiler
+/// vectorises it, and it gives the same bits on every instruction set.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let clamped = x.clamp(LOWEST, HIGHEST);
@@ -39,7 +39,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
-/// Below this, `exp2_nonpositive` is 0: results would be subnormal.
+/// Argument below which `exp2_nonpositive` is 0: results would be subnormal.
 pub(crate) const LOWEST_POWER: f32 = -126.0;
 
 /// `2ˣ` on ±½: 1 + x · (Chebyshev's interpolation of (2ˣ − 1) / x), highest
@@ -57,9 +57,9 @@ pub(crate) const POWERS: [f32; 7] = [
 /// `2ˣ` for `x ≤ 0`, within 2 ulp; exactly 1 at 0, exactly 0 below
 /// [`LOWEST_POWER`], NaN for NaN.
 ///
-/// The softmax's own exponential: its arguments are differences to a maximum,
-/// already in powers of two. Shorter than [`exp`] by the reduction and by the
-/// cases that a positive argument brings; the same on every instruction set.
+/// The softmax has this exponential for itself: its arguments are differences to a maximum,
+/// already in powers of two. The function is shorter than [`exp`] by the reduction and by
+/// the cases that a positive argument brings. It is the same on every instruction set.
 #[inline(always)]
 pub(crate) fn exp2_nonpositive(x: f32) -> f32 {
     let clamped = if x < LOWEST_POWER { LOWEST_POWER } else { x };

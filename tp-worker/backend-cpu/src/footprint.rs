@@ -1,4 +1,4 @@
-//! What a backend takes of the memory, before there is one.
+//! Computes the memory that a backend takes, before there is one.
 
 use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
 use lockstep_types::{Dtype, Quantization};
@@ -30,12 +30,12 @@ pub struct CpuAllocated {
     pub activations: u64,
     /// Caches, when they are full.
     pub kv: u64,
-    /// Working memory of operations, as far as they have needed it.
+    /// Working memory of operations, at the size that they have needed so far.
     pub scratch: u64,
 }
 
 impl CpuMemory {
-    /// Of a backend with `options`.
+    /// Settings of a backend with `options`.
     pub fn new(options: &CpuOptions) -> Self {
         Self {
             dtype: options.dtype,
@@ -96,7 +96,7 @@ impl DeviceMemory for CpuMemory {
     }
 }
 
-/// Bytes of so many words of four.
+/// Bytes of `words` words of four bytes.
 fn words(words: usize) -> u64 {
     (words as u64).saturating_mul(4)
 }

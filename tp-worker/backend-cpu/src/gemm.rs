@@ -1,11 +1,10 @@
 //! `out = x · wᵀ + bias`, from one row to thousands.
 //!
-//! Weights are panels of 32 columns ([`crate::pack`]); rows are packed per call
-//! into blocks of up to [`tiles::Tiles::rows`] with their steps interleaved.
-//! Few rows stream several panels at once; many rows reuse a slice of a panel
-//! and a group of row blocks in the second-level cache. Whatever the blocking,
-//! each output element is one chain of multiply-adds over `0..steps` and then
-//! the bias, so a row's result does not depend on its neighbours.
+//! Weights are panels of 32 columns ([`crate::pack`]); rows are packed per call into blocks
+//! of up to [`tiles::Tiles::rows`] with their steps interleaved. Few rows stream several
+//! panels at once; many rows reuse a slice of a panel and a group of row blocks in the
+//! second-level cache. Each output element is one chain of multiply-adds over `0..steps` and
+//! then the bias, in any blocking. So a row's result does not depend on its neighbours.
 
 mod ahead;
 #[cfg(target_arch = "x86_64")]
@@ -47,7 +46,7 @@ pub(crate) use quantized::describe as describe_quantized;
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
 
-/// Up to this many packed words, the caller packs alone.
+/// Most packed words that the caller packs alone.
 const PACK_ALONE: usize = 4_096;
 /// Columns that are packed at a time: whole groups of quantized inputs, and
 /// whole chunks of [`pack_row`].
@@ -97,8 +96,8 @@ pub(crate) fn matmul(
     Ok(())
 }
 
-/// Words that products of up to `rows` rows and a matrix of so many outputs and
-/// inputs work with, on so many threads: packed inputs, and sums between slices.
+/// Words of working memory for products of up to `rows` rows, on `threads` threads, with a
+/// matrix of `[outputs, inputs]`: packed inputs, and sums between slices.
 pub(crate) fn scratch_words(
     threads: usize,
     element: Packed,
@@ -110,8 +109,7 @@ pub(crate) fn scratch_words(
     packed_words(element, isa, rows, matrix[1]).saturating_add(sums)
 }
 
-/// Words that `rows` rows of inputs take when they are packed for a matrix of
-/// `cols` columns.
+/// Words of `rows` rows of inputs, packed for a matrix of `cols` columns.
 fn packed_words(element: Packed, isa: Isa, rows: usize, cols: usize) -> usize {
     rows.saturating_mul(element.tiles(isa, rows).input.len(cols))
 }

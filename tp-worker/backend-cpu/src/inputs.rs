@@ -1,4 +1,4 @@
-//! A batch where kernels read it.
+//! The device's copy of a batch, which kernels read.
 
 use lockstep_backend::{BackendError, Batch, InputLimits, Row};
 
@@ -30,7 +30,7 @@ impl CpuInputs {
         })
     }
 
-    /// Bytes that it takes.
+    /// Bytes of a batch of these limits.
     pub(crate) fn bytes(limits: &InputLimits) -> u64 {
         let of = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
         of(limits.tokens, 4 * size_of::<u32>())
@@ -60,7 +60,7 @@ impl CpuInputs {
         }
     }
 
-    /// Panics unless it was staged for a cache of such pages.
+    /// Panics unless the batch was staged for a cache with pages of `page_size` tokens.
     pub(crate) fn expect(&self, page_size: usize) {
         assert!(
             self.limits.page_size == page_size,

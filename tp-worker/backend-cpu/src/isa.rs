@@ -1,4 +1,4 @@
-//! Instruction sets the kernels are written for, and which of them run here.
+//! Instruction sets with kernels, and their detection on this machine.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// An instruction set with kernels of its own, from the plainest to the fastest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// Plain Rust, whatever the compiler's baseline offers.
+    /// Plain Rust with the compiler's baseline.
     Scalar,
     /// 128-bit NEON with fused multiply-add (every aarch64).
     Neon,
@@ -17,15 +17,15 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with `vdpbf16ps`.
     Avx512Bf16,
-    /// The bits of [`Self::Amx`] without its tiles, in plain Rust: for tests, and
-    /// for groups of which only some machines have tiles.
+    /// The bits of [`Self::Amx`] without its tiles, in plain Rust: for tests, and for groups
+    /// of machines of which only some have tiles.
     AmxEmulated,
     /// AMX tiles for bf16 and 8-bit integers, AVX-512 for everything else, with
     /// its bf16 and VNNI.
     Amx,
 }
 
-/// A name that is no instruction set, or one this machine lacks.
+/// A name that is no instruction set, or names one that this machine lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown instruction set {0:?}; known are scalar, neon, avx2, avx512, avx512-bf16, amx-emulated and amx"
@@ -44,13 +44,13 @@ impl Isa {
         Self::Amx,
     ];
 
-    /// The fastest one this machine runs.
+    /// The fastest instruction set that this machine runs.
     ///
-    /// On Intel's cores `vdpbf16ps` has less than half the throughput of two
-    /// fused multiply-adds (measured on Emerald Rapids: 88 against 190 GFLOP/s
-    /// a core), so plain AVX-512 is preferred there. The choice follows from
-    /// the processor and what the system lets this process use, never from a
-    /// measurement: restarts give the same bits.
+    /// On Intel's cores `vdpbf16ps` has less than half the throughput of two fused
+    /// multiply-adds (measured on Emerald Rapids: 88 against 190 GFLOP/s a core), so plain
+    /// AVX-512 is preferred there. The choice follows from the processor and from the
+    /// features that the system lets this process use, never from a measurement: restarts
+    /// give the same bits.
     #[must_use]
     pub fn detect() -> Self {
         let slow = |isa: &Self| match isa {
@@ -63,7 +63,8 @@ impl Isa {
             .unwrap_or(Self::Scalar)
     }
 
-    /// The one with the most of this machine's instructions, for its limits.
+    /// The instruction set with the most of this machine's instructions, for measuring its
+    /// limits.
     #[must_use]
     pub fn widest() -> Self {
         Self::available()
@@ -71,18 +72,18 @@ impl Isa {
             .unwrap_or(Self::Scalar)
     }
 
-    /// Those this machine runs, from the plainest to the fastest.
+    /// The instruction sets that this machine runs, from the plainest to the fastest.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         Self::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this machine runs it.
+    /// Returns true if this machine runs the instruction set.
     #[must_use]
     pub fn is_available(self) -> bool {
         self.lacks().is_none()
     }
 
-    /// Why this machine doesn't run it, if so.
+    /// The reason why this machine doesn't run the instruction set; `None` if it does.
     #[must_use]
     #[cfg(target_arch = "x86_64")]
     pub fn lacks(self) -> Option<Cow<'static, str>> {
@@ -98,7 +99,8 @@ impl Isa {
             Self::Avx512 => avx512,
             Self::Avx512Bf16 => avx512 && has!("avx512bf16"),
             Self::Amx => match crate::amx::permission() {
-                // Every processor with AMX has these, but not every virtual machine shows them.
+                // Every processor with AMX has bf16 and VNNI, but not every virtual machine
+                // shows them.
                 Ok(()) => avx512 && has!("avx512bf16") && has!("avx512vnni"),
                 Err(reason) => return Some(reason.to_string().into()),
             },
@@ -112,7 +114,7 @@ impl Isa {
         (!has).then_some(lacks.into())
     }
 
-    /// Why this machine doesn't run it, if so.
+    /// The reason why this machine doesn't run the instruction set; `None` if it does.
     #[must_use]
     #[cfg(not(target_arch = "x86_64"))]
     pub fn lacks(self) -> Option<Cow<'static, str>> {
@@ -138,7 +140,7 @@ impl Isa {
         }
     }
 
-    /// The instruction set of all that tiles don't compute.
+    /// The instruction set of all work that tiles don't compute.
     #[must_use]
     pub(crate) fn vectors(self) -> Self {
         let fits = |isa: &Self| *isa <= Self::Avx512 && isa.is_available();
@@ -150,14 +152,14 @@ impl Isa {
     }
 }
 
-/// Why kernels of another architecture don't run.
+/// The reason why kernels of another architecture don't run.
 const FOREIGN: &str = "its processor is of another architecture";
 
 fn is_intel() -> bool {
     made_by(b"GenuineIntel")
 }
 
-/// Whether the processor is AMD's.
+/// Returns true if the processor is AMD's.
 pub(crate) fn is_amd() -> bool {
     made_by(b"AuthenticAMD")
 }
@@ -182,8 +184,8 @@ impl fmt::Display for Isa {
     }
 }
 
-/// By its name, in any case and with or without the dashes: there are many ways to write
-/// AVX-512, and one thing that they can mean.
+/// Reads a name in any case, with or without the dashes: AVX-512 is written in many ways,
+/// all with one meaning.
 impl FromStr for Isa {
     type Err = UnknownIsa;
 

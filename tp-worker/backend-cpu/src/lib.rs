@@ -5,7 +5,7 @@
 //! plain Rust; one is chosen when the backend is built. Weights may be rounded to
 //! 8 or 4 bits. Every output element is accumulated in one order, so results do
 //! not depend on the batch, the chunking, the page size or the number of threads.
-//! [`roofline`] measures what the same threads can do at most.
+//! [`roofline`] measures the limits of the same threads.
 
 mod activation;
 mod amx;

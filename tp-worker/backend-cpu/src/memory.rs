@@ -8,17 +8,16 @@ use bytemuck::Pod;
 use lockstep_backend::BackendError;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// From this size on, huge pages are asked for: fewer TLB misses when weights stream.
+/// Bytes from which on huge pages are asked for: fewer TLB misses when weights stream.
 const HUGE_PAGE_FROM: usize = 4 << 20;
 /// Size of a transparent huge page on `x86_64`, and on `aarch64` with 4 KiB pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A fixed-size, page-aligned array of zeros. Pages nobody wrote cost no memory.
+/// A fixed-size, page-aligned array of zeros. Pages that nobody wrote cost no memory.
 ///
-/// Large ones start on a huge page's boundary, so that the kernel, where
-/// `/sys/kernel/mm/transparent_hugepage/enabled` lets it, backs them by huge
-/// pages from the first byte. Pages reserved by `vm.nr_hugepages` are left to
-/// the programs they were reserved for.
+/// Large buffers start on a huge page's boundary. So the kernel backs them by huge pages
+/// from the first byte, where `/sys/kernel/mm/transparent_hugepage/enabled` lets it. Pages
+/// reserved by `vm.nr_hugepages` are left to the programs that they were reserved for.
 pub(crate) struct Buffer<T: Pod> {
     start: NonNull<T>,
     len: usize,
@@ -31,7 +30,7 @@ unsafe impl<T: Pod + Send> Send for Buffer<T> {}
 unsafe impl<T: Pod + Sync> Sync for Buffer<T> {}
 
 impl<T: Pod> Buffer<T> {
-    /// `len` zeros; `what` names them in the error.
+    /// A buffer of `len` zeros; `what` names it in the error.
     pub(crate) fn zeroed(len: usize, what: &'static str) -> Result<Self, BackendError> {
         if len == 0 {
             return Ok(Self::empty());
@@ -57,7 +56,7 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// No elements and no mapping.
+    /// A buffer without elements and without a mapping.
     pub(crate) fn empty() -> Self {
         Self {
             start: NonNull::dangling(),
@@ -74,7 +73,7 @@ impl<T: Pod> Buffer<T> {
         Ok(())
     }
 
-    /// Bytes of address space it takes.
+    /// Bytes of address space of the buffer.
     pub(crate) fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
@@ -88,8 +87,8 @@ pub(crate) fn grown(len: usize) -> usize {
     }
 }
 
-/// Bytes of the mapping behind a buffer of `bytes`: whole huge pages where it
-/// asks for them. What lies past the buffer is never written.
+/// Bytes of the mapping behind a buffer of `bytes`: whole huge pages where the buffer asks
+/// for them. The part past the buffer is never written.
 fn mapped_bytes(bytes: usize) -> usize {
     if bytes < HUGE_PAGE_FROM {
         bytes
@@ -98,8 +97,8 @@ fn mapped_bytes(bytes: usize) -> usize {
     }
 }
 
-/// Maps zeros, on a huge page's boundary if there are many. `bytes` is neither
-/// 0 nor more than `isize::MAX`.
+/// Maps zeros, on a huge page's boundary if the buffer is large. `bytes` is neither 0 nor
+/// more than `isize::MAX`.
 fn map(bytes: usize) -> Option<NonNull<u8>> {
     let wanted = mapped_bytes(bytes);
     let slack = if bytes < HUGE_PAGE_FROM { 0 } else { HUGE_PAGE };

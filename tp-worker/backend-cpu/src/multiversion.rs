@@ -2,9 +2,9 @@
 
 /// Defines `fn name(isa: Isa, args…)` that runs `$body` compiled for `isa`.
 ///
-/// The body is safe Rust the compiler vectorises. It never contracts a
-/// multiplication and an addition, so every instruction set gives the same
-/// bits; reductions keep 16 partial results and fold them in one fixed order.
+/// The body is safe Rust that the compiler vectorises. The compiler never contracts a
+/// multiplication and an addition, so every instruction set gives the same bits. Reductions
+/// keep 16 partial results and fold them in one fixed order.
 macro_rules! multiversion {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*

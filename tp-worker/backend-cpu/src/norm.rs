@@ -98,19 +98,19 @@ pub(crate) fn rms_norm(
     });
 }
 
-/// What a residual stream is normed with, and into what.
+/// Operands of a norm of the residual stream.
 pub(crate) struct AddNorm<'a> {
     /// The residual stream, `[rows, width]`, which is added to.
     pub residual: &'a mut [f32],
     /// The norm's weights, `[width]`.
     pub weight: &'a [f32],
     pub eps: f32,
-    /// Normed, `[rows, width]`.
+    /// The normed rows, `[rows, width]`.
     pub out: &'a mut [f32],
 }
 
-/// `residual += Σ parts`, added in their order, then `out = rms_norm(residual)`.
-/// There is at least one part, and all are `[rows, width]`.
+/// Computes `residual += Σ parts`, in the order of `parts`, then `out = rms_norm(residual)`.
+/// There is at least one part, and all parts are `[rows, width]`.
 pub(crate) fn add_parts_rms_norm(
     pool: &mut Pool,
     isa: Isa,

@@ -11,7 +11,7 @@ use crate::quantize::{
     UNDO_INT8, quantize,
 };
 
-/// Values converted at once, whole groups of quantized ones.
+/// Values converted at once: whole groups of quantized values.
 const CHUNK: usize = 256;
 
 /// `x` rounded to the nearest bf16, ties to even; NaN stays NaN.
@@ -27,7 +27,7 @@ pub(crate) fn bf16_bits(x: f32) -> u32 {
     }
 }
 
-/// `x`, or a zero of its sign where it is subnormal.
+/// Returns `x`, or a zero of the same sign if `x` is subnormal.
 #[inline(always)]
 fn flushed(x: f32) -> f32 {
     if x.is_subnormal() {
@@ -37,7 +37,7 @@ fn flushed(x: f32) -> f32 {
     }
 }
 
-/// `x` as `vcvtne2ps2bf16` rounds it: what is subnormal becomes zero.
+/// `x` as `vcvtne2ps2bf16` rounds it: subnormal numbers become zero.
 #[inline(always)]
 pub(crate) fn flushed_bf16_bits(x: f32) -> u32 {
     bf16_bits(flushed(x))
@@ -62,9 +62,9 @@ multiversion! {
     }
 }
 
-/// Rounds up to [`CHUNK`] consecutive values to pairs as products of the instruction
-/// set take them: for tiles by the processor's own instruction, which takes what is
-/// subnormal for zero, as tiles do with what has been rounded.
+/// Rounds up to [`CHUNK`] consecutive values to pairs, in the way of the instruction set's
+/// products. For tiles the processor's own instruction rounds them. It reads subnormal
+/// numbers as zeros, as tiles do with rounded values.
 fn to_operands(isa: Isa, x: &[f32], pairs: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -101,9 +101,9 @@ multiversion! {
     }
 }
 
-/// Packs `row` as number `index` of `rows` rows, whose words take turns in `out`
-/// as [`Input::run`] says. An odd last value of a format that needs pairs is
-/// paired with 0, and what a block lacks is 0.
+/// Packs `row` as number `index` of `rows` rows. The rows' words take turns in `out` in runs
+/// of [`Input::run`]. An odd last value of a format of pairs is paired with 0, and missing
+/// values of a block are 0.
 pub(crate) fn pack_row(
     isa: Isa,
     input: Input,
@@ -151,7 +151,8 @@ pub(crate) fn pack_row(
     }
 }
 
-/// Puts a row's groups among those of `rows` rows, as [`BLOCK_ROW_WORDS`] says.
+/// Puts a row's groups among the groups of `rows` rows, in the layout of
+/// [`BLOCK_ROW_WORDS`].
 fn place_groups(groups: &[u32], out: &mut [u32], index: usize, rows: usize) {
     let blocks = out.chunks_mut(BLOCK_ROW_WORDS * rows);
     for (group, out) in groups.chunks_exact(ROW_WORDS).zip(blocks) {
@@ -220,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Any number, and those around the smallest that is not subnormal.
+    /// Any number, with many around the smallest that is not subnormal.
     fn bits() -> impl Strategy<Value = u32> {
         prop_oneof![
             any::<u32>(),

@@ -1,4 +1,4 @@
-//! How a backend is set up.
+//! Settings of a backend, and their errors.
 
 use lockstep_types::{Dtype, Quantization};
 
@@ -9,24 +9,24 @@ use crate::isa::Isa;
 pub struct CpuOptions {
     /// Threads, counting the one that calls the backend; at least 1.
     pub threads: usize,
-    /// What matrix products compute in: bf16 weights and inputs with sums in
-    /// f32, or f32 throughout.
+    /// The type that matrix products compute in: bf16 weights and inputs with sums in f32,
+    /// or f32 throughout.
     pub dtype: Dtype,
-    /// What weight matrices are rounded to when they are loaded.
+    /// The integers that weight matrices are rounded to when they are loaded.
     pub quantization: Quantization,
     /// Cores, one per thread; the thread that builds the backend is pinned to the first.
     pub pin: Option<Vec<usize>>,
-    /// Kernels to use instead of the fastest this machine runs.
+    /// Kernels to use instead of the fastest that this machine runs.
     pub isa: Option<Isa>,
 }
 
-/// Why a backend cannot be built.
+/// The reason why a backend cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// No threads.
+    /// The options name no threads.
     #[error("the CPU backend needs at least one thread")]
     NoThreads,
-    /// Not one core per thread.
+    /// The numbers of cores and of threads differ.
     #[error("{cores} cores are named for {threads} threads; name one per thread")]
     Pinning {
         /// Cores named.
@@ -34,7 +34,7 @@ pub enum CpuError {
         /// Threads asked for.
         threads: usize,
     },
-    /// Kernels this machine cannot run.
+    /// This machine does not run the kernels that the options name.
     #[error(
         "this machine does not run {0} kernels: {reason}; without a name the best that it runs are taken",
         reason = .0.lacks().unwrap_or_default()

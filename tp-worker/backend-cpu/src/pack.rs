@@ -1,4 +1,4 @@
-//! Weights in the order the kernels read them.
+//! Weights in the order in which kernels read them.
 
 mod decode;
 mod int4;
@@ -16,8 +16,8 @@ use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
 /// A weight matrix `[out, in]` as panels of 32 output columns:
-/// `[⌈out / 32⌉][steps][words of a step]`, where a step is what
-/// [`Packed`] says; columns past `out` are zero.
+/// `[⌈out / 32⌉][steps][words of a step]`. [`Packed`] says what a step is. Columns past
+/// `out` are zero.
 pub struct CpuMatrix {
     pub(crate) data: Buffer<u32>,
     pub(crate) rows: usize,
@@ -82,7 +82,7 @@ impl CpuMatrix {
         self.element.steps(self.cols)
     }
 
-    /// Bytes it takes.
+    /// Bytes of the packed matrix.
     pub(crate) fn bytes(&self) -> usize {
         self.data.bytes()
     }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::pool::Pool;
 
-/// Fewer elements than this are not worth handing to a thread.
+/// Number of elements below which handing them to a thread is not worth it.
 const MIN_ELEMENTS: usize = 8_192;
-/// Chunks for each thread, so that one that is held up leaves some to others.
+/// Chunks for each thread: a thread that is held up leaves some to others.
 const CHUNKS_PER_THREAD: usize = 4;
 
 /// The part of `0..items` that falls to share `index` of `shares`; sizes differ by at most 1.
@@ -60,7 +60,7 @@ impl<'a, T> Shared<'a, T> {
         self.len
     }
 
-    /// Where the elements begin, for kernels that write strided tiles.
+    /// Address of the first element, for kernels that write strided tiles.
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.start
     }
@@ -101,7 +101,7 @@ pub(crate) struct Columns<'a, T> {
 }
 
 impl<T> Columns<'_, T> {
-    /// Those of one row.
+    /// The columns of one row.
     ///
     /// # Panics
     /// When there is no such row.
@@ -115,8 +115,8 @@ impl<T> Columns<'_, T> {
     }
 }
 
-/// Runs `body(columns, part)` over ranges of the columns of `data` `[_, width]`, of
-/// which it writes so many `rows`, on as many threads as these are worth.
+/// Runs `body(columns, part)` over ranges of the columns of `data` `[_, width]`. The body
+/// writes `rows` of the rows. The number of threads follows from the size of that work.
 pub(crate) fn for_columns<T: Send>(
     pool: &mut Pool,
     data: &mut [T],

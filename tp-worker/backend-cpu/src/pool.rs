@@ -1,11 +1,10 @@
 //! A pinned thread pool that runs one job at a time.
 //!
-//! A job is a number of chunks that threads claim one by one; the caller is
-//! thread 0 and works too. Every thread begins with a share of its own,
-//! contiguous and always the same, and then helps with what others have not
-//! begun, so that a core that other processes disturb does not hold up the
-//! rest. The caller waits only for threads that have joined the job: one that
-//! still sleeps when the last chunk is claimed is not waited for.
+//! A job is a number of chunks that threads claim one by one; the caller is thread 0 and
+//! works too. Every thread begins with a share of its own, which is contiguous and always
+//! the same. Then the thread helps with chunks that others have not begun. So a core that
+//! other processes disturb does not hold up the rest. The caller waits only for threads that
+//! have joined the job, not for one that still sleeps when the last chunk is claimed.
 //!
 //! A forward pass issues hundreds of short jobs, so workers spin for a moment
 //! between jobs and sleep when none comes.
@@ -25,16 +24,16 @@ use crate::partition::share;
 use pin::pin_current_thread;
 use shared::{Job, Shared};
 
-/// The pool. Dropping it ends its threads.
+/// A pool of threads. Dropping it ends the threads.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// A pool of `threads` (at least 1, with the caller). `pin[i]` is the core
-    /// of thread `i`; the calling thread, too, is pinned. Threads do not spin
-    /// when they outnumber the cores, or where it is `crowded` anyway.
+    /// A pool of `threads` threads (at least 1, with the caller). `pin[i]` is the core of
+    /// thread `i`; the calling thread is pinned, too. Threads do not spin when they
+    /// outnumber the cores, or where the machine is `crowded` anyway.
     pub(crate) fn new(
         threads: usize,
         pin: Option<&[usize]>,
@@ -81,15 +80,14 @@ impl Pool {
         self.for_chunks(threads, |_, share| job(share));
     }
 
-    /// Runs `body(thread, chunk)` once for every chunk in `0..count` and
-    /// returns when all are done. No two calls at a time have the same
-    /// `thread`, which is below [`Self::threads`].
+    /// Runs `body(thread, chunk)` once for every chunk in `0..count` and returns when all
+    /// are done. No two calls at a time have the same `thread`, which is below
+    /// [`Self::threads`].
     ///
-    /// Which thread gets which chunk depends on timing, so a chunk's result
-    /// must not. Thread `i` begins with the chunks `share(count, threads, i)`
-    /// and then takes over what is left of other threads' shares; within a
-    /// share chunks are begun in ascending order. A chunk should be worth some
-    /// microseconds: claiming one costs a tenth of one.
+    /// A chunk's thread depends on timing, so a chunk's result must not depend on its
+    /// thread. Thread `i` begins with the chunks `share(count, threads, i)` and then takes
+    /// over the rest of other threads' shares. Within a share chunks are begun in ascending
+    /// order. A chunk should be worth some microseconds: claiming one costs a tenth of one.
     ///
     /// # Panics
     /// With the panic of a chunk, once all threads are done; other chunks may

@@ -18,8 +18,8 @@ pub(crate) fn near<T>(from: *const T) {
     let _ = from;
 }
 
-/// Brings the cache line at `to` into the first-level cache to be written, which
-/// otherwise begins when a store has come to it. Any address will do.
+/// Brings the cache line at `to` into the first-level cache for writing, a transfer that
+/// otherwise begins with the first store. Any address will do.
 #[cfg(any(test, target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn own<T>(to: *mut T) {

@@ -6,35 +6,36 @@ use crate::multiversion::multiversion;
 pub(crate) const GROUP: usize = 128;
 /// 4-byte words of a group's integers.
 pub(crate) const GROUP_WORDS: usize = GROUP / 4;
-/// Words of a group: its integers, its scale, and what undoes the offsets of
-/// 8-bit weights and of each quarter of 4-bit ones.
+/// Words of a group: its integers, its scale, and the numbers that undo the offsets of 8-bit
+/// weights and of each quarter of 4-bit ones.
 pub(crate) const ROW_WORDS: usize = SCALE_WORD + 6;
-/// Where a group's scale lies.
+/// Index of a group's scale.
 pub(crate) const SCALE_WORD: usize = GROUP_WORDS;
-/// Where what undoes an offset of 128 lies.
+/// Index of the number that undoes an offset of 128.
 pub(crate) const UNDO_INT8: usize = SCALE_WORD + 1;
-/// Where what undoes an offset of 8 lies, for each quarter of the group.
+/// Index of the numbers that undo an offset of 8, one for each quarter of the group.
 pub(crate) const UNDO_INT4: usize = SCALE_WORD + 2;
-/// Words of a group of a row where rows lie in blocks: its integers first, 16
-/// words of all rows and then 16 again; all scales; what undoes an offset of 128
-/// in all rows; and nothing, so that blocks begin at a cache line.
+/// Words of a group of a row where rows lie in blocks. The integers come first, 16 words of
+/// all rows and then 16 again; then all scales; then the numbers that undo an offset of 128
+/// in all rows. The rest is unused, so that blocks begin at a cache line.
 pub(crate) const BLOCK_ROW_WORDS: usize = 48;
 /// Words of a row before the scales of a block.
 pub(crate) const BLOCK_SCALE_WORD: usize = GROUP_WORDS;
-/// Words of a row before what undoes offsets in a block.
+/// Words of a row before the numbers that undo offsets in a block.
 pub(crate) const BLOCK_UNDO_WORD: usize = BLOCK_SCALE_WORD + 1;
-/// Below it a group counts as zeros, so that no reciprocal overflows.
+/// Magnitude below which a group counts as zeros, so that no reciprocal overflows.
 pub(crate) const SMALLEST: f32 = f32::from_bits(27 << 23);
-/// Adding it leaves a small value's nearest integer, ties to even, in the low bits.
+/// Number whose addition leaves a small value's nearest integer, ties to even, in the low
+/// bits.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 
-/// `|x|` as an integer that orders like it, with NaN above infinity.
+/// `|x|` as an integer. Such integers are ordered like the numbers, with NaN above infinity.
 #[inline(always)]
 pub(crate) fn magnitude(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
 }
 
-/// One group of [`quantize`].
+/// Rounds one group for [`quantize`].
 #[inline(always)]
 fn quantize_group(values: &[f32; GROUP], out: &mut [u32]) {
     let magnitudes = values.iter().map(|&x| magnitude(x));
@@ -65,15 +66,15 @@ fn quantize_group(values: &[f32; GROUP], out: &mut [u32]) {
 }
 
 multiversion! {
-    /// Rounds a row to symmetric 8-bit integers with one scale for each
-    /// [`GROUP`] of inputs, the largest magnitude over 127: a channel that
-    /// stands out spoils its group alone. `x ≈ scale · integer`, ties to even.
+    /// Rounds a row to symmetric 8-bit integers with one scale for each [`GROUP`] of inputs:
+    /// the largest magnitude over 127. A channel that stands out spoils its group alone.
+    /// `x ≈ scale · integer`, ties to even.
     ///
-    /// Per group, [`ROW_WORDS`]: 32 words of four consecutive integers, the
-    /// earliest in the low byte; the scale; −128 times the sum of the integers
-    /// and −8 times that of each quarter, which undo the offsets that make
-    /// weights unsigned. The last group is filled up with zeros. A group with an
-    /// infinity or a NaN gets a NaN scale; one below 2⁻¹⁰⁰ is zero.
+    /// A group is [`ROW_WORDS`] words: 32 words of four consecutive integers, the earliest
+    /// in the low byte; the scale; −128 times the sum of the integers and −8 times the sum
+    /// of each quarter. The latter undo the offsets that make weights unsigned. The last
+    /// group is filled up with zeros. A group with an infinity or a NaN gets a NaN scale; a
+    /// group below 2⁻¹⁰⁰ is zero.
     pub(crate) fn quantize(row: &[f32], out: &mut [u32]) {
         let (groups, rest) = row.as_chunks::<GROUP>();
         let mut out = out.chunks_exact_mut(ROW_WORDS);
@@ -129,8 +130,8 @@ mod tests {
                     let integer = words[i / 4].to_le_bytes()[i % 4].cast_signed();
                     sums[i / 32] += i32::from(integer);
                     let back = f64::from(scale) * f64::from(integer);
-                    // The scale, its inverse and the product with that are
-                    // rounded too, each by 2^-24 of at most 127 steps.
+                    // The scale, its inverse and the product with the inverse are rounded
+                    // too, each by 2^-24 of at most 127 steps.
                     let half = 0.5 + 3.0 * 127.0 / f64::from(1 << 24);
                     prop_assert!((back - f64::from(*x)).abs() <= half * f64::from(scale));
                 }

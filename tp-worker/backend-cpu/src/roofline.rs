@@ -1,10 +1,9 @@
-//! What this machine can do at most, measured with the kernels' own threads.
+//! Limits of this machine, measured with the kernels' own threads.
 //!
-//! A kernel's speed says little until it stands beside the limit that bounds
-//! it: how fast these threads read memory, and how fast they multiply
-//! (Williams, Waterman & Patterson, "Roofline", CACM 52(4), 2009). Shared
-//! machines drift within minutes, so limits are measured in the run that they
-//! are held against.
+//! A kernel's speed says little until it stands beside the limit that bounds it: the speed
+//! at which these threads read memory, and the speed at which they multiply (Williams,
+//! Waterman & Patterson, "Roofline", CACM 52(4), 2009). Shared machines drift within
+//! minutes, so limits are measured in the same run as the kernels.
 
 mod clock;
 mod peak;
@@ -34,14 +33,14 @@ use crate::pool::Pool;
 pub use clock::Clock;
 pub use peak::Arithmetic;
 
-/// Rounds that a median is taken of.
+/// Rounds that are measured for a median.
 const ROUNDS: usize = 9;
 /// Most calls of the pool in a round of [`Meter::barrier`].
 const BARRIERS: u32 = 500;
-/// After this long a round of [`Meter::barrier`] makes no more calls.
+/// Time after which a round of [`Meter::barrier`] makes no more calls.
 const BARRIER_ROUND: Duration = Duration::from_millis(10);
-/// Pieces that each thread's work is cut into, so that threads can help one
-/// that is disturbed, as they do in kernels.
+/// Pieces of each thread's work, so that threads can help one that is disturbed, as in
+/// kernels.
 const PIECES: usize = 32;
 
 /// Threads that measure limits.
@@ -53,13 +52,13 @@ pub struct Meter {
 /// Several measurements of one limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// The middle one.
+    /// The middle measurement.
     pub median: f64,
-    /// The lowest.
+    /// The lowest measurement.
     pub low: f64,
-    /// The highest.
+    /// The highest measurement.
     pub high: f64,
-    /// How the best figure was reached.
+    /// The way in which the best figure was reached, for people.
     pub method: String,
 }
 
@@ -77,8 +76,8 @@ impl Measured {
 }
 
 impl Meter {
-    /// Starts `threads` threads (at least 1, with the caller), pinned to the
-    /// cores of `pin`, if given, as a backend's would be.
+    /// Starts `threads` threads (at least 1, with the caller), pinned to the cores of `pin`,
+    /// if given, like a backend's threads.
     ///
     /// # Errors
     /// [`CpuError`] when there are no threads or they can't be started.
@@ -92,12 +91,12 @@ impl Meter {
         })
     }
 
-    /// Bytes per second that all threads read together from `bytes` of memory,
-    /// which have to be several times the last-level cache.
+    /// Bytes per second that all threads read together from `bytes` of memory, which have to
+    /// be several times the last-level cache.
     ///
-    /// The best of several ways: one to sixteen streams per thread, with and
-    /// without software prefetch into either cache at several distances. Each
-    /// way is tried, and the most promising ones are measured alternately.
+    /// Takes the best of several ways: one to sixteen streams per thread, with and without
+    /// software prefetch into either cache at several distances. Each way is tried, and the
+    /// most promising ones are measured alternately.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -105,9 +104,9 @@ impl Meter {
         read::bandwidth(&mut self.pool, self.clock, bytes)
     }
 
-    /// Bytes per second that all threads read and write together, as many as
-    /// they read, over `bytes` of memory: the better of changing lines in place
-    /// and of copying.
+    /// Bytes per second that all threads read and write together over `bytes` of memory,
+    /// half reads and half writes. Takes the better of changing lines in place and of
+    /// copying.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -121,13 +120,12 @@ impl Meter {
         peak::measure(&mut self.pool, self.clock, arithmetic, isa)
     }
 
-    /// Seconds that it takes until all threads have begun a job and ended it.
-    /// Kernels need not wait for threads that come late, and are faster than
-    /// this where there is little to do.
+    /// Seconds until all threads have begun a job and ended it. Kernels need not wait for
+    /// threads that come late, so they are faster than this where there is little to do.
     pub fn barrier(&mut self) -> Measured {
         let threads = self.pool.threads();
         let mut round = || {
-            // This is wall time also where one thread alone is measured by its own.
+            // Wall time, even where one thread alone is measured by its own time.
             let start = Instant::now();
             let mut calls = 0;
             loop {
@@ -184,7 +182,7 @@ mod tests {
             check(&meter.compute_peak(Arithmetic::F32Fma, isa).unwrap());
         }
         if Isa::AmxEmulated.is_available() {
-            // Its limits are those of the instructions that it runs.
+            // The limits of the emulation are those of the instructions that it runs.
             for arithmetic in Arithmetic::ALL {
                 let [emulated, vectors] = [Isa::AmxEmulated, Isa::AmxEmulated.vectors()]
                     .map(|isa| meter.compute_peak(arithmetic, isa).map(|peak| peak.method));

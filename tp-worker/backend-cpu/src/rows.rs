@@ -36,8 +36,8 @@ pub(crate) fn gather(pool: &mut Pool, x: &CpuTensor, rows: &[u32], out: &mut Cpu
     });
 }
 
-/// See [`lockstep_backend::Backend::copy_rows`]. Threads share the columns: targets lie
-/// anywhere, and are often in no cache.
+/// See [`lockstep_backend::Backend::copy_rows`]. Threads share the columns, because targets
+/// lie anywhere and are often in no cache.
 pub(crate) fn copy(pool: &mut Pool, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
     let width = x.width();
     out.expect(out.rows(), width, "the copied rows' target");

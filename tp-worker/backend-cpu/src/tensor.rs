@@ -61,8 +61,8 @@ impl CpuTensor {
         self.rows = rows;
     }
 
-    /// Panics unless the tensor is `[rows, width]`: models size their tensors,
-    /// so a mismatch is a bug in one.
+    /// Panics unless the tensor is `[rows, width]`. Models size their tensors, so a mismatch
+    /// is a bug in a model.
     pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {
         assert!(
             (self.rows, self.width) == (rows, width),

@@ -1,11 +1,11 @@
-//! A policy in a replay: it is shown what the ranks would show it.
+//! A policy in a replay, which is shown the same figures as by ranks.
 
 use lockstep_adaptive::{Crowd, Decider, DepthRange, Row as RankRow, Seen};
 
 use super::{Chooser, Planned, Replay, Row};
 use crate::phases::cost::Costs;
 
-/// One rank, and whoever plans for it.
+/// One rank, and the planner of its steps.
 pub(super) struct Simulated {
     decider: Decider,
     crowd: Crowd,
@@ -54,7 +54,7 @@ impl Chooser for Simulated {
     }
 }
 
-/// What measuring steps before serving would have shown, up to `streams` rows.
+/// The profile that measuring steps before serving would have shown, up to `streams` rows.
 pub fn profile(costs: &Costs, streams: u32) -> Vec<Seen> {
     let sizes = (0..).map(|power| 1 << power);
     let sizes: Vec<u32> = sizes.take_while(|rows| *rows < 2 * streams).collect();

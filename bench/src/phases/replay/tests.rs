@@ -25,7 +25,7 @@ fn work(lengths: &[u32], streams: u32) -> Work {
     }
 }
 
-/// A step takes `base + depth × draft + tokens × token` seconds.
+/// Costs where a step takes `base + depth × draft + tokens × token` seconds.
 fn costs(depths: &[u32], base: f64, draft: f64, token: f64) -> Costs {
     let steps = depths.iter().flat_map(|&depth| {
         (1..=8).map(move |decodes| {
@@ -62,12 +62,12 @@ fn a_fixed_depth_takes_what_can_be_worked_out() {
     };
     let costs = costs(&[0, 2, 5], 10.0, 1.0, 0.5);
     for (depth, steps, step) in [(0, 12.0, 10.5), (2, 4.0, 13.5), (5, 4.0, 18.0)] {
-        // Nothing was measured of prompts alone: they take as long as one row.
+        // Steps of prompts alone were not measured: they take as long as one row.
         let one = step * (steps + 1.0);
         let planned_late = replay(&work, &log, &costs, 1);
         assert_eq!(planned_late.seconds(Choice::Fixed(depth)), Some(2.0 * one));
-        // A step ahead, a request that may have a token left has a row too many;
-        // without drafts that is never so.
+        // With planning a step ahead, a request that may have a token left has a row too
+        // many. Without drafts this never happens.
         let ahead = replay(&work, &log, &costs, 2);
         let extra = if depth == 0 { 0.0 } else { step };
         assert_eq!(
@@ -87,7 +87,7 @@ fn a_fixed_depth_takes_what_can_be_worked_out() {
 
 #[test]
 fn the_oracle_goes_with_the_texts() {
-    // The first text is always right, the second never.
+    // Drafts of the first text are always right, drafts of the second never.
     let work = work(&[33, 33], 1);
     let log = Log {
         accepted: vec![vec![7; 33], vec![0; 33]],
@@ -95,7 +95,7 @@ fn the_oracle_goes_with_the_texts() {
     };
     let costs = costs(&[0, 7], 10.0, 1.0, 0.0);
     let replay = replay(&work, &log, &costs, 1);
-    // Prompts at the depth that is cheapest, then 4 steps of 17 and 32 of 10.
+    // Prompts run at the cheapest depth; then there are 4 steps of 17 seconds and 32 of 10.
     let found = replay.seconds(Choice::Expected);
     assert_eq!(found, Some(10.0 + 4.0 * 17.0 + 10.0 + 32.0 * 10.0));
     assert_eq!(replay.oracle(), found);
@@ -103,7 +103,7 @@ fn the_oracle_goes_with_the_texts() {
 
 #[test]
 fn work_is_the_same_at_every_depth() {
-    // Steps that take no time but for their tokens show how many rows ran.
+    // Steps that take time only for their tokens show how many rows ran.
     let list = List::constant(3, 8);
     let texts: Vec<_> = (0..5)
         .map(|at| crate::phases::work::Text {
@@ -122,8 +122,8 @@ fn work_is_the_same_at_every_depth() {
     };
     let rows = costs(&[0, 3], 0.0, 0.0, 1.0);
     let replay = replay(&work, &log, &rows, 1);
-    // Nothing is accepted: one row for each token but those of prompts, which
-    // bring one beside others and cost nothing measured there.
+    // Nothing is accepted: there is one row for each token, except for prompts' tokens.
+    // These come beside others and cost nothing measured there.
     let plain = replay.seconds(Choice::Fixed(0)).unwrap_or_default();
     let deep = replay.seconds(Choice::Fixed(3)).unwrap_or_default();
     assert!(plain > 0.0);

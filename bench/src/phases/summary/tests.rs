@@ -1,7 +1,7 @@
 use super::*;
 use crate::phases::list::{Kind, Phase, Spread};
 
-/// One run of two phases of 30 tokens: seconds of each, in three steps.
+/// One run of two phases of 30 tokens; `phases` are the seconds of each, in three steps.
 fn run(phases: [f64; 2], depth: u32) -> Run {
     let mut run = Run {
         begins: vec![0.0, phases[0]],
@@ -70,7 +70,7 @@ fn arms_are_compared_by_list_and_by_phase() {
         (1.15..1.2).contains(&low) && (1.2..1.25).contains(&high),
         "{ratio:?}"
     );
-    // Depth 3 is best in the first phase, none in the second: 3 and 6 seconds.
+    // Depth 3 is best in the first phase, no drafts in the second: 3 and 6 seconds.
     let ratio = measured.ratio_to_best_of_phases(2).expect("a ratio");
     assert!((ratio.value - 9.0 / 10.0).abs() < 1e-9, "{ratio:?}");
     let (phase, worst) = measured.worst_phase(2).expect("a phase");

@@ -1,6 +1,6 @@
-//! Random models of every architecture through the whole engine. Logits are
-//! gated where the model is tested; here it is configuration, shards, plans and
-//! sampling that must fit every shape.
+//! Random models of every architecture in the whole engine. Logits are checked in the
+//! model's own tests. These tests check that configuration, shards, plans and sampling fit
+//! every shape.
 
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;
@@ -13,7 +13,7 @@ use crate::{
     setup::{Setup, alone, cached, flush, reported, together},
 };
 
-/// The folders, and the context within which a sliding window is never full.
+/// Folders of models, each with a context in which a sliding window is never full.
 const MODELS: [(&str, usize); 14] = [
     ("llama", 256),
     ("llama3_rope", 256),
@@ -31,7 +31,7 @@ const MODELS: [(&str, usize); 14] = [
     ("qwen3_untied", 256),
 ];
 
-/// Sums in another order than torch's stay well below this.
+/// Largest error in float32: sums in another order than torch's stay well below it.
 const FLOAT32_ERROR: f32 = 1e-3;
 
 #[test]
@@ -86,7 +86,7 @@ fn model(name: &str, context: usize, dtype: Dtype, turn: usize) {
     flush(&mut engine);
 }
 
-/// Greedy tokens wherever the reference's margin is clear, and the prompts'
+/// Checks greedy tokens wherever the reference's margin is clear, and the prompts'
 /// log-probabilities.
 fn check(what: &str, dtype: Dtype, golden: &RandomModel, answers: &[Completion]) {
     assert!(!golden.prompts.is_empty());

@@ -1,10 +1,10 @@
-//! What transformers says, see `tests/fixtures/README.md`.
+//! Goldens of transformers, see `tests/fixtures/README.md`.
 
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::setup::root;
 
-/// Output tokens that were generated at the most.
+/// Most output tokens that were generated.
 pub const MAX_NEW: u32 = 64;
 
 /// One prompt to the demo model, computed in float32.
@@ -15,15 +15,15 @@ pub struct Golden {
     pub first_top5: Vec<(u32, f32)>,
 }
 
-/// The demo model along one golden's text, teacher-forced in float32.
+/// Figures of the demo model along one golden's text, teacher-forced in float32.
 #[derive(Deserialize)]
 pub struct Scores {
-    /// Of the prompt from its second token on.
+    /// Log-probabilities of the prompt from its second token on.
     pub prompt_logprobs: Vec<f32>,
     pub output_logprobs: Vec<f32>,
-    /// Per output position.
+    /// Differences of the two largest logits, per output position.
     pub top2_logit_gaps: Vec<f32>,
-    /// How far logits of transformers' own bfloat16 run are off.
+    /// Largest error of logits in transformers' own bfloat16 run.
     pub bf16_max_logit_error: f32,
 }
 
@@ -31,7 +31,7 @@ pub struct Scores {
 #[derive(Deserialize)]
 pub struct Random {
     pub ids: Vec<u32>,
-    /// From the second token on.
+    /// Log-probabilities of the prompt from its second token on.
     pub prompt_logprobs: Vec<f32>,
     pub greedy_ids: Vec<u32>,
     pub greedy_top2_gaps: Vec<f32>,
@@ -54,12 +54,12 @@ pub fn goldens() -> Vec<Golden> {
     read::<Prompts<Golden>>("goldens.json").prompts
 }
 
-/// In the order of [`goldens`].
+/// Scores of the demo model, in the order of [`goldens`].
 pub fn scores() -> Vec<Scores> {
     read::<Prompts<Scores>>("demo_logprobs.json").prompts
 }
 
-/// A folder of `architectures/`.
+/// Prompts to the model in a folder of `architectures/`.
 pub fn random_model(architecture: &str) -> RandomModel {
     read(&format!("architectures/{architecture}/golden.json"))
 }

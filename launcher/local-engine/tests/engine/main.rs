@@ -1,8 +1,8 @@
 //! The whole engine, planner and CPU ranks, against goldens of transformers
 //! and against itself.
 //!
-//! [`matrix`] walks tensor parallelism × page size × chunk size and the rest
-//! by an orthogonal array; the other modules each take one promise further.
+//! [`matrix`] covers tensor parallelism × page size × chunk size and the rest by an
+//! orthogonal array. Each of the other modules tests one more property.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

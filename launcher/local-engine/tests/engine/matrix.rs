@@ -1,13 +1,12 @@
-//! Greedy answers are the goldens, bit for bit the same in every batch, chunk,
-//! page, cache and schedule.
+//! Greedy answers are the goldens, with the same bits in every batch, chunk, page, cache and
+//! schedule.
 //!
-//! The full product of the settings would take minutes. Rows are Taguchi's
-//! L9 array instead: over its nine rows every pair of values of two columns
-//! meets. The columns are ranks, page size, chunk size and schedule; each row
-//! is then answered in a batch and alone, with a cold and with a warm cache.
-//! One irregular row per number of ranks adds what fits no column. Whole texts
-//! are scored, which takes as long as all else, on one row per number of ranks;
-//! these three rows have all values of the other columns.
+//! The full product of the settings would take minutes. Rows are Taguchi's L9 array instead:
+//! over its nine rows every pair of values of two columns meets. The columns are ranks, page
+//! size, chunk size and schedule. Each row is answered in a batch and alone, with a cold and
+//! with a warm cache. One irregular row per number of ranks adds settings that fit no
+//! column. Whole texts are scored on one row per number of ranks, as that takes as long as
+//! everything else. These three rows have all values of the other columns.
 
 use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_types::Dtype;
@@ -60,8 +59,8 @@ fn bfloat16_on_four_ranks() {
     rows(Dtype::Bfloat16, 2);
 }
 
-/// All rows of one number of ranks; the first one's answers are what the
-/// others' must be.
+/// Runs all rows of one number of ranks. The first row's answers are the expected answers of
+/// the others.
 fn rows(dtype: Dtype, ranks: usize) {
     let plain = Setup::demo(dtype, RANKS[ranks]);
     let regular = (0..3).map(|page| {
@@ -92,7 +91,7 @@ fn rows(dtype: Dtype, ranks: usize) {
     }
 }
 
-/// One engine, all ways to ask; returns the first answers.
+/// Runs one engine, with all ways of asking; returns the first answers.
 fn row(setup: &Setup) -> Vec<Completion> {
     let mut engine = setup.start();
     let goldens = goldens();
@@ -131,8 +130,8 @@ fn row(setup: &Setup) -> Vec<Completion> {
     cold
 }
 
-/// The second half of every prompt is scored the same when the first half
-/// comes from the cache.
+/// Checks that the second half of every prompt is scored the same when the first half comes
+/// from the cache.
 fn scored_from_the_middle(
     setup: &Setup,
     engine: &mut LocalEngine,
@@ -156,7 +155,7 @@ fn scored_from_the_middle(
     }
 }
 
-/// To score a text is to generate it.
+/// Checks that scoring a text gives the same as generating it.
 fn scored_texts(setup: &Setup, engine: &mut LocalEngine, goldens: &[Golden], cold: &[Completion]) {
     let text = |golden: &Golden| {
         let text = [&golden.prompt_ids[..], &golden.output_ids].concat();
@@ -177,7 +176,7 @@ fn scored_texts(setup: &Setup, engine: &mut LocalEngine, goldens: &[Golden], col
     assert!(generated >= goldens.len() / 2, "only {generated} generated");
 }
 
-/// What a warm cache has of a prompt of which `longest` tokens may be cached.
+/// Tokens of a prompt in a warm cache, if `longest` tokens of it may be cached.
 fn cacheable(setup: &Setup, longest: usize) -> u32 {
     let pages = if setup.radix { longest / setup.page } else { 0 };
     (pages * setup.page) as u32

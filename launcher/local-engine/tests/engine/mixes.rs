@@ -1,5 +1,5 @@
-//! Random requests that come, leave and crowd each other out, in random
-//! configurations: each gets what it gets alone.
+//! Random requests that come, leave and crowd each other out, in random configurations. Each
+//! gets the answer that it gets alone.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -25,11 +25,11 @@ const VOCABULARY: u32 = 331;
 const LONGEST_PROMPT: usize = 68;
 const MOST_NEW: u32 = 112;
 
-/// A request and its fate.
+/// A request, and the times of its coming and leaving.
 #[derive(Debug, Clone)]
 struct Job {
     request: Request,
-    /// Turn at which it comes.
+    /// Turn at which the request comes.
     arrival: usize,
     /// Turns after which its client leaves.
     patience: Option<usize>,
@@ -48,7 +48,7 @@ fn company_changes_nothing() {
         failure_persistence: None,
         ..Config::default()
     };
-    // Always the same cases: what they must have met can then be asserted.
+    // The cases are always the same, so the test can assert which events they met.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let references = RefCell::new(BTreeMap::new());
@@ -129,7 +129,8 @@ fn run(engine: &mut LocalEngine, jobs: &[Job]) -> Vec<Completion> {
     completions
 }
 
-/// A whole answer is the same; an aborted one is its beginning.
+/// Checks that a whole answer is the expected one, and that an aborted answer is its
+/// beginning.
 fn compare(what: &str, found: &Completion, expected: &Completion) {
     let finish = found.finish.as_ref().expect("it ended");
     let usage = |completion: &Completion| Usage {
@@ -159,7 +160,7 @@ fn mix() -> impl Strategy<Value = Mix> {
         any::<(bool, bool)>(),
         prop::bool::weighted(0.8),
         1usize..13,
-        // From just enough for the longest request to plenty.
+        // KV tokens, from just enough for the longest request to plenty.
         prop::sample::select(vec![192, 192, 224, 256, 768]),
     );
     let setup = setup.prop_map(

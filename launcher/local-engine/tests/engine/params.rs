@@ -1,4 +1,4 @@
-//! What the parameters of a request do to its answer.
+//! Effects of a request's parameters on its answer.
 
 use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_types::Dtype;
@@ -119,7 +119,7 @@ fn bias_bans_and_forces_tokens() {
     assert_eq!(biased(77, 100.0), [77; 8]);
 }
 
-/// Every greedy choice is the largest of log-probability minus penalty.
+/// Every greedy choice has the largest log-probability minus penalty.
 #[test]
 fn frequency_and_presence_penalties() {
     let golden = &goldens()[22];
@@ -151,11 +151,11 @@ fn frequency_and_presence_penalties() {
     }
 }
 
-/// Unlike the other two it looks at the prompt too, so it acts at once.
+/// This penalty counts the prompt's tokens too, unlike the other two, so it acts at once.
 #[test]
 fn repetition_penalty_sees_the_prompt() {
-    // "Sort these numbers ..." and "Give me 7 random numbers ...": the answers'
-    // first tokens stand in the prompts.
+    // The prompts are "Sort these numbers ..." and "Give me 7 random numbers ...". The
+    // answers' first tokens stand in them.
     let goldens = goldens();
     for golden in [3, 34].map(|i| &goldens[i]) {
         let first = golden.output_ids[0];

@@ -1,4 +1,4 @@
-//! Splitting a model over ranks reorders its sums and changes nothing more.
+//! Splitting a model over ranks reorders its sums and changes nothing else.
 
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;

@@ -1,4 +1,4 @@
-//! Answers of the demo model against those of transformers.
+//! Answers of the demo model compared with the answers of transformers.
 
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;
@@ -6,12 +6,12 @@ use lockstep_types::sampling::TokenLogprob;
 
 use crate::goldens::{Golden, Scores, goldens, scores};
 
-/// Float32 logits of magnitude 10 carry rounding of about 1e-6 per operation;
-/// sums in another order than torch's stay well below this.
+/// Largest error in float32: logits of magnitude 10 carry rounding of about 1e-6 per
+/// operation, and sums in another order than torch's stay well below this.
 const FLOAT32_ERROR: f32 = 1e-3;
 
-/// How far two logits may be off: transformers' own bfloat16 run says so. It
-/// also rounds the residual stream, which the engine keeps in float32.
+/// Largest error of a logit, taken from transformers' own bfloat16 run. That run also rounds
+/// the residual stream, which the engine keeps in float32.
 fn logit_error(dtype: Dtype, scores: &Scores) -> f32 {
     match dtype {
         Dtype::Float32 => FLOAT32_ERROR,
@@ -19,10 +19,10 @@ fn logit_error(dtype: Dtype, scores: &Scores) -> f32 {
     }
 }
 
-/// Greedy answers to all goldens. In float32 they are the goldens. In bfloat16
-/// an answer may leave its golden, and ends being compared, where the
-/// reference's two largest logits are nearer than twice the error of a logit:
-/// then both may have moved towards each other.
+/// Checks greedy answers to all goldens. In float32 the answers equal the goldens. In
+/// bfloat16 an answer may leave its golden where the reference's two largest logits are
+/// nearer than twice the error of a logit: both may have moved towards each other.
+/// Comparison ends there.
 pub fn check_greedy(dtype: Dtype, answers: &[Completion]) {
     let (goldens, scores) = (goldens(), scores());
     assert_eq!(answers.len(), goldens.len());
@@ -47,7 +47,7 @@ pub fn check_greedy(dtype: Dtype, answers: &[Completion]) {
     assert!(compared * 10 > all * 8, "only {compared} of {all} compared");
 }
 
-/// Log-probabilities of all prompts, teacher-forced.
+/// Checks log-probabilities of all prompts, teacher-forced.
 pub fn check_prompts(dtype: Dtype, answers: &[Completion]) {
     let scores = scores();
     assert_eq!(answers.len(), scores.len());
@@ -58,9 +58,9 @@ pub fn check_prompts(dtype: Dtype, answers: &[Completion]) {
     }
 }
 
-/// Log-probabilities of all prompts with their golden outputs, teacher-forced.
-/// Rounding errors have no direction and are small as a rule: a mean error of
-/// a twentieth of the largest one allowed is a fault.
+/// Checks log-probabilities of all prompts with their golden outputs, teacher-forced.
+/// Rounding errors have no direction and are small as a rule: a mean error of a twentieth of
+/// the largest one allowed is a fault.
 pub fn check_texts(dtype: Dtype, answers: &[Completion]) {
     let scores = scores();
     assert_eq!(answers.len(), scores.len());
@@ -80,7 +80,8 @@ pub fn check_texts(dtype: Dtype, answers: &[Completion]) {
     assert!(mean <= 0.05 * bound, "the mean error is {mean}");
 }
 
-/// A log-probability is off by its logit's error and the normalizer's.
+/// Checks log-probabilities. Each may be off by the errors of its logit and of the
+/// normalizer.
 fn check_logprobs(dtype: Dtype, scores: &Scores, found: &[TokenLogprob], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
     let most = 2.0 * logit_error(dtype, scores);
@@ -90,7 +91,7 @@ fn check_logprobs(dtype: Dtype, scores: &Scores, found: &[TokenLogprob], expecte
     }
 }
 
-/// The alternatives of the first output token.
+/// Checks the alternatives of the first output token.
 fn check_first(dtype: Dtype, golden: &Golden, scores: &Scores, answer: &Completion) {
     let most = 2.0 * logit_error(dtype, scores);
     let top = &answer.logprobs[0].top;
@@ -104,7 +105,7 @@ fn check_first(dtype: Dtype, golden: &Golden, scores: &Scores, answer: &Completi
     }
 }
 
-/// Tokens that both begin with.
+/// Number of tokens that both lists begin with.
 pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -3,8 +3,8 @@
 use lockstep_local_engine::Completion;
 use lockstep_types::sampling::TokenLogprob;
 
-/// Asserts that tokens, log-probabilities and alternatives are the same bits,
-/// and that the answers ended alike.
+/// Asserts that tokens, log-probabilities and alternatives have the same bits, and that the
+/// answers ended in the same way.
 pub fn assert_same(what: &str, found: &Completion, expected: &Completion) {
     assert_eq!(found.token_ids, expected.token_ids, "{what}: tokens");
     assert_same_logprobs(what, &found.logprobs, &expected.logprobs);
@@ -16,7 +16,7 @@ pub fn assert_same(what: &str, found: &Completion, expected: &Completion) {
     assert_eq!(end(found), end(expected), "{what}: end");
 }
 
-/// [`assert_same`] without the prompt.
+/// Asserts like [`assert_same`], without the prompt.
 pub fn assert_same_output(what: &str, found: &Completion, expected: &Completion) {
     assert_eq!(found.token_ids, expected.token_ids, "{what}: tokens");
     assert_same_logprobs(what, &found.logprobs, &expected.logprobs);

@@ -1,4 +1,4 @@
-//! A sampled text depends on its seed and on nothing around it.
+//! A sampled text depends on its seed and on nothing else.
 
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;
@@ -10,7 +10,7 @@ use crate::{
     setup::{Setup, alone, cached, flush, reported, request, together},
 };
 
-/// KV tokens too few for all requests of [`requests`] to end at once, and
+/// KV tokens: too few for all requests of [`requests`] to run to their ends at once, and
 /// enough for each alone.
 const TIGHT: usize = 640;
 
@@ -24,7 +24,7 @@ fn sampled_texts_in_bfloat16_on_two_ranks() {
     variants(Dtype::Bfloat16, 2);
 }
 
-/// Alone, in a batch, in chunks, and after retractions.
+/// Compares answers alone, in a batch, in chunks, and after retractions.
 fn variants(dtype: Dtype, tp: usize) {
     let plain = Setup::demo(dtype, tp);
     let expected = alone(&mut plain.start(), requests());
@@ -65,8 +65,8 @@ fn run(setup: &Setup) -> (Vec<Completion>, u64) {
     (answers, engine.load().counters.retractions)
 }
 
-/// Prompts with different ways to sample at temperature 1, so long that they
-/// meet.
+/// Prompts with different ways to sample at temperature 1, long enough to run at the same
+/// time.
 fn requests() -> Vec<Request> {
     let sampled = |i: usize, prompt: &[u32]| {
         let mut sampling = SamplingParams {
@@ -101,7 +101,7 @@ fn all_same(what: &str, found: &[Completion], expected: &[Completion]) {
     }
 }
 
-/// What `n` choices are: the same prompt with seeds of their own.
+/// Seeds of their own make the `n` choices of a prompt differ.
 #[test]
 fn seeds_make_choices_differ() {
     let prompt = &goldens()[22].prompt_ids;
@@ -123,7 +123,7 @@ fn seeds_make_choices_differ() {
     }
 }
 
-/// What decoding cached is as good as what a prefill computes.
+/// Keys and values from decoding are as good in the cache as those of a prefill.
 #[test]
 fn second_turns_use_the_first_ones_output() {
     let goldens = goldens();

@@ -1,4 +1,4 @@
-//! Engines as their flags would make them.
+//! Engines configured by their flags.
 
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,8 @@ impl Setup {
         }
     }
 
-    /// Resolved as `lockstep serve` does, on a machine that is always the same.
+    /// Resolves the configuration like `lockstep serve`, on a machine that is always the
+    /// same.
     pub fn config(&self) -> EngineConfig {
         let mut args = ServeArgs::default();
         args.model.model_path = Some(root().join(&self.model));
@@ -101,14 +102,14 @@ impl Setup {
         config
     }
 
-    /// Starts it.
+    /// Starts the engine.
     pub fn start(&self) -> LocalEngine {
         LocalEngine::start(&self.config(), &LocalOptions::default())
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
 }
 
-/// The repository.
+/// Root folder of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -128,7 +129,7 @@ pub fn request(prompt: &[u32], max_new_tokens: u32, sampling: SamplingParams) ->
     }
 }
 
-/// [`request`] with log-probabilities of the output and, from `prompt_start`
+/// A request like [`request`], with log-probabilities of the output and, from `prompt_start`
 /// on, of the prompt, with five alternatives each.
 pub fn reported(
     prompt: &[u32],
@@ -146,7 +147,7 @@ pub fn reported(
     }
 }
 
-/// Runs requests together to good ends and checks the books afterwards.
+/// Runs requests together until all end well, and checks the planner's books afterwards.
 pub fn together(engine: &mut LocalEngine, requests: Vec<Request>) -> Vec<Completion> {
     let completions = engine.run(requests).unwrap();
     for completion in &completions {
@@ -165,13 +166,13 @@ pub fn together(engine: &mut LocalEngine, requests: Vec<Request>) -> Vec<Complet
     completions
 }
 
-/// [`together`], one after the other.
+/// Runs requests like [`together`], but one after the other.
 pub fn alone(engine: &mut LocalEngine, requests: Vec<Request>) -> Vec<Completion> {
     let one = |request| together(engine, vec![request]).remove(0);
     requests.into_iter().map(one).collect()
 }
 
-/// An engine without requests holds nothing but its prefix cache.
+/// Asserts that an engine without requests holds nothing but its prefix cache.
 pub fn idle(engine: &LocalEngine) {
     engine.check_integrity().unwrap();
     let load = engine.load();

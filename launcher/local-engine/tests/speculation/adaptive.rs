@@ -1,10 +1,9 @@
-//! A text is the same bits while the ranks switch depths by a policy.
+//! A text has the same bits while the ranks switch depths by a policy.
 //!
-//! In every run an orthogonal array stands for the product of algorithm, shape,
-//! page size, ranks and policy: over [`rows`] every pair of values of two of them
-//! meets ([`every_pair_meets`] counts), and settings of other kinds take turns.
-//! The whole product, 216 engines, runs on request, from the one on that
-//! `LOCKSTEP_SWITCHING_FIRST` names:
+//! Ordinary runs replace the product of algorithm, shape, page size, ranks and policy by an
+//! orthogonal array: over [`rows`] every pair of values of two of them meets
+//! ([`every_pair_meets`] counts). Settings of other kinds take turns. The whole product, 216
+//! engines, runs on request, beginning with the engine of number `LOCKSTEP_SWITCHING_FIRST`:
 //!
 //! ```text
 //! cargo test --release -p lockstep-local-engine --test speculation -- --ignored switching --nocapture
@@ -25,7 +24,7 @@ use crate::{
 
 /// Random requests of a row.
 const RANDOM: usize = 8;
-/// Every so manyth golden is asked of a row.
+/// Distance of the goldens that a row is asked: every fifth.
 const EVERY: usize = 5;
 
 const PAGES: [usize; 3] = [1, 16, 64];
@@ -34,8 +33,8 @@ const RANKS: [usize; 3] = [1, 2, 4];
 /// Algorithm, page size, ranks, policy and shape, each as a number.
 type Row = [usize; 5];
 
-/// Twelve rows: every algorithm at every page size, and Latin squares of those
-/// for the others.
+/// Twelve rows: every algorithm at every page size, and Latin squares of these for the
+/// others.
 fn rows() -> impl Iterator<Item = Row> {
     (0..12).map(|at| {
         let (algorithm, page) = (at / 3, at % 3);
@@ -53,7 +52,7 @@ fn rows() -> impl Iterator<Item = Row> {
 fn setup([algorithm, page, ranks, policy, tree]: Row) -> Setup {
     let algorithm = Algorithm::ALL[algorithm];
     let shape = [Shape::chain(5), Shape::TREE][tree];
-    // What else there is takes turns.
+    // The other settings take turns.
     let turn = |every: usize| (page + 2 * ranks + policy).is_multiple_of(every);
     let page = PAGES[page];
     let roomy = Setup {
@@ -65,7 +64,7 @@ fn setup([algorithm, page, ranks, policy, tree]: Row) -> Setup {
     };
     match turn(3) {
         false => roomy,
-        // Just enough for the longest request and what two steps may write.
+        // Just enough tokens for the longest request and the writes of two steps.
         true => Setup {
             tokens: (CONTEXT + 2 * (shape.tokens + page)).next_multiple_of(page),
             care: 0,
@@ -74,7 +73,7 @@ fn setup([algorithm, page, ranks, policy, tree]: Row) -> Setup {
     }
 }
 
-/// Runs an engine, and counts its switches with those of its policy.
+/// Runs an engine, and adds its switches to its policy's count.
 fn run(row: Row, random: usize, every: usize, oracle: &mut Oracle, met: &mut Seen) {
     let setup = setup(row);
     let policy = row[3];
@@ -93,11 +92,11 @@ fn run(row: Row, random: usize, every: usize, oracle: &mut Oracle, met: &mut See
     met.switches[policy] += switches.load(Ordering::Relaxed);
 }
 
-/// What runs must have met to have shown anything.
+/// Counts of events that the runs must have met, so that the test shows something.
 #[derive(Debug, Default)]
 struct Seen {
     texts: Met,
-    /// By policy.
+    /// Switches of depth, by policy.
     switches: [u64; 3],
 }
 

@@ -1,4 +1,4 @@
-//! The same on GPUs: started by cargo on fake ones.
+//! Texts on GPUs are the same with drafts. Cargo starts these tests on fake GPUs.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::{
     setup::{Algorithm, Setup, Shape},
 };
 
-/// Requests of both DP ranks, while the first idles, and together.
+/// Requests of both DP ranks: first for one while the other idles, then for both.
 fn jobs() -> Vec<Job> {
     [(0, 1, 0), (9, 0, 4)]
         .into_iter()
@@ -31,7 +31,8 @@ fn jobs() -> Vec<Job> {
         .collect()
 }
 
-/// Of passes that one algorithm of products serves, so that bits can be compared.
+/// Answers, and the number of switches. One algorithm of products serves all passes, so that
+/// bits can be compared.
 fn texts(setup: &Setup, policy: Policy) -> (Vec<Completion>, u64) {
     let _order = lockstep_fake_cuda::order_of_threads(3);
     let setup = Setup {
@@ -49,7 +50,7 @@ fn texts(setup: &Setup, policy: Policy) -> (Vec<Completion>, u64) {
     (found, switches.load(Ordering::Relaxed))
 }
 
-/// With data-parallel attention, and with a depth that changes in every step.
+/// Texts with data-parallel attention, and with a depth that changes in every step.
 #[test]
 fn texts_stay_the_same_on_dp_ranks_on_gpus() {
     let policy = Policy::Restless;

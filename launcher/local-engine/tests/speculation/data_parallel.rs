@@ -1,8 +1,8 @@
-//! A text is the same bits with data-parallel attention and adaptive depth as
-//! without speculation, and whichever DP rank answers it beside whomever.
+//! A text has the same bits with data-parallel attention and adaptive depth as without
+//! speculation, on any DP rank and beside any other requests.
 //!
-//! In every run an orthogonal array stands for the product of algorithm, shape,
-//! page size and ranks: over [`rows`] every pair of values of two of them meets
+//! Ordinary runs replace the product of algorithm, shape, page size and ranks by an
+//! orthogonal array: over [`rows`] every pair of values of two of them meets
 //! ([`every_pair_meets`] counts). The whole product runs on request:
 //!
 //! ```text
@@ -24,13 +24,13 @@ use crate::{
     setup::{Algorithm, CONTEXT, Form, Setup, Shape},
 };
 
-/// Ranks and DP ranks.
+/// Numbers of ranks and of DP ranks.
 const RANKS: [(usize, usize); 3] = [(2, 2), (4, 4), (4, 2)];
 const PAGES: [usize; 2] = [1, 16];
 
 /// Random requests of a row.
 const RANDOM: usize = 8;
-/// Every so manyth golden is asked of a row.
+/// Distance of the goldens that a row is asked: every fifth.
 const EVERY: usize = 5;
 
 /// Algorithm, page size, ranks and shape, each as a number.
@@ -52,7 +52,7 @@ fn rows() -> impl Iterator<Item = Row> {
 fn setup([algorithm, page, ranks, tree]: Row) -> Setup {
     let (tp, dp) = RANKS[ranks];
     let shape = [Shape::chain(5), Shape::TREE][tree];
-    // What else there is takes turns.
+    // The other settings take turns.
     let turn = |every: usize| (algorithm + page + 2 * ranks).is_multiple_of(every);
     let page = PAGES[page];
     let dtype = if turn(4) {
@@ -70,7 +70,7 @@ fn setup([algorithm, page, ranks, tree]: Row) -> Setup {
     };
     match turn(3) {
         false => roomy,
-        // Just enough for the longest request and what two steps may write.
+        // Just enough tokens for the longest request and the writes of the steps in flight.
         true => Setup {
             tokens: (CONTEXT + 3 * (shape.tokens + page)).next_multiple_of(page),
             care: 0,
@@ -116,8 +116,8 @@ fn data_parallel_product() {
     met.enough();
 }
 
-/// Requests that ask for their DP rank: all of them for the last one while the others
-/// idle, then spread, then by the planner.
+/// Requests that name their DP rank. First all name the last one while the others idle, then
+/// they are spread, then the planner chooses.
 #[test]
 fn a_text_is_the_same_on_every_dp_rank_and_beside_anybody() {
     for (at, (tp, dp)) in RANKS.into_iter().enumerate() {
@@ -161,7 +161,7 @@ fn a_text_is_the_same_on_every_dp_rank_and_beside_anybody() {
     }
 }
 
-/// Random requests alone, and then all at once.
+/// Compares random requests alone with the same requests all at once.
 #[test]
 fn who_else_runs_on_a_dp_rank_changes_no_text() {
     let form = Form {

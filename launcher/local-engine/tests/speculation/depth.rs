@@ -1,5 +1,4 @@
-//! How much is drafted may change from step to step, and from request to
-//! request.
+//! The depth of drafts may change from step to step, and from request to request.
 
 use lockstep_types::Dtype;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -29,7 +28,7 @@ fn the_depth_may_change_with_every_step() {
         let mut engine = setup.start();
         let mut rng = StdRng::seed_from_u64(at as u64);
         let found = run(&format!("{setup:?}"), &mut engine, &jobs, |engine| {
-            // Often none at all, for some steps in a row.
+            // Often no drafts at all, for some steps in a row.
             if rng.random_bool(0.5) {
                 engine.set_draft_steps(rng.random_range(0..=6u32).saturating_sub(1));
             }
@@ -42,8 +41,8 @@ fn the_depth_may_change_with_every_step() {
     }
 }
 
-/// Drafting goes on well after a time without: accepted lengths of a text do
-/// not suffer from what lay before its prefix was cached.
+/// Drafts are as good after a pause as before: a text's accepted lengths do not suffer from
+/// steps without drafts before its prefix was cached.
 #[test]
 fn drafts_after_a_pause_are_as_good_as_before() {
     for algorithm in [Algorithm::Eagle3, Algorithm::Eagle, Algorithm::Standalone] {
@@ -87,8 +86,8 @@ fn requests_that_opted_out_run_beside_others() {
     let jobs: Vec<Job> = GOLDENS.iter().enumerate().map(job).collect();
     let expected = golden_answers(Form::of_ranks(2));
     let mut engine = setup.start();
-    // The second time prompts come from the cache, which requests of all kinds
-    // have filled, and every request plays another part.
+    // In the second round prompts come from the cache, which requests of all kinds have
+    // filled, and every request has another role.
     for round in 0..2 {
         let mut jobs = jobs.clone();
         for (at, job) in jobs.iter_mut().enumerate() {

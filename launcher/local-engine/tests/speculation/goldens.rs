@@ -1,4 +1,4 @@
-//! What the reference implementation wrote and accepted, see
+//! Texts and accepted drafts of the reference implementation, see
 //! `tests/fixtures/README.md`.
 
 use std::{collections::BTreeMap, sync::LazyLock};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::setup::{Algorithm, root};
 
-/// Output tokens that were generated at the most.
+/// Most output tokens that were generated.
 pub const MAX_NEW: u32 = 64;
 
 /// The longest chain that was drafted.
@@ -21,7 +21,7 @@ pub struct Golden {
     pub accepted: Accepted,
 }
 
-/// Drafted tokens accepted in each round, the last one not cut at the text's end.
+/// Drafted tokens accepted in each round. The last round is not cut at the text's end.
 #[derive(Deserialize)]
 pub struct Accepted {
     eagle3: Chains,
@@ -32,7 +32,7 @@ pub struct Accepted {
     pub tree: Vec<u32>,
 }
 
-/// By the chain's length.
+/// Rounds of chains, by the chain's length.
 struct Chains(BTreeMap<u32, Vec<u32>>);
 
 impl<'de> Deserialize<'de> for Chains {
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for Chains {
 }
 
 impl Accepted {
-    /// Of chains of that many steps.
+    /// Accepted drafts of chains of `steps` steps.
     pub fn chain(&self, algorithm: Algorithm, steps: u32) -> &[u32] {
         let chains = match algorithm {
             Algorithm::Eagle3 => &self.eagle3,

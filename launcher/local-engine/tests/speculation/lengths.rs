@@ -1,4 +1,4 @@
-//! Every round accepts as many drafts as the reference implementation's.
+//! Every round accepts as many drafts as the same round of the reference implementation.
 
 use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_types::Dtype;
@@ -38,8 +38,8 @@ fn trees_of_eagle3() {
     idle(&mut engine);
 }
 
-/// The request's own limit takes the engine's depth down; from the second
-/// length on, prompts come from the prefix cache.
+/// Compares chains of every length. The request's own limit lowers the engine's depth. From
+/// the second length on, prompts come from the prefix cache.
 fn chains(algorithm: Algorithm) {
     let shape = Shape::chain(DEEPEST as usize);
     let mut engine = Setup::drafting(Dtype::Float32, 1, algorithm, shape).start();
@@ -51,7 +51,7 @@ fn chains(algorithm: Algorithm) {
         check(&what, &mut engine, Some(steps), &expected, steps as usize);
     }
     idle(&mut engine);
-    // An engine of that depth alone, one request at a time, nothing overlapping.
+    // An engine of just that depth, one request at a time, without overlap.
     let setup = Setup {
         overlap: false,
         running: 1,
@@ -87,7 +87,7 @@ fn check(
     }
 }
 
-/// The answers to all goldens, and how many tokens each of their steps brought.
+/// The answers to all goldens, and the number of tokens of each of their steps.
 fn answer(engine: &mut LocalEngine, limit: Option<u32>) -> (Vec<Completion>, Vec<Vec<u32>>) {
     let mut ids = Vec::new();
     for request in GOLDENS.iter().map(golden) {
@@ -109,9 +109,9 @@ fn answer(engine: &mut LocalEngine, limit: Option<u32>) -> (Vec<Completion>, Vec
     (answers, rounds)
 }
 
-/// The first step is the prompt's. The last round is cut at the end of the
-/// text; the counts of the whole request are not. Every round proposes the
-/// first `sure` positions.
+/// Compares the rounds of an answer. The first step is the prompt's. The last round is cut
+/// at the end of the text, but the counts of the whole request are not. Every round proposes
+/// the first `sure` positions.
 fn compare(what: &str, answer: &Completion, rounds: &[u32], expected: &[u32], sure: usize) {
     assert_eq!(rounds[0], 1, "{what}: the prompt's step");
     let found: Vec<u32> = rounds[1..].iter().map(|tokens| tokens - 1).collect();

@@ -1,12 +1,11 @@
-//! Jobs that come and leave, and an engine that is well afterwards.
+//! Jobs that come and leave, and a check of the engine afterwards.
 
 use lockstep_local_engine::{Completion, LocalEngine};
 
 use crate::requests::Job;
 
-/// Lets jobs come and leave turn by turn, until all have ended; `before` is
-/// called before every step. The planner's books are checked after each;
-/// `what` says where a fault was found.
+/// Lets jobs come and leave turn by turn, until all have ended. Calls `before` before every
+/// step, and checks the planner's books after it. `what` names the run in messages.
 pub fn run(
     what: &str,
     engine: &mut LocalEngine,
@@ -46,7 +45,7 @@ pub fn run(
     completions
 }
 
-/// An engine without requests holds nothing but its prefix cache, which can be
+/// Asserts that an engine without requests holds nothing but its prefix cache, which can be
 /// emptied.
 pub fn idle(engine: &mut LocalEngine) {
     engine.check_integrity().unwrap();

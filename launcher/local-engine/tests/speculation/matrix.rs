@@ -1,4 +1,4 @@
-//! A text is the same bits with speculation and without, in every setting.
+//! A text has the same bits with speculation and without, in every setting.
 //!
 //! The full product of the settings takes the better part of an hour:
 //!
@@ -6,13 +6,13 @@
 //! cargo test --release -p lockstep-local-engine --test speculation -- --ignored product
 //! ```
 //!
-//! With `LOCKSTEP_PRODUCT=sparse` it is the product of algorithm, shape, page
-//! size and ranks, an eighth of that: the other settings then take turns.
+//! With `LOCKSTEP_PRODUCT=sparse` only algorithm, shape, page size and ranks form a product,
+//! an eighth of the full one: the other settings take turns.
 //!
-//! In every run the rows of [`ROWS`] stand for it, over which every pair of
-//! values of two columns meets ([`every_pair_meets`] counts them). Each row
-//! answers goldens greedily, and random requests with whatever sampling they
-//! ask for, all in one batch from which some leave early.
+//! Ordinary runs replace the product by the rows of [`ROWS`], over which every pair of
+//! values of two columns meets ([`every_pair_meets`] counts them). Each row answers goldens
+//! greedily, and random requests with the sampling that they ask for, all in one batch. Some
+//! requests leave early.
 
 use lockstep_devices::Registry;
 use lockstep_types::Dtype;
@@ -28,9 +28,8 @@ use crate::{
 
 use Algorithm::{Eagle, Eagle3, Ngram, Standalone};
 
-/// Algorithm, page size, chunk size; then whether drafts are trees, ranks are
-/// two, steps overlap, weights are bfloat16, the KV pool is tight, and the
-/// prefix cache is on.
+/// Algorithm, page size, chunk size; then six flags: trees of drafts, two ranks, overlap of
+/// steps, bfloat16 weights, a tight KV pool, and the prefix cache.
 type Row = (Algorithm, usize, Option<i64>, [bool; 6]);
 
 const ROWS: [Row; 13] = [
@@ -74,7 +73,7 @@ const ROWS: [Row; 13] = [
     (Ngram, 64, None, [false, false, true, false, true, false]),
 ];
 
-/// Random requests of a row; over all rows more than 200.
+/// Random requests of a row; all rows together have more than 200.
 const RANDOM: usize = 16;
 
 #[test]
@@ -121,7 +120,7 @@ fn product_of_ngrams() {
     product(Ngram);
 }
 
-/// What a run must have met to have shown anything.
+/// Counts of events that a run must have met, so that the test shows something.
 #[derive(Debug, Default)]
 pub struct Met {
     accepted: u64,
@@ -134,7 +133,7 @@ fn rows(algorithm: Algorithm) {
     let (mut oracle, mut met) = (Oracle::default(), Met::default());
     let rows = ROWS.iter().enumerate();
     for (at, row) in rows.filter(|(_, row)| row.0 == algorithm) {
-        // Every other golden, the two of a domain in turn.
+        // Every other golden; rows take the two goldens of a domain in turn.
         let goldens = (at % 2..GOLDENS.len()).step_by(2);
         check(
             &setup(row),
@@ -155,7 +154,7 @@ fn product(algorithm: Algorithm) {
     let mut seed = 1000u64;
     for page in [1, 16, 64] {
         for flags in 0..32 {
-            // Shape and ranks are the low bits; what is left takes turns.
+            // Shape and ranks are the low bits; the other settings take turns.
             if sparse && flags >> 2 != (5 * (flags & 3) + page) % 8 {
                 seed += 1;
                 continue;
@@ -192,7 +191,7 @@ fn setup((algorithm, page, chunk, flags): &Row) -> Setup {
     if !tight {
         return roomy;
     }
-    // Just enough for the longest request and what two steps may write.
+    // Just enough tokens for the longest request and the writes of two steps.
     let longest = CONTEXT + 2 * (shape.tokens + page);
     Setup {
         tokens: longest.next_multiple_of(*page),
@@ -201,7 +200,7 @@ fn setup((algorithm, page, chunk, flags): &Row) -> Setup {
     }
 }
 
-/// One engine, all its requests, each compared with its answer without
+/// Runs one engine with all its requests, and compares each answer with the one without
 /// speculation.
 pub fn check(
     setup: &Setup,
@@ -234,7 +233,7 @@ pub fn check(
         compare(&format!("job {job}, {what}"), found, expected);
     }
     if setup.radix {
-        // The longest prompts, the second time from the cache.
+        // The longest prompts, each a second time from the cache.
         for at in [36, 36, 37, 37] {
             let again = engine.run(vec![golden(&GOLDENS[at])]).unwrap();
             compare(

@@ -1,4 +1,4 @@
-//! The ways to verify that keep the law of texts and not each text.
+//! Ways to verify that keep the distribution of texts, but not each text.
 
 use lockstep_config::args::VerificationArg;
 use lockstep_types::Dtype;
@@ -36,8 +36,7 @@ fn at_temperature_zero_every_mode_is_greedy() {
     }
 }
 
-/// A text depends on its request and on what is drafted, and drafts depend on
-/// the text alone.
+/// A text depends on its request and on its drafts, and drafts depend on the text alone.
 #[test]
 fn company_changes_no_sampled_text() {
     let request = |(at, text)| Request {

@@ -1,4 +1,4 @@
-//! The same requests without speculation.
+//! Answers to the same requests without speculation.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,8 @@ impl Oracle {
             .unwrap()
     }
 
-    /// [`Self::answers`], each alone.
+    /// The answers to requests that are asked alone, one after the other; see
+    /// [`Self::answers`].
     pub fn alone<'a>(
         &mut self,
         form: Form,
@@ -64,8 +65,8 @@ pub fn golden_answers(form: Form) -> Vec<Completion> {
     answers.clone()
 }
 
-/// Asserts that an answer is the expected one bit for bit; an aborted one is
-/// its beginning.
+/// Asserts that an answer has the bits of the expected one. An aborted answer is its
+/// beginning.
 pub fn compare(what: &str, found: &Completion, expected: &Completion) {
     let finish = found.finish.as_ref().expect("it ended");
     let wanted = expected.finish.as_ref().expect("it ended");
@@ -95,7 +96,7 @@ pub fn compare(what: &str, found: &Completion, expected: &Completion) {
     }
 }
 
-/// Asserts that two lists are the same bits.
+/// Asserts that two lists have the same bits.
 fn same(what: &str, found: &[TokenLogprob], expected: &[TokenLogprob]) {
     assert_eq!(found.len(), expected.len(), "{what}: positions");
     let bits = |logprob: &TokenLogprob| {

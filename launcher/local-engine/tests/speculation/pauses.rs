@@ -1,4 +1,4 @@
-//! Drafters do next to nothing in steps that draft nothing, and catch up.
+//! Drafters do almost nothing in steps without drafts, and catch up afterwards.
 
 use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_types::{Dtype, request::Request};
@@ -14,7 +14,7 @@ use crate::{
 
 const CHAIN: Shape = Shape::chain(5);
 const WITH_KV: [Algorithm; 3] = [Algorithm::Eagle3, Algorithm::Eagle, Algorithm::Standalone];
-/// Holds all that these tests let a request miss, prompts included.
+/// Window that holds all tokens that these tests let a request miss, prompts included.
 const WIDE: usize = 256;
 const NARROW: usize = 8;
 
@@ -38,7 +38,7 @@ fn accepted(engine: &LocalEngine) -> u64 {
     engine.speculation().accepted_tokens
 }
 
-/// Goldens with long answers, whose prompts fit one step together.
+/// Goldens with long answers and with prompts that fit in one step together.
 fn long() -> Vec<&'static Golden> {
     let long = GOLDENS.iter().filter(|text| text.output_ids.len() > 40);
     let long: Vec<_> = long.collect();
@@ -46,8 +46,8 @@ fn long() -> Vec<&'static Golden> {
     long
 }
 
-/// Runs requests for `texts` with the depths of `depth`, which is asked before every
-/// step; gives the answers, and what was accepted after each step.
+/// Runs requests for `texts`. `depth` gives the depth before every step. Returns the
+/// answers, and the accepted drafts after each step.
 fn follow(
     setup: &Setup,
     texts: &[&Golden],
@@ -64,7 +64,7 @@ fn follow(
     (engine, found, counts)
 }
 
-/// Steps in turn: drafts for some, then a pause of at most `most` steps.
+/// Depths of steps: drafts for some steps, then a pause of at most `most` steps, in turn.
 fn phases(seed: u64, deepest: usize, most: usize) -> Vec<usize> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut depths = Vec::new();
@@ -103,8 +103,8 @@ fn a_pause_within_the_window_leaves_no_trace() {
     }
 }
 
-/// Prompts come while nothing is drafted, whole or in chunks; the drafter takes them in
-/// when somebody drafts.
+/// Prompts come while nothing is drafted, whole or in chunks. The drafter takes them in with
+/// the next step that drafts.
 #[test]
 fn prompts_that_come_in_a_pause_are_taken_in_late() {
     let texts = long();
@@ -133,8 +133,8 @@ fn prompts_that_come_in_a_pause_are_taken_in_late() {
     }
 }
 
-/// Passes of a drafter hold few tokens where requests are few; those of all
-/// requests together do not fit one.
+/// A drafter's pass holds few tokens where requests are few, so the missed tokens of all
+/// requests do not fit in one pass.
 #[test]
 fn catching_up_takes_as_many_passes_as_it_needs() {
     let texts = long();
@@ -159,7 +159,7 @@ fn catching_up_takes_as_many_passes_as_it_needs() {
 }
 
 /// Requests that went on for longer than the window draft again, as if their texts began
-/// with the last pages: texts stay, and most of the drafts are as good.
+/// with the last pages. Texts stay the same, and most of the drafts are as good.
 #[test]
 fn who_paused_for_longer_than_the_window_drafts_with_what_it_holds() {
     let texts = long();
@@ -189,8 +189,8 @@ fn who_paused_for_longer_than_the_window_drafts_with_what_it_holds() {
     }
 }
 
-/// What was computed while nobody drafted is a prefix for others all the same, unless it is
-/// short: they draft without it.
+/// Keys and values computed while nothing was drafted are a prefix for other requests,
+/// unless they are short: then the requests draft without them.
 #[test]
 fn the_next_turn_after_a_pause_drafts_nearly_as_well() {
     let texts = long();

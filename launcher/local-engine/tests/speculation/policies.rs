@@ -1,4 +1,4 @@
-//! Policies by which the depth adapts here.
+//! Policies of adaptive depth in these tests.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,7 @@ use lockstep_adaptive::{
 use lockstep_devices::Registry;
 use lockstep_types::SpeculationConfig;
 
-/// One of them.
+/// A policy of adaptive depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// Another depth in every step.
@@ -31,7 +31,7 @@ impl Policy {
         }
     }
 
-    /// Every depth of `speculation`, decided upon as soon as may be.
+    /// Configuration with every depth of `speculation`, each decided as early as possible.
     pub fn config(self, speculation: &SpeculationConfig) -> AdaptiveConfig {
         let depths: Vec<u32> = (0..=speculation.num_steps as u32).collect();
         let tier = |depth: &u32| Tier {
@@ -49,8 +49,8 @@ impl Policy {
         }
     }
 
-    /// It alone, and a count of how often rank 0 and all others took another
-    /// depth than the one before.
+    /// A registry with this policy, and a counter of switches: decisions of any rank for
+    /// another depth than before.
     pub fn watched(self) -> (Registry, Arc<AtomicU64>) {
         let switches = Arc::<AtomicU64>::default();
         let watched = Watched {
@@ -70,7 +70,7 @@ struct Watched {
 
 #[derive(Debug)]
 struct Watching {
-    /// `None` takes another depth in every step.
+    /// The policy that decides; `None` to take another depth in every step.
     inner: Option<Box<dyn lockstep_adaptive::Policy>>,
     switches: Arc<AtomicU64>,
 }
@@ -123,7 +123,7 @@ impl lockstep_adaptive::Policy for Watching {
     }
 }
 
-/// A candidate other than the present depth, any of them by the step's number.
+/// A candidate other than the present depth, chosen by the step's number.
 fn another(moment: &Moment<'_>) -> u32 {
     let mut others = moment.candidates.to_vec();
     others.retain(|depth| *depth != moment.decided);

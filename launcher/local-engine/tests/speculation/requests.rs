@@ -1,4 +1,4 @@
-//! What is asked: the goldens, and random requests after their likeness.
+//! Requests of the tests: the goldens, and random requests similar to them.
 
 use lockstep_types::{
     request::Request,
@@ -14,17 +14,17 @@ use crate::{
 const VOCABULARY: u32 = 4096;
 const MOST_NEW: u32 = 48;
 
-/// A request and its fate.
+/// A request, and the times of its coming and leaving.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub request: Request,
-    /// Turn at which it comes.
+    /// Turn at which the request comes.
     pub arrival: usize,
     /// Turns after which its client leaves.
     pub patience: Option<usize>,
 }
 
-/// The greedy answer to a golden's prompt, with log-probabilities.
+/// A request for the greedy answer to a golden's prompt, with log-probabilities.
 pub fn golden(golden: &Golden) -> Request {
     Request {
         trace_id: String::new(),
@@ -43,8 +43,8 @@ pub fn golden(golden: &Golden) -> Request {
     }
 }
 
-/// Random requests that come over `turns` turns; some leave early. The same
-/// seed gives the same ones.
+/// Random requests that come over `turns` turns; some leave early. One seed always gives the
+/// same requests.
 pub fn random(seed: u64, count: usize, turns: usize) -> Vec<Job> {
     let mut rng = StdRng::seed_from_u64(seed);
     (0..count).map(|_| job(&mut rng, turns)).collect()
@@ -83,14 +83,14 @@ fn job(rng: &mut StdRng, turns: usize) -> Job {
     }
 }
 
-/// A golden's prompt, whole or cut anywhere, with part of its answer or with
-/// tokens that make no sense; so prompts share beginnings.
+/// A golden's prompt, whole or cut anywhere, perhaps followed by part of its answer or by
+/// meaningless tokens. So prompts share beginnings.
 fn prompt(rng: &mut StdRng) -> Vec<u32> {
     let golden = &GOLDENS[rng.random_range(0..GOLDENS.len())];
     let mut ids = golden.prompt_ids.clone();
     match rng.random_range(0..12) {
         0..=2 => {}
-        // Their outputs end with the context.
+        // The outputs of these prompts end with the context.
         3 => {
             let length = rng.random_range(CONTEXT - 20..CONTEXT);
             ids = ids.into_iter().cycle().take(length).collect();

@@ -1,4 +1,4 @@
-//! Engines as their flags would make them.
+//! Engines configured by their flags.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use lockstep_types::{DeviceKind, Dtype, EngineConfig, Footprint as _};
 
 use crate::policies::Policy;
 
-/// Tokens of a request at the most, prompt and output together.
+/// Most tokens of a request, prompt and output together.
 pub const CONTEXT: usize = 288;
 
-/// What drafts.
+/// The algorithm that drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     Eagle3,
@@ -28,7 +28,7 @@ pub enum Algorithm {
 impl Algorithm {
     pub const ALL: [Self; 4] = [Self::Eagle3, Self::Eagle, Self::Standalone, Self::Ngram];
 
-    /// As `--speculative-algorithm` calls it.
+    /// Name of the algorithm for `--speculative-algorithm`.
     fn name(self) -> &'static str {
         match self {
             Self::Eagle3 => "EAGLE3",
@@ -38,7 +38,7 @@ impl Algorithm {
         }
     }
 
-    /// Its folder, from the repository's root.
+    /// Folder of the draft model, from the repository's root.
     fn draft(self) -> Option<&'static str> {
         match self {
             Self::Eagle3 => Some("models/lockstep-demo-7m-eagle3"),
@@ -49,17 +49,17 @@ impl Algorithm {
     }
 }
 
-/// How much is drafted.
+/// Depth and width of drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub steps: usize,
     pub topk: usize,
-    /// In a verification, the last known one included.
+    /// Tokens of a verification, including the last known one.
     pub tokens: usize,
 }
 
 impl Shape {
-    /// The tree whose accepted lengths the reference knows.
+    /// The tree for which the reference has accepted lengths.
     pub const TREE: Self = Self {
         steps: 3,
         topk: 4,
@@ -75,8 +75,8 @@ impl Shape {
     }
 }
 
-/// What decides over the last bits of a text: the type of the weights, the ranks, and
-/// how many DP ranks those form.
+/// Settings that decide over the last bits of a text: the type of the weights, the number of
+/// ranks, and the number of DP ranks that they form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Form {
     pub bf16: bool,
@@ -85,7 +85,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// Of float32 weights, split over so many ranks.
+    /// The form of float32 weights, split over `tp` ranks.
     pub const fn of_ranks(tp: usize) -> Self {
         Self {
             bf16: false,
@@ -99,17 +99,17 @@ impl Form {
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub speculation: Option<(Algorithm, Shape)>,
-    /// By which policy the depth adapts, up to the shape's steps.
+    /// Policy by which the depth adapts, up to the shape's steps.
     pub policy: Option<Policy>,
     pub verification: Option<VerificationArg>,
     pub dtype: Dtype,
     pub tp: usize,
     /// DP ranks; 1: attention is not data-parallel.
     pub dp: usize,
-    /// Ranks compute on GPUs; on one, where there are fewer than ranks.
+    /// True if ranks compute on GPUs; all on one GPU, if there are fewer GPUs than ranks.
     pub gpus: bool,
     pub page: usize,
-    /// `None`: whole prompts.
+    /// Chunk size; `None` for whole prompts.
     pub chunk: Option<i64>,
     pub overlap: bool,
     pub radix: bool,
@@ -117,15 +117,15 @@ pub struct Setup {
     pub running: usize,
     /// KV tokens.
     pub tokens: usize,
-    /// How careful admission is, in thousandths; with little, requests are
-    /// retracted often.
+    /// Caution of admission, in thousandths; with little caution, requests are often
+    /// retracted.
     pub care: u32,
     /// Positions that drafters may be behind after steps without drafts.
     pub pause_window: usize,
 }
 
 impl Setup {
-    /// Without speculation, and with room for everybody.
+    /// A setup without speculation, and with room for all requests.
     pub fn plain(dtype: Dtype, tp: usize) -> Self {
         Self {
             speculation: None,
@@ -146,7 +146,7 @@ impl Setup {
         }
     }
 
-    /// [`Self::plain`] of that form.
+    /// A setup like [`Self::plain`], of that form.
     pub fn of(form: Form) -> Self {
         let dtype = match form.bf16 {
             true => Dtype::Bfloat16,
@@ -158,7 +158,7 @@ impl Setup {
         }
     }
 
-    /// What its texts are compared by.
+    /// The form by which this setup's texts are compared.
     pub fn form(&self) -> Form {
         Form {
             bf16: self.dtype == Dtype::Bfloat16,
@@ -167,7 +167,7 @@ impl Setup {
         }
     }
 
-    /// [`Self::plain`], with speculation and prefix cache.
+    /// A setup like [`Self::plain`], with speculation and prefix cache.
     pub fn drafting(dtype: Dtype, tp: usize, algorithm: Algorithm, shape: Shape) -> Self {
         Self {
             speculation: Some((algorithm, shape)),
@@ -213,7 +213,8 @@ impl Setup {
         args
     }
 
-    /// Resolved as `lockstep serve` does, on a machine that is always the same.
+    /// Resolves the configuration like `lockstep serve`, on a machine that is always the
+    /// same.
     pub fn config(&self) -> EngineConfig {
         let machine = Hardware {
             cores: vec![0, 1],
@@ -232,12 +233,12 @@ impl Setup {
         config
     }
 
-    /// Starts it.
+    /// Starts the engine.
     pub fn start(&self) -> LocalEngine {
         self.start_with(Registry::builtin())
     }
 
-    /// Starts it with the algorithms and policies of a program.
+    /// Starts the engine with the algorithms and policies of a program.
     pub fn start_with(&self, registry: Registry) -> LocalEngine {
         let options = LocalOptions {
             registry,
@@ -249,7 +250,7 @@ impl Setup {
     }
 }
 
-/// The repository.
+/// Root folder of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

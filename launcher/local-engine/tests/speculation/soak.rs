@@ -1,15 +1,15 @@
-//! Random load for as long as `LOCKSTEP_SOAK_MINUTES` says (20 by default),
-//! engine after engine of random settings:
+//! Random load for `LOCKSTEP_SOAK_MINUTES` minutes (20 by default), on one engine of random
+//! settings after another:
 //!
 //! ```text
 //! cargo test --release -p lockstep-local-engine --test speculation -- --ignored soak --nocapture
 //! ```
 //!
-//! Requests arrive, leave, crowd each other out of a tiny KV pool and draft as
-//! deep as they may, while the engine's own depth changes. Each finished text is
-//! compared with that of the same request alone without speculation, the
-//! planner's books are checked after every step, and an engine at its end must
-//! hold nothing. `LOCKSTEP_SOAK_SEED` repeats a run's engines.
+//! Requests arrive, leave, crowd each other out of a tiny KV pool and draft as deep as they
+//! may, while the engine's own depth changes. Each finished text is compared with the text
+//! of the same request alone, without speculation. The planner's books are checked after
+//! every step, and an engine at its end must hold nothing. `LOCKSTEP_SOAK_SEED` repeats a
+//! run's engines.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ fn soak() {
     let rare = [tally.aborted, tally.retractions, tally.accepted];
     let tokens = [tally.cached, tally.evicted];
     let met = rare.iter().chain(&tokens).all(|count| *count > 0);
-    // A few engines need not meet everything.
+    // A few engines may not meet every event.
     assert!(met || tally.engines < 20, "{tally:?}");
 }
 
@@ -81,7 +81,7 @@ pub fn read<T: std::str::FromStr>(name: &str, default: T) -> T {
     value
 }
 
-/// One engine from its start to its end.
+/// Runs one engine from its start to its end.
 fn engine(seed: u64, oracle: &mut Oracle, tally: &mut Tally) {
     let mut rng = StdRng::seed_from_u64(seed);
     let setup = setup(seed, &mut rng);
@@ -119,7 +119,7 @@ fn finished(answer: &Completion) -> bool {
     finish.outcome != Ok(FinishReason::Abort)
 }
 
-/// Algorithms, pages and ranks rotate with the seed; the rest is drawn.
+/// Setup of an engine. Algorithms, pages and ranks rotate with the seed; the rest is random.
 fn setup(seed: u64, rng: &mut StdRng) -> Setup {
     let turn = seed as usize;
     let algorithm = Algorithm::ALL[turn % 4];

@@ -1,5 +1,5 @@
-//! `docs/coming-from.md`, written from the table that the errors are from and from
-//! the other names of flags.
+//! `docs/coming-from.md`, written from the table of the errors and from the other names of
+//! flags.
 
 use std::fmt::Write;
 
@@ -83,7 +83,7 @@ fn what_comes_from_others_stands_in_its_page() {
     .assert_eq(&page);
 }
 
-/// A remedy that names what isn't there would be another riddle.
+/// A remedy that names a missing flag would be no help.
 #[test]
 fn remedies_and_examples_name_flags_of_the_program() {
     let program = definition(&algorithms()).expect("flags that differ");

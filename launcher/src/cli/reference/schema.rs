@@ -1,7 +1,7 @@
-//! `config` in the schema of the Helm chart's values, written from the
-//! definition of the command line.
+//! `config` in the schema of the Helm chart's values, written from the definition of the
+//! command line.
 //!
-//! What a flag takes is found by giving it values, so that its own parser says.
+//! The values of a flag are found by trying: the flag's own parser takes or refuses them.
 
 use clap::{Arg, ArgAction, Command};
 use expect_test::expect_file;
@@ -14,10 +14,10 @@ const SCHEMA: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../deploy/helm/lockstep/values.schema.json"
 );
-/// How the property stands in the file, last of all.
+/// Beginning of the property in the file, where it comes last.
 const START: &str = "\n    \"config\": ";
 const END: &str = "\n  }\n}\n";
-/// Whole numbers above this are not the same in every reader of JSON.
+/// Largest whole number that all readers of JSON read alike.
 const LARGEST: u64 = 1 << 53;
 
 #[test]
@@ -46,7 +46,7 @@ fn every_option_stands_in_the_schema_of_the_charts_values() {
     expect_file![SCHEMA].assert_eq(&new);
 }
 
-/// The same with its keys in order, whether maps keep them as they came or not.
+/// The value with its keys in order, for maps that keep insertion order too.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -94,7 +94,7 @@ fn property(program: &Command, arg: &Arg, name: &str) -> Value {
     property
 }
 
-/// The schema of a whole number, with the range that `takes` shows.
+/// The schema of a whole number, with the range of values for which `takes` is true.
 fn whole(takes: impl Fn(&str) -> bool) -> Value {
     let mut schema = json!({"type": "integer"});
     if !takes("-1") {
@@ -102,7 +102,7 @@ fn whole(takes: impl Fn(&str) -> bool) -> Value {
     }
     let good = |number: u64| takes(&number.to_string());
     if !good(LARGEST) {
-        // The largest one lies between one that is taken and one that is not.
+        // The largest number lies between a value that is taken and one that is refused.
         let (mut taken, mut refused) = (1, LARGEST);
         while refused - taken > 1 {
             let middle = taken.midpoint(refused);

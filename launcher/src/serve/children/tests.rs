@@ -13,17 +13,17 @@ use crate::console::Lines;
 use crate::serve::child::ChildSpec;
 use crate::serve::end::Ending;
 
-/// Long enough for any machine; reached only when a test fails.
+/// A limit that only failing tests reach, on any machine.
 pub(in crate::serve) const SOON: Duration = Duration::from_secs(30);
 
-/// A child that is this shell script.
+/// A child that runs this shell script.
 pub(in crate::serve) fn shell(role: Role, script: &str) -> ChildSpec {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]);
     ChildSpec { role, command }
 }
 
-/// A script that stays until it is killed.
+/// A script that runs until it is killed.
 pub(in crate::serve) const FOREVER: &str = "kill -STOP $$";
 
 const FRONT: Role = Role::TokenizerManager(0);
@@ -64,7 +64,7 @@ impl Scripts {
     }
 }
 
-/// The next change, or a failed test.
+/// The next change; the test fails if none comes.
 pub(in crate::serve) async fn next(children: &mut Children) -> Change {
     timeout(SOON, children.next()).await.expect("a change")
 }
@@ -125,7 +125,7 @@ async fn reports_are_changes_and_wishes_are_lines() {
     assert!(!children.all_ready(), "the other has said nothing");
     children.send(LauncherMessage::Drain, everyone);
     assert_eq!(asked(link).await, LauncherMessage::Drain);
-    // Worker 0 is asked when its link opens.
+    // Worker 0 gets the message when its link opens.
     let late = scripts.link(Role::Worker(0));
     let mut link = scripts.link(Role::Worker(1));
     link.get_mut()
@@ -164,7 +164,7 @@ async fn who_answers_no_ping_is_told_from_who_does() {
         next(&mut scripts.children).await,
         Change::Exited(Role::Worker(0), Ending::Signal(9))
     );
-    // The other one's answer to the second ping is still awaited.
+    // The other worker's answer to the second ping is still awaited.
     assert_eq!(scripts.children.ping(1), [Role::Worker(1)]);
 }
 
@@ -194,7 +194,7 @@ async fn a_child_that_was_replaced_says_nothing_for_its_successor() {
         .write_all(b"{\"type\":\"failed\",\"message\":\"no\"}\n")
         .expect("written");
     new.get_mut().write_all(ready).expect("written");
-    // Whichever came first, only the successor is heard.
+    // In either order of events, only the successor counts.
     while next(&mut scripts.children).await != Change::Ready(role) {}
     assert!(scripts.children.all_ready());
 }

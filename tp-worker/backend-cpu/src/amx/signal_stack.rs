@@ -1,9 +1,8 @@
 //! A stack for signal handlers that has room for tiles.
 //!
-//! Once a thread has used tiles, what the kernel saves of its registers before a
-//! handler runs is 8 KiB longer, for good. Rust's own alternate stack has no room
-//! for that, and a stack overflow would end in a bare SIGSEGV instead of the
-//! report that names the thread.
+//! Once a thread has used tiles, the kernel saves 8 KiB more of its registers before a
+//! handler runs, for good. Rust's own alternate stack has no room for them: a stack overflow
+//! would end in a bare SIGSEGV instead of the report that names the thread.
 
 use std::cell::OnceCell;
 use std::io;
@@ -13,24 +12,25 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 /// Bytes of the stack, several times what the registers take.
 const BYTES: usize = 64 << 10;
-/// Bytes below it that nobody may touch: a page, however large.
+/// Bytes of the guard below the stack, which nobody may touch: at least one page of any
+/// size.
 const GUARD: usize = 64 << 10;
 
 thread_local! {
     static GROWN: OnceCell<Option<SignalStack>> = const { OnceCell::new() };
 }
 
-/// Gives this thread the larger stack until it ends. Without memory for that it
-/// keeps the one it has, and a stack overflow is not reported by name.
+/// Gives this thread the larger stack until it ends. Without memory for that the thread
+/// keeps its present stack, and a stack overflow is not reported by name.
 pub(crate) fn grow_signal_stack() {
-    // A thread that is ending keeps what it has, too.
+    // A thread that is ending keeps its present stack, too.
     let _ = GROWN.try_with(|grown| {
         grown.get_or_init(|| SignalStack::install().ok());
     });
 }
 
-/// An alternate signal stack of the thread that made it. Dropping it puts back
-/// the one before.
+/// An alternate signal stack of the thread that made it. A drop puts the previous stack
+/// back.
 struct SignalStack {
     mapping: *mut libc::c_void,
     before: libc::stack_t,
@@ -47,7 +47,7 @@ impl SignalStack {
                 MapFlags::PRIVATE,
             )?
         };
-        // From here on dropping it gives the mapping back.
+        // From here on a drop gives the mapping back.
         let mut own = Self {
             mapping,
             before: none(),
@@ -80,8 +80,8 @@ impl SignalStack {
 
 impl Drop for SignalStack {
     fn drop(&mut self) {
-        // Rust has taken all stacks away from a thread of its own that ends, and
-        // freed the one before: nothing is to be put back then.
+        // Rust takes all stacks away from a thread of its own that ends, and frees the
+        // previous one: nothing is to be put back then.
         let own = current().is_some_and(|stack| stack.ss_sp == self.start());
         // SAFETY: the stack before is the thread's until it is replaced. Nothing
         // refers to the mapping once it is no signal stack; were it still one,
@@ -103,7 +103,7 @@ fn none() -> libc::stack_t {
     }
 }
 
-/// This thread's alternate stack.
+/// This thread's alternate stack, if it has one.
 fn current() -> Option<libc::stack_t> {
     let mut stack = none();
     // SAFETY: asks, and changes nothing.
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(set(before), 0);
     }
 
-    /// Whether something that may be written lies there.
+    /// Returns true if the memory at `address` is mapped and may be written.
     fn mapped(address: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let bound = |text: &str| usize::from_str_radix(text, 16).unwrap();

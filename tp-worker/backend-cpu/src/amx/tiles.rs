@@ -14,7 +14,7 @@ const ROWS: usize = 16;
 /// Tiles of a thread.
 const TILES: usize = 8;
 
-/// What `ldtilecfg` reads.
+/// Operand of `ldtilecfg`: the shapes of all tiles.
 #[repr(C, align(64))]
 struct Shapes {
     palette: u8,
@@ -25,13 +25,13 @@ struct Shapes {
     rows: [u8; 16],
 }
 
-/// What a thread's tiles have shapes for.
+/// The work that a thread's tiles have shapes for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shaped {
     Nothing,
-    /// So many rows of inputs; see [`shape`].
+    /// This number of rows of inputs; see [`shape`].
     Rows(usize),
-    /// So many query rows; see [`shape_few`].
+    /// This number of query rows; see [`shape_few`].
     FewQueries(usize),
 }
 
@@ -39,16 +39,16 @@ thread_local! {
     static SHAPED: Cell<Shaped> = const { Cell::new(Shaped::Nothing) };
 }
 
-/// Why this process has no tiles.
+/// The reason why this process has no tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoTiles {
-    /// CPUID doesn't name them.
+    /// CPUID doesn't name AMX.
     #[error("its processor, or what a virtual machine shows of it, has no AMX")]
     Processor,
-    /// XCR0 doesn't have them.
+    /// XCR0 doesn't have the states of tiles.
     #[error("its system does not switch AMX on; Linux does from 5.16 on")]
     System,
-    /// This process may not use them.
+    /// Linux refuses tiles to this process.
     #[error(
         "its system does not let this process use AMX (error {0}); Linux does from 5.16 on, \
          where no sandbox or seccomp filter refuses arch_prctl"
@@ -56,11 +56,11 @@ pub(crate) enum NoTiles {
     Process(i64),
 }
 
-/// Whether the processor has tiles for bf16 and 8-bit integers, and the system
-/// lets this process use them.
+/// Checks that the processor has tiles for bf16 and 8-bit integers, and that the system lets
+/// this process use them.
 ///
-/// Asks Linux for them once: the permission is the process's and holds for
-/// threads that were started before. Elsewhere there are none.
+/// Asks Linux for tiles once: the permission is the process's and holds for threads that
+/// were started before. Other systems give none.
 pub(crate) fn permission() -> Result<(), NoTiles> {
     static PERMISSION: LazyLock<Result<(), NoTiles>> =
         LazyLock::new(|| has_tiles().and_then(|()| ask()));
@@ -82,7 +82,7 @@ fn has_tiles() -> Result<(), NoTiles> {
     Ok(())
 }
 
-/// XCR0: what the system saves of a thread's registers.
+/// Reads XCR0: the states that the system saves of a thread's registers.
 #[target_feature(enable = "xsave")]
 fn enabled_states() -> u64 {
     // SAFETY: register 0 exists wherever XSAVE does.
@@ -190,8 +190,8 @@ unsafe fn load(shaped: Shaped, bytes: [u16; TILES], rows: [u8; TILES]) {
     SHAPED.set(shaped);
 }
 
-/// Lets go of this thread's tiles, and waits until others see what it has written
-/// past the caches.
+/// Lets go of this thread's tiles, and waits until other threads see the data that this
+/// thread has written past the caches.
 #[inline]
 pub(crate) fn release() {
     if SHAPED.replace(Shaped::Nothing) != Shaped::Nothing {

@@ -1,4 +1,4 @@
-//! Keys and values asked for before they are needed.
+//! Keys and values that are asked for before they are needed.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use super::cache::{CpuKvCache, Data};
 use super::cells::Cells;
 use crate::prefetch::{far, near};
 
-/// Bytes that come at once.
+/// Bytes of a cache line, which come at once.
 const LINE: usize = 64;
 
-/// The next block, fetched a few lines at a time while the current one is
-/// worked on: a burst would fill the processor's queue of misses and stall it.
+/// The next block. It is fetched a few lines at a time while the current one is worked on: a
+/// burst would fill the processor's queue of misses and stall it.
 pub(crate) struct Ahead {
     /// The block's cells.
     pub cells: Cells,
@@ -31,8 +31,8 @@ impl Ahead {
         &mut self.cells
     }
 
-    /// Asks for nothing: the processor's own prefetching follows rows that are
-    /// read in order, and what is asked for besides takes the places of its misses.
+    /// Asks for nothing: the processor's own prefetching follows rows that are read in
+    /// order, and further requests take the places of its misses.
     pub(crate) fn skip(&mut self) {
         self.done = 2 * self.cells.len();
     }
@@ -53,21 +53,23 @@ impl Ahead {
     }
 }
 
-/// Rows to ask for, evenly over some work.
+/// Rows to ask for, spread evenly over some work.
 pub(crate) struct Asking<'a> {
     /// Row 0 of the cache, and the bytes of a row.
     data: *const u8,
     bytes: usize,
-    /// Asked for into the first-level cache, or the second.
+    /// True if rows go into the first-level cache, false if they go into the second.
     near: bool,
     /// Rows from a key to its value.
     values_after: usize,
     scales: Option<&'a [f32]>,
-    /// Rows whose scales one line holds, less one; 0 where they may lie apart.
+    /// Number of rows whose scales lie in one line, less one; 0 where their scales may lie
+    /// apart.
     together: usize,
     /// Rows of keys.
     rows: &'a [usize],
-    /// Which of keys and values to ask for, and how many are.
+    /// Keys and values to ask for, numbered keys first; and the number of them asked for so
+    /// far.
     turns: Range<usize>,
     done: usize,
 }
@@ -94,7 +96,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Nothing to ask for.
+    /// An empty list: there is nothing to ask for.
     pub(crate) const NOTHING: Asking<'static> = Asking {
         data: std::ptr::null(),
         bytes: 0,
@@ -107,7 +109,7 @@ impl<'a> Asking<'a> {
         done: 0,
     };
 
-    /// Asks for what is due when `part` of `all` work is done.
+    /// Asks for the rows that are due when `part` of `all` work is done.
     #[inline(always)]
     pub(crate) fn until(&mut self, part: usize, all: usize) {
         while self.done * all < part * self.turns.len() {
@@ -121,7 +123,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Whether there is nothing left to ask for.
+    /// Returns true if there is nothing left to ask for.
     #[inline(always)]
     pub(crate) fn is_done(&self) -> bool {
         self.done == self.turns.len()

@@ -1,4 +1,4 @@
-//! Query rows against one packed block of positions.
+//! Attention of query rows to one packed block of positions.
 
 mod integers;
 mod tiled;
@@ -20,40 +20,41 @@ use crate::gemm::{Ahead, Input, PANEL, Tile};
 /// Rows asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 16;
 
-/// Rows asked for while few rows are attended, keys before values: during scores,
-/// softmax and sums, about as long as each takes, so that memory is never without
-/// work.
+/// Rows asked for during scores, softmax and sums while few rows are attended, keys before
+/// values. The numbers are in proportion to how long each takes, so that memory is never
+/// without work.
 const DURING: [usize; 3] = [48, 32, 48];
 
-/// Which packed query rows a block is attended with.
+/// The packed query rows that a block is attended with.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Queries {
-    /// All of the task's under one key head, in blocks of the tile's height; they
-    /// begin with so many words.
+    /// All rows of the task under one key head, in blocks of the tile's height, packed from
+    /// this word on.
     Task(usize),
-    /// Those of one query.
+    /// The rows of one query.
     Own,
 }
 
-/// A tile of query rows before a block, for kernels of their own.
+/// A tile of query rows and a block, for kernels with a softmax of their own.
 struct KernelTile<'a> {
     queries: &'a [u32],
     height: Height,
-    /// Whether queries are packed for few rows.
+    /// True if queries are packed for few rows.
     few: bool,
-    /// Rows of the cache up to the last that is seen.
+    /// Rows of the cache up to the last position that is seen.
     block: &'a [usize],
     ahead: &'a mut NextBlock,
-    /// What was packed of the block.
+    /// The packed keys and values of the block.
     panels: &'a mut Panels,
     tile: &'a mut TileScratch,
     states: &'a mut [State],
-    /// From the first row's on, as many as the height says and more.
+    /// Sums from the first row's on, with at least as many rows as the height says.
     acc: &'a mut [f32],
 }
 
 impl Queries {
-    /// What follows `rows` of their rows, packed or summed.
+    /// Height of a tile of `rows` rows, packed or summed: padded for a task's rows, exact
+    /// for the rows of one query.
     pub(super) fn height(self, rows: usize) -> Height {
         match self {
             Self::Task(_) => Height::Padded(rows),
@@ -64,9 +65,8 @@ impl Queries {
 }
 
 impl Call<'_> {
-    /// Attends `rows` of the task, packed as `queries`, to the block at
-    /// `scratch.cells`, of which `visible` says how many positions a row sees;
-    /// it never falls from row to row.
+    /// Attends `rows` of the task, packed as `queries`, to the block at `scratch.cells`. A
+    /// row sees `visible(row)` positions, a number that never falls from row to row.
     pub(super) fn attend(
         &self,
         rows: Range<usize>,
@@ -127,12 +127,12 @@ impl Call<'_> {
         }
     }
 
-    /// What scores are multiplied by before they are powers of two.
+    /// Factor of scores before they become exponents of two.
     pub(super) fn score_scale(&self) -> f32 {
         self.shape.scale * std::f32::consts::LOG2_E
     }
 
-    /// One tile of query rows.
+    /// Attends one tile of query rows to a block.
     fn tile(
         &self,
         rows: Range<usize>,
@@ -193,7 +193,7 @@ impl Call<'_> {
         self.sums(block, during[2], ahead, panels, tile, acc);
     }
 
-    /// One tile where scores, softmax and sums go by kernels of their own.
+    /// Attends one tile with kernels that have scores, softmax and sums of their own.
     fn kernel_tile(&self, of: KernelTile<'_>) {
         if let Some(integers) = self.integers {
             self.integer_tile(integers, of);
@@ -202,7 +202,8 @@ impl Call<'_> {
         }
     }
 
-    /// Turns scores into weights: pairs in rows of their own, others in place.
+    /// Turns scores into weights: pairs of bf16 in a separate buffer, other weights in
+    /// place.
     fn softmax(
         &self,
         panels: &Panels,
@@ -238,8 +239,8 @@ impl Call<'_> {
         }
     }
 
-    /// Adds weights, those that [`Self::softmax`] has left, times the values of
-    /// `block` to `acc`.
+    /// Adds weights times the values of `block` to `acc`. The weights are the ones that
+    /// [`Self::softmax`] has left.
     fn sums(
         &self,
         block: &[usize],
@@ -257,7 +258,7 @@ impl Call<'_> {
         };
         let Some(direct) = self.direct else {
             ahead.fetch(self.cache, FETCH);
-            // A softmax for blocks leaves them in order.
+            // The softmax for blocks leaves weights in the tiles' order.
             if self.tiles.input != Input::Blocks {
                 self.turn_weights(weights, &mut tile.weights, block.len());
             }
@@ -270,7 +271,7 @@ impl Call<'_> {
         unsafe { direct.sums[rows - 1](&mut source, weights.as_ptr(), acc.as_mut_ptr(), width) };
     }
 
-    /// What the direct kernels read.
+    /// The block and the rows to ask for, in the form that direct kernels read.
     pub(super) fn source<'a>(&self, rows: &'a [usize], asking: Asking<'a>) -> Source<'a> {
         let (data, row_bytes) = self.cache.bytes();
         Source {
@@ -309,7 +310,7 @@ impl Call<'_> {
         }
     }
 
-    /// Brings the first `count` weights of each row into the tiles' order.
+    /// Brings the first `count` weights of each row into the order that the tiles read.
     fn turn_weights(&self, rows: &[[u32; BLOCK]], out: &mut [u32], count: usize) {
         let steps = self.tiles.input.len(count);
         for (group, lanes) in rows.chunks(LANES).enumerate() {

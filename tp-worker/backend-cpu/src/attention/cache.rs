@@ -19,20 +19,20 @@ use crate::pool::Pool;
 
 /// The widest head the kernels take.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
-/// Tokens of a page from which on a head's rows lie together rather than apart.
+/// Tokens of a page from which on a head's rows count as lying together.
 const TOGETHER: usize = 16;
-/// Below this many elements the caller writes keys and values alone.
+/// Number of elements below which the caller writes keys and values alone.
 const WRITE_ALONE: usize = 8_192;
 
 /// Paged keys and values; memory is committed as pages are first written.
 pub struct CpuKvCache {
     pub(crate) shape: KvShape,
     pub(super) data: Data,
-    /// Rows that are read soon are asked for into the first-level cache: on AMD's cores,
-    /// rows of bf16. On Zen 5 that is faster than the second level where pages keep a
-    /// head's rows together, the more the longer rows are; for 8-bit codes it is not, and
-    /// rows that lie apart, as those of pages of one token do, drive each other out of the
-    /// few places that the first level has for them. Others were not measured.
+    /// True if rows that are read soon are asked for into the first-level cache: rows of
+    /// bf16 on AMD's cores. On Zen 5 that is faster than the second level where pages keep a
+    /// head's rows together, and more so for longer rows; 8-bit codes gain nothing. Rows
+    /// that lie apart, like those in pages of one token, drive each other out of the few
+    /// places in the first level. Other processors were not measured.
     pub(super) near: bool,
 }
 
@@ -83,8 +83,8 @@ impl CpuKvCache {
         })
     }
 
-    /// Panics unless the cache holds heads of this shape: models size caches,
-    /// so a mismatch is a bug in one.
+    /// Panics unless the cache holds heads of this shape. Models size caches, so a mismatch
+    /// is a bug in a model.
     pub(crate) fn expect(&self, shape: &AttentionShape) {
         assert!(
             (self.shape.kv_heads, self.shape.head_dim) == (shape.kv_heads, shape.head_dim)
@@ -98,9 +98,8 @@ impl CpuKvCache {
         );
     }
 
-    /// What scores and weighted sums are computed in on a machine that computes
-    /// in `compute`: bf16 where the cache holds what bf16 can, as it can the
-    /// whole numbers of int8.
+    /// The type of scores and weighted sums on a machine that computes in `compute`. It is
+    /// bf16 if bf16 holds every value of the cache, the whole numbers of int8 included.
     pub(crate) fn element(&self, compute: Element) -> Element {
         match self.data {
             Data::F32(_) => Element::F32,
@@ -117,12 +116,12 @@ impl CpuKvCache {
         }
     }
 
-    /// Whether rows have scales.
+    /// Returns true if rows have scales.
     pub(super) fn has_scales(&self) -> bool {
         matches!(self.data, Data::Int8(..))
     }
 
-    /// Where row 0 begins, and the bytes of a row.
+    /// The address of row 0, and the bytes of a row.
     pub(super) fn bytes(&self) -> (*const u8, usize) {
         let head_dim = self.shape.head_dim;
         match &self.data {
@@ -144,7 +143,7 @@ impl CpuKvCache {
         }
     }
 
-    /// Rows from a token's key to its value.
+    /// Number of rows from a token's key to its value.
     pub(crate) fn values_after(&self) -> usize {
         self.shape.pages * self.shape.kv_heads * self.shape.page_size
     }
@@ -181,8 +180,8 @@ impl CpuKvCache {
         }
     }
 
-    /// Stores keys and values of `qkv` rows at `cells`. Threads split by head,
-    /// so a cell named twice holds its last row whole.
+    /// Stores keys and values of `qkv` rows at `cells`. Threads split the work by head, so a
+    /// cell that is named twice holds the whole of its last row.
     pub(crate) fn write(
         &mut self,
         pool: &mut Pool,

@@ -1,10 +1,9 @@
-//! Where positions of requests lie in the cache.
+//! The places of a request's positions in the cache.
 
 /// Positions of a block: the unit of the online softmax.
 pub(crate) const BLOCK: usize = 64;
 
-/// Where the keys or values of one head of one layer lie, counted in rows of
-/// `head_dim` elements.
+/// The keys or values of one head of one layer, counted in rows of `head_dim` elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plane {
     /// Row of page 0, offset 0.
@@ -27,8 +26,8 @@ impl Plane {
     }
 }
 
-/// Whether each of these rows, at least one, follows the one before, as those of
-/// one page do, and of pages that were granted in order.
+/// Returns true if each of these rows follows the one before. So do rows of one page, and
+/// rows of pages that were granted in order. There is at least one row.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn is_run(rows: &[usize]) -> bool {
@@ -79,7 +78,7 @@ impl Cells {
         }
     }
 
-    /// One row per position.
+    /// The cache rows, one per position.
     pub(crate) fn rows(&self) -> &[usize] {
         &self.rows[..self.count]
     }

@@ -1,11 +1,11 @@
 //! Query rows against a block read straight from the cache.
 //!
-//! Values lie in the cache as weighted sums need them, so packing them is never
-//! worth it where these kernels exist. Keys are turned around a few at a time and
-//! used where query rows are as few as a decoding request's; for more rows they
-//! are better turned once and packed. Each score and each weighted
-//! sum is the same chain of multiply-adds as in the tiles over packed blocks,
-//! so which kernel attended a token does not show in its bits.
+//! Values lie in the cache in the order that weighted sums read, so packing them is never
+//! worth it where these kernels exist. Keys are turned around a few at a time and used at
+//! once where query rows are as few as a decoding request's; for more rows keys are better
+//! turned once and packed. Each score and each weighted sum is the same chain of
+//! multiply-adds as in the tiles over packed blocks, so a token's bits do not show which
+//! kernel attended it.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -31,14 +31,14 @@ use super::cells::is_run;
 #[cfg(target_arch = "x86_64")]
 use super::transpose::LANES;
 
-/// Bytes that come at once.
+/// Bytes of a cache line, which come at once.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Columns of an accumulator pair; heads are a multiple of it.
+/// Columns of an accumulator pair; heads are a multiple of this.
 pub(super) const COLUMNS: usize = 32;
 
-/// A block of one request and what comes after it, as cache rows.
+/// A block of one request and the rows to ask for next, as cache rows.
 pub(super) struct Source<'a> {
     /// Row 0 of the cache.
     pub data: *const u8,
@@ -47,7 +47,7 @@ pub(super) struct Source<'a> {
     pub head_dim: usize,
     /// The block's rows.
     pub rows: &'a [usize],
-    /// What to ask for meanwhile.
+    /// Rows to ask for meanwhile.
     pub asking: Asking<'a>,
     /// Rows to add for values.
     pub values_after: usize,
@@ -75,9 +75,9 @@ impl Source<'_> {
         }
     }
 
-    /// Up to 16 rows of keys and what follows them, up to 16 in all, as if each
-    /// followed the one before: where they lie, or else copied to `room`, which
-    /// keeps what it held behind them.
+    /// The address of up to 16 rows of keys and of the rows behind them, 16 in all. The rows
+    /// are used where they lie if each follows the one before, and are copied to `room`
+    /// otherwise. `room` keeps its old content behind them.
     ///
     /// # Safety
     /// The rows lie in the cache, and `room` holds 16 of them.
@@ -112,26 +112,27 @@ pub(super) type ScoresFn =
 /// `width` apart and hold the columns in the order of [`Direct::order`].
 ///
 /// # Safety
-/// As for [`ScoresFn`].
+/// The conditions of [`ScoresFn`].
 pub(super) type SumsFn =
     unsafe fn(&mut Source<'_>, weights: *const [u32; BLOCK], acc: *mut f32, width: usize);
 
 /// The order in which sums hold 32 columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As they are.
+    /// Columns in their own order.
     Plain,
-    /// First the even ones, then the odd ones.
+    /// The even columns first, then the odd columns.
     EvenOdd,
-    /// Of each 64, fours that are 16 apart one behind the other.
+    /// Groups of four columns that are 16 apart lie one behind the other, in every 64
+    /// columns.
     #[cfg(target_arch = "x86_64")]
     Quads,
-    /// First the first four of each eight, then the others.
+    /// The first four columns of every eight come first, then the others.
     Fours,
 }
 
 impl Order {
-    /// Writes columns in their own order.
+    /// Copies columns to `out` in their own order.
     pub(super) fn restore(self, acc: &[f32], out: &mut [f32]) {
         match self {
             Self::Plain => out.copy_from_slice(acc),
@@ -170,14 +171,15 @@ impl Order {
 
 /// Kernels for 1, 2, … rows of one instruction set and type of cache.
 pub(super) struct Direct {
-    /// For as few rows as are worth turning keys around for.
+    /// Kernels of scores, up to the number of rows for which turning keys around is worth
+    /// it.
     pub scores: &'static [ScoresFn],
-    /// For as many rows as a tile has.
+    /// Kernels of sums, up to the number of rows that a tile has.
     pub sums: &'static [SumsFn],
     pub order: Order,
 }
 
-/// The kernels of a module for what a cache holds.
+/// The kernels of a module for the type that a cache holds.
 macro_rules! of_type {
     ($data:ident, $module:ident) => {
         match $data {
@@ -188,8 +190,7 @@ macro_rules! of_type {
     };
 }
 
-/// The kernels that agree with `tiles`, where there are some: plain Rust has the
-/// tiles alone.
+/// The kernels that agree with `tiles`; `None` for plain Rust, which has the tiles alone.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Direct> {
     if tiles.input == Input::Blocks {
         return None;

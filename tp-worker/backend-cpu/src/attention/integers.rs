@@ -1,11 +1,10 @@
 //! Query rows against a block of an 8-bit cache, in whole numbers.
 //!
-//! Queries are 16-bit integers with one scale a row, and so are weights with one
-//! a row and block. Where codes are multiplied four at a time as they are, queries
-//! and weights are taken apart into an upper and a lower byte; AVX2 widens codes and
-//! multiplies two at a time.
-//! Sums of products are exact: only what is rounded beforehand, and the order in
-//! which blocks are added up, shows in the bits.
+//! Queries are 16-bit integers with one scale a row; weights are too, with one scale a row
+//! and block. Where codes are multiplied four at a time as they are, queries and weights are
+//! taken apart into an upper and a lower byte. AVX2 widens codes and multiplies two at a
+//! time. Sums of products are exact: only the rounding beforehand, and the order in which
+//! blocks are added up, shows in the bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -33,7 +32,7 @@ use crate::isa::Isa;
 
 pub(super) use query::{Layout, pack_query, query_words};
 
-/// Columns of values that are packed together; heads are a multiple of it.
+/// Columns of values that are packed together; heads are a multiple of this.
 pub(super) const COLUMNS: usize = 64;
 /// Codes in a word of the cache.
 pub(super) const CODES: usize = 4;
@@ -61,8 +60,8 @@ pub(super) type ScoresFn = unsafe fn(
     scores: *mut [f32; BLOCK],
 );
 
-/// Turns raw scores into weights times `scales`, and tells what the integer 1 is
-/// worth among those of each row.
+/// Turns raw scores into weights times `scales`, and writes the value of the integer 1 among
+/// each row's weights.
 ///
 /// # Safety
 /// The machine runs the table's instruction set.
@@ -73,7 +72,7 @@ pub(super) type WeighFn =
 /// whose rows are `width` apart.
 ///
 /// # Safety
-/// As for [`ScoresFn`]; weights lie as words do.
+/// The conditions of [`ScoresFn`]; weights lie as words do.
 pub(super) type SumsFn = unsafe fn(
     weights: *const Bytes,
     worth: *const f32,
@@ -84,17 +83,17 @@ pub(super) type SumsFn = unsafe fn(
     width: usize,
 );
 
-/// As [`ScoresFn`], with keys from the cache.
+/// Kernel like [`ScoresFn`], with keys from the cache.
 ///
 /// # Safety
-/// As there; the source's rows lie in the cache.
+/// The conditions of [`ScoresFn`]; the source's rows lie in the cache.
 pub(super) type FewScoresFn =
     unsafe fn(source: &mut Source<'_>, queries: *const u32, scores: *mut [f32; BLOCK]);
 
-/// As [`SumsFn`], with values from the cache.
+/// Kernel like [`SumsFn`], with values from the cache.
 ///
 /// # Safety
-/// As for [`FewScoresFn`].
+/// The conditions of [`FewScoresFn`].
 pub(super) type FewSumsFn = unsafe fn(
     source: &mut Source<'_>,
     weights: *const Bytes,
@@ -103,18 +102,18 @@ pub(super) type FewSumsFn = unsafe fn(
     width: usize,
 );
 
-/// Kernels of one instruction set; those over rows for 1, 2, … of them.
+/// Kernels of one instruction set. Kernels over rows are a list for 1, 2, … rows.
 pub(super) struct Integers {
     pub pack_keys: PackFn,
     pub pack_values: PackFn,
     pub scores: &'static [ScoresFn],
     pub weigh: WeighFn,
     pub sums: &'static [SumsFn],
-    /// For so few rows that packing is not worth it.
+    /// Kernels for so few rows that packing is not worth it.
     pub few: &'static [(FewScoresFn, FewSumsFn)],
-    /// How queries are packed, those of many rows and of few.
+    /// Layouts of packed queries: of many rows, and of few.
     pub layouts: [Layout; 2],
-    /// The rows of a key head get room for a multiple of this.
+    /// Multiple of rows that a key head gets room for.
     pub unit: usize,
     /// The order in which sums hold columns.
     pub order: Order,
@@ -171,7 +170,7 @@ static EMULATED: Integers = Integers {
     order: Order::Plain,
 };
 
-/// The kernels for what a cache holds, where there are some.
+/// The kernels for the type that a cache holds; `None` if there are none.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Integers> {
     let integers = match (isa, &cache.data) {
         #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
 //! A block of keys and values as panels of the matrix kernels.
 //!
-//! Keys are turned around so that positions lie in lanes; values lie that way
-//! in the cache already. Codes of an int8 cache are whole numbers that f32 and
-//! bf16 hold exactly: their scales are applied to scores and weights instead.
+//! Keys are turned around so that positions lie in lanes; values lie that way in the cache
+//! already. Codes of an int8 cache are whole numbers, which f32 and bf16 hold exactly. Their
+//! scales are applied to scores and weights instead.
 
 use lockstep_backend::BackendError;
 
@@ -21,7 +21,7 @@ pub(crate) struct Panels {
     pub keys: Buffer<u32>,
     /// `[⌈head_dim / 32⌉][steps of 64 positions][32 columns]`.
     pub values: Buffer<u32>,
-    /// What each position's scores are multiplied by, and its weights.
+    /// Factors of each position's scores, and of its weights.
     pub key_scales: [f32; BLOCK],
     pub value_scales: [f32; BLOCK],
     /// Keys turned around, before they are widened: `[2][head_dim][32 positions]`.
@@ -39,13 +39,13 @@ impl Panels {
         }
     }
 
-    /// Bytes that [`Self::grow`] leaves it with.
+    /// Bytes that these buffers have after [`Self::grow`].
     pub(crate) fn bytes(head_dim: usize) -> usize {
         let keys = 2 * grown(BLOCK * head_dim);
         4 * (keys + grown(BLOCK * head_dim.next_multiple_of(PANEL)))
     }
 
-    /// Bytes that it has grown to.
+    /// Bytes that these buffers have now.
     pub(crate) fn held(&self) -> usize {
         self.keys.bytes() + self.turned.bytes() + self.values.bytes()
     }
@@ -58,8 +58,8 @@ impl Panels {
             .grow(BLOCK * head_dim.next_multiple_of(PANEL), WHAT)
     }
 
-    /// Finds what scores and weights of `cells` are multiplied by; all scores
-    /// also by `scale`.
+    /// Loads the factors of the scores and weights of `cells`. The factors of scores include
+    /// `scale`.
     pub(crate) fn load_scales(&mut self, cache: &CpuKvCache, cells: &Cells, scale: f32) {
         let Data::Int8(_, scales) = &cache.data else {
             return self.key_scales.fill(scale);
@@ -86,7 +86,7 @@ impl Panels {
         }
     }
 
-    /// Packs the keys of `cells`; columns past them keep what they held.
+    /// Packs the keys of `cells`; columns past them keep their old content.
     pub(crate) fn pack_keys(
         &mut self,
         isa: Isa,
@@ -142,7 +142,7 @@ impl Panels {
         }
     }
 
-    /// Packs the values of `cells`, zero past them up to a whole step.
+    /// Packs the values of `cells`, followed by zeros up to a whole step.
     pub(crate) fn pack_values(
         &mut self,
         isa: Isa,
@@ -194,14 +194,14 @@ fn code_bits(code: i8) -> u32 {
     f32::from(code).to_bits()
 }
 
-/// A code and the next as a pair of bf16.
+/// A code and the next one as a pair of bf16.
 #[inline(always)]
 fn code_pair(low: i8, high: i8) -> u32 {
     (code_bits(low) >> 16) | (code_bits(high) & 0xffff_0000)
 }
 
 multiversion! {
-    /// Steps of bf16 pairs as twice as many steps of f32.
+    /// Widens steps of bf16 pairs to twice as many steps of f32.
     fn widen_pairs(pairs: &[u32], out: &mut [u32]) {
         let steps = pairs.as_chunks::<PANEL>().0.iter();
         for (pairs, out) in steps.zip(out.as_chunks_mut::<{ 2 * PANEL }>().0) {
@@ -214,7 +214,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Steps of four codes as twice as many steps of bf16 pairs.
+    /// Widens steps of four codes to twice as many steps of bf16 pairs.
     fn codes_to_pairs(codes: &[u32], out: &mut [u32]) {
         let steps = codes.as_chunks::<PANEL>().0.iter();
         for (codes, out) in steps.zip(out.as_chunks_mut::<{ 2 * PANEL }>().0) {
@@ -228,7 +228,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Steps of four codes as four times as many steps of f32.
+    /// Widens steps of four codes to four times as many steps of f32.
     fn codes_to_floats(codes: &[u32], out: &mut [u32]) {
         let steps = codes.as_chunks::<PANEL>().0.iter();
         for (codes, out) in steps.zip(out.as_chunks_mut::<{ 4 * PANEL }>().0) {
@@ -241,8 +241,8 @@ multiversion! {
     }
 }
 
-/// Calls `step(columns of one row, columns of the next, out)` for each part of
-/// a panel and each pair of rows; an odd last row is paired with zeros.
+/// Calls `step(columns of one row, columns of the next, out)` for each part of a panel and
+/// each pair of rows. An odd last row is paired with zeros.
 #[inline(always)]
 fn pairs_of_rows<T: Copy + Default>(
     data: &[T],
@@ -276,7 +276,7 @@ fn pairs_of_rows<T: Copy + Default>(
     }
 }
 
-/// As [`pairs_of_rows`], one row to a step.
+/// Calls `step` like [`pairs_of_rows`], with one row to a step.
 #[inline(always)]
 fn single_rows<T: Copy>(
     data: &[T],
@@ -299,7 +299,7 @@ fn single_rows<T: Copy>(
 }
 
 multiversion! {
-    /// bf16 values, two positions to a step.
+    /// Packs bf16 values, two positions to a step.
     fn pair_values(data: &[u16], rows: &[usize], after: usize, head_dim: usize, out: &mut [u32]) {
         pairs_of_rows(data, rows, after, head_dim, out, |low, high| {
             u32::from(low) | (u32::from(high) << 16)
@@ -308,28 +308,28 @@ multiversion! {
 }
 
 multiversion! {
-    /// Codes as bf16, two positions to a step.
+    /// Packs codes as bf16, two positions to a step.
     fn pair_codes(data: &[i8], rows: &[usize], after: usize, head_dim: usize, out: &mut [u32]) {
         pairs_of_rows(data, rows, after, head_dim, out, code_pair);
     }
 }
 
 multiversion! {
-    /// f32 values as they are.
+    /// Packs f32 values unchanged.
     fn copy_values(data: &[f32], rows: &[usize], after: usize, head_dim: usize, out: &mut [u32]) {
         single_rows(data, rows, after, head_dim, out, f32::to_bits);
     }
 }
 
 multiversion! {
-    /// bf16 values as f32.
+    /// Packs bf16 values as f32.
     fn widen_values(data: &[u16], rows: &[usize], after: usize, head_dim: usize, out: &mut [u32]) {
         single_rows(data, rows, after, head_dim, out, |bits| bf16_value(bits).to_bits());
     }
 }
 
 multiversion! {
-    /// Codes as f32.
+    /// Packs codes as f32.
     fn widen_codes(data: &[i8], rows: &[usize], after: usize, head_dim: usize, out: &mut [u32]) {
         single_rows(data, rows, after, head_dim, out, code_bits);
     }

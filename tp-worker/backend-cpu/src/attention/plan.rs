@@ -1,12 +1,12 @@
-//! How a batch's attention is cut into tasks for threads to take.
+//! Cuts a batch's attention into tasks for threads to take.
 //!
-//! A task is some queries of one request under as many neighbouring key heads as fit
-//! and leave all threads work: their keys lie side by side, and memory is fastest
-//! where it is read in order. Where whole tasks can't keep all threads equally busy,
-//! as with one long request, the dearest are also cut by segments of positions
-//! (flash-decoding: Dao et al., 2023), which are computed apart and then folded in
-//! order; where that isn't enough, tasks take fewer heads. Cuts never show in the
-//! result, because segments always begin from nothing.
+//! A task is some queries of one request under several neighbouring key heads: as many as
+//! fit and leave all threads work. The heads' keys lie side by side, and memory is fastest
+//! where it is read in order. Where whole tasks can't keep all threads equally busy, as with
+//! one long request, the dearest tasks are also cut by segments of positions
+//! (flash-decoding: Dao et al., 2023). Segments are computed apart and then folded in order.
+//! Where that isn't enough, tasks take fewer heads. Cuts never show in the result, because
+//! segments always begin from nothing.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,53 +15,52 @@ use lockstep_backend::{AttentionShape, Row};
 
 use super::task::{SEGMENT, Task};
 
-/// The most query rows of a task: their sums stay in the second-level cache
-/// while keys and values stream past once.
+/// The most query rows of a task. Their sums stay in the second-level cache while keys and
+/// values stream past once.
 pub(crate) const MAX_ROWS: usize = 192;
-/// Queries are not cut into tasks of fewer rows than this: each task reads and
-/// packs all positions it sees.
+/// The fewest rows of a task that a cut of queries leaves: each task reads and packs all
+/// positions that it sees.
 const MIN_ROWS: usize = 48;
-/// Tasks wanted per thread, so that uneven ones even out.
+/// Tasks wanted per thread, so that uneven tasks even out.
 const TASKS_PER_THREAD: usize = 4;
-/// Reading and packing a position costs about as much as attending this many
-/// rows to it.
+/// Cost of reading and packing a position, in rows: about that of attending this many rows
+/// to the position.
 const PACKING_ROWS: usize = 8;
-/// Positions are cut only where a thread would otherwise have this many
-/// sixteenths more to do than the average one.
+/// Excess over the average thread's work, in sixteenths, from which on positions are cut.
 const UNEVEN: usize = 2;
 /// Floats kept for tasks whose positions are cut: 64 MiB.
 const MAX_PARTIALS: usize = 16 << 20;
 
-/// Tasks of one batch. All layers of a pass have the same.
+/// Tasks of one batch. All layers of a pass have the same tasks.
 pub(crate) struct Plan {
     made_for: Option<(AttentionShape, Tiling)>,
     rows: Vec<Row>,
     pub tasks: Vec<Task>,
-    /// Each thread's part of the cost, as far as can be told beforehand.
+    /// Each thread's part of the cost, as far as costs can be told beforehand.
     loads: Vec<usize>,
     pub joins: Vec<Join>,
     /// Floats that the joins' segments take.
     pub partials: usize,
-    /// In (query row, position) pairs.
+    /// Cost of all tasks, in (query row, position) pairs.
     pub cost: usize,
 }
 
-/// How query rows lie in a task's working memory.
+/// Layout of query rows in a task's working memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tiling {
     /// Rows of a tile.
     pub height: usize,
-    /// Rows that begin together: those of a head take a multiple of it.
+    /// Multiple of rows that each head takes, so that its rows begin together.
     pub unit: usize,
-    /// Rows of a head up to which a task takes its neighbours too: those of more wait
-    /// for arithmetic rather than memory.
+    /// Most rows of a head with which a task takes the neighbouring heads too: more rows
+    /// wait for arithmetic rather than memory.
     pub together: usize,
 }
 
 /// Tasks that compute segments of the same queries.
 #[derive(Debug)]
 pub(crate) struct Join {
-    /// Where the first segment's partial result begins.
+    /// Start of the first segment's partial result.
     pub start: usize,
     pub segments: usize,
     tasks: usize,
@@ -69,12 +68,12 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    /// Tells that a task of it is done; true for the last one.
+    /// Counts a task of this join as done; returns true for the last one.
     pub(crate) fn done(&self) -> bool {
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Expects all its tasks.
+    /// Makes the join wait for all its tasks again.
     pub(crate) fn reset(&self) {
         self.left.store(self.tasks, Ordering::Relaxed);
     }
@@ -93,8 +92,8 @@ impl Plan {
         }
     }
 
-    /// Makes the plan for these rows, unless it is the last one. A query row's
-    /// partial result takes `partial` floats.
+    /// Makes the plan for these rows, unless the last plan was made for the same. A query
+    /// row's partial result takes `partial` floats.
     pub(crate) fn make(
         &mut self,
         shape: &AttentionShape,
@@ -127,7 +126,8 @@ impl Plan {
         }
     }
 
-    /// Key heads of a task with which segments are enough for all threads.
+    /// Largest number of key heads of a task with which the segments are enough tasks for
+    /// all threads.
     fn heads_that_leave_work(&self, kv_heads: usize) -> usize {
         let segments = |row: &Row| seen(row, row.q_len as usize).div_ceil(SEGMENT);
         let segments: usize = self.rows.iter().map(segments).sum();
@@ -139,12 +139,12 @@ impl Plan {
         self.loads.len() * TASKS_PER_THREAD
     }
 
-    /// Whether a thread would have much more to do than the average one.
+    /// Returns true if a thread would have much more to do than the average one.
     fn is_uneven(&mut self, group: usize) -> bool {
         16 * self.longest(group) * self.loads.len() > (16 + UNEVEN) * self.cost
     }
 
-    /// Cuts rows into whole tasks of at most so many key heads.
+    /// Cuts rows into whole tasks of at most `most_heads` key heads.
     fn cut_queries(&mut self, shape: &AttentionShape, tiling: Tiling, most_heads: usize) {
         let group = shape.heads / shape.kv_heads;
         let tokens: usize = self.rows.iter().map(|row| row.q_len as usize).sum();
@@ -176,7 +176,7 @@ impl Plan {
         }
     }
 
-    /// Cuts tasks that are a large part of a thread's share by positions.
+    /// Cuts by positions the tasks that are a large part of a thread's share.
     fn cut_positions(&mut self, group: usize, partial: usize) {
         let share = (self.cost / self.tasks_wanted()).max(1);
         let whole = self.tasks.len();
@@ -185,7 +185,7 @@ impl Plan {
             let segments = task.segments.end;
             let parts = self.cost_of(&task, group).div_ceil(share).min(segments);
             let partials = segments * task.heads.len() * task.queries.len() * group * partial;
-            // Threads that wait cost less than memory that is not there.
+            // Idle threads cost less than running out of memory.
             if parts < 2 || self.partials + partials > MAX_PARTIALS {
                 self.tasks.push(task);
                 continue;
@@ -214,8 +214,8 @@ impl Plan {
         task.heads.len() * (task.queries.len() * group + PACKING_ROWS) * positions
     }
 
-    /// The dearest thread's part when each takes the next task as it is done
-    /// with one.
+    /// The cost of the busiest thread's part when each thread takes the next task as it is
+    /// done with one.
     fn longest(&mut self, group: usize) -> usize {
         self.loads.fill(0);
         for index in 0..self.tasks.len() {
@@ -228,13 +228,13 @@ impl Plan {
     }
 }
 
-/// At most `most` of `all`, so that parts of as many are about equal.
+/// The size, `most` or less, of parts of `all` that are about equal.
 fn even(all: usize, most: usize) -> usize {
     all.div_ceil(all.div_ceil(most))
 }
 
-/// Floats that joins' segments take at the most in a pass of `tokens` tokens,
-/// `partial` for a query row and segment.
+/// Upper bound of the floats of joins' segments in a pass of `tokens` tokens. A query row
+/// and segment take `partial`.
 pub(crate) fn most_partials(
     threads: usize,
     shape: &AttentionShape,
@@ -250,7 +250,7 @@ pub(crate) fn most_partials(
     rows.saturating_mul(segments * partial).min(MAX_PARTIALS)
 }
 
-/// Positions that the queries before `end` see, or more where a mask hides some.
+/// Upper bound of the positions that the queries before `end` see; a mask may hide some.
 fn seen(row: &Row, end: usize) -> usize {
     let new = if row.mask.is_some() {
         row.q_len as usize
@@ -269,7 +269,7 @@ mod tests {
         unit: 1,
         together: 16,
     };
-    /// Where the rows of a head fill tiles.
+    /// Tiling in which the rows of a head fill tiles.
     const WHOLE: Tiling = Tiling {
         height: 12,
         unit: 16,
@@ -302,7 +302,7 @@ mod tests {
         plan
     }
 
-    /// The dearest thread's part of the whole, in hundredths of the average.
+    /// The busiest thread's part of the whole, in hundredths of the average.
     fn largest(plan: &mut Plan) -> usize {
         100 * plan.longest(4) * plan.loads.len() / plan.cost
     }
@@ -371,11 +371,11 @@ mod tests {
             // Rows that fill a task alone.
             assert_eq!(heads(tiling, 2, 8, &[(512, 9_000)]), Some(1));
         }
-        // Fewer heads where requests are a few more than tasks that threads want.
+        // Tasks take fewer heads if there are slightly more requests than wanted tasks.
         for (threads, requests) in [(16, 10), (8, 5), (16, 65), (8, 33), (4, 17)] {
             assert!(heads(TILING, threads, 8, &vec![(1, 400); requests]) < Some(8));
         }
-        // 12 fit where each takes 16 rows, and 6 where it has 32: parts are about equal.
+        // 12 heads fit if each takes 16 rows, and 6 if each takes 32: parts are about equal.
         assert_eq!(heads(WHOLE, 2, 32, &requests(8)), Some(11));
         assert_eq!(heads(WHOLE, 2, 8, &[(8, 9_000)]), Some(4));
         assert_eq!(heads(TILING, 2, 8, &[(4, 9_000)]), Some(8));

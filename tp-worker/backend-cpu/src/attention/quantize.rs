@@ -4,18 +4,19 @@ use crate::multiversion::multiversion;
 
 /// The largest code.
 const CODES: f32 = 127.0;
-/// Rows whose largest magnitude is below this are stored as zeros: the
-/// reciprocal of their scale might overflow.
+/// Rows with a largest magnitude below this are stored as zeros: the reciprocal of their
+/// scale might overflow.
 const TINY: f32 = 1e-30;
-/// Adding it rounds to the nearest integer, which then sits in the low bits: 1.5 · 2²³.
+/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
+/// 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 
 multiversion! {
-    /// Quantizes a row; `value ≈ code · scale` within half a scale. The scale of
-    /// a row that is not finite is not finite either, so that the row stays
-    /// recognisably broken.
+    /// Quantizes a row; `value ≈ code · scale` within half a scale. The scale of a row that
+    /// is not finite is not finite either, so that the row stays recognisably broken.
     ///
-    /// A maximum and plain multiplications: the same on every instruction set.
+    /// The row takes a maximum and plain multiplications, so codes are the same on every
+    /// instruction set.
     pub(crate) fn quantize(row: &[f32], codes: &mut [i8], scale: &mut f32) {
         // As integers, magnitudes are ordered like their values and NaN is largest.
         let largest = row.iter().fold(0u32, |max, x| max.max(x.to_bits() & 0x7fff_ffff));

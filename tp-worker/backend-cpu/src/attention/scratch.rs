@@ -13,30 +13,30 @@ use crate::memory::{Buffer, grown};
 pub(crate) struct Scratch {
     /// Query rows in the tiles' format.
     pub queries: Buffer<u32>,
-    /// Those of one query.
+    /// Rows of one query.
     pub own_queries: Buffer<u32>,
     pub cells: Cells,
     pub ahead: Ahead,
     pub panels: Panels,
     pub tile: TileScratch,
-    /// The segment at hand, and all segments before it.
+    /// Sums of the current segment, and of all segments before it.
     pub segment: Sums,
     pub total: Sums,
 }
 
-/// Scores and weights of the rows of one tile, or of several heads that have no
-/// more together.
+/// Scores and weights of the rows of one tile, or of several heads with no more rows
+/// together.
 pub(crate) struct TileScratch {
     /// Positions of the block each row sees.
     pub visible: [usize; PANEL],
     pub scores: Buffer<[f32; BLOCK]>,
     /// Partial maxima and sums of each row.
     pub lanes: Buffer<[f32; LANES]>,
-    /// Weights as the tiles take them, row by row where those are pairs or
-    /// integers, and step by step.
+    /// Weights in the form that tiles read: row by row where weights are pairs or integers,
+    /// and step by step.
     pub rows: Buffer<[u32; BLOCK]>,
     pub weights: Buffer<u32>,
-    /// What the integer 1 is worth among each row's.
+    /// Value of the integer 1 among each row's weights.
     pub worth: [f32; PANEL],
 }
 
@@ -98,7 +98,7 @@ impl Scratch {
         }
     }
 
-    /// Bytes that [`Self::grow`] leaves it with.
+    /// Bytes that a scratch has after [`Self::grow`].
     pub(crate) fn bytes(rows: usize, head_dim: usize) -> usize {
         let queries = 2 * grown(rows * query_words(head_dim));
         let sums = 2 * grown(rows * padded(head_dim));
@@ -107,7 +107,7 @@ impl Scratch {
         4 * (queries + sums + tile) + states + Panels::bytes(head_dim)
     }
 
-    /// Bytes that it has grown to.
+    /// Bytes that the scratch has now.
     pub(crate) fn held(&self) -> usize {
         let tile = &self.tile;
         let rows = tile.scores.bytes() + tile.lanes.bytes() + tile.rows.bytes();

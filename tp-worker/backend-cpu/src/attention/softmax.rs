@@ -1,5 +1,5 @@
-//! The online softmax over one block of positions (Milakov & Gimelshein,
-//! arXiv:1805.02867), in powers of two: the scales of scores hold log₂ e.
+//! The online softmax over one block of positions (Milakov & Gimelshein, arXiv:1805.02867),
+//! in powers of two: factors of scores include log₂ e.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_bf16;
@@ -15,7 +15,7 @@ use crate::number::{bf16_bits, to_pairs};
 
 pub(super) use blocks::softmax_blocks;
 
-/// Partial maxima and sums of a row, folded in one order.
+/// Partial maxima and sums of a row, which are folded in one fixed order.
 pub(super) const LANES: usize = 16;
 
 /// Running maximum and sum of one query, in powers of two.
@@ -26,7 +26,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Nothing seen yet.
+    /// State of a query that has seen nothing yet.
     pub(crate) const EMPTY: Self = Self {
         max: f32::NEG_INFINITY,
         sum: 0.0,
@@ -51,15 +51,15 @@ pub(crate) struct Rows<'a> {
     pub states: &'a mut [State],
     /// The weighted sums so far.
     pub acc: &'a mut [f32],
-    /// What to ask for meanwhile.
+    /// Rows to ask for meanwhile.
     pub asking: Asking<'a>,
 }
 
-/// What becomes of a block's weights, once their sum is taken.
+/// Last operations on a block's weights, once their sum is taken.
 pub(crate) struct Finish<'a> {
-    /// Their factors.
+    /// Factors of the weights.
     pub scales: Option<&'a [f32; BLOCK]>,
-    /// They are rounded to bf16 in the end.
+    /// True if the weights are rounded to bf16 in the end.
     pub round: bool,
 }
 
@@ -80,8 +80,8 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Ones for what a query sees, at the end of them zeros for what it does not:
-/// the block of a query that sees `n` positions begins at `BLOCK − n`.
+/// Ones for the positions that a query sees, followed by zeros. The block of a query that
+/// sees `n` positions begins at `BLOCK − n`.
 static SEEN: [u32; 2 * BLOCK] = {
     let mut seen = [0; 2 * BLOCK];
     let mut i = 0;
@@ -100,8 +100,8 @@ fn seen(visible: usize) -> &'static [u32; BLOCK] {
         .expect("as many follow")
 }
 
-/// Scales a row's raw scores, hides those from `visible` on, and returns the
-/// largest in each lane.
+/// Scales a row's raw scores, hides the positions from `visible` on, and returns the largest
+/// score in each lane.
 #[inline(always)]
 fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -> [f32; LANES] {
     let seen = seen(visible);
@@ -119,7 +119,7 @@ fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -
     maxima
 }
 
-/// Turns a row's scaled scores into weights; returns their sum in each lane.
+/// Turns a row's scaled scores into weights; returns the weights' sum in each lane.
 #[inline(always)]
 fn weigh_row(scores: &mut [f32; BLOCK], max: f32, finish: &Finish<'_>) -> [f32; LANES] {
     let mut sums = [0.0f32; LANES];
@@ -143,13 +143,13 @@ fn weigh_row(scores: &mut [f32; BLOCK], max: f32, finish: &Finish<'_>) -> [f32; 
 }
 
 multiversion! {
-    /// Turns raw scores of several queries into weights `2^(score · scale −
-    /// max)` in place, zero from the query's `visible` on; updates their states
-    /// and rescales their rows of `acc`, the weighted sums so far, to the new
-    /// maxima. A query that sees nothing keeps its state.
+    /// Turns raw scores of several queries into weights `2^(score · scale − max)` in place,
+    /// zero from the query's `visible` on. Updates the queries' states and rescales their
+    /// rows of `acc`, the weighted sums so far, to the new maxima. A query that sees nothing
+    /// keeps its state.
     ///
-    /// Goes through all rows for each kind of work: rows are independent, so
-    /// their long chains of dependent instructions overlap.
+    /// Goes through all rows for each kind of work: rows are independent, so their long
+    /// chains of dependent instructions overlap.
     pub(crate) fn softmax_rows(tile: Rows<'_>, finish: &Finish<'_>, lanes: &mut [[f32; LANES]]) {
         let Rows { scores, visible, scales, states, acc, mut asking } = tile;
         let rows = scores.len();
@@ -183,8 +183,8 @@ multiversion! {
     }
 }
 
-/// As [`softmax_rows`], but leaves weights as pairs of bf16 in `out`, those of an
-/// odd position in the upper halves.
+/// Computes weights like [`softmax_rows`], but leaves them as pairs of bf16 in `out`, with
+/// odd positions in the upper halves.
 pub(crate) fn softmax_pairs(
     isa: Isa,
     tile: Rows<'_>,
@@ -233,7 +233,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Turns weighted sums into the weighted mean; zeros of a query that saw nothing.
+    /// Turns weighted sums into the weighted mean; into zeros for a query that saw nothing.
     pub(crate) fn finish(state: &State, sums: &mut [f32]) {
         let scale = if state.is_empty() { 0.0 } else { 1.0 / state.sum };
         sums.iter_mut().for_each(|sum| *sum *= scale);

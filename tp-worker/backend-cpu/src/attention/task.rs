@@ -1,11 +1,11 @@
 //! One share of attention: some queries of one request under some key heads.
 //!
-//! Keys and values are read in blocks of 64 positions, once for
-//! all query rows of the task, with an online softmax between scores and weighted sums. Blocks
-//! and the segments of 512 positions they form lie at absolute positions, and a
-//! query skips what it does not see, so its bits depend neither on pages nor
-//! on which queries share the task. A segment starts from nothing and is folded
-//! into the total when it ends, so segments can be computed apart.
+//! Keys and values are read in blocks of 64 positions, once for all query rows of the task,
+//! with an online softmax between scores and weighted sums. Blocks lie at absolute
+//! positions, and so do segments, which are 512 positions of blocks. A query skips positions
+//! that it does not see. So its bits depend neither on pages nor on the other queries of the
+//! task. A segment starts from nothing and is folded into the total when it ends, so
+//! segments can be computed apart.
 
 mod heads;
 
@@ -40,20 +40,20 @@ pub(crate) struct Task {
     pub heads: Range<usize>,
     pub queries: Range<usize>,
     pub segments: Range<usize>,
-    /// Where it leaves its segments when others compute the rest.
+    /// The join that takes this task's segments when other tasks compute the rest.
     pub join: Option<usize>,
 }
 
-/// What all tasks of one call share.
+/// Data that all tasks of one call share.
 pub(crate) struct Call<'a> {
     pub isa: Isa,
     pub element: Element,
     pub tiles: &'static Tiles,
-    /// At most one of the next three.
+    /// At most one of the next three is `Some`.
     pub direct: Option<&'static Direct>,
     pub integers: Option<&'static Integers>,
     pub tiled: Option<&'static Tiled>,
-    /// Rows that those of a key head take a multiple of.
+    /// Multiple of rows that each key head takes.
     pub unit: usize,
     pub cache: &'a CpuKvCache,
     pub layer: usize,
@@ -65,22 +65,22 @@ pub(crate) struct Call<'a> {
     pub out: Shared<'a, f32>,
 }
 
-/// A task and what follows from it.
+/// A task and values that follow from it.
 pub(super) struct View<'a> {
     pub task: &'a Task,
     pub row: Row,
     pub pages: &'a [u32],
     /// Query rows of each key head: (query, head) with the head running fastest.
     pub rows: usize,
-    /// Rows from those of one key head to those of the next.
+    /// Number of rows from the first row of one key head to the first row of the next.
     pub apart: usize,
-    /// Positions that its queries see.
+    /// Positions that the task's queries see.
     pub seen: usize,
 }
 
 impl View<'_> {
-    /// Each of its query rows: the key head, the row under it, and where the
-    /// task's working memory has it.
+    /// The place of each query row: its key head, its number under this head, and its index
+    /// in the task's working memory.
     fn places(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<'_> {
         let (rows, apart) = (self.rows, self.apart);
         let heads = self.task.heads.clone().enumerate();
@@ -113,8 +113,8 @@ impl Call<'_> {
         }
     }
 
-    /// Computes the task's part of `out`, or of a join's partial results, and may
-    /// read ahead into the `next`, which most likely follows on this thread.
+    /// Computes the task's part of `out`, or of a join's partial results. May read ahead
+    /// into `next`, the task that most likely follows on this thread.
     pub(crate) fn run(&self, task: &Task, next: Option<&Task>, scratch: &mut Scratch) {
         let next = next.map(|task| self.view(task));
         let (view, next) = (&self.view(task), next.as_ref());
@@ -149,7 +149,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether so many rows, packed together, take keys as they lie in the cache.
+    /// Returns true if `rows` rows, packed together, read keys as they lie in the cache.
     pub(super) fn is_few(&self, rows: usize) -> bool {
         rows <= match (self.integers, self.tiled, self.direct) {
             (Some(integers), ..) => integers.few.len(),
@@ -237,7 +237,7 @@ impl Call<'_> {
             }
             for index in 0..heads.len() {
                 let head = heads.start + index;
-                // What was read ahead, unless this task has just begun.
+                // The block that was read ahead, unless this task has just begun.
                 std::mem::swap(&mut scratch.cells, &mut scratch.ahead.cells);
                 if index == 0 && from == view.task.segments.start * SEGMENT {
                     scratch.cells.clear();
@@ -257,8 +257,8 @@ impl Call<'_> {
         }
     }
 
-    /// Attends to the block at `scratch.cells`, the positions `block` under the
-    /// task's key head number `index`.
+    /// Attends to the block at `scratch.cells`: the positions `block` under the task's key
+    /// head number `index`.
     fn block(&self, view: &View<'_>, index: usize, block: Range<usize>, scratch: &mut Scratch) {
         let cached = view.row.kv_len as usize;
         match view.row.mask {
@@ -277,13 +277,13 @@ impl Call<'_> {
         }
     }
 
-    /// Where the packed rows of a task's key head number `index` begin.
+    /// Start of the packed rows of the task's key head number `index`.
     fn packed_at(&self, view: &View<'_>, index: usize) -> usize {
         index * view.apart * self.query_words()
     }
 
-    /// A block that reaches into the new tokens of a masked row, whose tasks have
-    /// one key head: each query has its own positions there.
+    /// Attends to a block that reaches into the new tokens of a masked row. Each query has
+    /// positions of its own there. Tasks of masked rows have one key head.
     fn masked_block(
         &self,
         view: &View<'_>,
@@ -313,8 +313,8 @@ impl Call<'_> {
         }
     }
 
-    /// Points `ahead` at what comes after position `from`: more of this task or
-    /// the beginning of the next.
+    /// Points `ahead` at the positions after `from`: more of this task, or the beginning of
+    /// the next.
     fn look_ahead(&self, view: &View<'_>, from: usize, next: Option<&View<'_>>, ahead: &mut Ahead) {
         let cells = ahead.restart();
         let end = view.seen.min(view.task.segments.end * SEGMENT);
@@ -338,7 +338,7 @@ impl Call<'_> {
         }
     }
 
-    /// Where a join keeps one segment's result.
+    /// The range where a join keeps one segment's result.
     fn partial(&self, view: &View<'_>, join: &Join, segment: usize) -> Range<usize> {
         let rows = view.task.heads.len() * view.rows;
         let len = rows * partial_len(self.shape.head_dim);

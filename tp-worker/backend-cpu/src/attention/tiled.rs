@@ -1,10 +1,10 @@
 //! Query rows against a block of a bf16 cache in AMX tiles.
 //!
-//! Few rows take keys as they lie in the cache: 16 keys are the rows of a tile,
-//! and the columns of what comes out are query rows. A product commutes, so these
-//! are the bits that more rows get from keys turned around once for all of them.
-//! Values of two positions are woven into pairs for either. Heads are whole tiles;
-//! others take the tiles of the matrix products, with the same bits.
+//! Few rows read keys as they lie in the cache: 16 keys are the rows of a tile, and the
+//! columns of the product are query rows. A product commutes, so these are the bits that
+//! more rows get from keys turned around once for all of them. Values of two positions are
+//! woven into pairs for both. These kernels take heads of whole tiles; other heads go through
+//! the tiles of the matrix products, with the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -20,17 +20,17 @@ use super::direct::Source;
 use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
 
-/// Columns of a tile of keys; heads are a multiple of it.
+/// Columns of a tile of keys; heads are a multiple of this.
 const COLUMNS: usize = 32;
 /// Rows that a tile holds.
 pub(super) const ROWS: usize = 16;
 
-/// Query rows of a tile, of which memory holds as many as [`Height::padded`].
+/// Query rows of a tile, and the number of rows in memory ([`Height::padded`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Height {
     /// Room for all rows of a tile follows the last of them.
     Padded(usize),
-    /// What follows belongs to others.
+    /// Data of other rows follows the last row.
     Exact(usize),
 }
 
@@ -59,11 +59,12 @@ type ScoresFn = unsafe fn(
     scores: *mut [f32; BLOCK],
 );
 
-/// The same of the first `rows` rows, at most 16, with keys from the cache, and
-/// queries packed as pairs, `[inputs][16 rows]`. `room` holds 16 rows of the cache.
+/// Computes scores like [`ScoresFn`] for the first `rows` rows, at most 16, with keys from
+/// the cache, and queries packed as pairs, `[inputs][16 rows]`. `room` holds 16 rows of the
+/// cache.
 ///
 /// # Safety
-/// As for [`ScoresFn`]; the source's rows lie in the cache.
+/// The conditions of [`ScoresFn`]; the source's rows lie in the cache.
 type FewScoresFn = unsafe fn(
     source: &mut Source<'_>,
     queries: *const u32,
@@ -72,25 +73,25 @@ type FewScoresFn = unsafe fn(
     scores: *mut [f32; BLOCK],
 );
 
-/// Weaves the values at `rows` of the cache into panels, zero past them up to a
-/// whole tile.
+/// Weaves the values at `rows` of the cache into panels, followed by zeros up to a whole
+/// tile.
 ///
 /// # Safety
-/// As for [`FewScoresFn`]; `out` holds a block.
+/// The conditions of [`FewScoresFn`]; `out` holds a block.
 type WeaveFn = unsafe fn(cache: &CpuKvCache, rows: &[usize], out: *mut u32, asking: Asking<'_>);
 
-/// Adds weights, as the softmax leaves them, times woven values of the first
-/// `count` positions to `acc`, whose rows are `width` apart.
+/// Adds weights, in the form that the softmax leaves, times woven values of the first
+/// `count` positions to `acc`. Rows of `acc` are `width` apart.
 ///
-/// It goes on to the next multiple of 32 positions, as far as values were woven.
-/// Weights of positions that a row does not see are zero, so such values must be
-/// finite: a token's value that is not makes NaN of earlier rows of its request
-/// that share a task with it and attend to these 32 positions. The tiles of the
-/// matrix products, which stop at the last pair that one of their rows sees, do
-/// that to fewer rows: with such values alone, tasks and emulation show.
+/// The kernel goes on to the next multiple of 32 positions, as far as values were woven.
+/// Weights of positions that a row does not see are zero, so such values must be finite. A
+/// token's value that is not finite makes NaN of earlier rows of its request, if they share
+/// a task with the token and attend to these 32 positions. The tiles of the matrix products
+/// stop at the last pair that one of their rows sees, so they do that to fewer rows. Only
+/// with such values do tasks and the emulation show in the bits.
 ///
 /// # Safety
-/// As for [`ScoresFn`].
+/// The conditions of [`ScoresFn`].
 type SumsFn = unsafe fn(
     weights: *const u32,
     values: *const u32,
@@ -100,8 +101,8 @@ type SumsFn = unsafe fn(
     width: usize,
 );
 
-/// The same of `rows` rows, 1 to 16, and at least one position: weights are
-/// `[2][rows][16 pairs]`, and nothing but these rows of `acc` is touched.
+/// Adds weights times values like [`SumsFn`] for `rows` rows, 1 to 16, and at least one
+/// position. Weights are `[2][rows][16 pairs]`, and only these rows of `acc` are touched.
 ///
 /// # Safety
 /// The machine runs the table's instruction set; weights, values and `acc` hold the
@@ -136,7 +137,7 @@ static AMX: Option<Tiled> = Some(Tiled {
 #[cfg(not(target_arch = "x86_64"))]
 static AMX: Option<Tiled> = None;
 
-/// Whether tiles read what a cache holds as it lies, or their emulation gives those
+/// Returns true if tiles read this cache as it lies, or if their emulation gives the same
 /// bits: tasks are cut alike then.
 pub(super) fn fits(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> bool {
     matches!(isa, Isa::Amx | Isa::AmxEmulated)
@@ -145,7 +146,7 @@ pub(super) fn fits(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> bool {
         && cache.shape.head_dim.is_multiple_of(COLUMNS)
 }
 
-/// The kernels for what a cache holds, where there are some.
+/// The kernels for the type that a cache holds; `None` if there are none.
 pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'static Tiled> {
     let fits = isa == Isa::Amx && fits(isa, tiles, cache);
     AMX.as_ref().filter(|_| fits)

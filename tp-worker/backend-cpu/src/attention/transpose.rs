@@ -1,9 +1,9 @@
 //! Rows of 4-byte steps as columns.
 //!
-//! Keys lie in the cache row by row, but scores are computed for 16 positions
-//! at once, one to a lane; weights come row by row and are broadcast step by
-//! step. Both are turned around in registers: blocks of four steps are
-//! gathered a quarter register per row and interleaved twice.
+//! Keys lie in the cache row by row, but scores are computed for 16 positions at once, one
+//! to a lane. Weights come row by row and are broadcast step by step. Both are turned around
+//! in registers: blocks of four steps are gathered a quarter register per row and
+//! interleaved twice.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -19,8 +19,8 @@ pub(crate) const LANES: usize = 16;
 /// Steps turned around at once.
 const STEPS: usize = 4;
 
-/// Where 16 keys lie, or fewer: lanes past the last repeat the first, and their scores
-/// are not seen.
+/// The addresses of 16 keys or fewer. Lanes past the last key repeat the first, and their
+/// scores are not seen.
 #[inline(always)]
 pub(super) fn keys_at(rows: &[usize], row: impl Fn(usize) -> *const u8) -> [*const u32; LANES] {
     let mut from = [row(rows[0]).cast(); LANES];
@@ -62,7 +62,7 @@ pub(crate) unsafe fn transpose(
     }
 }
 
-/// Plain Rust, and the last steps of the others.
+/// Turns rows around in plain Rust; also the last steps for the other instruction sets.
 unsafe fn scalar(
     rows: &[*const u32; LANES],
     lanes: usize,

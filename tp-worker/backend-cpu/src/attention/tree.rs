@@ -1,4 +1,4 @@
-//! Which new tokens the queries of a masked row see.
+//! Visibility of new tokens for the queries of a masked row.
 
 use lockstep_backend::Row;
 
@@ -21,8 +21,7 @@ impl<'a> Visible<'a> {
         }
     }
 
-    /// New tokens that `query` sees, ascending. Bits past the last token count
-    /// for nothing.
+    /// New tokens that `query` sees, ascending. Bits past the last token are ignored.
     pub(super) fn tokens(&self, query: usize) -> impl Iterator<Item = usize> + use<'a> {
         let words = &self.masks[query * self.words..(query + 1) * self.words];
         let count = self.tokens;

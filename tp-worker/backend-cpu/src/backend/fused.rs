@@ -1,4 +1,4 @@
-//! Products, and what follows them where they are summed over ranks.
+//! Products that are summed over ranks, fused with the operations that follow the sum.
 
 use lockstep_backend::{BackendError, Linear, RmsNorm, RowParallel, Scatter};
 
@@ -56,8 +56,8 @@ impl CpuBackend {
     }
 }
 
-/// What a product is added to and normed with, after a look at the shapes of
-/// `rows` rows of them.
+/// Checks the shapes of `rows` rows, and returns the tensors that a product is added to and
+/// normed with.
 fn checked<'a>(
     w: Linear<'_, CpuMatrix, CpuVector>,
     rows: usize,
@@ -80,7 +80,7 @@ fn checked<'a>(
     }
 }
 
-/// `out = x · wᵀ + bias`, after a look at the shapes.
+/// Computes `out = x · wᵀ + bias`, after a check of the shapes.
 pub(super) fn multiply(
     pool: &mut Pool,
     isa: Isa,

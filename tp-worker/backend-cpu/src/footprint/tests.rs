@@ -16,7 +16,7 @@ const FORMS: [(Dtype, Quantization); 4] = [
     (Dtype::Float32, Quantization::Int4),
 ];
 
-/// A backend on one thread, and what is known of its memory.
+/// A backend on one thread, and its memory as computed beforehand.
 fn backend(isa: Isa, (dtype, quantization): (Dtype, Quantization)) -> (CpuBackend, CpuMemory) {
     let options = CpuOptions {
         threads: 1,
@@ -251,7 +251,7 @@ fn operations_need_what_is_charged() {
     }
 }
 
-/// What several threads join, and what is gathered, comes on top.
+/// Results that several threads join, and gathered results, come on top.
 #[test]
 fn partial_results_are_charged_up_to_their_limit() {
     let attention = AttentionShape {

@@ -1,42 +1,42 @@
-//! What a tile asks memory for while it computes.
+//! Memory that a tile asks for while it computes.
 
 use crate::prefetch;
 
-/// Places at which a tile asks for the slice after its own.
+/// Number of places at which a tile asks for the slice after its own.
 pub(crate) const STREAMS: usize = 4;
 
-/// Memory that a tile asks for while it computes: part of the slice of weights
-/// that its thread reads next, as [`STREAMS`] runs of words.
+/// The part of the next slice of weights that a tile asks for while it computes. The part is
+/// [`STREAMS`] runs of words. The tile's thread reads this slice next.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    /// Where this tile's part of the first run begins.
+    /// Start of this tile's part of the first run.
     pub from: *const u32,
     /// Words from one run to the next.
     pub stride: usize,
-    /// Tiles that divide the slice: each asks for as many words per step as a
-    /// step of weights has, divided by it.
+    /// Number of tiles that share the slice. Per step of weights each tile asks for as many
+    /// words as the step has, divided by this number.
     pub parts: usize,
-    /// Words ahead of its own at which a tile of one panel brings weights into
+    /// Distance in words, ahead of its own, at which a tile of one panel brings weights into
     /// the first-level cache.
     pub near: usize,
 }
 
 impl Ahead {
-    /// Asks for nothing but its own slice, which is in the second-level cache.
+    /// Asks only for the tile's own slice, which is in the second-level cache.
     pub(crate) const NOTHING: Self = Self {
         from: std::ptr::null(),
         stride: 0,
         parts: 1,
         near: NEAR,
     };
-    /// Asks for nothing but its own slice and what follows it in memory.
+    /// Asks only for the tile's own slice and the memory behind it.
     pub(crate) const FOLLOWING: Self = Self {
         near: NEAR_FOLLOWING,
         ..Self::NOTHING
     };
 
-    /// Itself, or what is at hand anyway: asking costs less than a branch, but
-    /// not for an address without memory.
+    /// Returns itself if it has an address, or asks for `near`, which is at hand anyway.
+    /// Asking costs less than a branch, except for an address without memory.
     pub(crate) fn or(self, near: *const u32) -> Self {
         if self.from.is_null() {
             Self { from: near, ..self }
@@ -45,8 +45,8 @@ impl Ahead {
         }
     }
 
-    /// Asks for two cache lines of each run per [`Asking::next`], less where
-    /// several tiles divide the slice.
+    /// Asks for two cache lines of each run per [`Asking::next`], or fewer where several
+    /// tiles share the slice.
     #[inline(always)]
     pub(crate) fn asking(&self) -> Asking {
         Asking {
@@ -58,7 +58,7 @@ impl Ahead {
     }
 }
 
-/// How far a tile has asked.
+/// The progress of a tile's asking.
 pub(crate) struct Asking {
     runs: [*const u32; STREAMS],
     at: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// Asks for what comes next of run `run`.
+    /// Asks for the next lines of run `run`.
     #[inline(always)]
     pub(crate) fn ask(&self, run: usize) {
         let line = self.runs[run].wrapping_add(self.at);
@@ -76,7 +76,7 @@ impl Asking {
         prefetch::far(line.wrapping_add(LINE));
     }
 
-    /// To be called when every run was asked for once.
+    /// Moves on to the next lines. Call it when every run was asked for once.
     #[inline(always)]
     pub(crate) fn next(&mut self) {
         self.at += self.advance;
@@ -85,8 +85,8 @@ impl Asking {
 
 /// Words of a cache line.
 const LINE: usize = 16;
-/// Words from a slice's current ones to those that are brought from the second to
-/// the first-level cache.
+/// Distance in words at which a tile brings weights of its slice from the second to the
+/// first-level cache.
 const NEAR: usize = 128;
-/// The same where they come from memory: 8 KiB.
+/// Distance for weights that come from memory: 8 KiB.
 const NEAR_FOLLOWING: usize = 2_048;

@@ -1,8 +1,8 @@
 //! AMX tiles: 32 rows times a panel are four tiles of sums.
 //!
-//! A block of 16 steps of a panel is two tiles of weights as it lies, and of the
-//! inputs, packed as [`Input::Blocks`], one tile for every 16 rows. Every loop
-//! is one `asm!`, so that no tile outlives it.
+//! A block of 16 steps of a panel is two tiles of weights as it lies. Inputs are packed as
+//! [`Input::Blocks`], one tile for every 16 rows. Every loop is one `asm!`, so that no tile
+//! outlives it.
 
 use std::arch::asm;
 use std::arch::x86_64::{_mm512_load_ps, _mm512_stream_ps};
@@ -20,22 +20,22 @@ const STEP: usize = PANEL * 4;
 /// Bytes from row to row of a block of inputs.
 const ROW: usize = BLOCK_STEPS * 4;
 
-/// What a loop over blocks reads and writes.
+/// Operands and result of a loop over blocks.
 struct Work {
     inputs: *const u32,
     weights: *const u32,
-    /// At least one.
+    /// Number of blocks, at least one.
     blocks: usize,
     out: *mut f32,
     /// Bytes from row to row of `out`.
     stride: usize,
     resume: bool,
-    /// Where the next slice lies that is asked for, and bytes between its runs.
+    /// Start of the next slice, which is asked for, and bytes between its runs.
     next: *const u32,
     runs: usize,
 }
 
-/// `asm!` lines that ask for cache lines at `base` + so many bytes.
+/// `asm!` lines that ask for cache lines at `base` plus these offsets in bytes.
 macro_rules! ask {
     ($hint:literal, $base:literal, [$($offset:literal)*]) => {
         concat!($($hint, " [", $base, " + ", $offset, "]\n"),*)
@@ -45,11 +45,11 @@ macro_rules! ask {
     };
 }
 
-/// Up to 16 rows: one tile of inputs. Weights come from memory. A tile takes every
-/// second line, which the processor's own prefetching follows badly; asking for
-/// half a block after each tile, from the block's second half on, gives it the
-/// lines in order. Asking from anywhere else, a line off or further ahead, into
-/// either cache, reads a seventh slower.
+/// Multiplies up to 16 rows: one tile of inputs. Weights come from memory. A tile reads
+/// every second line, which the processor's own prefetching follows badly. So the loop asks
+/// for half a block after each tile, from the block's second half on, and gives the
+/// processor the lines in order. Asking from anywhere else, a line off or further ahead,
+/// into either cache, reads a seventh slower.
 unsafe fn few(work: &Work, rows: usize) {
     // SAFETY: the caller's promise: tiles have their shapes, and the pointers are
     // valid for the rows and blocks.
@@ -94,12 +94,12 @@ unsafe fn few(work: &Work, rows: usize) {
     }
 }
 
-/// More than 16 rows: two tiles of inputs. After each product come the lines
-/// that ask for a part of the next slice, one run each, and those that bring a
-/// quarter of the next block into the first-level cache: a tile that loads from
-/// the second holds up the products behind it. Where eight blocks of rows pass over
-/// a slice, tiles of inputs that are loaded as what is not needed again soon, with
-/// nothing brought near, take 0.9 of the time; either of these alone does not.
+/// Multiplies more than 16 rows: two tiles of inputs. After each product the loop asks for a
+/// part of the next slice, one run each. It also brings a quarter of the next block into the
+/// first-level cache, as a tile that loads from the second level holds up the products
+/// behind it. Where eight blocks of rows pass over a slice, the loop has another form. It
+/// loads inputs with a hint that they are not needed again soon, and brings nothing near.
+/// Together these save a tenth of the time; either alone saves nothing.
 macro_rules! many {
     (near: $name:ident, $lines:tt, $advance:literal) => {
         many!($name, "tileloadd", [0 64 128 192 256 320 384 448], $lines, $advance);
@@ -182,10 +182,10 @@ many!(near: many_quarter, [0 64], "128");
 many!(near: many_half, [0 64 128 192], "256");
 many!(near: many_whole, [0 64 128 192 256 320 384 448], "512");
 
-/// `M` rows times one panel; `P` and `H` are those of other tiles' tables.
+/// Multiplies `M` rows by one panel; `P` and `H` are the parameters of other tiles' tables.
 ///
 /// # Safety
-/// As for every tile; the process may use AMX.
+/// The conditions of every tile; the process may use AMX.
 unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     // SAFETY: the process may use AMX.
     unsafe { shape(M) };
@@ -252,16 +252,16 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     }
 }
 
-/// Sums of a tile before they are written where they belong.
+/// Sums of a tile before they are written to the result.
 #[repr(C, align(64))]
 struct Sums([f32; 2 * ROWS * PANEL]);
 
-/// Writes rows of sums past all caches. A tile that stores to rows of a wide
-/// matrix reads each line first, and they share few places of a cache.
-/// [`crate::amx::Release`] waits until others see them.
+/// Writes rows of sums past all caches. A tile that stores to rows of a wide matrix reads
+/// each line first, and these lines share few places of a cache. [`crate::amx::Release`]
+/// waits until other threads see the sums.
 ///
 /// # Safety
-/// As for [`bf16_tile`]; `out`'s rows begin on lines of the cache.
+/// The conditions of [`bf16_tile`]; `out`'s rows begin on lines of the cache.
 #[target_feature(enable = "avx512f")]
 unsafe fn write_past_caches<const M: usize>(sums: *const f32, out: *mut f32, stride: usize) {
     for row in 0..M {
@@ -275,7 +275,7 @@ unsafe fn write_past_caches<const M: usize>(sums: *const f32, out: *mut f32, str
     }
 }
 
-/// A block of a panel of its own.
+/// A block of a panel, apart from the panel.
 #[repr(align(64))]
 struct Padded([u32; BLOCK_STEPS * PANEL]);
 

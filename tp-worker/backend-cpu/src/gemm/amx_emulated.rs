@@ -1,9 +1,9 @@
-//! What AMX tiles compute, in plain Rust: the same bits on every machine.
+//! The products of AMX tiles in plain Rust, with the same bits on every machine.
 //!
-//! `tdpbf16ps` sums a block of 32 inputs in two chains of fused multiply-adds,
-//! one over the even and one over the odd inputs, each from zero; then it adds
-//! both to each other and to the sum so far. Every operation rounds to nearest
-//! even and takes subnormal numbers for zeros, before and after.
+//! `tdpbf16ps` sums a block of 32 inputs in two chains of fused multiply-adds, one over the
+//! even and one over the odd inputs, each from zero. Then it adds both to each other and to
+//! the sum so far. Every operation rounds to nearest even and replaces subnormal numbers by
+//! zeros, before and after.
 
 use super::tile::{LANES, PANEL, Tile};
 use super::tiles::{BLOCK_STEPS, Tiles, tiles};
@@ -12,7 +12,7 @@ use crate::multiversion::multiversion;
 
 type Lanes = [f32; LANES];
 
-/// Zero for a subnormal number, of its sign.
+/// Returns a zero of the same sign for a subnormal number, and other numbers unchanged.
 #[inline(always)]
 fn flush(x: f32) -> f32 {
     let bits = x.to_bits();
@@ -21,8 +21,8 @@ fn flush(x: f32) -> f32 {
 }
 
 multiversion! {
-    /// Adds a block of `steps` pairs of inputs, the rest of it zeros, to the sums
-    /// of 16 columns, whose weights lie `PANEL` words from step to step.
+    /// Adds a block of `steps` pairs of inputs to the sums of 16 columns. The rest of the
+    /// block is zeros. The columns' weights lie `PANEL` words from step to step.
     pub(super) fn add_block(sums: &mut Lanes, inputs: &[u32], weights: &[u32]) {
         let (mut even, mut odd) = ([0.0f32; LANES], [0.0f32; LANES]);
         for (input, weights) in inputs.iter().zip(weights.chunks(PANEL)) {
@@ -35,7 +35,7 @@ multiversion! {
             }
         }
         if inputs.len() < BLOCK_STEPS {
-            // Zeros times zeros leave a chain as it is, but for a negative zero.
+            // Zeros times zeros leave a chain as it is, unless it is a negative zero.
             for lane in 0..LANES {
                 (even[lane], odd[lane]) = (even[lane] + 0.0, odd[lane] + 0.0);
             }
@@ -46,10 +46,10 @@ multiversion! {
     }
 }
 
-/// Rows up to which AMX's tiles keep no sums aside, and neither do these.
+/// Most rows for which tiles keep no sums aside, as on AMX.
 const FEW: usize = 16;
 
-/// `M` rows times one panel; `P` and `H` are those of other tiles' tables.
+/// Multiplies `M` rows by one panel; `P` and `H` are the parameters of other tiles' tables.
 unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     let aside = work.aside.filter(|aside| M > FEW && !aside.sums.is_null());
     let out = (work.c, work.ldc);
@@ -72,7 +72,7 @@ unsafe fn bf16_tile<const M: usize, const P: usize, const H: usize>(work: &Tile)
     }
 }
 
-/// 16 columns of a row, which resume sums at `from` and are left at `to`.
+/// Computes 16 columns of a row: resumes the sums at `from` and leaves them at `to`.
 unsafe fn columns(
     work: &Tile,
     rows: usize,
@@ -120,10 +120,10 @@ mod tests {
     /// Inputs of a block.
     const INPUTS: usize = 2 * BLOCK_STEPS;
 
-    /// Kinds of bf16 numbers: which bits may be any, and which are set.
+    /// Kinds of bf16 numbers: a mask of free bits, and the bits that are set.
     const KINDS: [(u16, u16); 7] = [
-        // Ordinary numbers; those whose products are hardly, and no longer, normal;
-        // subnormal ones.
+        // Ordinary numbers; numbers whose products are just normal, and just not; and
+        // subnormal numbers.
         (0x80ff, 0x3f00),
         (0x80ff, 0x2000),
         (0x80ff, 0x1f00),
@@ -144,7 +144,7 @@ mod tests {
             (self.0 >> 24) as u32
         }
 
-        /// Mostly of a kind; some are zeros of either sign.
+        /// A number that is mostly of one kind; some are zeros of either sign.
         fn of(&mut self, (any, set): (u16, u16)) -> u16 {
             let (any, set) = if self.bits().is_multiple_of(8) {
                 (0x8000, 0)
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// What the standard library calls subnormal becomes zero.
+    /// Replaces numbers that the standard library calls subnormal by zeros.
     fn plain_flush(x: f32) -> f32 {
         if x.is_subnormal() {
             0f32.copysign(x)
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// One element of the instruction, as its documentation puts it.
+    /// One element of the instruction, computed in the words of its documentation.
     fn plain(sum: f32, x: &[u16; INPUTS], w: &[u16; INPUTS]) -> f32 {
         let number = |bits: u16| plain_flush(half::bf16::from_bits(bits).to_f32());
         let [even, odd] = [0, 1].map(|first| {
@@ -180,7 +180,7 @@ mod tests {
         plain_flush(plain_flush(sum) + plain_flush(even + odd))
     }
 
-    /// A block of `steps` pairs on every machine against the plain function.
+    /// Compares a block of `steps` pairs with the plain function.
     fn compare(random: &mut Random, kinds: [(u16, u16); 3], steps: usize) {
         let mut x = [0u16; INPUTS];
         let mut w = [[0u16; INPUTS]; LANES];
@@ -204,7 +204,7 @@ mod tests {
             add_block(isa, &mut found, &inputs, &weights);
             for lane in 0..LANES {
                 let (found, expected) = (found[lane], plain(sums[lane], &x, &w[lane]));
-                // Which of several NaNs survives is not defined.
+                // It is not defined which of several NaNs survives.
                 let same =
                     found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
                 assert!(

@@ -1,8 +1,8 @@
-//! Where tiles keep the sums of long prompts between slices.
+//! Rooms where tiles keep the sums of long prompts between slices.
 //!
-//! A thread goes through all slices of a group of panels and blocks before it
-//! begins the next group, so each has room for the largest group alone, which
-//! stays nearer than the sums of a whole product would.
+//! A thread goes through all slices of a group of panels and blocks before it begins the
+//! next group. So each thread has room for the largest group alone, which stays nearer than
+//! the sums of a whole product would.
 
 use super::cut::{Cut, TILE_PANEL_GROUP, TILE_ROWS_GROUP, block_height, tile_group, tile_passes};
 use super::tile::{Aside, LANES, PANEL};
@@ -14,23 +14,23 @@ use crate::partition::Shared;
 const SUMS: usize = PANEL * PANEL;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Up to this many blocks, each number of them is looked at for its room.
+/// Most blocks for which the room of every number of blocks is computed.
 const COUNTED_BLOCKS: usize = 1 << 14;
 
 /// The rooms of a product's threads, one behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rooms {
     threads: usize,
-    /// Of the largest group: full panels, and blocks. None where there is one slice,
-    /// as a tile's own working memory is enough then.
+    /// Panels (full ones) and blocks of the largest group. Both are 0 where there is one
+    /// slice, as a tile's own working memory is enough then.
     panels: usize,
     blocks: usize,
 }
 
 impl Rooms {
-    /// Where tiles keep sums of so many rows aside, of a matrix of so many outputs
-    /// and inputs. A product with a bias, and one whose result lies across
-    /// lines of the cache, leaves its rooms empty.
+    /// Rooms for the sums of `rows` rows and a matrix of `[outputs, inputs]`; `None` where
+    /// tiles keep no sums aside. A product with a bias, and one whose result lies across
+    /// lines of the cache, has rooms and does not use them.
     pub(super) fn new(
         threads: usize,
         tiles: &Tiles,
@@ -70,14 +70,14 @@ impl Rooms {
         }
     }
 
-    /// Words of all.
+    /// Words of all rooms.
     pub(super) fn words(&self) -> usize {
         let room = self.panels.saturating_mul(self.blocks * SUMS);
         room.saturating_mul(self.threads)
     }
 
-    /// Where the sums of a full panel and a block begin, both counted from the
-    /// first of the thread's group.
+    /// Start of the sums of a full panel and a block, both counted from the first of the
+    /// thread's group.
     fn place(&self, thread: usize, [panel, block]: [usize; 2]) -> usize {
         let fits = thread < self.threads && panel < self.panels && block < self.blocks;
         assert!(fits, "a group that is larger than its thread's room");
@@ -92,7 +92,7 @@ pub(super) struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// `words` are as many as the rooms say.
+    /// Lays the rooms in `words`, which are as many as the rooms say.
     pub(super) fn new(rooms: Rooms, words: &'a mut [u32]) -> Self {
         assert!(words.len() == rooms.words(), "memory as large as the rooms");
         Self {
@@ -101,7 +101,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Where a tile of a full panel keeps its sums; panel and block are counted
+    /// The place where a tile of a full panel keeps its sums. Panel and block are counted
     /// from the first of the thread's group.
     pub(super) fn aside(&self, thread: usize, place: [usize; 2], complete: bool) -> Aside {
         let sums = match self.words.len() {
@@ -114,13 +114,13 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Whether whole lines of the cache can be written to a result.
+/// Returns true if whole lines of the cache can be written to a result.
 pub(super) fn is_aligned(out: &[f32]) -> bool {
     out.as_ptr().addr().is_multiple_of(LINE)
 }
 
-/// The most words of rooms that products of up to `rows` rows take. Fewer rows may
-/// take more, where their cut leaves a thread larger groups.
+/// The most words of rooms for products of up to `rows` rows. Fewer rows may take more
+/// words, where their cut leaves a thread larger groups.
 pub(super) fn most_words(
     threads: usize,
     tiles: &Tiles,

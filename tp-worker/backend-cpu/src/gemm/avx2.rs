@@ -12,7 +12,7 @@ use super::tiles::{Tiles, tiles};
 
 type Lanes = [__m256; 2];
 
-/// What both element types share.
+/// Operations that both element types share.
 macro_rules! common {
     () => {
         type Acc = Lanes;
@@ -39,7 +39,7 @@ macro_rules! common {
     };
 }
 
-/// What tiles share that leave loading rows' values to the compiler.
+/// Operations of tiles that leave loading rows' values to the compiler.
 macro_rules! values {
     () => {
         type A = __m256;
@@ -76,7 +76,7 @@ impl Dot for F32 {
     }
 }
 
-/// Up to [`FEW_ROWS`] rows.
+/// Tiles of up to [`FEW_ROWS`] rows.
 struct Bf16;
 
 /// The earlier (part 0) or later values of 8 pairs.
@@ -105,7 +105,7 @@ impl Dot for Bf16 {
     }
 }
 
-/// More rows.
+/// Tiles of more rows.
 struct Bf16Rows;
 
 impl Dot for Bf16Rows {
@@ -129,15 +129,15 @@ impl Dot for Bf16Rows {
     }
 }
 
-/// Rows whose sums leave registers for what the compiler loads early.
+/// Most rows for which registers have room for values that the compiler loads early.
 pub(crate) const FEW_ROWS: usize = 4;
 
-/// `acc + row · b`, of the f32 at `row`, for more rows than [`FEW_ROWS`].
+/// `acc + row · b`, for the f32 at `row` and more rows than [`FEW_ROWS`].
 ///
-/// Sums, what is widened and one value of a row take 15 of the 16 registers. Where the
-/// compiler loads rows' values by itself, it loads them early, and sums go to the stack
-/// and back in between: tiles of five and six rows take twice the time then. With fewer
-/// rows this was slower, as every row needs an address of its own.
+/// Sums, widened weights and one value of a row take 15 of the 16 registers. Left to itself,
+/// the compiler loads rows' values early, and moves sums to the stack and back in between:
+/// tiles of five and six rows then take twice the time. With fewer rows this function was
+/// slower, as every row needs an address of its own.
 ///
 /// # Safety
 /// The machine runs AVX2 and FMA; `row` is readable.

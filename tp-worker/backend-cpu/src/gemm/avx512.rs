@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 use super::tile::{Dot, Tile, tile};
 use super::tiles::{Tiles, tiles};
 
-/// What both element types share.
+/// Operations that both element types share.
 macro_rules! common {
     () => {
         type Acc = __m512;
@@ -95,7 +95,7 @@ pub(crate) static TILES_F32: Tiles = tiles!(
     [1 2 3 : 4 4 4],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
-/// As [`TILES_F32`], where panels come faster one by one.
+/// Tiles like [`TILES_F32`], for panels that come faster one by one.
 pub(crate) static TILES_F32_ONE_BY_ONE: Tiles = tiles!(
     F32, f32_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],

@@ -1,56 +1,57 @@
-//! How a product is cut among threads, and a thread's chunk into groups.
+//! Cuts a product among threads, and a thread's chunk into groups.
 
 use std::ops::Range;
 
 use super::tiles::Tiles;
 use crate::partition::share;
 
-/// Parts that a thread's work is cut into where panels pass by once.
+/// Parts of a thread's work where panels pass by once.
 const CHUNKS_PER_THREAD: usize = 4;
-/// The least of them where they pass by more often.
+/// Fewest parts of a thread's work where panels pass by more often.
 const LEAST_CHUNKS: usize = 2;
-/// Shares are even where the largest has no more than one in so many blocks too much.
+/// Shares count as even if the largest has at most one block in this number too many.
 const UNEVEN: usize = 16;
 /// Panels that share one pass over a group of row blocks.
 pub(super) const PANEL_GROUP: usize = 4;
-/// Rows that pass over a slice of weights where tiles multiply them: their inputs
-/// fill half of the second-level cache that processors with tiles have.
+/// Rows that pass over a slice of weights where tiles multiply weights. Their inputs fill
+/// half of the second-level cache of processors with tiles.
 pub(super) const TILE_ROWS_GROUP: usize = 256;
-/// Panels that pass them before the next slice does: their sums are a mebibyte, too,
-/// and are cheaper to read again than inputs.
+/// Panels that pass a group of rows before the next slice does. Their sums are a mebibyte,
+/// too, and are cheaper to read again than inputs.
 pub(super) const TILE_PANEL_GROUP: usize = 32;
 
-/// A product's chunks: some panels times some blocks of rows each, disjoint and
-/// together all of it. The first is as large as any.
+/// A product's chunks: some panels times some blocks of rows each, disjoint and together the
+/// whole product. The first chunk is as large as any.
 pub(super) struct Cut {
     threads: usize,
     panels: usize,
     blocks: usize,
-    /// How many ways rows are cut for good, and panels where that is more than one.
+    /// Number of parts that rows are cut into for good. If there is more than one part,
+    /// panels are cut into `panel_shares` parts for good, too.
     row_shares: usize,
     panel_shares: usize,
     passes: Passes,
-    /// Parts of a thread's panels that pass.
+    /// Parts of the panels that a thread takes in one pass.
     parts: usize,
 }
 
-/// Times that panels pass by, each for some of the blocks.
+/// Number of times that panels pass by, each time for some of the blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Passes {
     count: usize,
-    /// Groups of threads that take passes apart from each other, as many each.
+    /// Groups of threads with passes of their own, as many passes for each group.
     groups: usize,
 }
 
 impl Passes {
-    /// All threads take part in each pass, with panels of their own.
+    /// Passes in which all threads take part, with panels of their own.
     pub(super) fn of_all(count: usize) -> Self {
         Self { count, groups: 1 }
     }
 
-    /// Of tiles. As many threads as can share `blocks` evenly have passes of their
-    /// own, with all panels: a pass reads weights once either way, but only a
-    /// thread's own inputs go through its caches, where it may have packed them.
+    /// Passes of tiles. As many threads as can share `blocks` evenly have passes of their
+    /// own, with all panels. A pass reads weights once either way, but a thread's own inputs
+    /// go through its caches, where the thread may have packed them.
     fn apart(threads: usize, blocks: usize, count: usize) -> Self {
         let fullest = |groups: usize| -> usize {
             let passes = 0..count / groups;
@@ -65,14 +66,14 @@ impl Passes {
         Self { count, groups }
     }
 
-    /// Of one thread.
+    /// Passes of one thread.
     fn own(self) -> usize {
         self.count / self.groups
     }
 }
 
 impl Cut {
-    /// Of so many panels and blocks.
+    /// Cuts `panels` panels times `blocks` blocks.
     pub(super) fn new(threads: usize, panels: usize, blocks: usize, passes: Passes) -> Self {
         let (row_shares, panel_shares) = shares(threads, blocks, panels);
         Self {
@@ -88,8 +89,8 @@ impl Cut {
         }
     }
 
-    /// Chunks. Where there are more than threads, a thread that the machine
-    /// disturbs leaves its last ones to the others.
+    /// Number of chunks. Where there are more chunks than threads, a thread that the machine
+    /// disturbs leaves its last chunks to the others.
     pub(super) fn chunks(&self) -> usize {
         match self.row_shares {
             1 => self.threads * self.parts * self.passes.own(),
@@ -97,7 +98,7 @@ impl Cut {
         }
     }
 
-    /// Panels and blocks of one.
+    /// Panels and blocks of one chunk.
     pub(super) fn chunk(&self, index: usize) -> (Range<usize>, Range<usize>) {
         if self.row_shares > 1 {
             return (
@@ -117,25 +118,25 @@ impl Cut {
     }
 }
 
-/// Rows of every block but the last. Blocks have about the same height: a low one
-/// wastes registers.
+/// Rows of every block but the last. Blocks have about the same height: a low block wastes
+/// registers.
 pub(super) fn block_height(tiles: &Tiles, rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(tiles.rows()))
 }
 
-/// Blocks of a group where tiles multiply weights by them.
+/// Blocks of a group of rows where tiles multiply weights.
 pub(super) fn tile_group(height: usize) -> usize {
     (TILE_ROWS_GROUP / height).max(1)
 }
 
-/// How such weights pass by: once for each of these groups.
+/// Passes of weights that tiles multiply: one for each group of [`tile_group`] blocks.
 pub(super) fn tile_passes(threads: usize, blocks: usize, height: usize) -> Passes {
     let count = blocks.div_ceil(tile_group(height)).max(1);
     Passes::apart(threads, blocks, count)
 }
 
-/// The groups of a chunk, of so many panels and blocks, in the order in which a
-/// thread computes them.
+/// The groups of a chunk in the order in which a thread computes them, each of up to
+/// `[panel_group, block_group]` panels and blocks.
 pub(super) fn groups(
     (panels, blocks): (Range<usize>, Range<usize>),
     [panel_group, block_group]: [usize; 2],
@@ -149,8 +150,8 @@ pub(super) fn groups(
     })
 }
 
-/// Panels of part `index` of `threads · parts`. Each thread's parts make up its
-/// even share; they are cut at whole groups of panels where that leaves shares even.
+/// Panels of part `index` of `threads · parts`. Each thread's parts make up its even share.
+/// Parts are cut at whole groups of panels where that leaves shares even.
 fn chunk(panels: usize, threads: usize, parts: usize, index: usize) -> Range<usize> {
     let groups = panels.div_ceil(PANEL_GROUP);
     let even = groups.is_multiple_of(threads) || groups >= 16 * threads;
@@ -161,8 +162,9 @@ fn chunk(panels: usize, threads: usize, parts: usize, index: usize) -> Range<usi
     bound(part.start)..bound(part.end)
 }
 
-/// How many ways rows and panels are cut: the cut whose largest part is
-/// smallest, preferring to cut panels, which reads each weight once.
+/// Numbers of parts that rows and panels are cut into. Returns the cut with the smallest
+/// largest part; of equal ones the cut with fewer row parts, as cutting panels reads each
+/// weight once.
 fn shares(threads: usize, blocks: usize, panels: usize) -> (usize, usize) {
     let largest = |rows: usize| blocks.div_ceil(rows) * panels.div_ceil(threads / rows);
     let cuts = (1..=threads.min(blocks)).filter(|rows| threads.is_multiple_of(*rows));
@@ -237,7 +239,8 @@ mod tests {
             (6, 32, 4, 2),
             (16, 64, 8, 8),
             (4, 31, 4, 4),
-            // One of two would have five of nine blocks, one of four seven of 25.
+            // One of two groups would have five of nine blocks, one of four would have seven
+            // of 25.
             (2, 9, 2, 1),
             (4, 25, 4, 2),
         ];
@@ -245,7 +248,7 @@ mod tests {
             let passes = Passes::apart(threads, blocks, count);
             assert_eq!((passes.groups, passes.own()), (groups, count / groups));
         }
-        // Each goes through all panels with its own rows.
+        // Each thread goes through all panels with its own rows.
         let cut = Cut::new(2, 64, 16, Passes::apart(2, 16, 2));
         let of = |thread: usize| {
             let share = cut.chunks() / 2;

@@ -10,7 +10,7 @@ use super::tiles::{Tiles, tiles};
 
 type Lanes = [float32x4_t; 4];
 
-/// What both element types share.
+/// Operations that both element types share.
 macro_rules! common {
     () => {
         type Acc = Lanes;

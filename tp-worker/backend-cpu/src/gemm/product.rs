@@ -1,10 +1,10 @@
 //! The order in which one thread's tiles of a product run.
 //!
-//! Weights come from memory once per call. A few rows read several panels at
-//! once, which keeps the processor's own prefetching busy. More rows reuse a
-//! slice of one panel for all their blocks while asking for the next slice: in
-//! several places at a time, because the hardware follows each page apart and
-//! one stream does not fill the memory's bandwidth.
+//! Weights come from memory once per call. A few rows read several panels at once, which
+//! keeps the processor's own prefetching busy. More rows reuse a slice of one panel for all
+//! their blocks while they ask for the next slice. They ask in several places at a time,
+//! because the hardware follows each page apart and one stream does not fill the memory's
+//! bandwidth.
 
 use std::ops::Range;
 
@@ -18,25 +18,25 @@ use crate::isa::Isa;
 use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 
-/// From so many blocks of rows on, widening a slice once costs less than
-/// widening it for every block.
+/// Blocks of rows from which on widening a slice once costs less than widening it for every
+/// block.
 const WIDEN_BLOCKS: usize = 4;
-/// The same where 16 registers hold sums and what is widened (AVX2).
+/// Blocks from which on AVX2 widens slices: 16 registers hold sums and widened weights
+/// there.
 const WIDEN_AVX2_BLOCKS: usize = 3;
-/// The same for 4-bit weights, which save more.
+/// Blocks from which on 4-bit slices are widened: widening them once saves more.
 const WIDEN_INT4_BLOCKS: usize = 3;
-/// The same where tiles read the widened slice.
+/// Blocks from which on slices are widened for tiles of 8-bit integers.
 const WIDEN_TILE_BLOCKS: usize = 2;
-/// Rows whose steps of a slice stay in the second-level cache beside the slice:
-/// five eighths of a mebibyte.
+/// Rows that keep their steps of a slice in the second-level cache beside the slice: five
+/// eighths of a mebibyte.
 const ROWS_GROUP: usize = 144;
-/// So many groups have few enough inputs for the last-level cache.
+/// Most groups whose inputs fit in the last-level cache.
 const FEW_GROUPS: usize = 2;
-/// Rows that pass over a slice of quantized weights, whose steps are a quarter
-/// as long: a usual chunk of a prompt reads weights from memory once.
+/// Rows that pass over a slice of quantized weights. Their steps are a quarter as long, so a
+/// usual chunk of a prompt reads weights from memory once.
 const LONG_ROWS_GROUP: usize = 528;
-/// Rows that pass over a slice of 8-bit integers where tiles multiply them, times steps
-/// of a slice: a mebibyte.
+/// Rows of a group times steps of a slice, where tiles multiply 8-bit integers: a mebibyte.
 const TILE_GROUPS: usize = 8_192;
 /// Most blocks among which asking for the next slice is divided.
 const ASKING_BLOCKS: usize = 8;
@@ -52,11 +52,11 @@ pub(super) struct Product<'a> {
     pub height: usize,
     pub a: &'a [u32],
     pub out: Shared<'a, f32>,
-    /// Room for sums between slices, where tiles may keep them there.
+    /// Room for sums between slices, where tiles keep sums there.
     pub sums: Option<Sums<'a>>,
 }
 
-/// Some panels times some blocks of rows, and how the steps are cut.
+/// Some panels times some blocks of rows, and the length of their slices.
 struct Group {
     thread: usize,
     panels: Range<usize>,
@@ -75,11 +75,11 @@ struct Weights<'a> {
 }
 
 impl Product<'_> {
-    /// How panels pass by: once, or for each group of row blocks
-    /// whose inputs stay in the second-level cache. The latter where panels have
-    /// several slices and rows are many: for every few panels all their inputs
-    /// would come from farther away again. Weights that tiles multiply pass for each
-    /// group of rows too; quantized ones pass once, as their inputs are small.
+    /// The number of times that panels pass by: once, or once for each group of row blocks
+    /// whose inputs stay in the second-level cache. Native panels pass more than once where
+    /// they have several slices and rows are many: otherwise, all inputs would come from
+    /// farther away again for every few panels. Weights that tiles multiply pass for each
+    /// group of rows too. Quantized weights pass once, as their inputs are small.
     pub(super) fn passes(&self, threads: usize, blocks: usize) -> Passes {
         if self.tiles.input == Input::Blocks {
             return tile_passes(threads, blocks, self.height);
@@ -132,7 +132,8 @@ impl Product<'_> {
         }
     }
 
-    /// A few rows: every panel is read once, one after another or several at a time.
+    /// Multiplies a few rows: reads every panel once, one after another or several at a
+    /// time.
     fn stream(&self, tile: TileFn, at_once: usize, panels: Range<usize>) {
         let weights = |panel| self.weights(panel, 0..self.w.steps(), None);
         let full = panels.end.min(self.w.rows / PANEL);
@@ -153,7 +154,7 @@ impl Product<'_> {
         self.add_bias(panels, 0..self.rows);
     }
 
-    /// A group of panels times a group of row blocks.
+    /// Multiplies a group of panels by a group of row blocks.
     fn group(&self, group: &Group, mut widened: Option<&mut Widened>) {
         let Group {
             panels,
@@ -162,7 +163,8 @@ impl Product<'_> {
             ..
         } = group;
         let steps = self.w.steps();
-        // A matrix without inputs still has to set its outputs.
+        // A matrix without inputs still has to set its outputs, so there is at least one
+        // slice.
         for start in (0..steps.max(1)).step_by(*slice) {
             let part = start..steps.min(start + slice);
             for panel in panels.clone() {
@@ -173,7 +175,8 @@ impl Product<'_> {
                 } else {
                     (panel + 1 < self.w.panels()).then_some((panel + 1, 0))
                 };
-                // A power of two divides what a step asks for, so nothing is left out.
+                // A power of two divides the words that a step asks for, so nothing is left
+                // out.
                 let asking = 1 << blocks.len().min(ASKING_BLOCKS).ilog2();
                 let weights = self.weights(panel, part.clone(), widened.as_deref_mut());
                 for (index, block) in blocks.clone().enumerate() {
@@ -206,8 +209,8 @@ impl Product<'_> {
         }
     }
 
-    /// Steps of a slice. All slices of a panel are about as long, so that each
-    /// has the time to ask for the next.
+    /// Steps of a slice. All slices of a panel are about equally long, so each has time to
+    /// ask for the next.
     fn slice(&self, widened: bool) -> usize {
         // 4-bit weights count as if they were widened in any case.
         let step_words = match self.w.element {
@@ -220,7 +223,7 @@ impl Product<'_> {
         slice.next_multiple_of(self.tiles.input.run())
     }
 
-    /// Blocks that have so many rows together.
+    /// Number of blocks that have `rows` rows together; at least 1.
     fn blocks_of(&self, rows: usize) -> usize {
         (rows / self.height).max(1)
     }
@@ -304,8 +307,8 @@ impl Product<'_> {
         self.call(tile, weights, block, (c, self.w.rows), (ahead, aside));
     }
 
-    /// Runs `tile` with its result at `target`: where it begins, and elements
-    /// from row to row.
+    /// Runs `tile` with its result at `target`: the address of the result, and elements from
+    /// row to row.
     fn call(
         &self,
         tile: TileFn,
@@ -341,8 +344,8 @@ impl Product<'_> {
         unsafe { tile(&work) };
     }
 
-    /// Where a tile of a long prompt keeps its sums; those of a last panel that is not
-    /// full are nowhere else than in the result.
+    /// The place where a tile of a long prompt keeps its sums. Sums of a last panel that is
+    /// not full are in the result alone.
     fn aside(&self, group: &Group, weights: &Weights<'_>, block: usize) -> Option<Aside> {
         let Weights { panel, steps, .. } = weights;
         let sums = self

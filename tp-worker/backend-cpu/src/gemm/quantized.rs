@@ -1,10 +1,10 @@
 //! Tiles of integer weights: exact integer sums inside a group of inputs, f32
 //! over the groups, in order.
 //!
-//! A step of a panel is one [`GROUP`] of inputs. Weights are unsigned with an
-//! offset, as `vpdpbusd` wants them; a row's words carry what undoes it
-//! ([`crate::quantize`]), so every instruction set's sum of a group is the same
-//! integer, and with one fused multiply-add per group the same f32.
+//! A step of a panel is one [`GROUP`] of inputs. Weights are unsigned with an offset, as
+//! `vpdpbusd` requires. A row's words carry the number that undoes the offset
+//! ([`crate::quantize`]). So every instruction set's sum of a group is the same integer, and
+//! with one fused multiply-add per group the same f32.
 
 #![expect(
     clippy::needless_range_loop,
@@ -40,16 +40,17 @@ use super::tiles::Tiles;
 use crate::isa::Isa;
 use crate::quantize::{ROW_WORDS, SCALE_WORD};
 
-/// Rows from which on AMX's tiles multiply 8-bit weights: they take as long for
-/// fewer, with which vectors keep up with the memory.
+/// Rows from which on AMX's tiles multiply 8-bit weights. Tiles take as long for fewer rows,
+/// with which vectors keep up with the memory.
 #[cfg(target_arch = "x86_64")]
 const INT8_TILES_FROM: usize = 16;
-/// The same of 4-bit weights, which tiles widen once for all rows.
+/// Rows from which on AMX's tiles multiply 4-bit weights, which they widen once for all
+/// rows.
 #[cfg(target_arch = "x86_64")]
 const INT4_TILES_FROM: usize = 10;
 
-/// How far ahead of the current words weights are brought into the first-level
-/// cache, in words: from memory where several panels stream.
+/// Distance, in words ahead of the current ones, at which weights are brought into the
+/// first-level cache. Where several panels stream they come from memory.
 #[inline(always)]
 fn near(panels: usize, asking: &Asking) -> usize {
     if panels == 1 { asking.near } else { 1_024 }
@@ -70,13 +71,13 @@ trait Lanes {
     type Floats: Copy;
     unsafe fn words(from: *const u32) -> Self::Words;
     unsafe fn bytes(from: *const u32) -> Self::Bytes;
-    /// Where a sum begins: at the i32 that undoes the weights' offset, in all
-    /// lanes, or at zero where [`Self::int8`] takes the offset off.
+    /// Start of a sum: the i32 that undoes the weights' offset, in all lanes, or zero where
+    /// [`Self::int8`] removes the offset.
     unsafe fn start(undo: *const u32) -> Self::Words;
-    /// Weights stored with an offset of 128, as [`Self::dot`] wants them.
+    /// Converts weights stored with an offset of 128 to operands of [`Self::dot`].
     unsafe fn int8(words: Self::Words) -> Self::Words;
-    /// Four and four weights stored with an offset of 8 in the low and high
-    /// halves of bytes, as [`Self::dot`] wants them.
+    /// Converts four and four weights, stored with an offset of 8 in the low and high halves
+    /// of bytes, to operands of [`Self::dot`].
     unsafe fn int4(words: Self::Words) -> [Self::Words; 2];
     /// Adds the four products of each lane's bytes, exactly.
     unsafe fn dot(sum: Self::Words, weights: Self::Words, inputs: Self::Bytes) -> Self::Words;
@@ -105,16 +106,16 @@ trait Lanes {
     ) -> Self::Floats;
 }
 
-/// How a step of weights is laid out and multiplied.
+/// Layout of a step of weights, and its multiplication.
 ///
 /// # Safety
-/// As for [`Lanes`]; the pointers are valid for a step of `M` rows and of `P`
+/// The conditions of [`Lanes`]; the pointers are valid for a step of `M` rows and of `P`
 /// panels, `stride` words apart.
 trait Format {
     /// Words of a step of a panel.
     const STEP_WORDS: usize;
-    /// A group's integer sums, `H` halves of each panel from `half` on. A single
-    /// panel asks for the next slice meanwhile.
+    /// A group's integer sums, `H` halves of each panel from `half` on. A single panel asks
+    /// for the next slice meanwhile.
     unsafe fn sums<L: Lanes, const M: usize, const P: usize, const H: usize>(
         a: *const u32,
         b: *const u32,
@@ -129,7 +130,7 @@ trait Format {
 /// `M` rows times `P` panels, `H` halves of a panel at a time.
 ///
 /// # Safety
-/// As for [`Lanes`]; `work`'s pointers are valid for the shape it describes.
+/// The conditions of [`Lanes`]; `work`'s pointers are valid for the shape it describes.
 #[inline(always)]
 unsafe fn tile<F: Format, L: Lanes, const M: usize, const P: usize, const H: usize>(work: &Tile) {
     for half in (0..2).step_by(H) {
@@ -185,20 +186,20 @@ unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: u
     }
 }
 
-/// Tiles, and from how many rows on they are used.
+/// Tiles, and the number of rows from which on they are used.
 type ByRows = &'static [(usize, &'static Tiles)];
 
 /// Kernels of one instruction set.
 struct Kernels {
     name: &'static str,
-    /// The backend's instruction set from which on they are used.
+    /// The backend's instruction set from which on these kernels are used.
     isa: Isa,
     runs: fn() -> bool,
     int8: ByRows,
     int4: ByRows,
 }
 
-/// From the plainest to the fastest.
+/// All kernels, from the plainest to the fastest.
 static KERNELS: &[Kernels] = &[
     Kernels {
         name: "scalar",
@@ -281,7 +282,7 @@ static KERNELS: &[Kernels] = &[
     },
 ];
 
-/// The fastest kernels this machine runs, up to what `isa` names.
+/// The fastest kernels that this machine runs, up to those of `isa`.
 fn kernels(isa: Isa) -> &'static Kernels {
     let fit = |kernels: &&Kernels| kernels.isa <= isa && (kernels.runs)();
     KERNELS.iter().rev().find(fit).unwrap_or(&KERNELS[0])

@@ -5,7 +5,7 @@ use super::tiles::{Tiles, tiles};
 
 type Lanes = [f32; LANES];
 
-/// What both element types share.
+/// Operations that both element types share.
 macro_rules! common {
     () => {
         type Acc = Lanes;

@@ -5,13 +5,13 @@ use crate::memory::grown;
 
 const BF16: Packed = Packed::Native(Element::Bf16);
 
-/// Instruction sets whose tiles keep sums aside, whether this machine runs them or not.
+/// Instruction sets with tiles that keep sums aside, whether or not this machine runs them.
 fn tiled() -> impl Iterator<Item = Isa> {
     let amx = cfg!(target_arch = "x86_64").then_some(Isa::Amx);
     std::iter::once(Isa::AmxEmulated).chain(amx)
 }
 
-/// Words of sums among those that a product is charged.
+/// Words of sums among the words that a product is charged.
 fn sums_words(threads: usize, isa: Isa, rows: usize, matrix: [usize; 2]) -> usize {
     scratch_words(threads, BF16, isa, rows, matrix) - packed_words(BF16, isa, rows, matrix[1])
 }
@@ -27,14 +27,14 @@ fn sums_of_a_long_prompt_take_a_mebibyte_of_a_thread() {
         }
         // As many panels as a part has, and as many blocks as pass together.
         assert_eq!(sums_words(1, isa, 8_192, long), 32 * 32 * 256);
-        // One slice needs none, nor do few rows, or parts of tiles.
+        // A single slice needs no sums, and neither do few rows, or parts of tiles.
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 2_048]), 0);
         assert_eq!(sums_words(1, isa, 255, long), 0);
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS, 4_098]), 0);
         assert_eq!(sums_words(1, isa, 8_192, [OUTPUTS - 2, 4_096]), 0);
-        // Half a panel has its sums in the result.
+        // A panel that is only half full has its sums in the result.
         assert_eq!(sums_words(1, isa, 256, [48, 4_096]), 32 * 256);
-        // As many rows as no machine has are not counted one by one.
+        // Block counts beyond any machine are not gone through one by one.
         assert!(sums_words(1, isa, usize::MAX / 4_096, long) > 0);
     }
     assert_eq!(sums_words(1, Isa::Scalar, 8_192, long), 0);
@@ -59,7 +59,7 @@ fn products_take_no_more_than_is_charged_for_as_many_rows_or_more() {
     }
 }
 
-/// A matrix of so many outputs and inputs, of zeros.
+/// A matrix of zeros with `outputs` outputs and `inputs` inputs.
 fn zeros(pool: &mut Pool, isa: Isa, [outputs, inputs]: [usize; 2]) -> CpuMatrix {
     let block = HostBlock {
         bytes: &vec![0; 4 * outputs * inputs],

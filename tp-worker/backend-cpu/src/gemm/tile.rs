@@ -12,14 +12,13 @@ use crate::prefetch;
 pub(crate) const PANEL: usize = 32;
 /// Lanes of an accumulator.
 pub(crate) const LANES: usize = 16;
-/// How many steps ahead of the current one weights are brought into the
-/// first-level cache where several panels stream from memory.
+/// Distance in steps at which weights are brought into the first-level cache while several
+/// panels stream from memory.
 const NEAR_STREAM: usize = 16;
 
-/// One tile of work. A *step* of a panel is what [`super::tiles::Element`] says,
-/// for f32 and bf16 32 times 4 bytes: one f32, or two consecutive bf16 values
-/// with the earlier one in the low half. Rows hold the same values as
-/// [`super::tiles::Input`] says.
+/// One tile of work. A *step* of a panel is defined by [`super::tiles::Element`]. For f32
+/// and bf16 it is 32 times 4 bytes: one f32, or two consecutive bf16 values with the earlier
+/// one in the low half. Rows hold the same values in the form of [`super::tiles::Input`].
 pub(crate) struct Tile {
     /// Rows, `[steps][words of a step][M]`.
     pub a: *const u32,
@@ -31,22 +30,23 @@ pub(crate) struct Tile {
     /// Result: row `r`, panel `p`, column `j` lies at `c[r·ldc + 32·p + j]`.
     pub c: *mut f32,
     pub ldc: usize,
-    /// Continue the sums in `c` instead of starting at zero.
+    /// True to continue the sums in `c` instead of starting at zero.
     pub resume: bool,
-    /// What to ask memory for meanwhile.
+    /// Memory to ask for meanwhile.
     pub ahead: Ahead,
-    /// A tile may keep its sums here and write `c` past all caches.
+    /// The place where the tile keeps its sums while it writes `c` past all caches; `None`
+    /// if it may not.
     pub aside: Option<Aside>,
 }
 
-/// Where sums are until they are complete: a wide matrix' rows share few places of
-/// a cache, and are too large for it where they are many.
+/// Place of sums until they are complete. Rows of a wide matrix share few places of a cache,
+/// and many rows are too large for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Aside {
-    /// Rows of a panel behind each other, which the next slice resumes; null where
-    /// there is one slice.
+    /// Rows of a panel one behind the other, which the next slice resumes; null where there
+    /// is one slice.
     pub sums: *mut f32,
-    /// This is the last slice.
+    /// True for the last slice.
     pub complete: bool,
 }
 
@@ -59,8 +59,8 @@ pub(crate) type TileFn = unsafe fn(&Tile);
 /// The methods use instructions of that set: call them only, inlined, from a
 /// function compiled for it, with pointers valid for the 16 elements they touch.
 pub(crate) trait Dot {
-    /// 4-byte inputs a row has for each step, and parts a step of columns is
-    /// multiplied in.
+    /// 4-byte inputs of a row for each step; a step of columns is multiplied in as many
+    /// parts.
     const INPUTS: usize;
     /// 16 f32 sums.
     type Acc: Copy;
@@ -76,14 +76,14 @@ pub(crate) trait Dot {
     unsafe fn dot(acc: Self::Acc, a: Self::A, b: Self::B) -> Self::Acc;
 }
 
-/// `M` rows times `P` panels, `H` halves of a panel at a time: 2 where
-/// registers hold all sums, else 1.
+/// `M` rows times `P` panels, `H` halves of a panel at a time. `H` is 2 where registers hold
+/// all sums, else 1.
 ///
 /// Sums step after step into one accumulator per element: the order of
 /// additions does not depend on `M`, `P`, `H` or how the steps are cut into calls.
 ///
 /// # Safety
-/// As for [`Dot`]; `tile`'s pointers are valid for the shape it describes.
+/// The conditions of [`Dot`]; `tile`'s pointers are valid for the shape it describes.
 #[inline(always)]
 pub(crate) unsafe fn tile<D: Dot, const M: usize, const P: usize, const H: usize>(tile: &Tile) {
     for half in (0..2).step_by(H) {
@@ -92,7 +92,7 @@ pub(crate) unsafe fn tile<D: Dot, const M: usize, const P: usize, const H: usize
     }
 }
 
-/// The columns from `column` on, `16 · H` of each panel.
+/// Computes the columns from `column` on, `16 · H` of each panel.
 #[inline(always)]
 unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
     tile: &Tile,
@@ -114,7 +114,7 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
         }
         let (mut a, mut b) = (tile.a, tile.b.wrapping_add(column));
         let mut asking = tile.ahead.asking();
-        // The last steps of streaming panels ask for the first of the next ones.
+        // The last steps of streaming panels ask for the first steps of the next panels.
         let last = if P == 1 {
             0
         } else {
@@ -162,7 +162,7 @@ unsafe fn halves<D: Dot, const M: usize, const P: usize, const H: usize>(
     }
 }
 
-/// One step of `M` rows and `P` panels; asks for the step of the same panels at `near`.
+/// Adds one step of `M` rows and `P` panels; asks for the step of the same panels at `near`.
 #[inline(always)]
 unsafe fn step<D: Dot, const M: usize, const P: usize, const H: usize>(
     acc: &mut [[[D::Acc; H]; M]; P],

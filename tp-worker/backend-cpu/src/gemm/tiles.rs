@@ -7,8 +7,8 @@ use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
 use crate::quantize::{BLOCK_ROW_WORDS, GROUP, ROW_WORDS};
 
-/// What a step of a weight panel holds for each of its columns. Products cut a
-/// row of weights at whole steps.
+/// Content of a step of a weight panel, for each of its columns. Products cut a row of
+/// weights at whole steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     /// One f32.
@@ -18,7 +18,7 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// What products in `dtype` read.
+    /// The element that products in `dtype` read.
     pub(crate) fn of(dtype: Dtype) -> Self {
         match dtype {
             Dtype::Float32 => Self::F32,
@@ -42,20 +42,20 @@ impl Element {
     }
 }
 
-/// What a step of a weight matrix holds for each of its columns.
+/// Content of a step of a weight matrix, for each of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packed {
-    /// Values, rounded to what products compute in.
+    /// Values, rounded to the type that products compute in.
     Native(Element),
     /// A group of 8-bit integers and its scale.
     Int8,
-    /// A group of 4-bit integers, its scale and multipliers of that.
+    /// A group of 4-bit integers, its scale and the multipliers of the scale.
     Int4,
 }
 
 impl Packed {
-    /// What matrices of a role are kept in: tables of tokens bear less rounding
-    /// than layers.
+    /// The packed form of matrices with a role. Tables of tokens bear less rounding than
+    /// layers.
     pub(crate) fn of(dtype: Dtype, quantization: Quantization, role: MatrixRole) -> Self {
         match (quantization, role) {
             (Quantization::None, _) => Self::Native(Element::of(dtype)),
@@ -86,7 +86,7 @@ impl Packed {
         }
     }
 
-    /// The tiles that multiply so many rows by it on a machine.
+    /// The tiles that multiply `rows` rows by this matrix on a machine.
     pub(crate) fn tiles(self, isa: Isa, rows: usize) -> &'static Tiles {
         match self {
             Self::Native(element) => select(isa, element),
@@ -96,30 +96,29 @@ impl Packed {
     }
 }
 
-/// What a row of inputs is packed to: 4-byte words, step after step.
+/// Packed form of a row of inputs: 4-byte words, step after step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Its values.
+    /// The row's values.
     F32,
-    /// Its values rounded to bf16, as f32, an even number of them: for tiles
-    /// that widen weights, so that inputs need no work in the inner loop.
+    /// The row's values rounded to bf16, as f32, an even number of them. For tiles that
+    /// widen weights, so that inputs need no work in the inner loop.
     Rounded,
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
-    /// Blocks of 32 bf16, of each row 16 words that follow each other: what a
-    /// tile register loads. The last one is filled up with zeros.
+    /// Blocks of 32 bf16. A block is 16 consecutive words of each row, which a tile register
+    /// loads. The last block is filled up with zeros.
     Blocks,
-    /// Groups of 8-bit integers, each with its scale and what undoes the
-    /// offsets of weights.
+    /// Groups of 8-bit integers, each with its scale and the numbers that undo the offsets
+    /// of weights.
     Integers,
-    /// The same for tiles, whose rows are 64 bytes, as
-    /// [`crate::quantize::BLOCK_ROW_WORDS`] says.
+    /// Groups of 8-bit integers for tiles with rows of 64 bytes, in the layout of
+    /// [`crate::quantize::BLOCK_ROW_WORDS`].
     IntegerBlocks,
 }
 
 impl Input {
-    /// Words of a row of `k` values: [`Self::step_words`] for each of the
-    /// steps that the weights have.
+    /// Words of a row of `k` values: [`Self::step_words`] for each step of the weights.
     pub(crate) fn len(self, k: usize) -> usize {
         match self {
             Self::F32 => k,
@@ -140,7 +139,7 @@ impl Input {
         }
     }
 
-    /// Words of a row that lie beside each other before the next row's turn.
+    /// Consecutive words of a row before the next row's turn.
     pub(crate) fn run(self) -> usize {
         match self {
             Self::Blocks => BLOCK_STEPS,
@@ -154,25 +153,24 @@ pub(crate) const BLOCK_STEPS: usize = 16;
 
 /// Tiles for 1 to [`Self::rows`] rows.
 pub(crate) struct Tiles {
-    /// How rows are packed.
+    /// The form in which rows are packed.
     pub input: Input,
     /// `single[m − 1]`: `m` rows, one panel.
     pub single: &'static [TileFn],
-    /// `stream[m − 1]`: `m` rows and several panels at once, so that neither
-    /// one memory stream nor the multiply-add's latency bounds few rows; or one
-    /// panel, where the next ones in memory are asked for while it is read.
-    /// AMD's cores read a fifth to a third faster so, with all rows that a tile
-    /// holds: [`Isa::detect`] takes [`Isa::Avx512Bf16`] there alone. AMX's tiles
-    /// read one panel, too. More rows than it has ask for the next slice from
-    /// several places.
+    /// `stream[m − 1]`: `m` rows and several panels at once, so that few rows are bound
+    /// neither by one memory stream nor by the multiply-add's latency. Or one panel, with
+    /// requests for the panels behind it in memory while it is read. AMD's cores read a
+    /// fifth to a third faster that way, with any number of rows of a tile: only there does
+    /// [`Isa::detect`] take [`Isa::Avx512Bf16`]. AMX's tiles read one panel, too. Row counts
+    /// above the list's length ask for the next slice from several places.
     pub stream: &'static [(TileFn, usize)],
-    /// Where tiles widen bf16 or 4-bit weights in their inner loop: the f32 or
-    /// 8-bit tiles that give the same bits for weights that were widened before.
+    /// For tiles that widen bf16 or 4-bit weights in their inner loop: the f32 or 8-bit
+    /// tiles that give the same bits for weights that were widened before.
     pub widened: Option<&'static Tiles>,
 }
 
 impl Tiles {
-    /// Steps of these tiles in one step of `narrow`, whose inputs they take.
+    /// Steps of these tiles in one step of `narrow`. The inputs are those of `narrow`.
     pub(crate) fn steps_per(&self, narrow: &Self) -> usize {
         narrow.input.step_words() / self.input.step_words()
     }
@@ -212,9 +210,10 @@ pub(crate) fn select(isa: Isa, element: Element) -> &'static Tiles {
     }
 }
 
-/// `tiles!(input, f: [m …], [m … : p …], [h …])`: rows 1, 2, …; for how many rows
-/// to stream how many panels at once; the halves of a panel whose sums fit the
-/// registers for each number of rows; the tiles for widened weights.
+/// `tiles!(input, f: [m …], [m … : p …], [h …])`: the table for rows 1, 2, …. The second
+/// list pairs numbers of rows with numbers of panels to stream at once. The third says for
+/// each number of rows how many halves of a panel have sums that fit in registers. A last
+/// argument names the tiles for widened weights.
 macro_rules! tiles {
     (@widened Rounded) => { Some(&TILES_F32) };
     (@widened $input:ident) => { None };

@@ -1,5 +1,5 @@
-//! Slices of bf16 weights as f32 and of 4-bit weights as 8-bit ones, for tiles
-//! that would widen them again and again.
+//! Slices of bf16 weights widened to f32, and of 4-bit weights to 8-bit ones, for tiles that
+//! would otherwise widen them again and again.
 
 use super::quantized;
 use super::tile::PANEL;
@@ -7,11 +7,10 @@ use super::tiles::{Packed, Tiles};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 
-/// Words of a panel that blocks of rows pass at once: a quarter of a mebibyte
-/// with the slice asked for, far below any second-level cache, from where tiles
-/// read as fast as they multiply. A tile of a slice that fits the first-level
-/// cache would spend a tenth of its time on loading and storing sums, which lie
-/// far apart in the result.
+/// Words of a panel that blocks of rows pass at once. With the slice that is asked for they
+/// are a quarter of a mebibyte, far below any second-level cache; tiles read from there as
+/// fast as they multiply. With slices that fit in the first-level cache, a tile would spend
+/// a tenth of its time on loading and storing sums, which lie far apart in the result.
 pub(super) const SLICE: usize = 32_768;
 
 /// Room for one widened slice, and the tiles that read it.
@@ -32,7 +31,7 @@ impl Widened {
         }
     }
 
-    /// 4-bit weights as 8-bit ones, or pairs of bf16, `[steps][32]`, as f32,
+    /// Widens 4-bit weights to 8-bit ones, or pairs of bf16, `[steps][32]`, to f32,
     /// `[2 · steps][32]`.
     pub(super) fn widen(
         &mut self,
@@ -55,8 +54,8 @@ impl Widened {
 }
 
 multiversion! {
-    /// `panel` is 32, but a compiler that knows it gathers across steps instead
-    /// of going along them, which is ten times slower.
+    /// Widens pairs of bf16. `panel` is always 32. If the compiler knew that, it would
+    /// gather across steps instead of going along them, which is ten times slower.
     fn widen(pairs: &[u32], panel: usize, values: &mut [u32]) {
         let steps = values.chunks_exact_mut(2 * panel);
         for (pairs, values) in pairs.chunks_exact(panel).zip(steps) {

@@ -9,8 +9,8 @@ use super::flushed_bf16_bits;
 /// Values of a vector of bf16.
 const VALUES: usize = 32;
 
-/// Rounds consecutive values to pairs of bf16, those that are subnormal to zeros; an
-/// odd last value is paired with 0.
+/// Rounds consecutive values to pairs of bf16, and subnormal values to zeros. An odd last
+/// value is paired with 0.
 ///
 /// # Safety
 /// The machine runs AVX-512 with bf16.

@@ -4,7 +4,7 @@ use lockstep_backend::CheckpointDtype;
 
 use crate::number::bf16_value;
 
-/// Little-endian values of any type as f32, which holds them all exactly.
+/// Decodes little-endian values of any type to f32, which holds all of them exactly.
 pub(super) fn decode(dtype: CheckpointDtype, bytes: &[u8], values: &mut [f32]) {
     match dtype {
         CheckpointDtype::F32 => {

@@ -15,10 +15,10 @@ const PART: usize = 32;
 const PARTS: usize = GROUP / PART;
 /// The largest multiplier.
 const MULTIPLIERS: f32 = 15.0;
-/// Scales to try, over the one whose largest multiple just reaches the largest
-/// weight: a coarser one trades clipped weights for finer multipliers.
+/// Scales to try, as multiples of the scale whose largest multiple just reaches the largest
+/// weight. A coarser scale trades clipped weights for finer multipliers.
 const TRIES: [f32; 3] = [1.0, 1.07, 1.14];
-/// Above it, the squares of errors would overflow.
+/// Largest magnitude that is rounded: above it the squares of errors would overflow.
 const LARGEST: f32 = f32::from_bits((127 + 60) << 23);
 /// The scale of a column that cannot be rounded: NaN.
 const NO_SCALE: u32 = 0xfff0_0000;
@@ -53,7 +53,7 @@ fn scale(code: u32) -> f32 {
     f32::from_bits((code >> 1) & 0x7ff8_0000)
 }
 
-/// What multiplies it in part `part`.
+/// The multiplier of the column's scale in part `part`.
 #[inline(always)]
 fn multiplier(code: u32, part: usize) -> i32 {
     (code << (27 - 5 * part)).cast_signed() >> 27
@@ -93,7 +93,7 @@ fn extremes(group: &Group) -> [Columns; PARTS] {
     extremes
 }
 
-/// The squared errors of a part rounded to multiples of `steps`.
+/// The squared errors of a part that is rounded to multiples of `steps`.
 #[inline(always)]
 fn errors(part: &[Columns; PART], steps: &Columns) -> Columns {
     let inverses = steps.map(inverse);
@@ -145,7 +145,7 @@ fn multipliers(
     (codes, totals)
 }
 
-/// The code of each column: of all scales tried, that with the least error.
+/// The code of each column: the one with the least error of all scales tried.
 #[inline(always)]
 fn best_codes(group: &Group) -> [u32; PANEL] {
     let extremes = extremes(group);
@@ -183,10 +183,9 @@ fn best_codes(group: &Group) -> [u32; PANEL] {
 }
 
 multiversion! {
-    /// Rounds each part of a column to multiples −8…7 of its scale times its
-    /// multiplier, both chosen for the least squared error among a few. A column
-    /// with an infinity, a NaN or a magnitude above 2⁶⁰ gets a NaN scale, one
-    /// below 2⁻¹⁰⁰ is zero.
+    /// Rounds each part of a column to multiples −8…7 of its scale times its multiplier.
+    /// Both are chosen for the least squared error among a few. A column with an infinity, a
+    /// NaN or a magnitude above 2⁶⁰ gets a NaN scale; a column below 2⁻¹⁰⁰ is zero.
     fn quantize(group: &Group, out: &mut [u32]) {
         let codes = best_codes(group);
         let (weights, scales) = out.split_at_mut(WEIGHTS);

@@ -34,9 +34,9 @@ pub(super) fn read_row(panel: &[u32], lane: usize, out: &mut [f32]) {
 }
 
 multiversion! {
-    /// The scale of a column is its largest magnitude over 127, rounded to
-    /// bf16; integers are the nearest to `weight / scale`, ties to even. A
-    /// column with an infinity or a NaN gets a NaN scale, one below 2⁻¹⁰⁰ is zero.
+    /// Rounds a group of each column. The scale of a column is its largest magnitude over
+    /// 127, rounded to bf16. Integers are the nearest to `weight / scale`, ties to even. A
+    /// column with an infinity or a NaN gets a NaN scale; a column below 2⁻¹⁰⁰ is zero.
     fn quantize(group: &Group, out: &mut [u32]) {
         let mut largest = [0u32; PANEL];
         for columns in group {

@@ -11,8 +11,8 @@ use crate::number::{bf16_value, pack_row};
 /// Input values decoded at once; even, so that bf16 pairs never straddle chunks.
 const CHUNK: usize = 256;
 
-/// Packs panel `panel` of `matrix`, chunk by chunk, so that the part of the
-/// panel being scattered to stays in cache.
+/// Packs panel `panel` of `matrix`, chunk by chunk, so that the part of the panel being
+/// written stays in cache.
 pub(super) fn pack_panel(
     isa: Isa,
     element: Element,
@@ -45,19 +45,18 @@ pub(super) fn pack_panel(
             let values = &mut values[..to - from];
             decode(matrix.dtype, &source[from * width..to * width], values);
             let out = &mut out[element.steps(from) * PANEL..];
-            // As without tiles, so that packed weights are the same on every machine.
+            // The same as without tiles, so that packed weights are equal on every machine.
             pack_row(isa.vectors(), input, values, out, lane, PANEL);
         }
     }
 }
 
-/// Steps transposed at once: of each row, one line of the cache.
+/// Steps transposed at once: one cache line of each row.
 const BLOCK: usize = 16;
 
 multiversion! {
-    /// Packs rows whose bytes are those of the panel's steps already, in
-    /// little-endian words; rows that are empty stay zero. An odd last bf16 is
-    /// paired with 0.
+    /// Packs rows with bytes that are the panel's steps already, in little-endian words.
+    /// Empty rows stay zero. An odd last bf16 is paired with 0.
     fn transpose(sources: &[&[u8]; PANEL], out: &mut [u32]) {
         for (block, out) in out.chunks_mut(BLOCK * PANEL).enumerate() {
             let mut tile = [[0u32; PANEL]; BLOCK];

@@ -7,7 +7,7 @@ use crate::gemm::{Element, PANEL, Packed};
 use crate::partition::Shared;
 use crate::pool::Pool;
 
-/// Counted up whenever the order or meaning of packed bytes changes.
+/// Version of packed bytes: counted up whenever their order or meaning changes.
 const VERSION: u32 = 1;
 
 impl CpuMatrix {
@@ -27,8 +27,8 @@ impl CpuMatrix {
         bytemuck::cast_slice(&self.data)
     }
 
-    /// A matrix `[rows, cols]` whose packed form `fill(offset, part)` writes,
-    /// `unit` bytes at a time, on all threads.
+    /// A matrix `[rows, cols]` whose packed form is written by `fill(offset, part)`, `unit`
+    /// bytes at a time, on all threads.
     pub(crate) fn restore(
         pool: &mut Pool,
         element: Packed,

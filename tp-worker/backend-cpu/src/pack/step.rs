@@ -9,8 +9,8 @@ use crate::quantize::GROUP;
 /// A group of inputs of every column of a panel: `[input][column]`.
 pub(super) type Group = [[f32; PANEL]; GROUP];
 
-/// Calls `quantize(group, out)` for every step of panel `panel` of `matrix`
-/// with its part of `out`; inputs and columns past the matrix's are zero.
+/// Calls `quantize(group, out)` for every step of panel `panel` of `matrix` with the step's
+/// part of `out`. Inputs and columns past the matrix's are zero.
 pub(super) fn for_groups(
     matrix: &HostMatrix<'_>,
     panel: usize,

@@ -1,8 +1,8 @@
-//! What the caller and the workers of a pool share, and how they meet.
+//! State that the caller and the workers of a pool share, and their meeting at the gate.
 //!
-//! One word, the gate, holds the job's number, whether it is open, and how many
-//! workers are in it. A worker joins an open job by adding itself, so the
-//! caller, once it has closed the gate, knows for whom to wait.
+//! The gate is one word with the job's number, whether the job is open, and the number of
+//! workers in it. A worker joins an open job by adding itself. So the caller knows how many
+//! workers to wait for, once it has closed the gate.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -14,24 +14,24 @@ use std::time::Duration;
 
 use lockstep_collective::Spin;
 
-/// How long a worker spins for the next job. Longer than what the caller does
-/// alone between two jobs of a pass, shorter than anybody notices after one.
+/// Time for which a worker spins for the next job. Longer than the caller's own work between
+/// two jobs of a pass, too short to be noticed after a pass.
 const BETWEEN_JOBS: Duration = Duration::from_micros(50);
-/// How long the caller spins for workers that finish their last chunk.
+/// Time for which the caller spins for workers that finish their last chunk.
 const LAST_CHUNK: Duration = Duration::from_micros(200);
 
 /// A job's number counts from bit 32 on.
 const NUMBER: u64 = 1 << 32;
-/// The job may be joined.
+/// Bit that is set while the job may be joined.
 const OPEN: u64 = 1 << 31;
-/// Workers in the job.
+/// Bits that count the workers in the job.
 const INSIDE: u64 = OPEN - 1;
 
 /// A closure that each thread of a job calls with its number.
 pub(super) type Job = *const (dyn Fn(usize) + Sync);
 type Panic = Box<dyn Any + Send>;
 
-/// A value on lines of its own (the prefetcher fetches them in pairs).
+/// A value on cache lines of its own (the prefetcher fetches lines in pairs).
 #[repr(align(128))]
 pub(super) struct Line<T>(pub(super) T);
 
@@ -41,9 +41,9 @@ pub(super) struct Shared {
     job: Line<JobCell>,
     /// The next chunk of every thread's share.
     pub(super) next: Vec<Line<AtomicUsize>>,
-    /// Whether worker `i + 1` sleeps and needs to be woken.
+    /// True if worker `i + 1` sleeps and needs to be woken.
     pub(super) asleep: Vec<AtomicBool>,
-    /// The caller, where it sleeps.
+    /// The caller's thread while it sleeps.
     caller: Mutex<Option<Thread>>,
     stop: AtomicBool,
     panic: Mutex<Option<Panic>>,
@@ -83,21 +83,21 @@ impl Shared {
         // SAFETY: nobody is inside a job, so nobody reads the cell.
         unsafe { *self.job.0.0.get() = Some(job) };
         let number = self.gate.0.load(Ordering::Relaxed) & !(NUMBER - 1);
-        // Sequentially consistent, as the sleeper's flag and its next look.
+        // Sequentially consistent, like the sleeper's flag and its next look at the gate.
         self.gate
             .0
             .store(number.wrapping_add(NUMBER) | OPEN, Ordering::SeqCst);
     }
 
-    /// Ends the job for who has not joined it and waits for who has; returns a
-    /// worker's panic.
+    /// Closes the job to workers that have not joined it and waits for workers that have;
+    /// returns a worker's panic.
     pub(super) fn finish(&self) -> Option<Panic> {
         let before = self.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
         let empty = || self.gate.0.load(Ordering::Acquire) & INSIDE == 0;
         if before & INSIDE > 0 && !self.last_chunk.until(empty) {
             *lock(&self.caller) = Some(std::thread::current());
-            // Who leaves last looks for the caller afterwards, so either it
-            // finds it, or the gate is seen empty here.
+            // The last worker to leave looks for the caller afterwards. So either the worker
+            // finds the caller, or the gate is seen empty here.
             while self.gate.0.load(Ordering::SeqCst) & INSIDE > 0 {
                 std::thread::park();
             }
@@ -111,13 +111,13 @@ impl Shared {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the caller waits in its sleep.
+    /// Returns true while the caller waits asleep.
     #[cfg(test)]
     pub(super) fn caller_sleeps(&self) -> bool {
         lock(&self.caller).is_some()
     }
 
-    /// A worker's life.
+    /// Runs a worker until the pool ends.
     pub(super) fn work(&self, thread: usize) {
         let mut last = 0;
         while let Some(joined) = self.join(last, &self.asleep[thread - 1]) {
@@ -160,8 +160,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the gate is open with another number than `last`, or the
-    /// pool ends: first spinning, then asleep.
+    /// Waits, first spinning, then asleep, until the gate is open with another number than
+    /// `last`, or the pool ends.
     fn next_gate(&self, last: u64, asleep: &AtomicBool) -> u64 {
         let is_news = |gate: u64| gate & OPEN > 0 && gate & !(NUMBER - 1) != last;
         let mut gate = 0;

@@ -101,8 +101,8 @@ fn sleepers_on_both_sides_wake_up() {
             let shared = pool.shared.clone();
             wait_until(|| shared.asleep[0].load(Ordering::SeqCst));
             let joined = AtomicBool::new(false);
-            // The caller ends its chunk when the worker has joined, and the
-            // worker its own when the caller sleeps.
+            // The caller ends its chunk when the worker has joined. The worker ends its own
+            // chunk when the caller sleeps.
             pool.run(|_| {
                 if std::thread::current().name() == Some("kernel-1") {
                     joined.store(true, Ordering::SeqCst);
@@ -134,7 +134,7 @@ fn a_panic_reaches_the_caller_and_the_pool_survives() {
     }
 }
 
-/// Overflows the stack; what it has done there keeps it from being left out.
+/// Overflows the stack. Its work there keeps the compiler from leaving it out.
 #[cfg(target_arch = "x86_64")]
 fn overflow(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 128]);
@@ -144,8 +144,8 @@ fn overflow(depth: u64) -> u64 {
     overflow(depth + 1) + frame[depth as usize % 128]
 }
 
-/// A thread of a pool overflows its stack in a process of its own, after it has
-/// used tiles where there are some.
+/// Overflows the stack of a pool's thread in a process of its own, after the thread has used
+/// tiles if the machine has any.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_stack_overflow_is_reported_by_name() {

@@ -26,7 +26,7 @@ pub(super) const INT8: Chains = Chains {
 #[repr(align(64))]
 struct Bits([u32; 256]);
 
-/// Pairs of bf16 in ±2, or bytes, of any bits else.
+/// Pairs of bf16 in ±2, or bytes, with random bits otherwise.
 static OPERANDS: [Bits; 4] = {
     let mut operands = [const { Bits([0; 256]) }; 4];
     let mut state = 0x9e37_79b9_u32;

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use super::peak::Chains;
 
-/// With the two factors, all but two of the sixteen registers.
+/// Sums at a time: with the two factors, all but two of the sixteen registers.
 const CHAINS: usize = 12;
 
 pub(super) const F32: Chains = Chains {
@@ -23,7 +23,7 @@ pub(super) const INT8: Chains = Chains {
     instruction: "vpdpbusd, 256 bits",
 };
 
-/// Without `vpdpbusd`, 8-bit integers are multiplied as 16-bit ones.
+/// Loop without `vpdpbusd`: 8-bit integers are multiplied as 16-bit ones.
 pub(super) const INT8_IN_PAIRS: Chains = Chains {
     run: int16_pairs,
     operations: CHAINS * 16 * 2,

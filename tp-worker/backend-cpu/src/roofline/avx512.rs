@@ -29,7 +29,7 @@ pub(super) const INT8: Chains = Chains {
     instruction: "vpdpbusd, 512 bits",
 };
 
-/// Without `vpdpbusd`, 8-bit integers are multiplied as 16-bit ones.
+/// Loop without `vpdpbusd`: 8-bit integers are multiplied as 16-bit ones.
 pub(super) const INT8_IN_PAIRS: Chains = Chains {
     run: int16_pairs,
     operations: CHAINS * 32 * 2,

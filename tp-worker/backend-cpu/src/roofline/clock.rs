@@ -1,13 +1,13 @@
-//! Time as a measurement of kernels needs it.
+//! Clock for measurements of kernels.
 
 use std::sync::LazyLock;
 use std::time::Instant;
 
 /// A clock for measuring work on a number of threads.
 ///
-/// Of one thread alone it is the time that the thread ran, which other work on
-/// the machine does not lengthen; of several it is the time that passed, since
-/// they wait for each other.
+/// With one thread it counts the time that the thread ran, which other work on the machine
+/// does not lengthen. With several it counts the time that passed, since threads wait for
+/// each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
     own: bool,
@@ -22,8 +22,8 @@ impl Clock {
         }
     }
 
-    /// Seconds since some moment; differences count. For one thread's clock
-    /// both ends have to be read on that thread.
+    /// Seconds since some moment; only differences count. With one thread's clock both ends
+    /// have to be read on that thread.
     #[must_use]
     pub fn seconds(self) -> f64 {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -34,7 +34,7 @@ impl Clock {
         }
     }
 
-    /// What it shows, for people.
+    /// The kind of time that the clock counts, for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         if self.own {

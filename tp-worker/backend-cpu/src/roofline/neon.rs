@@ -16,7 +16,7 @@ pub(super) const F32: Chains = Chains {
     instruction: "fmla, 128 bits",
 };
 
-/// The multiplication of 8-bit integers that every aarch64 has.
+/// Loop of the multiplication of 8-bit integers that every aarch64 has.
 pub(super) const INT8: Chains = Chains {
     run: int8_products,
     operations: CHAINS * 8 * 2,

@@ -1,4 +1,4 @@
-//! How fast registers are multiplied.
+//! Speed of multiplications in registers.
 
 use std::fmt;
 use std::hint::black_box;
@@ -13,23 +13,23 @@ use super::scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
 
-/// Seconds that a round takes at least.
+/// Fewest seconds of a round.
 const ROUND: f64 = 3e-3;
 
-/// Multiply-adds that instruction sets differ in.
+/// Kinds of multiply-adds in which instruction sets differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// f32 multiply-add, also the way of bf16 that is widened in registers.
+    /// f32 multiply-add; also used for bf16 that is widened in registers.
     F32Fma,
     /// Dot products of bf16 pairs summed in f32 (`vdpbf16ps`, `tdpbf16ps`).
     Bf16Dot,
     /// Dot products of 8-bit integers summed in 32 bits (`vpdpbusd`, `tdpbssd`), or the
-    /// widest multiplication that stands in for it.
+    /// widest multiplication that replaces them.
     Int8Dot,
 }
 
 impl Arithmetic {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot];
 }
 
@@ -43,10 +43,10 @@ impl fmt::Display for Arithmetic {
     }
 }
 
-/// A loop over independent chains of one instruction, more than the
+/// A loop over independent chains of one instruction. There are more chains than the
 /// instruction's latency times its throughput.
 pub(super) struct Chains {
-    /// Runs so many turns; the result depends on all of them.
+    /// Runs this number of turns; the result depends on all of them.
     ///
     /// # Safety
     /// The machine runs the loop's instruction set.
@@ -56,7 +56,7 @@ pub(super) struct Chains {
     pub instruction: &'static str,
 }
 
-/// The loop for `arithmetic` in `isa`, only of instructions that this machine runs.
+/// The loop for `arithmetic` in `isa`, made only of instructions that this machine runs.
 fn chains(arithmetic: Arithmetic, isa: Isa) -> Option<Chains> {
     if !isa.is_available() {
         return None;

@@ -1,4 +1,4 @@
-//! How fast memory is read.
+//! Speed of reading memory.
 
 use std::fmt;
 use std::hint::black_box;
@@ -15,15 +15,15 @@ use crate::prefetch::{far, near};
 /// A way of reading.
 #[derive(Clone, Copy)]
 struct Way {
-    /// Places that a thread reads from in turn, so that more of the hardware's
-    /// prefetchers, which follow one stream within a page, are at work.
+    /// Places that a thread reads from in turn. Each of the hardware's prefetchers follows
+    /// one stream within a page, so more places put more of them to work.
     streams: usize,
     /// Lines read at one place before the next one's turn.
     turn: usize,
     prefetch: Prefetch,
 }
 
-/// Asking for a line so many lines ahead of its use.
+/// Software prefetch of a line, this number of lines ahead of its use.
 #[derive(Clone, Copy)]
 enum Prefetch {
     None,
@@ -90,7 +90,7 @@ pub(super) fn bandwidth(
     }))
 }
 
-/// Reads every line once; the exclusive or of their first words.
+/// Reads every line once; returns the exclusive or of their first words.
 fn fold(lines: &[Line], way: Way) -> u64 {
     let Way {
         streams,
@@ -108,9 +108,9 @@ fn fold(lines: &[Line], way: Way) -> u64 {
     }
 }
 
-/// Lines between two looks at anything else. The fewer instructions a line
-/// takes, the more lines a core waits for at once: what it holds of unfinished
-/// instructions, not the memory, would be the limit otherwise.
+/// Lines between two checks of anything else. The fewer instructions a line takes, the more
+/// lines a core waits for at once: a core has room for a limited number of unfinished
+/// instructions. With more instructions this room would be the limit, not the memory.
 const UNROLLED: usize = 4;
 
 #[inline(always)]
@@ -139,8 +139,8 @@ fn go_through(lines: &[Line], streams: usize, turn: usize, prefetch: impl Fn(*co
     sums.into_iter().fold(0, |all, sum| all ^ sum)
 }
 
-/// Loads one word, with which the whole line comes from memory. Left to
-/// itself, the compiler would put words of several lines into vectors, at many
+/// Loads one word, with which the whole line comes from memory. The load is volatile:
+/// otherwise the compiler would put words of several lines into vectors, with many
 /// instructions a line.
 #[inline(always)]
 fn bring(line: &Line) -> u64 {

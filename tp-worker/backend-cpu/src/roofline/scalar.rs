@@ -1,11 +1,11 @@
-//! Multiply-adds as the compiler's baseline has them.
+//! Multiply-adds of the compiler's baseline.
 
 use std::hint::black_box;
 
 use super::peak::Chains;
 
 const CHAINS: usize = 8;
-/// Elements that a baseline vector register holds at most.
+/// Most elements of a baseline vector register.
 const LANES: usize = 4;
 
 pub(super) const F32: Chains = Chains {

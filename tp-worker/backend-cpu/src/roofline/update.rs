@@ -1,4 +1,4 @@
-//! How fast memory is read and written at once.
+//! Speed of reading and writing memory at once.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use crate::multiversion::multiversion;
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
-/// A way of writing as much as is read.
+/// A way of writing as many bytes as are read.
 #[derive(Clone, Copy)]
 enum Way {
-    /// Every line is changed where it is, from so many places in turn.
+    /// Every line is changed in place, from this number of places in turn.
     InPlace(usize),
     /// One half of the memory is copied over the other by the system's own
     /// routine, which may write past the caches.
@@ -58,8 +58,8 @@ pub(super) fn bandwidth(
                 way,
             );
         });
-        // Each byte is read and written in place; of a copy, half of the bytes
-        // are read and the others written.
+        // In place, each byte is read and written. In a copy, half of the bytes are read and
+        // the other half are written.
         let moved = match way {
             Way::InPlace(_) => 2 * 64 * part.len(),
             Way::Copy => 64 * part.len(),

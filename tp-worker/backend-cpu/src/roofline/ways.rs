@@ -7,17 +7,17 @@ use super::{Measured, ROUNDS};
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
-/// What a cache and memory exchange.
+/// A cache line, the unit of exchange between cache and memory.
 pub(super) type Line = [u64; 8];
 
-/// Parts that the memory is tried in, one after another: each way is tried on
-/// all of it, and finds none of it in a cache.
+/// Parts of the memory for trials, one after another: each way is tried on all parts, and
+/// finds no part in a cache.
 pub(super) const TRIALS: usize = 3;
 /// Ways that are measured again after the trial.
 const FINALISTS: usize = 3;
 
-/// Tries each way on thirds of `lines` lines, then measures the most promising
-/// ones alternately on all of them. `rate` gives bytes per second over a part.
+/// Tries each way on thirds of `lines` lines, then measures the most promising ones
+/// alternately on all lines. `rate` gives bytes per second over a range of lines.
 pub(super) fn fastest<W: Copy + Display>(
     ways: &[W],
     lines: usize,
@@ -44,7 +44,7 @@ pub(super) fn fastest<W: Copy + Display>(
         .expect("there is a way")
 }
 
-/// Writes to every page: pages that nobody wrote are all one page of zeros.
+/// Writes to every page: until they are written, all pages are one page of zeros.
 pub(super) fn touch(pool: &mut Pool, memory: &mut [Line]) {
     let threads = pool.threads();
     let lines = memory.len();
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_fastest_way_is_measured_on_everything() {
-        // A way is its own speed here.
+        // Here the number of a way is its speed.
         let mut whole = Vec::new();
         let measured = fastest(&[3, 9, 1, 7, 5], 30, |way, part| {
             if part == (0..30) {

@@ -37,7 +37,8 @@ fn kv_dtype(dtype: Dtype) -> KvCacheDtype {
     }
 }
 
-/// The cache types that suit an arithmetic: its own and, where heads allow, int8.
+/// The cache types that suit an arithmetic: the arithmetic's own type, and int8 if heads
+/// allow it.
 fn kv_dtypes(dtype: Dtype, head_dim: usize) -> impl Iterator<Item = KvCacheDtype> {
     let int8 = head_dim.is_multiple_of(4).then_some(KvCacheDtype::Int8);
     std::iter::once(kv_dtype(dtype)).chain(int8)
@@ -74,7 +75,7 @@ fn attention_is_that_of_plain_arithmetic() {
 #[test]
 fn a_bf16_cache_serves_f32_arithmetic_and_the_reverse() {
     let mut world = World::new(4, 2, 32, &[100, 30], 11);
-    // Values both types hold, so that the cache's rounding changes nothing.
+    // Both types hold these values, so that the cache's rounding changes nothing.
     for x in world.requests.iter_mut().flatten() {
         *x = half::bf16::from_f32(*x).to_f32();
     }
@@ -188,7 +189,8 @@ fn what_is_not_finite_shows_in_all_that_see_it() {
                 let tokens = outputs[0].chunks(world.shape.out_width());
                 for (token, out) in tokens.enumerate() {
                     let odd = out.iter().any(|x| x.is_nan());
-                    // A query is nobody else's; keys and values are seen later.
+                    // No other query sees this token's query; later queries see its keys and
+                    // values.
                     let sees = token == ODD || token > ODD && column >= 2 * head_dim;
                     assert_eq!(odd, sees, "{isa} {dtype:?} {kv_dtype:?} {column} {token}");
                 }
@@ -230,7 +232,8 @@ proptest! {
 
 #[test]
 fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
-    // Plain Rust packs every block; others read whole columns of 32 directly.
+    // Plain Rust packs every block; other instruction sets read whole columns of 32
+    // directly.
     let run = |isa, dtype, kv_dtype, heads: &[usize]| {
         let run = Run {
             page_size: 16,

@@ -1,4 +1,4 @@
-//! Collectives through the backend, and how one is built.
+//! Collectives through the backend, and construction of a backend.
 
 use std::ops::Range;
 
@@ -67,8 +67,8 @@ fn ranks_sum_gather_and_broadcast() {
     });
 }
 
-/// What is attached rides on a fused product too, whether its sum is read in
-/// parts, in rows at a time or through a buffer, and on its first operation.
+/// Attached words ride on a fused product too, on its first operation. Its sum may be read
+/// in parts, in rows at a time or through a buffer.
 #[test]
 fn attached_words_ride_on_whatever_comes_next() {
     const WIDTH: usize = 8;
@@ -87,7 +87,7 @@ fn attached_words_ride_on_whatever_comes_next() {
                     assert!(!control.attached(&mut all));
                     control.attach(1, &[5, rank]).unwrap();
                     assert_eq!(control.attached(&mut all), ranks == 1);
-                    // What the rank does alone takes nothing along.
+                    // Work of the rank alone takes no words along.
                     work_alone(&mut backend);
                     assert_eq!(backend.control(Axis::World).attached(&mut all), ranks == 1);
                     fused_sum(&mut backend, 6, WIDTH);
@@ -122,8 +122,8 @@ fn fused_sum(backend: &mut CpuBackend, rows: usize, width: usize) {
         .unwrap();
 }
 
-/// Whatever a rank does alone, the others neither wait for it nor hear of it,
-/// and it computes as a group of one.
+/// Work of a rank alone reaches no other rank: the others neither wait for it nor hear of
+/// it, and the rank computes like a group of one.
 #[test]
 fn collectives_of_a_rank_alone_concern_nobody() {
     std::thread::scope(|scope| {
@@ -181,8 +181,8 @@ fn work_alone(backend: &mut CpuBackend) {
     assert_eq!(residual.values(), [11.0, 22.0]);
 }
 
-/// The fused end of a row-parallel projection and the operations it stands
-/// for, on one rank: residual and normed output, bit by bit.
+/// The fused end of a row-parallel projection and the separate operations that it replaces,
+/// on one rank. Returns residual and normed output of both, bit by bit.
 fn row_parallel_both_ways(
     group: Box<dyn Collective>,
     threads: usize,
@@ -234,7 +234,7 @@ fn row_parallel_both_ways(
 
 #[test]
 fn a_fused_row_parallel_product_has_the_same_bits() {
-    // Room for everything, for some rows at a time, and for less than one.
+    // Room for all rows, for some rows at a time, and for less than one row.
     for max_elements in [1 << 20, 130, 7] {
         for (ranks, threads, rows) in [(1, 2, 5), (2, 1, 7), (2, 2, 411), (3, 1, 9), (3, 1, 600)] {
             let options = Options {

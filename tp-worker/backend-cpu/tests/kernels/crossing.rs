@@ -1,4 +1,4 @@
-//! Rows of all ranks, gathered, and sums of which each rank takes some.
+//! Gathers of all ranks' rows, and sums of which each rank takes some rows.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ const IN: usize = 24;
 const WIDTH: usize = 40;
 const EPS: f32 = 1e-5;
 
-/// The rows that each rank takes: some of their own, the same, none, all.
+/// The rows that each rank takes: rows of its own, the same rows, none, or all.
 fn splits(rows: usize) -> Vec<Vec<Range<usize>>> {
     let (one, two) = (rows / 3, rows / 2);
     let none = Range::default();
@@ -26,8 +26,8 @@ fn splits(rows: usize) -> Vec<Vec<Range<usize>>> {
     ]
 }
 
-/// Runs `work` on every rank of groups that have room for everything, for some
-/// rows at a time, and for less than one.
+/// Runs `work` on every rank of groups with room for all rows, for some rows at a time, and
+/// for less than one row.
 fn on_groups(ranks: usize, work: impl Fn(Box<dyn Collective>) + Sync) {
     for max_elements in [1 << 20, 130, 7] {
         let options = Options {
@@ -43,8 +43,8 @@ fn on_groups(ranks: usize, work: impl Fn(Box<dyn Collective>) + Sync) {
     }
 }
 
-/// A rank's rows of a sum that is fused with what follows are those of the whole
-/// one, done one by one.
+/// Compares a rank's rows of a fused sum with the same rows of the whole sum, computed by
+/// separate operations.
 fn scattered_both_ways(group: Box<dyn Collective>, rows: usize, split: &[Range<usize>]) {
     let rank = group.rank();
     let mut backend = CpuBackend::new(options(2), group).unwrap();
@@ -106,7 +106,7 @@ fn gathered_rows_are_everybodys_in_order() {
         on_groups(counts.len(), |group| {
             let rank = group.rank();
             let mut backend = CpuBackend::new(options(2), group).unwrap();
-            // Each brings rows behind its first `rank` ones, and keeps another.
+            // Each rank brings rows behind its first `rank` ones, and keeps another.
             let value = |rank: usize| {
                 (0..(counts[rank] + rank + 1) * WIDTH).map(move |i| (rank * 100_000 + i) as f32)
             };

@@ -35,7 +35,7 @@ pub fn variants() -> impl Iterator<Item = (Isa, Dtype)> {
     Isa::available().flat_map(|isa| [(isa, Dtype::Bfloat16), (isa, Dtype::Float32)])
 }
 
-/// Whether tiles can be compared with their emulation here; says why not.
+/// Returns true if tiles can be compared with their emulation here; says why not otherwise.
 #[expect(clippy::print_stderr, reason = "a test says what it leaves out")]
 pub fn runs_amx() -> bool {
     let lacks = Isa::Amx.lacks();
@@ -91,14 +91,14 @@ pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatri
         .unwrap()
 }
 
-/// A batch where operations read it, over pages of `page_size` tokens.
+/// A batch staged for operations, over pages of `page_size` tokens.
 pub fn staged(backend: &mut CpuBackend, batch: &Batch<'_>, page_size: usize) -> CpuInputs {
     let mut inputs = backend.inputs(&InputLimits::of(batch, page_size)).unwrap();
     backend.stage(batch, &mut inputs).unwrap();
     inputs
 }
 
-/// The same of tokens that nothing attends to, each at the position of its number.
+/// A staged batch of tokens that nothing attends to, each at the position of its number.
 pub fn tokens(backend: &mut CpuBackend, tokens: &[u32]) -> CpuInputs {
     let batch = Batch {
         tokens,

@@ -46,7 +46,7 @@ impl Case {
         out.values().to_vec()
     }
 
-    /// Rows one at a time.
+    /// Multiplies rows one at a time.
     fn run_alone(&self, backend: &mut CpuBackend) -> Vec<f32> {
         let w = matrix(backend, &self.w, self.cols);
         let bias = self
@@ -88,8 +88,8 @@ impl Case {
     }
 }
 
-/// The last three have more inputs than a kernel goes through at once, the first of them
-/// with more rows than pass by together.
+/// Shapes `(rows, inputs, outputs)`. The last three have more inputs than a kernel goes
+/// through at once. The first of these also has more rows than pass by together.
 const SHAPES: [(usize, usize, usize); 11] = [
     (1, 1, 1),
     (1, 7, 33),
@@ -159,8 +159,8 @@ proptest! {
 
 #[test]
 fn a_row_does_not_depend_on_a_large_batch() {
-    // Without a bias, whole blocks of inputs: sums of many rows are kept aside,
-    // those of long ones between slices too.
+    // Without a bias, and in whole blocks of inputs, sums of many rows are kept aside. Sums
+    // of long inputs are kept between slices too.
     for (n, cols, rows, with_bias) in [
         (517, 1_037, 101, true),
         (34, 4_300, 33, true),
@@ -184,7 +184,7 @@ fn no_rows_are_fine() {
     assert!(case.run(&mut backend).is_empty());
 }
 
-/// Values every type holds exactly, in every type, cut into strided blocks.
+/// Values that every type holds exactly, in every type, cut into strided blocks.
 #[test]
 fn weights_load_from_any_type_and_layout() {
     let (rows, cols, pad) = (75, 45, 3);

@@ -69,7 +69,7 @@ proptest! {
         prop_assert_eq!(bits(out.values()), bits(&expected));
     }
 
-    /// A cache after moves attends as one that was written so in the first place.
+    /// A cache after moves attends like one that was written in the final order.
     #[test]
     fn copied_cells_hold_the_bits_of_their_origin(
         cells in 1usize..40,
@@ -141,7 +141,7 @@ impl Tokens {
         cache
     }
 
-    /// What the query behind all cells sees.
+    /// The attention of the query behind all cells.
     fn attend(&self, backend: &mut CpuBackend, cache: &mut CpuKvCache, layer: usize) -> Vec<f32> {
         let qkv = &self.layers[layer];
         let behind = qkv.len() - HEADS.qkv_width();

@@ -12,8 +12,8 @@ const ARCH_PRCTL: u32 = 158;
 const REQUEST_PERMISSION: u32 = 0x1023;
 const CHILD: &str = "LOCKSTEP_TEST_WITHOUT_TILES";
 
-/// Makes `arch_prctl(ARCH_REQ_XCOMP_PERM)` fail with EPERM in this process and
-/// what it becomes.
+/// Makes `arch_prctl(ARCH_REQ_XCOMP_PERM)` fail with EPERM in this process and in the
+/// program that it executes.
 fn refuse_tiles() -> std::io::Result<()> {
     let op = |code: u32, k: u32, jump: u8, jump_else: u8| libc::sock_filter {
         code: code as u16,
@@ -67,7 +67,7 @@ fn refusal() -> String {
     build(Some(Isa::Amx)).err().expect("no tiles").to_string()
 }
 
-/// The child's part: the answer to who asks for tiles.
+/// Runs in the child: checks and reports the answer to a request for tiles.
 fn without_tiles() -> String {
     // SAFETY: asks for what the filter refuses.
     let answer = unsafe { libc::syscall(i64::from(ARCH_PRCTL), i64::from(REQUEST_PERMISSION), 18) };
@@ -111,7 +111,7 @@ fn a_process_without_permission_falls_back() {
         "{said}{}",
         String::from_utf8_lossy(&child.stderr)
     );
-    // Where this process has tiles, the child must say who refuses them.
+    // Where this process has tiles, the child must say that the system refuses them.
     let reason = match Isa::Amx.lacks() {
         Some(reason) if !reason.contains("this process") => reason,
         _ => "its system does not let this process use AMX (error 1)".into(),

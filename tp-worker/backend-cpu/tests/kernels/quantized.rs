@@ -11,7 +11,7 @@ use crate::machine::{Values, bits, matrix, quantized, tensor, tokens as staged_t
 const FORMATS: [Quantization; 2] = [Quantization::Int8, Quantization::Int4];
 const GROUP: usize = 128;
 
-/// `n` rows times `[out, in]` weights; one input channel in 50 stands out.
+/// `n` rows times `[out, in]` weights; one input channel in 50 is larger than the rest.
 struct Case {
     cols: usize,
     x: Vec<f32>,
@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// The weights a matrix stands for, `[rows, cols]`.
+/// The weights that a matrix represents, `[rows, cols]`.
 fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
     let tokens: Vec<u32> = (0..rows as u32).collect();
     let mut out = backend.tensor(rows, cols, Holds::Sum).unwrap();
@@ -62,7 +62,8 @@ fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize
     out.values().to_vec()
 }
 
-/// A row as products see it: per 128 inputs integers up to 127 and their scale.
+/// A row after the rounding of products: integers up to 127 and a scale for every 128
+/// inputs.
 fn rounded_inputs(row: &[f32]) -> Vec<f64> {
     let groups = row.chunks(GROUP).flat_map(|group| {
         let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
@@ -109,8 +110,8 @@ fn products_are_those_of_the_rounded_values() {
                         sum += x * f64::from(*w);
                         size += (x * f64::from(*w)).abs();
                     }
-                    // One rounding of the scales' product, one of the sum per
-                    // group, one of a weight read back, one of the bias.
+                    // One rounding of the scales' product, one of the sum per group, one of
+                    // a weight read back, one of the bias.
                     let roundings = cols.div_ceil(GROUP) + 4;
                     let limit = size * roundings as f64 * f64::from(f32::EPSILON);
                     let got = f64::from(out[i * rows + j]);
@@ -166,7 +167,7 @@ proptest! {
     }
 }
 
-/// The root of the mean squared error over that of the mean square.
+/// Root of the mean squared error, relative to the root of the mean square.
 fn relative_error(values: &[f32], exact: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let errors: f64 = values.iter().zip(exact).map(|(a, b)| square(a - b)).sum();
@@ -210,8 +211,8 @@ fn int8_weights_lie_within_half_a_step() {
     }
 }
 
-/// Weights as blocks of 32 with an f16 scale of the value of largest magnitude
-/// over −8: llama.cpp's Q4_0, 4.5 bits a weight.
+/// Weights in blocks of 32, with an f16 scale of the value of largest magnitude over −8:
+/// llama.cpp's Q4_0, 4.5 bits a weight.
 fn q4_0(values: &[f32]) -> Vec<f32> {
     let blocks = values.chunks(32).flat_map(|block| {
         let largest = |a: f32, x: &f32| if x.abs() > a.abs() { *x } else { a };

@@ -133,9 +133,9 @@ impl Simd for Avx2 {
     }
 }
 
-// As many sums as registers hold beside the operands. Keys of bf16 are turned around
-// many steps at once: the compiler keeps them in memory one by one otherwise. Those of
-// int8 take longer that way; those of f32 were not measured.
+// As many sums as registers hold beside the operands. Keys of bf16 are turned around many
+// steps at once: otherwise the compiler keeps them in memory one by one. Keys of int8 take
+// longer that way; keys of f32 were not measured.
 direct!(F32_ROWS in f32_rows: F32<Avx2>, Plain, #[target_feature(enable = "avx2,fma")]
     [1 2 3 4 5 6 : 1], [1 2 2, 2 1 2, 3 1 2, 4 1 1, 5 1 1, 6 1 1]);
 direct!(BF16_ROWS in bf16_rows: Bf16<Avx2>, EvenOdd, #[target_feature(enable = "avx2,fma")]

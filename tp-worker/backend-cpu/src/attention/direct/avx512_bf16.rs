@@ -1,5 +1,5 @@
-//! AVX-512 with `vdpbf16ps`: operands are pairs of bf16, of two columns of a key
-//! or of one column of two values.
+//! AVX-512 with `vdpbf16ps`. Operands are pairs of bf16: two columns of a key, or one column
+//! of two values.
 
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_si512, _mm512_mask_blend_epi16,
@@ -11,13 +11,13 @@ use super::format::{Format, Simd};
 use super::kernel::direct;
 use crate::attention::transpose::LANES;
 
-/// Upper halves.
+/// Mask of the upper halves of words.
 const ODD: u32 = 0xaaaa_aaaa;
 
 struct Bf16;
 struct Int8;
 
-/// Pairs of bf16 from f32 values that bf16 holds.
+/// Pairs of bf16, made of f32 values that bf16 holds exactly.
 #[inline(always)]
 fn pair(low: __m512i, high: __m512i) -> __m512i {
     // SAFETY: inlined into functions compiled for AVX-512.

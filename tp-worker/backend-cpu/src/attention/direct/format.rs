@@ -1,10 +1,10 @@
-//! What rows of the cache hold, and the operations on 16 lanes that read them.
+//! The types that rows of the cache hold, and the operations on 16 lanes that read them.
 
 use std::marker::PhantomData;
 
 use crate::attention::transpose::LANES;
 
-/// 16 lanes of one instruction set.
+/// Operations on 16 lanes of one instruction set.
 ///
 /// # Safety
 /// The methods use instructions of that set: call them only, inlined, from a
@@ -25,7 +25,7 @@ pub(super) trait Simd {
     unsafe fn codes(from: *const u8) -> Self::Words;
     /// The lower half of each word, a bf16, as f32.
     unsafe fn low(words: Self::Words) -> Self::Words;
-    /// The upper half.
+    /// The upper half of each word, a bf16, as f32.
     unsafe fn high(words: Self::Words) -> Self::Words;
     /// Byte `index` of each word, a code, as f32.
     unsafe fn code(words: Self::Words, index: usize) -> Self::Words;
@@ -37,20 +37,20 @@ pub(super) trait Simd {
     ) -> Self::Sum;
 }
 
-/// How words of keys and rows of values become operands.
+/// Conversion of words of keys and rows of values to operands.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The conditions of [`Simd`].
 pub(super) trait Format {
     type Simd: Simd;
     /// Operands in a word of a key, as many as inputs of a query.
     const KEY_PARTS: usize;
-    /// Positions whose values one weight input covers.
+    /// Number of positions whose values one input of weights covers.
     const POSITIONS: usize;
-    /// One operand of 16 positions' words.
+    /// One operand, made of a word of each of 16 positions.
     unsafe fn key(words: Words<Self>, part: usize) -> Words<Self>;
-    /// One of two operands of 32 columns of a row and, with two positions, of
-    /// the next.
+    /// One of two operands of 32 columns of a row. With two positions an operand holds
+    /// columns of the next row too.
     unsafe fn value(row: *const u8, next: *const u8, column: usize, half: usize) -> Words<Self>;
     /// `sum + input · part`, where `ROWS` rows have sums.
     unsafe fn dot<const ROWS: usize>(

@@ -15,14 +15,15 @@ use crate::attention::transpose::{LANES, keys_at};
 /// 4-byte words of a row turned around at once.
 const WORDS: usize = 4;
 
-/// Positions between two looks at what is to be asked for.
+/// Positions between two checks of the rows to ask for.
 const STRETCH: usize = 8;
 
 /// See [`super::ScoresFn`], for `M` rows. Keys of `S` steps are turned around before
 /// they are used.
 ///
 /// # Safety
-/// As there, inlined in a function compiled for the format's instructions.
+/// The conditions of [`super::ScoresFn`], inlined in a function compiled for the format's
+/// instructions.
 #[inline(always)]
 pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
     source: &mut Source<'_>,
@@ -45,7 +46,8 @@ pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
                 let turned = &mut turned[..S.min(steps - first)];
                 let (begun, count) = (2 * (group * steps + first), turned.len());
                 for (step, turned) in turned.iter_mut().enumerate() {
-                    // What is turned alone is used at once, and asks then.
+                    // Words that are turned alone are used at once; more rows are asked for
+                    // then.
                     if S > 1 {
                         source.asking.until(begun + step + 1, all);
                     }
@@ -72,11 +74,12 @@ pub(super) unsafe fn scores<F: Format, const M: usize, const S: usize>(
     }
 }
 
-/// See [`super::SumsFn`], for `M` rows: up to `P` times 32 columns at once, `H`
-/// halves of them.
+/// See [`super::SumsFn`], for `M` rows. Handles up to `P` times 32 columns at once, and `H`
+/// halves of these.
 ///
 /// # Safety
-/// As there, inlined in a function compiled for the format's instructions.
+/// The conditions of [`super::SumsFn`], inlined in a function compiled for the format's
+/// instructions.
 #[inline(always)]
 pub(super) unsafe fn sums<F: Format, const M: usize, const P: usize, const H: usize>(
     source: &mut Source<'_>,
@@ -138,7 +141,7 @@ unsafe fn columns<F: Format, const M: usize, const P: usize, const H: usize, con
                 }
             }
         }
-        // All passes over the block ask for their part, by halves of 32 columns.
+        // Each pass over the block asks for its part of the rows, by halves of 32 columns.
         let asks = !source.asking.is_done();
         let positions = if asks { STRETCH } else { BLOCK };
         let stretches = source.rows.len().div_ceil(positions);

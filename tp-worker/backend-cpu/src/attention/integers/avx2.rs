@@ -1,5 +1,5 @@
-//! The products with AVX2: codes are widened to 16 bits, and two products at a time
-//! are added up in 32.
+//! The products with AVX2: codes are widened to 16 bits, and every two products are added up
+//! in 32 bits.
 
 mod few;
 
@@ -31,7 +31,7 @@ const HALVES: usize = 2;
 /// 16 sums, or 16 words.
 type Lanes = [__m256i; 2];
 
-/// The codes in words of four as 16-bit numbers: the even ones, then the odd ones.
+/// The codes in words of four as 16-bit numbers: the even codes, then the odd ones.
 #[inline(always)]
 unsafe fn widened(words: Lanes) -> [Lanes; 2] {
     // SAFETY: the caller runs AVX2.
@@ -56,7 +56,7 @@ unsafe fn upper(words: Lanes) -> Lanes {
     }
 }
 
-/// 16 codes of a row, each beside the one of another, as 16-bit numbers.
+/// 16 codes of a row, each beside the code of another row, as 16-bit numbers.
 #[inline(always)]
 unsafe fn woven(row: *const u8, other: *const u8) -> Lanes {
     // SAFETY: the caller's promise; it runs AVX2.
@@ -70,9 +70,9 @@ unsafe fn woven(row: *const u8, other: *const u8) -> Lanes {
     }
 }
 
-/// `sums` plus the products of the two 16-bit numbers at `row` with those of `b`. With
-/// more than `EARLY` rows each is loaded when it is needed, for the reason that
-/// [`crate::gemm::multiply_add`] gives: the sums of six, `b` and two more take all
+/// `sums` plus the products of the two 16-bit numbers at `row` with the numbers of `b`. With
+/// more than `EARLY` rows each row's numbers are loaded when they are needed, for the reason
+/// that [`crate::gemm::multiply_add`] gives: the sums of six rows, `b` and two more take all
 /// registers.
 #[inline(always)]
 unsafe fn multiply_add<const ROWS: usize, const EARLY: usize>(
@@ -93,7 +93,7 @@ unsafe fn multiply_add<const ROWS: usize, const EARLY: usize>(
     }
 }
 
-/// The same for any number of rows.
+/// `sums` plus the same products for any number of rows; loads the numbers at `row` now.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn multiply_add_now(sums: Lanes, row: *const u32, b: Lanes) -> Lanes {
@@ -145,7 +145,7 @@ unsafe fn zero() -> Lanes {
     unsafe { [_mm256_setzero_si256(); 2] }
 }
 
-/// Writes 16 scores: sums times what the query's integer 1 is worth.
+/// Writes 16 scores: sums times the value of the query's integer 1.
 #[inline(always)]
 unsafe fn store_scores(to: *mut f32, sums: Lanes, scale: f32) {
     // SAFETY: the caller's promise; it runs AVX2.
@@ -157,7 +157,7 @@ unsafe fn store_scores(to: *mut f32, sums: Lanes, scale: f32) {
     }
 }
 
-/// Adds 16 sums times what the weights' integer 1 is worth.
+/// Adds 16 sums times the value of the weights' integer 1.
 #[inline(always)]
 unsafe fn add_sums(to: *mut f32, sums: Lanes, worth: f32) {
     // SAFETY: the caller's promise; it runs AVX2.
@@ -171,15 +171,15 @@ unsafe fn add_sums(to: *mut f32, sums: Lanes, worth: f32) {
     }
 }
 
-/// The word of a row's weights of positions `2 · pair` and `2 · pair + 1`.
+/// The word with a row's weights of positions `2 · pair` and `2 · pair + 1`.
 #[inline(always)]
 fn pair(weights: *const Bytes, row: usize, pair: usize) -> *const u32 {
     weights.wrapping_add(row).cast::<u32>().wrapping_add(pair)
 }
 
-/// Words of two codes of `rows`, `[words][64 positions]`: of each four codes the even
-/// ones, then the odd ones, as in [`super::Layout::Widened`]. What lies past the rows'
-/// last 16 positions keeps what it held. Asks for the next block meanwhile.
+/// Packs the codes of `rows` in words of two, `[words][64 positions]`: the even codes of
+/// each four, then the odd ones, like [`super::Layout::Widened`]. Words past the rows' last
+/// 16 positions keep their old content. Asks for the next block meanwhile.
 ///
 /// # Safety
 /// The machine runs AVX2; there are rows, which lie in the cache; `out` holds half a
@@ -205,11 +205,11 @@ pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahe
     }
 }
 
-/// The codes of two positions' values in a word, `[pairs of positions][head_dim]`. An
+/// Packs the codes of two positions' values in a word, `[pairs of positions][head_dim]`. An
 /// odd last position is beside itself: its partner's weight is zero.
 ///
 /// # Safety
-/// As for [`keys`].
+/// The conditions of [`keys`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
     let (data, bytes) = cache.bytes();
@@ -227,8 +227,7 @@ pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, a
     }
 }
 
-/// See [`ScoresFn`], for `M` rows. No sum overflows: they are at most
-/// 32,512 · 127 · 512.
+/// See [`ScoresFn`], for `M` rows. No sum overflows: sums are at most 32,512 · 127 · 512.
 ///
 /// # Safety
 /// The machine runs AVX2; queries and scores have `M` rows.
@@ -260,7 +259,7 @@ unsafe fn scores<const M: usize>(
     }
 }
 
-/// See [`SumsFn`], for `M` rows. No sum overflows: they are at most 2¹⁵ · 127 · 64.
+/// See [`SumsFn`], for `M` rows. No sum overflows: sums are at most 2¹⁵ · 127 · 64.
 ///
 /// # Safety
 /// The machine runs AVX2; weights, `worth` and sums have `M` rows.
@@ -304,7 +303,7 @@ pub(super) unsafe fn weigh(
     whole::shorts(Isa::Avx2, rows, scales, out, worth);
 }
 
-/// For as many rows as registers hold sums of.
+/// Lists the kernels for as many rows as registers hold sums of.
 macro_rules! table {
     ($function:ident) => {
         [

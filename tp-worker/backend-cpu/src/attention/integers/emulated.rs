@@ -1,5 +1,5 @@
-//! The same integers in plain Rust: the bits of [`crate::isa::Isa::Amx`] on every
-//! machine.
+//! The products of an 8-bit cache in plain Rust: the bits of [`crate::isa::Isa::Amx`] on
+//! every machine.
 
 use super::super::ahead::Ahead;
 use super::super::cache::{CpuKvCache, Data};
@@ -12,20 +12,20 @@ use crate::multiversion::multiversion;
 
 const ISA: Isa = Isa::AmxEmulated;
 
-/// The codes of `rows` as they are, `[rows][head_dim]`.
+/// Copies the codes of `rows` unchanged, `[rows][head_dim]`.
 pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, _: &mut Ahead) {
     // SAFETY: forwarded to the caller.
     unsafe { copy(cache, rows, 0, out) };
 }
 
-/// The same of their values.
+/// Copies the codes of the values of `rows` unchanged, `[rows][head_dim]`.
 pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, _: &mut Ahead) {
     // SAFETY: forwarded to the caller.
     unsafe { copy(cache, rows, cache.values_after(), out) };
 }
 
 unsafe fn copy(cache: &CpuKvCache, rows: &[usize], after: usize, out: *mut u32) {
-    // Only these are whole numbers.
+    // Only codes are whole numbers.
     let Data::Int8(codes, _) = &cache.data else {
         return;
     };
@@ -129,7 +129,7 @@ multiversion! {
     }
 }
 
-/// For as many rows as AMX tiles take.
+/// Lists the kernels for as many rows as AMX tiles take.
 macro_rules! table {
     ($function:ident: $($m:literal)*) => { [$($function::<$m>),*] };
 }

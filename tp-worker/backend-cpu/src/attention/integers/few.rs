@@ -12,12 +12,12 @@ use super::super::transpose::{LANES, avx512, keys_at};
 use super::pack::{FLIP, WORDS, half_weave};
 use super::{Bytes, CODES, COLUMNS, FewScoresFn, FewSumsFn, Source};
 
-/// Words of one byte of a row of weights.
+/// Words of the upper or lower bytes of a row of weights.
 const BYTE_WORDS: usize = BLOCK / CODES;
-/// Vectors of half of 64 columns.
+/// Vectors in half of 64 columns.
 const HALF: usize = COLUMNS / LANES / 2;
 
-/// An upper and a lower sum as one.
+/// Joins an upper and a lower sum in one.
 #[inline(always)]
 unsafe fn whole(upper: __m512i, lower: __m512i) -> __m512i {
     // SAFETY: the caller runs AVX-512.
@@ -27,7 +27,7 @@ unsafe fn whole(upper: __m512i, lower: __m512i) -> __m512i {
 /// See [`FewScoresFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the machine runs AVX-512 with VNNI.
+/// The conditions of [`FewScoresFn`]; the machine runs AVX-512 with VNNI.
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn scores<const M: usize>(
     source: &mut Source<'_>,
@@ -70,7 +70,7 @@ unsafe fn scores<const M: usize>(
 /// See [`FewSumsFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the machine runs AVX-512 with VNNI.
+/// The conditions of [`FewSumsFn`]; the machine runs AVX-512 with VNNI.
 #[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn sums<const M: usize>(
     source: &mut Source<'_>,
@@ -138,7 +138,7 @@ unsafe fn columns<const M: usize, const H: usize>(
     }
 }
 
-/// For as many rows as registers hold sums of.
+/// Lists the kernels for as many rows as registers hold sums of.
 macro_rules! table {
     ($($m:literal)*) => { [$((scores::<$m>, sums::<$m>)),*] };
 }

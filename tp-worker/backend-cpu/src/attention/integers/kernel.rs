@@ -17,13 +17,13 @@ use super::{Bytes, CODES, COLUMNS, ScoresFn, SumsFn};
 
 /// The most query rows at a time.
 const ROWS: usize = 12;
-/// Words of a row of weights' bytes.
+/// Words of the upper or lower bytes of a row of weights.
 const BYTE_WORDS: usize = BLOCK / CODES;
 /// Vectors of a step of either operand: positions of keys, columns of values.
 const VECTORS: usize = BLOCK / LANES;
 const _: () = assert!(BLOCK == COLUMNS);
 
-/// Which operand is signed.
+/// The operand that is signed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signed {
     Rows,
@@ -59,7 +59,8 @@ unsafe fn dots<const M: usize, const C: usize, const ROW: usize, const STEP: usi
     }
 }
 
-/// The same of rows that have an upper and, `lower` words on, a lower byte.
+/// Products like [`dots`], of rows that have an upper and a lower byte. The lower bytes lie
+/// `lower` words behind the upper ones.
 #[inline(always)]
 unsafe fn dots_of_words<const M: usize, const C: usize, const ROW: usize, const STEP: usize>(
     signed: Signed,
@@ -82,9 +83,9 @@ unsafe fn dots_of_words<const M: usize, const C: usize, const ROW: usize, const 
     }
 }
 
-/// See [`ScoresFn`], for `M` rows and `C` times 16 positions at once. Offsets may
-/// overflow on the way, but what remains without them does not: at most
-/// 32,512 · 127 · 512.
+/// See [`ScoresFn`], for `M` rows and `C` times 16 positions at once. Sums with offsets may
+/// overflow on the way; the final sums without them do not: they are at most 32,512 · 127 ·
+/// 512.
 ///
 /// # Safety
 /// The machine runs AVX-512 with VNNI; queries and scores have `M` rows.
@@ -156,7 +157,8 @@ unsafe fn sums<const M: usize, const C: usize>(
     }
 }
 
-/// For 1, 2, … rows: as many vectors at once as registers hold sums of.
+/// Lists the kernels for 1, 2, … rows. Each handles as many vectors at once as registers
+/// hold sums of.
 macro_rules! table {
     ($function:ident: $($m:literal $c:literal),*) => { [$($function::<$m, $c>),*] };
 }

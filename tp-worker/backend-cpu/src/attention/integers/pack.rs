@@ -1,4 +1,4 @@
-//! Codes of a block in the order in which they are multiplied.
+//! Packs the codes of a block in the order in which they are multiplied.
 
 use std::arch::x86_64::{
     __m512i, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi8,
@@ -17,9 +17,9 @@ pub(super) const WORDS: usize = 4;
 /// Vectors of a position's columns, once four positions are woven together.
 const VECTORS: usize = COLUMNS / LANES;
 
-/// Words of four codes of `rows`, plus 128 each: `[words of a row][64 positions]`.
-/// What lies past the rows' last 16 positions keeps what it held. Asks for the
-/// next block meanwhile.
+/// Packs the codes of `rows` in words of four, plus 128 each:
+/// `[words of a row][64 positions]`. Words past the rows' last 16 positions keep their old
+/// content. Asks for the next block meanwhile.
 ///
 /// # Safety
 /// The machine runs AVX-512; there are rows, which lie in the cache; `out`
@@ -30,10 +30,10 @@ pub(super) unsafe fn keys(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahe
     unsafe { turned::<FLIP>(cache, rows, out, ahead) };
 }
 
-/// As [`keys`], codes as they are.
+/// Packs keys like [`keys`], but leaves the codes signed.
 ///
 /// # Safety
-/// As for [`keys`].
+/// The conditions of [`keys`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn signed_keys(
     cache: &CpuKvCache,
@@ -72,13 +72,12 @@ unsafe fn turned<const FLIPPED: i32>(
     }
 }
 
-/// Words of the codes of four positions of a column:
-/// `[64 columns each][16 times 4 positions][64 columns]`, columns in the order
-/// of `Order::Quads`. Positions past the last repeat it. Asks for the next
-/// block meanwhile.
+/// Packs the codes of four positions of a column in a word:
+/// `[64 columns each][16 times 4 positions][64 columns]`, columns in the order of
+/// `Order::Quads`. Positions past the last repeat it. Asks for the next block meanwhile.
 ///
 /// # Safety
-/// As for [`keys`].
+/// The conditions of [`keys`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, ahead: &mut Ahead) {
     let (data, bytes) = cache.bytes();
@@ -105,7 +104,7 @@ pub(super) unsafe fn values(cache: &CpuKvCache, rows: &[usize], out: *mut u32, a
     }
 }
 
-/// Half `H` of 64 columns of four rows as words of one column.
+/// Weaves half `H` of 64 columns of four rows: a word holds one column of all four.
 ///
 /// # Safety
 /// Inlined in a function compiled for AVX-512; rows are readable.

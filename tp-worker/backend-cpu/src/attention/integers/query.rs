@@ -7,42 +7,43 @@ use crate::number::bf16_bits;
 
 /// The largest integer: its upper byte is 127.
 const LARGEST: f32 = 32_512.0;
-/// Queries whose largest magnitude is below this are zeros: the reciprocal of
-/// their scale might overflow.
+/// Queries with a largest magnitude below this are zeros: the reciprocal of their scale
+/// might overflow.
 const TINY: f32 = 1e-30;
-/// Adding it rounds to the nearest integer, which then sits in the low bits: 1.5 · 2²³.
+/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
+/// 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 /// Values converted at once.
 const CHUNK: usize = 64;
 /// Words and queries of an AMX tile.
 #[cfg(any(test, target_arch = "x86_64"))]
 const TILE: usize = 16;
-/// What is added to codes to make them unsigned.
+/// Number that is added to codes to make them unsigned.
 const OFFSET: i32 = 128;
 
-/// Words of a packed query: its integers, two words for each four; its scale; and what
-/// undoes the offsets of codes, where those have some.
+/// Words of a packed query: two words of integers for each four values; the scale; and the
+/// sum that undoes the offsets of codes, where codes have offsets.
 pub(in crate::attention) const fn query_words(head_dim: usize) -> usize {
     2 * head_dim / CODES + 2
 }
 
-/// How the packed queries of a tile lie.
+/// Order of a tile's packed queries in memory.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::attention) enum Layout {
-    /// Word by word, in each those of all queries: of a multiple of so many.
+    /// Word by word, and in each word all queries, padded to a multiple of this number.
     SideBySide(usize),
-    /// As 16-bit numbers, two in a word: of each four values the even ones, then the
-    /// odd ones. Word by word, in each those of all queries.
+    /// 16-bit numbers, two in a word: the even values of each four, then the odd ones. Word
+    /// by word, and in each word all queries.
     #[cfg(any(test, target_arch = "x86_64"))]
     Widened,
-    /// As AMX tiles of 16 words of 16 queries: of each 64 values, the upper bytes
-    /// of all queries, then their lower ones.
+    /// AMX tiles of 16 words of 16 queries: the upper bytes of 64 values of all queries,
+    /// then their lower bytes.
     #[cfg(any(test, target_arch = "x86_64"))]
     Tiles,
 }
 
 impl Layout {
-    /// Queries that room is made for.
+    /// Number of queries that room is made for.
     pub(in crate::attention) fn height(self, queries: usize) -> usize {
         match self {
             Self::SideBySide(multiple) => queries.next_multiple_of(multiple),
@@ -53,8 +54,8 @@ impl Layout {
         }
     }
 
-    /// Where a query's `word` lies, of its upper or lower bytes, or of its even or odd
-    /// values (part 0 or 1), of `words` and of `height` queries.
+    /// Index of a query's `word` among `words` words of `height` queries. `part` 0 or 1 is
+    /// the upper or lower bytes, or the even or odd values.
     fn slot(self, query: usize, part: usize, word: usize, words: usize, height: usize) -> usize {
         match self {
             Self::SideBySide(_) => (part * words + word) * height + query,
@@ -107,14 +108,14 @@ pub(in crate::attention) fn pack_query(
     out[last + height] = sum.wrapping_mul(-OFFSET).cast_unsigned();
 }
 
-/// Queries are rounded to bf16 first, as for other caches.
+/// Rounds a value of a query to bf16 first, as other caches do.
 #[inline(always)]
 fn rounded(x: f32) -> f32 {
     f32::from_bits(bf16_bits(x) << 16)
 }
 
 multiversion! {
-    /// The largest magnitude; NaN is larger than any other.
+    /// Returns the largest magnitude; NaN counts as larger than any other.
     fn largest(query: &[f32]) -> f32 {
         // As integers, magnitudes are ordered like their values.
         let bits = |x: f32| rounded(x).to_bits() & 0x7fff_ffff;
@@ -129,8 +130,8 @@ fn integer(x: f32, inverse: f32) -> i16 {
 
 #[cfg(any(test, target_arch = "x86_64"))]
 multiversion! {
-    /// A query's integers, the even ones of each four and the odd ones; returns
-    /// their sum.
+    /// Writes a query's integers, the even ones of each four and the odd ones; returns their
+    /// sum.
     fn interleave(query: &[f32], inverse: f32, words: &mut [[u8; CHUNK]; 2]) -> i32 {
         let mut sum = 0i32;
         let [even, odd] = words;
@@ -148,7 +149,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// The upper and lower bytes of a query's integers; returns their sum.
+    /// Writes the upper and lower bytes of a query's integers; returns the integers' sum.
     fn split(query: &[f32], inverse: f32, bytes: &mut [[u8; CHUNK]; 2]) -> i32 {
         let mut sum = 0i32;
         let [upper, lower] = bytes;
@@ -196,7 +197,7 @@ mod tests {
             for (i, &x) in query.iter().enumerate() {
                 let integer = 256 * bytes[i] + bytes[query.len() + i];
                 sum += integer;
-                // Of each four the even ones share a word, and the odd ones.
+                // The even values of each four share a word, and so do the odd ones.
                 let word = widened[i / CODES * 2 + i % 2].to_le_bytes();
                 let at = i % CODES / 2 * 2;
                 prop_assert_eq!(i32::from(i16::from_le_bytes([word[at], word[at + 1]])), integer);

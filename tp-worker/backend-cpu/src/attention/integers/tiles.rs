@@ -25,7 +25,7 @@ const WIDE: usize = BLOCK * 4;
 /// Vectors of 64 columns.
 const VECTORS: usize = COLUMNS / LANES;
 
-/// Sums of upper and of lower bytes, of a block of positions or 64 columns.
+/// Sums of the upper and of the lower bytes, for a block of positions or 64 columns.
 #[repr(C, align(64))]
 struct Sums([u32; VECTORS * 2 * TILE]);
 
@@ -33,13 +33,13 @@ struct Sums([u32; VECTORS * 2 * TILE]);
 #[repr(C, align(64))]
 struct Woven([u32; BLOCK / CODES * COLUMNS]);
 
-/// `tdp` of operands that share one of the two: upper and lower bytes on the
-/// other side.
+/// Defines a loop of `tdp` products that share one of two operands. The other operand is the
+/// upper and the lower bytes.
 macro_rules! products {
     ($name:ident, $tdp:literal, [$($first:literal)*], [$($second:literal)*]) => {
-        /// `blocks` times 64 codes: the shared operand lies at `shared`, its rows
-        /// `shared_row` and blocks `shared_block` bytes apart, the bytes at
-        /// `upper` and `lower` likewise.
+        /// Multiplies `blocks` times 64 codes. The shared operand lies at `shared`, with
+        /// rows `shared_row` and blocks `shared_block` bytes apart. The bytes at `upper` and
+        /// `lower` have strides of their own.
         #[inline(always)]
         unsafe fn $name(work: &Work, out: *mut u32) {
             // SAFETY: the caller's promise: tiles hold 16 rows, and the pointers
@@ -79,7 +79,7 @@ macro_rules! products {
     };
 }
 
-/// What one product reads; rows and blocks in bytes.
+/// Operands of one product; rows and blocks in bytes.
 struct Work {
     shared: *const u8,
     shared_row: usize,
@@ -91,12 +91,12 @@ struct Work {
     blocks: usize,
 }
 
-// The first operand's rows become those of the sums.
+// Rows of the first operand become rows of the sums.
 products!(shared_rows, "tdpbssd", ["tmm6, tmm4"], ["tmm6, tmm5"]);
 products!(shared_columns, "tdpbssd", ["tmm4, tmm6"], ["tmm5, tmm6"]);
 products!(weighted, "tdpbusd", ["tmm4, tmm6"], ["tmm5, tmm6"]);
 
-/// Row `row` of both sums as one, in f32.
+/// Row `row` of the upper and the lower sums, joined in one, in f32.
 #[inline(always)]
 unsafe fn whole(sums: *const u32, row: usize) -> __m512 {
     // SAFETY: the caller's promise: two tiles; the machine runs AVX-512.
@@ -107,11 +107,10 @@ unsafe fn whole(sums: *const u32, row: usize) -> __m512 {
     }
 }
 
-/// See [`ScoresFn`], for `M` rows, packed as blocks of as many rows as whole tiles
-/// have.
+/// See [`ScoresFn`], for `M` rows, packed in blocks of whole tiles of rows.
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`ScoresFn`]; the process may use AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn scores<const M: usize>(
     queries: *const u32,
@@ -154,7 +153,7 @@ unsafe fn scores<const M: usize>(
 /// See [`SumsFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the process may use AMX; weights have whole tiles of rows.
+/// The conditions of [`SumsFn`]; the process may use AMX; weights have whole tiles of rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn sums<const M: usize>(
     weights: *const Bytes,
@@ -205,7 +204,7 @@ unsafe fn columns<const M: usize>(
                 weighted(&work, all.add(vector * 2 * TILE));
             }
         }
-        // What a tile has stored is read back once others have been multiplied.
+        // Sums that a tile has stored are read back once other tiles have been multiplied.
         for vector in 0..VECTORS {
             // SAFETY: as above; sums of this vector were stored.
             unsafe {
@@ -221,11 +220,11 @@ unsafe fn columns<const M: usize>(
     }
 }
 
-/// See [`FewScoresFn`], for `M` rows, packed side by side in rows of 16: codes as
-/// they lie in the cache are rows of a tile.
+/// See [`FewScoresFn`], for `M` rows, packed side by side in rows of 16. Codes are rows of a
+/// tile as they lie in the cache.
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`FewScoresFn`]; the process may use AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn few_scores<const M: usize>(
     source: &mut Source<'_>,
@@ -291,7 +290,7 @@ unsafe fn turn<const M: usize>(turned: *const u32, scores: *mut [f32; BLOCK], fi
 /// See [`FewSumsFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the process may use AMX; weights have whole tiles of rows.
+/// The conditions of [`FewSumsFn`]; the process may use AMX; weights have whole tiles of rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn few_sums<const M: usize>(
     source: &mut Source<'_>,
@@ -336,7 +335,7 @@ macro_rules! table {
     ($function:ident: $($m:literal)*) => { [$($function::<$m>),*] };
 }
 
-/// For one tile of rows.
+/// Lists the kernels for one tile of rows.
 macro_rules! few {
     ($($m:literal)*) => { [$((few_scores::<$m>, few_sums::<$m>)),*] };
 }

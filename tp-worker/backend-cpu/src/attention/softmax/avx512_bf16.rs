@@ -1,6 +1,6 @@
-//! The softmax for kernels whose weights are pairs of bf16 or 16-bit integers:
-//! fused multiply-adds and masks make it half as long, and weights leave it in
-//! the form that they are used in.
+//! The softmax for kernels with weights in pairs of bf16 or in 16-bit integers. Fused
+//! multiply-adds and masks make it half as long, and weights leave it in the form that
+//! kernels read.
 
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _CMP_NLT_UQ, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehdup_ps,
@@ -22,7 +22,7 @@ use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 /// Vectors of a block.
 const PARTS: usize = BLOCK / LANES;
 
-/// The visible ones of each part's positions.
+/// Masks of the visible positions, one per vector.
 #[inline(always)]
 fn masks(visible: usize) -> [u16; PARTS] {
     let all = match visible {
@@ -32,7 +32,7 @@ fn masks(visible: usize) -> [u16; PARTS] {
     std::array::from_fn(|part| (all >> (part * LANES)) as u16)
 }
 
-/// The sum of all lanes, always in this order.
+/// The sum of all lanes, always in this one order.
 #[inline(always)]
 unsafe fn total(lanes: __m512) -> f32 {
     // SAFETY: the caller runs AVX-512.
@@ -51,7 +51,7 @@ unsafe fn total(lanes: __m512) -> f32 {
 }
 
 impl Rows<'_> {
-    /// Scaled scores of one part.
+    /// Scaled scores of one vector.
     #[inline(always)]
     unsafe fn scaled(&self, row: usize, part: usize) -> __m512 {
         // SAFETY: rows and scales have a block's length; the caller runs AVX-512.
@@ -64,7 +64,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Raises the maxima to those of this block.
+    /// Raises the rows' maxima to the maxima of this block.
     #[inline(always)]
     unsafe fn raise_maxima(&mut self) {
         let rows = self.scores.len();
@@ -75,7 +75,7 @@ impl Rows<'_> {
             let max = unsafe {
                 let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
                 for (part, &mask) in masks.iter().enumerate() {
-                    // What is not a number leaves the maximum as it is.
+                    // A score that is not a number leaves the maximum as it is.
                     max = _mm512_mask_max_ps(max, mask, self.scaled(row, part), max);
                 }
                 _mm512_reduce_max_ps(max)
@@ -93,8 +93,8 @@ impl Rows<'_> {
         }
     }
 
-    /// The weights of a row, zero where it sees nothing, times `scales`; adds
-    /// them to its sum before.
+    /// The weights of a row times `scales`, zero where the row sees nothing. Adds the
+    /// weights to the row's sum before `scales`.
     #[inline(always)]
     unsafe fn weights(
         &mut self,
@@ -115,7 +115,8 @@ impl Rows<'_> {
                 sums = _mm512_add_ps(sums, weights[part]);
                 if let Some(scales) = scales {
                     let scales = _mm512_loadu_ps(scales.as_ptr().add(part * LANES));
-                    // What it does not see may have scales that are not finite.
+                    // Positions that the row does not see may have scales that are not
+                    // finite.
                     weights[part] = _mm512_maskz_mul_ps(masks[part], weights[part], scales);
                 }
             }
@@ -167,13 +168,13 @@ pub(super) unsafe fn pairs(
     }
 }
 
-/// Turns raw scores into weights times `scales`, as 16-bit integers, and tells
-/// what one of those is worth in each row. The largest of a row is at least
-/// 2¹⁴, unless it is below 2⁻¹¹², and a weight is exact within 2⁻¹⁵ of it; what a row
-/// sees of numbers that are not finite makes it worth NaN.
+/// Turns raw scores into weights times `scales`, as 16-bit integers, and writes the value of
+/// the integer 1 in each row. The largest integer of a row is at least 2¹⁴, unless the
+/// weight is below 2⁻¹¹². A weight is exact within 2⁻¹⁵ of the row's largest. Where a row
+/// sees numbers that are not finite, its integer 1 is worth NaN.
 ///
 /// # Safety
-/// As for [`pairs`].
+/// The conditions of [`pairs`].
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(in crate::attention) unsafe fn integers(
     mut rows: Rows<'_>,
@@ -186,7 +187,7 @@ pub(in crate::attention) unsafe fn integers(
         rows.raise_maxima();
         for (row, (out, worth)) in out.iter_mut().zip(worth).enumerate() {
             let weights = rows.weights(row, masks(rows.visible[row]), Some(scales));
-            // None is negative, and such numbers are ordered like their bits.
+            // No weight is negative, and such numbers are ordered like their bits.
             let mut largest = _mm512_setzero_si512();
             for weights in weights {
                 largest = _mm512_max_epu32(largest, _mm512_castps_si512(weights));
@@ -197,7 +198,7 @@ pub(in crate::attention) unsafe fn integers(
             let up = _mm512_set1_ps(up);
             let largest = _mm512_set1_ps(LARGEST);
             let words = weights.map(|weights| {
-                // What is not a number becomes the largest.
+                // A weight that is not a number becomes the largest integer.
                 let scaled = _mm512_min_ps(_mm512_mul_ps(weights, up), largest);
                 _mm512_cvtps_epi32(scaled)
             });
@@ -211,8 +212,8 @@ pub(in crate::attention) unsafe fn integers(
 unsafe fn store_bytes(words: [__m512i; PARTS], out: &mut Bytes) {
     // SAFETY: the caller runs AVX-512; each half of `out` is a vector.
     unsafe {
-        // Packing goes by quarters of registers: quarters of four words each
-        // then lie quarter by quarter and not word by word.
+        // Packing works on quarters of registers. Its result has quarters of four words in
+        // the order of quarters, not in the order of words.
         let order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
         let front = _mm512_packus_epi32(words[0], words[1]);
         let back = _mm512_packus_epi32(words[2], words[3]);

@@ -1,11 +1,11 @@
 //! The softmax before AMX tiles: weights leave it as pairs of bf16 in the order
 //! that tiles load.
 //!
-//! The same bits in plain Rust and in AVX-512: fused multiply-adds, a polynomial
-//! as short as f32 allows, and subnormal weights as zeros, which is what tiles
-//! take them for. A row's sums are brought to a new maximum only where it has
-//! risen by more than [`SLACK`], so weights may be as large as 2⁸: rounding is
-//! relative, and hardly any block after the first of a segment has to touch sums.
+//! Plain Rust and AVX-512 give the same bits. The softmax uses fused multiply-adds, a
+//! polynomial as short as f32 allows, and zeros for subnormal weights, because tiles read
+//! those as zeros. A row's sums are brought to a new maximum only where the maximum has
+//! risen by more than [`SLACK`]. So weights may be as large as 2⁸: rounding is relative, and
+//! hardly any block after the first of a segment has to touch sums.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -18,8 +18,8 @@ use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::flushed_bf16_bits;
 
-/// How far, in powers of two, scores may lie above the maximum that a row's sums
-/// were brought to.
+/// Largest distance, in powers of two, of scores above the maximum that a row's sums were
+/// brought to.
 const SLACK: f32 = 8.0;
 /// `2ˣ` on ±½: 1 + x · (Chebyshev's interpolation of (2ˣ − 1) / x), highest
 /// power first; within 2.1e-7.
@@ -31,16 +31,15 @@ const POWERS: [f32; 6] = [
     6.931_472e-1,
     1.0,
 ];
-/// Adding and subtracting it rounds to the nearest integer: 1.5 · 2²³.
+/// Number whose addition and subtraction rounds to the nearest integer: 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 
-/// Turns raw scores of several queries into weights `2^(score · scale − max)`,
-/// zero from the query's `visible` on; takes their sums, multiplies them by
-/// `scales`, and leaves them in `out` as pairs of bf16: for each half of the
-/// block `[height][16 pairs]`, of which the first rows are these. Where there
-/// are no `scales`, all scores have the same positive factor. Rows of `acc`,
-/// the weighted sums so far, follow their maxima. A query that sees nothing
-/// keeps its state.
+/// Turns raw scores of several queries into weights `2^(score · scale − max)`, zero from the
+/// query's `visible` on. Takes the weights' sums, multiplies the weights by `scales`, and
+/// leaves them in `out` as pairs of bf16: `[height][16 pairs]` for each half of the block,
+/// of which the first rows are the queries'. Without `scales` all scores have the same
+/// positive factor. Rows of `acc`, the weighted sums so far, follow their maxima. A query
+/// that sees nothing keeps its state.
 pub(crate) fn softmax_blocks(
     isa: Isa,
     tile: Rows<'_>,

@@ -18,7 +18,7 @@ struct Tile {
     acc: Vec<f32>,
 }
 
-/// What became of it.
+/// Result of a softmax over a [`Tile`].
 struct Softmax {
     weights: Vec<[f32; BLOCK]>,
     states: Vec<State>,
@@ -83,8 +83,8 @@ impl Tile {
         })
     }
 
-    /// Compares with the plain softmax; weights may differ by `relative` of
-    /// themselves and `of_largest` of the row's largest.
+    /// Compares with the plain softmax. A weight may differ by `relative` of itself and
+    /// `of_largest` of the row's largest weight.
     fn check(&self, found: &Softmax, relative: f32, of_largest: f32) {
         let near = |a: f32, b: f32| (a - b).abs() <= 1e-5 * a.abs().max(1e-30);
         let plain = self.run(|rows, weights| {
@@ -108,7 +108,7 @@ impl Tile {
                 .zip(&found.weights[row])
                 .enumerate()
             {
-                // `vcvtne2ps2bf16` takes what is subnormal for zero.
+                // `vcvtne2ps2bf16` reads subnormal numbers as zeros.
                 let limit = relative * a + of_largest * largest + f32::MIN_POSITIVE;
                 assert!((a - b).abs() <= limit, "row {row}, {i}: {a} {b}");
                 assert!(i < self.visible[row] || *b == 0.0);
@@ -149,7 +149,7 @@ fn tiles() -> impl Strategy<Value = Tile> {
 proptest! {
     #[test]
     fn pairs_and_integers_are_the_plain_weights_rounded(tile in tiles()) {
-        // The largest is at least 2¹⁴, and others are off by one half.
+        // The row's largest integer is at least 2¹⁴, and others are off by one half.
         const WITHIN: f32 = 1.0 / 32_768.0;
         if Isa::Avx512Bf16.is_available() {
             tile.check(&tile.pairs(Isa::Avx512Bf16), 1.0 / 255.0, 0.0);

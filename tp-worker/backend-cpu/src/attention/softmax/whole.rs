@@ -1,18 +1,19 @@
-//! The softmax of [`super::avx512_bf16::integers`] in plain Rust, bit for bit: that of
-//! AVX2 and of the emulation.
+//! The softmax of [`super::avx512_bf16::integers`] in plain Rust, bit for bit. AVX2 and the
+//! emulation use it.
 
 use super::{Bytes, LANES, Rows, State, fold, larger, scale_row, seen};
 use crate::attention::cells::BLOCK;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 use crate::multiversion::multiversion;
 
-/// Adding it rounds to the nearest integer, whose power of two then only needs a
-/// shift: 1.5 · 2²³, and the exponent's offset. An odd number: which of two integers
-/// is taken, where both are as near, depends on it.
+/// Number whose addition rounds to the nearest integer, whose power of two then only needs a
+/// shift: 1.5 · 2²³, plus the exponent's offset. The number is odd, and so decides between
+/// two integers that are equally near.
 pub(super) const ROUND: f32 = WHOLE + 127.0;
-/// Adding it rounds to the nearest integer, which then sits in the low bits: 1.5 · 2²³.
+/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
+/// 1.5 · 2²³.
 const WHOLE: f32 = 12_582_912.0;
-/// The largest integer, the last that is a signed one too.
+/// The largest integer that is also a signed 16-bit one.
 pub(super) const LARGEST: f32 = 32_767.0;
 
 /// `2ˣ` for `x ≤ 0`, zero below [`LOWEST_POWER`], NaN for NaN.
@@ -29,13 +30,13 @@ fn power(x: f32) -> f32 {
     if x < LOWEST_POWER { 0.0 } else { p * power }
 }
 
-/// What brings numbers of at most this exponent below 2¹⁵, so that they are signed
-/// 16-bit numbers too, as AVX2 multiplies them; and back.
+/// The factor that brings numbers of at most this biased exponent below 2¹⁵, and its
+/// inverse. Below 2¹⁵ integers are signed 16-bit numbers too, which AVX2 multiplies.
 #[inline(always)]
 pub(super) fn powers_around(exponent: u32) -> (f32, f32) {
-    /// The exponent of what is not finite; a sign only adds to it.
+    /// The exponent of numbers that are not finite; a sign only adds to it.
     const NOT_FINITE: u32 = 255;
-    /// Numbers below this one's lose bits: their power would overflow.
+    /// The exponent below which numbers lose bits: their factor would overflow.
     const LEAST: u32 = 15;
     if exponent >= NOT_FINITE {
         return (0.0, f32::NAN);
@@ -47,7 +48,7 @@ pub(super) fn powers_around(exponent: u32) -> (f32, f32) {
     )
 }
 
-/// Scales raw scores, and raises the maxima to those of this block.
+/// Scales raw scores, and raises the rows' maxima to the maxima of this block.
 #[inline(always)]
 fn raise_maxima(tile: &mut Rows<'_>) {
     let rows = tile.scores.len();
@@ -66,7 +67,7 @@ fn raise_maxima(tile: &mut Rows<'_>) {
     }
 }
 
-/// Weights of a row as integers, and what one of those is worth.
+/// Turns a row's scores into integer weights; returns the value of the integer 1.
 #[inline(always)]
 fn weigh_row(
     scores: &mut [f32; BLOCK],
@@ -77,7 +78,7 @@ fn weigh_row(
     let seen = seen(visible);
     let (mut sums, mut largest) = ([0.0f32; LANES], [0; LANES]);
     for (part, scores) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        // What it does not see may have scales that are not finite.
+        // Positions that the row does not see may have scales that are not finite.
         let shown = |x: f32, lane| f32::from_bits(x.to_bits() & seen[part * LANES + lane]);
         for lane in 0..LANES {
             scores[lane] = shown(power(scores[lane] - state.max), lane);
@@ -85,7 +86,7 @@ fn weigh_row(
         }
         for lane in 0..LANES {
             scores[lane] = shown(scores[lane] * scales[part * LANES + lane], lane);
-            // None is negative, and such numbers are ordered like their bits.
+            // No weight is negative, and such numbers are ordered like their bits.
             largest[lane] = largest[lane].max(scores[lane].to_bits());
         }
     }
@@ -94,7 +95,7 @@ fn weigh_row(
     let (up, worth) = powers_around(largest >> 23);
     let mut integers = [0; BLOCK];
     for (integer, score) in integers.iter_mut().zip(scores) {
-        // What is not a number is worth none, whatever it becomes.
+        // Any integer will do for NaN: the row's integer 1 is then worth NaN.
         let scaled = *score * up;
         let below = if scaled < LARGEST { scaled } else { LARGEST };
         *integer = (below + WHOLE).to_bits() as u16;
@@ -102,7 +103,7 @@ fn weigh_row(
     (integers, worth)
 }
 
-/// The weights of all rows, stored by `store`.
+/// Computes the weights of all rows, and stores them with `store`.
 #[inline(always)]
 fn weigh(
     mut tile: Rows<'_>,
@@ -123,8 +124,8 @@ fn weigh(
 }
 
 multiversion! {
-    /// Turns raw scores into weights times `scales`, as 16-bit integers taken apart,
-    /// and tells what one of those is worth in each row.
+    /// Turns raw scores into weights times `scales`, as 16-bit integers in two separate
+    /// bytes, and writes the value of the integer 1 in each row.
     pub(in crate::attention) fn integers(
         tile: Rows<'_>,
         scales: &[f32; BLOCK],
@@ -141,7 +142,8 @@ multiversion! {
 
 #[cfg(target_arch = "x86_64")]
 multiversion! {
-    /// The same, integers as they are, the lower byte first.
+    /// Turns raw scores into weights like [`integers`], with the integers whole, lower byte
+    /// first.
     pub(in crate::attention) fn shorts(
         tile: Rows<'_>,
         scales: &[f32; BLOCK],

@@ -1,8 +1,8 @@
 //! A block of positions under all key heads of a task of few query rows.
 //!
-//! Heads do each kind of work together: scores of all, their softmax, their
-//! weighted sums. So the keys of neighbouring heads, which lie side by side, are
-//! read in one go, and so are their values.
+//! Heads do each kind of work together: scores of all heads, then their softmax, then their
+//! weighted sums. So the keys of neighbouring heads, which lie side by side, are read in one
+//! go, and so are their values.
 
 use std::ops::Range;
 
@@ -17,15 +17,15 @@ use crate::gemm::PANEL;
 /// Rows that the scores and weights of a tile's scratch have room for.
 const ROOM: usize = PANEL;
 
-/// Positions, and who attends to them by which kernels.
+/// A block of positions of one task, and the kernels that attend to it.
 struct Block<'a> {
     tiled: &'a Tiled,
     view: &'a View<'a>,
     positions: Range<usize>,
 }
 
-/// A key head: its number in the task, and among those that the tile's scratch has
-/// room for at a time.
+/// A key head: its number in the task, and its number among the heads that the tile's
+/// scratch has room for at a time.
 #[derive(Clone, Copy)]
 struct Head {
     index: usize,
@@ -33,7 +33,8 @@ struct Head {
 }
 
 impl Call<'_> {
-    /// The kernels for it, where a task's heads go through blocks together.
+    /// The kernels for a task with heads that go through blocks together; `None` for other
+    /// tasks.
     pub(super) fn takes_heads_together(&self, view: &View<'_>) -> Option<&'static Tiled> {
         let few = view.row.mask.is_none() && self.is_few(view.rows);
         self.tiled.filter(|_| few)

@@ -17,8 +17,8 @@ const COLUMNS: usize = 16;
 /// Blocks of a block of positions.
 const HALVES: usize = BLOCK / (2 * BLOCK_STEPS);
 
-/// Gives tiles the shapes for a height; returns its rows. All whole heights have
-/// the same shapes, which change for no tile of a task.
+/// Gives tiles the shapes for a height; returns the height's rows. All whole heights have
+/// the same shapes, so no tile of a task changes them.
 #[inline(always)]
 unsafe fn prepare(height: Height) -> usize {
     // SAFETY: the caller's promise: the process may use AMX.
@@ -31,7 +31,7 @@ unsafe fn prepare(height: Height) -> usize {
     height.padded()
 }
 
-/// What one product reads and writes: one panel, `blocks` of it.
+/// Operands and result of one product: `blocks` blocks of one panel.
 struct Work {
     inputs: *const u32,
     panel: *const u32,
@@ -39,14 +39,14 @@ struct Work {
     out: *mut f32,
     /// Bytes from row to row of `out`.
     stride: usize,
-    /// Adds to what `out` holds.
+    /// True if the product is added to the content of `out`.
     resume: bool,
 }
 
 /// See [`super::ScoresFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::ScoresFn`]; the process may use AMX.
 pub(super) unsafe fn scores(
     queries: *const u32,
     keys: *const u32,
@@ -76,7 +76,7 @@ pub(super) unsafe fn scores(
 /// See [`super::SumsFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::SumsFn`]; the process may use AMX.
 pub(super) unsafe fn sums(
     weights: *const u32,
     values: *const u32,
@@ -106,7 +106,7 @@ pub(super) unsafe fn sums(
 /// See [`super::FewSumsFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::FewSumsFn`]; the process may use AMX.
 pub(super) unsafe fn few_sums(
     weights: *const u32,
     values: *const u32,
@@ -160,7 +160,7 @@ unsafe fn product(work: &Work, rows: usize) {
     }
 }
 
-/// Up to 16 rows.
+/// Multiplies up to 16 rows.
 #[inline(always)]
 unsafe fn low(work: &Work, rows: usize) {
     // SAFETY: the caller's promise: tiles have their shapes, and the pointers are
@@ -202,7 +202,7 @@ unsafe fn low(work: &Work, rows: usize) {
     }
 }
 
-/// More than 16 rows.
+/// Multiplies more than 16 rows.
 #[inline(always)]
 unsafe fn high(work: &Work, rows: usize) {
     // SAFETY: as for `low`.

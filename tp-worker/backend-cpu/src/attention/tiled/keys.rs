@@ -8,15 +8,15 @@ use super::{BLOCK, ROWS, Source};
 use crate::amx::shape_few;
 use crate::attention::transpose::{LANES, avx512};
 
-/// Scores of a block of keys and up to 16 query rows, keys row by row: what a tile
-/// has stored is read back once others have been multiplied.
+/// Scores of a block of keys and up to 16 query rows, keys row by row. The scores that a
+/// tile has stored are read back once other tiles have been multiplied.
 #[repr(C, align(64))]
 struct Turned([f32; BLOCK * ROWS]);
 
 /// See [`super::FewScoresFn`].
 ///
 /// # Safety
-/// As there; the process may use AMX.
+/// The conditions of [`super::FewScoresFn`]; the process may use AMX.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn scores(
     source: &mut Source<'_>,
@@ -48,7 +48,8 @@ pub(super) unsafe fn scores(
     }
 }
 
-/// 16 keys times few query rows, whose scores lie a whole tile's row apart.
+/// Multiplies 16 keys by few query rows; the scores of neighbouring keys lie a whole tile's
+/// row apart.
 #[inline(always)]
 unsafe fn multiply(keys: *const u8, row_bytes: usize, queries: *const u32, out: *mut f32) {
     // SAFETY: the caller's promise: tiles hold 16 rows, and the pointers are valid

@@ -10,7 +10,7 @@ use crate::attention::cells::is_run;
 use crate::attention::transpose::LANES;
 use crate::gemm::{BLOCK_STEPS, PANEL};
 
-/// Rows that are woven at once where they follow each other.
+/// Number of consecutive rows that are woven at once.
 const RUN: usize = 16;
 /// Words of a panel of a block's values.
 const PANEL_LEN: usize = BLOCK / 2 * PANEL;
@@ -19,7 +19,7 @@ const PANEL_LEN: usize = BLOCK / 2 * PANEL;
 /// columns in the order of `Order::Fours`.
 ///
 /// # Safety
-/// As there; the machine runs AVX-512.
+/// The conditions of [`super::WeaveFn`]; the machine runs AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn weave(
     cache: &CpuKvCache,
@@ -55,8 +55,8 @@ pub(super) unsafe fn weave(
     }
 }
 
-/// Weaves 16 rows that follow each other; with a constant number of panels the
-/// compiler leaves no loop.
+/// Weaves 16 rows that follow each other. With a constant number of panels the compiler
+/// leaves no loop.
 #[inline(always)]
 unsafe fn weave_run(start: *const u8, panels: usize, out: *mut u32) {
     let bytes = panels * 2 * PANEL;
@@ -70,7 +70,7 @@ unsafe fn weave_run(start: *const u8, panels: usize, out: *mut u32) {
     }
 }
 
-/// Weaves up to 16 rows, zero after an odd one.
+/// Weaves up to 16 rows; an odd last row is paired with zeros.
 #[inline(always)]
 unsafe fn weave_rows(data: *const u8, rows: &[usize], panels: usize, out: *mut u32) {
     let bytes = panels * 2 * PANEL;
@@ -99,7 +99,7 @@ unsafe fn weave_pair(first: *const u8, second: Option<*const u8>, panels: usize,
     }
 }
 
-/// Columns of two positions as pairs.
+/// Stores columns of two positions as pairs.
 #[inline(always)]
 unsafe fn store(to: *mut u32, low: __m512i, high: __m512i) {
     // SAFETY: the caller runs AVX-512; `to` holds 32 words.

@@ -34,10 +34,10 @@ pub(in crate::attention) unsafe fn quarter(rows: &[*const u32], step: usize) -> 
     }
 }
 
-/// The same of 16 rows, two registers per step.
+/// Four steps of 16 rows from `step` on, two registers per step.
 ///
 /// # Safety
-/// As for [`quarter`], with 16 rows.
+/// The conditions of [`quarter`], with 16 rows.
 #[inline(always)]
 pub(in crate::attention) unsafe fn both_quarters(
     rows: &[*const u32; LANES],
@@ -84,7 +84,7 @@ pub(super) unsafe fn transpose(
     }
 }
 
-/// The first `count` of a register's elements.
+/// Stores the first `count` of a register's elements.
 #[inline(always)]
 unsafe fn store(to: *mut u32, column: __m256i, count: usize) {
     // SAFETY: the caller's promise.

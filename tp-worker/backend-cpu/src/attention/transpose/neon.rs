@@ -77,7 +77,7 @@ unsafe fn high(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
     }
 }
 
-/// The first `count` of a register's elements.
+/// Stores the first `count` of a register's elements.
 #[inline(always)]
 unsafe fn store(to: *mut u32, column: uint32x4_t, count: usize) {
     // SAFETY: the caller's promise.

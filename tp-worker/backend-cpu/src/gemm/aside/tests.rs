@@ -7,7 +7,7 @@ const BF16: Packed = Packed::Native(Element::Bf16);
 
 /// The rooms of a product with 4,096 inputs, and its cut.
 fn product(threads: usize, rows: usize, outputs: usize) -> (Rooms, Cut, usize) {
-    // Any machine can say what these tiles are.
+    // Every machine knows the sizes of these tiles.
     let tiles = BF16.tiles(Isa::AmxEmulated, rows);
     let rooms = Rooms::new(threads, tiles, BF16, rows, [outputs, 4_096]).unwrap();
     let height = block_height(tiles, rows);

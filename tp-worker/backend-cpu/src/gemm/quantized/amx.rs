@@ -53,7 +53,7 @@ macro_rules! memory {
     };
 }
 
-/// Up to 16 rows.
+/// Defines the product of up to 16 rows.
 macro_rules! few {
     ($name:ident, $hint:tt) => {
         unsafe fn $name(group: &Group) {
@@ -116,7 +116,7 @@ macro_rules! few {
 few!(few_cached, []);
 few!(few_streamed, ["prefetcht1"]);
 
-/// 17 to 32 rows.
+/// Multiplies 17 to 32 rows.
 unsafe fn many(group: &Group) {
     // SAFETY: as for fewer rows.
     unsafe {

@@ -1,5 +1,5 @@
-//! What stands in for AMX's tiles where there are none: sums of whole groups,
-//! from the same inputs, by other instructions.
+//! Replacement for AMX's tiles where there are none: sums of whole groups, from the same
+//! inputs, by other instructions.
 
 use std::marker::PhantomData;
 
@@ -12,10 +12,10 @@ use crate::quantize::GROUP_WORDS;
 
 /// Words of a row in a tile of inputs.
 const RUN: usize = 16;
-/// Rows whose sums fit registers.
+/// Rows whose sums fit in registers.
 const ROWS: usize = 4;
 
-/// A unit made of lanes, which hold weights with their offset.
+/// A unit made of lanes, which keep weights with their offset.
 pub(super) struct Emulated<L>(PhantomData<L>);
 
 impl<L: Undo> Unit for Emulated<L> {
@@ -44,7 +44,7 @@ impl<L: Undo> Unit for Emulated<L> {
     }
 }
 
-/// `R` of `rows` rows.
+/// Computes `R` of `rows` rows.
 #[inline(always)]
 unsafe fn some<L: Lanes, const R: usize>(
     a: *const u32,
@@ -72,7 +72,7 @@ unsafe fn some<L: Lanes, const R: usize>(
     }
 }
 
-/// By AVX-512 VNNI.
+/// The unit made of AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod vnni {
     use super::super::avx512::Vnni;
@@ -85,7 +85,7 @@ pub(super) mod vnni {
     );
 }
 
-/// In plain Rust.
+/// The unit in plain Rust.
 #[cfg(test)]
 pub(super) mod scalar {
     use super::super::scalar::Scalar;

@@ -1,6 +1,5 @@
-//! AVX2: 16 lanes are two registers. With AVX-VNNI one instruction multiplies
-//! and adds 32 pairs of bytes, without it even and odd bytes are multiplied as
-//! 16-bit integers.
+//! AVX2: 16 lanes are two registers. With AVX-VNNI one instruction multiplies and adds 32
+//! pairs of bytes. Without it even and odd bytes are multiplied as 16-bit integers.
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps,
@@ -17,7 +16,7 @@ use super::{Lanes, tile};
 use crate::gemm::tile::Tile;
 use crate::gemm::tiles::{Tiles, tiles};
 
-/// What both share.
+/// Operations that lanes with and without AVX-VNNI share.
 macro_rules! common {
     () => {
         type Words = [__m256i; 2];
@@ -165,11 +164,11 @@ impl Lanes for Plain {
     }
 }
 
-/// Eight lanes of [`Lanes::dot`]. A closure of so much would not be inlined, and
-/// each of its instructions become a call.
+/// Eight lanes of [`Lanes::dot`]. A closure this large would not be inlined, and each of its
+/// instructions would become a call.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// The conditions of [`Lanes`].
 #[inline(always)]
 unsafe fn dot_plain(sum: __m256i, weights: __m256i, inputs: __m256i) -> __m256i {
     // SAFETY: the caller runs AVX2.

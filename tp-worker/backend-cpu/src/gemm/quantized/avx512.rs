@@ -1,5 +1,5 @@
-//! AVX-512: with VNNI one instruction multiplies and adds 64 pairs of bytes,
-//! without it even and odd bytes are multiplied as 16-bit integers.
+//! AVX-512: with VNNI one instruction multiplies and adds 64 pairs of bytes. Without it even
+//! and odd bytes are multiplied as 16-bit integers.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
@@ -17,7 +17,7 @@ use super::{Lanes, tile};
 use crate::gemm::tile::Tile;
 use crate::gemm::tiles::{Tiles, tiles};
 
-/// What both share.
+/// Operations that lanes with and without VNNI share.
 macro_rules! common {
     () => {
         type Words = __m512i;
@@ -206,14 +206,14 @@ pub(super) static INT4_VNNI: Tiles = tiles!(
     [1 2 3 4 5 : 4 2 2 2 2],
     [2 2 2 2 2 2 2 2 2 2 2 2], INT8_VNNI
 );
-/// As [`INT8_VNNI`], where panels come faster one by one.
+/// Tiles like [`INT8_VNNI`], for panels that come faster one by one.
 pub(super) static INT8_VNNI_ONE_BY_ONE: Tiles = tiles!(
     Integers, int8_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],
     [1 2 3 4 5 6 7 8 9 10 11 12 : 1 1 1 1 1 1 1 1 1 1 1 1],
     [2 2 2 2 2 2 2 2 2 2 2 2]
 );
-/// As [`INT4_VNNI`], where panels come faster one by one.
+/// Tiles like [`INT4_VNNI`], for panels that come faster one by one.
 pub(super) static INT4_VNNI_ONE_BY_ONE: Tiles = tiles!(
     Integers, int4_vnni:
     [1 2 3 4 5 6 7 8 9 10 11 12],

@@ -1,9 +1,9 @@
-//! Products of up to 32 rows whose integer sums of a group come from a unit of
-//! its own: AMX's tiles, or what stands in for them.
+//! Products of up to 32 rows with a separate unit for the integer sums of a group: AMX's
+//! tiles, or their replacement.
 //!
-//! The unit leaves a group's sums in memory. Vectors then turn them into f32 and
-//! add them to those of the groups before, as all other kernels do. Both work at
-//! a time: the unit is given its next group first.
+//! The unit leaves a group's sums in memory. Vectors then turn them into f32 and add them to
+//! the sums of earlier groups, as all other kernels do. Unit and vectors work at the same
+//! time: the unit gets its next group first.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::isa::Isa;
 use crate::prefetch;
 use crate::quantize::{BLOCK_ROW_WORDS, BLOCK_SCALE_WORD, BLOCK_UNDO_WORD};
 
-/// Rows of a block at most.
+/// Most rows of a block.
 const ROWS: usize = 32;
 /// Words of a group's sums, `[rows][32]`.
 const SUMS: usize = ROWS * PANEL;
@@ -26,15 +26,15 @@ const SUMS: usize = ROWS * PANEL;
 const SOME: usize = 8;
 /// Words of a cache line.
 const LINE: usize = 16;
-/// Words from weights that come from memory to those that are asked for: four
-/// groups of 8-bit ones.
+/// Distance in words from the current weights to the weights that are asked for in memory:
+/// four groups of 8-bit weights.
 const FAR: usize = 4_160;
 
-/// A group of inputs of some rows times a panel's.
+/// A group of inputs of some rows, times the same group of a panel.
 pub(super) struct Group {
     /// The inputs' integers, `[2][rows][16]` words.
     pub a: *const u32,
-    /// The weights as [`Int8`] has them, offset included.
+    /// The weights in the form of [`Int8`], offset included.
     pub b: *const u32,
     pub rows: usize,
     /// `[rows][32]`: products, with the weights' offset.
@@ -46,14 +46,14 @@ pub(super) struct Group {
     pub far: *const u32,
 }
 
-/// What computes the integer sums of a group.
+/// A unit that computes the integer sums of a group.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// The conditions of [`Lanes`].
 pub(super) trait Unit {
-    /// What turns the sums into f32.
+    /// Lanes that turn the sums into f32.
     type Lanes: Undo;
-    /// Prepares for groups of so many rows.
+    /// Prepares for groups of `rows` rows.
     unsafe fn enter(rows: usize);
     /// Computes the sums of a group.
     unsafe fn sums(group: &Group);
@@ -62,18 +62,18 @@ pub(super) trait Unit {
 /// Lanes that undo the offset of weights in sums.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// The conditions of [`Lanes`].
 pub(super) trait Undo: Lanes {
-    /// Adds what undoes it, the same in all lanes.
+    /// Adds the number that undoes the offset, the same in all lanes.
     unsafe fn undo(sums: Self::Words, undo: *const u32) -> Self::Words;
 }
 
-/// Weights that a unit reads, or that become such.
+/// Weights that a unit reads, directly or after a conversion.
 ///
 /// # Safety
-/// As for [`Format`].
+/// The conditions of [`Format`].
 pub(super) trait Weights: Format {
-    /// A step as [`Int8`] has it, but for its scales; it may be in `room`.
+    /// A step in the form of [`Int8`], without its scales; the step may be in `room`.
     unsafe fn bytes(isa: Isa, step: *const u32, room: *mut u32) -> *const u32;
 }
 
@@ -108,10 +108,10 @@ struct Room {
     wide: [u32; INT8_WORDS],
 }
 
-/// `rows` rows times one panel.
+/// Multiplies `rows` rows by one panel.
 ///
 /// # Safety
-/// As for every tile, with `rows` rows of [`crate::gemm::Input::IntegerBlocks`].
+/// The conditions of every tile, with `rows` rows of [`crate::gemm::Input::IntegerBlocks`].
 #[inline(always)]
 pub(super) unsafe fn product<U: Unit, W: Weights>(work: &Tile, rows: usize, isa: Isa) {
     let mut room = MaybeUninit::<Room>::uninit();
@@ -131,8 +131,9 @@ pub(super) unsafe fn product<U: Unit, W: Weights>(work: &Tile, rows: usize, isa:
                 row.cast::<[f32; PANEL]>().write([0.0; PANEL]);
             }
         }
-        // Rows of the result lie far apart, so that nobody else brings them near:
-        // where sums go on at once, else one after the other until they are stored.
+        // Rows of the result lie far apart, so nothing else brings them near. Where sums are
+        // resumed, all rows are needed at once; otherwise one after the other until they are
+        // stored.
         let each = match work.resume {
             true => rows,
             false => rows.div_ceil(work.steps.max(1)),
@@ -150,7 +151,7 @@ pub(super) unsafe fn product<U: Unit, W: Weights>(work: &Tile, rows: usize, isa:
     }
 }
 
-/// A product and how its groups are gone through.
+/// A product, and the state of the walk through its groups.
 struct Walk<'a> {
     work: &'a Tile,
     rows: usize,
@@ -184,7 +185,8 @@ impl Walk<'_> {
     /// Has the unit compute a group's sums.
     #[inline(always)]
     unsafe fn multiply<U: Unit, W: Weights>(&self, step: usize) {
-        // Few rows go on with what follows in memory, many with a next block of rows.
+        // With few rows the weights behind in memory come next, with many another block of
+        // rows.
         let streams = self.work.ahead.near == Ahead::FOLLOWING.near;
         let wrapped = (step + 1) % self.work.steps;
         let (near, next) = if streams {
@@ -207,7 +209,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds a group's sums to those in f32.
+    /// Adds a group's sums to the sums in f32.
     #[inline(always)]
     unsafe fn convert<U: Unit, W: Weights>(&self, step: usize) {
         let Tile { c, ldc, steps, .. } = *self.work;
@@ -238,19 +240,19 @@ impl Walk<'_> {
     }
 }
 
-/// A group's sums, and where those in f32 come from and go to.
+/// A group's sums, and the source and target of the sums in f32.
 struct Sums {
     a: *const u32,
     b: *const u32,
     sums: *const u32,
     rows: usize,
-    /// Where rows begin, and elements from one to the next; nowhere: at zero.
+    /// Start of the rows, and elements from one row to the next; `None` to begin at zero.
     from: Option<(*const f32, usize)>,
     to: (*mut f32, usize),
 }
 
 impl Sums {
-    /// Some rows, at most [`SOME`].
+    /// Converts some rows, at most [`SOME`].
     #[inline(always)]
     unsafe fn convert<U: Unit, W: Weights>(&self, rows: Range<usize>) {
         let mut row = rows.start;
@@ -273,7 +275,7 @@ impl Sums {
         }
     }
 
-    /// `R` rows from `row` on.
+    /// Converts `R` rows from `row` on.
     #[inline(always)]
     unsafe fn rows<U: Unit, W: Weights, const R: usize>(&self, row: usize) {
         // SAFETY: forwarded to the caller.
@@ -286,8 +288,8 @@ impl Sums {
                     }
                 }
             }
-            // Not by `map`, which is not inlined: its closure would not be compiled for
-            // the unit's instructions.
+            // An array and no `map`, which is not inlined: its closure would not be compiled
+            // for the unit's instructions.
             let scales = [
                 W::scales::<U::Lanes>(self.b, 0),
                 W::scales::<U::Lanes>(self.b, 1),
@@ -311,7 +313,7 @@ impl Sums {
     }
 }
 
-/// What a product asks memory for: its part of the next slice, evenly.
+/// The part of the next slice that a product asks memory for, spread evenly.
 struct Asking {
     from: *const u32,
     stride: usize,
@@ -346,8 +348,8 @@ impl Asking {
     }
 }
 
-/// `blocks!(#[…] Unit, isa)`: tables of tiles of a unit, compiled for the features
-/// that are named.
+/// `blocks!(#[…] Unit, isa)`: tables of a unit's tiles, compiled for the features in the
+/// attributes.
 macro_rules! blocks {
     ($(#[$meta:meta])* $unit:ty, $isa:expr) => {
         blocks!(@ [$(#[$meta])*], $unit, $isa, int8, int8_rows, INT8, int8::Int8);
@@ -363,7 +365,7 @@ macro_rules! blocks {
             unsafe { $rows(work, M) }
         }
 
-        /// One body for all numbers of rows.
+        /// One body for every number of rows.
         #[inline(never)]
         $(#[$meta])*
         unsafe fn $rows(work: &$crate::gemm::Tile, rows: usize) {

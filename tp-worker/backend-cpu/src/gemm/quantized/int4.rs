@@ -1,4 +1,4 @@
-//! 4-bit weights, whose scales are small multiples of one per column and group.
+//! 4-bit weights. Their scales are small multiples of one scale per column and group.
 
 #![expect(
     clippy::needless_range_loop,
@@ -11,11 +11,11 @@ use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
 use crate::quantize::{GROUP_WORDS, UNDO_INT4};
 
-/// A step is `[16][32]` words, each eight weights of a column plus 8: four
-/// consecutive ones in the low halves of its bytes, the next four in the high
-/// halves. Then 32 words with the columns' scales: four multipliers of 5 bits,
-/// for 32 inputs each, the earliest lowest, and above them the 12 bits of a
-/// positive float with 8 bits of exponent and 4 of mantissa.
+/// A step is `[16][32]` words, each with eight weights of a column plus 8: four consecutive
+/// weights in the low halves of its bytes, the next four in the high halves. Then come 32
+/// words with the columns' scales: four multipliers of 5 bits, for 32 inputs each, the
+/// earliest lowest. Above the multipliers are the 12 bits of a positive float with 8 bits of
+/// exponent and 4 of mantissa.
 pub(super) struct Int4;
 
 /// Parts of a step that have a multiplier each.

@@ -11,9 +11,9 @@ use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
 use crate::quantize::{GROUP_WORDS, UNDO_INT8};
 
-/// A step is `[32][32]` words, each four consecutive weights of a column plus
-/// 128, the earliest in the low byte, then 16 words with the scales of columns
-/// `j` (low half) and `16 + j` (high half) as bf16.
+/// A step is `[32][32]` words, each with four consecutive weights of a column plus 128, the
+/// earliest in the low byte. Then come 16 words with the scales of columns `j` (low half)
+/// and `16 + j` (high half) as bf16.
 pub(super) struct Int8;
 
 /// Words of a step's weights.

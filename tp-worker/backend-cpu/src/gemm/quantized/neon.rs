@@ -1,5 +1,5 @@
-//! NEON: 16 lanes are four registers. Weights are made signed, so products of
-//! bytes fit 16 bits and need no offset undone.
+//! NEON: 16 lanes are four registers. Weights are made signed, so products of bytes fit in
+//! 16 bits and no offset has to be undone.
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, uint32x4_t, vaddq_s32, vandq_u32, vcvtq_f32_s32, vdupq_n_f32,

@@ -1,4 +1,4 @@
-//! Every kernel this machine runs against the scalar one, bit by bit.
+//! Every kernel that this machine runs, compared with the scalar one bit by bit.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::gemm::tiles::{Packed, Tiles};
 use crate::isa::Isa;
 use crate::number::{bf16_bits, pack_row};
 
-/// Panels the widest tile streams at once.
+/// Panels that the widest tile streams at once.
 const PANELS: usize = 4;
 
 struct Case {
@@ -21,8 +21,8 @@ struct Case {
 }
 
 impl Case {
-    /// Any bits are valid weights, but for a multiplier of −16; scales lie between 1
-    /// and 2. One group of one row is not finite.
+    /// Makes a case of random weights. Any bits are valid weights, except a multiplier of
+    /// −16. Scales lie between 1 and 2. One group of one row is not finite.
     fn new(format: Packed, steps: usize, rows: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut next = move || {
@@ -58,7 +58,8 @@ impl Case {
         }
     }
 
-    /// Rows `first..first + m` times the first `p` panels, in two calls cut at `cut`.
+    /// Multiplies rows `first..first + m` by the first `p` panels, in two calls cut at
+    /// `cut`.
     fn run(&self, tiles: &Tiles, tile: TileFn, first: usize, m: usize, cut: usize) -> Vec<f32> {
         let mut a = vec![0u32; tiles.input.len(self.steps * 128) * m];
         for (r, row) in self.rows[first..first + m].iter().enumerate() {

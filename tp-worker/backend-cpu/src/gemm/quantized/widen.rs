@@ -1,5 +1,5 @@
-//! 4-bit weights as 8-bit ones: weight times multiplier fits 8 bits, and the sums
-//! of a group stay the same integers.
+//! 4-bit weights as 8-bit ones: weight times multiplier fits in 8 bits, and the sums of a
+//! group stay the same integers.
 
 use super::{INT4_WORDS, INT8_WORDS};
 use crate::gemm::tile::{LANES, PANEL};
@@ -12,8 +12,8 @@ const NARROW: usize = INT4_WORDS - PANEL;
 const WIDE: usize = INT8_WORDS - LANES;
 
 multiversion! {
-    /// Steps as `int4.rs` describes them to steps as `int8.rs` does; multipliers
-    /// are −15…15.
+    /// Converts steps in the layout of `int4.rs` to the layout of `int8.rs`; multipliers are
+    /// −15…15.
     pub(crate) fn widen(narrow: &[u32], wide: &mut [u32]) {
         let steps = narrow.chunks_exact(INT4_WORDS).zip(wide.chunks_exact_mut(INT8_WORDS));
         for (narrow, wide) in steps {
@@ -33,17 +33,17 @@ multiversion! {
     }
 }
 
-/// The bits of the scale in a code, a bf16 in the upper half.
+/// The scale in a code, as f32 bits; a bf16 in the upper half.
 #[inline(always)]
 fn float(code: u32) -> u32 {
     (code >> 1) & 0x7ff8_0000
 }
 
-/// 32 inputs of 16 columns from `column` on.
+/// Widens 32 inputs of 16 columns from `column` on.
 ///
-/// Two weights at a time: an integer `q` was stored as `q + 8` and becomes
-/// `q · factor + 128`, which fits a byte, so that a product of 16 bits with both
-/// and the sum with both offsets carry nothing from the lower to the upper one.
+/// Works on two weights at a time: an integer `q` was stored as `q + 8` and becomes
+/// `q · factor + 128`, which fits in a byte. So a 16-bit product with both weights carries
+/// nothing from the lower to the upper one, and neither does the sum with both offsets.
 #[inline(always)]
 fn widen_part(codes: &[u32], narrow: &[u32], wide: &mut [u32], part: usize, column: usize) {
     let (mut factors, mut offsets) = ([0u16; 2 * LANES], [0u16; 2 * LANES]);
@@ -72,8 +72,8 @@ fn widen_part(codes: &[u32], narrow: &[u32], wide: &mut [u32], part: usize, colu
     }
 }
 
-/// A code whose multipliers are those that packing makes: −16, whose products with
-/// −8 fit no byte, becomes −15.
+/// A code with multipliers as packing makes them. A multiplier of −16, whose product with −8
+/// does not fit in a byte, becomes −15.
 #[cfg(test)]
 pub(super) fn without_least(code: u32) -> u32 {
     let least = |part: &u32| (code >> (5 * part)) & 0x1f == 0x10;

@@ -1,4 +1,4 @@
-//! Tiles of every height and width, and what lies behind the last position.
+//! Tiles of every height and width, and positions behind the last one.
 
 use lockstep_backend_cpu::Isa;
 use lockstep_types::Dtype;
@@ -10,7 +10,7 @@ use super::together::heads_taken_together_do_not_show;
 use super::world::{Run, World, one_by_one, ragged, whole};
 use crate::machine::{backend, bits, runs_amx, variants};
 
-/// One request, some of whose steps bring as many tokens.
+/// Steps of one request; the first of them bring `counts` tokens.
 fn steps_of(total: usize, counts: &[usize]) -> Vec<Vec<(usize, usize)>> {
     let rest = total - counts.iter().sum::<usize>();
     let counts = counts.iter().copied().chain([rest]);
@@ -110,7 +110,8 @@ fn what_cells_held_before_does_not_show() {
     }
 }
 
-/// The sets but AMX that multiply codes as whole numbers, where this machine has them.
+/// The instruction sets other than AMX that multiply codes as whole numbers, where this
+/// machine has them.
 #[cfg(target_arch = "x86_64")]
 fn without_tiles() -> impl Iterator<Item = Isa> {
     let vnni = std::arch::is_x86_feature_detected!("avx512vnni");
@@ -141,7 +142,7 @@ fn agrees_with_the_emulation(isa: Isa, world: &World, ways: &[Vec<Vec<(usize, us
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn an_eight_bit_cache_has_the_bits_of_integers_without_tiles() {
-    // Of few rows each number that kernels are written for, beside blocks of many.
+    // Each number of few rows that kernels are written for, beside blocks of many rows.
     let shapes = [1, 2, 3, 4, 5, 6, 7].map(|group| (64, group));
     let wide = [(128, 4), (192, 5), (256, 6), (512, 7)];
     for isa in without_tiles() {
@@ -155,7 +156,7 @@ fn an_eight_bit_cache_has_the_bits_of_integers_without_tiles() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_largest_integers_do_not_overflow() {
-    // All are the largest of their rows: 32,512 times 127, 512 times in a score.
+    // All values are the largest of their rows: 32,512 times 127, 512 times in a score.
     let mut world = World::new(6, 1, 512, &[70], 58);
     world.requests.iter_mut().flatten().for_each(|x| *x = 1.0);
     for isa in without_tiles() {
@@ -188,7 +189,8 @@ fn whole_numbers_hide_what_is_not_finite_from_those_before_it() {
         };
         for isa in without_tiles().chain([Isa::AmxEmulated]) {
             let mut backend = backend(isa, Dtype::Bfloat16, 1);
-            // At once, so that rows that see it share tiles with rows that do not.
+            // All tokens in one step, so that rows that see it share tiles with rows that do
+            // not.
             let outputs = run.outputs(&mut backend, &world, &whole(&world)).concat();
             let tokens = outputs.chunks(world.shape.out_width());
             for (token, out) in tokens.enumerate() {

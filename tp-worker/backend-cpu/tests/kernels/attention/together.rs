@@ -6,11 +6,11 @@ use lockstep_types::{Dtype, KvCacheDtype};
 use super::world::{Run, World, one_by_one, ragged, whole};
 use crate::machine::{backend, bits};
 
-/// Tokens of a request that attend, the last ones.
+/// Number of a request's last tokens that attend.
 const LAST: usize = 8;
 
-/// Compares key heads that threads of an instruction set take together with those of
-/// worlds that have one, as `alone` attends them.
+/// Compares key heads that threads of an instruction set take together with the same heads
+/// in worlds of one key head each, attended by the instruction set `alone`.
 pub fn heads_taken_together_do_not_show(
     isa: Isa,
     alone: Isa,
@@ -45,7 +45,7 @@ pub fn heads_taken_together_do_not_show(
                 );
             }
             assert!(most.heads > 1, "{threads} {most:?}");
-            // Fewer threads have enough to do without cuts.
+            // Fewer threads have enough work without cuts.
             assert!(threads < 5 || most.joined_heads > 1, "{most:?}");
         }
     }
@@ -59,7 +59,7 @@ fn run(page_size: usize, kv_dtype: KvCacheDtype) -> Run {
     }
 }
 
-/// The bits of all outputs, of one key head after another.
+/// The bits of all outputs, computed for one key head after another.
 fn heads_alone(
     backend: &mut CpuBackend,
     kv_dtype: KvCacheDtype,

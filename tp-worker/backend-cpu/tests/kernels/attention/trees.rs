@@ -9,7 +9,7 @@ use super::kv_dtypes;
 use super::world::World;
 use crate::machine::{Values, backend, bits, staged, tensor, variants};
 
-/// One request in a cache of its own, whose pages lie in reverse.
+/// One request in a cache of its own, with pages in reverse order.
 struct Request<'a> {
     world: &'a World,
     cache: CpuKvCache,
@@ -44,7 +44,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Brings tokens with these rows of `qkv`, causally or masked.
+    /// Adds tokens with these rows of `qkv`, causal or masked.
     fn extend(&mut self, backend: &mut CpuBackend, qkv: &[f32], masks: Option<&[u64]>) -> Vec<f32> {
         let shape = self.world.shape;
         let count = qkv.len() / shape.qkv_width();
@@ -98,7 +98,7 @@ fn words(count: usize, visible: impl Fn(usize, usize) -> bool) -> Vec<u64> {
     masks
 }
 
-/// A random tree: each node's parent among those before it, or none.
+/// A random tree: the parent of each node among the nodes before it, or none.
 fn tree(nodes: usize, values: &mut Values) -> Vec<Option<usize>> {
     (0..nodes)
         .map(|node| values.below(node + 1).checked_sub(1))

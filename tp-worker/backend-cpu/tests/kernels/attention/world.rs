@@ -1,4 +1,4 @@
-//! Requests to attend, and caches to attend them in.
+//! Requests for attention, and caches for them.
 
 use lockstep_backend::{AttentionShape, Backend, Batch, Holds, KvShape, Row};
 use lockstep_backend_cpu::{AttentionTasks, CpuBackend, CpuKvCache};
@@ -6,7 +6,7 @@ use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::machine::{Values, rounded, staged, tensor};
 
-/// Replaces a row by what a cache holds of it.
+/// Rounds a row as a cache does.
 fn store(row: &mut [f32], kv_dtype: KvCacheDtype) {
     match kv_dtype {
         KvCacheDtype::Float32 => {}
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// One request with keys and values as a cache holds them.
+    /// One request, with keys and values rounded as in a cache.
     pub fn stored(&self, request: usize, kv_dtype: KvCacheDtype) -> Vec<f32> {
         let AttentionShape {
             heads, head_dim, ..
@@ -106,8 +106,8 @@ impl World {
         self.requests[request].len() / self.shape.qkv_width()
     }
 
-    /// One request in f64, with queries rounded to `dtype` and keys and values
-    /// as a cache holds them.
+    /// Attention of one request in f64. Queries are rounded to `dtype`, keys and values like
+    /// in a cache.
     pub fn reference(&self, request: usize, dtype: Dtype, kv_dtype: KvCacheDtype) -> Vec<f64> {
         let AttentionShape {
             heads,
@@ -150,11 +150,11 @@ impl World {
     }
 }
 
-/// Pages that nobody has.
+/// Pages that no request has.
 const SPARE: usize = 5;
 
-/// How a world is run: a cache with shuffled pages, and steps that bring some
-/// tokens of some requests each.
+/// Settings of a run of a world: a cache with shuffled pages. Each step of the run adds some
+/// tokens of some requests.
 pub struct Run {
     pub page_size: usize,
     pub kv_dtype: KvCacheDtype,
@@ -183,8 +183,8 @@ impl Run {
         (backend.kv_cache(&shape).unwrap(), tables)
     }
 
-    /// Runs every step, a list of (request, tokens to bring); returns each
-    /// request's outputs in order.
+    /// Runs every step, a list of (request, tokens to add); returns each request's outputs
+    /// in order.
     pub fn outputs(
         &self,
         backend: &mut CpuBackend,
@@ -196,8 +196,9 @@ impl Run {
         self.outputs_in(cache, &tables, done, backend, world, steps, |_| {})
     }
 
-    /// The same of the last `last` tokens of each request, or all of it. What comes
-    /// before them is in the cache, and nobody has waited for its attention.
+    /// Runs every step, but returns outputs of only the last `last` tokens of each request,
+    /// or of all of a shorter one. Earlier tokens are in the cache without an attention of
+    /// their own.
     pub fn last_outputs(
         &self,
         backend: &mut CpuBackend,
@@ -221,7 +222,7 @@ impl Run {
         self.outputs_in(cache, &tables, done, backend, world, steps, look)
     }
 
-    /// Brings tokens to cells of the cache, each of which attends to one position alone.
+    /// Writes tokens to cells of the cache. Each token attends to one position alone.
     fn fill(
         &self,
         backend: &mut CpuBackend,
@@ -254,7 +255,7 @@ impl Run {
         out.values().to_vec()
     }
 
-    /// The same in a cache whose cells hold NaN from before.
+    /// Runs every step in a cache whose cells hold NaN from before.
     pub fn outputs_after_nan(
         &self,
         backend: &mut CpuBackend,

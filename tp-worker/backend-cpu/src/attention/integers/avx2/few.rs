@@ -8,17 +8,17 @@ use super::{
 };
 use crate::gemm::FEW_ROWS;
 
-/// Positions between two looks at what is to be asked for.
+/// Positions between two checks of the rows to ask for.
 const STRETCH: usize = 8;
 const _: () = assert!(STRETCH.is_multiple_of(HALVES));
-/// Rows of which the compiler may load queries early: the codes that are turned around
-/// need eight registers.
+/// Largest number of rows for which the compiler may load queries early: the codes that are
+/// turned around need eight registers.
 const EARLY: usize = 2;
 
 /// See [`FewScoresFn`], for `M` rows.
 ///
 /// # Safety
-/// As there; the machine runs AVX2.
+/// The conditions of [`FewScoresFn`]; the machine runs AVX2.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn scores<const M: usize>(
     source: &mut Source<'_>,
@@ -56,7 +56,7 @@ unsafe fn scores<const M: usize>(
 /// See [`FewSumsFn`], for `M` rows, `P` times 16 columns at a time.
 ///
 /// # Safety
-/// As there; the machine runs AVX2; `P` times 16 divides the head's columns.
+/// The conditions of [`FewSumsFn`]; the machine runs AVX2; `P` times 16 divides the head's columns.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn sums<const M: usize, const P: usize>(
     source: &mut Source<'_>,
@@ -70,7 +70,7 @@ unsafe fn sums<const M: usize, const P: usize>(
     let all = stretches * (source.head_dim / columns);
     // SAFETY: rows lie in the cache; weights and sums hold `M` rows.
     unsafe {
-        // Each pass goes by these again.
+        // Each pass over the columns uses these addresses again.
         let mut from = [source.data; BLOCK];
         for (from, &row) in from.iter_mut().zip(source.rows) {
             *from = source.row(row + source.values_after);
@@ -105,7 +105,7 @@ unsafe fn sums<const M: usize, const P: usize>(
     }
 }
 
-/// For as many rows as registers hold sums of.
+/// Kernels for as many rows as registers hold sums of.
 pub(in super::super) static ROWS: [(FewScoresFn, FewSumsFn); 6] = [
     (scores::<1>, sums::<1, 4>),
     (scores::<2>, sums::<2, 2>),

@@ -19,7 +19,7 @@ const PARTS: usize = BLOCK / LANES;
 
 type Lanes = [f32; LANES];
 
-/// The visible ones of each part's positions.
+/// Masks of the visible positions, one per vector.
 #[inline(always)]
 fn masks(visible: usize) -> [u16; PARTS] {
     let all = match visible {
@@ -29,14 +29,14 @@ fn masks(visible: usize) -> [u16; PARTS] {
     std::array::from_fn(|part| (all >> (part * LANES)) as u16)
 }
 
-/// One part of a block's values.
+/// One vector of a block's values.
 #[inline(always)]
 unsafe fn load(values: &[f32; BLOCK], part: usize) -> __m512 {
     // SAFETY: the part lies in the block; the caller runs AVX-512.
     unsafe { _mm512_loadu_ps(values.as_ptr().add(part * LANES)) }
 }
 
-/// The sum, or the larger one, of each lane.
+/// The sum, or the larger value, in each lane.
 #[inline(always)]
 unsafe fn combine<const SUM: bool>(a: __m512, b: __m512) -> __m512 {
     // SAFETY: the caller runs AVX-512.
@@ -49,7 +49,7 @@ unsafe fn combine<const SUM: bool>(a: __m512, b: __m512) -> __m512 {
     }
 }
 
-/// Two rows of 16 lanes as one vector of eight lanes each.
+/// Folds two rows of 16 lanes into one vector, eight lanes each.
 #[inline(always)]
 unsafe fn eights<const SUM: bool>(a: &Lanes, b: &Lanes) -> __m512 {
     // SAFETY: the caller runs AVX-512.
@@ -60,7 +60,7 @@ unsafe fn eights<const SUM: bool>(a: &Lanes, b: &Lanes) -> __m512 {
     }
 }
 
-/// Rows `first`, `first + 4`, … as one vector of four lanes each.
+/// Folds rows `first`, `first + 4`, … into one vector, four lanes each.
 #[inline(always)]
 unsafe fn fours<const SUM: bool>(rows: &[Lanes; LANES], first: usize) -> __m512 {
     // SAFETY: the caller runs AVX-512.
@@ -72,7 +72,7 @@ unsafe fn fours<const SUM: bool>(rows: &[Lanes; LANES], first: usize) -> __m512 
     }
 }
 
-/// Those and their neighbours as one of two lanes each.
+/// Folds the rows of [`fours`] and the row behind each into one vector, two lanes each.
 #[inline(always)]
 unsafe fn twos<const SUM: bool>(rows: &[Lanes; LANES], first: usize) -> __m512 {
     // SAFETY: the caller runs AVX-512.
@@ -103,7 +103,7 @@ unsafe fn powers(x: __m512, mask: u16) -> __m512 {
     // SAFETY: the caller runs AVX-512.
     unsafe {
         let mask = _mm512_mask_cmp_ps_mask::<_CMP_NLT_UQ>(mask, x, _mm512_set1_ps(LOWEST_POWER));
-        // What rounding to the nearest integer leaves.
+        // The rest that rounding to the nearest integer leaves.
         let r = _mm512_reduce_ps::<8>(x);
         let mut p = _mm512_set1_ps(POWERS[0]);
         for &coefficient in &POWERS[1..] {
@@ -113,7 +113,7 @@ unsafe fn powers(x: __m512, mask: u16) -> __m512 {
     }
 }
 
-/// The largest scaled score in each lane; what is not a number leaves it as it is.
+/// The largest scaled score in each lane; scores that are not numbers don't count.
 #[inline(always)]
 unsafe fn largest(scores: &[f32; BLOCK], factors: Option<&[f32; BLOCK]>, visible: usize) -> __m512 {
     // SAFETY: rows and factors have a block's length; the caller runs AVX-512.
@@ -137,8 +137,8 @@ unsafe fn largest(scores: &[f32; BLOCK], factors: Option<&[f32; BLOCK]>, visible
 /// See [`super::softmax_blocks`].
 ///
 /// # Safety
-/// The machine runs AVX-512 with bf16; all slices are of as many rows, but for
-/// `lanes`, of which there are 16 for each 16 rows or fewer, and `out`.
+/// The machine runs AVX-512 with bf16. All slices are of as many rows, except `out` and
+/// `lanes`, which has 16 for each 16 rows or fewer.
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn softmax(
     mut tile: Rows<'_>,
@@ -173,8 +173,7 @@ pub(super) unsafe fn softmax(
     }
 }
 
-/// Brings up to 16 rows to this block's maxima, where those lie far above the
-/// old ones.
+/// Brings up to 16 rows to this block's maxima, where these lie far above the old ones.
 #[inline(always)]
 unsafe fn raise_maxima(
     tile: &mut Rows<'_>,
@@ -203,7 +202,7 @@ unsafe fn raise_maxima(
     }
 }
 
-/// Leaves the weights of a row in `out`; returns their sum in each lane.
+/// Leaves the weights of a row in `out`; returns the weights' sum in each lane.
 #[inline(always)]
 unsafe fn weigh<const WHOLE: bool>(
     tile: &Rows<'_>,
@@ -232,7 +231,7 @@ unsafe fn weigh<const WHOLE: bool>(
                 _ => _mm512_add_ps(sums, weights[part]),
             };
             if let Some(scales) = scales {
-                // What it does not see may have scales that are not finite.
+                // Positions that the row does not see may have scales that are not finite.
                 weights[part] = _mm512_maskz_mul_ps(masks[part], weights[part], load(scales, part));
             }
         }

@@ -13,7 +13,7 @@ const WIDTH: usize = 32;
 struct Tile {
     scores: Vec<[f32; BLOCK]>,
     visible: Vec<usize>,
-    /// Factors of scores, and one for all.
+    /// Factors of scores, and the one factor for all.
     factors: [f32; BLOCK],
     factor: f32,
     scales: [f32; BLOCK],
@@ -43,7 +43,7 @@ impl Tile {
     }
 }
 
-/// All NaN are one.
+/// The bits of a number; all NaN are one.
 fn bits(x: f32) -> u32 {
     if x.is_nan() { f32::NAN } else { x }.to_bits()
 }
@@ -86,7 +86,7 @@ fn tiles() -> impl Strategy<Value = Tile> {
         let scores = rows.iter().map(|(row, visible, _, odd)| {
             let mut scores: [f32; BLOCK] = std::array::from_fn(|i| row[i]);
             scores[7] = odd.unwrap_or(scores[7]);
-            // Nobody sees what lies behind.
+            // No row sees the scores behind.
             scores[*visible..].fill(f32::NAN);
             scores
         });
