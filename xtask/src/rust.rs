@@ -1,7 +1,9 @@
-//! Checks of Rust sources: sizes, file names, and the reasons of unsafe code.
+//! Checks of Rust sources: sizes, file names, first words of doc comments, and the reasons of
+//! unsafe code.
 
 mod algorithm;
 mod functions;
+mod openings;
 mod safety;
 
 use crate::{Finding, Tree};
@@ -23,6 +25,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             let message = format!("{lines} lines, at most {limit}: split it by idea");
             findings.push(Finding::new(path, 0, message));
         }
+        findings.extend(openings::check(path, text));
         if !is_test(path) {
             findings.extend(algorithm::check(path, text));
         }

@@ -8,12 +8,12 @@ use std::{
 use lockstep_backend::{Backend as _, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::{Dtype, ModelConfig, Quantization};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::Topology;
+use crate::{Shard, Topology, models::decoder::Decoder};
 
 fn backend(dtype: Dtype) -> CpuBackend {
     backend_of(dtype, Quantization::None)
