@@ -1,48 +1,28 @@
-//! Transformer models written once against the backend trait.
+//! Transformer models, written once against the backend trait.
 //!
-//! [`Weights`] opens a model folder's safetensors, [`Shard`] says which part
-//! of each matrix a rank holds, [`Transformer`] packs that part on a
-//! [`lockstep_backend::Backend`] and runs the ragged extend. [`EagleHead`]
-//! drafts from the hidden states that a transformer's passes keep.
+//! | Module | Holds | Knows of |
+//! |---|---|---|
+//! | `split` | the part of a model on each rank | |
+//! | `blocks` | attention, MLP, norm, linear: tensors, collectives and pass of each | `split` |
+//! | `models` | models and draft heads, made of blocks | `blocks` |
+//! | `checkpoint` | tensors on disk: [`Weights`], packed weights, the way to a device | `blocks` |
+//! | `runner` | passes: [`Transformer`] runs the ragged extend, [`EagleHead`] drafts from its hidden states | all |
 
 #![deny(unsafe_code)]
 
-mod allocate;
 mod blocks;
-mod capture;
-mod chains;
-mod crossing;
-mod eagle;
+mod checkpoint;
 mod error;
-mod feature_window;
-mod footprint;
-mod limits;
-mod loader;
 mod models;
-mod packed;
-mod progress;
-mod rope;
-mod schedule;
-mod shard;
-mod tables;
-mod topology;
-mod transformer;
-mod weights;
+mod runner;
+mod split;
 
-pub use capture::CaptureSpec;
-pub use chains::Chains;
-pub use eagle::{EagleHead, HiddenSource};
+pub use blocks::rope_table;
+pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Weights};
 pub use error::ModelError;
-pub use feature_window::FeatureWindow;
-pub use footprint::{rank_heads, rank_memory};
-pub use limits::ForwardLimits;
-pub use progress::{LoadPhase, LoadProgress};
-pub use rope::rope_table;
-pub use schedule::{CollectiveKind, CollectiveStep, CountedRows, Schedule};
-pub use shard::Shard;
-pub use tables::{Tables, WholeTables, whole_head};
-pub use topology::{Place, Topology};
-pub use transformer::{
-    DraftStaged, LoadOptions, LogitBlock, LogitSink, Staged, Transformer, WeightOrigin,
+pub use models::{CaptureSpec, Schedule, Tables, WholeTables, whole_head};
+pub use runner::{
+    Chains, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
+    LogitBlock, LogitSink, Staged, Transformer, WeightOrigin, rank_heads, rank_memory,
 };
-pub use weights::{FileAccess, HostTensor, Weights};
+pub use split::{CollectiveKind, CollectiveStep, CountedRows, Heads, Place, Shard, Topology};

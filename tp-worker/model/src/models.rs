@@ -1,4 +1,12 @@
-//! Whole models, made of blocks: which they have, and what their tensors are called.
+//! Whole models, made of blocks: their blocks, the names of their tensors, the collectives of
+//! a pass, and the states that drafters read.
 
+mod capture;
 pub(crate) mod decoder;
 pub(crate) mod eagle;
+mod schedule;
+mod tables;
+
+pub use capture::CaptureSpec;
+pub use schedule::Schedule;
+pub use tables::{Tables, WholeTables, whole_head};

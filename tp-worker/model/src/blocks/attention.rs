@@ -11,7 +11,9 @@ use super::{
     layer::{distinct, place_of},
     parts::{Convert, Form, Listed, Tensors, VectorPart},
 };
-use crate::{CollectiveStep, Shard, Topology, allocate::Allocate, topology::attention_axis};
+use crate::{
+    CollectiveStep, Shard, Topology, blocks::allocate::Allocate, split::topology::attention_axis,
+};
 
 /// One rank's heads of one layer's attention.
 pub(crate) struct Attention<F: Form> {

@@ -8,7 +8,9 @@ use super::{
     layer::{SecondHalf, distinct, place_of},
     parts::{Convert, Form, Listed, Tensors},
 };
-use crate::{CollectiveKind, CollectiveStep, Topology, allocate::Allocate, crossing::Crossing};
+use crate::{
+    CollectiveKind, CollectiveStep, Topology, blocks::allocate::Allocate, split::crossing::Crossing,
+};
 
 /// One rank's columns of one layer's MLP.
 pub(crate) struct GatedMlp<F: Form> {

@@ -10,7 +10,7 @@ use super::{
     attention::rope_tables,
     parts::{Convert, Form, Listed, Tensors},
 };
-use crate::{CollectiveStep, Shard, Topology, rope_table, topology::attention_axis};
+use crate::{CollectiveStep, Shard, Topology, rope_table, split::topology::attention_axis};
 
 pub(crate) use buffers::{LayerBuffers, SecondHalf};
 

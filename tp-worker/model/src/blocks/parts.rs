@@ -1,7 +1,7 @@
 //! The tensors of a block, each said once.
 //!
 //! A block is a struct of matrices and vectors in some [`Form`]: listed from the model's
-//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::weights::Found`]), or on a
+//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::weights::Found`]), or on a
 //! device (every [`Backend`] is a form). It lists them once, and from the list follow what
 //! is read and packed, what a device is charged for, and how many parameters there are.
 

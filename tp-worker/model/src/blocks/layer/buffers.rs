@@ -6,9 +6,9 @@ use lockstep_types::ModelConfig;
 use super::Layer;
 use crate::{
     Shard,
-    allocate::Allocate,
+    blocks::allocate::Allocate,
     blocks::{AttentionBuffers, Boundary, MlpBuffers, attention_shapes, mlp_widths},
-    crossing::Crossing,
+    split::crossing::Crossing,
 };
 
 /// One set of activations, reused by every layer and every pass. `n` are the tokens of this

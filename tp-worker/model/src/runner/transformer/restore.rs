@@ -5,10 +5,10 @@ use lockstep_backend::Backend;
 use super::WeightOrigin;
 use crate::{
     LoadProgress, ModelError, Weights,
-    loader::{Loader, Source},
+    checkpoint::loader::{Loader, Source},
+    checkpoint::packed::{Cache, Restored, Writer},
+    checkpoint::weights::Found,
     models::decoder::Decoder,
-    packed::{Cache, Restored, Writer},
-    weights::Found,
 };
 
 /// Reads the packed file if there is a good one; otherwise packs the

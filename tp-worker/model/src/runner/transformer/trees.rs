@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError};
 
 use super::Transformer;
-use crate::{Chains, chains::ChainsSize};
+use crate::{Chains, runner::chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
     /// The passes of some trees, level by level. Each runs over all nodes that are

@@ -9,15 +9,15 @@ use lockstep_types::{
 use super::{Part, Weighed, count, largest_heads, pass, rope_bytes};
 use crate::{
     CaptureSpec, ForwardLimits, Shard, Topology,
-    allocate::Counter,
+    blocks::allocate::Counter,
     blocks::parts::MatrixPart,
-    chains::are_grown,
-    eagle::{Buffers, Sizes},
-    feature_window,
     models::{
         decoder,
         eagle::{self, Eagle, Present},
     },
+    runner::chains::are_grown,
+    runner::eagle::{Buffers, Sizes},
+    runner::feature_window,
 };
 
 /// What a rank of the target keeps of its passes for the draft.

@@ -7,7 +7,7 @@ use super::{Buffers, EagleHead, Sizes, hidden::Picks};
 use crate::{
     CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
     blocks::LayerContext,
-    loader::Loader,
+    checkpoint::loader::Loader,
     models::eagle::{self, Eagle, Present},
 };
 

@@ -5,7 +5,7 @@ use lockstep_types::ModelConfig;
 
 use crate::{
     ForwardLimits, Shard,
-    allocate::Allocate,
+    blocks::allocate::Allocate,
     blocks::{Attention, LayerBuffers},
 };
 

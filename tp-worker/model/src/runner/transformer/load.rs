@@ -9,9 +9,9 @@ use super::{Buffers, Transformer, WeightOrigin, notes, restore};
 use crate::{
     FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
     blocks::LayerContext,
-    crossing::World,
+    checkpoint::packed::{self, Cache},
     models::decoder::Decoder,
-    packed::{self, Cache},
+    split::crossing::World,
 };
 
 /// How a model is loaded.

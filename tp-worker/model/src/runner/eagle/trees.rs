@@ -3,7 +3,9 @@
 use lockstep_backend::{Backend, BackendError, Rows};
 
 use super::EagleHead;
-use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize, models::eagle::Wiring};
+use crate::{
+    Chains, ModelError, Staged, Tables, models::eagle::Wiring, runner::chains::ChainsSize,
+};
 
 impl<B: Backend> EagleHead<B> {
     /// The passes of some trees, level by level. Each runs over all nodes that are

@@ -5,7 +5,7 @@ use std::{mem::take, ops::Range};
 use lockstep_backend::{Axis, Backend, Owners};
 
 use super::{EagleHead, HiddenSource};
-use crate::{ModelError, Tables, limits::fits, models::eagle::Wiring};
+use crate::{ModelError, Tables, models::eagle::Wiring, runner::limits::fits};
 
 impl<B: Backend> EagleHead<B> {
     /// What the head predicts from each of `sources`, `[sources, vocab]` on the

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{Backend, BackendError, Holds};
 
-use crate::allocate::Allocate;
+use crate::blocks::allocate::Allocate;
 
 /// Features that no head has read yet, for a head that reads them later: of
 /// every slot, those of its last positions.

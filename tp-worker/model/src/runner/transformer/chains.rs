@@ -4,7 +4,7 @@ use lockstep_backend::{Backend, BackendError};
 
 use super::Transformer;
 use super::size::{Rows, Size};
-use crate::{Chains, ModelError, chains::ChainsSize};
+use crate::{Chains, ModelError, runner::chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
     /// Queues the passes that draft `count` chains or trees, those that came with the batch

@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, Rows};
 
 use super::EagleHead;
-use crate::{ModelError, limits::fits, models::eagle::Wiring};
+use crate::{ModelError, models::eagle::Wiring, runner::limits::fits};
 
 /// Where a hidden state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use lockstep_backend::{Backend, BackendError, Exchanged, PassKey};
 
 use super::Transformer;
-use crate::topology::attention_axis;
+use crate::split::topology::attention_axis;
 
 impl<B: Backend> Transformer<B> {
     /// Whether the passes of several ranks begin by that.

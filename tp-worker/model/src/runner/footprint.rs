@@ -7,14 +7,14 @@ use lockstep_types::{EngineShape, MemoryUse, ModelConfig, RankMemory};
 
 use crate::{
     ForwardLimits, Shard, Topology,
-    allocate::Counter,
+    blocks::allocate::Counter,
     blocks::{
         attention_shapes,
         parts::{Listed, Tensors},
         rope_tables,
     },
     models::decoder::Decoder,
-    transformer::{Buffers, kv_shape},
+    runner::transformer::{Buffers, kv_shape},
 };
 
 /// Bytes that rank `rank` of `engine` takes on `device`. The ranks must divide

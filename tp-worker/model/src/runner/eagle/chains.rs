@@ -3,7 +3,9 @@
 use lockstep_backend::{Backend, BackendError};
 
 use super::EagleHead;
-use crate::{Chains, ModelError, Staged, Tables, chains::ChainsSize, models::eagle::Wiring};
+use crate::{
+    Chains, ModelError, Staged, Tables, models::eagle::Wiring, runner::chains::ChainsSize,
+};
 
 impl<B: Backend> EagleHead<B> {
     /// Queues the passes that draft `count` chains, as

@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_backend::{Backend, BackendError, Batch, Exchanged, Owners, PassKey};
 
 use super::{LogitSink, Transformer, notes};
-use crate::{ModelError, topology::attention_axis};
+use crate::{ModelError, split::topology::attention_axis};
 
 impl<B: Backend> Transformer<B> {
     /// Whether the columns of logits come together on the devices of ranks that lead.

@@ -6,7 +6,7 @@ use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Owners, Rows}
 
 use super::size::Size;
 use super::{Transformer, notes};
-use crate::{ModelError, crossing::Crossing};
+use crate::{ModelError, split::crossing::Crossing};
 
 /// Who takes the wanted logits of a pass, and the tokens that are chosen from them.
 pub trait LogitSink {

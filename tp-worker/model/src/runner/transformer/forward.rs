@@ -7,8 +7,8 @@ use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
 use crate::ModelError;
-use crate::crossing::Crossing;
-use crate::limits::fits;
+use crate::runner::limits::fits;
+use crate::split::crossing::Crossing;
 
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the

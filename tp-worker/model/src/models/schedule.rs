@@ -3,64 +3,7 @@
 use lockstep_backend::{Axis, Exchanged};
 use lockstep_types::{Dtype, ModelConfig};
 
-use crate::{Topology, blocks::Layer, crossing::Crossing};
-
-/// The kinds of collective a forward pass uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CollectiveKind {
-    /// [`lockstep_backend::Backend::all_reduce`].
-    AllReduce,
-    /// [`lockstep_backend::Backend::gather_to_host`].
-    Gather,
-    /// [`lockstep_backend::Backend::all_gather_rows`].
-    AllGather,
-    /// [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`].
-    ReduceScatter,
-}
-
-/// Whose rows a collective carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CountedRows {
-    /// Those of this rank's DP rank.
-    DpRank,
-    /// Those of all DP ranks, in their order.
-    World,
-}
-
-/// One collective: its kind and its elements per row (of all ranks for a gather).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CollectiveStep {
-    /// The operation.
-    pub kind: CollectiveKind,
-    /// The ranks that run it together.
-    pub axis: Axis,
-    /// Its rows.
-    pub rows: CountedRows,
-    /// Elements per row.
-    pub width: usize,
-}
-
-impl CollectiveStep {
-    /// A sum of this DP rank's rows over the ranks of `axis`.
-    pub(crate) fn sum(axis: Axis, width: usize) -> Self {
-        Self {
-            kind: CollectiveKind::AllReduce,
-            axis,
-            rows: CountedRows::DpRank,
-            width,
-        }
-    }
-
-    /// One that carries the rows of all DP ranks.
-    pub(crate) fn of_all(kind: CollectiveKind, axis: Axis, width: usize) -> Self {
-        Self {
-            kind,
-            axis,
-            rows: CountedRows::World,
-            width,
-        }
-    }
-}
+use crate::{CollectiveKind, CollectiveStep, Topology, blocks::Layer, split::crossing::Crossing};
 
 /// All collectives of a pass, in order. Their list depends on the model and its
 /// split alone; the batches of all DP ranks only say how many rows they carry and

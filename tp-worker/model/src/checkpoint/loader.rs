@@ -5,8 +5,8 @@ use lockstep_backend::{Backend, BackendError};
 use crate::{
     LoadPhase, LoadProgress, ModelError, Weights,
     blocks::parts::{Convert, Tensors},
-    packed::{Reader, Restored, Writer},
-    weights::{Found, FoundMatrix, Taken, matrix_bytes},
+    checkpoint::packed::{Reader, Restored, Writer},
+    checkpoint::weights::{Found, FoundMatrix, Taken, matrix_bytes},
 };
 
 /// Loads matrices and counts their bytes.

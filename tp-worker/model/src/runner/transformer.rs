@@ -23,8 +23,8 @@ use lockstep_types::{KvCacheDtype, ModelConfig};
 use crate::{
     ForwardLimits, Shard, Tables,
     blocks::{LayerContext, attention_shapes, parts::Tensors},
-    crossing::World,
     models::decoder::Decoder,
+    split::crossing::World,
 };
 pub(crate) use buffers::Buffers;
 use capture::Capture;

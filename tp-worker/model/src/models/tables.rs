@@ -9,7 +9,7 @@ use crate::{
         Linear,
         parts::{Convert, Form, Listed, Tensors},
     },
-    loader::Loader,
+    checkpoint::loader::Loader,
     models::decoder,
 };
 

@@ -1,0 +1,10 @@
+//! Checkpoints: the files of a model folder, their packed form on disk, and the way from either to
+//! a device.
+
+pub(crate) mod loader;
+pub(crate) mod packed;
+mod progress;
+pub(crate) mod weights;
+
+pub use progress::{LoadPhase, LoadProgress};
+pub use weights::{FileAccess, HostTensor, Weights};

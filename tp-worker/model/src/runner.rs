@@ -1,0 +1,18 @@
+//! Passes of a model: staged inputs, buffers, logits, crossing between DP ranks, and the
+//! repetition of passes that a device has recorded.
+
+mod chains;
+mod eagle;
+mod feature_window;
+mod footprint;
+mod limits;
+mod transformer;
+
+pub use chains::Chains;
+pub use eagle::{EagleHead, HiddenSource};
+pub use feature_window::FeatureWindow;
+pub use footprint::{rank_heads, rank_memory};
+pub use limits::ForwardLimits;
+pub use transformer::{
+    DraftStaged, LoadOptions, LogitBlock, LogitSink, Staged, Transformer, WeightOrigin,
+};
