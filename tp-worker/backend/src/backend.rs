@@ -218,10 +218,10 @@ pub trait Backend: Send + Sized {
         eps: f32,
         out: &mut Self::Tensor,
     );
-    /// `residual += Σ over ranks of (x · wᵀ + bias)`, added in rank order, then `out =
-    /// rms_norm(residual)`. A row-parallel projection ends so, with the one all-reduce that it
-    /// needs. The bits are those of the operations one by one. `delta`, of the residual's
-    /// shape, is space; its content afterwards is unspecified.
+    /// `residual += Σ over ranks of (x · wᵀ + bias)`, added in rank order, then
+    /// `out = rms_norm(residual)`. A row-parallel projection ends so, with the one all-reduce
+    /// that it needs. The bits are those of the operations one by one. `delta`, of the
+    /// residual's shape, is space; its content afterwards is unspecified.
     ///
     /// # Errors
     /// [`BackendError::Collective`] if a peer is gone or out of step.
@@ -270,8 +270,8 @@ pub trait Backend: Send + Sized {
     );
     /// Writes keys and values of every token of `qkv` to its cache cell ([`Batch::cells`]),
     /// then attends. Each query sees its request's positions `0..=own position`, or those of
-    /// its row's mask; a query that sees nothing gets zeros. `qkv` is `[n, (heads +
-    /// 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
+    /// its row's mask; a query that sees nothing gets zeros. `qkv` is
+    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
     fn attention(
         &mut self,
         cache: &mut Self::KvCache,

@@ -48,8 +48,8 @@ pub struct Batch<'a> {
     pub logit_tokens: &'a [u32],
     /// Visibility among the new tokens of masked rows, such as trees of drafts:
     /// [`Row::mask_words`] words for each new token of the row in turn. Token `i` sees all
-    /// `kv_len` cached tokens. It sees new token `j` exactly if bit `j % 64` of its word `j /
-    /// 64` is set; its own bit is no exception. Example: token 2 of a tree, a child of the
+    /// `kv_len` cached tokens. It sees new token `j` exactly if bit `j % 64` of its word
+    /// `j / 64` is set; its own bit is no exception. Example: token 2 of a tree, a child of the
     /// root, has word 0 = 0b101.
     ///
     /// The tokens that a query sees are attended in the order of the batch, as if they lay at

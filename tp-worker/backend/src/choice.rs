@@ -79,7 +79,7 @@ pub enum How {
     /// The host chooses. It handles all that needs a request's history, or more of its logits
     /// than a token.
     Host,
-    /// The most likely one, the lowest id among equals.
+    /// The most likely token, the lowest id among equals.
     Greedy,
     /// A token drawn with these fields of [`SamplingParams`], in their ranges.
     Sample {

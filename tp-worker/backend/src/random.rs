@@ -19,8 +19,8 @@ pub struct RandomMatrix {
     pub blocks: Vec<RandomBlock>,
 }
 
-/// `rows` rows of a tensor. Element `c` of row `r` is the tensor's number `first + r·stride +
-/// c`.
+/// `rows` rows of a tensor. Element `c` of row `r` is the tensor's number
+/// `first + r·stride + c`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomBlock {
     /// The tensor's numbers.
