@@ -1,4 +1,4 @@
-//! A connection to another rank, in TLS or as it is.
+//! A connection to another rank, with or without TLS.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -7,33 +7,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-/// What ranks show each other and ask for, where they speak TLS.
+/// TLS configurations of ranks that speak TLS.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// Of the rank that connects. It asks for a name that no certificate has.
+    /// Configuration of the rank that connects. It asks for a name that no certificate has.
     pub client: Arc<ClientConfig>,
-    /// Of the rank that accepts.
+    /// Configuration of the rank that accepts.
     pub server: Arc<ServerConfig>,
 }
 
-/// What a rank that connects calls the other.
+/// The name by which a rank that connects calls the other.
 const NAME: &str = "rank.lockstep.internal";
 
-/// A connection, of which one thread at a time reads and writes.
+/// A connection that one thread at a time reads and writes.
 pub(crate) struct Link {
     stream: TcpStream,
-    /// `None` where what is said is not encrypted.
+    /// The TLS session; `None` if data is not encrypted.
     session: Option<Mutex<Connection>>,
 }
 
 impl Link {
-    /// To a rank that has connected.
+    /// Makes a connection to a rank that has connected.
     pub fn accept(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
         let session = |tls: &Tls| ServerConnection::new(tls.server.clone()).map(Into::into);
         Self::new(stream, tls.map(session))
     }
 
-    /// To a rank that accepts.
+    /// Makes a connection to a rank that accepts.
     pub fn connect(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let session = |tls: &Tls| ClientConnection::new(tls.client.clone(), name).map(Into::into);
