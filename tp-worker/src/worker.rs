@@ -79,8 +79,8 @@ pub struct Worker<B: Backend> {
     depth: DepthControl,
     rows: StepRows,
     drafting: DraftStage<B>,
-    /// Dropped after the passes that were recorded on it. As long as a pass holds the backend's
-    /// collectives, the rank waits for its peers.
+    /// Dropped after the passes that were recorded on it: a communicator of the devices ends
+    /// only once no recorded pass holds it.
     backend: B,
     batch: BatchBuffers,
     choices: Choices,

@@ -1,6 +1,6 @@
-//! Tensor-parallel ranks on GPUs of their own. Their texts equal those of one GPU, whichever
-//! way their data goes, recorded or not, with every kind of draft, and also after new weights
-//! have come. Started by cargo on fake GPUs, which count calls.
+//! Tensor-parallel ranks on GPUs of their own. Their texts equal the texts of one GPU. It makes
+//! no difference which way data goes, if passes are recorded, which drafter there is, or if new
+//! weights have come. Started by cargo on fake GPUs, which count calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

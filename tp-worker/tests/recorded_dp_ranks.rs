@@ -1,5 +1,5 @@
-//! DP ranks on GPUs of their own repeat the recorded passes of decode steps, whatever load each
-//! of them has. Started by cargo on fake GPUs, which count calls.
+//! DP ranks on GPUs of their own repeat the recorded passes of decode steps, whether their
+//! loads are equal or not. Started by cargo on fake GPUs, which count calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -15,9 +15,9 @@ use crate::{
 /// One device, with one shard of a model, or of several models.
 ///
 /// All activations are matrices `[tokens, width]`, row-major. A [`Backend::Tensor`] has a fixed
-/// capacity in rows, a current row count, and a type in memory. The type follows from what the
-/// tensor [`Holds`], which also says which operation takes which tensor. No operation takes one
-/// tensor twice.
+/// capacity in rows, a current row count, and a type in memory. The type follows from the
+/// tensor's content: see [`Holds`], which lists the operations that take it. No operation takes
+/// one tensor twice.
 ///
 /// Operations take effect in the order of the calls. A device may queue an operation and
 /// return. If the operation fails then, a later operation that returns errors returns it.

@@ -102,8 +102,8 @@ impl Batch<'_> {
 /// the device overwrites them with the drafts.
 #[derive(Debug, Clone, Copy)]
 pub struct ChainBatch<'a> {
-    /// The drafter's first pass: a row for each chain, of which the last token is wanted. The
-    /// page tables are those of the batch, and hold all of a chain.
+    /// The drafter's first pass. It has a row for each chain, and the logits of the row's last
+    /// token are wanted. The page tables are those of the batch, and hold all of a chain.
     pub first: &'a Batch<'a>,
     /// For each row of `first`, the index of its request in [`crate::ChoiceBatch::choices`]. A
     /// chain has [`crate::DraftedRow::nodes`] drafts; the longest chain comes first.

@@ -130,8 +130,8 @@ impl Findings {
         self.seen(|seen| seen.branched)
     }
 
-    /// Returns a digest of the drafts of all drafters. It is equal for as many drafters with
-    /// the same drafts, whichever was built first.
+    /// Returns a digest of the drafts of all drafters. It does not depend on the order in which
+    /// the drafters were built.
     pub fn digest(&self) -> u64 {
         self.seen(|seen| {
             let digests = seen.all.iter().map(Hasher::finish);

@@ -110,15 +110,14 @@ pub trait Drafter<B: Backend>: Send {
     }
 }
 
-/// A drafter whose chains or trees the device can draft, without the host between the copy that
-/// brings their batch and that batch's pass. The drafts equal those of [`Drafter::draft`],
+/// A drafter whose chains or trees the device can draft. The host does nothing between the copy
+/// that brings their batch and the batch's pass. The drafts equal those of [`Drafter::draft`],
 /// except that no row stops before its depth.
 pub trait DraftsChains<B: Backend> {
-    /// Lays out chains or trees in `chains` for `rows`, and pushes as many nodes to `drafts`,
-    /// whose rows are begun, as there will be drafts. The nodes' tokens are arbitrary, and so
-    /// are parents in trees, except that two nodes or more must not form a chain. Returns false
-    /// if the device can't draft these rows. Then nothing is laid out, and [`Drafter::draft`]
-    /// has to draft.
+    /// Lays out chains or trees for `rows` in `chains`. Pushes one node for each draft to
+    /// `drafts`, whose rows are begun. The nodes' tokens are arbitrary, and so are parents in
+    /// trees, except that two nodes or more must not form a chain. Returns false if the device
+    /// can't draft these rows. Then nothing is laid out, and [`Drafter::draft`] has to draft.
     ///
     /// [`DraftError`], with which the rank ends.
     fn lay_out(
@@ -183,7 +182,7 @@ pub trait CommandHandler: Send + Sync {
 
 /// The device of a drafter, with the data that it reads.
 pub struct Device<'a, B: Backend> {
-    /// The device; see [`Drafter`] for what may run on it.
+    /// The device. [`Drafter`] says which work may run on it.
     pub backend: &'a mut B,
     /// The target's tables of tokens: whole tables for a drafter that captures hidden states,
     /// otherwise only this rank's rows.

@@ -189,7 +189,7 @@ impl NgramDrafter {
         let longest = self.longest;
         let slot = &mut self.slots[slot];
         slot.history.clear();
-        // The text to serve begins after these tokens, and is found by them.
+        // The text to serve begins after these tokens, and is found by their end.
         slot.served = text.len().saturating_sub(longest);
     }
 

@@ -108,7 +108,7 @@ impl<B: Backend> DrafterRegistry<B> {
         &self.policies
     }
 
-    /// Makes a registry with the same names, and what `f` makes of each algorithm.
+    /// Makes a registry with the same names. `f` makes the new value for each algorithm.
     pub(crate) fn map<D: DrafterFactory<B> + 'static>(
         &self,
         f: impl Fn(Arc<dyn DrafterFactory<B>>) -> Arc<D>,

@@ -1,4 +1,4 @@
-//! The words that ranks compare before a pass whose data nobody compares.
+//! The words that ranks compare before a pass, if the devices do not compare its data.
 
 use std::fmt;
 

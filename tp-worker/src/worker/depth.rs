@@ -1,5 +1,5 @@
-//! The depth that the group drafts at: the row that this rank brings to the decision, and the
-//! decision, which is the same on all ranks.
+//! Agreement on the depth that the group drafts at: this rank's row for the decision, and the
+//! decision. All ranks decide alike.
 
 use lockstep_adaptive::{AdaptiveConfig, Decider, Digest, Row, Seen};
 use lockstep_backend::{Axis, Backend};
@@ -137,8 +137,8 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Counts the rows of a part: rows that decode after it, for which a depth is decided; among
-/// these, rows whose prompts end with it; and rows whose prompts go on.
+/// Counts rows of a part: rows that decode after the part, for which a depth is decided; rows
+/// among these whose prompts end with the part; and rows whose prompts go on.
 fn decodes(part: &PlanPart) -> (u32, u32, u32) {
     let decodes = part.extends.iter().filter(|row| row.sample);
     let joined = decodes.clone().filter(|row| row.prefill_len > 0);

@@ -11,7 +11,8 @@ use lockstep_types::{
 pub struct Digests {
     /// Digest of plans, drafts and tokens, which the ranks of a DP rank share.
     pub tensor: Digest,
-    /// Digest of what ranks with other requests share too.
+    /// Digest of what all ranks share: numbers of steps and of draft steps, and sizes of
+    /// passes.
     pub world: Digest,
 }
 

@@ -84,8 +84,8 @@ impl Emitter<'_> {
     }
 
     /// Takes in the logits of a node. The last node's logits decide the row. A slot whose
-    /// logits are not finite emits nothing from then on, which the scheduler takes for an error
-    /// of that request alone.
+    /// logits are not finite emits nothing from then on. The scheduler takes that for an error
+    /// of this request alone.
     fn verify(&mut self, task: RowTask, number: u32, last: bool, logits: &[f32]) {
         let slot = self.slots.get_mut(task.slot);
         let mut row = verify_row(slot, drafts_of(&task, self.drafts));

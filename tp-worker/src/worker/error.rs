@@ -187,7 +187,8 @@ pub enum WorkerError {
     Late {
         /// The step.
         step: u64,
-        /// The error that says which rank waited for which peer, and for what.
+        /// The error of the collective that came too late. It names the ranks and the
+        /// operation.
         waited: Box<Self>,
     },
     /// A test asks for an unknown fault.

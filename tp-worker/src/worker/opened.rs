@@ -6,8 +6,8 @@ use lockstep_types::{EngineConfig, Footprint as _, RankMemory};
 
 use super::WorkerError;
 
-/// Opens the device of rank `rank` with that rank's `options`, and checks that all that the
-/// rank will allocate fits. The memory of the collectives (NCCL) is only known once they exist.
+/// Opens the device of rank `rank` with that rank's `options`. Checks that the rank's later
+/// allocations will fit. The memory of the collectives (NCCL) is only known once they exist.
 /// Before, it is only bounded, and the size of the cache follows from that bound.
 ///
 /// # Errors

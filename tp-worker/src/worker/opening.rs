@@ -138,9 +138,9 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// Tells all ranks what this rank begins, with the first words that the ranks exchange. It
-    /// does so where the depth adapts and all ranks have the same batch, so that ranks that
-    /// differ learn it before they draft differently. Where rows travel with the pass, only the
-    /// shared part is told here, and the whole row comes later.
+    /// does so where the depth adapts and all ranks have the same batch. Ranks that differ then
+    /// learn it before they draft differently. Where rows travel with the pass, only the shared
+    /// part is told here, and the whole row comes later.
     pub(super) fn announce(&mut self, plan: &StepPlan, part: &PlanPart) -> Result<(), WorkerError> {
         if self.data_parallel() || !self.depth.adapts() {
             return Ok(());

@@ -167,7 +167,8 @@ pub fn eagle(target: &Path, texts: &[Vec<u32>]) -> TempDir {
     eagle_of(HEADS, target, texts)
 }
 
-/// Writes an EAGLE-1 head with `heads` attention heads, and so many of keys and values.
+/// Writes an EAGLE-1 head with `heads[0]` heads of queries and `heads[1]` heads of keys and
+/// values.
 pub fn eagle_of(heads: [usize; 2], target: &Path, texts: &[Vec<u32>]) -> TempDir {
     let mut head = Checkpoint::default();
     let fc = first_columns(&mut head, 2 * HIDDEN);

@@ -2,7 +2,7 @@ use lockstep_collective::{CollectiveError, Single, local_group};
 
 use super::*;
 
-/// Forms the groups of `ranks` ranks with `dp_size`, and returns what `found` makes of each.
+/// Forms the groups of `ranks` ranks with `dp_size`. Returns the results of `found` by rank.
 fn formed<T: Send>(
     ranks: usize,
     dp_size: usize,

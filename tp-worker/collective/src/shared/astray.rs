@@ -9,13 +9,12 @@
 //! * a peer in both has published `q` of the other one, and not `p` of this one.
 //!
 //! This is a proof, not a matter of patience. Ranks that share groups run the shared operations
-//! in one order. So of the phases that two such ranks have published at any moment, those of
-//! one rank are the first ones of the other's: neither rank has a phase that the other lacks
-//! while it lacks one of the other's. The two ranks can't go on either. A phase ends when its
-//! last rank publishes it, and a rank publishes no further phase before its last one has ended.
-//! So it does not matter if the peer waits still, fails, or has left for another reason. Both
-//! ranks find the same, also a rank that wakes because the other leaves, because published
-//! phases stay.
+//! in one order. So at any moment one of two such ranks has published all shared phases of the
+//! other, and perhaps more. It can't be that each of them has published a phase that the other
+//! lacks. The two ranks can't go on either. A phase ends when its last rank publishes it, and a
+//! rank publishes no further phase before its last one has ended. So it does not matter if the
+//! peer waits still, fails, or has left for another reason. Both ranks find the same, also a
+//! rank that wakes because the other leaves, because published phases stay.
 //!
 //! Each look is made while others move, so its order counts:
 //!
@@ -31,9 +30,9 @@
 //!   again when its sleep ends.
 //!
 //! Circles of more ranks, of which no two wait for each other in this way, end by the deadline.
-//! There are none among all ranks and parts that don't overlap, as DP ranks are. In such a
-//! circle one rank would wait in the group of all ranks for a rank of its own part that has not
-//! come there.
+//! There are none among all ranks and parts that don't overlap, as DP ranks are. One rank of
+//! such a circle would wait in the group of all ranks. A rank of its part that has not come
+//! there would wait for it in the part, and so these two would wait for each other.
 
 use std::sync::atomic::Ordering;
 

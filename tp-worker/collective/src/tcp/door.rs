@@ -2,8 +2,8 @@
 //! ranks.
 //!
 //! Any machine may connect there. Callers are heard side by side, each for a limited time in
-//! all. So no stranger keeps the ranks from joining, whether by what it says, by saying little
-//! at a time, or by saying nothing.
+//! all. So no stranger keeps the ranks from joining: neither by its words, nor by sending few
+//! of them, nor by silence.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
@@ -101,7 +101,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Reads what callers have said, up to the first caller that is a rank.
+    /// Reads the answers of callers, up to the first caller that is a rank.
     fn hear(
         &mut self,
         identity: &Identity<'_>,

@@ -112,7 +112,7 @@ impl Lane {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // What the peer sent before it left may still be readable.
+                // Bytes that the peer sent before it left may still be readable.
                 Err(_) => self.to_send = self.sent,
             }
         }

@@ -21,7 +21,7 @@ use crate::{CollectiveError, Operation};
 
 pub(crate) use crate::parts::MAX_RANKS;
 
-/// Most time that a rank whose transfer failed looks for the cause, and makes sure that its
+/// Most time for a rank whose transfer failed to look for the cause, and to make sure that its
 /// peers learn of it.
 const GRACE: Duration = Duration::from_secs(1);
 

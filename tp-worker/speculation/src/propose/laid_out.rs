@@ -27,8 +27,8 @@ impl Drafted {
         TreeShape::fit(row, self.first_cell)
     }
 
-    /// Begins the chains or trees of `rows` in `chains`, and pushes as many nodes of each to
-    /// `drafts` as the device will draft. The nodes' tokens are arbitrary, and in a tree each
+    /// Begins the chains or trees of `rows` in `chains`. Pushes one node to `drafts` for each
+    /// draft that the device will make. The nodes' tokens are arbitrary, and in a tree each
     /// node follows the root.
     pub fn begin(self, rows: &[DraftRow], drafts: &mut Drafts, chains: &mut ChainPass) {
         if rows.iter().all(|row| row.topk == 1) {

@@ -64,8 +64,8 @@ impl DpRank {
             waiting: own.collect(),
             running: Vec::new(),
             kept: vec![Vec::new(); requests.len()],
-            // Page 0 is nobody's. The others are handed out from the end, so that page tables
-            // are out of order.
+            // Page 0 belongs to no request. The others are handed out from the end, so that
+            // page tables are out of order.
             free_pages: (1..config.kv.num_pages as u32).collect(),
             free_slots: (0..SLOTS as u32).collect(),
             closes: Vec::new(),

@@ -8,8 +8,8 @@ use super::DraftStage;
 impl<B: Backend> DraftStage<B> {
     /// Lets rows draft less deep than agreed if the rest is not worth its time. The other ranks
     /// see it from the drafts. The first step at a depth is not cut: it may be the only one,
-    /// and it is to show that depth. Nor is a request cut that decodes alone, whatever its DP
-    /// rank, because the ranks' depth follows that request's drafts.
+    /// and it is to show that depth. A request that decodes alone on all DP ranks is not cut
+    /// either, because the ranks' depth follows that request's drafts.
     pub(super) fn cut(&mut self) {
         let adapts = self.config.adaptive.is_some() && !self.fills_up;
         if self.drafter.is_none() || !adapts || self.decodes < 2 {

@@ -3,7 +3,7 @@
 use lockstep_backend::PassKey;
 use lockstep_types::step::PartBounds;
 
-/// A plan that contradicts what the worker knows.
+/// A contradiction between a plan and the worker's state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A plan is missing or came twice.

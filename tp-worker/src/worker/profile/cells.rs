@@ -64,8 +64,8 @@ impl Cells {
 
     /// Returns the batch sizes with doubtful times, ascending. A time is doubtful if no second
     /// step took as little, or if a step took longer than one with more rows or deeper drafts:
-    /// other users may have slowed all steps of that size. Only as many sizes are returned as
-    /// take `most_us` together.
+    /// other users may have slowed all steps of that size. The sizes returned take at most
+    /// `most_us` together.
     pub fn doubtful(&self, most_us: u64) -> Vec<u32> {
         let doubtful = |cell: &&Cell| {
             let longer = |us: u64| us > cell.first_us.saturating_mul(ALIKE) / 8;

@@ -163,8 +163,8 @@ pub(super) enum Heads {
     Compared,
 }
 
-/// Returns the reason for refusing a model whose head is stored in another place than that of
-/// the present model.
+/// Returns the reason for refusing a model with an output head of its own where the present
+/// model has none, or the reverse.
 fn other_head(tied: bool) -> &'static str {
     match tied {
         true => {
