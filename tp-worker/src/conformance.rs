@@ -126,7 +126,7 @@ const CONTEXT: usize = 128;
 /// Requests that run at once on a DP rank. There are more requests than slots, so that slots
 /// change hands.
 const SLOTS: usize = 3;
-/// Tokens of a page.
+/// Number of tokens of a page.
 const PAGE_SIZE: usize = 16;
 
 /// Runs the battery over the algorithm of `registry` called `name`, on one rank on this

@@ -92,7 +92,7 @@ fn demo() -> PathBuf {
     root.unwrap().join("models/lockstep-demo-7m")
 }
 
-/// A copy of the demo model whose weights were written long ago.
+/// Makes a copy of the demo model whose weights were written long ago.
 fn copy(folder: &Path) -> PathBuf {
     let copy = folder.join("copy");
     fs::create_dir(&copy).unwrap();

@@ -337,6 +337,7 @@ pub trait Backend: Send + Sized {
     }
     /// Sums over the ranks of `axis`, in rank order.
     ///
+    /// # Errors
     /// [`BackendError::Collective`] if a peer is gone or out of step.
     fn all_reduce(&mut self, axis: Axis, x: &mut Self::Tensor) -> Result<(), BackendError>;
     /// Sets `out` to rows of all ranks of `axis`, in rank order. Rank `r` brings `counts[r]`

@@ -67,6 +67,7 @@ impl InputLimits {
 
     /// Checks a batch before any device takes it, so that no operation reads past a list.
     ///
+    /// # Panics
     /// Panics if there is no room for `batch`, or if it contradicts itself: see the fields of
     /// [`Batch`] and [`crate::Row`]. Both are bugs of the caller.
     pub fn expect(&self, batch: &Batch<'_>) {

@@ -75,6 +75,7 @@ impl TcpListenerHandle {
     /// [`Options`]. All ranks pass equal addresses in equal order, the same `group_id` and the
     /// same `secret`.
     ///
+    /// # Errors
     /// [`CollectiveError::Join`] if a peer refuses this rank or doesn't come in time.
     pub fn connect(
         self,

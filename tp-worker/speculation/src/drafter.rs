@@ -35,6 +35,7 @@ pub trait Drafter<B: Backend>: Send {
     /// Makes the device record the passes that it will repeat, before requests wait for them.
     /// `each` is called with the number of passes that are left.
     ///
+    /// # Errors
     /// [`DraftError`], with which the rank ends.
     fn record(
         &mut self,
@@ -65,6 +66,7 @@ pub trait Drafter<B: Backend>: Send {
     /// Proposes tokens for `rows`. Their rows of `drafts` are begun in the same order. Each row
     /// gets at most [`DraftRow::most`] nodes, at most [`DraftRow::steps`] deep.
     ///
+    /// # Errors
     /// [`DraftError`], with which the rank ends.
     fn draft(
         &mut self,
@@ -81,6 +83,7 @@ pub trait Drafter<B: Backend>: Send {
     /// Takes in the results of a pass of the target: prompt chunks, and the accepted tokens of
     /// verified rows.
     ///
+    /// # Errors
     /// [`DraftError`], with which the rank ends.
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         let _ = (device, rows);
@@ -94,6 +97,7 @@ pub trait Drafter<B: Backend>: Send {
     /// step, all positions must be taken in of a request that missed no more than the window.
     /// Of a request that missed more, some last positions are enough.
     ///
+    /// # Errors
     /// [`DraftError`], with which the rank ends.
     fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         self.extend(device, rows)
@@ -119,6 +123,7 @@ pub trait DraftsChains<B: Backend> {
     /// trees, except that two nodes or more must not form a chain. Returns false if the device
     /// can't draft these rows. Then nothing is laid out, and [`Drafter::draft`] has to draft.
     ///
+    /// # Errors
     /// [`DraftError`], with which the rank ends.
     fn lay_out(
         &mut self,
@@ -140,6 +145,7 @@ pub trait DraftsChains<B: Backend> {
     /// Queues the passes that draft the laid-out `chains`. The staged batch brought these to
     /// the device.
     ///
+    /// # Errors
     /// [`ModelError`], with which the rank ends.
     fn run(
         &mut self,

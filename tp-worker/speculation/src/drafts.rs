@@ -87,6 +87,7 @@ impl Drafts {
     /// siblings. It covers the target's vocabulary and is all zero, to be filled before the
     /// node is pushed. Not called for a node that is not sampled.
     ///
+    /// # Panics
     /// Panics if the row is full.
     pub fn distribution(&mut self, row: usize) -> &mut [f32] {
         let node = row * self.most + self.rows[row];

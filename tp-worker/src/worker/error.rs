@@ -31,7 +31,7 @@ pub enum WorkerError {
     /// The configuration names a policy that this program does not have.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// The CPU backend can't be built.
+    /// The device can't be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The ranks' collectives took more memory of the device than was kept for them, and the
@@ -187,7 +187,7 @@ pub enum WorkerError {
     Late {
         /// The step.
         step: u64,
-        /// The error of the collective that came too late. It names the ranks and the
+        /// The error of the collective that timed out or stalled. It names the ranks and the
         /// operation.
         waited: Box<Self>,
     },

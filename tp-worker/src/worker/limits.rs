@@ -26,7 +26,7 @@ const EXCHANGE_BYTES: usize = 32 << 20;
 const EXCHANGE_ELEMENTS: usize = 64 << 10;
 
 impl WorkerLimits {
-    /// The limits of `config`.
+    /// Returns the limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
         Self {
             step: config.step_limits(),

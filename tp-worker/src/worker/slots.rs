@@ -94,7 +94,7 @@ impl Slots {
         &mut self.slots[slot]
     }
 
-    /// The page tables.
+    /// Returns the page tables.
     pub fn pages(&self) -> &PageTables {
         &self.pages
     }

@@ -57,6 +57,7 @@ impl Pairs {
 
     /// Runs the head over the pairs, whose features are rows of `features`. Then begins anew.
     ///
+    /// # Errors
     /// The errors of the head.
     pub fn take_in<B: Backend>(
         &mut self,

@@ -35,6 +35,7 @@ impl<B: Backend> EagleDrafter<B> {
     /// `behind` is `(slot, row of the page table, end position)`. If a request has missed more
     /// than the window keeps, the head sees only its last pages from now on.
     ///
+    /// # Errors
     /// The errors of the head.
     pub(super) fn catch_up(
         &mut self,

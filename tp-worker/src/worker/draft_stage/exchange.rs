@@ -85,6 +85,7 @@ impl<B: Backend> DraftStage<B> {
     /// Prepares `target`, the model of `config`, for this rank's drafter. Nothing of the draft
     /// is read, and nothing here changes before [`Self::change_target`]. No collective runs.
     ///
+    /// # Errors
     /// [`WorkerError`] if the target's files can't be used, or for want of memory.
     pub fn prepare(
         &self,
