@@ -41,6 +41,8 @@ struct Caller {
 }
 
 impl<'a> Door<'a> {
+    /// Opens the door of a port, without callers.
+    ///
     /// # Errors
     /// The system's error.
     pub fn open(listener: &'a TcpListener, tls: Option<&'a Tls>) -> io::Result<Self> {

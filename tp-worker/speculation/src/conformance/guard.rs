@@ -174,6 +174,8 @@ impl<B: Backend> Guard<B> {
         .or_else(|| (depth(nodes) as usize > row.steps).then_some("a row is at most `steps` deep"))
     }
 
+    /// Checks the drafts of all `rows` against the rules.
+    ///
     /// # Errors
     /// [`DraftError::Rules`] of the first row whose draft breaks one.
     fn check(&self, rows: &[DraftRow], drafts: &Drafts) -> Result<(), DraftError> {
