@@ -88,7 +88,7 @@ pub struct Worker<B: Backend> {
     verifier: Verifier,
     outcomes: Outcomes,
     digests: Digests,
-    /// Record of the step that runs, or of the last one that ran.
+    /// Record of the current step, or of the last one.
     record: StepRecord,
     recorder: Recorder,
     faults: Faults,

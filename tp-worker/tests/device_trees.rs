@@ -16,7 +16,7 @@ use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
 const PAGE: usize = 4;
 const CACHED: usize = 6;
-/// Number of trees that a recorded pass has room for beyond those that are grown.
+/// Number of trees for which a recorded pass has room, beyond the trees that are grown.
 const SPARE: usize = 1;
 
 fn gpu() -> CudaBackend {
@@ -112,8 +112,7 @@ fn number(id: u32, vocab: usize) -> u32 {
     (7 * id + 3) % vocab as u32
 }
 
-/// The batch in which trees are verified, or the first pass of each tree, which takes in one
-/// token.
+/// The batch that verifies trees, or the first pass of each tree, which takes in one token.
 #[derive(Default)]
 struct Lists {
     tokens: Vec<u32>,
@@ -370,7 +369,7 @@ fn compare(gpu: &mut CudaBackend, shapes: &[TreeShape], vocab: usize, noise: &mu
     check(gpu, &mut staged, &hosts, &names, noise);
 }
 
-/// Checks that the device's trees equal `hosts`, in every place where they can be read.
+/// Checks that the device's trees equal `hosts`, in every place that holds them.
 fn check(
     gpu: &mut CudaBackend,
     staged: &mut Staged,

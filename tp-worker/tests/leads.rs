@@ -73,8 +73,8 @@ enum Depths {
     Agreed,
 }
 
-/// The calls that a rank's host makes in a step whose passes are repeated, and their number. A
-/// lead that drafts makes one more launch.
+/// Calls of a rank's host in a step with repeated passes, and their number. A lead that drafts
+/// makes one more launch.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[c"cuGraphLaunch"], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -308,8 +308,8 @@ fn run(config: &EngineConfig, way: Way) -> Vec<(Brought, Vec<Asked>)> {
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// Compares steps whose drafts the host makes, level by level, with steps whose drafts the
-/// device makes. Drafts, texts and counts must be equal.
+/// Compares steps with drafts made by the host, level by level, with steps with drafts made by
+/// the device. Drafts, texts and counts must be equal.
 fn compare(split: Split, drafts: Drafts, heads: &Heads, depths: Depths, ways: &[Way]) {
     let what = |way| format!("{drafts:?} on {split:?}, {depths:?}, {way:?}");
     let of_host = config(split, Some((drafts, heads)), Way::Host, depths);

@@ -39,7 +39,7 @@ const PROMPT: u32 = 24;
 const STEPS: u64 = 8;
 const GRAPHS: &CStr = c"cuGraphLaunch";
 const SUMS: &CStr = c"ncclAllReduce";
-/// The calls that a rank's host makes in a step whose pass is repeated, and their number.
+/// Calls of a rank's host in a step with a repeated pass, and their number.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[GRAPHS], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -71,7 +71,7 @@ const DRAFTS: [Drafts; 6] = [
     Some(("EAGLE3", [2, 2, 5])),
 ];
 
-/// Drafts over so many positions that attention is summed in parts, which take memory.
+/// Drafts over many positions, so that attention is summed in parts, which take memory.
 const LONG: Drafts = Some(("EAGLE", [2, 1, 3]));
 const LONGER: usize = 512;
 
@@ -384,7 +384,7 @@ fn a_draft_that_takes_more_of_what_the_target_has_recorded_does_so_on_all_ranks(
     assert_eq!(alone.begin(), found.begin());
 }
 
-/// Ranks that have drafted nothing know, too, which tokens a host chooses.
+/// Ranks without drafts of their own know, too, which tokens a host chooses.
 #[test]
 fn sampled_drafts_are_verified_alike_in_every_way() {
     if Gpu::count().unwrap() < 2 {

@@ -15,9 +15,8 @@ use crate::{
 /// One device, with one shard of a model, or of several models.
 ///
 /// All activations are matrices `[tokens, width]`, row-major. A [`Backend::Tensor`] has a fixed
-/// capacity in rows, a current row count, and a type in memory. The type follows from the
-/// tensor's content: see [`Holds`], which lists the operations that take it. No operation takes
-/// one tensor twice.
+/// capacity in rows, a row count, and a type in memory, which follows from its content:
+/// [`Holds`] lists the operations for each content. No operation takes one tensor twice.
 ///
 /// Operations take effect in the order of the calls. A device may queue an operation and
 /// return. If the operation fails then, a later operation that returns errors returns it.
@@ -143,8 +142,9 @@ pub trait Backend: Send + Sized {
     /// # Panics
     /// Panics where [`InputLimits::expect`] does, for the limits of `inputs`.
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
-    /// Returns the smallest recorded pass that fits batches of at most `most` from each of
-    /// `dp_ranks` DP ranks, all logits wanted, with the bits of a pass of just that size.
+    /// Returns the smallest recorded pass with room for a batch of at most `most` from each of
+    /// `dp_ranks` DP ranks, all logits wanted. `None` if no pass has room, or if padding would
+    /// change bits. Example: of passes of 8 and 16 tokens, 11 tokens run in the pass of 16.
     fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Self::Inputs) -> Option<PassKey> {
         let _ = (most, dp_ranks, inputs);
         None

@@ -108,8 +108,8 @@ pub struct ChainBatch<'a> {
     /// For each row of `first`, the index of its request in [`crate::ChoiceBatch::choices`]. A
     /// chain has [`crate::DraftedRow::nodes`] drafts; the longest chain comes first.
     pub requests: &'a [u32],
-    /// For each token of the first pass, the row that it goes on from among the features that
-    /// the target's last pass has kept. Empty for a draft that reads no features.
+    /// For each token of the first pass, its row among the features kept by the target's last
+    /// pass. The token goes on from these features. Empty for a draft that reads no features.
     pub sources: &'a [u32],
     /// For each row of `first`, the growth of its tree, the deepest first; empty if all are
     /// chains. See [`crate::DraftTrees`].

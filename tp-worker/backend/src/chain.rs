@@ -95,8 +95,7 @@ impl ChainLimits {
     }
 }
 
-/// Returns the first rule that the chains of `batch` break, among the rules that kernels rely
-/// on.
+/// Returns the first rule of kernels that the chains of `batch` break.
 pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
     let chain = batch.chain.as_ref()?;
     let (rows, count) = (chain.first.rows, chain.requests.len());

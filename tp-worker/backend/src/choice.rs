@@ -230,8 +230,8 @@ impl ChoiceLimits {
     }
 }
 
-/// Returns the first rule that `batch` breaks, among the rules that kernels rely on. The batch
-/// belongs to `tokens` tokens, and `wanted` of them are wanted.
+/// Returns the first rule of kernels that `batch` breaks. The batch belongs to `tokens` tokens,
+/// of which `wanted` are wanted.
 pub(crate) fn broken_rule(
     batch: &ChoiceBatch<'_>,
     tokens: usize,

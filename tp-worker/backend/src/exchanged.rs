@@ -1,5 +1,5 @@
-//! The exchanges of passes that a device repeats. Where devices exchange by themselves, nobody
-//! compares what they ask for, and ranks that differ would wait for ever.
+//! The exchanges of recorded passes. If devices exchange data by themselves, nobody compares
+//! their requests, and ranks that differ would wait for ever.
 
 use std::{fmt, ops::Range};
 
@@ -41,9 +41,9 @@ pub struct Exchanged {
 
 /// The passes of one model that a device has recorded, by their sizes.
 pub trait PassRecords: Default + Send {
-    /// Makes records without passes, of a model whose passes will have the exchanges of
-    /// `plans`, in that order, and no exchanges in sizes without a plan. If a pass's work asks
-    /// for something else, the device returns an error before it runs any of the work.
+    /// Makes records without passes. The model's passes will have the exchanges of `plans`, in
+    /// that order, and no exchanges in sizes without a plan. If a pass's work asks for
+    /// something else, the device returns an error before it runs any of the work.
     fn planned(_plans: Vec<PassPlan>) -> Self {
         Self::default()
     }

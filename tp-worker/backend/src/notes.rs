@@ -1,4 +1,4 @@
-//! Notes that ranks bring to a pass, and that travel where its data does.
+//! Notes of ranks, which travel with the data of a pass.
 
 use crate::BackendError;
 
@@ -43,6 +43,6 @@ pub struct NoteShape {
 pub struct Notes<'a> {
     /// All notes, in rank order.
     pub words: &'a [u32],
-    /// True if the device found that notes differ where they may not.
+    /// True if the device found a difference in words that must be equal.
     pub differ: bool,
 }

@@ -39,8 +39,7 @@ pub trait DraftTrees<T, I, V> {
     fn take_parents(&mut self, roots: &T, outputs: &T, verified: &I, inputs: &I, out: &mut T);
 }
 
-/// Returns the first rule that the trees of `batch` break, among the rules that kernels rely
-/// on.
+/// Returns the first rule of kernels that the trees of `batch` break.
 pub(crate) fn broken_rule(batch: &Batch<'_>) -> Option<&'static str> {
     let chain = batch.chain.as_ref()?;
     if chain.trees.is_empty() {

@@ -45,9 +45,9 @@ pub trait Collective: Send {
     /// that broke the group.
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError>;
 
-    /// Does [`Self::all_reduce_sum`] on the parts that the ranks wrote to their
-    /// [`Self::sum_buffer`], but leaves adding to the caller, who gets every rank's part. Added
-    /// element-wise in rank order the parts give the same sum.
+    /// Does [`Self::all_reduce_sum`] on the parts in the ranks' [`Self::sum_buffer`]s, but
+    /// leaves adding to the caller, who gets every rank's part. Added element-wise in rank
+    /// order the parts give the same sum.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] beyond [`Self::sum_capacity`]; otherwise
@@ -68,9 +68,9 @@ pub trait Collective: Send {
         own: &mut [f32],
     ) -> Result<(), CollectiveError>;
 
-    /// Does [`Self::reduce_scatter_sum`] on the parts that the ranks wrote to their
-    /// [`Self::sum_buffer`] of `length` elements, but leaves adding to the caller, who gets
-    /// elements `ranges[rank]` of every rank's part.
+    /// Does [`Self::reduce_scatter_sum`] on the parts in the ranks' [`Self::sum_buffer`]s of
+    /// `length` elements, but leaves adding to the caller, who gets elements `ranges[rank]` of
+    /// every rank's part.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] beyond [`Self::parts_capacity`], or if the ranges don't

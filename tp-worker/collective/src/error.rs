@@ -39,7 +39,7 @@ pub enum CollectiveError {
         shared: usize,
         /// The rank that differs.
         peer: usize,
-        /// The words that the rank that differs attached.
+        /// The words attached by the rank that differs.
         theirs: Vec<u32>,
         /// Number of these words, from the first, that this rank takes to be equal on all.
         their_shared: usize,

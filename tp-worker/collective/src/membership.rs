@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::CollectiveError;
 
-/// The way in which peers see that a rank takes part, in all its groups.
+/// A rank's presence in all its groups, as peers see it.
 pub(crate) trait Presence: Send + Sync {
     /// Makes the rank's own waits fail, now and later, and those of its peers. May be called
     /// more than once.

@@ -21,9 +21,9 @@ pub trait Metered: Sized {
     /// [`DeviceError`].
     fn measure_memory(&mut self) -> Result<MemoryTimes, DeviceError>;
 
-    /// Returns the seconds that the device takes for the operations of `work`. Before them come
-    /// `copies` copies of that memory, which are not counted. Meanwhile the host gets ahead.
-    /// Without copies, the time in which the device waits for the host counts too.
+    /// Returns the device's time for the operations of `work`, in seconds. Before them the
+    /// device makes `copies` copies of that memory, which are not counted. Meanwhile the host
+    /// gets ahead. Without copies, the time in which the device waits for the host counts too.
     ///
     /// # Errors
     /// The errors of `work`.

@@ -140,8 +140,7 @@ impl Drafts {
             .get(node * self.vocab..(node + 1) * self.vocab)
     }
 
-    /// Returns the rule that a row, drafted for `asked`, breaks, among the rules that later
-    /// stages rely on.
+    /// Returns the first rule of drafts that a row breaks. The row was drafted for `asked`.
     pub fn fault(&self, row: usize, asked: &DraftRow) -> Option<&'static str> {
         let nodes = self.nodes(row);
         let later = |(before, node): (usize, &Node)| node.parent as usize > before;

@@ -69,8 +69,7 @@ pub trait DrafterFactory<B: Backend>: Algorithm {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError>;
 }
 
-/// The algorithms of a program that can draft on devices of `B`, by name, and
-/// the policies by which their depth may adapt.
+/// A program's algorithms for devices of `B`, by name, and its policies of adaptive depth.
 pub struct DrafterRegistry<B: Backend> {
     known: BTreeMap<String, Arc<dyn DrafterFactory<B>>>,
     policies: Policies,

@@ -94,7 +94,7 @@ impl Computing<'_> {
     }
 }
 
-/// Time that a rank whose peers have left waits for the reason.
+/// Time limit for hearing the reason after peers have left.
 const REASON: Duration = Duration::from_secs(1);
 
 /// Waits until the scheduler has heard why peers have left, for [`REASON`] at most. Returns

@@ -41,7 +41,7 @@ pub type Outgoing = tokio::sync::mpsc::Sender<WorkerMessage>;
 /// The worker's first message to the scheduler, and its TLS if nodes speak TLS.
 pub type Introduction = (WorkerHello, Option<NodeTls>);
 
-/// Makes the message in which the worker says who it is.
+/// Makes the message by which the worker introduces itself.
 pub fn hello(ctx: &RoleContext, rank: usize, listener: Option<&Listener>) -> WorkerHello {
     WorkerHello {
         rank: u32::try_from(rank).unwrap_or(u32::MAX),

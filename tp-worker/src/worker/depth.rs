@@ -72,9 +72,9 @@ impl DepthControl {
         Ok(())
     }
 
-    /// Returns the row that this rank brings to the step that was begun, without the sizes of
-    /// its batch. `digest` covers what all ranks share so far. Only the lead of a DP rank
-    /// counts requests, so `leads` is true there.
+    /// Returns this rank's row for the step that was begun, without the sizes of its batch.
+    /// `digest` covers what all ranks share so far. Only the lead of a DP rank counts requests,
+    /// so `leads` is true there.
     pub fn row(&self, plan: &StepPlan, part: &PlanPart, leads: bool, mut digest: Digest) -> Row {
         let mut row = Row {
             step: plan.step,
@@ -94,8 +94,8 @@ impl DepthControl {
     }
 
     /// Decides from all ranks' rows. Returns the depth of the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the microseconds that the policy
-    /// expects that step to take. Returns `None` if the depth does not adapt.
+    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the policy's estimate of that step's
+    /// time in microseconds. Returns `None` if the depth does not adapt.
     pub fn decide(&mut self, rows: &[Row], plan: &StepPlan) -> Option<(u32, u32)> {
         let Self::Adaptive(agreement) = self else {
             return None;

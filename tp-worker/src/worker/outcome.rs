@@ -82,8 +82,8 @@ impl Outcomes {
         self.parents.extend_from_slice(chosen.parents);
     }
 
-    /// Returns the tokens that the device has drafted for the `at`-th row that samples, and in
-    /// trees their parents. Both are empty if the drafts were known before the pass.
+    /// Returns the tokens drafted by the device for the `at`-th row that samples, and in trees
+    /// their parents. Both are empty if the drafts were known before the pass.
     pub fn drafted(&self, at: usize) -> (&[u32], &[u32]) {
         let rows = self.words.len() / (2 * self.most);
         let each = self.drafted.len().checked_div(rows).unwrap_or(0);

@@ -35,8 +35,8 @@ const ROUND_US: u64 = 3_000_000;
 /// tokens costs as much as one of eight, another depth is best.
 const MIDDLE: u32 = 2;
 
-/// Microseconds of a step at the greatest depth after which no larger batch is timed at that
-/// depth. Such times tell least, and take longest.
+/// Longest step at the greatest depth, in microseconds. After a longer one, no larger batch is
+/// timed at that depth: such times tell least, and take longest.
 const DEEPEST_US: u64 = 250_000;
 
 /// Most tokens of a made-up prompt.

@@ -81,8 +81,8 @@ impl StepRows {
         (!self.rows.is_empty()).then_some(&self.rows)
     }
 
-    /// Returns an error with the first two ranks whose rows differ where they may not, as the
-    /// devices found.
+    /// Returns an error with two ranks whose rows differ in words that must be equal. Called
+    /// after the devices found a difference.
     pub fn difference(&self) -> Option<WorkerError> {
         let shared = |row: &Row| (row.step, row.depth, row.digest);
         let other = |row: &Row| shared(row) != shared(&self.rows[0]);

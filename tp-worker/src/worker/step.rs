@@ -237,8 +237,8 @@ impl<B: Backend + 'static> Worker<B> {
     }
 
     /// Decides, if the depth adapts and the rows have travelled. Returns the depth of the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the microseconds that the policy
-    /// expects that step to take.
+    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the policy's estimate of that step's
+    /// time in microseconds.
     fn decide(&mut self, plan: &StepPlan, extent: Extent) -> Option<(u32, u32)> {
         if !self.depth.adapts() {
             return None;

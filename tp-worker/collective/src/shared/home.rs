@@ -1,4 +1,4 @@
-//! The place where the ranks of a new group find the memory that they share.
+//! The place where the ranks of a new group find their shared memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use super::join;
 use super::region::Region;
 use crate::{CollectiveError, Options};
 
-/// The way in which groups that are split off get their regions.
+/// The way in which split-off groups get their regions.
 #[derive(Clone)]
 pub(crate) enum Home {
     /// Threads of one process. The first rank that comes leaves the region here.

@@ -18,8 +18,8 @@ pub(crate) struct Seat {
 
 /// A seat for every group of one rank.
 ///
-/// Regions stay mapped as long as the rank takes part in any group, since a peer that waits in
-/// one of them has to see that this rank left.
+/// Regions stay mapped as long as the rank takes part in any group: a peer may wait in one of
+/// them, and has to see that this rank left.
 #[derive(Default)]
 pub(crate) struct Seats(Mutex<Taken>);
 

@@ -21,8 +21,8 @@ use crate::{CollectiveError, Operation};
 
 pub(crate) use crate::parts::MAX_RANKS;
 
-/// Most time for a rank whose transfer failed to look for the cause, and to make sure that its
-/// peers learn of it.
+/// Time limit, after a failed transfer, to look for the cause and to make sure that all peers
+/// learn of it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The data that a rank compares with its peers: an operation, and its attachment.

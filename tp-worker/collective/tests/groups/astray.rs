@@ -12,8 +12,8 @@ struct Stray {
     others: Run,
     /// Operations of the one rank that goes astray.
     stray: Run,
-    /// The operations in which the astray rank's peer waits for it, and in which it waits
-    /// itself. Each is true if it runs in the first group.
+    /// The operations in which the astray rank and its peer wait for each other, the peer's
+    /// first. Each is true if it runs in the first group.
     meet: [(Kind, bool); 2],
 }
 
@@ -150,8 +150,8 @@ impl Numbers {
     }
 }
 
-/// Runs `steps` operations in groups of four ranks that overlap in every way, in one order,
-/// with pauses that differ. No rank ever takes another one for astray.
+/// Runs `steps` operations in overlapping groups of four ranks, in one order, with different
+/// pauses. No rank ever takes another one for astray.
 pub fn any_order_that_all_share_is_right(members: Members, seed: u64, steps: usize) {
     on_threads(members, |mut world| {
         let rank = world.rank();

@@ -206,8 +206,9 @@ pub fn the_error_says_what_differs(group: impl Fn() -> Members) {
     assert!(errors[1].contains("rank 1 brings no words"), "{errors:?}");
 }
 
-/// Ranks that run different operations get an error about their words if both attached words
-/// that differ, since these show the cause. Otherwise they get an error about the operations.
+/// Ranks that run different operations get an error about their words if both attached
+/// different words, since these show the cause. Otherwise they get an error about the
+/// operations.
 pub fn words_tell_why_operations_differ(group: impl Fn() -> Members) {
     const SAME: Brought = Some((1, &[1, 2]));
     for (first, second, of_words) in [

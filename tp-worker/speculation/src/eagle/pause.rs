@@ -6,8 +6,8 @@ use super::EagleDrafter;
 use crate::{Device, DraftError, ExtendRow, span::Span};
 
 impl<B: Backend> EagleDrafter<B> {
-    /// Keeps the features of rows that `missed` selects, which the head does not take in. The
-    /// window keeps the last positions of each request.
+    /// Keeps the features of the rows selected by `missed`, which the head does not take in.
+    /// The window keeps the last positions of each request.
     pub(super) fn keep(
         &mut self,
         device: &mut Device<'_, B>,

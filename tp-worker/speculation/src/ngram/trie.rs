@@ -141,8 +141,8 @@ impl Trie {
         while self.nodes.used() + entries > self.capacity && self.nodes.evict() {}
     }
 
-    /// Returns the longest end of `text` that has a continuation, as a path, and its length,
-    /// which is within `lengths`.
+    /// Returns the longest end of `text` with a continuation, as a path, and its length. Only
+    /// lengths in `lengths` are looked for.
     pub(super) fn find(
         &self,
         text: &[u32],

@@ -21,8 +21,7 @@ pub(super) struct DpRank {
     requests: Vec<Request>,
     waiting: VecDeque<usize>,
     running: Vec<Running>,
-    /// Pages that hold a request's text after its end, by request, for requests that share
-    /// them.
+    /// Pages of each ended request, by request, for later requests that share its text.
     kept: Vec<Vec<u32>>,
     free_pages: Vec<u32>,
     free_slots: Vec<u32>,
@@ -51,7 +50,7 @@ struct Running {
 }
 
 impl DpRank {
-    /// Makes a DP rank that serves the requests whose indices are in `own`.
+    /// Makes a DP rank for the requests with indices in `own`.
     pub(super) fn new(
         config: &EngineConfig,
         requests: &[Request],

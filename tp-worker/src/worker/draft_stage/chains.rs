@@ -129,8 +129,8 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Takes in the drafts that the device has made, which came with the outcomes, and their
-    /// depths. Returns true if the device has drafted.
+    /// Takes in the device's drafts, which came with the outcomes, and their depths. Returns
+    /// true if the device has drafted.
     ///
     /// # Errors
     /// [`WorkerError::Draft`] if the drafter rejects the drafts.

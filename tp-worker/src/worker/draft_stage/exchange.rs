@@ -9,7 +9,7 @@ use lockstep_types::EngineConfig;
 
 use super::{DraftStage, WorkerError};
 
-/// The target's tables that a drafter reads, beside the features that passes hand it.
+/// The target's tables for a drafter, which it reads beside the features of passes.
 pub enum OfTarget<B: Backend> {
     /// The target's own tables on this rank, or none.
     Target,

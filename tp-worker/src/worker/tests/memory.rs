@@ -17,8 +17,7 @@ use super::{
 
 const ALGORITHMS: [&str; 3] = ["EAGLE", "EAGLE3", "STANDALONE"];
 
-/// Returns what each rank allocates, and the bytes that it reports for its weights and its
-/// cache.
+/// Returns each rank's allocations, and the reported bytes of its weights and its cache.
 fn taken(config: &EngineConfig) -> Vec<(CpuAllocated, usize, usize)> {
     let start = |(rank, collective)| {
         let config = config.clone();

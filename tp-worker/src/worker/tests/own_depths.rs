@@ -38,7 +38,7 @@ fn easy(slot: u32) -> SlotOpen {
     open(slot, &Request::greedy(&table.prompt_ids, 200))
 }
 
-/// Opens a request that takes any token next, so that no drafter can know it.
+/// Opens a request whose next token is nearly random, so no drafter can know it.
 fn hard(slot: u32) -> SlotOpen {
     let mut request = Request::greedy(&[900, 17, 2400, 3, 77], 200);
     request.sampling = SamplingParams {

@@ -1,5 +1,5 @@
-//! A device that counts its operations, and refuses tensors that hold something else than an
-//! operation takes.
+//! A device that counts its operations, and refuses tensors of other content than an operation
+//! takes.
 
 use std::{
     collections::BTreeMap,
