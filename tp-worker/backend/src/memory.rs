@@ -88,7 +88,8 @@ pub trait DeviceMemory {
         0
     }
     /// Returns bytes of the device's own memory that carry several ranks' data from device to
-    /// device: the library's communicators on a rank at `place`. They are opened first.
+    /// device: the library's communicators on a rank at `place`. The communicators are opened
+    /// first.
     fn exchange_bytes(&self, place: Place) -> u64 {
         let _ = place;
         0

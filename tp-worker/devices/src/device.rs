@@ -26,8 +26,8 @@ pub trait Device: Backend + Metered + 'static {
     /// The errors of [`Self::room`].
     fn free(number: usize) -> Result<Option<u64>, DeviceError>;
 
-    /// Checks that such a device can attend over these heads, with keys and values of type
-    /// `cached`.
+    /// Checks that a device of this kind can attend over these heads, with keys and values of
+    /// type `cached`.
     ///
     /// # Errors
     /// [`DeviceError`] with the reason why it can't, and the remedy.
@@ -43,10 +43,10 @@ pub trait Device: Backend + Metered + 'static {
     /// [`DeviceError`] if threads, cores or kernels can't be had.
     fn open(options: &DeviceOptions<'_>, groups: impl Into<Groups>) -> Result<Self, DeviceError>;
 
-    /// Returns the memory that such a device takes, before it is opened.
+    /// Returns the memory that a device of this kind will take, before the device is opened.
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory>;
 
-    /// Returns the lines of `lockstep doctor` about such devices on this machine.
+    /// Returns the lines of `lockstep doctor` about devices of this kind on this machine.
     fn findings() -> Vec<Finding>;
 
     /// Returns the name of the kernels that run if kernels `name` are asked for, or none are.
@@ -55,16 +55,16 @@ pub trait Device: Backend + Metered + 'static {
     /// [`DeviceError`] if there are no kernels of that name.
     fn kernels(name: Option<&str>) -> Result<&'static str, DeviceError>;
 
-    /// Describes the library by which such devices exchange data, found at `path`, or without
-    /// one in the usual places.
+    /// Describes the library through which devices of this kind exchange data. The library is
+    /// at `path`, or without one in the usual places.
     ///
     /// # Errors
     /// [`DeviceError`] if there is no such library.
     fn collectives(path: Option<&Path>) -> Result<String, DeviceError>;
 
-    /// Measures the limits of such a device, using only `options.threads` and
-    /// `options.kernels`. It goes through `bytes` of memory, which have to be several times the
-    /// last-level cache. `None` if this kind of device is not measured.
+    /// Measures the limits of a device of this kind, using only `options.threads` and
+    /// `options.kernels`. The measurement goes through `bytes` of memory, which must be several
+    /// times the last-level cache. `None` if this kind of device is not measured.
     ///
     /// # Errors
     /// [`DeviceError`] if threads, kernels or memory can't be had.

@@ -103,8 +103,8 @@ pub trait Drafter<B: Backend>: Send {
         self.extend(device, rows)
     }
 
-    /// Forgets all texts. They were made up to measure steps, or come from weights that the
-    /// target no longer has.
+    /// Forgets all texts. The texts were made up to measure steps, or come from weights that
+    /// the target no longer has.
     fn forget(&mut self) {}
 
     /// Returns the handler of the commands that the algorithm declares; `None` if it declares

@@ -2,9 +2,9 @@
 
 use crate::{DraftRow, PageTable};
 
-/// Positions of a request's text that have the drafter's keys and values. They are neighbours.
+/// Consecutive positions of a request's text that have the drafter's keys and values.
 ///
-/// They begin at position 0, or at the beginning of a page if the drafter has missed more than
+/// The positions begin at 0, or at the beginning of a page if the drafter has missed more than
 /// it can take in later. The drafter then goes on as if the text began there: in its passes
 /// position `from` is position 0, in the first cell of that page. Example: with pages of 16 and
 /// `from` 64, position 70 of the text is position 6 of the passes, and their page table begins

@@ -1,6 +1,6 @@
-//! Faults that tests plant in a rank, to see that the other ranks find them. They exist in
-//! programs that are built with the feature `fault-hooks` and call [`enable`]. The environment
-//! says where they strike:
+//! Faults planted by tests in a rank, to see that the other ranks find them. The faults exist
+//! in programs built with the feature `fault-hooks` that call [`enable`]. The environment says
+//! where they strike:
 //!
 //! ```text
 //! TEST_FAULT_IN_RANK=RANK:STEP:KIND
