@@ -1,14 +1,14 @@
 //! A battery that every speculative algorithm has to pass.
 //!
-//! It runs an algorithm in a real worker: chains and trees, prompts in chunks,
-//! prefixes from the cache, depths that change from step to step, by plans and by a
-//! policy, and differ between requests, aborts, retractions, steps without rows,
-//! texts up to the end of the context. Guards check every draft (see
-//! [`lockstep_speculation::conformance`]), texts must be those without
-//! speculation, and a second run must draft the same. [`Ranks`] says on how many ranks,
-//! of how many DP ranks with requests of their own.
+//! The battery runs an algorithm in a real worker. It covers chains and trees, prompts in
+//! chunks, prefixes from the cache, aborts, retractions, steps without rows, and texts up to
+//! the end of the context. The depth changes from step to step, by plans and by a policy, and
+//! differs between requests. Guards check every draft (see
+//! [`lockstep_speculation::conformance`]), texts must equal the texts without speculation, and
+//! a second run must draft the same tokens. [`Ranks`] sets the number of ranks and of DP ranks;
+//! each DP rank has requests of its own.
 //!
-//! Run it over an algorithm of your own, with a small model:
+//! Run the battery over an algorithm of your own with a small model:
 //!
 //! ```no_run
 //! use lockstep_devices::Registry;
@@ -53,85 +53,85 @@ use play::Play;
 pub use ranks::Ranks;
 pub use turns::Turns;
 
-/// What an algorithm did not keep to.
+/// A rule that an algorithm broke.
 #[derive(Debug, thiserror::Error)]
 pub enum ConformanceError {
-    /// It is not in the registry.
+    /// The registry has no such algorithm.
     #[error("no algorithm is called {0}")]
     Unknown(String),
-    /// Its answers contradict each other.
+    /// The algorithm's answers contradict each other.
     #[error("{}", .0.join("; "))]
     Answers(Vec<String>),
     /// A shape that its capabilities promise can't be configured, or the model
     /// can't be used.
     #[error("{run}: {source}")]
     Config {
-        /// Which run.
+        /// Name of the run.
         run: String,
-        /// Why.
+        /// The cause.
         source: Box<ConfigError>,
     },
     /// A worker ended: a guard stopped a draft, or the drafter failed.
     #[error("{run}: {source}")]
     Worker {
-        /// Which run.
+        /// Name of the run.
         run: String,
-        /// Why.
+        /// The cause.
         source: Box<WorkerError>,
     },
     /// Speculation changed a text.
     #[error("{run}: request {request} became {found:?}, without speculation it is {expected:?}")]
     Text {
-        /// Which run.
+        /// Name of the run.
         run: String,
-        /// The request.
+        /// Index of the request.
         request: usize,
-        /// Its tokens without speculation.
+        /// The request's tokens without speculation.
         expected: Vec<u32>,
-        /// Its tokens.
+        /// The request's tokens with speculation.
         found: Vec<u32>,
     },
-    /// The same requests were drafted for in another way.
+    /// A second run drafted other tokens for the same requests.
     #[error("{run}: a second run of the same requests drafted something else")]
     Differs {
-        /// Which run.
+        /// Name of the run.
         run: String,
     },
-    /// Nothing was ever drafted, so that nothing was checked.
+    /// Nothing was ever drafted, so nothing was checked.
     #[error("{run}: nothing was drafted")]
     Idle {
-        /// Which run.
+        /// Name of the run.
         run: String,
     },
 }
 
-/// What a passed battery saw.
+/// Counts from a battery that passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Runs of all requests.
+    /// Number of runs; each runs all requests.
     pub runs: usize,
-    /// Tokens drafted.
+    /// Number of tokens drafted.
     pub drafted: usize,
-    /// Rows that were drafted as trees with branches.
+    /// Number of rows that were drafted as trees with branches.
     pub trees: usize,
-    /// Drafted tokens that were accepted.
+    /// Number of drafted tokens that were accepted.
     pub accepted: usize,
-    /// Steps for which a policy had decided on another depth than for the one
-    /// before; 0 where the algorithm's depth can't adapt.
+    /// Number of steps with another depth, by a policy, than the step before; 0 where the
+    /// algorithm's depth can't adapt.
     pub switches: usize,
 }
 
-/// Positions of a request at the most.
+/// Most positions of a request.
 const CONTEXT: usize = 128;
-/// Requests that run at once on a DP rank: fewer than there are, so that slots change
-/// hands.
+/// Requests that run at once on a DP rank. There are more requests than slots, so that slots
+/// change hands.
 const SLOTS: usize = 3;
-/// Tokens of a page.
+/// Number of tokens of a page.
 const PAGE_SIZE: usize = 16;
 
-/// Runs the battery over the algorithm of `registry` called `name`, with the
-/// model folder `target` and, for algorithms that need one, a draft's, on one rank on
-/// this machine's cores.
+/// Runs the battery over the algorithm of `registry` called `name`, on one rank on this
+/// machine's cores. `target` is the folder of the model; `draft` is the folder of a draft, for
+/// algorithms that need one.
 ///
 /// # Errors
 /// [`ConformanceError`]: the first rule that is broken.
@@ -144,7 +144,8 @@ pub fn check(
     check_on(DeviceKind::Cpu, registry, name, target, draft)
 }
 
-/// [`check`] on other ranks; of a device's kind there is one.
+/// Runs the battery as [`check`] does, on the given ranks. A [`DeviceKind`] stands for one rank
+/// on a device of that kind.
 ///
 /// # Errors
 /// [`ConformanceError`]: the first rule that is broken.
@@ -177,7 +178,7 @@ pub fn check_on(
     registry.run(ranks.device, candidate)
 }
 
-/// An algorithm, and what it drafts for and with.
+/// An algorithm with the models that it drafts for and with.
 struct Candidate<'a> {
     ranks: Ranks,
     algorithms: &'a Algorithms,
@@ -212,20 +213,20 @@ struct Battery<'a, B: Backend> {
     expected: Vec<Vec<u32>>,
 }
 
-/// How much is drafted in a run, and how it is verified.
+/// Size of the drafts of a run, and their verification.
 struct Shape {
     name: &'static str,
-    /// Steps, branches, tokens; the algorithm's own where there are none.
+    /// Draft steps, branches and tokens; `None` for the algorithm's own sizes.
     sizes: Option<[usize; 3]>,
     verification: Option<VerificationArg>,
-    /// Ranks agree on another depth for every step.
+    /// True if ranks agree on another depth for every step.
     adapts: bool,
-    /// The algorithm may refuse it.
+    /// True if the algorithm may refuse the shape.
     optional: bool,
 }
 
 impl Shape {
-    /// What an algorithm promises to draft.
+    /// Returns the shapes that an algorithm promises to draft.
     fn all(algorithm: &dyn Algorithm) -> Vec<Self> {
         let capabilities = algorithm.capabilities();
         let shape = |name, sizes, optional| Self {
@@ -263,7 +264,7 @@ impl Shape {
         all
     }
 
-    /// The same at depths that ranks agree on.
+    /// Returns this shape with a depth that ranks agree on in each step.
     fn adapting(&self) -> Self {
         let name = match self.name {
             "trees" => "trees whose depth adapts",
@@ -336,7 +337,7 @@ impl<B: Device> Battery<'_, B> {
 }
 
 impl Candidate<'_> {
-    /// A server that drafts in that shape.
+    /// Returns the configuration of a server that drafts in the given shape.
     fn config(&self, shape: &Shape) -> Result<EngineConfig, ConfigError> {
         let mut args = ServeArgs::default();
         args.model.model_path = Some(self.target.to_owned());
@@ -353,7 +354,7 @@ impl Candidate<'_> {
             speculative_eagle_topk: shape.sizes.map(|[_, topk, _]| topk),
             speculative_num_draft_tokens: shape.sizes.map(|[_, _, tokens]| tokens),
             speculative_verification: shape.verification,
-            // By itself it would with data-parallel attention, and by what time passes.
+            // Left unset, it would adapt with data-parallel attention, and by measured times.
             speculative_adaptive: Some(false),
             ..SpeculationArgs::default()
         };

@@ -1,4 +1,4 @@
-//! Why a worker process ended.
+//! Reasons why a worker process ends.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub enum RunError {
     /// A thread or socket could not be set up.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
         /// The cause.
         #[source]
@@ -34,18 +34,18 @@ pub enum RunError {
     /// The peers could not be reached.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The device or the model.
+    /// The device or the model failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// Ranks differ, and what this one did last is written down.
+    /// Ranks differ. The last steps of this rank are in a file.
     #[error("{source}; the last steps of rank {rank} are in {}", file.display())]
     Diverged {
-        /// How they differ.
+        /// The difference.
         #[source]
         source: Box<WorkerError>,
         /// This rank.
         rank: usize,
-        /// A line of JSON for each step.
+        /// File with a line of JSON for each step.
         file: PathBuf,
     },
     /// The launcher is gone or told this process to stop at once.
@@ -54,7 +54,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whether ranks were found to differ.
+    /// Returns true if ranks were found to differ.
     pub fn is_divergence(&self) -> bool {
         match self {
             Self::Diverged { .. } => true,

@@ -1,9 +1,8 @@
 //! The tensor-parallel worker process: one device, one shard.
 //!
-//! [`worker`] computes: plans in, results out, no clock and no choice of its
-//! own. Around it, [`process`] attaches to the scheduler's stream on a thread
-//! that never computes and hands plans over. [`conformance`] is for those who
-//! write speculative algorithms.
+//! [`worker`] computes: it takes plans and gives results, and has no clock and no choice of its
+//! own. [`process`] attaches to the scheduler's stream on a thread that never computes, and
+//! hands plans to the worker. [`conformance`] is for authors of speculative algorithms.
 
 #![forbid(unsafe_code)]
 

@@ -66,8 +66,8 @@ pub fn run(ctx: RoleContext, registry: &Registry) -> Result<(), RunError> {
         .join()
         .unwrap_or_else(|_| Err(RunError::Scheduler("the gRPC thread panicked".to_owned())));
     match (computed, talked) {
-        // A collective fails because another rank did, or because its wait was
-        // ended when the scheduler left: what the stream said is the cause.
+        // A collective fails if another rank failed, or if its wait was ended because the
+        // scheduler left. The cause is then the stream's error.
         (Err(error), Err(cause)) if collectives::is_collective(&error) => {
             tracing::warn!(%error, "this rank waited for others");
             Err(cause)

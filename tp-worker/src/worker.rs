@@ -1,4 +1,4 @@
-//! One rank: weights, cache, slots and sampler behind `step`.
+//! One rank: weights, cache, slots and sampler behind [`Worker::step`].
 
 mod agree;
 mod batch;
@@ -60,12 +60,12 @@ pub use opened::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
 
-/// Times that passes are recorded at the most: once what drafts has taken its memory,
-/// nothing makes them void.
+/// Most times that passes are recorded. The first recording may take memory for drafting and so
+/// make the target's passes void; after the second nothing does.
 const RECORDINGS: usize = 2;
 
-/// One rank. All take the same plans in the same order, each its DP rank's part; of a
-/// DP rank's results only the lead's has outputs.
+/// One rank. All ranks take the same plans in the same order, and each follows the part of its
+/// DP rank. In the results of a DP rank only the lead's has outputs.
 pub struct Worker<B: Backend> {
     config: EngineConfig,
     drafters: DrafterRegistry<B>,
@@ -74,13 +74,13 @@ pub struct Worker<B: Backend> {
     kv_bytes: usize,
     slots: Slots,
     passes: PassRegistry,
-    /// The step's rows.
+    /// The rows of the step.
     tasks: Vec<RowTask>,
     depth: DepthControl,
     rows: StepRows,
     drafting: DraftStage<B>,
-    /// Goes after the passes that were recorded on it: peers are waited for by what they
-    /// exchange as long as a pass has it.
+    /// Dropped after the passes that were recorded on it: a communicator of the devices ends
+    /// only once no recorded pass holds it.
     backend: B,
     batch: BatchBuffers,
     choices: Choices,
@@ -88,7 +88,7 @@ pub struct Worker<B: Backend> {
     verifier: Verifier,
     outcomes: Outcomes,
     digests: Digests,
-    /// Of the step that runs, or ran last.
+    /// Record of the current step, or of the last one.
     record: StepRecord,
     recorder: Recorder,
     faults: Faults,
@@ -96,7 +96,7 @@ pub struct Worker<B: Backend> {
     broken: bool,
 }
 
-/// What a worker takes beside its configuration and its backend.
+/// Parts of a worker beside its configuration and its backend.
 pub struct WorkerOptions<'a, B: Backend> {
     /// The algorithms that speculation may name.
     pub drafters: &'a DrafterRegistry<B>,
@@ -107,13 +107,11 @@ pub struct WorkerOptions<'a, B: Backend> {
 }
 
 impl<B: Backend + 'static> Worker<B> {
-    /// Loads this rank's shard, allocates cache and buffers, prepares the
-    /// passes and compares them with the other ranks'. All ranks call it
-    /// together.
+    /// Loads this rank's shard, allocates cache and buffers, prepares the passes and compares
+    /// them with the passes of the other ranks. All ranks call it together.
     ///
     /// # Errors
-    /// [`WorkerError`]: what is wrong with the model, the split, the memory or
-    /// the group.
+    /// [`WorkerError`] if the model, the split, the memory or the group is wrong.
     pub fn load(
         config: &EngineConfig,
         rank: usize,
@@ -180,21 +178,21 @@ impl<B: Backend + 'static> Worker<B> {
             passes,
         };
         worker.prepare(progress)?;
-        // Not in steps that are measured.
+        // Set last, so that no fault strikes in steps that are measured.
         worker.faults = Faults::of_rank(rank)?;
         Ok(worker)
     }
 
-    /// All that takes time before requests may wait for it.
+    /// Does all that takes time and must be done before requests come.
     fn prepare(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
         self.record(progress)?;
         self.learn_costs(progress)
     }
 
-    /// Has the device record the passes that it will repeat, the target's and the
-    /// drafter's. Ranks meet in equal passes alone, recorded on all of them or on none:
-    /// where drafting, which some of them do, has taken more of what both use, and so made
-    /// the target's void, all record them anew.
+    /// Has the device record the passes that it will repeat, of the target and of the drafter.
+    /// Ranks can only meet in equal passes, so a pass is recorded on all ranks or on none.
+    /// Drafting, on the leads, may take more of the memory that both use and so make the
+    /// target's passes void; then all ranks record anew.
     fn record(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
         let (mut done, mut total) = (0, 0);
         let mut each = |left: usize| {
@@ -225,8 +223,8 @@ impl<B: Backend + 'static> Worker<B> {
         Err(WorkerError::Unrecorded { ranks: void })
     }
 
-    /// Has the depth adapt, if it may: by a policy that knows what steps cost here, where
-    /// it asks for that.
+    /// Makes the depth adapt, if the configuration says so. A policy that reads costs first
+    /// gets the measured costs of steps on this machine.
     fn learn_costs(&mut self, progress: &mut dyn FnMut(LoadProgress)) -> Result<(), WorkerError> {
         let Some(adaptive) = self.config.speculation.adaptive.clone() else {
             return Ok(());
@@ -242,8 +240,8 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(())
     }
 
-    /// Runs its part of one plan: closes, opens, one ragged batch, sampling on the
-    /// rank that leads.
+    /// Runs this rank's part of a plan: it closes and opens slots and runs one ragged batch.
+    /// The lead samples.
     ///
     /// # Errors
     /// [`WorkerError`]. The worker is unusable afterwards and says so: a plan
@@ -267,40 +265,40 @@ impl<B: Backend + 'static> Worker<B> {
         self.recorder.write(folder, self.group().0)
     }
 
-    /// Rank and group size.
+    /// Returns the rank and the number of ranks.
     pub fn group(&self) -> (usize, usize) {
         self.backend.group(Axis::World)
     }
 
-    /// The backend in words, for people.
+    /// Describes the backend, for people.
     pub fn describe(&self) -> String {
         self.backend.describe()
     }
 
-    /// Where the weights came from.
+    /// Returns the origin of the weights.
     pub fn weight_origin(&self) -> &WeightOrigin {
         self.transformer.weight_origin()
     }
 
-    /// Bytes of packed weights, the drafter's included.
+    /// Returns the bytes of packed weights, the drafter's included.
     pub fn weight_bytes(&self) -> usize {
         let (draft, _) = self.drafting.bytes(&self.backend);
         self.transformer.weight_bytes(&self.backend) + draft
     }
 
-    /// Bytes of the KV cache when it is full, the drafter's included.
+    /// Returns the bytes of the KV cache when it is full, the drafter's included.
     pub fn kv_bytes(&self) -> usize {
         let (_, draft) = self.drafting.bytes(&self.backend);
         self.kv_bytes + draft
     }
 
-    /// What handles commands to the drafter; `None` where it takes none, and on
-    /// ranks that do not draft.
+    /// Returns the handler of commands to the drafter. It is `None` if the drafter takes none,
+    /// and on ranks that do not draft.
     pub fn drafter_commands(&self) -> Option<Arc<dyn CommandHandler>> {
         self.drafting.commands()
     }
 
-    /// What is prepared.
+    /// Returns the prepared passes.
     pub fn passes(&self) -> &PassRegistry {
         &self.passes
     }

@@ -1,6 +1,5 @@
-//! What agreeing on the depth asks of a step's collectives: none that was not
-//! there, and over TCP the end of ranks that decide differently; and that a step's
-//! exchanges are those that are known before it.
+//! The collectives of a step, and the agreement on the depth. Agreeing adds no collective. Over
+//! TCP it ends ranks that decide differently. The exchanges of a step are known before it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -69,7 +68,7 @@ fn config((algorithm, draft, topk): (&str, Option<&str>, usize), tp: usize) -> E
     resolved.unwrap().value.0
 }
 
-/// Ranks agree on depths by [`Turns`].
+/// Returns the configuration with depths on which ranks agree by [`Turns`].
 fn adaptive(config: &EngineConfig) -> EngineConfig {
     let tier = |depth: u32| Tier {
         depth,
@@ -100,7 +99,7 @@ fn load(
     Worker::load(config, rank, backend, options).unwrap()
 }
 
-/// Two prompts on each DP rank, then decode steps.
+/// Returns the plan of a step: two prompts on each DP rank in the first, then decode rows.
 fn plan(step: u64, draft_steps: u32, dp_size: usize) -> StepPlan {
     let mut part = PlanPart::default();
     for slot in 0..2 {
@@ -136,13 +135,13 @@ fn plan(step: u64, draft_steps: u32, dp_size: usize) -> StepPlan {
     }
 }
 
-/// Steps that a rank runs.
+/// Number of steps that a rank runs.
 const STEPS: u64 = 14;
 
-/// Depths of [`STEPS`] steps, and the operations of each of them on rank 0.
+/// Depths of [`STEPS`] steps, and the operations of each step on rank 0.
 type Run = (Vec<u32>, Vec<Vec<String>>);
 
-/// Runs all ranks at the depths that they agree on, or at those of `fixed`.
+/// Runs all ranks at the depths that they agree on, or at the depths of `fixed`.
 fn run(config: &EngineConfig, tp: usize, fixed: Option<&[u32]>) -> Run {
     let groups: Vec<Box<dyn Collective>> = match tp {
         1 => vec![Box::new(Single::new())],
@@ -161,7 +160,7 @@ fn run(config: &EngineConfig, tp: usize, fixed: Option<&[u32]>) -> Run {
                 };
                 let mut worker = load(config, rank, Box::new(counted), Turns::default());
                 log.lock().unwrap().clear();
-                // Agreed in the last step and the one before.
+                // The depths agreed in the last step and in the one before.
                 let mut agreed = [DEPTH; 2];
                 let (mut depths, mut operations) = (Vec::new(), Vec::new());
                 for step in 1..=STEPS {
@@ -183,7 +182,7 @@ fn run(config: &EngineConfig, tp: usize, fixed: Option<&[u32]>) -> Run {
     runs.swap_remove(0)
 }
 
-/// The same operations in the same order, as long as before, in every step.
+/// Every step has the same operations in the same order and of the same length.
 #[test]
 fn agreeing_adds_no_collective_to_any_step() {
     for algorithm in ALGORITHMS {
@@ -198,8 +197,8 @@ fn agreeing_adds_no_collective_to_any_step() {
     }
 }
 
-/// Every operation of a decode step with its length, on rank 0: two requests on each
-/// DP rank, whose three drafts are all verified.
+/// Checks every operation of a decode step with its length, on rank 0. Two requests decode on
+/// each DP rank, and each has three drafts that are all verified.
 #[test]
 fn the_exchanges_of_a_step_are_known_before_it() {
     let [.., standalone, _] = ALGORITHMS;
@@ -251,8 +250,8 @@ fn the_exchanges_of_a_step_are_known_before_it() {
     }
 }
 
-/// Over TCP, a rank that decides differently in one step is found by the next
-/// one's rows, before the step that it decided about, and on both ranks.
+/// Over TCP, a rank that decides differently in one step is found by the rows of the next step,
+/// on both ranks. That is before the step that the decision was for.
 #[test]
 fn a_rank_that_decides_differently_ends_the_run_within_a_step() {
     const ASTRAY: u64 = 6;
@@ -264,7 +263,7 @@ fn a_rank_that_decides_differently_ends_the_run_within_a_step() {
                 let mut worker = load(config, rank, Box::new(member), Turns { astray });
                 let mut agreed = [DEPTH; 2];
                 let end = (1..).find_map(|step| {
-                    // Depth 0 is never more than what was agreed, whoever asks.
+                    // Depth 0 is never more than was agreed, on either rank.
                     let depth = if step < ASTRAY { agreed[0] } else { 0 };
                     match worker.step(&plan(step, depth, 1)) {
                         Ok(result) => agreed = [agreed[1], result.agreed_depth.unwrap()],
@@ -316,7 +315,7 @@ fn tcp_group() -> Vec<Tcp> {
     })
 }
 
-/// Writes down what a rank runs.
+/// Writes down the collectives that a rank runs.
 struct Counted {
     inner: Box<dyn Collective>,
     log: Arc<Mutex<Vec<String>>>,
@@ -427,7 +426,7 @@ impl Collective for Counted {
         self.note("split", 0);
         let inner = self.inner.split(color)?;
         let log = match inner.size() {
-            // Nothing is exchanged there.
+            // Nothing is exchanged in a group of one rank.
             1 => Arc::default(),
             _ => self.log.clone(),
         };

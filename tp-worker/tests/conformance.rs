@@ -1,5 +1,4 @@
-//! The battery passes every algorithm that is served, and catches those that
-//! break a rule.
+//! The battery passes every algorithm that is served, and catches algorithms that break a rule.
 
 use std::{
     path::{Path, PathBuf},
@@ -65,7 +64,7 @@ fn ngrams_conform() {
     assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
-/// A head reads rows of its DP rank alone, of requests that others know nothing of.
+/// A head reads only rows of its own DP rank, whose requests other DP ranks do not know.
 #[test]
 fn drafters_conform_on_several_ranks() {
     for (name, draft, (tp_size, dp_size)) in [
@@ -95,38 +94,38 @@ fn layers_that_no_model_has_are_refused_with_the_remedy() {
     assert!(matches!(error, ConformanceError::Unknown(_)), "{error}");
 }
 
-/// What an algorithm does wrong.
+/// Faults of an algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// It branches, and says that it does not.
     Branches,
-    /// A row deeper than it may be.
+    /// A row is deeper than it may be.
     TooDeep,
-    /// A child before its parent.
+    /// It puts a child before its parent.
     ChildFirst,
-    /// A node that follows itself.
+    /// A node follows itself.
     Itself,
-    /// The same token twice after one node.
+    /// One node is followed by the same token twice.
     Twins,
-    /// A token that no vocabulary has.
+    /// A token is in no vocabulary.
     Token,
-    /// Something else each time it is built.
+    /// It drafts something else each time it is built.
     Whim,
-    /// Nothing is drafted.
+    /// It drafts nothing.
     Silence,
-    /// It says that it reads hidden states, and captures none.
+    /// It says that it reads hidden states, but captures none.
     Hidden,
-    /// It says that it keeps keys and values without a model.
+    /// It says that it keeps keys and values, but has no model.
     Keeps,
-    /// It says that it samples, and gives no probabilities.
+    /// It says that it samples, but gives no probabilities.
     Probabilities,
     /// It verifies fewer tokens than it drafts.
     Narrow,
-    /// It runs passes of a width of its own on a draft model that it has not.
+    /// It runs passes of a width of its own on a draft model, but has no such model.
     Passes,
-    /// It says that it drafts from texts, and takes none.
+    /// It says that it drafts from texts, but takes none.
     Texts,
 }
 
@@ -210,8 +209,8 @@ impl<B: Backend> Drafter<B> for EchoDrafter {
                 Fault::TooDeep => vec![(token, 0), (token, 1)],
                 _ => chain.collect(),
             };
-            // Faults show where a row has room for them; the deep one where it has
-            // not, but its drafts have.
+            // Faults show where a row has room for them. `TooDeep` shows where the row has no
+            // room, but its drafts have.
             let shows = match self.fault {
                 Fault::TooDeep => row.steps == 1 && drafts.most() > 1,
                 _ => row.steps > 0 && row.most >= nodes.len(),
@@ -279,8 +278,8 @@ fn drafters_that_do_nothing_or_not_the_same_are_caught() {
     assert!(matches!(error, ConformanceError::Differs { .. }), "{error}");
 }
 
-/// In service nobody guards a drafter, and none may bring a rank down by what it
-/// drafts, or hold it up.
+/// In service no guard checks a drafter. No drafter may crash a rank by its drafts, or hold the
+/// rank up.
 #[test]
 fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
     for (fault, steps, rule) in [

@@ -1,4 +1,4 @@
-//! Drafters on a GPU: started by cargo on the fake one, started by hand on the
+//! Drafters on a GPU. Started by cargo, the tests run on the fake GPU; started by hand, on the
 //! machine's own.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -22,13 +22,13 @@ fn model(name: &str) -> PathBuf {
     root().join("models").join(name)
 }
 
-/// A model of random weights, small enough for a device that is played.
+/// Returns the folder of a model of random weights, small enough for the fake device.
 fn small() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
 fn battery(ranks: impl Into<Ranks>, name: &str, target: &Path, draft: Option<&Path>) -> Report {
-    // The device has memory for one at a time.
+    // The device has memory for one test at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(2);
@@ -49,10 +49,10 @@ fn ngrams_conform() {
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
 }
 
-/// Ranks, and DP ranks among them.
+/// Numbers of ranks and of DP ranks.
 type Split = (usize, usize);
 
-/// Ranks with GPUs of their own, or with one that they share.
+/// Returns ranks that have a GPU each, or share one.
 fn on_gpus((tp_size, dp_size): Split, own_gpus: bool) -> Ranks {
     Ranks {
         device: DeviceKind::Cuda,
@@ -62,7 +62,7 @@ fn on_gpus((tp_size, dp_size): Split, own_gpus: bool) -> Ranks {
     }
 }
 
-/// Ranks that share a GPU, and DP ranks that have one each.
+/// Ranks of one DP rank share a GPU; two DP ranks have one each.
 #[test]
 fn ngrams_conform_on_several_ranks() {
     for (split, own_gpus) in [((2, 1), false), ((2, 2), true)] {

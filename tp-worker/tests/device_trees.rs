@@ -1,4 +1,4 @@
-//! Trees that a device grows are those that the host grows of the same logits.
+//! The trees that a device grows equal the trees that the host grows from the same logits.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
 const PAGE: usize = 4;
 const CACHED: usize = 6;
-/// More trees than there are, as a recorded pass may be for.
+/// Number of trees for which a recorded pass has room, beyond the trees that are grown.
 const SPARE: usize = 1;
 
 fn gpu() -> CudaBackend {
@@ -47,7 +47,7 @@ impl Noise {
         self.draw() % limit
     }
 
-    /// A row of logits: of few values or of many, with gaps, or not finite.
+    /// Returns a row of logits: with few values or with many, with gaps, or not finite.
     fn logits(&mut self, vocab: usize) -> Vec<f32> {
         let kind = self.below(12);
         let mut row: Vec<f32> = (0..vocab)
@@ -79,11 +79,11 @@ impl Noise {
     }
 }
 
-/// What is asked for, and how the host grows it.
+/// The shape of a tree, and the host's tree.
 struct Tree {
     shape: TreeShape,
     grower: TreeGrower,
-    /// Nodes that are drafted, of any tokens.
+    /// Number of nodes that are drafted, over all levels.
     nodes: usize,
 }
 
@@ -107,13 +107,12 @@ impl Tree {
     }
 }
 
-/// The target's number of a draft's token.
+/// Returns the target's number of a draft's token.
 fn number(id: u32, vocab: usize) -> u32 {
     (7 * id + 3) % vocab as u32
 }
 
-/// The batch in which some trees are verified, and the first pass of each, which takes
-/// one token in.
+/// The batch that verifies trees, or the first pass of each tree, which takes in one token.
 #[derive(Default)]
 struct Lists {
     tokens: Vec<u32>,
@@ -129,7 +128,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// A row of `q_len` tokens on pages of its own, of which it gets `table`.
+    /// Adds a row of `q_len` tokens on pages of its own. The row gets `table` pages.
     fn push(&mut self, q_len: usize, kv_len: usize, table: usize) -> &mut Row {
         let (start, first) = (self.tokens.len(), self.pages.len());
         self.tokens.extend((0..q_len).map(|_| 0));
@@ -150,7 +149,7 @@ impl Lists {
         self.rows.last_mut().unwrap()
     }
 
-    /// The row that verifies so many nodes, each of which seems to follow the root.
+    /// Adds the row that verifies `nodes` nodes. At first each node follows the root.
     fn verify(&mut self, nodes: usize, table: usize) {
         let (start, request) = (self.tokens.len() as u32, self.drafted.len() as u32);
         let masked = nodes > 1;
@@ -186,7 +185,7 @@ impl Lists {
     }
 }
 
-/// The tokens that a pass over `inputs` would look up.
+/// Returns the tokens that a pass over `inputs` would look up.
 fn tokens(gpu: &mut CudaBackend, names: &CudaMatrix, inputs: &Inputs, most: usize) -> Vec<u32> {
     let mut out = gpu.tensor(most, 1, Holds::Logits).unwrap();
     gpu.upload(&mut out, &vec![0.0; most]);
@@ -203,7 +202,7 @@ fn tokens(gpu: &mut CudaBackend, names: &CudaMatrix, inputs: &Inputs, most: usiz
     found.unwrap().iter().map(|id| *id as u32).collect()
 }
 
-/// Numbers as the embedding of tokens.
+/// Loads a vocabulary in which each token's embedding is its number.
 fn names(gpu: &mut CudaBackend, vocab: usize) -> CudaMatrix {
     let bytes: Vec<u8> = (0..vocab)
         .flat_map(|id| (id as f32).to_le_bytes())
@@ -221,7 +220,8 @@ fn names(gpu: &mut CudaBackend, vocab: usize) -> CudaMatrix {
     gpu.load_matrix(&matrix, MatrixRole::Vocabulary).unwrap()
 }
 
-/// Tokens that `walk` takes of a tree where `chosen` are the tokens at its nodes.
+/// Returns the tokens and nodes that are taken from a tree if `chosen` are the tokens at its
+/// nodes.
 fn walk(tree: &[Node], chosen: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let (mut taken, mut path, mut node) = (vec![chosen[0]], Vec::new(), 0);
     let child = |node: u32, token| {
@@ -236,17 +236,17 @@ fn walk(tree: &[Node], chosen: &[u32]) -> (Vec<u32>, Vec<u32>) {
     (taken, path)
 }
 
-/// Batches on the device: the one that verifies some trees, and the draft's own.
+/// Batches on the device: the batch that verifies the trees, and the draft's own.
 struct Staged {
     inputs: Inputs,
     drafts: Inputs,
     drafted: Vec<DraftedRow>,
-    /// Tokens that are verified.
+    /// Number of tokens that are verified.
     tokens: usize,
     pass: TreePass,
 }
 
-/// Stages what `trees` begin with; levels of each are `steps` at the most.
+/// Stages the batches of `trees`. A tree has at most `steps` levels.
 fn stage(gpu: &mut CudaBackend, trees: &[Tree], steps: usize) -> Staged {
     let (mut verified, mut first) = (Lists::default(), Lists::default());
     for tree in trees {
@@ -310,7 +310,7 @@ fn stage(gpu: &mut CudaBackend, trees: &[Tree], steps: usize) -> Staged {
     }
 }
 
-/// Grows a level of all trees on the host; the logits, with some behind them.
+/// Grows a level of all trees on the host. Returns the logits, with rows of NaN behind them.
 fn grow(trees: &mut [Tree], rows: usize, vocab: usize, named: bool, noise: &mut Noise) -> Vec<f32> {
     let mut values = Vec::with_capacity(rows * vocab);
     let begins = trees.iter().all(|tree| tree.grower.expanded().is_empty());
@@ -330,7 +330,7 @@ fn grow(trees: &mut [Tree], rows: usize, vocab: usize, named: bool, noise: &mut 
     values
 }
 
-/// Grows trees of `shapes` on both sides, the deepest first.
+/// Grows trees of `shapes` on both sides. The first shape is the deepest.
 fn compare(gpu: &mut CudaBackend, shapes: &[TreeShape], vocab: usize, noise: &mut Noise) {
     let new = |shape: &TreeShape| Tree::new(*shape, vocab);
     let mut trees: Vec<Tree> = shapes.iter().map(new).collect();
@@ -347,7 +347,7 @@ fn compare(gpu: &mut CudaBackend, shapes: &[TreeShape], vocab: usize, noise: &mu
         gpu.upload(&mut logits, &values);
         let logits = (&logits, named.then_some(&numbers));
         let (inputs, drafts) = (&mut staged.inputs, &mut staged.drafts);
-        // What comes behind a pass belongs to no level of it.
+        // Calls after a pass belong to no level of it.
         let grown = gpu.pass(&mut CudaPasses::default(), size, &mut |gpu| {
             let device = gpu.drafter().and_then(|device| device.trees());
             device
@@ -369,7 +369,7 @@ fn compare(gpu: &mut CudaBackend, shapes: &[TreeShape], vocab: usize, noise: &mu
     check(gpu, &mut staged, &hosts, &names, noise);
 }
 
-/// Checks that the trees of the device's are those, wherever they are read.
+/// Checks that the device's trees equal `hosts`, in every place that holds them.
 fn check(
     gpu: &mut CudaBackend,
     staged: &mut Staged,
@@ -407,7 +407,7 @@ fn finished(tree: &mut Tree) -> Vec<Node> {
     drafts.nodes(0).to_vec()
 }
 
-/// What the device tells of its trees.
+/// The device's account of its trees.
 struct Told {
     words: Vec<u32>,
     drafted: Vec<u32>,
@@ -416,7 +416,7 @@ struct Told {
     nodes: usize,
 }
 
-/// Has every node's token be as in `chosen`, of three.
+/// Makes the device accept with `chosen` as the token of every node. There are three tokens.
 fn accept(gpu: &mut CudaBackend, inputs: &mut Inputs, chosen: &[u32]) -> Told {
     let width = 3;
     let logits = chosen.iter().flat_map(|token| {
@@ -497,7 +497,7 @@ fn large_vocabularies_and_large_trees_are_the_hosts() {
         128_256,
         &mut noise,
     );
-    // As many candidates as there may be, and masks of several words.
+    // The most candidates that there may be, and masks of several words.
     compare(
         &mut gpu,
         &[shape(4, 16, 150), shape(2, 16, 64)],

@@ -1,4 +1,4 @@
-//! Weights that somebody writes to while a worker reads them.
+//! Weights that another process writes to while a worker reads them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,8 +24,8 @@ use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, 
 
 const FILE: &str = "model.safetensors";
 
-/// Drafts nothing. It is built when the target has been read, and then writes into
-/// the file of that which lies in its folder.
+/// An algorithm that drafts nothing. Its drafter is built when the target has been read, and
+/// then writes into the target's file in its folder.
 #[derive(Debug)]
 struct Writer(PathBuf);
 
@@ -92,7 +92,7 @@ fn demo() -> PathBuf {
     root.unwrap().join("models/lockstep-demo-7m")
 }
 
-/// A copy of the demo model whose weights were written long ago.
+/// Makes a copy of the demo model whose weights were written long ago.
 fn copy(folder: &Path) -> PathBuf {
     let copy = folder.join("copy");
     fs::create_dir(&copy).unwrap();
@@ -149,18 +149,19 @@ fn weights_that_are_written_to_before_all_is_read_are_not_taken() {
     worker.reload(Some(&demo_folders())).unwrap();
 }
 
-/// The folder of a model, open as after a look.
+/// Opens the folder of a model, as a look does.
 fn folders(model: &Path) -> Folders {
     Folders::below(model.parent().unwrap(), model, None).unwrap()
 }
 
-/// That of the demo model, which a process opens once.
+/// Returns the folder of the demo model, which a process opens once.
 fn demo_folders() -> Folders {
     static OPEN: LazyLock<Folders> = LazyLock::new(|| folders(&demo()));
     OPEN.clone()
 }
 
-/// As when a folder is exchanged after one rank has opened it and before the next.
+/// Two ranks open different folders. This happens if a folder is exchanged after one rank has
+/// opened it and before the next does.
 #[test]
 fn ranks_that_found_different_folders_take_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ fn a_rank_that_has_not_looked_reads_nothing_and_says_so() {
     assert!(other.contains("this rank has not looked"), "{other}");
 }
 
-/// What two ranks say to these folders; they take the demo model afterwards.
+/// Returns the errors of two ranks for these folders. Both take the demo model afterwards.
 fn refusals(folders: [Option<Folders>; 2]) -> [String; 2] {
     let mut ranks = local_group(2).into_iter().zip(folders).enumerate();
     [(); 2]

@@ -1,6 +1,6 @@
-//! Several ranks on GPUs of their own, whose leads draft on their devices, for those of their
-//! DP rank too: what is drafted, and what texts come of it, is as if their hosts had. Started by cargo on fake GPUs,
-//! which count.
+//! Several ranks on GPUs of their own. The leads draft on their devices, also for the other
+//! ranks of their DP rank. Drafts and texts are as if the hosts had drafted. Started by cargo
+//! on fake GPUs, which count calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,42 +38,43 @@ use lockstep_types::{
 use tempfile::TempDir;
 
 const PROMPT: u32 = 24;
-/// Requests of a DP rank at the most.
+/// Most requests of a DP rank.
 const SLOTS: usize = 2;
 const STEPS: u64 = 12;
-/// With which step each request of a DP rank begins; the first one has less to do.
+/// The step with which each request of a DP rank begins. A DP rank with the first load has less
+/// to do.
 const LOADS: [&[u64]; 2] = [&[3], &[1, 4]];
-/// Depths of steps, by turns.
+/// Depths of steps, in turn.
 const DEPTHS: [u32; 9] = [1, 2, 2, 2, 2, 0, 0, 2, 1];
 
-/// What drafts, and steps, branches and tokens of its drafts.
+/// An algorithm, with steps, branches and tokens of its drafts.
 type Drafts = (&'static str, [usize; 3]);
 
-/// Ranks, and DP ranks among them.
+/// Numbers of ranks and of DP ranks.
 type Split = (usize, usize);
 
-/// How drafts are made.
+/// The way in which drafts are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// By the device, in one graph.
+    /// The device drafts, in one graph.
     Recorded,
-    /// By the device, without graphs.
+    /// The device drafts, without graphs.
     Queued,
-    /// By the host, as some of the tokens are its to choose.
+    /// The host drafts, since some of the tokens are the host's to choose.
     Host,
 }
 
-/// Who says how deep.
+/// The source of the depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Depths {
-    /// Plans, by [`DEPTHS`].
+    /// Plans ask for [`DEPTHS`].
     Planned,
-    /// The ranks.
+    /// Ranks agree on a depth.
     Agreed,
 }
 
-/// What a rank's host asks for in a step whose passes are repeated, and how often: where it
-/// drafts there is one more launch.
+/// Calls of a rank's host in a step with repeated passes, and their number. A lead that drafts
+/// makes one more launch.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[c"cuGraphLaunch"], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -104,7 +105,7 @@ fn model() -> PathBuf {
     root.join("tests/fixtures/architectures/llama")
 }
 
-/// Heads that remember what their target says.
+/// Heads that remember their target's texts.
 struct Heads([TempDir; 2]);
 
 impl Heads {
@@ -159,7 +160,8 @@ fn config(
     config
 }
 
-/// A prompt that repeats itself, of the `number`-th request; one text of two is sampled.
+/// Opens the `number`-th request, with a prompt that repeats itself. Every second text is
+/// sampled.
 fn open(slot: usize, number: usize, reported: bool) -> SlotOpen {
     SlotOpen {
         slot: slot as u32,
@@ -184,13 +186,13 @@ fn open(slot: usize, number: usize, reported: bool) -> SlotOpen {
     }
 }
 
-/// The plan of a step; `reports` where hosts choose tokens.
+/// Returns the plan of a step. With `reports`, hosts choose tokens.
 fn plan(config: &EngineConfig, step: u64, draft_steps: u32, reports: bool) -> StepPlan {
     let dp_size = config.parallel.dp_size;
     let pages = 96usize.div_ceil(config.kv.page_size) as u32;
     let part = |dp_rank: usize| {
         let mut part = PlanPart::default();
-        // The last one of several has all the work.
+        // The last of several DP ranks has the larger load.
         let load = LOADS[LOADS.len() - 1 - (dp_size - 1 - dp_rank).min(1)];
         for (slot, begins) in load.iter().copied().enumerate() {
             let (first, at) = (step == begins, slot as u32);
@@ -219,22 +221,22 @@ fn plan(config: &EngineConfig, step: u64, draft_steps: u32, reports: bool) -> St
     }
 }
 
-/// What one rank has brought.
+/// Results of one rank.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Brought {
-    /// By slot, of a rank that leads.
+    /// Texts by slot; empty on ranks that do not lead.
     texts: [Vec<u32>; SLOTS],
     drafted: usize,
     accepted: usize,
-    /// Of all drafts.
+    /// Digest of all drafts.
     drafts: u64,
 }
 
-/// What one step with drafts asked for, at the depth of the step before: so there is nothing
-/// to catch up with.
+/// Calls of one step with drafts at the depth of the step before, so that the drafter has
+/// nothing to catch up with.
 struct Asked {
     depth: u32,
-    /// Rows of this rank.
+    /// Number of rows of this rank.
     rows: usize,
     calls: [u64; CALLS.len()],
     times: StageTimes,
@@ -291,7 +293,7 @@ fn rank(config: &EngineConfig, rank: usize, groups: Groups, way: Way) -> (Brough
     (brought, asked)
 }
 
-/// All ranks.
+/// Runs all ranks.
 fn run(config: &EngineConfig, way: Way) -> Vec<(Brought, Vec<Asked>)> {
     let members = local_group(config.parallel.tp_size).into_iter().enumerate();
     let start = |(at, member)| {
@@ -306,8 +308,8 @@ fn run(config: &EngineConfig, way: Way) -> Vec<(Brought, Vec<Asked>)> {
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// What `drafts` brings where the host drafts it, level by level, and where the device
-/// does: the same drafts, and so the same texts and counts.
+/// Compares steps with drafts made by the host, level by level, with steps with drafts made by
+/// the device. Drafts, texts and counts must be equal.
 fn compare(split: Split, drafts: Drafts, heads: &Heads, depths: Depths, ways: &[Way]) {
     let what = |way| format!("{drafts:?} on {split:?}, {depths:?}, {way:?}");
     let of_host = config(split, Some((drafts, heads)), Way::Host, depths);
@@ -337,7 +339,7 @@ fn compare(split: Split, drafts: Drafts, heads: &Heads, depths: Depths, ways: &[
                         "launches of graphs" => most + u64::from(drafts),
                         _ => most,
                     };
-                    // Who has nothing to do has nothing to tell its host.
+                    // A rank without rows need not make every call.
                     let right = *made == most || *rows == 0 && *made < most;
                     let what = what(way);
                     assert!(right, "{what}, rank {rank} at {depth}: {made} {name}");
@@ -347,8 +349,9 @@ fn compare(split: Split, drafts: Drafts, heads: &Heads, depths: Depths, ways: &[
     }
 }
 
-/// What drafting takes, the rank tells whose device does it, by that device's clock; the
-/// others of its DP rank wait for it in their passes, and tell no times.
+/// Checks the times of a step. The lead, whose device drafts, reports the time of drafting by
+/// the device's clock. The other ranks of its DP rank wait for the drafts in their passes, and
+/// report no times.
 fn check_times(asked: &Asked, leads: bool) {
     let Asked { rows, times, .. } = asked;
     match leads {
@@ -369,7 +372,8 @@ fn heads() -> Heads {
     ])
 }
 
-/// Chains and trees of all that drafts on devices, with DP ranks that idle for a while.
+/// Runs chains and trees of all algorithms that draft on devices, with DP ranks that idle for a
+/// while.
 #[test]
 fn leads_draft_on_their_devices_what_their_hosts_would() {
     if calls(c"cuInit").is_none() {
@@ -382,7 +386,7 @@ fn leads_draft_on_their_devices_what_their_hosts_would() {
         ((2, 2), ("STANDALONE", [2, 1, 3]), planned, both),
         ((2, 2), ("EAGLE", [2, 2, 5]), planned, &both[..1]),
         ((2, 2), ("EAGLE3", [2, 1, 3]), agreed, &both[..1]),
-        // Others verify what the lead's device has made.
+        // In these splits other ranks verify the drafts that the lead's device makes.
         ((2, 1), ("STANDALONE", [2, 2, 5]), planned, both),
         ((2, 1), ("EAGLE3", [2, 1, 3]), agreed, &both[..1]),
         ((4, 2), ("EAGLE", [2, 1, 3]), planned, &both[..1]),

@@ -1,6 +1,6 @@
-//! Tensor-parallel ranks on GPUs of their own: whichever way their data goes, recorded or
-//! not, and with every kind of draft, texts are those of one GPU, and so they are after new
-//! weights have come. Started by cargo on fake GPUs, which count.
+//! Tensor-parallel ranks on GPUs of their own. Their texts equal the texts of one GPU. It makes
+//! no difference which way data goes, if passes are recorded, which drafter there is, or if new
+//! weights have come. Started by cargo on fake GPUs, which count calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,11 +35,11 @@ use lockstep_types::{
 
 const REQUESTS: u32 = 3;
 const PROMPT: u32 = 24;
-/// Decode steps of a run.
+/// Number of decode steps of a run.
 const STEPS: u64 = 8;
 const GRAPHS: &CStr = c"cuGraphLaunch";
 const SUMS: &CStr = c"ncclAllReduce";
-/// What a rank's host asks for in a step whose pass is repeated, and how often.
+/// Calls of a rank's host in a step with a repeated pass, and their number.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[GRAPHS], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -59,9 +59,9 @@ const CALLS: [(&str, &[&CStr], u64); 6] = [
     ),
 ];
 
-/// What drafts: by name, with steps, branches and tokens.
+/// An algorithm, with steps, branches and tokens of its drafts.
 type Drafts = Option<(&'static str, [usize; 3])>;
-/// Every drafter with a chain, and trees of one that has a model and of one that has none.
+/// A chain of every drafter, and trees of a drafter with a model and of one without.
 const DRAFTS: [Drafts; 6] = [
     Some(("NGRAM", [3, 1, 4])),
     Some(("NGRAM", [3, 2, 6])),
@@ -71,7 +71,7 @@ const DRAFTS: [Drafts; 6] = [
     Some(("EAGLE3", [2, 2, 5])),
 ];
 
-/// Over so many positions that attention is summed in parts, which take room.
+/// Drafts over many positions, so that attention is summed in parts, which take memory.
 const LONG: Drafts = Some(("EAGLE", [2, 1, 3]));
 const LONGER: usize = 512;
 
@@ -82,7 +82,7 @@ enum Way {
     Host,
 }
 
-/// Held by one test at a time: a process keeps the folders of one update.
+/// Held by one test at a time, since a process keeps the folders of one update.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn model() -> PathBuf {
@@ -90,7 +90,7 @@ fn model() -> PathBuf {
     root.join("tests/fixtures/architectures/llama")
 }
 
-/// Heads that remember what their target says.
+/// Heads that remember their target's texts.
 struct Heads([TempDir; 2]);
 
 impl Heads {
@@ -101,7 +101,7 @@ impl Heads {
         ])
     }
 
-    /// The folder of what drafts: a head, or the same model.
+    /// Returns the folder of the draft: a head, or the target itself.
     fn folder(&self, drafts: Drafts) -> Option<PathBuf> {
         match drafts?.0 {
             "STANDALONE" => Some(model()),
@@ -142,7 +142,7 @@ fn resolved(args: &ServeArgs) -> EngineConfig {
     resolved.unwrap().value.0
 }
 
-/// A prompt that repeats itself; some texts are sampled.
+/// Opens a request with a prompt that repeats itself. Some texts are sampled.
 fn open(slot: u32, reported: bool) -> SlotOpen {
     let sampling = match slot {
         0 => SamplingParams::greedy(),
@@ -168,8 +168,8 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
     }
 }
 
-/// The plan of step `step`, the `turn`-th of a run, which begins with prompts. The second
-/// run reports how likely the last one's tokens were, which hosts choose.
+/// Returns the plan of step `step`, the `turn`-th step of a run. A run begins with prompts. The
+/// second run reports the log-probabilities of the last request's tokens, which hosts choose.
 fn plan(config: &EngineConfig, step: u64, turn: u64) -> StepPlan {
     let (first, again) = (turn == 0, step > 1);
     let pages = 96u32.div_ceil(config.kv.page_size as u32);
@@ -201,26 +201,25 @@ fn plan(config: &EngineConfig, step: u64, turn: u64) -> StepPlan {
     }
 }
 
-/// What a rank has to say: texts by slot, those of the lead, and how many drafts of them
-/// were taken.
+/// Results of a rank. Only the lead has texts, by slot, and accepted drafts.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Texts {
     texts: [Vec<u32>; REQUESTS as usize],
     accepted: usize,
-    /// The bits of log-probabilities that were asked for.
+    /// Bits of the log-probabilities that were asked for.
     bits: Vec<u32>,
 }
 
 impl Texts {
-    /// As many tokens of each as steps bring at the least: what drafts learnt before may
-    /// bring more.
+    /// Returns as many tokens of each text as steps bring at the least. A drafter that learnt
+    /// from earlier texts may bring more.
     fn begin(&self) -> Vec<Vec<u32>> {
         let least = |text: &Vec<u32>| text.iter().take(STEPS as usize + 1).copied().collect();
         self.texts.iter().map(least).collect()
     }
 }
 
-/// What this thread has asked for so far.
+/// Returns this thread's counts of [`CALLS`] so far; `None` on a real GPU.
 fn asked() -> Option<[u64; CALLS.len()]> {
     calls(GRAPHS)?;
     Some(CALLS.map(|(_, names, _)| {
@@ -229,8 +228,8 @@ fn asked() -> Option<[u64; CALLS.len()]> {
     }))
 }
 
-/// Runs the same requests from step `step` on, of which each does what [`CALLS`] say where
-/// that `counts`.
+/// Runs the requests from step `step` on. If `counts`, each step must make exactly the calls of
+/// [`CALLS`].
 fn run(
     worker: &mut Worker<CudaBackend>,
     config: &EngineConfig,
@@ -261,8 +260,8 @@ fn run(
     found
 }
 
-/// What the lead of so many ranks says: with the weights that it began with, and, with new
-/// ones, which are the same, how likely that is.
+/// Returns the results of the lead of `ranks` ranks: texts with the first weights, and
+/// log-probabilities with new weights, which are the same.
 fn texts(ranks: usize, drafts: Drafts, heads: Option<&Heads>, way: Way, seed: u64) -> Texts {
     verified(VerificationArg::Target, ranks, drafts, heads, (way, seed))
 }
@@ -279,8 +278,8 @@ fn verified(
     args.speculation.speculative_verification = drafts.map(|_| how);
     let config = Arc::new(resolved(&args));
     let models = draft.is_some();
-    // All ranks of a process take the folders that were opened once. Heads lie elsewhere,
-    // and stay.
+    // All ranks of a process take the folders that were opened once. Heads lie elsewhere, and
+    // stay.
     let own = draft.filter(|_| drafts.is_some_and(|(name, _)| name == "STANDALONE"));
     let folders = Folders::below(model().parent().unwrap(), &model(), own.as_deref()).unwrap();
     let start = |(rank, group)| {
@@ -295,7 +294,7 @@ fn verified(
                 progress: &mut |_| {},
             };
             let mut worker = Worker::load(&config, rank, gpu, options).unwrap();
-            // A model that drafts is on the lead, and so is what hosts choose from.
+            // Only the lead has a draft model, and only the lead's host chooses tokens.
             let repeats = way == Way::Recorded;
             let repeats = repeats && how == VerificationArg::Target;
             let counts = repeats && !(rank == 0 && models);
@@ -321,7 +320,7 @@ fn verified(
 
 const WAYS: [(Way, u64); 3] = [(Way::Recorded, 1), (Way::Queued, 20), (Way::Host, 300)];
 
-/// Every drafter in one way each, by turns.
+/// Runs every drafter in one of the ways, which take turns.
 #[test]
 fn texts_do_not_show_which_way_data_goes_nor_what_drafts() {
     agree(|ranks, number| match ranks {
@@ -336,8 +335,8 @@ fn texts_are_the_same_of_every_drafter_in_every_way() {
     agree(|_, _| WAYS.iter().take(WAYS.len()));
 }
 
-/// Texts of two and of four ranks against those of one GPU without drafts; bits against
-/// those of as many ranks without, in every way where they are two.
+/// Compares texts of two and of four ranks with the texts of one GPU without drafts. Compares
+/// log-probabilities with those of as many ranks without drafts, in every way for two ranks.
 fn agree<'a, W: Iterator<Item = &'a (Way, u64)>>(ways: impl Fn(usize, usize) -> W) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let alone = texts(1, None, None, Way::Recorded, 1);
@@ -345,7 +344,7 @@ fn agree<'a, W: Iterator<Item = &'a (Way, u64)>>(ways: impl Fn(usize, usize) -> 
     let whole = |text: &Vec<u32>| text.len() == STEPS as usize + 1;
     assert!(alone.begin().iter().all(whole));
     for ranks in [2, 4] {
-        // Sums of four ranks have another order on real ones.
+        // Real GPUs sum over four ranks in another order.
         if Gpu::count().unwrap() < ranks || ranks > 2 && !lockstep_fake_cuda::seed(1) {
             continue;
         }
@@ -365,9 +364,10 @@ fn agree<'a, W: Iterator<Item = &'a (Way, u64)>>(ways: impl Fn(usize, usize) -> 
     }
 }
 
-/// Where a draft that only the lead has is of the shape that each rank's part of the target
-/// has, both use one room of its device; a draft's passes are larger ones, for which the
-/// lead exchanges the room that it has recorded. All ranks record anew then.
+/// All ranks record anew if the lead's draft makes the target's passes void. Here the draft,
+/// which only the lead has, uses the same working memory as the lead's part of the target,
+/// since both have the same shape. The draft's passes need more, so the lead replaces the
+/// memory that its passes were recorded with.
 #[test]
 fn a_draft_that_takes_more_of_what_the_target_has_recorded_does_so_on_all_ranks() {
     if Gpu::count().unwrap() < 2 {
@@ -384,7 +384,7 @@ fn a_draft_that_takes_more_of_what_the_target_has_recorded_does_so_on_all_ranks(
     assert_eq!(alone.begin(), found.begin());
 }
 
-/// Which tokens are a host's, ranks that have drafted nothing know too.
+/// Ranks without drafts of their own know, too, which tokens a host chooses.
 #[test]
 fn sampled_drafts_are_verified_alike_in_every_way() {
     if Gpu::count().unwrap() < 2 {

@@ -1,5 +1,5 @@
-//! What a decode step asks of a GPU that a rank has alone, and of the host's memory:
-//! on the fake one, which counts.
+//! The calls of a decode step to a GPU that one rank uses, and its host allocations: on the
+//! fake GPU, which counts calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -60,14 +60,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Requests of a batch.
+/// Number of requests of a batch.
 const REQUESTS: u32 = 3;
-/// Decode steps.
+/// Number of decode steps.
 const STEPS: u64 = 12;
-/// Steps after which all that grows has grown.
+/// Number of steps after which buffers have their final sizes.
 const SETTLED: usize = 4;
 
-/// What a step may do how often, where the device does not draft; each row is a sum.
+/// The calls that a step makes, and their number, if the device does not draft. The counts of a
+/// row's functions are summed.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[c"cuGraphLaunch"], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -81,7 +82,7 @@ const CALLS: [(&str, &[&CStr], u64); 6] = [
     ),
 ];
 
-/// What ranks join and exchange by.
+/// Functions by which ranks join and exchange.
 const COLLECTIVES: [&CStr; 8] = [
     c"ncclGetUniqueId",
     c"ncclCommInitRankConfig",
@@ -97,12 +98,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A small model of random weights, which repeats itself soon.
+/// Returns the folder of a small model of random weights, whose texts soon repeat.
 fn model() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
-/// What drafts: the same model, or a head that remembers its texts.
+/// Returns the folder of the draft: the target itself, or a head that remembers the target's
+/// texts.
 fn draft(algorithm: &str) -> Option<PathBuf> {
     static HEADS: OnceLock<[TempDir; 2]> = OnceLock::new();
     let heads = || {
@@ -121,7 +123,7 @@ fn draft(algorithm: &str) -> Option<PathBuf> {
     }
 }
 
-/// An algorithm, and steps, branches and tokens of its drafts.
+/// An algorithm, with steps, branches and tokens of its drafts.
 type Drafts = Option<(&'static str, [usize; 3])>;
 const DRAFTS: [Drafts; 10] = [
     None,
@@ -135,10 +137,10 @@ const DRAFTS: [Drafts; 10] = [
     Some(("EAGLE", [3, 2, 8])),
     Some(("EAGLE3", [3, 3, 9])),
 ];
-/// Those that draft on the device.
+/// The algorithms that draft on the device.
 const MODELS: [&str; 3] = ["STANDALONE", "EAGLE", "EAGLE3"];
 
-/// Graphs that a step launches: one more where the device drafts.
+/// Returns the number of graphs that a step launches: one more if the device drafts.
 fn graphs(drafts: Drafts) -> u64 {
     match drafts {
         Some((algorithm, _)) if MODELS.contains(&algorithm) => 2,
@@ -175,7 +177,7 @@ fn args(drafts: Drafts, records: bool) -> ServeArgs {
     args
 }
 
-/// Its drafts are in the findings.
+/// Loads a worker. Its drafts are in the findings.
 fn load(config: &EngineConfig) -> (Worker<CudaBackend>, Findings) {
     let (drafters, findings) = watch(&DrafterRegistry::builtin());
     let backend = CudaBackend::open(&DeviceOptions::new(config), Box::new(Single::new()));
@@ -188,8 +190,8 @@ fn load(config: &EngineConfig) -> (Worker<CudaBackend>, Findings) {
     (worker.unwrap(), findings)
 }
 
-/// A prompt that repeats itself. Its tokens are chosen in some way that the device can,
-/// but `reported` with their log-probabilities, which the host does.
+/// Opens a request with a prompt that repeats itself. The device can choose its tokens, unless
+/// it is `reported`: its log-probabilities are then reported, and the host chooses.
 fn open(slot: u32, reported: bool) -> SlotOpen {
     let token_ids: Vec<u32> = (0..24).map(|at| 5 + (at + slot) % 6).collect();
     let sampling = match slot {
@@ -216,8 +218,8 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
     }
 }
 
-/// The plan of a step at `depth`: prompts in the first one, of which so many are
-/// `reported`.
+/// Returns the plan of a step at `depth`. The first step has the prompts, and the first
+/// `reported` requests report log-probabilities.
 fn plan(config: &EngineConfig, step: u64, depth: u32, reported: u32) -> StepPlan {
     let first = step == 1;
     let pages = 96u32.div_ceil(config.kv.page_size as u32);
@@ -244,7 +246,7 @@ fn plan(config: &EngineConfig, step: u64, depth: u32, reported: u32) -> StepPlan
     }
 }
 
-/// How often [`CALLS`] were made.
+/// Returns the number of calls so far, by [`CALLS`].
 fn made() -> [u64; CALLS.len()] {
     CALLS.map(|(_, names, _)| {
         let counts = names.iter().map(|name| calls(name).unwrap_or_default());
@@ -252,29 +254,29 @@ fn made() -> [u64; CALLS.len()] {
     })
 }
 
-/// Graphs that were made.
+/// Returns the number of graphs made so far.
 fn recorded() -> u64 {
     calls(c"cuGraphInstantiateWithFlags").unwrap_or_default()
 }
 
-/// What each decode step asked for, and what came of all.
+/// Calls of each decode step, and the results of all steps.
 #[derive(Default)]
 struct Found {
     calls: Vec<[u64; CALLS.len()]>,
     allocations: Vec<usize>,
-    /// By slot.
+    /// Texts by slot.
     texts: [Vec<u32>; REQUESTS as usize],
     drafted: usize,
     accepted: usize,
-    /// Of all drafts.
+    /// Digest of all drafts.
     drafts: u64,
-    /// Graphs that were made for them.
+    /// Number of graphs that were made during the steps.
     recorded: u64,
-    /// How often this thread has ever called each of [`COLLECTIVES`].
+    /// Number of calls that this thread has ever made, by [`COLLECTIVES`].
     collectives: [u64; COLLECTIVES.len()],
 }
 
-/// Steps at each of `depths`, again and again.
+/// Runs decode steps at each of `depths`, again and again.
 fn decode_at(config: &EngineConfig, reported: u32, depths: &[usize]) -> Found {
     let (mut worker, findings) = load(config);
     worker.step(&plan(config, 1, 0, reported)).unwrap();
@@ -306,7 +308,7 @@ fn decode(config: &EngineConfig, reported: u32) -> Found {
     decode_at(config, reported, &[config.speculation.num_steps])
 }
 
-/// Of passes that are recorded, with each of [`DRAFTS`].
+/// Returns the results of recorded passes with each of [`DRAFTS`].
 fn decoded() -> &'static [Found] {
     static FOUND: OnceLock<Vec<Found>> = OnceLock::new();
     let each = |(seed, drafts)| {
@@ -317,7 +319,7 @@ fn decoded() -> &'static [Found] {
     FOUND.get_or_init(|| (1..).zip(DRAFTS).map(each).collect())
 }
 
-/// Whatever was drafted, and whatever stands of it.
+/// The calls of a step are the same, whatever is drafted and accepted.
 #[test]
 fn a_decode_step_is_one_launch_two_copies_and_one_wait() {
     if calls(c"cuInit").is_none() {
@@ -333,13 +335,13 @@ fn a_decode_step_is_one_launch_two_copies_and_one_wait() {
         let speculates = drafts.is_some();
         assert_eq!(found.drafted > 0, speculates, "{drafts:?}");
         assert_eq!(found.accepted > 0, speculates, "{drafts:?}");
-        // Nobody is there to exchange anything with, from the start on.
+        // There is no other rank to exchange anything with, from the start on.
         assert_eq!(found.collectives, [0; COLLECTIVES.len()], "{drafts:?}");
     }
 }
 
-/// A step's result is made anew: a list of outputs, and the tokens of each. Nothing else
-/// is, once all that is reused has its size, but what NGRAM remembers grows with texts.
+/// A step's result is allocated anew: a list of outputs, and the tokens of each output. Nothing
+/// else is, once all buffers have their sizes. NGRAM's memory of texts still grows.
 #[test]
 fn a_decode_step_allocates_nothing_but_its_result() {
     for (found, drafts) in decoded().iter().zip(DRAFTS) {
@@ -354,8 +356,8 @@ fn a_decode_step_allocates_nothing_but_its_result() {
     }
 }
 
-/// A depth that changes records nothing, and whoever drafts, at whatever depth, shows in
-/// neither drafts nor texts.
+/// A depth that changes records nothing. Drafts and texts do not depend on who drafts, nor at
+/// which depths.
 #[test]
 fn chains_of_all_depths_are_one_family() {
     for algorithm in MODELS {
@@ -363,7 +365,8 @@ fn chains_of_all_depths_are_one_family() {
     }
 }
 
-/// What a head has not taken in when a step drafts nothing is not lost.
+/// In a step that drafts nothing, a head takes nothing in. It catches up later, and nothing is
+/// lost.
 #[test]
 fn what_waits_for_a_chain_is_taken_in_without_one() {
     for algorithm in &MODELS[1..] {
@@ -372,7 +375,7 @@ fn what_waits_for_a_chain_is_taken_in_without_one() {
     }
 }
 
-/// The same of trees.
+/// Trees whose depth changes record nothing either, and drafts and texts stay.
 #[test]
 fn trees_of_all_depths_are_one_family() {
     let shapes = [[4, 2, 8], [4, 3, 12], [4, 2, 6]];
@@ -381,9 +384,9 @@ fn trees_of_all_depths_are_one_family() {
     }
 }
 
-/// Drafts and texts of steps at `depths`: of passes that are recorded; of the host, as
-/// some row's tokens are its to choose; and of the device without recording. Whether
-/// `all` steps draft.
+/// Compares drafts and texts of steps at `depths`, made in three ways: by recorded passes; by
+/// the host, since it has to choose some row's tokens; and by the device without recording.
+/// `all` is true if all steps draft.
 fn compare(algorithm: &'static str, shape: [usize; 3], depths: &[usize], all: bool) {
     let mut before = None;
     for (seed, reported) in [(1, 0), (2, 1), (3, 0)] {
@@ -412,8 +415,7 @@ fn compare(algorithm: &'static str, shape: [usize; 3], depths: &[usize], all: bo
     }
 }
 
-/// Whether a pass was recorded, and whether some of its tokens, or all, are the host's to
-/// choose, shows in no text.
+/// Texts do not depend on recording, nor on how many rows' tokens the host chooses.
 #[test]
 fn texts_are_the_same_whoever_chooses() {
     for drafts in DRAFTS {

@@ -1,5 +1,5 @@
-//! DP ranks on GPUs of their own repeat the passes of steps that decode, whatever each of
-//! them has to do: started by cargo on fake GPUs, which count.
+//! DP ranks on GPUs of their own repeat the recorded passes of decode steps, whether their
+//! loads are equal or not. Started by cargo on fake GPUs, which count calls.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,15 +32,16 @@ use lockstep_types::{
     step::{PlanPart, SlotExtend, SlotOpen, SlotOutput, StepPlan},
 };
 
-/// Ranks, and DP ranks among them.
+/// Numbers of ranks and of DP ranks.
 const SPLITS: [(usize, usize); 3] = [(2, 2), (4, 4), (4, 2)];
 const STEPS: u64 = 14;
-/// Requests of a DP rank at the most.
+/// Most requests of a DP rank.
 const SLOTS: usize = 3;
 const PROMPT: u32 = 24;
 const DEPTH: u32 = 3;
 
-/// By DP rank of so many, the steps with which its requests begin.
+/// Returns the steps with which the requests of a DP rank begin. The arguments are the DP rank
+/// and the number of DP ranks.
 type Load = fn(u64, u64) -> Vec<u64>;
 
 const LOADS: [(&str, Load); 4] = [
@@ -58,7 +59,7 @@ const LOADS: [(&str, Load); 4] = [
     }),
 ];
 
-/// How texts are made.
+/// The way in which texts are drafted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Drafts {
     None,
@@ -124,7 +125,7 @@ fn config((tp_size, dp_size): (usize, usize), way: Way) -> EngineConfig {
     config
 }
 
-/// A prompt that repeats itself, of the `number`-th request; some texts are sampled.
+/// Opens the `number`-th request, with a prompt that repeats itself. Some texts are sampled.
 fn open(slot: usize, number: u64) -> SlotOpen {
     SlotOpen {
         slot: slot as u32,
@@ -178,15 +179,15 @@ fn plan(step: u64, draft_steps: u32, load: Load, dp_size: usize, page_size: usiz
     }
 }
 
-/// What one rank has brought.
+/// Results of one rank.
 #[derive(Default)]
 struct Brought {
-    /// By slot, of the rank that leads its DP rank.
+    /// Texts by slot; empty on ranks that do not lead.
     texts: [Vec<u32>; SLOTS],
     drafted: usize,
-    /// Of steps in which all rows decode, what the host asked for: see [`CALLS`].
+    /// Calls of the host, by [`CALLS`], in each step in which all rows decode.
     calls: Vec<[u64; CALLS.len()]>,
-    /// Depths of steps.
+    /// Depths of the steps.
     depths: Vec<u32>,
 }
 
@@ -199,7 +200,7 @@ impl Brought {
     }
 }
 
-/// What a rank's host asks for in a step whose pass is repeated, and how often at the most.
+/// The calls of a rank's host in a step whose pass is repeated, and the most of each.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[c"cuGraphLaunch"], 1),
     ("launches of kernels", &[c"cuLaunchKernel"], 0),
@@ -266,7 +267,7 @@ fn rank(config: &EngineConfig, rank: usize, groups: Groups, load: Load) -> Broug
     brought
 }
 
-/// All ranks, with the texts as long as they are in any case.
+/// Runs all ranks. Texts are cut to the length that they have in any case.
 fn run(split: (usize, usize), way: Way, load: Load) -> Vec<Brought> {
     let config = config(split, way);
     let members = local_group(split.0).into_iter().enumerate();
@@ -300,7 +301,7 @@ const WAYS: [Way; 5] = [
     way(Drafts::Agreed, false, true),
 ];
 
-/// Every split with every load, in one way each, most of them recorded.
+/// Runs every split with every load in one way each. Most of the ways are recorded.
 #[test]
 fn texts_of_recorded_dp_ranks_are_those_of_passes_run_anew() {
     agree(|case| WAYS[[0, 1, 2, 0, 3, 1, 0, 4][case % 8]..].iter().take(1));

@@ -1,5 +1,5 @@
-//! Depths that change cost no memory: a switch allocates nothing, and six tiers
-//! take what the largest takes.
+//! Depths that change cost no memory: a switch allocates nothing, and six tiers take no more
+//! than the largest alone.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 use std::{
@@ -30,7 +30,7 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes in use, whoever asked for them.
+/// Bytes in use by all threads.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -56,7 +56,7 @@ static ALLOCATOR: Counting = Counting;
 
 const DEPTHS: [u32; 6] = [0, 1, 2, 3, 5, 7];
 
-/// Lets every plan ask for whatever it likes.
+/// A policy that lets plans ask for any depth.
 #[derive(Debug, Clone)]
 struct Deepest;
 
@@ -122,7 +122,7 @@ fn load(config: &EngineConfig) -> Worker<CpuBackend> {
     Worker::load(config, 0, backend.unwrap(), options).unwrap()
 }
 
-/// Allocations of each step: a prompt, then decode steps at `depths`.
+/// Returns the allocations of each decode step at `depths`, after a prompt.
 fn allocations(worker: &mut Worker<CpuBackend>, depths: &[u32]) -> Vec<usize> {
     let row = |prefill_len, new_pages| SlotExtend {
         slot: 0,
@@ -135,7 +135,7 @@ fn allocations(worker: &mut Worker<CpuBackend>, depths: &[u32]) -> Vec<usize> {
         parts: vec![PlanPart {
             opens: vec![SlotOpen {
                 slot: 0,
-                // So many that the text's buffer need not grow.
+                // So many tokens that the text's buffer need not grow.
                 token_ids: (0..130).map(|at| 5 + at % 90).collect(),
                 prompt_len: 130,
                 cached_len: 0,

@@ -1,6 +1,6 @@
-//! Ranks on GPUs of their own, on one of which what it has recorded becomes void: all record
-//! anew before they serve, and while they serve they are told that they differ, since what
-//! one rank has recorded meets nothing that another has not. Started by cargo on fake GPUs.
+//! Ranks on GPUs of their own, one of which loses its recorded passes. Before they serve, all
+//! ranks record anew. While they serve, the ranks learn that they differ, since a pass recorded
+//! on one rank meets no pass that is not recorded on another. Started by cargo on fake GPUs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,12 +33,13 @@ const RANKS: usize = 2;
 const PROMPT: u32 = 24;
 const STEPS: u64 = 6;
 
-/// Drafts a token for each request, and makes void what its rank has recorded.
+/// An algorithm that drafts a token for each request, and makes its rank's recorded passes
+/// void.
 #[derive(Debug, Clone, Copy)]
 struct Voiding {
-    /// So many times while it records.
+    /// Number of times that it does so while it records.
     recording: u32,
-    /// The draft with which it does so again; the first one has number 0.
+    /// The draft with which it does so again; the first draft has number 0.
     draft: Option<u32>,
 }
 
@@ -141,7 +142,7 @@ fn config(how: Voiding) -> EngineConfig {
     resolved.unwrap().value.0
 }
 
-/// A prompt, and then a token and a draft in each step.
+/// Returns a plan: a prompt in the first step, then a token and a draft in each.
 fn plan(config: &EngineConfig, step: u64) -> StepPlan {
     let first = step == 1;
     let open = SlotOpen {
@@ -172,7 +173,7 @@ fn plan(config: &EngineConfig, step: u64) -> StepPlan {
     }
 }
 
-/// What becomes of each rank: the text of the one that leads, or why it ended.
+/// Runs the ranks. Returns each rank's text, empty unless it leads, or the error that ended it.
 fn run(how: Voiding) -> Vec<Result<Vec<u32>, WorkerError>> {
     let config = Arc::new(config(how));
     let start = |(rank, group)| {

@@ -4,14 +4,14 @@ use std::fmt;
 
 use lockstep_collective::{Collective, CollectiveError, Single};
 
-/// A group of ranks: a part of a model is split over it, and that part's
-/// collectives run in it.
+/// A group of ranks. A part of a model is split over the group, and the part's collectives run
+/// in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
     /// All ranks: they hold one model together.
     World,
-    /// The ranks of one DP rank: they share requests, and split the attention.
-    /// Without data-parallel attention that is all ranks.
+    /// The ranks of one DP rank. They share requests, and split the attention. Without
+    /// data-parallel attention these are all ranks.
     Attention,
     /// This rank alone: nothing waits for a peer.
     Alone,
@@ -20,19 +20,18 @@ pub enum Axis {
 /// The groups that one rank is in.
 pub struct Groups {
     world: Box<dyn Collective>,
-    /// `None`: it is the world.
+    /// Group of the DP rank; `None` if it is the world.
     attention: Option<Box<dyn Collective>>,
     alone: Single,
 }
 
 impl Groups {
-    /// Splits the ranks of `world` into `dp_size` DP ranks of neighbours. All
-    /// ranks call it together; with one DP rank no collective runs.
+    /// Splits the ranks of `world` into `dp_size` DP ranks of neighbours. All ranks call it
+    /// together. With one DP rank no collective runs.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] unless `dp_size` divides the world, on every
-    /// rank and before any of them waits; [`CollectiveError::Join`] when a rank
-    /// doesn't come.
+    /// [`CollectiveError::Argument`] unless `dp_size` divides the world: on every rank, and
+    /// before any rank waits. [`CollectiveError::Join`] if a rank doesn't come.
     pub fn form(mut world: Box<dyn Collective>, dp_size: usize) -> Result<Self, CollectiveError> {
         let (rank, size) = (world.rank(), world.size());
         if dp_size == 0 || !size.is_multiple_of(dp_size) {
@@ -56,7 +55,7 @@ impl Groups {
         })
     }
 
-    /// The group of `axis`.
+    /// Returns the group of `axis`.
     pub fn of(&mut self, axis: Axis) -> &mut dyn Collective {
         match axis {
             Axis::World => &mut *self.world,
@@ -65,7 +64,7 @@ impl Groups {
         }
     }
 
-    /// This rank's number in the group of `axis`, and the group's size.
+    /// Returns this rank's number in the group of `axis`, and the group's size.
     pub fn rank_and_size(&self, axis: Axis) -> (usize, usize) {
         let group = match axis {
             Axis::World => &self.world,
@@ -75,14 +74,15 @@ impl Groups {
         (group.rank(), group.size())
     }
 
-    /// See [`Collective::is_crowded`].
+    /// Returns true if more threads compute than there are cores: see
+    /// [`Collective::is_crowded`].
     pub fn is_crowded(&self) -> bool {
         self.world.is_crowded()
     }
 }
 
 impl From<Box<dyn Collective>> for Groups {
-    /// One DP rank, of all ranks.
+    /// Makes groups with one DP rank, of all ranks.
     fn from(world: Box<dyn Collective>) -> Self {
         Self {
             world,

@@ -14,17 +14,16 @@ use crate::{
 
 /// One device, with one shard of a model, or of several models.
 ///
-/// All activations are matrices `[tokens, width]`, row-major. A
-/// [`Backend::Tensor`] has a fixed capacity in rows, a current row count, and a
-/// type in memory that follows from what it [`Holds`], which says too which
-/// operation takes what. No operation takes one tensor twice.
+/// All activations are matrices `[tokens, width]`, row-major. A [`Backend::Tensor`] has a fixed
+/// capacity in rows, a row count, and a type in memory, which follows from its content:
+/// [`Holds`] lists the operations for each content. No operation takes one tensor twice.
 ///
-/// Operations take effect in the order they are called. A device may queue them and
-/// return; one that fails then is an error of a later operation that returns errors.
+/// Operations take effect in the order of the calls. A device may queue an operation and
+/// return. If the operation fails then, a later operation that returns errors returns it.
 ///
-/// **Batch invariance.** Every output row depends on its own input row (for attention:
-/// its own request) alone, and each element is accumulated in one fixed order, however
-/// many rows or requests share the call.
+/// **Batch invariance.** Every output row depends only on its own input row (for attention: on
+/// its own request). Each element is accumulated in one fixed order, however many rows or
+/// requests share the call.
 pub trait Backend: Send + Sized {
     /// A weight matrix `[out, in]`, packed for this device.
     type Matrix: Send + Sync;
@@ -36,17 +35,17 @@ pub trait Backend: Send + Sized {
     type Rope: Send + Sync;
     /// Paged keys and values of all layers.
     type KvCache: Send;
-    /// A batch where operations read it.
+    /// A batch in the memory that operations read.
     type Inputs: Send;
-    /// What the device has recorded of one model's passes, whose owner is the model's:
-    /// see [`Self::pass`]. Fresh ones hold nothing and take no memory.
+    /// Recorded passes of one model, owned by the model: see [`Self::pass`]. Fresh ones hold
+    /// nothing and take no memory.
     type Passes: PassRecords;
 
-    /// For people: "cpu avx512-bf16, 2 threads".
+    /// Describes the device for people: "cpu avx512-bf16, 2 threads".
     fn describe(&self) -> String;
 
     // ---- memory ----
-    /// Brings a weight matrix to the device, packed as it keeps those of this role.
+    /// Brings a weight matrix to the device, in the packed form for matrices of this role.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -88,32 +87,32 @@ pub trait Backend: Send + Sized {
     ) -> Result<Self::Tensor, BackendError>;
     /// Sets the current row count, at most the capacity.
     fn set_rows(&mut self, tensor: &mut Self::Tensor, rows: usize);
-    /// Allocates a paged cache, of any content; perhaps page by page, as it is written.
+    /// Allocates a paged cache, of any content. Pages may be allocated as they are written.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn kv_cache(&mut self, shape: &KvShape) -> Result<Self::KvCache, BackendError>;
-    /// Allocates room for the batches within `limits`, one at a time.
+    /// Allocates room for batches within `limits`, one at a time.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn inputs(&mut self, limits: &InputLimits) -> Result<Self::Inputs, BackendError>;
-    /// Bytes held by a matrix on the device.
+    /// Returns the bytes that a matrix takes on the device.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
 
     // ---- packed matrices on disk ----
-    /// Names the packed form of matrices of `role`, its version included: two of one name,
-    /// shape and content have the same bytes. `None`: matrices cannot be saved.
+    /// Names the packed form of matrices of `role`, version included; `None` if matrices cannot
+    /// be saved. Matrices of equal name, shape and content have equal bytes.
     fn matrix_format(&self, _: MatrixRole) -> Option<String> {
         None
     }
-    /// The packed form, for [`Self::restore_matrix`]; empty where there is no format.
+    /// Returns the packed form, for [`Self::restore_matrix`]; empty if there is no format.
     fn matrix_data<'m>(&self, _: &'m Self::Matrix) -> &'m [u8] {
         &[]
     }
-    /// Makes a matrix `[rows, cols]` of its packed form. `fill(offset, part)` writes bytes
-    /// from `offset` on, of zeros: once for every `unit` bytes, the last part may be shorter,
-    /// by several threads at once.
+    /// Makes a matrix `[rows, cols]` from its packed form. `fill(offset, part)` writes bytes
+    /// from `offset` on, into zeros. Several threads call it, once for every `unit` bytes; the
+    /// last part may be shorter.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] without a format.
@@ -131,42 +130,43 @@ pub trait Backend: Send + Sized {
     }
 
     // ---- a pass ----
-    /// The type of [`Holds::Operand`].
+    /// Returns the type of [`Holds::Operand`].
     fn operand(&self) -> Dtype {
         Dtype::Float32
     }
-    /// Brings a batch to where its pass reads it, in place of the last: one copy, no wait.
+    /// Brings a batch to where its pass reads it, in place of the last one: one copy, no wait.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     ///
     /// # Panics
-    /// Where [`InputLimits::expect`] does, of the limits of `inputs`.
+    /// Panics where [`InputLimits::expect`] does, for the limits of `inputs`.
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Self::Inputs) -> Result<(), BackendError>;
-    /// The smallest pass that it repeats which holds batches of up to `most` of each of so
-    /// many DP ranks, which want all logits, and has the bits of one of just that size.
+    /// Returns the smallest recorded pass with room for a batch of at most `most` from each of
+    /// `dp_ranks` DP ranks, all logits wanted. `None` if no pass has room, or if padding would
+    /// change bits. Example: of passes of 8 and 16 tokens, 11 tokens run in the pass of 16.
     fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Self::Inputs) -> Option<PassKey> {
         let _ = (most, dp_ranks, inputs);
         None
     }
-    /// The size of the pass that it repeats for the staged batch, of size `key`, which wants
-    /// all logits; `key` where none holds it. Rows behind the batch's hold anything then.
+    /// Returns the size of the recorded pass for the staged batch, of size `key`, which wants
+    /// all logits; `key` if none fits. Rows after the batch's rows then hold anything.
     fn pad(&mut self, key: PassKey, _: &mut Self::Inputs) -> PassKey {
         key
     }
-    /// All sizes that it repeats, the largest first: a pass over an empty batch records.
+    /// Returns all recorded sizes, the largest first. A pass over an empty batch records.
     fn repeated(&self, _: &Self::Inputs) -> Vec<PassKey> {
         Vec::new()
     }
-    /// Runs `work`, a pass of the size `key` over the staged batch. The device may record in
-    /// `passes` what it asks for and repeat that without calling it. It keeps to this:
-    /// * `work` asks for the same operations on the same tensors, matrices and caches
-    ///   whenever `key` is the same, and leaves the rest to [`Self::Inputs`].
-    /// * It changes nothing on the host that is relied on behind it, no row count or place.
-    /// * All passes of one `passes` are those of one `work`: another has fresh ones.
+    /// Runs `work`, a pass of the size `key` over the staged batch. The device may record the
+    /// operations of `work` in `passes`, and repeat them without calling `work`. So:
+    /// * `work` asks for the same operations on the same tensors, matrices and caches whenever
+    ///   `key` is the same, and leaves the rest to [`Self::Inputs`].
+    /// * `work` changes nothing on the host that later code relies on, no row count or place.
+    /// * All passes of one `passes` come from one `work`. Another `work` has fresh ones.
     ///
     /// # Errors
-    /// Those of `work`, which leave all that the pass wrote unspecified;
+    /// The errors of `work`, which leave all that the pass wrote unspecified;
     /// [`BackendError::Unplanned`].
     fn pass(
         &mut self,
@@ -176,16 +176,16 @@ pub trait Backend: Send + Sized {
     ) -> Result<(), BackendError> {
         work(self)
     }
-    /// Memory that passes name was exchanged: what was recorded so far is void.
+    /// Makes all recorded passes void, because memory that they name was replaced.
     fn forget_passes(&mut self) {}
-    /// Whether nothing in `passes` is void.
+    /// Returns true if nothing in `passes` is void.
     fn keeps(&self, _: &Self::Passes) -> bool {
         true
     }
 
     // ---- transformer operations ----
-    /// `out[i] = table[tokens[i] - first]`, zero where the token lies outside
-    /// this shard (`first..first + table rows`); summing over ranks gives the row.
+    /// `out[i] = table[tokens[i] - first]`, zero if the token lies outside this shard
+    /// (`first..first + table rows`). The sum over ranks is the row.
     fn embed(
         &mut self,
         table: &Self::Matrix,
@@ -219,12 +219,12 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Tensor,
     );
     /// `residual += Σ over ranks of (x · wᵀ + bias)`, added in rank order, then
-    /// `out = rms_norm(residual)`: how a row-parallel projection ends, with the one
-    /// all-reduce that it needs. The bits are those of the operations one by one. `delta`,
-    /// of the residual's shape, is space; its content afterwards is unspecified.
+    /// `out = rms_norm(residual)`. A row-parallel projection ends so, with the one all-reduce
+    /// that it needs. The bits are those of the operations one by one. `delta`, of the
+    /// residual's shape, is space; its content afterwards is unspecified.
     ///
     /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    /// [`BackendError::Collective`] if a peer is gone or out of step.
     fn matmul_add_rms_norm(
         &mut self,
         x: &Self::Tensor,
@@ -236,11 +236,11 @@ pub trait Backend: Send + Sized {
     ) -> Result<(), BackendError> {
         made::matmul_add_rms_norm(self, x, w, residual, delta, norm, out)
     }
-    /// [`Self::matmul_add_rms_norm`] where every rank takes rows of its own of the sum, with
-    /// the same bits, and only those: `residual` and `out` have as many rows as it takes.
+    /// [`Self::matmul_add_rms_norm`] in which every rank takes only rows of its own of the sum,
+    /// with the same bits. `residual` and `out` have as many rows as the rank takes.
     ///
     /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    /// [`BackendError::Collective`] if a peer is gone or out of step.
     fn matmul_scatter_add_rms_norm(
         &mut self,
         x: &Self::Tensor,
@@ -268,10 +268,10 @@ pub trait Backend: Send + Sized {
         table: &Self::Rope,
         inputs: &Self::Inputs,
     );
-    /// Writes keys and values of every token of `qkv` to its cache cell
-    /// ([`Batch::cells`]), then attends: each query sees its request's positions
-    /// `0..=own position`, or what its row's mask says; one that sees nothing gets
-    /// zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
+    /// Writes keys and values of every token of `qkv` to its cache cell ([`Batch::cells`]),
+    /// then attends. Each query sees its request's positions `0..=own position`, or those of
+    /// its row's mask; a query that sees nothing gets zeros. `qkv` is
+    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
     fn attention(
         &mut self,
         cache: &mut Self::KvCache,
@@ -281,8 +281,8 @@ pub trait Backend: Send + Sized {
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     );
-    /// All of an attention block between its projections: norms of heads where there are
-    /// any, rotation and [`Self::attention`]. What `qkv` holds then is unspecified.
+    /// All of an attention block between its projections: norms of heads if there are any,
+    /// rotation, and [`Self::attention`]. The content of `qkv` afterwards is unspecified.
     fn attend(
         &mut self,
         cache: &mut Self::KvCache,
@@ -296,7 +296,7 @@ pub trait Backend: Send + Sized {
     }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
-    /// [`Self::silu_mul`] of `x · wᵀ + bias`: how a gated MLP begins. `gate_up` is space.
+    /// [`Self::silu_mul`] of `x · wᵀ + bias`, the begin of a gated MLP. `gate_up` is space.
     fn gated_matmul(
         &mut self,
         x: &Self::Tensor,
@@ -313,39 +313,39 @@ pub trait Backend: Send + Sized {
         rows: Rows<'_, Self::Inputs>,
         out: &mut Self::Tensor,
     );
-    /// `out[to[i]] = x[from[i]]`, of equal widths; other rows of `out` stay, and so does
-    /// its row count. No row is a target twice: a device may copy them in any order.
+    /// `out[to[i]] = x[from[i]]`, of equal widths. Other rows of `out` stay, and so does its
+    /// row count. No row is a target twice: a device may copy the rows in any order.
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
-    /// `out[i, first..first + width] = x[i]` of as many rows; other columns stay.
+    /// `out[i, first..first + width] = x[i]`, of as many rows. Other columns stay.
     fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
-    /// `x`, which holds sums, as products read it: `x` itself on a device that keeps both
-    /// alike, otherwise a copy in `space`, which holds operands and has the shape of `x`.
+    /// Returns `x`, which holds sums, as products read it: `x` itself if the device keeps both
+    /// alike, otherwise a copy in `space`, which holds operands and has `x`'s shape.
     fn as_operand<'a>(
         &mut self,
         x: &'a Self::Tensor,
         space: &'a mut Self::Tensor,
     ) -> &'a Self::Tensor;
-    /// Copies cells' keys and values, in all layers, `(from, to)` in turn, bit for bit.
+    /// Copies the keys and values of cells, in all layers, bit for bit: `(from, to)` in turn.
     fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
 
     // ---- collectives of its data, in the device's own order of operations ----
-    /// This rank's number in the group of `axis`, and the group's size.
+    /// Returns this rank's number in the group of `axis`, and the group's size.
     fn group(&self, axis: Axis) -> (usize, usize);
-    /// Whether this rank is the first of that group, who tells the others.
+    /// Returns true if this rank is the first of the group.
     fn leads(&self, axis: Axis) -> bool {
         self.group(axis).0 == 0
     }
     /// Sums over the ranks of `axis`, in rank order.
     ///
     /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    /// [`BackendError::Collective`] if a peer is gone or out of step.
     fn all_reduce(&mut self, axis: Axis, x: &mut Self::Tensor) -> Result<(), BackendError>;
-    /// `out` = rows of all ranks of `axis`, in rank order: rank `r` brings
-    /// `counts[r]` rows of its `x`, this one those from `first` on. `counts` is
-    /// equal on all ranks, and `out` has `counts.sum()` rows.
+    /// Sets `out` to rows of all ranks of `axis`, in rank order. Rank `r` brings `counts[r]`
+    /// rows of its `x`; this rank brings its rows from `first` on. `counts` is equal on all
+    /// ranks, and `out` has `counts.sum()` rows.
     ///
     /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    /// [`BackendError::Collective`] if a peer is gone or out of step.
     fn all_gather_rows(
         &mut self,
         axis: Axis,
@@ -354,29 +354,29 @@ pub trait Backend: Send + Sized {
         counts: &[usize],
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
-    /// Who brings ranks' notes to each other, where that is a part of passes.
+    /// Returns the operations that exchange notes, if notes travel with passes.
     fn notes(&mut self) -> Option<&mut dyn ExchangeNotes> {
         None
     }
-    /// Who chooses tokens, where the device does, and has whole rows of logits.
+    /// Returns the operations that choose tokens, if the device has them and whole logits.
     fn chooser(
         &mut self,
     ) -> Option<&mut dyn ChooseTokens<Self::Tensor, Self::Inputs, Self::KvCache>> {
         None
     }
-    /// Who drafts chains, likewise.
+    /// Returns the operations that draft chains, if the device drafts.
     fn drafter(
         &mut self,
     ) -> Option<&mut dyn DraftChains<Self::Tensor, Self::Inputs, Self::Vector>> {
         None
     }
-    /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of
-    /// `axis` to the hosts of those that own them: returns `[own rows, Σ widths]`,
-    /// columns in rank order, nothing on a rank that owns none. What is returned lies
-    /// in `space`, which grows as needed, or in `x` itself where the host can read it.
+    /// Waits for the device, and brings rows of `x` `[n, width]` of every rank of `axis` to the
+    /// hosts of their owners. Returns `[own rows, Σ widths]`, columns in rank order; nothing on
+    /// a rank that owns no rows. The result lies in `space`, which grows as needed, or in `x`
+    /// itself if the host can read it.
     ///
     /// # Errors
-    /// [`BackendError::Collective`] when a peer is gone or out of step.
+    /// [`BackendError::Collective`] if a peer is gone or out of step.
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
@@ -384,16 +384,16 @@ pub trait Backend: Send + Sized {
         owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError>;
-    /// Ends a pass that brings nothing to the host: waits for peers' data on its way.
+    /// Ends a pass that brings nothing to the host: waits for data of peers that is under way.
     fn arrive(&mut self) -> Result<(), BackendError> {
         Ok(())
     }
 
     // ---- the host's word with its peers ----
-    /// Collectives of the hosts of `axis`: what ranks tell each other in words.
+    /// Returns the collectives of the hosts of `axis`, in which ranks exchange words.
     fn control(&mut self, axis: Axis) -> &mut dyn Collective;
-    /// Whether data takes the same group, and words along that are attached there. Else ranks
-    /// that differ may wait for ever: what they must agree on, they exchange before a pass.
+    /// Returns true if data takes the same group, along with attached words. Otherwise ranks
+    /// that differ may wait for ever, so ranks agree by words before a pass.
     fn words_ride_on_data(&self) -> bool {
         false
     }

@@ -1,30 +1,30 @@
-//! The ragged extend: every request brings some new tokens over its cached ones.
+//! The ragged extend: every request brings some new tokens over its cached tokens.
 
 use crate::{ChoiceBatch, PassKey, TreeSize};
 
 /// One request's part of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Index of its first token in the batch.
+    /// Index of the row's first token in the batch.
     pub start: u32,
-    /// New tokens, at least 1.
+    /// Number of new tokens, at least 1.
     pub q_len: u32,
-    /// Cached tokens before them.
+    /// Number of cached tokens before the new ones.
     pub kv_len: u32,
-    /// Where its page table begins in [`Batch::pages`].
+    /// Start of the row's page table in [`Batch::pages`].
     pub pages_start: u32,
-    /// Which of its new tokens each of them sees: where its words begin in
-    /// [`Batch::masks`]. `None` is causal: new token `i` sees `0..=i`.
+    /// Start of the row's mask in [`Batch::masks`], which says which new tokens each new token
+    /// sees. `None` is causal: new token `i` sees `0..=i`.
     pub mask: Option<u32>,
 }
 
 impl Row {
-    /// Entries of its page table, over pages of `page_size` tokens.
+    /// Returns the number of entries of the row's page table, over pages of `page_size` tokens.
     pub fn pages(&self, page_size: usize) -> usize {
         (self.kv_len as usize + self.q_len as usize).div_ceil(page_size)
     }
 
-    /// Words of [`Batch::masks`] that one new token of a masked row has.
+    /// Returns the number of words in [`Batch::masks`] of each new token of a masked row.
     pub fn mask_words(&self) -> usize {
         (self.q_len as usize).div_ceil(64)
     }
@@ -41,53 +41,53 @@ pub struct Batch<'a> {
     pub cells: &'a [u32],
     /// The requests.
     pub rows: &'a [Row],
-    /// Page tables, each [`Row::pages`] long: the pages of a request's
-    /// positions in turn. There may be tables between them that no row names.
+    /// Page tables, each [`Row::pages`] long: the pages of a request's positions in turn.
+    /// Tables that no row names may lie between them.
     pub pages: &'a [u32],
     /// Indices of tokens whose logits are wanted, ascending, none twice.
     pub logit_tokens: &'a [u32],
     /// Visibility among the new tokens of masked rows, such as trees of drafts:
-    /// [`Row::mask_words`] words for each new token of the row in turn. Token
-    /// `i` sees all `kv_len` cached tokens, and new token `j` exactly when bit
-    /// `j % 64` of its word `j / 64` is set; its own bit is no exception.
+    /// [`Row::mask_words`] words for each new token of the row in turn. Token `i` sees all
+    /// `kv_len` cached tokens. It sees new token `j` exactly if bit `j % 64` of its word
+    /// `j / 64` is set; its own bit is no exception. Example: token 2 of a tree, a child of the
+    /// root, has word 0 = 0b101.
     ///
-    /// The tokens a query sees are attended in the order of the batch, as if
-    /// they lay at consecutive positions from `kv_len` on. So where ancestors
-    /// come before their descendants, a path of a tree has the bits of the same
-    /// tokens in a chain.
+    /// The tokens that a query sees are attended in the order of the batch, as if they lay at
+    /// consecutive positions from `kv_len` on. So where ancestors come before their
+    /// descendants, a path of a tree has the bits of the same tokens in a chain.
     pub masks: &'a [u64],
-    /// How a device that chooses tokens makes them of the wanted logits.
+    /// The rules by which a device makes tokens of the wanted logits.
     pub choices: ChoiceBatch<'a>,
-    /// Which of its tokens a device drafts that does: see [`crate::DraftChains`].
+    /// The drafts of this batch that this rank's device makes: see [`crate::DraftChains`].
     pub chain: Option<ChainBatch<'a>>,
-    /// Where another rank's device drafts them, which tells this one: see
+    /// Shape of the drafts if another rank's device makes them and tells this one: see
     /// [`crate::DraftChains::tell`].
     pub told: Option<DraftShape>,
 }
 
-/// What drafts are that a device makes.
+/// Shape of the drafts that a device makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DraftShape {
-    /// Each follows the one before.
+    /// Each draft follows the one before.
     Chains,
-    /// Nodes and their parents.
+    /// Drafts are nodes with parents.
     Trees,
 }
 
 impl<'a> Batch<'a> {
-    /// The page table of a row, over pages of `page_size` tokens.
+    /// Returns the page table of a row, over pages of `page_size` tokens.
     pub fn page_table(&self, row: &Row, page_size: usize) -> &'a [u32] {
         &self.pages[row.pages_start as usize..][..row.pages(page_size)]
     }
 }
 
 impl Batch<'_> {
-    /// What drafts of it devices make, this rank's or another one's.
+    /// Returns the shape of the drafts that devices make, this rank's or another one's.
     pub fn draft_shape(&self) -> Option<DraftShape> {
         self.chain.as_ref().map(ChainBatch::shape).or(self.told)
     }
 
-    /// Its size.
+    /// Returns the size of the batch.
     pub fn key(&self) -> PassKey {
         let lengths = self.rows.iter().map(|row| row.q_len as usize);
         PassKey {
@@ -98,26 +98,26 @@ impl Batch<'_> {
     }
 }
 
-/// The chains of drafts of a batch whose tokens nobody has drafted yet. In the batch
-/// these are any: the device writes the drafted ones over them.
+/// Chains of drafts that the device has yet to draft. Their tokens in the batch are arbitrary;
+/// the device overwrites them with the drafts.
 #[derive(Debug, Clone, Copy)]
 pub struct ChainBatch<'a> {
-    /// What the drafter's first pass takes in: a row for each chain, and of each its last
-    /// token is wanted. Page tables are those of the batch, and hold all of a chain.
+    /// The drafter's first pass. It has a row for each chain, and the logits of the row's last
+    /// token are wanted. The page tables are those of the batch, and hold all of a chain.
     pub first: &'a Batch<'a>,
-    /// For each of these rows whose drafts it begins, in [`crate::ChoiceBatch::choices`]: as
-    /// many as [`crate::DraftedRow::nodes`] says, the most first.
+    /// For each row of `first`, the index of its request in [`crate::ChoiceBatch::choices`]. A
+    /// chain has [`crate::DraftedRow::nodes`] drafts; the longest chain comes first.
     pub requests: &'a [u32],
-    /// For each token of the first pass the row of what the target's last pass has kept
-    /// that it goes on from; empty for a draft that reads none of it.
+    /// For each token of the first pass, its row among the features kept by the target's last
+    /// pass. The token goes on from these features. Empty for a draft that reads no features.
     pub sources: &'a [u32],
-    /// Of each of these rows how its tree grows, the deepest first; empty where all are
+    /// For each row of `first`, the growth of its tree, the deepest first; empty if all are
     /// chains. See [`crate::DraftTrees`].
     pub trees: &'a [TreeSize],
 }
 
 impl ChainBatch<'_> {
-    /// What its drafts are.
+    /// Returns the shape of the drafts.
     pub fn shape(&self) -> DraftShape {
         match self.trees {
             [] => DraftShape::Chains,
@@ -125,7 +125,7 @@ impl ChainBatch<'_> {
         }
     }
 
-    /// How deep chain or tree number `row` is to be, where it belongs to `batch`.
+    /// Returns the depth of chain or tree number `row` of a batch.
     pub(crate) fn depth(&self, batch: &Batch<'_>, row: usize) -> usize {
         if let Some(tree) = self.trees.get(row) {
             return tree.steps as usize;
@@ -135,8 +135,8 @@ impl ChainBatch<'_> {
         drafted.map_or(0, |drafted| drafted.nodes as usize)
     }
 
-    /// Entries of the page table of its row `row`: as many as all of the chain needs but
-    /// its last token, which is kept nowhere, or all nodes of the tree that are expanded.
+    /// Returns the number of entries of the page table of row `row`. The table covers all
+    /// tokens of a chain but the last, which is not kept, or all expanded nodes of a tree.
     pub fn pages(&self, batch: &Batch<'_>, row: usize, page_size: usize) -> usize {
         let own = &self.first.rows[row];
         let drafts = match self.trees.get(row) {

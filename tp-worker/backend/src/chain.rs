@@ -1,32 +1,32 @@
-//! Chains of drafts that a device drafts by itself, for the batch that verifies them.
+//! Chains of drafts that a device makes by itself, for the batch that verifies them.
 
 use crate::{Axis, BackendError, Batch, DraftTrees, PassKey};
 
-/// A device that drafts chains by itself: nothing of a draft passes through the host
-/// between the copy that brings the batch in which it is verified and that batch's pass.
-/// `T`, `I` and `V` are its tensors, inputs and vectors. All but [`Self::load_ids`] and the
-/// clock may be part of a pass that is recorded; `size` is that pass's, of which every token
-/// is a chain.
+/// A device that drafts chains by itself. The copy that brings the batch comes first, the
+/// batch's pass last; between them nothing of a draft passes through the host. `T`, `I` and `V`
+/// are the device's tensors, inputs and vectors. All but [`Self::load_ids`] and the clock may
+/// be part of a recorded pass; `size` is the size of that pass, and every token of it is a
+/// chain.
 pub trait DraftChains<T, I, V> {
     /// Uploads the target's numbers of a draft's tokens, for [`Self::advance`] alone.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn load_ids(&mut self, ids: &[u32]) -> Result<V, BackendError>;
-    /// Stages in `inputs` the first pass of the chains that came with the batch that is
-    /// staged in `verified`: of at most `first` tokens for each chain, of which the last
-    /// one's logits are wanted.
+    /// Stages in `inputs` the first pass of the chains that came with the batch staged in
+    /// `verified`. It has at most `first` tokens for each chain, and the logits of the last one
+    /// are wanted.
     fn begin(&mut self, verified: &I, inputs: &mut I, size: PassKey, first: usize);
-    /// `out[i] = x[sources[i]]`, of the [`ChainBatch::sources`] that came with the first pass
-    /// that is staged in `inputs`.
+    /// `out[i] = x[sources[i]]`, with the [`ChainBatch::sources`] that came with the first pass
+    /// staged in `inputs`.
     fn take_sources(&mut self, x: &T, inputs: &I, out: &mut T);
-    /// Drafts for every chain that is not as deep as it is to be: the most likely token
-    /// after its row of `logits`, the first among equals, and the first of all where none
-    /// is more likely than another; in the target's numbers, where there are `ids`. It becomes number `level` of the chain's drafts in
-    /// `verified`, and `inputs` get the pass over those tokens that others are drafted
-    /// behind, as `begin` stages them: one token of each such chain. Up to the end of the
-    /// pass, operations over as many rows as `size` has tokens are of those alone, and
-    /// others' rows may hold anything: where nobody goes on, no weights need be read.
+    /// Drafts a token for every chain that has not reached its depth: the most likely token of
+    /// its row of `logits`, the first among equals, and token 0 if no token is more likely than
+    /// another. With `ids`, the token becomes the target's number of it. The token is stored as
+    /// number `level` of the chain's drafts in `verified`. `inputs` get the next pass, as
+    /// `begin` stages it: one token of each chain that goes on. Up to the end of the pass,
+    /// operations over as many rows as `size` has tokens compute only these chains; other rows
+    /// may hold anything. If no chain goes on, no weights need be read.
     fn advance(
         &mut self,
         logits: (&T, Option<&V>),
@@ -35,44 +35,44 @@ pub trait DraftChains<T, I, V> {
         inputs: &mut I,
         size: PassKey,
     );
-    /// Times what is queued from here on by the device's clock: hosts only see when a whole
-    /// step is done. Outside of recorded passes.
+    /// Begins to time what is queued from here on, by the device's clock: hosts only see when a
+    /// whole step is done. Called outside of recorded passes.
     fn start_clock(&mut self);
-    /// Times nothing that is queued behind this.
+    /// Ends the timing: work queued after this call does not count.
     fn stop_clock(&mut self);
-    /// Microseconds of what was timed, which the host has waited for; 0 if nothing was since
-    /// this was asked last, or where the device has no clock.
+    /// Returns the timed microseconds of work that the host has waited for. It is 0 if nothing
+    /// was timed since the last call, or if the device has no clock.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn clocked_us(&mut self) -> Result<u32, BackendError>;
-    /// Gives the ranks of `axis`, which have staged the same batch of up to so many `tokens`,
-    /// the drafts that the first one's device has made of it.
+    /// Gives the drafts that the device of `axis`'s first rank has made to the other ranks. All
+    /// of them have staged the same batch, of up to `tokens` tokens.
     ///
     /// # Errors
     /// [`BackendError`] of what has failed on the device.
     fn tell(&mut self, axis: Axis, verified: &mut I, tokens: usize) -> Result<(), BackendError>;
-    /// Who drafts trees, where the device does that, too.
+    /// Returns the operations that draft trees, if the device does.
     fn trees(&mut self) -> Option<&mut dyn DraftTrees<T, I, V>> {
         None
     }
 }
 
-/// The largest [`ChainBatch`] of some.
+/// The largest [`ChainBatch`] that fits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChainLimits {
-    /// Chains.
+    /// Number of chains.
     pub chains: usize,
-    /// Tokens of the first pass.
+    /// Number of tokens of the first pass.
     pub tokens: usize,
-    /// Entries of its page tables.
+    /// Number of entries of its page tables.
     pub pages: usize,
-    /// Trees among them.
+    /// Number of trees among the chains.
     pub trees: usize,
 }
 
 impl ChainLimits {
-    /// What the chains of `batch` take, over pages of `page_size` tokens.
+    /// Returns the room that the chains of `batch` take, over pages of `page_size` tokens.
     pub fn of(batch: &Batch<'_>, page_size: usize) -> Self {
         let Some(chain) = &batch.chain else {
             return Self::default();
@@ -86,7 +86,7 @@ impl ChainLimits {
         }
     }
 
-    /// Whether there is room for what takes `batch`.
+    /// Returns true if there is room for `batch`.
     pub fn hold(&self, batch: &Self) -> bool {
         batch.chains <= self.chains
             && batch.tokens <= self.tokens
@@ -95,7 +95,7 @@ impl ChainLimits {
     }
 }
 
-/// The first rule that the chains of `batch` break, of those that kernels rely on.
+/// Returns the first rule of kernels that the chains of `batch` break.
 pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
     let chain = batch.chain.as_ref()?;
     let (rows, count) = (chain.first.rows, chain.requests.len());
@@ -173,8 +173,8 @@ mod tests {
         told: None,
     };
 
-    /// The rule that is broken, and what is taken, by a request with one draft and one
-    /// with two.
+    /// Returns the broken rule, and the room taken, of a batch with one request with one draft
+    /// and one with two.
     fn found(first: &Batch<'_>, requests: &[u32], how: How) -> (Option<&'static str>, ChainLimits) {
         let choice = Choice {
             how,
@@ -227,8 +227,8 @@ mod tests {
             logit_tokens: &[0, 2],
             ..FIRST
         };
-        // The deeper one last; one without drafts; no requests for some; one of the
-        // host's; one without a page, and one that goes on before its end.
+        // The deeper chain last; a request of two missing; a request that the host chooses for;
+        // a missing page; a chain that goes on before its row's end.
         for (first, requests, how) in [
             (&FIRST, &[0, 1][..], How::Greedy),
             (&FIRST, &[1, 2], How::Greedy),

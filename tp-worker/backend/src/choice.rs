@@ -1,24 +1,24 @@
-//! How the tokens of a pass are chosen, for devices that choose.
+//! The choice of a pass's tokens, for devices that choose.
 
 use lockstep_collective::Owners;
 use lockstep_types::sampling::SamplingParams;
 
 use crate::{Axis, BackendError};
 
-/// A device that chooses tokens, and verifies drafts by them in mode `target`, as the
-/// choices of the staged batch say: see [`crate::Batch::choices`]. Requests whose tokens
-/// the host chooses it leaves alone. All but [`Self::outcomes`] may be part of a pass that
-/// is recorded. `T`, `I` and `C` are its tensors, inputs and caches. Where there are several
-/// ranks, all call the same operations.
+/// A device that chooses tokens, and verifies drafts by them in mode `target`, as the choices
+/// of the staged batch say: see [`crate::Batch::choices`]. The device leaves requests alone
+/// whose tokens the host chooses. All but [`Self::outcomes`] may be part of a recorded pass.
+/// `T`, `I` and `C` are its tensors, inputs and caches. Several ranks all call the same
+/// operations.
 pub trait ChooseTokens<T, I, C> {
-    /// Chooses a token from each row of `logits`, whole rows of the vocabulary: those of
-    /// the tokens whose logits are wanted, from number `first` of them on. Rows that are
-    /// the host's stay as they are; what is left of others is unspecified.
+    /// Chooses a token from each row of `logits`, which are whole rows of the vocabulary. The
+    /// first row belongs to wanted token number `first`. Rows for the host stay as they are;
+    /// the content of the other rows afterwards is unspecified.
     fn choose(&mut self, logits: &mut T, first: usize, inputs: &mut I);
-    /// Brings rows of `x` `[n, width]` of every rank of `axis` to the devices of those alone
-    /// that own them, as [`crate::Backend::gather_to_host`] does to hosts: on one that owns
-    /// any the first of `own` gets `[own rows, Σ widths]`, columns in rank order. The second
-    /// is space of that shape; both have room for as many.
+    /// Brings rows of `x` `[n, width]` of every rank of `axis` to the devices of their owners,
+    /// as [`crate::Backend::gather_to_host`] does to hosts. On an owner the first tensor of
+    /// `own` gets `[own rows, Σ widths]`, columns in rank order. The second tensor is space;
+    /// both have room for that shape.
     ///
     /// # Errors
     /// [`BackendError`] of what has failed on the device.
@@ -29,60 +29,61 @@ pub trait ChooseTokens<T, I, C> {
         owners: Owners<'_>,
         own: Option<(&mut T, &mut T)>,
     ) -> Result<(), BackendError>;
-    /// Walks every request's drafts, once all its tokens are chosen, and moves the cells
-    /// of accepted ones in `cache` to those of their positions. Of ranks that share a DP
-    /// rank's requests the first has chosen: it walks, and tells the others, which move
-    /// cells of their own. Where ranks' notes came with the pass and differ
-    /// ([`crate::ExchangeNotes`]), every request has failed, and no cell moves.
+    /// Walks every request's drafts, once all tokens are chosen, and moves the cells of
+    /// accepted drafts in `cache` to the cells of their positions. In a DP rank of several
+    /// ranks the first rank has chosen: it walks and tells the others, which move their own
+    /// cells. If notes of ranks came with the pass and differ ([`crate::ExchangeNotes`]), every
+    /// request has failed, and no cell moves.
     fn accept(&mut self, inputs: &mut I, cache: &mut C);
-    /// Waits until that is done, and gives what became of the requests of the batch; of
-    /// the host's it is unspecified.
+    /// Waits until that is done. Returns the outcomes of the batch's requests; unspecified for
+    /// requests whose tokens the host chooses.
     ///
     /// # Errors
     /// [`BackendError`] of what has failed on the device.
     fn outcomes<'a>(&mut self, inputs: &'a mut I) -> Result<Chosen<'a>, BackendError>;
 }
 
-/// What became of the requests of a batch, in words; `most` is [`ChoiceLimits::most`].
+/// Outcomes of the requests of a batch, in words. `most` is [`ChoiceLimits::most`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Chosen<'a> {
-    /// For each request `2 · most`: how many tokens; the tokens, the accepted drafts and
-    /// the one after them; the numbers of the accepted nodes. The rest is zero. One whose
-    /// logits were not finite has one token, [`FAILED`].
+    /// For each request `2 · most` words: the number of tokens; the tokens, which are the
+    /// accepted drafts and the token after them; the numbers of the accepted nodes; zeros. A
+    /// request whose logits were not finite has one token, [`FAILED`]. Example with `most` 3:
+    /// accepted nodes 1 and 3, drafted as tokens 7 and 9, then token 4, are `3, 7, 9, 4, 1, 3`.
     pub words: &'a [u32],
-    /// For each request [`ChoiceLimits::nodes`]: the tokens that were drafted for it, as far
-    /// as there are any; none of all where the batch had no [`crate::Batch::chain`].
+    /// For each request [`ChoiceLimits::nodes`] words: the tokens that were drafted for it, as
+    /// far as there are any. Empty if the batch had no [`crate::Batch::chain`].
     pub drafted: &'a [u32],
-    /// For each of these the number of the node that it follows; none of all where the
-    /// batch had no trees that the device drafts.
+    /// For each of `drafted`, the number of its parent. Empty if the batch had no trees that
+    /// the device drafts.
     pub parents: &'a [u32],
 }
 
-/// In place of a token where logits were not finite.
+/// Stands for a token if logits were not finite.
 pub const FAILED: u32 = u32::MAX;
 
-/// How one request's tokens are chosen.
+/// The choice of one request's tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
-    /// By which rule.
+    /// The rule.
     pub how: How,
     /// Key of the generator.
     pub seed: u64,
-    /// Output tokens so far: the counter of the generator.
+    /// Number of output tokens so far: the counter of the generator.
     pub position: u64,
 }
 
-/// By which rule a token is chosen.
+/// The rule by which a token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum How {
-    /// On the host, which does all that needs a request's history or more than a
-    /// token of its logits.
+    /// The host chooses. It handles all that needs a request's history, or more of its logits
+    /// than a token.
     Host,
-    /// The most likely one, the lowest id among equals.
+    /// The most likely token, the lowest id among equals.
     Greedy,
-    /// Drawn, with the fields of [`SamplingParams`] in their ranges.
+    /// A token drawn with these fields of [`SamplingParams`], in their ranges.
     Sample {
-        /// More than 0.
+        /// Greater than 0.
         temperature: f32,
         /// 0 means all.
         top_k: u32,
@@ -94,8 +95,8 @@ pub enum How {
 }
 
 impl Choice {
-    /// Of a request with `params` and `position` output tokens so far, of which
-    /// nothing is reported but tokens.
+    /// Returns the choice for a request with `params` and `position` output tokens so far, of
+    /// which only tokens are reported.
     pub fn of(params: &SamplingParams, position: u64) -> Self {
         let masks =
             position < u64::from(params.min_new_tokens) && !params.stop_token_ids.is_empty();
@@ -118,81 +119,82 @@ impl Choice {
     }
 }
 
-/// What a row of logits is for.
+/// The purpose of a row of logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChoiceRow {
-    /// Whose token it is, in [`ChoiceBatch::choices`], or [`ChoiceRow::HOST`].
+    /// Index in [`ChoiceBatch::choices`] of the request that gets the token, or the one of
+    /// [`ChoiceRow::HOST`].
     pub request: u32,
-    /// Output positions behind that request's own: the depth of the node in a
-    /// chain or tree of drafts.
+    /// Number of output positions after the request's own: the depth of the node in a chain or
+    /// tree of drafts.
     pub depth: u32,
 }
 
 impl ChoiceRow {
-    /// A row that the host reads, whoever's token is chosen where.
+    /// A row that the host reads, whether or not a device chooses for its request.
     pub const HOST: Self = Self {
         request: u32::MAX,
         depth: 0,
     };
 }
 
-/// What was drafted for one request.
+/// The drafts of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftedRow {
-    /// The row of logits of its last known token, node 0, which those of its drafted
-    /// nodes follow.
+    /// Row of logits of the request's last known token, node 0. The rows of its drafted nodes
+    /// follow it.
     pub logits: u32,
-    /// The token of the batch that node 0 is, which its drafted nodes follow.
+    /// Index in the batch of node 0. The tokens of the drafted nodes follow it.
     pub token: u32,
-    /// How many were drafted.
+    /// Number of drafted nodes.
     pub nodes: u32,
-    /// Where their parents begin in [`ChoiceBatch::parents`]; `None`: each follows
-    /// the one before.
+    /// Start of the nodes' parents in [`ChoiceBatch::parents`]. `None` if each node follows the
+    /// one before.
     pub parents: Option<u32>,
 }
 
-/// How the wanted logits of a batch become tokens. An empty one leaves all to the host.
+/// The rules by which the wanted logits of a batch become tokens. If it is empty, the host
+/// chooses all.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChoiceBatch<'a> {
-    /// The requests that take tokens.
+    /// The requests that get tokens.
     pub choices: &'a [Choice],
-    /// For each row of wanted logits what it is for.
+    /// For each row of wanted logits, its purpose.
     pub rows: &'a [ChoiceRow],
-    /// For each request what was drafted for it.
+    /// For each request, its drafts.
     pub drafted: &'a [DraftedRow],
-    /// For each drafted node of a tree the number of the node that it follows,
-    /// which is less than its own.
+    /// For each drafted node of a tree, the number of its parent, which is less than its own.
     pub parents: &'a [u32],
 }
 
 impl ChoiceBatch<'_> {
-    /// Whether the host chooses the tokens of a request.
+    /// Returns true if the host chooses the tokens of a request.
     pub fn is_hosts(&self, request: usize) -> bool {
         let choice = self.choices.get(request);
         choice.is_none_or(|choice| choice.how == How::Host)
     }
-    /// Whether the host reads a row of logits.
+    /// Returns true if the host reads a row of logits.
     pub fn is_hosts_row(&self, row: usize) -> bool {
         let row = self.rows.get(row);
         row.is_none_or(|row| self.is_hosts(row.request as usize))
     }
 }
 
-/// The largest [`ChoiceBatch`] of some.
+/// The largest [`ChoiceBatch`] that fits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChoiceLimits {
-    /// Requests that take tokens.
+    /// Number of requests that get tokens.
     pub requests: usize,
-    /// Rows of wanted logits.
+    /// Number of rows of wanted logits.
     pub rows: usize,
-    /// Entries of [`ChoiceBatch::parents`].
+    /// Number of entries of [`ChoiceBatch::parents`].
     pub parents: usize,
-    /// Tokens that one request takes.
+    /// Most tokens that one request gets.
     pub most: usize,
 }
 
 impl ChoiceLimits {
-    /// What `batch` takes.
+    /// Returns the room that `batch` takes.
     pub fn of(batch: &ChoiceBatch<'_>) -> Self {
         let tokens = batch.drafted.iter().map(|row| row.nodes as usize + 1);
         Self {
@@ -203,23 +205,23 @@ impl ChoiceLimits {
         }
     }
 
-    /// Drafts of a request that the device tells of at the most: those of its chain, or
-    /// as many as it has parents in a tree.
+    /// Returns the most drafts of a request that the device reports: the drafts of its chain,
+    /// or in a tree as many as it has parents.
     pub fn nodes(&self) -> usize {
         let in_tree = self.parents.checked_div(self.requests).unwrap_or(0);
         self.most.saturating_sub(1).max(in_tree)
     }
 
-    /// Words in which a device tells what became of so many requests, and where `drafts`
-    /// are made by devices those.
+    /// Returns the number of words in which a device reports the outcomes of `requests`
+    /// requests. With `drafts`, devices make the drafts, and report them too.
     pub fn outcome_words(&self, requests: usize, drafts: bool) -> usize {
         let each = if self.parents > 0 { 2 } else { 1 };
         let drafted = if drafts { each * self.nodes() } else { 0 };
         requests * (2 * self.most + drafted)
     }
 
-    /// Whether there is room for what takes `batch`. Of more drafts than a request may
-    /// take tokens, the rest is not looked at.
+    /// Returns true if there is room for `batch`. If a request has more drafts than it may get
+    /// tokens, the rest of its drafts is not looked at.
     pub fn hold(&self, batch: &Self) -> bool {
         batch.requests <= self.requests
             && batch.rows <= self.rows
@@ -228,8 +230,8 @@ impl ChoiceLimits {
     }
 }
 
-/// The first rule that `batch` breaks, of those that kernels rely on, where it belongs
-/// to `tokens` tokens of which `wanted` are wanted.
+/// Returns the first rule of kernels that `batch` breaks. The batch belongs to `tokens` tokens,
+/// of which `wanted` are wanted.
 pub(crate) fn broken_rule(
     batch: &ChoiceBatch<'_>,
     tokens: usize,
@@ -325,7 +327,7 @@ mod tests {
         let limits = ChoiceLimits::of(&batch);
         assert_eq!(limits.most, 3);
         assert!(limits.hold(&limits) && !ChoiceLimits::default().hold(&limits));
-        // Too few tokens, or logits.
+        // Too few tokens, then too few logits.
         assert!(broken_rule(&batch, 4, 4).is_some() && broken_rule(&batch, 5, 3).is_some());
         let wrong = [
             ChoiceBatch {

@@ -1,4 +1,4 @@
-//! What can go wrong on a device.
+//! Errors of a device.
 
 use lockstep_collective::CollectiveError;
 
@@ -12,30 +12,30 @@ pub enum BackendError {
         "{what} needs {bytes} bytes, which the device does not have; lower --mem-fraction-static or --max-total-tokens"
     )]
     OutOfMemory {
-        /// What was being allocated.
+        /// The allocation.
         what: &'static str,
-        /// Its size.
+        /// Number of bytes that it needs.
         bytes: usize,
     },
-    /// A combination this backend does not implement.
+    /// A combination that this backend does not implement.
     #[error("{0}")]
     Unsupported(String),
-    /// The device failed; it says what to do.
+    /// The device failed. The error says what to do.
     #[error("{0}")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The work of a pass that is recorded asks for another collective than was planned.
+    /// The work of a recorded pass asks for another collective than was planned.
     #[error(
         "a pass of {key} asks for {} as its collective {at}, and for {} by its schedule: this is a bug, and --disable-cuda-graph goes around it",
         named(*asked), named(*planned)
     )]
     Unplanned {
-        /// The pass.
+        /// The size of the pass.
         key: PassKey,
-        /// Which collective, counted from 0.
+        /// Number of the collective in the pass, from 0.
         at: usize,
-        /// What it asks for, if anything.
+        /// The collective that the work asks for, if any.
         asked: Option<Exchanged>,
-        /// What the plan says.
+        /// The collective of the plan, if any.
         planned: Option<Exchanged>,
     },
     /// A peer is gone or out of step.

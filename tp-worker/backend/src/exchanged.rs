@@ -1,5 +1,5 @@
-//! What ranks exchange in passes that a device repeats: where devices exchange by
-//! themselves nobody compares what they ask for, and ranks that differ wait for ever.
+//! The exchanges of recorded passes. If devices exchange data by themselves, nobody compares
+//! their requests, and ranks that differ would wait for ever.
 
 use std::{fmt, ops::Range};
 
@@ -11,67 +11,67 @@ use crate::{Axis, PassKey};
 /// A collective's operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeKind {
-    /// Sums, for all ranks.
+    /// Sums over ranks, for all ranks.
     AllReduce = 1,
-    /// Sums, of which each rank takes its part.
+    /// Sums over ranks; each rank takes its part.
     ReduceScatter = 2,
-    /// All ranks' parts, one behind the other, for all.
+    /// The parts of all ranks in rank order, for all ranks.
     AllGather = 3,
-    /// One rank's part, for all.
+    /// The part of one rank, for all ranks.
     Broadcast = 4,
-    /// All ranks' parts, one behind the other, for one.
+    /// The parts of all ranks in rank order, for one rank.
     Gather = 5,
 }
 
-/// A collective of devices, by all that ranks have to ask for alike.
+/// A collective of devices, by all that ranks must ask for alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchanged {
     /// The operation.
     pub kind: ExchangeKind,
-    /// The ranks that run it together.
+    /// The ranks that run the collective together.
     pub axis: Axis,
-    /// Elements that each of them brings, or takes of a reduce-scatter; of a gather those
-    /// that one takes of all.
+    /// Number of elements that each rank brings. In a reduce-scatter: elements that each rank
+    /// takes. In a gather: all elements that the root takes.
     pub elements: usize,
-    /// Their type.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// The rank of the axis that sends, or that takes all; 0 where all do.
+    /// The rank of the axis that sends in a broadcast, or takes all in a gather; otherwise 0.
     pub root: usize,
 }
 
-/// What a device has recorded of one model's passes, by their sizes.
+/// The passes of one model that a device has recorded, by their sizes.
 pub trait PassRecords: Default + Send {
-    /// None yet of a model whose passes will exchange what `plans` say, in that order,
-    /// and nothing in sizes that they don't name. A device that finds work to ask for
-    /// something else returns an error before it runs any of it.
+    /// Makes records without passes. The model's passes will have the exchanges of `plans`, in
+    /// that order, and no exchanges in sizes without a plan. If a pass's work asks for
+    /// something else, the device returns an error before it runs any of the work.
     fn planned(_plans: Vec<PassPlan>) -> Self {
         Self::default()
     }
-    /// What was planned.
+    /// Returns the plans.
     fn plans(&self) -> &[PassPlan] {
         &[]
     }
-    /// What was noted of each pass that is recorded, while it was.
+    /// Returns the collectives that were noted while each recorded pass was recorded.
     fn noted(&self) -> Vec<PassPlan> {
         Vec::new()
     }
 }
 
-/// Of a device that records none.
+/// Records of a device that records no passes.
 impl PassRecords for () {}
 
 /// All collectives of a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassPlan {
-    /// The pass' size.
+    /// The size of the pass.
     pub key: PassKey,
-    /// In order.
+    /// The collectives, in order.
     pub exchanges: Vec<Exchanged>,
 }
 
 impl PassPlan {
-    /// The first place where ranks with these would wait for each other: what each of
-    /// them exchanges there, if anything. `None` where they would not.
+    /// Returns the first place where ranks with these two plans would wait for each other, with
+    /// each rank's exchange there, if it has one. `None` if the plans are equal.
     pub fn differs(&self, other: &Self) -> Option<(usize, [Option<Exchanged>; 2])> {
         let of = |plan: &Self, at| plan.exchanges.get(at).copied();
         let all = 0..self.exchanges.len().max(other.exchanges.len());
@@ -81,16 +81,16 @@ impl PassPlan {
 }
 
 impl Exchanged {
-    /// Words of the fixed-size encoding.
+    /// Number of words of the fixed-size encoding.
     pub const WORDS: usize = 4;
 
-    /// The sum of so many floats over the ranks of `axis`; nothing of none.
+    /// Makes the sum of `elements` floats over the ranks of `axis`; `None` for 0 elements.
     pub fn sum(axis: Axis, elements: usize) -> Option<Self> {
         Self::of(ExchangeKind::AllReduce, axis, elements, Dtype::Float32)
     }
 
-    /// The sum of `len` floats, a matrix `width` wide, of which rank `r` takes
-    /// `rows[r]`: all of them where ranks take uneven parts, or share some.
+    /// Makes the sum of `len` floats, a matrix `width` wide, of which rank `r` takes the rows
+    /// `rows[r]`. It is an all-reduce where ranks take uneven parts, or share some.
     pub fn scatter(axis: Axis, len: usize, rows: &[Range<usize>], width: usize) -> Option<Self> {
         let each = rows.first().map_or(0, |rows| rows.len());
         let even = |(rank, rows): (usize, &Range<usize>)| *rows == (rank * each..(rank + 1) * each);
@@ -106,8 +106,8 @@ impl Exchanged {
         }
     }
 
-    /// `lens[r]` elements of each rank `r`, for all: at once where they are as many, and
-    /// otherwise of one rank after the other.
+    /// Makes the exchange of `lens[r]` elements of each rank `r`, for all ranks. It is one
+    /// all-gather if all lengths are equal, and otherwise a broadcast of each rank in turn.
     pub fn gather(
         axis: Axis,
         lens: impl Iterator<Item = usize> + Clone,
@@ -127,7 +127,8 @@ impl Exchanged {
         all.into_iter().chain(parts)
     }
 
-    /// The columns of all ranks, floats, for those that own rows of them, each whole rows.
+    /// Makes the gathers of all ranks' columns, floats, for the owners of rows; each owner gets
+    /// whole rows.
     pub fn collect(axis: Axis, owners: Owners<'_>) -> impl Iterator<Item = Self> + Clone + '_ {
         let width: usize = owners.widths.iter().sum();
         let rows = owners.rows.iter().map(|rows| rows.len()).enumerate();
@@ -137,7 +138,8 @@ impl Exchanged {
         })
     }
 
-    /// So many words of the first rank of `axis`, for all; they go as floats.
+    /// Makes the broadcast of `words` words of the first rank of `axis`. The words travel as
+    /// floats.
     pub fn tell(axis: Axis, words: usize) -> Option<Self> {
         Self::of(ExchangeKind::Broadcast, axis, words, Dtype::Float32)
     }
@@ -152,7 +154,7 @@ impl Exchanged {
         })
     }
 
-    /// The encoding.
+    /// Encodes into words.
     pub fn to_words(self) -> [u32; Self::WORDS] {
         let axis = match self.axis {
             Axis::World => 1,
@@ -173,7 +175,7 @@ impl Exchanged {
         ]
     }
 
-    /// The inverse of [`Self::to_words`]; `None` for words of another encoding.
+    /// Decodes what [`Self::to_words`] encoded; `None` for words of another encoding.
     pub fn from_words(words: &[u32; Self::WORDS]) -> Option<Self> {
         let [what, root, low, high] = *words;
         let kind = match what & 0xff {
@@ -205,7 +207,7 @@ impl Exchanged {
     }
 }
 
-/// "an all-reduce of 384 f32 of all ranks"
+/// Writes text like "an all-reduce of 384 f32 of all ranks".
 impl fmt::Display for Exchanged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
@@ -233,7 +235,7 @@ impl fmt::Display for Exchanged {
     }
 }
 
-/// What is asked for, or that nothing is.
+/// Names the exchange, or says that there is none.
 pub(crate) fn named(exchanged: Option<Exchanged>) -> String {
     exchanged.map_or_else(|| "nothing".to_owned(), |one| one.to_string())
 }

@@ -1,6 +1,6 @@
-//! What activations are for.
+//! The uses of activations.
 
-/// What a tensor holds, by which a device chooses its type in memory.
+/// The content of a tensor, from which a device chooses the tensor's type in memory.
 ///
 /// | Operation | reads | writes |
 /// |---|---|---|
@@ -19,11 +19,10 @@
 /// | `as_operand` | sums | operands |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Sums: the residual stream, and whatever else products and lookups give
-    /// on their way to a norm, to attention or to an activation. f32 on every
-    /// device.
+    /// Sums: the residual stream, and all other results of products and lookups on their way to
+    /// a norm, to attention or to an activation. f32 on every device.
     Sum,
-    /// What products read: f32, or the type that the device multiplies in.
+    /// Inputs of products: f32, or the type that the device multiplies in.
     Operand,
     /// Logits, which are read on the host: f32 on every device.
     Logits,

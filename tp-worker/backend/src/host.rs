@@ -1,12 +1,12 @@
-//! Ranks' rows in the host's memory: what backends whose data passes through it
-//! exchange alike.
+//! Rows of ranks in the host's memory. Backends whose data passes through the host share this
+//! code.
 
 use std::ops::Range;
 
 use lockstep_collective::{Collective, CollectiveError, Owners, Parts};
 
-/// Sets `ranges` to the elements of `rows`, by rank, of a matrix `width` wide, as far
-/// as they lie in `piece` of it, counted from there.
+/// Sets `ranges` to the elements of `rows`, by rank, as far as they lie in `piece`. The matrix
+/// is `width` wide, and elements are counted from the start of `piece`.
 pub fn elements_of(
     ranges: &mut Vec<Range<usize>>,
     rows: &[Range<usize>],
@@ -18,12 +18,12 @@ pub fn elements_of(
     ranges.extend(rows.iter().map(|rows| inside(rows.start)..inside(rows.end)));
 }
 
-/// Every rank's columns of the rows that `owners` say are this rank's, of which `send`
-/// are its own of all rows: lent by the group, or copied to `space` where they exceed
-/// what a transfer holds.
+/// Returns every rank's columns of the rows that this rank owns by `owners`. `send` are this
+/// rank's columns of all rows. The group lends the result, or it is copied to `space` if it
+/// exceeds the capacity of a transfer.
 ///
 /// # Errors
-/// [`CollectiveError`], see [`Collective::gather`].
+/// [`CollectiveError`]: see [`Collective::gather`].
 pub fn gather_columns<'a>(
     group: &'a mut dyn Collective,
     send: &'a [f32],
@@ -46,8 +46,8 @@ pub fn gather_columns<'a>(
     }))
 }
 
-/// The first `len` elements of `space`. It never shrinks, so that growing again does
-/// not fill it with zeros.
+/// Returns the first `len` elements of `space`. The buffer never shrinks, so that growing again
+/// does not fill it with zeros.
 pub fn grown(space: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if space.len() < len {
         space.resize(len, 0.0);
@@ -55,7 +55,7 @@ pub fn grown(space: &mut Vec<f32>, len: usize) -> &mut [f32] {
     &mut space[..len]
 }
 
-/// Puts row `row` together in `out`, of ranks' columns, so many of each.
+/// Puts row `row` together in `out`, from the ranks' columns. Rank `r` has `widths[r]` columns.
 pub fn copy_row(parts: &Parts<'_>, widths: &[usize], row: usize, out: &mut [f32]) {
     let mut rest = out;
     for (part, &width) in parts.by_rank().iter().zip(widths) {

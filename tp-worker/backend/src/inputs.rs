@@ -1,4 +1,4 @@
-//! How much of a batch a device has room for, and which batches it takes.
+//! The largest batch that a device has room for, and the rules for its batches.
 
 use std::ops::Range;
 
@@ -9,24 +9,24 @@ use crate::{Batch, ChainLimits, ChoiceLimits};
 /// The largest batch that a device keeps room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InputLimits {
-    /// New tokens of all rows; as many of them may have their logits wanted.
+    /// Number of new tokens of all rows. The logits of all of them may be wanted.
     pub tokens: usize,
-    /// Rows.
+    /// Number of rows.
     pub requests: usize,
-    /// Entries of all rows' page tables together.
+    /// Number of entries of all rows' page tables together.
     pub pages: usize,
-    /// Tokens per page of the cache that it reads.
+    /// Number of tokens per page of the cache that the batch reads.
     pub page_size: usize,
-    /// Words of [`Batch::masks`].
+    /// Number of words of [`Batch::masks`].
     pub mask_words: usize,
-    /// Of what the device chooses tokens by; none where it chooses none.
+    /// Limits of the choices; zero if the device chooses no tokens.
     pub choices: ChoiceLimits,
-    /// Of chains that come with a batch; none where the device drafts none.
+    /// Limits of chains that come with a batch; zero if the device drafts none.
     pub chain: ChainLimits,
 }
 
 impl InputLimits {
-    /// What `batch` takes, over a cache of pages of `page_size` tokens.
+    /// Returns the room that `batch` takes, over a cache of pages of `page_size` tokens.
     pub fn of(batch: &Batch<'_>, page_size: usize) -> Self {
         Self {
             tokens: batch.tokens.len(),
@@ -39,13 +39,13 @@ impl InputLimits {
         }
     }
 
-    /// Whether devices may draft what it verifies.
+    /// Returns true if devices may draft what the batch verifies.
     pub fn drafts(&self) -> bool {
         self.chain.chains > 0
     }
 
-    /// Words of a batch of up to so many `tokens` that may depend on what is drafted: in
-    /// trees also where nodes are, what they follow and what they see.
+    /// Returns the number of words of a batch of up to `tokens` tokens that may depend on the
+    /// drafts. In chains these are the tokens; in trees also positions, parents and masks.
     pub fn drafted_words(&self, tokens: usize) -> usize {
         if self.choices.parents == 0 {
             return tokens;
@@ -55,7 +55,7 @@ impl InputLimits {
         2 * tokens + tokens.min(self.choices.parents) + masks
     }
 
-    /// Whether there is room for a batch that takes `batch`.
+    /// Returns true if there is room for `batch`.
     pub fn hold(&self, batch: &Self) -> bool {
         batch.tokens <= self.tokens
             && batch.requests <= self.requests
@@ -65,12 +65,11 @@ impl InputLimits {
             && self.chain.hold(&batch.chain)
     }
 
-    /// What every device asks of a batch before it takes it, so that none of
-    /// its operations reads past a list.
+    /// Checks a batch before any device takes it, so that no operation reads past a list.
     ///
     /// # Panics
-    /// When there is no room for `batch`, or when it contradicts itself: see
-    /// the fields of [`Batch`] and [`crate::Row`]. Both are a caller's bugs.
+    /// Panics if there is no room for `batch`, or if it contradicts itself: see the fields of
+    /// [`Batch`] and [`crate::Row`]. Both are bugs of the caller.
     pub fn expect(&self, batch: &Batch<'_>) {
         let needs = Self::of(batch, self.page_size);
         assert!(
@@ -85,7 +84,7 @@ impl InputLimits {
     }
 }
 
-/// The first rule that `batch` breaks.
+/// Returns the first rule that `batch` breaks.
 fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
     let tokens = batch.tokens.len();
     if batch.positions.len() != tokens || batch.cells.len() != tokens {
@@ -118,14 +117,13 @@ fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
     broken_choice(&batch.choices, tokens, wanted.len())
 }
 
-/// Rows to gather; `I` is a device's [`crate::Backend::Inputs`].
+/// Rows to gather. `I` is a device's [`crate::Backend::Inputs`].
 #[derive(Debug)]
 pub enum Rows<'a, I> {
-    /// Those of wanted tokens of the batch that is staged: of this range of
-    /// [`Batch::logit_tokens`].
+    /// The rows of wanted tokens of the staged batch, in this range of [`Batch::logit_tokens`].
     Wanted(&'a I, Range<usize>),
-    /// Those with these numbers. A pass that is recorded can't name rows so: it
-    /// would repeat the list that it was recorded with.
+    /// The rows with these numbers. A recorded pass can't use it: it would repeat the list that
+    /// it was recorded with.
     List(&'a [u32]),
 }
 

@@ -13,24 +13,24 @@ pub struct Linear<'a, M, V> {
     pub bias: Option<&'a V>,
 }
 
-/// A linear map whose inputs are split over ranks: its result is the sum of
-/// what the ranks' parts give. Only one rank's part has the bias.
+/// A linear map whose inputs are split over ranks. Its result is the sum of the results of the
+/// ranks' parts. Only one rank's part has the bias.
 #[derive(Debug)]
 pub struct RowParallel<'a, M, V> {
-    /// The ranks.
+    /// The ranks over which the inputs are split.
     pub axis: Axis,
     /// This rank's part.
     pub part: Linear<'a, M, V>,
 }
 
-/// How a sum over ranks is shared out by rows; `T` are a device's activations.
+/// The way in which a sum over ranks is shared out by rows. `T` are a device's activations.
 #[derive(Debug)]
 pub struct Scatter<'a, T> {
-    /// Rows that each rank takes of the sum, equal on all ranks. Several may take
-    /// the same.
+    /// Rows of the sum that each rank takes, equal on all ranks. Several ranks may take the
+    /// same rows.
     pub rows: &'a [Range<usize>],
-    /// Space for this rank's part of the sum, all rows of it; its content
-    /// afterwards is unspecified.
+    /// Space for this rank's part of the sum, with all rows. Its content afterwards is
+    /// unspecified.
     pub product: &'a mut T,
 }
 
@@ -43,15 +43,15 @@ pub struct RmsNorm<'a, V> {
     pub eps: f32,
 }
 
-/// What an attention block does between its projections; `V` and `R` are a
-/// device's vectors and its rotary angles.
+/// Parameters of an attention block between its projections. `V` and `R` are a device's vectors
+/// and rotary angles.
 #[derive(Debug)]
 pub struct Attend<'a, V, R> {
-    /// Heads.
+    /// Heads of this rank.
     pub shape: &'a AttentionShape,
-    /// Norms the query heads, one by one: `[head_dim]`.
+    /// Weight `[head_dim]` of the norm of each query head.
     pub q_norm: Option<&'a V>,
-    /// Norms the key heads.
+    /// Weight `[head_dim]` of the norm of each key head.
     pub k_norm: Option<&'a V>,
     /// Added to the mean square in both norms.
     pub eps: f32,
@@ -59,7 +59,7 @@ pub struct Attend<'a, V, R> {
     pub rope: &'a R,
 }
 
-// Derived, these would ask the same of the weights behind the references.
+// Derived implementations would demand `Clone` and `Copy` of the weights behind the references.
 impl<M, V> Clone for Linear<'_, M, V> {
     fn clone(&self) -> Self {
         *self

@@ -1,8 +1,8 @@
-//! The operations a transformer needs on one device.
+//! The operations that a transformer needs on one device.
 //!
-//! Models are written once against [`Backend`]; `backend-cpu` implements it on
-//! CPU cores, a CUDA backend implements the same operations on streams. There
-//! is one kind of forward pass, the ragged extend described by [`Batch`].
+//! Models are written once against [`Backend`]. `backend-cpu` implements it on CPU cores; a
+//! CUDA backend implements the same operations on streams. There is one kind of forward pass,
+//! the ragged extend described by [`Batch`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Operations that are made of others, for devices that have no faster way.
+//! Operations that are made of other operations, for devices that have no faster way.
 
 use crate::{Attend, Backend, BackendError, Linear, RmsNorm, RowParallel};
 
-/// [`Backend::matmul_add_rms_norm`].
+/// The default of [`Backend::matmul_add_rms_norm`].
 pub(crate) fn matmul_add_rms_norm<B: Backend>(
     backend: &mut B,
     x: &B::Tensor,
@@ -18,7 +18,7 @@ pub(crate) fn matmul_add_rms_norm<B: Backend>(
     Ok(())
 }
 
-/// [`Backend::attend`].
+/// The default of [`Backend::attend`].
 pub(crate) fn attend<B: Backend>(
     backend: &mut B,
     cache: &mut B::KvCache,
@@ -39,7 +39,7 @@ pub(crate) fn attend<B: Backend>(
     backend.attention(cache, layer, qkv, shape, inputs, out);
 }
 
-/// [`Backend::gated_matmul`].
+/// The default of [`Backend::gated_matmul`].
 pub(crate) fn gated_matmul<B: Backend>(
     backend: &mut B,
     x: &B::Tensor,

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-/// The size of a pass: what a device tells recorded passes apart by.
+/// The size of a pass, by which a device tells recorded passes apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PassKey {
-    /// Rows.
+    /// Number of rows.
     pub requests: usize,
-    /// New tokens of all rows.
+    /// Number of new tokens of all rows.
     pub tokens: usize,
-    /// New tokens of the longest row.
+    /// Number of new tokens of the longest row.
     pub max_q_len: usize,
 }
 
 impl PassKey {
-    /// Whether a batch of the size `batch` is no larger.
+    /// Returns true if a batch of the size `batch` fits.
     pub fn holds(&self, batch: &Self) -> bool {
         batch.requests <= self.requests
             && batch.tokens <= self.tokens

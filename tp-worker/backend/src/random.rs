@@ -1,4 +1,4 @@
-//! Matrices of numbers that nobody trained.
+//! Matrices of random numbers in place of trained weights.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -8,18 +8,18 @@ use half::bf16;
 
 use crate::{BackendError, CheckpointDtype, HostBlock, HostMatrix};
 
-/// A matrix `[rows, cols]` of random numbers, bfloat16 as checkpoints hold them. Each
-/// follows from its tensor and its place there alone: all splits of a model have the
-/// same weights, and so have all devices.
+/// A matrix `[rows, cols]` of random numbers, bfloat16 as checkpoints hold them. Each number
+/// follows from its tensor and its place in it alone, so all splits of a model have the same
+/// weights, on all devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomMatrix {
-    /// Columns.
+    /// Number of columns.
     pub cols: usize,
     /// Row blocks, top to bottom.
     pub blocks: Vec<RandomBlock>,
 }
 
-/// `rows` rows of a tensor; element `c` of row `r` is the tensor's number
+/// `rows` rows of a tensor. Element `c` of row `r` is the tensor's number
 /// `first + r·stride + c`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomBlock {
@@ -27,36 +27,37 @@ pub struct RandomBlock {
     pub numbers: RandomNumbers,
     /// Index of the first row's first column in the tensor.
     pub first: usize,
-    /// Elements from one row to the next.
+    /// Number of elements from one row to the next.
     pub stride: usize,
-    /// Rows in this block.
+    /// Number of rows in this block.
     pub rows: usize,
 }
 
 /// The numbers of one tensor: uniform, with a mean of zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomNumbers {
-    /// Where they begin in the sequence of all; another for each tensor.
+    /// Start of the numbers in the generator's sequence, another for each tensor.
     pub key: u64,
-    /// What a whole number from -2²³ to 2²³ is multiplied by.
+    /// Factor of the whole numbers from -2²³ to 2²³.
     pub step: f32,
 }
 
-/// Bits of a random whole number; every one of them is an f32.
+/// Bits of a random whole number. Every such number is exact in f32.
 const BITS: u32 = 24;
 
 impl RandomNumbers {
-    /// Numbers with that standard deviation.
+    /// Makes numbers with the standard deviation `deviation`.
     pub fn new(key: u64, deviation: f32) -> Self {
         // Uniform numbers reach √3 deviations far.
         let step = deviation * 3f32.sqrt() / (1 << (BITS - 1)) as f32;
         Self { key, step }
     }
 
-    /// Number `index`.
+    /// Returns number `index`.
     #[inline]
     pub fn at(&self, index: usize) -> bf16 {
-        // SplitMix64 (Steele, Lea & Flood, 2014), any place of whose sequence is known.
+        // SplitMix64 (Steele, Lea & Flood, 2014): each number of its sequence can be computed
+        // alone.
         let place = (index as u64).wrapping_add(1);
         let mut x = self
             .key
@@ -70,12 +71,12 @@ impl RandomNumbers {
 }
 
 impl RandomMatrix {
-    /// Rows of all blocks.
+    /// Returns the number of rows of all blocks.
     pub fn rows(&self) -> usize {
         self.blocks.iter().map(|block| block.rows).sum()
     }
 
-    /// All numbers, row by row, made by as many threads as there are cores.
+    /// Makes all numbers, row by row, with as many threads as there are cores.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -98,7 +99,7 @@ impl RandomMatrix {
         Ok(all)
     }
 
-    /// The matrix of its [numbers](Self::numbers).
+    /// Returns the matrix with these [numbers](Self::numbers).
     pub fn host<'a>(&self, numbers: &'a [u8]) -> HostMatrix<'a> {
         HostMatrix {
             cols: self.cols,
@@ -112,7 +113,7 @@ impl RandomMatrix {
         }
     }
 
-    /// Writes some rows.
+    /// Writes the numbers of some rows.
     fn fill(&self, rows: Range<usize>, bytes: &mut [u8]) {
         let mut out = bytes.chunks_exact_mut(size_of::<bf16>());
         let mut top = 0;
@@ -166,7 +167,8 @@ mod tests {
         assert!(numbers.iter().all(|x| x.abs() < 0.88));
     }
 
-    /// Parts of tensors are those parts, and no two tensors are alike.
+    /// Parts of a tensor have the numbers of the whole tensor at their place, and no two
+    /// tensors are alike.
     #[test]
     fn a_number_follows_from_tensor_and_place_alone() {
         let whole = numbers(&RandomMatrix {

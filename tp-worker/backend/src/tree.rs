@@ -1,29 +1,28 @@
-//! Trees of drafts that a device drafts by itself, for the batch that verifies them.
+//! Trees of drafts that a device makes by itself, for the batch that verifies them.
 
 use crate::{Batch, MOST_CANDIDATES, PassKey};
 
-/// How many levels some trees have behind the first one, and what a level may take.
+/// The sizes of the passes that grow trees, level by level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreePass {
-    /// Of the pass that is recorded, of which every token is a tree.
+    /// The size of the recorded pass. Every token of it is a tree.
     pub size: PassKey,
-    /// Nodes that a level expands at the most, of each tree.
+    /// Most nodes of a tree that a level expands.
     pub branches: usize,
 }
 
-/// A device that drafts trees by itself, beside [`crate::DraftChains`], which begins
-/// them as it begins chains. `T`, `I` and `V` are its tensors, inputs and vectors. Both
-/// may be part of a pass that is recorded.
+/// A device that drafts trees by itself. [`crate::DraftChains`] begins the trees as it begins
+/// chains. `T`, `I` and `V` are the device's tensors, inputs and vectors. Both operations may
+/// be part of a recorded pass.
 pub trait DraftTrees<T, I, V> {
-    /// Generates level number `level` of every tree that has as many: from the rows of
-    /// `logits` that were wanted of the pass in `inputs`, in the target's numbers where
-    /// there are `ids`. What is kept of a tree whose last level that is goes to
-    /// `verified`: tokens, parents, positions and masks of its nodes. `inputs` get the
-    /// pass behind the level: of every tree that has more a masked row of all nodes that
-    /// are expanded so far, of which the last level's are wanted.
+    /// Generates level number `level` of every tree that has so many levels, from the wanted
+    /// rows of `logits` of the pass in `inputs`. With `ids`, tokens become the target's numbers
+    /// of them. After a tree's last level, its kept nodes go to `verified`: tokens, parents,
+    /// positions and masks. `inputs` get the next pass: for every tree with more levels a
+    /// masked row of all nodes expanded so far, of which the last level's nodes are wanted.
     ///
     /// # Panics
-    /// If a row of `logits` has fewer tokens than a node has branches: such trees are
+    /// Panics if a row of `logits` has fewer tokens than a node has branches. Such trees are
     /// grown on the host.
     fn grow(
         &mut self,
@@ -33,13 +32,14 @@ pub trait DraftTrees<T, I, V> {
         inputs: &mut I,
         pass: TreePass,
     );
-    /// `out[i]` is what the `i`-th token of the pass in `inputs` goes on from: a row of
-    /// `outputs`, those of all tokens of the pass before, or, behind its tree's root, of
-    /// `roots`, those that the first pass wanted.
+    /// Sets `out[i]` to the features that the `i`-th token of the pass in `inputs` goes on
+    /// from. These are a row of `outputs`, the features of all tokens of the pass before. For a
+    /// child of its tree's root, they are a row of `roots`, the wanted features of the first
+    /// pass.
     fn take_parents(&mut self, roots: &T, outputs: &T, verified: &I, inputs: &I, out: &mut T);
 }
 
-/// The first rule that the trees of `batch` break, of those that kernels rely on.
+/// Returns the first rule of kernels that the trees of `batch` break.
 pub(crate) fn broken_rule(batch: &Batch<'_>) -> Option<&'static str> {
     let chain = batch.chain.as_ref()?;
     if chain.trees.is_empty() {
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// The rule that a request with two drafts breaks where it has such a tree.
+    /// Returns the rule that a request with two drafts breaks with this tree.
     fn found(tree: TreeSize, parents: Option<u32>, row: Row) -> Option<&'static str> {
         let nothing = Batch::default();
         let choice = Choice {
@@ -129,7 +129,8 @@ mod tests {
         for broken in [tree(0, 2), tree(2, 0), tree(1, 1), tree(4, 19)] {
             assert!(found(broken, Some(0), row).is_some(), "{broken:?}");
         }
-        // Without parents or mask, elsewhere, and of other nodes.
+        // Without parents; then without a mask, in another place, and with another number of
+        // nodes.
         let others = [
             Row { mask: None, ..row },
             Row { start: 3, ..row },

@@ -1,4 +1,4 @@
-//! Weights as they come from disk.
+//! Weights in the form that files have them.
 
 /// Element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum CheckpointDtype {
 }
 
 impl CheckpointDtype {
-    /// Size of one element.
+    /// Returns the bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -21,7 +21,7 @@ impl CheckpointDtype {
     }
 }
 
-/// What a matrix is for: a table of tokens bears less rounding than a layer.
+/// The use of a matrix. A table of tokens bears less rounding than a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixRole {
     /// A projection inside a layer.
@@ -30,12 +30,11 @@ pub enum MatrixRole {
     Vocabulary,
 }
 
-/// A matrix `[rows, cols]` in host memory, made of row blocks that may lie
-/// apart (q, k and v; gate and up; a shard of heads), each row-major with its
-/// own stride, little-endian.
+/// A matrix `[rows, cols]` in host memory, made of row blocks that may lie apart (q, k and v;
+/// gate and up; a shard of heads). Each block is row-major with its own stride, little-endian.
 #[derive(Debug, Clone)]
 pub struct HostMatrix<'a> {
-    /// Columns used.
+    /// Number of columns used.
     pub cols: usize,
     /// Element type of `blocks`.
     pub dtype: CheckpointDtype,
@@ -43,25 +42,25 @@ pub struct HostMatrix<'a> {
     pub blocks: Vec<HostBlock<'a>>,
 }
 
-/// `rows` rows; row `r` is `bytes[offset + r·stride ..][.. cols · element]`.
+/// `rows` rows. Row `r` is `bytes[offset + r·stride ..][.. cols · element]`.
 #[derive(Debug, Clone, Copy)]
 pub struct HostBlock<'a> {
-    /// Memory the rows lie in, typically a mapped file.
+    /// Memory that the rows lie in, typically a mapped file.
     pub bytes: &'a [u8],
     /// Byte offset of the first row's first used column.
     pub offset: usize,
-    /// Bytes from one row to the next.
+    /// Number of bytes from one row to the next.
     pub stride: usize,
-    /// Rows in this block.
+    /// Number of rows in this block.
     pub rows: usize,
 }
 
 impl<'a> HostMatrix<'a> {
-    /// Rows of all blocks.
+    /// Returns the number of rows of all blocks.
     pub fn rows(&self) -> usize {
         self.blocks.iter().map(|block| block.rows).sum()
     }
-    /// The bytes of row `row`, counted over all blocks; `None` past the end.
+    /// Returns the bytes of row `row`, counted over all blocks; `None` past the end.
     pub fn row(&self, row: usize) -> Option<&'a [u8]> {
         let mut row = row;
         for block in &self.blocks {

@@ -1,15 +1,15 @@
-//! What all ranks bring to a pass.
+//! The rows that all ranks bring to a pass.
 
 use crate::PassKey;
 
-/// What all ranks know alike of a pass over the rows of several DP ranks, before it
-/// runs: it decides over what they exchange.
+/// Rows of a pass over several DP ranks. All ranks know them before the pass, since they decide
+/// what the ranks exchange.
 #[derive(Debug, Clone, Copy)]
 pub enum World<'a> {
-    /// What each of them brings.
+    /// The number of rows of each DP rank.
     Counted(&'a WorldRows),
-    /// The pass has a size that the device repeats, and as many rows of each DP rank,
-    /// none of which brings more; each wants the logits of all that it brings.
+    /// The size of a recorded pass. Every DP rank takes part with this size, and none brings
+    /// more. Each DP rank wants the logits of all its tokens.
     Padded(PassKey),
 }
 
@@ -19,12 +19,12 @@ impl<'a> From<&'a WorldRows> for World<'a> {
     }
 }
 
-/// By DP rank, what a pass takes in: known to all ranks alike, since it decides
-/// over what they exchange.
+/// Numbers of tokens that a pass takes in, by DP rank. All ranks know them, since they decide
+/// what the ranks exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorldRows {
-    /// New tokens.
+    /// Number of new tokens, by DP rank.
     pub tokens: Vec<usize>,
-    /// Those of them whose logits are wanted.
+    /// Number of these tokens whose logits are wanted, by DP rank.
     pub wanted: Vec<usize>,
 }

@@ -1,5 +1,5 @@
-//! Latency of `all_reduce_sum` by size, over shared memory and TCP: with nothing
-//! attached, and with words that every rank then looks at. The two alternate.
+//! Latency of `all_reduce_sum` by size, over shared memory and TCP. Sums with nothing attached
+//! alternate with sums with words attached, which every rank then reads.
 //!
 //! ```sh
 //! cargo run --release -p lockstep-collective --example latency
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lockstep_collective::{Collective, CollectiveError, Tcp, local_group};
 
 const RANKS: usize = 2;
-/// Words attached, as many as a step of a worker has.
+/// Number of words attached, as many as a step of a worker has.
 const WORDS: usize = 46;
 
 type Members = Vec<Box<dyn Collective>>;
@@ -68,7 +68,7 @@ fn measure(name: &str, members: Members, elements: usize) -> Result<(), Collecti
     Ok(())
 }
 
-/// Of sums with nothing attached, and with words.
+/// Returns the times of sums with nothing attached, and of sums with words.
 fn times(
     mut member: Box<dyn Collective>,
     elements: usize,
@@ -79,7 +79,7 @@ fn times(
     let mut times = [(); 2].map(|()| Vec::with_capacity(rounds));
     for round in 0..rounds + rounds / 10 {
         for (with_words, times) in times.iter_mut().enumerate() {
-            // Both begin together, whatever came before.
+            // The ranks begin together, whatever came before.
             member.barrier()?;
             let start = Instant::now();
             if with_words == 1 {

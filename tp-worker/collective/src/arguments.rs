@@ -1,4 +1,4 @@
-//! Checks of a caller's buffers, the same for every transport.
+//! Checks of a caller's buffers, for every transport.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use crate::{ATTACHED_WORDS, CollectiveError, Owners};
 /// The rank that checks, in a group of `size`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arguments {
-    /// Its number in the group.
+    /// The rank's number in the group.
     pub rank: usize,
     pub size: usize,
-    /// Its number in errors: that of the first group.
+    /// The rank's number in errors: its number in the first group.
     pub name: usize,
 }
 
@@ -27,7 +27,7 @@ impl Arguments {
         )))
     }
 
-    /// Checks that `length` elements go where `capacity` of them do.
+    /// Checks that `length` elements fit a buffer of `capacity`.
     pub fn fits(self, length: usize, capacity: usize) -> Result<(), CollectiveError> {
         if length <= capacity {
             return Ok(());
@@ -35,7 +35,7 @@ impl Arguments {
         Err(self.error(format!("{length} elements in a buffer of {capacity}")))
     }
 
-    /// Checks that `all` elements are `part` from or for every rank.
+    /// Checks that `all` elements are `part` elements for every rank.
     pub fn equal_parts(self, part: usize, all: usize) -> Result<(), CollectiveError> {
         let size = self.size;
         if part.checked_mul(size) == Some(all) {
@@ -71,7 +71,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Checks that ranges, by rank, are of `length` elements.
+    /// Checks that ranges, by rank, lie within `length` elements.
     pub fn ranges(self, length: usize, ranges: &[Range<usize>]) -> Result<(), CollectiveError> {
         self.one_per_rank("ranges", ranges.len())?;
         match ranges.iter().find(|r| r.start > r.end || r.end > length) {
@@ -80,7 +80,7 @@ impl Arguments {
         }
     }
 
-    /// Checks that a range is as long as the buffer for it.
+    /// Checks that a range is as long as its buffer.
     pub fn range(self, range: &Range<usize>, own: usize) -> Result<(), CollectiveError> {
         if range.len() == own {
             return Ok(());
@@ -88,7 +88,7 @@ impl Arguments {
         Err(self.error(format!("a buffer of {own} elements for range {range:?}")))
     }
 
-    /// Checks what a rank sends to `owners`.
+    /// Checks the elements that a rank sends to `owners`.
     pub fn sends(self, send: usize, owners: Owners<'_>) -> Result<(), CollectiveError> {
         self.one_per_rank("widths", owners.widths.len())?;
         self.ranges(owners.height(), owners.rows)?;
@@ -101,7 +101,7 @@ impl Arguments {
         )))
     }
 
-    /// Checks what a rank receives of `owners`.
+    /// Checks the elements that a rank receives as one of `owners`.
     pub fn receives(self, recv: usize, owners: Owners<'_>) -> Result<(), CollectiveError> {
         let rows = owners.rows[self.rank].len();
         let width = owners
@@ -124,7 +124,7 @@ impl Arguments {
         }
     }
 
-    /// Checks what is to be attached, with its first `shared` words in common.
+    /// Checks words that are to be attached. The first `shared` of them are equal on all ranks.
     pub fn attachment(self, shared: usize, words: &[u32]) -> Result<Attachment, CollectiveError> {
         let count = words.len();
         Attachment::of(shared, words).ok_or_else(|| {
@@ -143,12 +143,12 @@ impl Arguments {
     }
 }
 
-/// A digest of counts that ranks compare.
+/// Returns a digest of counts, for ranks to compare.
 pub(crate) fn counts_digest(counts: impl IntoIterator<Item = usize>) -> u64 {
     digest(counts.into_iter().map(|count| count as u64))
 }
 
-/// A digest of numbers that ranks compare (FNV-1a).
+/// Returns a digest of numbers, for ranks to compare (FNV-1a).
 pub(crate) fn digest(numbers: impl IntoIterator<Item = u64>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for number in numbers {

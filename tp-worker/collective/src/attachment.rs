@@ -1,18 +1,18 @@
-//! Words that ride on an operation.
+//! Words that travel with an operation.
 
-/// Words that a rank may attach to an operation.
+/// Most words that a rank may attach to an operation.
 pub const ATTACHED_WORDS: usize = 64;
 
-/// What one rank attaches to one transfer: some words, or nothing.
+/// Words that one rank attaches to one transfer; there may be none.
 ///
-/// Public for [`crate::endpoint::Endpoint`] only: the module is not.
+/// Public only for [`crate::endpoint::Endpoint`]: the module is private.
 #[derive(Debug, Clone, Copy)]
 pub struct Attachment {
     shape: Shape,
     words: [u32; ATTACHED_WORDS],
 }
 
-/// How many words there are, and how many of them all ranks have in common.
+/// Number of words, and number of words that are equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     shared: u32,
@@ -20,24 +20,24 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of no words.
+    /// Shape of no words.
     pub const NONE: Self = Self {
         shared: 0,
         count: 0,
     };
 
-    /// Words.
+    /// Returns the number of words.
     pub fn count(self) -> usize {
         self.count as usize
     }
 
-    /// The encoding that travels in headers; 0 for no words.
+    /// Encodes for headers; 0 stands for no words.
     pub(crate) fn to_word(self) -> u64 {
         u64::from(self.count) | u64::from(self.shared) << 32
     }
 
-    /// The inverse of [`Self::to_word`]. What no rank says comes to some shape
-    /// too: it is not that of another rank, or not its words.
+    /// Decodes what [`Self::to_word`] encoded. A word that no rank sends becomes some shape
+    /// too. It differs from the shape of the other ranks, or the words with it do.
     pub(crate) fn from_word(word: u64) -> Self {
         let count = (word as u32).min(ATTACHED_WORDS as u32);
         let shared = ((word >> 32) as u32).min(count);
@@ -46,13 +46,13 @@ impl Shape {
 }
 
 impl Attachment {
-    /// No words.
+    /// An attachment without words.
     pub const NONE: Self = Self {
         shape: Shape::NONE,
         words: [0; ATTACHED_WORDS],
     };
 
-    /// The words `word(0)`, `word(1)`, … in a shape.
+    /// Makes an attachment of the words `word(0)`, `word(1)`, … in a shape.
     pub(crate) fn new(shape: Shape, word: impl FnMut(usize) -> u32) -> Self {
         let mut words = [0; ATTACHED_WORDS];
         let taken = words[..shape.count()].iter_mut();
@@ -60,8 +60,8 @@ impl Attachment {
         Self { shape, words }
     }
 
-    /// `words`, of which the first `shared` are equal on all ranks; `None`
-    /// unless there are `shared` and 1 to [`ATTACHED_WORDS`].
+    /// Makes an attachment of `words`. The first `shared` of them are equal on all ranks.
+    /// `None` unless there are 1 to [`ATTACHED_WORDS`] words, and at least `shared`.
     pub(crate) fn of(shared: usize, words: &[u32]) -> Option<Self> {
         let count = words.len();
         let fits = (1..=ATTACHED_WORDS).contains(&count) && shared <= count;
@@ -80,7 +80,7 @@ impl Attachment {
         self.shape == Shape::NONE
     }
 
-    /// Those that all ranks have in common.
+    /// Returns the words that are equal on all ranks.
     pub(crate) fn shared(&self) -> &[u32] {
         &self.words[..self.shape.shared as usize]
     }
@@ -89,28 +89,27 @@ impl Attachment {
         &self.words[..self.shape.count()]
     }
 
-    /// Whether both are words, of which what all ranks have in common is not.
+    /// Returns true if both have words, and differ in the words that must be equal.
     pub(crate) fn differs(&self, other: &Self) -> bool {
         !self.is_none() && !other.is_none() && !self.agrees(other)
     }
 
-    /// Whether two ranks may attach these to the same operation.
+    /// Returns true if two ranks may attach these to the same operation.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         self.shape == other.shape && self.shared() == other.shared()
     }
 }
 
-/// One rank's attachments in one group.
+/// Attachments of one rank in one group.
 pub(crate) struct Attachments {
-    /// What the next transfer takes along.
+    /// Words that the next transfer carries.
     pub next: Attachment,
-    /// All ranks' words, in rank order, of the last transfer that took some
-    /// along.
+    /// All ranks' words, in rank order, of the last transfer that carried words.
     all: Vec<u32>,
 }
 
 impl Attachments {
-    /// In a group of `size`.
+    /// Makes attachments in a group of `size`.
     pub fn new(size: usize) -> Self {
         Self {
             next: Attachment::NONE,
@@ -118,7 +117,7 @@ impl Attachments {
         }
     }
 
-    /// `next` has travelled, and `of(rank)` is what each rank attached.
+    /// Notes that `next` has travelled. `of(rank)` returns each rank's attachment.
     pub fn travelled(&mut self, size: usize, of: impl Fn(usize) -> Attachment) {
         self.all.clear();
         for rank in 0..size {
@@ -127,7 +126,7 @@ impl Attachments {
         self.next = Attachment::NONE;
     }
 
-    /// See [`crate::Collective::attached`].
+    /// Copies the words that have travelled: see [`crate::Collective::attached`].
     pub fn copy_to(&self, all: &mut [u32]) -> bool {
         let arrived = self.next.is_none() && !self.all.is_empty();
         if arrived {

@@ -1,4 +1,4 @@
-//! What a rank can do together with its peers.
+//! The operations that a rank runs together with its peers.
 
 use std::ops::Range;
 
@@ -6,65 +6,61 @@ use crate::{AbortHandle, CollectiveError, Owners, Parts};
 
 /// Operations that all ranks of a group run together, in the same order.
 ///
-/// A call returns when this rank may reuse its buffers. After an error the
-/// group is broken: every later call of this rank returns the same error, and
-/// its peers fail too instead of waiting for it. All ranks then have to build
-/// a new group.
+/// A call returns once this rank may reuse its buffers. After an error the group is broken:
+/// every later call of this rank returns the same error, and its peers fail too instead of
+/// waiting for it. All ranks then have to build a new group.
 ///
-/// [`Self::split`] forms groups of some of the ranks. A rank's groups share
-/// its fate: an error in one of them breaks all, an abort ends the waits in
-/// all, and a rank leaves when the last of them is dropped. Errors name ranks
-/// by their numbers in the first group.
+/// [`Self::split`] forms groups of some of the ranks. The groups of a rank fail together: an
+/// error in one breaks all, and an abort ends the waits in all. A rank leaves when the last of
+/// its groups is dropped. Errors name ranks by their numbers in the first group.
 pub trait Collective: Send {
-    /// This rank, `0..size()`.
+    /// Returns this rank's number, `0..size()`.
     fn rank(&self) -> usize;
 
-    /// The number of ranks in the group, at least 1.
+    /// Returns the number of ranks in the group, at least 1.
     fn size(&self) -> usize;
 
-    /// Whether the group's ranks on this machine have more compute threads
-    /// than it has cores: threads that wait should sleep, not spin.
+    /// Returns true if the group's ranks on this machine have more compute threads than there
+    /// are cores. Threads that wait should then sleep, not spin.
     fn is_crowded(&self) -> bool;
 
-    /// Replaces `data` by its element-wise sum over ranks, added in rank order:
-    /// the same bits on every rank and in every run. All ranks pass the same
-    /// length.
+    /// Replaces `data` by its element-wise sum over ranks, added in rank order. The bits are
+    /// equal on every rank and in every run. All ranks pass the same length.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; `data` is unspecified then.
+    /// See [`CollectiveError`]; `data` is then unspecified.
     fn all_reduce_sum(&mut self, data: &mut [f32]) -> Result<(), CollectiveError>;
 
-    /// Elements up to which a sum is cheapest when every rank reads all parts
-    /// where they lie, by [`Self::sum_buffer`] and [`Self::sum_parts`]; 0 when
-    /// there are no parts to read. Equal on all ranks, and fixed.
+    /// Returns the most elements for which a sum is cheapest if every rank reads all parts in
+    /// place, by [`Self::sum_buffer`] and [`Self::sum_parts`]. It is 0 if there are no parts to
+    /// read, equal on all ranks, and fixed.
     fn sum_capacity(&self) -> usize;
 
-    /// `length` elements for this rank's part of the next sum, to be written
-    /// before [`Self::sum_parts`] or [`Self::reduce_scatter_parts`] is called.
-    /// Their content is unspecified.
+    /// Returns a buffer of `length` elements for this rank's part of the next sum. It has to be
+    /// written before [`Self::sum_parts`] or [`Self::reduce_scatter_parts`] is called. Its
+    /// content is unspecified.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] beyond [`Self::parts_capacity`]; the error
     /// that broke the group.
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError>;
 
-    /// [`Self::all_reduce_sum`] of what the ranks wrote to their
-    /// [`Self::sum_buffer`], which leaves adding to the caller: it sees every
-    /// rank's part. Added element-wise in rank order they are the same sum.
+    /// Does [`Self::all_reduce_sum`] on the parts in the ranks' [`Self::sum_buffer`]s, but
+    /// leaves adding to the caller, who gets every rank's part. Added element-wise in rank
+    /// order the parts give the same sum.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] beyond [`Self::sum_capacity`]; otherwise
     /// see [`CollectiveError`].
     fn sum_parts(&mut self, length: usize) -> Result<Parts<'_>, CollectiveError>;
 
-    /// Sets `own` to elements `ranges[rank]` of the element-wise sum of `data`
-    /// over ranks. All ranks pass the same length of `data`, and the same
-    /// `ranges`, by rank, which may overlap. The bits are those of
-    /// [`Self::all_reduce_sum`].
+    /// Sets `own` to elements `ranges[rank]` of the element-wise sum of `data` over ranks. All
+    /// ranks pass the same length of `data` and the same `ranges`, by rank, which may overlap.
+    /// The bits are those of [`Self::all_reduce_sum`].
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when the lengths don't fit each other;
-    /// otherwise see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] if the lengths don't fit each other; otherwise see
+    /// [`CollectiveError`].
     fn reduce_scatter_sum(
         &mut self,
         data: &[f32],
@@ -72,26 +68,25 @@ pub trait Collective: Send {
         own: &mut [f32],
     ) -> Result<(), CollectiveError>;
 
-    /// [`Self::reduce_scatter_sum`] of what the ranks wrote to their
-    /// [`Self::sum_buffer`] of `length` elements, which leaves adding to the
-    /// caller: it sees elements `ranges[rank]` of every rank's part.
+    /// Does [`Self::reduce_scatter_sum`] on the parts in the ranks' [`Self::sum_buffer`]s of
+    /// `length` elements, but leaves adding to the caller, who gets elements `ranges[rank]` of
+    /// every rank's part.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] beyond [`Self::parts_capacity`], or when
-    /// the ranges don't fit `length`; otherwise see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] beyond [`Self::parts_capacity`], or if the ranges don't
+    /// fit `length`; otherwise see [`CollectiveError`].
     fn reduce_scatter_parts(
         &mut self,
         length: usize,
         ranges: &[Range<usize>],
     ) -> Result<Parts<'_>, CollectiveError>;
 
-    /// Gives every rank all ranks' `own`, in rank order, in `all`. `counts` holds
-    /// the length of every rank's `own` and is the same on all ranks; `all` has
-    /// `counts.sum()` elements.
+    /// Gives every rank all ranks' `own`, in rank order, in `all`. `counts` holds the length of
+    /// every rank's `own` and is equal on all ranks. `all` has `counts.sum()` elements.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when the lengths don't fit each other;
-    /// otherwise see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] if the lengths don't fit each other; otherwise see
+    /// [`CollectiveError`].
     fn all_gather(
         &mut self,
         own: &[f32],
@@ -99,29 +94,29 @@ pub trait Collective: Send {
         all: &mut [f32],
     ) -> Result<(), CollectiveError>;
 
-    /// [`Self::all_gather`] of as many words from each rank: how ranks vote,
-    /// compare what they have prepared, and learn what others decided.
+    /// Does [`Self::all_gather`] with as many words from each rank. Ranks vote so, compare what
+    /// they have prepared, and learn each other's decisions.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when the lengths don't fit each other;
-    /// otherwise see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] if the lengths don't fit each other; otherwise see
+    /// [`CollectiveError`].
     fn exchange(&mut self, words: &[u32], all: &mut [u32]) -> Result<(), CollectiveError>;
 
-    /// Checks that all ranks bring the same `words`: what they have to agree on before
-    /// something that nothing compares. What is attached travels with it.
+    /// Checks that all ranks bring the same `words`. Ranks call it before work that nothing
+    /// compares. Attached words travel with it.
     ///
     /// # Errors
-    /// [`CollectiveError::Disagree`] on every rank where one differs; otherwise see
+    /// [`CollectiveError::Disagree`] on every rank if one differs; otherwise see
     /// [`CollectiveError`].
     fn agree(&mut self, words: &[u32]) -> Result<(), CollectiveError>;
 
-    /// Gives every rank the rows that `owners` say are its, of every rank's
-    /// columns: `recv` gets rank 0's part `[rows, width]`, then rank 1's, and so
-    /// on. `send` are this rank's columns of all rows.
+    /// Gives every rank its rows by `owners`, of every rank's columns. `recv` gets rank 0's
+    /// part `[rows, width]`, then rank 1's, and so on. `send` are this rank's columns of all
+    /// rows.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when lengths don't fit `owners`; otherwise
-    /// see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] if lengths don't fit `owners`; otherwise see
+    /// [`CollectiveError`].
     fn gather(
         &mut self,
         send: &[f32],
@@ -129,19 +124,18 @@ pub trait Collective: Send {
         recv: &mut [f32],
     ) -> Result<(), CollectiveError>;
 
-    /// [`Self::gather`] that lends the parts instead of copying them.
+    /// Does [`Self::gather`], but lends the parts instead of copying them.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when `send` doesn't fit `owners`, or a
-    /// rank's columns of all rows exceed [`Self::parts_capacity`]; otherwise see
-    /// [`CollectiveError`].
+    /// [`CollectiveError::Argument`] if `send` doesn't fit `owners`, or if a rank's columns of
+    /// all rows exceed [`Self::parts_capacity`]; otherwise see [`CollectiveError`].
     fn gather_parts<'a>(
         &'a mut self,
         send: &'a [f32],
         owners: Owners<'_>,
     ) -> Result<Parts<'a>, CollectiveError>;
 
-    /// The longest part that [`Self::gather_parts`] and
+    /// Returns the length of the longest part that [`Self::gather_parts`] and
     /// [`Self::reduce_scatter_parts`] take. Equal on all ranks, and fixed.
     fn parts_capacity(&self) -> usize;
 
@@ -149,8 +143,8 @@ pub trait Collective: Send {
     /// length and root.
     ///
     /// # Errors
-    /// [`CollectiveError::Argument`] when there is no rank `root`; otherwise
-    /// see [`CollectiveError`].
+    /// [`CollectiveError::Argument`] if there is no rank `root`; otherwise see
+    /// [`CollectiveError`].
     fn broadcast(&mut self, root: usize, data: &mut [u32]) -> Result<(), CollectiveError>;
 
     /// Returns once every rank has called it.
@@ -159,42 +153,40 @@ pub trait Collective: Send {
     /// See [`CollectiveError`].
     fn barrier(&mut self) -> Result<(), CollectiveError>;
 
-    /// Attaches `words` to this rank's next operation in this group, whichever
-    /// it is: they travel with it. The first `shared` of them must be equal on
-    /// all ranks, and the numbers of words, all and shared. Attaching again
-    /// before that replaces them.
+    /// Attaches `words` to this rank's next operation in this group, of any kind: the words
+    /// travel with it. The first `shared` words must be equal on all ranks, and so must the
+    /// numbers of all and of shared words. Attaching again before the operation replaces the
+    /// words.
     ///
-    /// In a group of one rank they arrive at once.
+    /// In a group of one rank the words arrive at once.
     ///
     /// # Errors
     /// [`CollectiveError::Argument`] unless there are 1 to
-    /// [`ATTACHED_WORDS`](crate::ATTACHED_WORDS) words, at least `shared`; the
-    /// error that broke the group. Ranks that differ have the operation end
-    /// with [`CollectiveError::Attached`], before any of them reads its data.
+    /// [`ATTACHED_WORDS`](crate::ATTACHED_WORDS) words, and at least `shared`; the error that
+    /// broke the group. If ranks differ, the operation ends with [`CollectiveError::Attached`],
+    /// before any rank reads its data.
     fn attach(&mut self, shared: usize, words: &[u32]) -> Result<(), CollectiveError>;
 
-    /// Copies to `all` what all ranks attached to the last operation that
-    /// took words along, in rank order. False, and `all` as it was, if there
-    /// was none yet or if this rank's [`Self::attach`] still waits for one.
+    /// Copies the words that all ranks attached to the last operation with words to `all`, in
+    /// rank order. Returns false, and leaves `all` as it was, if there was no such operation,
+    /// or if this rank's [`Self::attach`] still waits for one.
     ///
     /// # Panics
-    /// If `all` has another length than those words together.
+    /// Panics if `all` does not have the length of these words together.
     fn attached(&self, all: &mut [u32]) -> bool;
 
-    /// Splits the group into groups of equal `color`, and returns this rank's;
-    /// ranks keep their order. This group goes on beside them.
+    /// Splits the group into groups of equal `color`, and returns this rank's new group. Ranks
+    /// keep their order. This group goes on beside the new ones.
     ///
-    /// All ranks of this group call it together. What a new group runs is
-    /// ordered with this group's operations like operations of one group: two
-    /// ranks that share both must run them in the same order, and are told by
-    /// [`CollectiveError::Mismatch`] if they don't.
+    /// All ranks of this group call it together. Operations of a new group are ordered with
+    /// this group's operations as if both were one group: two ranks that share both must run
+    /// them in the same order, and get [`CollectiveError::Mismatch`] if they don't.
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when a rank doesn't come; otherwise see
-    /// [`CollectiveError`].
+    /// [`CollectiveError::Join`] if a rank doesn't come; otherwise see [`CollectiveError`].
     fn split(&mut self, color: u32) -> Result<Box<dyn Collective>, CollectiveError>;
 
-    /// A handle that makes all present and future calls of this rank fail, in
-    /// all its groups, usable from any thread.
+    /// Returns a handle, usable from any thread, that makes all present and future calls of
+    /// this rank fail, in all its groups.
     fn abort_handle(&self) -> AbortHandle;
 }

@@ -1,4 +1,4 @@
-//! What a transport provides, and all operations in terms of it.
+//! The functions of a transport. All operations are built on them.
 
 use std::ops::Range;
 
@@ -7,46 +7,45 @@ use crate::{CollectiveError, Operation};
 
 /// One rank's end of a transport between the ranks of one group.
 ///
-/// Operations consist of transfers. In each, every rank fills its outgoing
-/// buffer, all ranks transfer, and then read each other's buffers.
+/// Operations consist of transfers. In each transfer every rank fills its outgoing buffer, all
+/// ranks transfer, and then read each other's buffers.
 ///
-/// Public for [`crate::SharedMemory`] and [`crate::Tcp`] only: the module is not.
+/// Public only for [`crate::SharedMemory`] and [`crate::Tcp`]: the module is private.
 pub trait Endpoint: Send + Sized {
-    /// This rank in the group.
+    /// Returns this rank's number in the group.
     fn rank(&self) -> usize;
 
-    /// Ranks of the group.
+    /// Returns the number of ranks of the group.
     fn size(&self) -> usize;
 
-    /// The number of `rank` in the first group, by which errors name it.
+    /// Returns the number of `rank` in the first group, by which errors name the rank.
     fn name(&self, rank: usize) -> usize;
 
-    /// Elements that a transfer can carry per rank.
+    /// Returns the number of elements that a transfer can carry per rank.
     fn capacity(&self) -> usize;
 
-    /// See [`crate::Collective::is_crowded`].
+    /// Returns true if threads that wait should sleep: see [`crate::Collective::is_crowded`].
     fn is_crowded(&self) -> bool;
 
-    /// This rank's buffer for the next transfer.
+    /// Returns this rank's buffer for the next transfer.
     fn outgoing(&mut self) -> &mut [f32];
 
-    /// What `rank` sent in the transfer that ended last; for this rank itself,
-    /// what it wrote to [`Self::outgoing`].
+    /// Returns the elements that `rank` sent in the last transfer. For this rank, these are the
+    /// elements that it wrote to [`Self::outgoing`].
     fn incoming(&self, rank: usize) -> &[f32];
 
-    /// What peer `rank` attached to the transfer that ended last.
+    /// Returns the words that peer `rank` attached to the last transfer.
     fn attachment(&self, rank: usize) -> Attachment;
 
-    /// Transfers outgoing buffers under the name of `operation`, and
-    /// `attachment` with them.
+    /// Transfers outgoing buffers under the name of `operation`, with `attachment`.
     ///
-    /// `part(from, to)` says which elements of `from`'s buffer `to` will read;
-    /// others need not be transported.
+    /// `part(from, to)` returns the elements of `from`'s buffer that `to` will read. Other
+    /// elements need not be transported.
     ///
     /// # Errors
-    /// [`CollectiveError::Mismatch`] if a peer names another operation,
-    /// [`CollectiveError::Attached`] if it attaches what doesn't agree, both
-    /// after it was told; otherwise why a peer could not be waited for.
+    /// [`CollectiveError::Mismatch`] if a peer names another operation;
+    /// [`CollectiveError::Attached`] if its attachment doesn't agree. In both cases the peer is
+    /// told first. Otherwise the reason why a peer could not be waited for.
     fn transfer(
         &mut self,
         operation: Operation,
@@ -54,11 +53,10 @@ pub trait Endpoint: Send + Sized {
         part: &dyn Fn(usize, usize) -> Range<usize>,
     ) -> Result<(), CollectiveError>;
 
-    /// This rank's end of the group of `ranks`, ascending, itself and others,
-    /// which all call this with the same `id`, used for no other group.
+    /// Returns this rank's end of the group of `ranks`, ascending, with itself among them. All
+    /// of them call this with the same `id`, which no other group uses.
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when another rank doesn't come;
-    /// [`CollectiveError::System`].
+    /// [`CollectiveError::Join`] if another rank doesn't come; [`CollectiveError::System`].
     fn split(&self, ranks: &[usize], id: u64) -> Result<Self, CollectiveError>;
 }

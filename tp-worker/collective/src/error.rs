@@ -1,11 +1,11 @@
-//! What can go wrong in a collective.
+//! Errors of collectives.
 
 use std::time::Duration;
 
 use crate::Operation;
 use crate::attachment::Attachment;
 
-/// Why a group could not be formed or an operation could not finish.
+/// Reasons why a group could not be formed, or an operation could not finish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
@@ -17,14 +17,14 @@ pub enum CollectiveError {
     Mismatch {
         /// The rank that reports.
         rank: usize,
-        /// What the reporting rank runs.
+        /// The operation of the reporting rank.
         ours: Operation,
         /// The rank that differs.
         peer: usize,
-        /// What that rank runs.
+        /// The operation of the rank that differs.
         theirs: Operation,
     },
-    /// Two ranks attached what doesn't agree to the same operation.
+    /// Two ranks attached words that don't agree to the same operation.
     #[error(
         "ranks diverged: rank {rank} brings {} to {operation}, and rank {peer} brings {}; \
          what is shared must be equal",
@@ -33,17 +33,17 @@ pub enum CollectiveError {
     Attached {
         /// The rank that reports.
         rank: usize,
-        /// The words that it attached, none if it attached nothing.
+        /// The words that the reporting rank attached; empty if it attached nothing.
         ours: Vec<u32>,
-        /// How many of them must be equal on all ranks, from the first.
+        /// Number of these words, from the first, that must be equal on all ranks.
         shared: usize,
         /// The rank that differs.
         peer: usize,
-        /// The words that it attached.
+        /// The words attached by the rank that differs.
         theirs: Vec<u32>,
-        /// How many of them, in that rank's opinion, must be equal.
+        /// Number of these words, from the first, that this rank takes to be equal on all.
         their_shared: usize,
-        /// What they were attached to.
+        /// The operation that the words were attached to.
         operation: Operation,
     },
     /// A peer did not take part before the deadline.
@@ -53,9 +53,9 @@ pub enum CollectiveError {
         rank: usize,
         /// The rank that did not come.
         missing: usize,
-        /// What was waited for.
+        /// The operation that the rank waited in.
         operation: Operation,
-        /// How long.
+        /// Time that the rank waited.
         waited: Duration,
     },
     /// A peer failed, aborted or was dropped.
@@ -65,10 +65,10 @@ pub enum CollectiveError {
         rank: usize,
         /// The rank that left.
         peer: usize,
-        /// What was waited for.
+        /// The operation that the rank waited in.
         operation: Operation,
     },
-    /// Two ranks are about to begin different things.
+    /// Two ranks are about to begin different work.
     #[error(
         "ranks diverged: rank {rank} begins with {ours:x?}, and rank {peer} with {theirs:x?}; \
          what they agree on must be equal"
@@ -76,22 +76,22 @@ pub enum CollectiveError {
     Disagree {
         /// The rank that reports.
         rank: usize,
-        /// What it would begin with.
+        /// The words of the reporting rank.
         ours: Vec<u32>,
         /// The rank that differs.
         peer: usize,
-        /// What that one would.
+        /// The words of the rank that differs.
         theirs: Vec<u32>,
     },
-    /// Data of peers did not come by the devices' own way before the deadline, or before
-    /// another rank gave it up.
+    /// Data of peers did not come from device to device before the deadline, or before another
+    /// rank gave up.
     #[error("rank {rank} waited {waited:?} for data from device to device: {stall}")]
     Stalled {
         /// The rank that reports.
         rank: usize,
-        /// How long.
+        /// Time that the rank waited.
         waited: Duration,
-        /// What is known of the reason.
+        /// The reason, as far as it is known.
         stall: Stall,
     },
     /// A peer left while its data was on its way from device to device.
@@ -102,12 +102,12 @@ pub enum CollectiveError {
         /// The rank that left.
         peer: usize,
     },
-    /// The devices' own way failed.
+    /// The devices' own way of exchanging data failed.
     #[error("rank {rank}: {reason}")]
     Way {
         /// The rank that reports.
         rank: usize,
-        /// What failed, and what to do about it.
+        /// The failure, and what to do about it.
         reason: String,
     },
     /// This rank was aborted through its [`crate::AbortHandle`].
@@ -115,7 +115,7 @@ pub enum CollectiveError {
     Aborted {
         /// The rank that reports.
         rank: usize,
-        /// The rank that it waited for, where that is known.
+        /// The rank that it waited for, if that is known.
         missing: Option<usize>,
     },
     /// The caller's buffers don't fit together.
@@ -123,7 +123,7 @@ pub enum CollectiveError {
     Argument {
         /// The rank that reports.
         rank: usize,
-        /// What doesn't fit.
+        /// The buffers that don't fit.
         reason: String,
     },
     /// The group could not be formed.
@@ -131,25 +131,25 @@ pub enum CollectiveError {
     Join {
         /// The rank that reports.
         rank: usize,
-        /// Why, and what to do about it.
+        /// The reason, and what to do about it.
         reason: String,
     },
-    /// The system refused something.
+    /// The system refused a call.
     #[error("rank {rank}: {what}: {source_text}")]
     System {
         /// The rank that reports.
         rank: usize,
-        /// What was tried.
+        /// The action that was tried.
         what: String,
-        /// The system's own words.
+        /// The system's own message.
         source_text: String,
     },
 }
 
-/// Why data did not come from device to device, as far as ranks see each other.
+/// Reasons why data did not come from device to device, as far as ranks see each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Stall {
-    /// A peer has not come there.
+    /// A peer has not begun this rank's last collective.
     #[error(
         "rank {peer} has begun {theirs} collectives, and this rank {ours}, the last of them {last}; \
          rank {peer} is dead or stuck"
@@ -157,14 +157,14 @@ pub enum Stall {
     Missing {
         /// The peer.
         peer: usize,
-        /// What it has begun.
+        /// Number of collectives that the peer has begun.
         theirs: u64,
-        /// What this rank has.
+        /// Number of collectives that this rank has begun.
         ours: u64,
-        /// What this rank has begun last.
+        /// The last collective that this rank has begun.
         last: String,
     },
-    /// A peer waits for something else.
+    /// A peer waits in another collective.
     #[error(
         "the ranks have diverged: this rank has begun {ours} collectives, the last of them {last}, \
          and rank {peer} {theirs}, the last of them {their_last}"
@@ -172,16 +172,16 @@ pub enum Stall {
     Diverged {
         /// The peer.
         peer: usize,
-        /// What this rank has begun.
+        /// Number of collectives that this rank has begun.
         ours: u64,
-        /// And last.
+        /// The last collective that this rank has begun.
         last: String,
-        /// What the peer has begun.
+        /// Number of collectives that the peer has begun.
         theirs: u64,
-        /// And last.
+        /// The last collective that the peer has begun.
         their_last: String,
     },
-    /// All have begun the same, and a peer gives no sign of life.
+    /// All ranks have begun the same collectives, and a peer gives no sign of life.
     #[error(
         "rank {peer} has begun the same collectives as this rank, and has given no sign of life \
          for {silent:?}; it is dead or stopped"
@@ -189,16 +189,16 @@ pub enum Stall {
     Silent {
         /// The peer.
         peer: usize,
-        /// For how long.
+        /// Time since its last sign of life.
         silent: Duration,
     },
-    /// All that can be seen have begun the same.
+    /// All ranks that can be seen have begun the same collectives.
     #[error("one of its peers is dead or stuck, or computes something else")]
     Unknown,
 }
 
 impl CollectiveError {
-    /// A [`CollectiveError::System`] from anything that describes itself.
+    /// Makes a [`CollectiveError::System`] from any source that describes itself.
     pub(crate) fn system(rank: usize, what: impl Into<String>, source: &impl ToString) -> Self {
         Self::System {
             rank,
@@ -207,7 +207,7 @@ impl CollectiveError {
         }
     }
 
-    /// A [`CollectiveError::Attached`]: ranks and what they attached.
+    /// Makes a [`CollectiveError::Attached`] from two ranks and their attachments.
     pub(crate) fn attached(
         operation: Operation,
         (rank, ours): (usize, &Attachment),
@@ -224,7 +224,7 @@ impl CollectiveError {
         }
     }
 
-    /// The same, where it says that this rank was aborted: while it waited for `peer`.
+    /// Adds to an abort of this rank that it waited for `peer`. Other errors stay.
     pub(crate) fn waiting_for(self, peer: usize) -> Self {
         match self {
             Self::Aborted { rank, .. } => Self::Aborted {
@@ -235,7 +235,7 @@ impl CollectiveError {
         }
     }
 
-    /// A [`CollectiveError::Join`].
+    /// Makes a [`CollectiveError::Join`].
     pub(crate) fn join(rank: usize, reason: impl Into<String>) -> Self {
         Self::Join {
             rank,
@@ -244,14 +244,15 @@ impl CollectiveError {
     }
 }
 
-/// Whom an aborted rank waited for.
+/// Names the rank that an aborted rank waited for.
 fn while_waiting(missing: Option<usize>) -> String {
     missing.map_or_else(String::new, |peer| {
         format!(" while it waited for rank {peer}")
     })
 }
 
-/// What a rank attached, for people: of many words those that are compared.
+/// Describes a rank's attachment, for people. Of the words it shows only those that are
+/// compared.
 fn brings(shared: usize, words: &[u32]) -> String {
     match words.len() {
         0 => "no words".into(),

@@ -1,4 +1,4 @@
-//! The operations, in terms of transfers; the same for every transport.
+//! The operations, built on transfers, for every transport.
 
 mod gather;
 mod reduce;
@@ -17,14 +17,14 @@ use crate::{AbortHandle, Collective, CollectiveError, Kind, Operation, Owners, P
 pub struct Group<E: Endpoint> {
     endpoint: E,
     membership: Arc<Membership>,
-    /// See [`Operation::group`].
+    /// Number of the group: see [`Operation::group`].
     id: u64,
     sequence: u64,
     attachments: Attachments,
 }
 
 impl<E: Endpoint + 'static> Group<E> {
-    /// The rank's first group.
+    /// Makes the rank's first group.
     pub(crate) fn new(endpoint: E, membership: Arc<Membership>) -> Self {
         Self::with_id(endpoint, membership, 0)
     }
@@ -48,7 +48,7 @@ impl<E: Endpoint + 'static> Group<E> {
         }
     }
 
-    /// The next operation, or the error that broke the group.
+    /// Returns the next operation, or the error that broke the group.
     fn next(
         &mut self,
         kind: Kind,
@@ -67,8 +67,8 @@ impl<E: Endpoint + 'static> Group<E> {
         Ok(operation)
     }
 
-    /// A transfer of `operation`, see [`Endpoint::transfer`]. The first one takes
-    /// along what is attached.
+    /// Runs a transfer of `operation`: see [`Endpoint::transfer`]. The first transfer carries
+    /// the attached words.
     fn transfer(
         &mut self,
         operation: Operation,
@@ -82,7 +82,7 @@ impl<E: Endpoint + 'static> Group<E> {
         Ok(())
     }
 
-    /// Keeps what travelled with the transfer that ended last.
+    /// Keeps the words that travelled with the last transfer.
     fn arrive(&mut self) {
         let (endpoint, own) = (&self.endpoint, self.attachments.next);
         let of = |rank| match rank == endpoint.rank() {
@@ -96,7 +96,7 @@ impl<E: Endpoint + 'static> Group<E> {
         self.membership.check()?;
         self.attachments.next = self.arguments().attachment(shared, words)?;
         if self.endpoint.size() == 1 {
-            // Nobody else waits for it, and there may be no operation.
+            // No other rank waits for the words, and there may be no operation.
             self.arrive();
         }
         Ok(())
@@ -149,7 +149,7 @@ impl<E: Endpoint + 'static> Group<E> {
     }
 }
 
-/// What transfers that carry no elements send.
+/// Returns the elements that a transfer without elements sends: none.
 fn nothing(_from: usize, _to: usize) -> Range<usize> {
     0..0
 }

@@ -1,13 +1,11 @@
 //! Collectives between tensor-parallel ranks: shared memory and TCP.
 //!
-//! Every implementation of [`Collective`] gives the same bits: sums run
-//! element-wise in rank order, whatever the transport, the length or the
-//! number of chunks. Ranks compare what they are about to do before they read
-//! each other's data, so ranks that diverge get an error that names both
-//! sides instead of a hang or a wrong sum. Words that all ranks should know
-//! ride on operations that run anyway. A dead, stuck or aborted rank ends
-//! the waits of its peers. A group can be split; the groups of a rank share its
-//! connections and its fate.
+//! Every implementation of [`Collective`] gives the same bits: sums run element-wise in rank
+//! order, whatever the transport, the length or the number of chunks. Ranks compare their
+//! operations before they read each other's data. So ranks that diverge get an error that names
+//! both sides, instead of a hang or a wrong sum. Words that all ranks should know travel with
+//! operations that run anyway. A dead, stuck or aborted rank ends the waits of its peers. A
+//! group can be split. The groups of a rank share its connections, and fail together.
 //!
 //! ```
 //! use lockstep_collective::{Collective, local_group};

@@ -1,4 +1,4 @@
-//! A rank's part in its groups, which begins and ends in all of them at once.
+//! A rank's membership in its groups, which begins and ends in all of them at once.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,33 +6,33 @@ use std::sync::{Arc, OnceLock};
 
 use crate::CollectiveError;
 
-/// How the peers see that a rank takes part, in whichever of its groups.
+/// A rank's presence in all its groups, as peers see it.
 pub(crate) trait Presence: Send + Sync {
-    /// The rank fails its own waits, now and later, and those of its peers.
-    /// May be called more than once.
+    /// Makes the rank's own waits fail, now and later, and those of its peers. May be called
+    /// more than once.
     fn abort(&self);
-    /// The rank takes part no more: peers that wait for it fail.
+    /// Ends the rank's part. Peers that wait for the rank fail.
     fn leave(&self);
-    /// Whether [`Self::abort`] was called.
+    /// Returns true if [`Self::abort`] was called.
     fn is_aborted(&self) -> bool;
-    /// A peer that is seen to take part no more, by its number in the first group.
+    /// Returns a peer that visibly takes part no more, by its number in the first group.
     fn departed(&self) -> Option<usize> {
         None
     }
-    /// Shows the peers words of this rank's, in place of the last.
+    /// Shows words of this rank to the peers, in place of the last words.
     fn show(&self, _words: &Shown) {}
-    /// What the peer with that number in the first group shows; `None` where that
-    /// can't be seen.
+    /// Returns the words that a peer shows; `None` if they can't be seen. `peer` is its number
+    /// in the first group.
     fn shown(&self, _peer: usize) -> Option<Shown> {
         None
     }
 }
 
-/// Words that a rank shows its peers at any time, without an operation: zeros at first.
+/// Words that a rank shows its peers at any time, without an operation. Zeros at first.
 pub type Shown = [u64; 10];
 
-/// Shared by the first group of a rank and all that were split off from it.
-/// The rank leaves them when an operation fails, or with the last of them.
+/// Shared by a rank's first group and all groups split off from it. The rank leaves them when
+/// an operation fails, or when the last of them is dropped.
 pub(crate) struct Membership {
     /// The rank's number in the first group, by which errors name it.
     pub name: usize,
@@ -49,7 +49,7 @@ impl Membership {
         })
     }
 
-    /// The error that ended the rank's part, if one did.
+    /// Returns the error that ended the rank's part, if there is one.
     pub fn check(&self) -> Result<(), CollectiveError> {
         match self.broken.get() {
             Some(error) => Err(error.clone()),
@@ -57,7 +57,8 @@ impl Membership {
         }
     }
 
-    /// [`Self::check`] for a group that has no waits to notice an abort in.
+    /// Does [`Self::check`], and also fails after an abort. For a group without waits, which
+    /// can't notice an abort otherwise.
     pub fn check_aborted(&self) -> Result<(), CollectiveError> {
         self.check()?;
         match self.presence.is_aborted() {
@@ -91,8 +92,7 @@ impl Drop for Membership {
     }
 }
 
-/// Makes all present and future calls of one rank fail, in all its groups and
-/// from any thread.
+/// Makes all present and future calls of one rank fail, in all its groups, from any thread.
 ///
 /// Peers that wait for the rank then fail with
 /// [`crate::CollectiveError::PeerLeft`].
@@ -102,31 +102,31 @@ pub struct AbortHandle {
 }
 
 impl AbortHandle {
-    /// Fails the rank's calls, present and future.
+    /// Makes the rank's calls fail, present and future.
     pub fn abort(&self) {
         self.presence.abort();
     }
 
-    /// Whether the rank was aborted: what else it waits for has to end then.
+    /// Returns true if the rank was aborted. Its other waits then have to end too.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         self.presence.is_aborted()
     }
 
-    /// A peer that has left the group, as far as that shows without an operation.
+    /// Returns a peer that has left the group, as far as that shows without an operation.
     #[must_use]
     pub fn departed(&self) -> Option<usize> {
         self.presence.departed()
     }
 
-    /// Shows the peers words of this rank's, in place of the last, which they can see
-    /// where ranks share memory.
+    /// Shows words of this rank to the peers, in place of the last words. Peers can see them if
+    /// the ranks share memory.
     pub fn show(&self, words: &Shown) {
         self.presence.show(words);
     }
 
-    /// What peer `rank` shows, of which some words may be older than others while it
-    /// shows more; `None` where that can't be seen.
+    /// Returns the words that peer `rank` shows; `None` if they can't be seen. While the peer
+    /// changes them, some words may be older than others.
     #[must_use]
     pub fn shown(&self, rank: usize) -> Option<Shown> {
         self.presence.shown(rank)
@@ -139,7 +139,7 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-/// Of a rank without peers.
+/// Presence of a rank without peers.
 #[derive(Debug, Default)]
 pub(crate) struct Alone(AtomicBool);
 

@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-/// One operation of one rank, as its peers see it.
+/// One operation of one rank, in the form that its peers see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// The group it runs in: 0 for the first, a digest of how it came about
-    /// for one that was split off.
+    /// The group that it runs in: 0 for the first group. For a group that was split off, a
+    /// digest of its origin.
     pub group: u64,
-    /// How many operations the rank ran before this one in the group.
+    /// Number of operations that the rank ran before this one in the group.
     pub sequence: u64,
-    /// Which operation it is.
+    /// The kind of operation.
     pub kind: Kind,
-    /// Elements: of the whole group for [`Kind::Gather`] and
-    /// [`Kind::AllGather`], of each rank for the others.
+    /// Number of elements: of the whole group for [`Kind::Gather`] and [`Kind::AllGather`], of
+    /// each rank for other kinds.
     pub length: u64,
-    /// Whatever else must be equal: the root of a broadcast, a digest of who
-    /// brings how much to a gather and who gets what of it or of a
-    /// reduce-scatter.
+    /// All else that must be equal on the ranks. For a broadcast, its root. For a gather, a
+    /// digest of how much each rank brings and which rows each rank gets. For a reduce-scatter,
+    /// a digest of the ranges that ranks get.
     pub detail: u64,
 }
 
@@ -41,12 +41,12 @@ pub enum Kind {
     ReduceScatterSum = 7,
     /// [`crate::Collective::split`].
     Split = 8,
-    /// Something this version doesn't know.
+    /// A kind that this version doesn't know.
     Unknown = 255,
 }
 
 impl Kind {
-    /// All that there are.
+    /// All known kinds.
     pub(crate) const ALL: [Self; 8] = [
         Self::AllReduceSum,
         Self::Gather,
@@ -58,7 +58,7 @@ impl Kind {
         Self::Split,
     ];
 
-    /// The kind with number `value`.
+    /// Returns the kind with number `value`.
     fn from_number(value: u64) -> Self {
         let known = Self::ALL.into_iter().find(|kind| *kind as u64 == value);
         known.unwrap_or(Self::Unknown)
@@ -66,10 +66,10 @@ impl Kind {
 }
 
 impl Operation {
-    /// Words of the fixed-size encoding.
+    /// Number of words of the fixed-size encoding.
     pub(crate) const WORDS: usize = 5;
 
-    /// The encoding that travels in headers.
+    /// Encodes for headers.
     pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
         [
             self.group,
@@ -80,7 +80,7 @@ impl Operation {
         ]
     }
 
-    /// The inverse of [`Self::to_words`].
+    /// Decodes what [`Self::to_words`] encoded.
     pub(crate) fn from_words(words: [u64; Self::WORDS]) -> Self {
         Self {
             group: words[0],

@@ -1,20 +1,20 @@
-//! How a group waits and how much it stages.
+//! Waiting times and buffer sizes of a group.
 
 use std::time::Duration;
 
 /// Settings of a group, equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Elements (4 bytes each) that a rank stages at once; longer data move in
-    /// chunks of this length. Shared memory needs twice this per rank.
+    /// Number of elements (4 bytes each) that a rank stages at once. Longer data move in chunks
+    /// of this length. Shared memory needs twice this per rank.
     pub max_elements: usize,
-    /// How long a rank waits for a peer before it takes it for dead. It has to
-    /// exceed the longest computation between two collectives.
+    /// Time that a rank waits for a peer before it takes the peer for dead. It has to exceed
+    /// the longest computation between two collectives.
     pub timeout: Duration,
-    /// How long a rank waits for the others while the group forms.
+    /// Time that a rank waits for the others while the group forms.
     pub join_timeout: Duration,
-    /// Compute threads of each rank. A group whose ranks × threads exceed the
-    /// machine's cores gives way early instead of spinning.
+    /// Number of compute threads of each rank. If ranks × threads exceed the machine's cores,
+    /// waiting threads give way early instead of spinning.
     pub threads_per_rank: usize,
 }
 

@@ -1,32 +1,32 @@
-//! Who gets which rows of what is split by columns.
+//! The owners of the rows of a matrix that is split by columns.
 
 use std::ops::Range;
 
-/// The rows of a matrix whose columns are split over the ranks, by who gets
-/// them, with the columns of all ranks. Equal on all ranks.
+/// The rows of a matrix by their owners. The columns of the matrix are split over the ranks,
+/// and an owner gets the columns of all ranks. Equal on all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct Owners<'a> {
-    /// Columns that each rank brings.
+    /// Number of columns that each rank brings.
     pub widths: &'a [usize],
-    /// Rows that each rank gets; several may get the same. The last of all is
-    /// the matrix' last row.
+    /// Rows that each rank gets. Several ranks may get the same rows. The last of all these
+    /// rows is the matrix' last row.
     pub rows: &'a [Range<usize>],
 }
 
 impl Owners<'_> {
-    /// Rows of the matrix.
+    /// Returns the number of rows of the matrix.
     #[must_use]
     pub fn height(&self) -> usize {
         self.rows.iter().map(|rows| rows.end).max().unwrap_or(0)
     }
 
-    /// Elements of `from`'s part that `to` gets.
+    /// Returns the elements of `from`'s part that `to` gets.
     pub(crate) fn part(&self, from: usize, to: usize) -> Range<usize> {
         let (width, rows) = (self.widths[from], &self.rows[to]);
         rows.start * width..rows.end * width
     }
 
-    /// What ranks compare.
+    /// Returns the numbers that ranks compare.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
         let rows = self.rows.iter().flat_map(|rows| [rows.start, rows.end]);
         self.widths.iter().copied().chain(rows)

@@ -1,10 +1,10 @@
-//! What the ranks sent in a transfer, read where it lies.
+//! The elements that ranks sent in a transfer, read in place.
 
-/// Ranks that a group may have.
+/// Most ranks of a group.
 pub(crate) const MAX_RANKS: usize = 64;
 
-/// One slice per rank. Borrowed from the group, so it is gone before the
-/// group's next operation.
+/// One slice per rank. Borrowed from the group, so it is gone before the group's next
+/// operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
     parts: [&'a [f32]; MAX_RANKS],
@@ -12,10 +12,10 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The slices `part(0)` … `part(ranks - 1)`.
+    /// Makes parts of the slices `part(0)` … `part(ranks - 1)`.
     ///
     /// # Panics
-    /// Beyond 64 ranks, which no group has.
+    /// Panics beyond 64 ranks, which no group has.
     #[must_use]
     pub fn new(ranks: usize, mut part: impl FnMut(usize) -> &'a [f32]) -> Self {
         let mut parts: [&[f32]; MAX_RANKS] = [&[]; MAX_RANKS];
@@ -25,7 +25,7 @@ impl<'a> Parts<'a> {
         Self { parts, ranks }
     }
 
-    /// The slices, by rank.
+    /// Returns the slices, by rank.
     #[must_use]
     pub fn by_rank(&self) -> &[&'a [f32]] {
         &self.parts[..self.ranks]

@@ -1,35 +1,35 @@
-//! How long to spin before sleeping.
+//! Spinning, and the time to spin before sleeping.
 
 use std::time::{Duration, Instant};
 
 use crate::Options;
 
-/// Pauses between two looks at the clock: 1–2 µs on current processors.
+/// Number of pauses between two looks at the clock: 1–2 µs on current processors.
 const PAUSES: u32 = 32;
-/// Turns given away on a crowded machine before a thread sleeps.
+/// Number of turns that a thread gives away on a crowded machine before it sleeps.
 const YIELDS: u32 = 4;
 
-/// How a thread waits for another one that computes: it spins for a bounded
-/// time, and the caller then puts it to sleep.
+/// The wait of a thread for another one that computes. The thread spins for a bounded time, and
+/// the caller then puts it to sleep.
 ///
-/// Waking a sleeper costs microseconds, on a virtual machine tens of them, so
-/// spinning pays where the other thread is about to finish on a core of its
-/// own. Where threads outnumber cores it would keep the core from the very
-/// thread that is waited for; there, it gives its turn away instead.
+/// Waking a sleeper costs microseconds, on a virtual machine tens of them. So spinning pays if
+/// the other thread is about to finish on a core of its own. If threads outnumber cores,
+/// spinning would take the core from the very thread that is waited for; the waiting thread
+/// then gives its turn away instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spin {
     limit: Duration,
 }
 
 impl Spin {
-    /// Spins for up to `limit`, or not at all where it is `crowded`.
+    /// Makes a wait that spins for up to `limit`, or not at all if the machine is `crowded`.
     #[must_use]
     pub fn new(limit: Duration, crowded: bool) -> Self {
         let limit = if crowded { Duration::ZERO } else { limit };
         Self { limit }
     }
 
-    /// Waits until `done` or until the time is spent; says which.
+    /// Waits until `done` returns true or the time is spent. Returns true if `done` did.
     pub fn until(self, mut done: impl FnMut() -> bool) -> bool {
         if self.limit.is_zero() {
             for _ in 0..YIELDS {
@@ -56,14 +56,14 @@ impl Spin {
     }
 }
 
-/// Whether `threads` that compute at the same time outnumber the cores that
-/// this thread may run on.
+/// Returns true if `threads`, computing at the same time, outnumber the cores that this thread
+/// may run on.
 #[must_use]
 pub fn is_crowded(threads: usize) -> bool {
     threads > std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How long a rank waits in which way.
+/// The times and ways in which a rank waits.
 #[derive(Debug, Clone)]
 pub(crate) struct Patience {
     pub crowded: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// The way of waiting for a group with `ranks` on this machine.
+    /// Returns the way of waiting for a group with `ranks` ranks on this machine.
     pub fn new(ranks: usize, options: &Options) -> Self {
         let crowded = is_crowded(ranks.saturating_mul(options.threads_per_rank.max(1)));
         Self {

@@ -23,13 +23,13 @@ use crate::{CollectiveError, Options};
 /// One rank of a group whose ranks share memory, as threads or as processes.
 pub type SharedMemory = Group<Member>;
 
-/// A group inside this process, rank by rank, for one thread each.
+/// Makes a group inside this process: its ranks in order, for one thread each.
 #[must_use]
 pub fn local_group(size: usize) -> Vec<SharedMemory> {
     local_group_with(size, &Options::default())
 }
 
-/// [`local_group`] with settings.
+/// Makes a group as [`local_group`] does, with settings.
 #[must_use]
 pub fn local_group_with(size: usize, options: &Options) -> Vec<SharedMemory> {
     let options = at_least_one(options);
@@ -41,12 +41,12 @@ pub fn local_group_with(size: usize, options: &Options) -> Vec<SharedMemory> {
 }
 
 impl SharedMemory {
-    /// Joins group `name` as `rank` of `size` (1 to 64), with buffers of
-    /// `max_elements` and otherwise default [`Options`].
+    /// Joins group `name` as `rank` of `size` (1 to 64), with buffers of `max_elements` and
+    /// otherwise default [`Options`].
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when rank, size or name don't fit those of the
-    /// group or a rank doesn't come; [`CollectiveError::System`].
+    /// [`CollectiveError::Join`] if rank, size or name don't fit those of the group, or if a
+    /// rank doesn't come; [`CollectiveError::System`].
     pub fn create(
         name: &str,
         rank: usize,
@@ -64,15 +64,14 @@ impl SharedMemory {
         )
     }
 
-    /// Joins group `name` as `rank` of `size` (1 to 64) and waits for the other
-    /// ranks. The group meets in a file `/dev/shm/name`, mode 0600, that the
-    /// first rank creates and the last one removes; every group needs a name
-    /// of its own. Groups that are split off meet in files whose names begin
-    /// with it.
+    /// Joins group `name` as `rank` of `size` (1 to 64) and waits for the other ranks. The
+    /// group meets in a file `/dev/shm/name`, mode 0600. The first rank creates it and the last
+    /// one removes it, so every group needs a name of its own. Groups that are split off meet
+    /// in files whose names begin with this name.
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when rank, size, name or settings don't fit
-    /// those of the group or a rank doesn't come; [`CollectiveError::System`].
+    /// [`CollectiveError::Join`] if rank, size, name or settings don't fit those of the group,
+    /// or if a rank doesn't come; [`CollectiveError::System`].
     pub fn join(
         name: &str,
         rank: usize,
@@ -102,7 +101,7 @@ fn first_group(region: Arc<Region>, rank: usize, home: Home, options: &Options) 
     Group::new(member, membership)
 }
 
-/// Buffers hold an element at least.
+/// Returns the options with buffers of at least one element.
 fn at_least_one(options: &Options) -> Options {
     Options {
         max_elements: options.max_elements.max(1),

@@ -9,24 +9,24 @@ use crate::attachment::Attachments;
 use crate::membership::{Alone, Membership};
 use crate::{AbortHandle, Collective, CollectiveError, Owners, Parts};
 
-/// A group of size 1: sums and broadcasts leave the data as it is.
+/// A group of one rank: sums and broadcasts leave the data as it is.
 pub struct Single {
     membership: Arc<Membership>,
     crowded: bool,
     attachments: Attachments,
-    /// This rank's part of the next sum, where it was asked for.
+    /// This rank's part of the next sum, if it was asked for.
     lent: Vec<f32>,
 }
 
 impl Single {
-    /// A group of its own.
+    /// Makes a first group of one rank.
     #[must_use]
     pub fn new() -> Self {
         Self::of(Membership::new(0, Arc::new(Alone::default())), false)
     }
 
-    /// A rank alone, split off from the groups of `membership`, whose ranks may
-    /// crowd the machine.
+    /// Makes a group of one rank that is split off from the groups of `membership`. Their ranks
+    /// may crowd the machine.
     pub(crate) fn of(membership: Arc<Membership>, crowded: bool) -> Self {
         Self {
             membership,
@@ -48,7 +48,7 @@ impl Single {
         }
     }
 
-    /// Goes on if the group does and `checked` is no error.
+    /// Checks the group, and fails if `checked` does.
     fn settle(
         &self,
         checked: impl FnOnce(Arguments) -> Result<(), CollectiveError>,
@@ -73,8 +73,8 @@ impl Collective for Single {
         1
     }
 
-    /// Of ranks that split off alone; how many threads a rank without peers
-    /// has, it alone knows.
+    /// Returns the value of the group that the rank was split off from. A rank without peers
+    /// knows its number of threads itself.
     fn is_crowded(&self) -> bool {
         self.crowded
     }
@@ -89,7 +89,7 @@ impl Collective for Single {
 
     fn sum_buffer(&mut self, length: usize) -> Result<&mut [f32], CollectiveError> {
         self.check()?;
-        // It never shrinks, so that growing again does not fill it with zeros.
+        // The buffer never shrinks, so that growing again does not fill it with zeros.
         if self.lent.len() < length {
             self.lent.resize(length, 0.0);
         }
@@ -172,7 +172,7 @@ impl Collective for Single {
         Ok(Parts::new(1, |_| &send[owners.part(0, 0)]))
     }
 
-    /// Its own part needs no room.
+    /// Returns no limit: the rank's own part needs no room.
     fn parts_capacity(&self) -> usize {
         usize::MAX
     }

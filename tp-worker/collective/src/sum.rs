@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-/// Elements summed over all ranks before the next ones, so that the running
-/// sum stays in the first-level cache.
+/// Number of elements summed over all ranks before the next ones, so that the running sum stays
+/// in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// Sets `out` to the element-wise sum of `part(0)`, `part(1)`, … `part(ranks -
-/// 1)`, added in this order; all have `out`'s length.
+/// Sets `out` to the element-wise sum of `part(0)`, `part(1)`, … `part(ranks - 1)`, added in
+/// this order. All parts have `out`'s length.
 pub(crate) fn sum_in_rank_order<'a>(
     out: &mut [f32],
     ranks: usize,
@@ -33,8 +33,8 @@ pub(crate) fn sum_in_rank_order<'a>(
     }
 }
 
-/// The part of `length` elements that `rank` of `ranks` sums: whole cache
-/// lines, so that ranks don't write to the same one.
+/// Returns the part of `length` elements that `rank` of `ranks` sums. It is whole cache lines,
+/// so that ranks don't write to the same one.
 pub(crate) fn share(length: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = length.div_ceil(ranks).next_multiple_of(32);
     let bound = |rank: usize| length.min(each.saturating_mul(rank));

@@ -27,9 +27,8 @@ compile_error!("frames carry little-endian elements as they lie in memory");
 
 /// One rank of a group whose ranks are connected by TCP.
 ///
-/// The secret keeps strangers and other groups out. What the ranks exchange
-/// afterwards is encrypted and authenticated where they speak [`Tls`], and
-/// otherwise the network between them has to be a trusted one.
+/// The secret keeps strangers and other groups out. If the ranks speak [`Tls`], later data is
+/// encrypted and authenticated. Otherwise the network between them has to be a trusted one.
 pub type Tcp = Group<Member>;
 
 /// A rank's open port, before the group is formed.
@@ -41,10 +40,10 @@ pub struct TcpListenerHandle {
 }
 
 impl Tcp {
-    /// Opens the port where higher ranks will connect; port 0 picks a free one.
+    /// Opens the port where higher ranks will connect. Port 0 picks a free one.
     ///
     /// # Errors
-    /// [`CollectiveError::System`] if the address can't be had.
+    /// [`CollectiveError::System`] if the address can't be opened.
     pub fn bind(address: impl ToSocketAddrs) -> Result<TcpListenerHandle, CollectiveError> {
         let open = || {
             let listener = TcpListener::bind(address)?;
@@ -60,25 +59,24 @@ impl Tcp {
 }
 
 impl TcpListenerHandle {
-    /// The address in use, with the port that the system picked.
+    /// Returns the address in use, with the port that the system picked.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Has the group speak TLS, which all its ranks must.
+    /// Makes the group speak TLS. All its ranks must do so.
     #[must_use]
     pub fn secured(self, tls: Option<Tls>) -> Self {
         Self { tls, ..self }
     }
 
-    /// Forms the group of all `addresses` as number `rank` in them, with
-    /// default [`Options`]. All ranks pass equal addresses in equal order,
-    /// the same `group_id` and the same `secret`.
+    /// Forms the group of all `addresses` as number `rank` among them, with default
+    /// [`Options`]. All ranks pass equal addresses in equal order, the same `group_id` and the
+    /// same `secret`.
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when a peer refuses this rank or doesn't come in
-    /// time.
+    /// [`CollectiveError::Join`] if a peer refuses this rank or doesn't come in time.
     pub fn connect(
         self,
         rank: usize,
@@ -89,12 +87,12 @@ impl TcpListenerHandle {
         self.connect_with(rank, addresses, group_id, secret, &Options::default())
     }
 
-    /// [`Self::connect`] with settings. Returns once this rank is connected to
-    /// all others; ranks may come in any order within the time-out.
+    /// Forms the group as [`Self::connect`] does, with settings. Returns once this rank is
+    /// connected to all others. Ranks may come in any order within the time-out.
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when a peer refuses this rank (another secret,
-    /// group, size or settings), can't be trusted, or doesn't come in time.
+    /// [`CollectiveError::Join`] if a peer refuses this rank (another secret, group, size or
+    /// settings), can't be trusted, or doesn't come in time.
     pub fn connect_with(
         self,
         rank: usize,

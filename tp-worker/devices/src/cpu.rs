@@ -55,7 +55,7 @@ impl Device for CpuBackend {
     }
 
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {
-        // Names that are none are refused when the device is opened.
+        // Unknown names are refused when the device is opened.
         let isa = options.kernels.and_then(|name| name.parse().ok());
         Box::new(CpuMemory::new(&cpu_options(options, isa)))
     }
@@ -106,7 +106,7 @@ impl Device for CpuBackend {
     }
 }
 
-/// The instruction set of that name.
+/// Returns the instruction set with that name; `None` without a name.
 fn isa(name: Option<&str>) -> Result<Option<Isa>, DeviceError> {
     name.map(str::parse).transpose().map_err(DeviceError::new)
 }

@@ -11,7 +11,7 @@ use lockstep_types::{DeviceRoom, KvCacheDtype};
 
 use crate::{Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work};
 
-/// Folder of compiled kernels, beside what else is kept.
+/// Folder of compiled kernels, inside the folder for all files that are kept.
 const KERNELS: &str = "kernels";
 
 impl Metered for CudaBackend {
@@ -102,7 +102,7 @@ impl Device for CudaBackend {
         match Gpu::count() {
             Ok(count) if count > 0 => {
                 let gpus: Vec<_> = (0..count).map(Gpu::find).collect();
-                // They are the same for all; one that is too old has no need of them.
+                // The libraries are the same for all GPUs. A GPU that is too old needs none.
                 let first = gpus.iter().find_map(|gpu| gpu.as_ref().ok());
                 let libraries = first.map(|gpu| match libraries(gpu) {
                     Ok(()) => Finding::new(LIBRARIES, "libnvrtc, libcublasLt"),
@@ -154,7 +154,7 @@ impl Device for CudaBackend {
 const GPUS: &str = "GPUs";
 const LIBRARIES: &str = "CUDA libraries";
 
-/// One GPU, and how much of its memory is free, where it lets others ask.
+/// Describes one GPU and its free memory, if the GPU lets other programs ask.
 fn finding(number: usize, gpu: Result<Gpu, CudaError>) -> Finding {
     let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     let gpu = match gpu {
@@ -182,8 +182,8 @@ fn finding(number: usize, gpu: Result<Gpu, CudaError>) -> Finding {
     }
 }
 
-/// What several ranks exchange their data by. That there is none is no problem: then
-/// it passes through the host's memory.
+/// Describes the library by which ranks exchange data. If it is missing that is no problem:
+/// data then passes through the host's memory.
 fn nccl() -> Finding {
     let found = match Nccl::find(None) {
         Ok(nccl) => format!("{}, for data of ranks on GPUs of their own", nccl.version()),
@@ -195,7 +195,7 @@ fn nccl() -> Finding {
     Finding::new("NCCL", found)
 }
 
-/// Looks for everything beside the driver, and takes nothing of the GPU.
+/// Looks for all libraries beside the driver, and takes nothing of the GPU.
 fn libraries(gpu: &Gpu) -> Result<(), CudaError> {
     Compiler::new(gpu, None)?.probe()?;
     Products::find(gpu)
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_gpu_is_opened_where_it_is_asked_for_and_keeps_its_kernels() {
         let folder = tempfile::tempdir().unwrap();
-        // The fake machine has two.
+        // The fake machine has two GPUs.
         let last = Gpu::count().unwrap() - 1;
         let options = options().of_rank(last, Some(folder.path()));
         let mut gpu = CudaBackend::open(&options, Box::new(Single::new())).unwrap();
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// What `lockstep doctor` says of machines that can't serve, or not now.
+    /// Findings of `lockstep doctor` on machines that can't serve, or can't serve now.
     #[test]
     fn what_is_wrong_is_found_without_taking_a_gpu() {
         if !lockstep_fake_cuda::seed(1) {
@@ -308,7 +308,7 @@ mod tests {
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap()
         };
-        // A server that has the GPU to itself is no problem, nor is a full GPU.
+        // A GPU that a server has for itself is no problem, nor is a full GPU.
         for (name, value, said) in [
             (
                 "FAKE_CUDA_EXCLUSIVE",

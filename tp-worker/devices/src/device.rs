@@ -1,4 +1,4 @@
-//! What a backend is asked before there is one.
+//! Questions about a kind of device, answered before a device is opened.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use lockstep_types::{
 
 use crate::{DeviceError, Finding, Metered, Roofline};
 
-/// A kind of device, known by its backend.
+/// A kind of device, identified by its backend.
 pub trait Device: Backend + Metered + 'static {
-    /// The memory of such a device, by its number, where that is not the host's.
+    /// Returns the memory of device `number`; `None` if the device uses the host's memory.
     ///
     /// # Errors
-    /// [`DeviceError`]: there is none of that number, or something that it needs
-    /// is missing.
+    /// [`DeviceError`] if there is no device of that number, or if a part that it needs is
+    /// missing.
     fn room(number: usize) -> Result<Option<DeviceRoom>, DeviceError>;
 
-    /// Bytes of that memory that nobody has taken.
+    /// Returns the free bytes of that memory.
     ///
     /// # Errors
-    /// Those of [`Self::room`].
+    /// The errors of [`Self::room`].
     fn free(number: usize) -> Result<Option<u64>, DeviceError>;
 
-    /// Whether such a device attends over heads like these, keys and values of
-    /// that type.
+    /// Checks that a device of this kind can attend over these heads, with keys and values of
+    /// type `cached`.
     ///
     /// # Errors
-    /// [`DeviceError`]: why not, and what to do.
+    /// [`DeviceError`] with the reason why it can't, and the remedy.
     fn serves(
         options: &DeviceOptions<'_>,
         heads: &AttentionShape,
@@ -40,69 +40,67 @@ pub trait Device: Backend + Metered + 'static {
     /// Opens a rank's device; `groups` connect it to its peers.
     ///
     /// # Errors
-    /// [`DeviceError`]: threads, cores or kernels that can't be had.
+    /// [`DeviceError`] if threads, cores or kernels can't be had.
     fn open(options: &DeviceOptions<'_>, groups: impl Into<Groups>) -> Result<Self, DeviceError>;
 
-    /// What such a device takes of the memory, before it is opened.
+    /// Returns the memory that a device of this kind will take, before the device is opened.
     fn memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory>;
 
-    /// What `lockstep doctor` says of such devices on this machine.
+    /// Returns the lines of `lockstep doctor` about devices of this kind on this machine.
     fn findings() -> Vec<Finding>;
 
-    /// The name of the kernels that run when those called `name` are asked for,
-    /// or nothing is.
+    /// Returns the name of the kernels that run if kernels `name` are asked for, or none are.
     ///
     /// # Errors
-    /// [`DeviceError`] where there are none of that name.
+    /// [`DeviceError`] if there are no kernels of that name.
     fn kernels(name: Option<&str>) -> Result<&'static str, DeviceError>;
 
-    /// What such devices exchange their data by, from one to the other, found at `path`
-    /// or where libraries are looked for.
+    /// Describes the library through which devices of this kind exchange data. The library is
+    /// at `path`, or without one in the usual places.
     ///
     /// # Errors
-    /// [`DeviceError`] where there is nothing of that kind.
+    /// [`DeviceError`] if there is no such library.
     fn collectives(path: Option<&Path>) -> Result<String, DeviceError>;
 
-    /// Measures what such a device can do at most, with `options.threads` and
-    /// `options.kernels` alone, going through `bytes` of memory, which have to
-    /// be several times the last-level cache; `None` where nobody measures it.
+    /// Measures the limits of a device of this kind, using only `options.threads` and
+    /// `options.kernels`. The measurement goes through `bytes` of memory, which must be several
+    /// times the last-level cache. `None` if this kind of device is not measured.
     ///
     /// # Errors
-    /// [`DeviceError`]: threads, kernels or memory that can't be had.
+    /// [`DeviceError`] if threads, kernels or memory can't be had.
     fn roofline(options: &DeviceOptions<'_>, bytes: usize)
     -> Result<Option<Roofline>, DeviceError>;
 
-    /// Has `values` write activations, `[rows, width]` of the current rows.
+    /// Calls `values` to write activations, `[rows, width]` of the current rows.
     fn write(&mut self, tensor: &mut Self::Tensor, values: impl FnOnce(&mut [f32]));
 }
 
-/// How a rank's device is opened.
+/// Options with which a rank's device is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceOptions<'a> {
-    /// The device; a rank's number is already in it.
+    /// The device. The rank's number is already applied.
     pub device: DeviceConfig,
-    /// Host threads that compute, or drive the device; at least 1.
+    /// Number of host threads that compute, or that drive the device; at least 1.
     pub threads: usize,
-    /// What matrix products compute in.
+    /// Type that matrix products compute in.
     pub dtype: Dtype,
-    /// What weight matrices are rounded to when they are loaded.
+    /// Type that weight matrices are rounded to when they are loaded.
     pub quantization: Quantization,
-    /// Cores of the threads, one each; none or an empty list pins nothing.
-    /// Configuration refuses them, and threads, for devices other than the host's.
+    /// Cores of the threads, one each. `None` or an empty list pins no thread. Configuration
+    /// refuses cores, and threads, for devices other than the host's.
     pub cores: Option<&'a [usize]>,
-    /// Name of the kernels to use instead of the fastest that the device runs.
+    /// Name of the kernels to use instead of the fastest ones that the device runs.
     pub kernels: Option<&'a str>,
-    /// Tokens of the passes that it records and repeats, ascending.
+    /// Numbers of tokens of the passes that the device records and repeats, ascending.
     pub graphs: &'a [usize],
-    /// Which way data of several ranks goes.
+    /// The way in which data of several ranks goes.
     pub collectives: Collectives<'a>,
-    /// Folder for what is made once for a machine and kept, such as compiled
-    /// kernels.
+    /// Folder for files that are made once for a machine and kept, such as compiled kernels.
     pub folder: Option<&'a Path>,
 }
 
 impl<'a> DeviceOptions<'a> {
-    /// As the configuration wants every rank's device; not pinned.
+    /// Makes the options of every rank's device by the configuration; threads are not pinned.
     pub fn new(config: &'a EngineConfig) -> Self {
         Self {
             graphs: &config.graphs,
@@ -111,7 +109,7 @@ impl<'a> DeviceOptions<'a> {
         }
     }
 
-    /// The same, before there is a configuration; nothing is recorded.
+    /// Makes the options before there is a configuration. Nothing is recorded.
     pub fn of_shape(engine: &EngineShape<'a>) -> Self {
         Self {
             device: engine.device,
@@ -129,14 +127,14 @@ impl<'a> DeviceOptions<'a> {
         }
     }
 
-    /// The same, pinned to `cores`.
+    /// Returns the options with threads pinned to `cores`.
     #[must_use]
     pub fn pinned(self, cores: Option<&'a [usize]>) -> Self {
         Self { cores, ..self }
     }
 
-    /// The same for the rank that is the `local`-th of its node, keeping what is
-    /// made once in `folder`.
+    /// Returns the options of the `local`-th rank of its node. Files that are made once are
+    /// kept in `folder`.
     #[must_use]
     pub fn of_rank<'b>(self, local: usize, folder: Option<&'b Path>) -> DeviceOptions<'b>
     where
@@ -152,24 +150,24 @@ impl<'a> DeviceOptions<'a> {
     }
 }
 
-/// How long ranks may take at the most to join a group of a library of their device's.
+/// Most time for ranks to join a group of the device's library.
 const JOINING: Duration = Duration::from_secs(60);
 
-/// Which way ranks' data goes where devices have one of their own; equal on all ranks.
+/// The way in which ranks' data goes, if devices have a way of their own. Equal on all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct Collectives<'a> {
-    /// The way that is asked for.
+    /// The configured way.
     pub backend: CollectiveBackend,
-    /// Where its library is; `None`: where libraries are looked for.
+    /// Path of the way's library; `None` for the usual places.
     pub library: Option<&'a Path>,
-    /// How long ranks may take to join each of their groups.
+    /// Most time for ranks to join each of their groups.
     pub joining: Duration,
-    /// How long data may be on its way.
+    /// Most time for data to be under way.
     pub patience: Duration,
 }
 
 impl Default for Collectives<'_> {
-    /// With times that only what hangs takes.
+    /// Times that only a hang exceeds.
     fn default() -> Self {
         Self {
             backend: CollectiveBackend::Auto,
@@ -186,10 +184,10 @@ impl<'a> Collectives<'a> {
         Self {
             backend: own.backend,
             library: own.nccl.as_deref(),
-            // There has to be time left to start without it.
+            // There has to be time left to start without the library.
             joining: JOINING.min(Duration::from_secs(timeouts.startup_s) / 4),
-            // A rank may be ahead of another by all that comes before serving. Steps that
-            // take too long end by the scheduler's watchdog, whichever way data goes.
+            // A rank may be ahead of another by all work before serving. Steps that take too
+            // long end by the scheduler's watchdog, whichever way data goes.
             patience: Duration::from_secs(timeouts.step_watchdog_s.max(timeouts.loading_s())),
         }
     }

@@ -1,12 +1,12 @@
-//! What goes wrong with a device.
+//! Errors of opening and asking devices.
 
-/// Why a device can't be opened; each has reasons of its own.
+/// The reason why a device can't be opened. Each device has reasons of its own.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct DeviceError(Box<dyn std::error::Error + Send + Sync>);
 
 impl DeviceError {
-    /// For the device's own reason.
+    /// Wraps the device's own reason.
     pub fn new(reason: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self(Box::new(reason))
     }

@@ -1,18 +1,18 @@
-//! What `lockstep doctor` found.
+//! Findings of `lockstep doctor`.
 
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at.
+    /// The part that was looked at.
     pub name: &'static str,
-    /// What was found.
+    /// The result.
     pub found: String,
-    /// What is wrong with it and what to do; `None` = all is well.
+    /// The problem and its remedy; `None` if all is well.
     pub problem: Option<String>,
 }
 
 impl Finding {
-    /// Something that is well.
+    /// Makes a finding without a problem.
     pub fn new(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             name,
@@ -21,7 +21,7 @@ impl Finding {
         }
     }
 
-    /// The same, with a remedy where something is wrong.
+    /// Adds a problem with its remedy if `wrong` is true.
     #[must_use]
     pub fn problem_if(mut self, wrong: bool, remedy: impl Into<String>) -> Self {
         if wrong {

@@ -1,4 +1,4 @@
-//! What engines take of this machine's devices.
+//! Memory that engines take of this machine's devices.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use lockstep_types::{DeviceKind, DeviceRoom, EngineShape, Footprint, RankMemory}
 
 use crate::{Device, DeviceError, DeviceOptions, OnDevice, Registry};
 
-/// The memory of this machine's devices, as engines take it.
+/// Answers of this machine's devices to configuration: memory, heads, kernels, libraries.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeviceFootprint;
 
@@ -40,12 +40,12 @@ impl Footprint for DeviceFootprint {
     }
 }
 
-/// What a device takes of its memory when it is opened with `options`.
+/// Returns the memory that a device takes when it is opened with `options`.
 pub fn device_memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {
     Registry::empty().run(options.device.kind, Opened(options))
 }
 
-/// Asking for the memory of the device of that number.
+/// Asks for the memory of the device of that number.
 struct Room(usize);
 
 impl OnDevice for Room {
@@ -56,7 +56,7 @@ impl OnDevice for Room {
     }
 }
 
-/// Asking for kernels by name.
+/// Asks for kernels by name.
 struct Kernels<'a>(&'a str);
 
 impl OnDevice for Kernels<'_> {
@@ -67,7 +67,7 @@ impl OnDevice for Kernels<'_> {
     }
 }
 
-/// Asking for the devices' own way to each other.
+/// Asks for the library by which devices exchange data.
 struct Collectives<'a>(Option<&'a Path>);
 
 impl OnDevice for Collectives<'_> {
@@ -78,7 +78,7 @@ impl OnDevice for Collectives<'_> {
     }
 }
 
-/// Asking whether a device serves the heads of target and draft.
+/// Asks if a device serves the heads of target and draft.
 struct Serves<'a>(&'a EngineShape<'a>);
 
 impl OnDevice for Serves<'_> {

@@ -1,9 +1,9 @@
-//! The devices by name: the one crate that knows concrete backends.
+//! The devices by name. This crate alone knows concrete backends.
 //!
-//! Everything else is written against [`Backend`](lockstep_backend::Backend) and
-//! runs through [`Registry::run`] on the device that it is told. A device more is
-//! a crate with its backend, a file like `cpu` here that implements [`Device`] for
-//! it, and its line in the table below.
+//! All other code is written against [`Backend`](lockstep_backend::Backend), and runs through
+//! [`Registry::run`] on the device that is configured. A further device needs a crate with its
+//! backend, a file like `cpu` here that implements [`Device`] for it, and its line in the table
+//! below.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub use roofline::{Arithmetic, Clock, Measured, Roofline};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_backend_cuda::CudaBackend;
 
-// The name here, the kind that configuration names, and the backend.
+// For each device its name here, its kind in the configuration, and its backend.
 registry::devices! {
     cpu: Cpu, CpuBackend;
     cuda: Cuda, CudaBackend;

@@ -1,4 +1,4 @@
-//! How long a device takes, by its own clock.
+//! Times of a device, by its own clock.
 
 use lockstep_backend::BackendError;
 
@@ -7,12 +7,12 @@ use crate::DeviceError;
 /// Work on a device of `B` that is timed.
 pub type Work<'a, B> = &'a mut dyn FnMut(&mut B) -> Result<(), BackendError>;
 
-/// A device that times its work itself, beside the program that asks for it.
+/// A device that times its work itself, independent of the program that asks for the work.
 pub trait Metered: Sized {
     /// Takes twice `bytes` of the device's memory to measure with.
     ///
     /// # Errors
-    /// [`DeviceError`]: memory or kernels that can't be had.
+    /// [`DeviceError`] if memory or kernels can't be had.
     fn prepare_meter(&mut self, bytes: usize) -> Result<(), DeviceError>;
 
     /// Copies that memory once, and reads half of it.
@@ -21,28 +21,28 @@ pub trait Metered: Sized {
     /// [`DeviceError`].
     fn measure_memory(&mut self) -> Result<MemoryTimes, DeviceError>;
 
-    /// Seconds that the device takes for what `work` asks of it. `copies` of that memory
-    /// come first, which are not counted, and meanwhile the host gets ahead; without
-    /// them what the device waits for the host in between is counted, too.
+    /// Returns the device's time for the operations of `work`, in seconds. Before them the
+    /// device makes `copies` copies of that memory, which are not counted. Meanwhile the host
+    /// gets ahead. Without copies, the time in which the device waits for the host counts too.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// The errors of `work`.
     fn measure(&mut self, copies: usize, work: Work<'_, Self>) -> Result<f64, BackendError>;
 
-    /// What recorded passes were seen to take of the device's memory: how many there
-    /// are, and their bytes.
+    /// Returns the number of recorded passes, and the bytes of the device's memory that they
+    /// were seen to take.
     fn recorded(&self) -> (u64, u64);
 
-    /// Bytes of the device's memory that what ranks exchange their data by was seen to take.
+    /// Returns the bytes of the device's memory that the ranks' collectives were seen to take.
     fn exchanged(&self) -> u64 {
         0
     }
 }
 
-/// How long memory took.
+/// Times of copying and reading memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryTimes {
-    /// Bytes that were copied, and read.
+    /// Number of bytes that were copied, and read.
     pub bytes: usize,
     /// Seconds of the copy.
     pub copied: f64,

@@ -1,4 +1,4 @@
-//! The table of devices, and what it stands for.
+//! The table of devices, and the items made from it.
 
 use lockstep_speculation::DrafterRegistry;
 
@@ -6,37 +6,37 @@ use crate::Device;
 
 /// Work that is written once for all devices.
 pub trait OnDevice {
-    /// What comes of it.
+    /// The result of the work.
     type Output;
 
-    /// Does it on devices of `B`, with the algorithms that can draft there.
+    /// Does the work on devices of `B`. `drafters` are the algorithms that can draft there.
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output;
 }
 
-/// Makes everything that there is once for each device, from its name here, its
-/// kind and its backend.
+/// Makes one copy of each item below per device, from the device's name here, its kind and its
+/// backend.
 macro_rules! devices {
     ($($device:ident: $kind:ident, $backend:ty;)+) => {
-        /// The speculative algorithms of a program, for every device, and the
-        /// policies by which their depth may adapt.
+        /// The speculative algorithms of a program, for every device, and the policies by which
+        /// their depth may adapt.
         #[derive(Clone)]
         pub struct Registry {
             $($device: lockstep_speculation::DrafterRegistry<$backend>,)+
         }
 
         impl Registry {
-            /// No algorithm; the policies that everybody has.
+            /// Makes a registry without algorithms, with the policies that every program has.
             pub fn empty() -> Self {
                 Self { $($device: lockstep_speculation::DrafterRegistry::empty(),)+ }
             }
 
-            /// EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
+            /// Makes a registry of EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
             pub fn builtin() -> Self {
                 Self { $($device: lockstep_speculation::DrafterRegistry::builtin(),)+ }
             }
 
-            /// Adds an algorithm under its name; a later one of the same name
-            /// takes the earlier one's place.
+            /// Adds an algorithm under its name. It takes the place of an earlier one of that
+            /// name.
             #[must_use]
             pub fn with(mut self, algorithm: impl $crate::OnEveryDevice) -> Self {
                 let algorithm = std::sync::Arc::new(algorithm);
@@ -44,8 +44,8 @@ macro_rules! devices {
                 self
             }
 
-            /// Adds a policy for adaptive depth under its name; a later one of
-            /// the same name takes the earlier one's place.
+            /// Adds a policy for adaptive depth under its name. It takes the place of an
+            /// earlier one of that name.
             #[must_use]
             pub fn with_policy(
                 mut self,
@@ -56,9 +56,9 @@ macro_rules! devices {
                 self
             }
 
-            /// As configuration sees them.
+            /// Returns the algorithms in the form that configuration reads.
             pub fn algorithms(&self) -> lockstep_types::Algorithms {
-                // All devices have the same ones.
+                // All devices have the same algorithms.
                 let of_devices = [$(self.$device.algorithms(),)+];
                 of_devices.into_iter().next().unwrap_or_default()
             }
@@ -78,7 +78,7 @@ macro_rules! devices {
         }
 
         impl Default for Registry {
-            /// [`Self::builtin`].
+            /// Makes [`Self::builtin`].
             fn default() -> Self {
                 Self::builtin()
             }
@@ -95,7 +95,7 @@ macro_rules! devices {
         {
         }
 
-        /// What `lockstep doctor` says of all devices.
+        /// Returns the lines of `lockstep doctor` about all devices.
         pub fn findings() -> Vec<$crate::Finding> {
             [$(<$backend as $crate::Device>::findings(),)+].concat()
         }
@@ -112,7 +112,7 @@ mod tests {
 
     use crate::{Device, OnDevice, Registry};
 
-    /// `static` under a name of a user's own.
+    /// The policy `static` under a user's own name.
     #[derive(Debug)]
     struct Named;
 

@@ -8,13 +8,14 @@ use crate::mass::{MassScale, first_beyond};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Candidate {
     pub token: u32,
-    /// Its likelihood over that of the most likely token: in (0, 1].
+    /// Likelihood relative to the most likely token's: in (0, 1].
     pub weight: f32,
 }
 
-/// A cell of the histogram is an eighth of a power of two of weight.
+/// Number of low bits of a weight that its cell drops. A cell of the histogram is an eighth of
+/// a power of two.
 const CELL_SHIFT: u32 = f32::MANTISSA_DIGITS - 1 - 3;
-/// So many cells cover all weights that have a mass.
+/// Number of cells. They cover all weights that have a mass.
 const CELLS: usize = 46 << 3;
 
 /// Scratch for [`Candidates::select`].
@@ -34,12 +35,12 @@ impl Candidates {
         }
     }
 
-    /// Puts into `list` the shortest run of the most likely tokens that holds
-    /// `count` tokens or `mass`, whichever is reached first, most likely first,
-    /// lowest id first among equals. Tokens without mass are none of them.
+    /// Puts the shortest run of the most likely tokens that holds `count` tokens or `mass`,
+    /// whichever is reached first, into `list`. The most likely token comes first, and the
+    /// lowest id first among equals. Tokens without mass are left out.
     ///
-    /// A histogram over weights finds the least likely cell that is needed;
-    /// only tokens of that and better cells are collected and sorted.
+    /// A histogram over weights finds the least likely cell that is needed. Only tokens of that
+    /// and better cells are collected and sorted.
     pub fn select(&mut self, weights: &[f32], scale: MassScale, count: usize, mass: u64) {
         let cut = self.needed_cells(weights, scale, count, mass);
         self.list.clear();
@@ -57,7 +58,7 @@ impl Candidates {
         self.truncate(scale, mass);
     }
 
-    /// Drops what follows the first candidates that hold `mass`.
+    /// Drops the candidates after the first ones that hold `mass`.
     pub fn truncate(&mut self, scale: MassScale, mass: u64) {
         let mut sum = 0;
         let enough = self.list.iter().position(|candidate| {
@@ -69,19 +70,19 @@ impl Candidates {
         }
     }
 
-    /// The mass of all that is in `list`.
+    /// Returns the mass of all candidates in `list`.
     pub fn total(&self, scale: MassScale) -> u64 {
         self.list.iter().map(|c| scale.mass(c.weight)).sum()
     }
 
-    /// The candidate that place `target` falls on, less than [`Self::total`], when
-    /// they lie side by side.
+    /// Returns the candidate at place `target` if candidates lie side by side. `target` is less
+    /// than [`Self::total`].
     pub fn invert(&self, scale: MassScale, target: u64) -> u32 {
         let list = self.list.iter();
         first_beyond(list.map(|c| (c.token, scale.mass(c.weight))), target)
     }
 
-    /// How many cells hold `count` tokens or `mass`.
+    /// Returns the number of cells that hold `count` tokens or `mass`.
     fn needed_cells(
         &mut self,
         weights: &[f32],
@@ -111,13 +112,13 @@ impl Candidates {
     }
 }
 
-/// Index of a weight's cell; larger weights have lower cells.
+/// Returns the index of a weight's cell. Larger weights have lower cells.
 fn cell(weight: f32) -> usize {
     let below = 1f32.to_bits().saturating_sub(weight.to_bits());
     ((below >> CELL_SHIFT) as usize).min(CELLS - 1)
 }
 
-/// Most likely first, lowest id first among equals.
+/// Orders the most likely candidate first, and the lowest id first among equals.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
     b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token))
 }

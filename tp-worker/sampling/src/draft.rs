@@ -8,52 +8,50 @@ use crate::{
     uniform,
 };
 
-/// Draws tokens to draft, and keeps the distribution that the next one is drawn
-/// from, which verification has to know.
+/// Draws tokens to draft, and keeps the distribution that the next one is drawn from.
+/// Verification has to know it.
 ///
-/// For each node of a chain or tree: [`Self::set`] with the draft model's
-/// logits there; then for each child [`Self::draw`], a copy of [`Self::law`]
-/// into the child's distribution, and [`Self::exclude`] before the next child,
-/// so that siblings are drawn without replacement. Which tokens are drawn must
-/// not decide which nodes are kept: dropping a node because of its token's
-/// probability after it was drawn changes the text's law.
+/// For each node of a chain or tree, call [`Self::set`] with the draft model's logits there.
+/// Then for each child call [`Self::draw`], copy [`Self::law`] into the child's distribution,
+/// and call [`Self::exclude`] before the next child, so that siblings are drawn without
+/// replacement. The drawn tokens must not decide which nodes are kept: dropping a node because
+/// of its token's probability, after it was drawn, changes the text's law.
 #[derive(Debug)]
 pub struct DraftSampler {
     law: Vec<f32>,
 }
 
-/// What a drafted token's random number depends on.
+/// The key of a drafted token's random number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftKey {
     /// The request's seed.
     pub seed: u64,
-    /// The output position that the token is drafted for: output tokens so far
-    /// plus the node's depth (from 1) less 1.
+    /// The output position that the token is drafted for: the number of output tokens so far,
+    /// plus the node's depth (from 1), less 1.
     pub position: u64,
-    /// The node's number in its row, from 1. A position is drafted for again in
-    /// a later step, at a smaller depth: the number keeps the two apart. Block
-    /// verification's outcome depends on drafts that it rejected, so its law
-    /// is wrong without.
+    /// The node's number in its row, from 1. A later step may draft for the same position
+    /// again, at a smaller depth; the number keeps the two apart. Without it the law of block
+    /// verification is wrong, because its outcome depends on drafts that it rejected.
     pub node: u32,
 }
 
 impl DraftSampler {
-    /// A sampler for a target of `vocab` tokens.
+    /// Makes a sampler for a target of `vocab` tokens.
     pub fn new(vocab: usize) -> Self {
         Self {
             law: vec![0.0; vocab],
         }
     }
 
-    /// Sets the distribution to the softmax of `logits / temperature`. Logit `i`
-    /// is that of token `ids[i]`, or of token `i` without `ids`; tokens that
-    /// have no logit have no probability. Temperature 0 gives everything to the
-    /// most likely token, the first among equals.
+    /// Sets the distribution to the softmax of `logits / temperature`. Logit `i` belongs to
+    /// token `ids[i]`, or to token `i` without `ids`. Tokens without a logit have no
+    /// probability. Temperature 0 gives all probability to the most likely token, the first
+    /// among equals.
     ///
     /// # Errors
-    /// [`SamplingError::NotFinite`]; [`SamplingError::WrongWidth`] when there
-    /// are more logits than tokens or ids, or an id is past the vocabulary. The
-    /// distribution is then all zero.
+    /// [`SamplingError::NotFinite`]; [`SamplingError::WrongWidth`] if there are more logits
+    /// than tokens or ids, or if an id is past the vocabulary. The distribution is then all
+    /// zero.
     pub fn set(
         &mut self,
         logits: &[f32],
@@ -84,7 +82,7 @@ impl DraftSampler {
         Ok(())
     }
 
-    /// Draws a token; `None` where [`Self::exclude`] left none.
+    /// Draws a token; `None` if [`Self::exclude`] left none.
     pub fn draw(&self, key: DraftKey) -> Option<u32> {
         let point = uniform(key.seed, key.position, Stream::DRAFT, key.node);
         let token = inverse_cdf(&self.law, point);
@@ -92,13 +90,13 @@ impl DraftSampler {
         possible.then_some(token)
     }
 
-    /// The distribution that [`Self::draw`] draws from, over the target's
-    /// vocabulary; all zero where nothing is left.
+    /// Returns the distribution that [`Self::draw`] draws from, over the target's vocabulary.
+    /// It is all zero if nothing is left.
     pub fn law(&self) -> &[f32] {
         &self.law
     }
 
-    /// Removes a token and normalises what is left.
+    /// Removes a token and normalises the rest.
     pub fn exclude(&mut self, token: u32) {
         if let Some(p) = self.law.get_mut(token as usize) {
             *p = 0.0;
@@ -106,7 +104,7 @@ impl DraftSampler {
         self.normalise();
     }
 
-    /// Puts weights where their tokens are.
+    /// Puts weights at their tokens.
     fn spread(
         &mut self,
         weights: impl Iterator<Item = f32>,

@@ -1,4 +1,4 @@
-//! Why no token can be chosen.
+//! Reasons why no token can be chosen.
 
 /// Logits that no token can be chosen from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +9,7 @@ pub enum SamplingError {
          in this --dtype: try --dtype float32"
     )]
     NotFinite {
-        /// The first offending token.
+        /// The first token with such a logit.
         token: u32,
     },
     /// The row's length is not the vocabulary's.

@@ -1,8 +1,8 @@
 //! An exponential with the same bits on every machine.
 
-/// `eˣ` for `x ≤ 0`, within 2 units in the last place; 0 below -87.3, where
-/// the result would be denormal. Branch-free plain arithmetic, so that loops
-/// over it vectorise and no library version changes a sampled token.
+/// `eˣ` for `x ≤ 0`, within 2 units in the last place. It is 0 below -87.3, where the result
+/// would be denormal. Branch-free plain arithmetic, so that loops over it vectorise and no
+/// library version changes a sampled token.
 #[inline]
 pub(crate) fn exp_nonpositive(x: f32) -> f32 {
     // Range reduction and minimax polynomial as in Cephes' expf: x = k·ln 2 + r.
@@ -26,7 +26,7 @@ pub(crate) fn exp_nonpositive(x: f32) -> f32 {
     if x < -87.3 { 0.0 } else { y * scale }
 }
 
-/// `Σ values`, in one fixed order: eight interleaved sums in f64, then those.
+/// `Σ values`, in one fixed order: eight interleaved sums in f64, then the sum of these.
 pub(crate) fn sum(values: &[f32]) -> f64 {
     let mut lanes = [0f64; 8];
     let chunks = values.chunks_exact(8);

@@ -1,7 +1,7 @@
-//! Which tokens a request has seen.
+//! The tokens that a request has seen.
 
-/// Counts of the tokens of one request, kept as it grows. Distinct tokens
-/// are held sorted by id; a request without penalties needs none of it.
+/// Counts of the tokens of one request, kept as it grows. Distinct tokens are sorted by id. A
+/// request without penalties needs no counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenHistory {
     seen: Vec<Seen>,
@@ -11,14 +11,15 @@ pub struct TokenHistory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub token: u32,
-    /// Occurrences in the output; 0 = in the prompt only.
+    /// Number of occurrences in the output; 0 if the token is in the prompt only.
     pub outputs: u32,
-    /// It occurs in the prompt, so it stays when its outputs are taken back.
+    /// True if the token occurs in the prompt, so that it stays when its outputs are taken
+    /// back.
     pub prompt: bool,
 }
 
 impl TokenHistory {
-    /// Forgets everything, keeping the memory.
+    /// Removes everything, keeping the memory.
     pub fn clear(&mut self) {
         self.seen.clear();
     }
@@ -63,7 +64,7 @@ impl TokenHistory {
         }
     }
 
-    /// The distinct tokens.
+    /// Returns the distinct tokens.
     pub(crate) fn seen(&self) -> &[Seen] {
         &self.seen
     }
@@ -97,7 +98,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pushing and taking back, in any order, leaves what was there.
+        /// Pushing tokens and taking them back, in any order, leaves the counts as they were.
         #[test]
         fn pop_undoes_push(
             prompt in prop::collection::vec(0u32..8, 0..6),

@@ -1,17 +1,17 @@
-//! From weights and a uniform number to a token: the inverse of a cumulative
-//! distribution.
+//! From weights and a uniform number to a token: the inverse of a cumulative distribution.
 
 use crate::exp::sum;
 
-/// Tokens whose weights are summed at a time.
+/// Number of tokens whose weights are summed at a time.
 const BLOCK: usize = 512;
 
-/// The token that `point`, in `[0, 1)`, falls on when tokens take shares of the
-/// unit interval in order of their ids and in proportion to `weights`. The
-/// weights are not negative and need not sum to 1; where all are 0 it is token 0.
+/// Returns the token at `point`, in `[0, 1)`, if tokens take shares of the unit interval in
+/// order of their ids and in proportion to `weights`. The weights are not negative and need not
+/// sum to 1. If all weights are 0, the token is 0. Example: with weights 1 and 3, token 0 takes
+/// `[0, 0.25)` and token 1 the rest.
 pub fn inverse_cdf(weights: &[f32], point: f64) -> u32 {
-    // Blocks first, then the tokens of one block: only those need a running
-    // sum, which no vector unit helps with.
+    // Blocks first, then the tokens of one block. Only these need a running sum, which no
+    // vector unit helps with.
     let mut target = point * total(weights);
     let mut last = 0..0;
     for start in (0..weights.len()).step_by(BLOCK) {
@@ -34,8 +34,8 @@ pub fn total(weights: &[f32]) -> f64 {
     weights.chunks(BLOCK).map(sum).sum()
 }
 
-/// The first token at which the running sum exceeds `target`; the last one
-/// with weight when rounding leaves none.
+/// Returns the first token at which the running sum exceeds `target`, or the last one with
+/// weight if rounding leaves none.
 fn invert(tokens: impl Iterator<Item = (u32, f32)>, target: f64) -> u32 {
     let (mut sum, mut last) = (0.0, 0);
     for (token, weight) in tokens {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a running sum over all tokens; integers make sums exact.
+        /// Equals a running sum over all tokens. Integers make sums exact.
         #[test]
         fn equals_one_running_sum(
             weights in prop::collection::vec(prop_oneof![Just(0u16), 0u16..50], 1..2000),

@@ -1,9 +1,9 @@
 //! Token sampling with a counter-based generator.
 //!
-//! A token depends on its logits, the request's parameters and history, and
-//! the pair (seed, output position) alone: never on slot, step, batch or rank.
-//! For speculation there are the distribution itself, what rejected drafts
-//! leave of it, and the drawing of drafts.
+//! A token depends only on its logits, the request's parameters and history, and the pair
+//! (seed, output position), never on slot, step, batch or rank. For speculation there are also
+//! the distribution itself, the rest that rejected drafts leave of it, and the drawing of
+//! drafts.
 
 #![forbid(unsafe_code)]
 

@@ -7,13 +7,12 @@ use crate::{
     exp::{exp_nonpositive, sum},
 };
 
-/// `ln p(token)` under the softmax of `logits`, and the `top` most likely
-/// tokens, most likely first, lowest id first among equals. The model's own
-/// distribution: temperature 1, no penalties, bias or truncation.
+/// Returns `ln p(token)` under the softmax of `logits`, and the `top` most likely tokens, most
+/// likely first, lowest id first among equals. It is the model's own distribution: temperature
+/// 1, no penalties, bias or truncation.
 ///
 /// # Errors
-/// [`SamplingError::NotFinite`]; [`SamplingError::WrongWidth`] when `token`
-/// lies outside the row.
+/// [`SamplingError::NotFinite`]; [`SamplingError::WrongWidth`] if `token` lies outside the row.
 pub fn token_logprob(
     logits: &[f32],
     token: u32,
@@ -38,13 +37,13 @@ pub fn token_logprob(
     })
 }
 
-/// The largest of `logits`.
+/// Returns the largest of `logits`.
 ///
 /// # Errors
 /// [`SamplingError::NotFinite`] for NaN, +∞ or nothing but -∞.
 pub(crate) fn finite_max(logits: &[f32]) -> Result<f32, SamplingError> {
-    // Sixteen lanes without branches, which the compiler turns into vectors. A
-    // NaN compares as false, so it is noted apart.
+    // Sixteen lanes without branches, which the compiler turns into vectors. A NaN compares as
+    // false, so it is noted apart.
     let mut largest = [f32::NEG_INFINITY; 16];
     let mut nans = [0u32; 16];
     let chunks = logits.chunks_exact(16);
@@ -69,7 +68,7 @@ pub(crate) fn finite_max(logits: &[f32]) -> Result<f32, SamplingError> {
     Ok(max)
 }
 
-/// The largest logit and `ln Σ exp(logit - largest)`, in one fixed order.
+/// Returns the largest logit and `ln Σ exp(logit - largest)`, summed in one fixed order.
 ///
 /// # Errors
 /// [`SamplingError::NotFinite`] for NaN, +∞ or nothing but -∞.
@@ -86,8 +85,8 @@ pub fn log_normalizer(logits: &[f32]) -> Result<(f32, f64), SamplingError> {
     Ok((max, total.ln()))
 }
 
-/// The `count` largest, in order. One pass: most logits are only compared
-/// with the smallest kept so far.
+/// Returns the `count` largest logits with their tokens, in order. It takes one pass: most
+/// logits are only compared with the smallest kept so far.
 fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let count = count.min(logits.len());
     let mut best: Vec<(u32, f32)> = Vec::with_capacity(count + 1);

@@ -1,24 +1,24 @@
-//! Weights as whole numbers: their sums have no order to keep, so whoever adds
-//! them up, in whatever order, finds the same token.
+//! Weights as whole numbers. Their sums do not depend on an order, so every device that adds
+//! them up finds the same token.
 
-/// Tokens whose masses are summed at a time.
+/// Number of tokens whose masses are summed at a time.
 const BLOCK: usize = 512;
 /// The finest unit: 2⁻⁴⁴ of the largest weight.
 const MOST_BITS: u32 = 44;
 
-/// How weights between 0 and 1 become masses: multiples of 2^-[`Self::bits`], to
-/// nearest, ties to even. A weight too small for one unit has none, and its token
-/// is never drawn.
+/// The scale of masses. Weights between 0 and 1 become multiples of 2^-[`Self::bits`], to
+/// nearest, ties to even. A weight too small for one unit has no mass, and its token is never
+/// drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MassScale {
     bits: u32,
-    /// Adding it to a weight rounds to such a multiple, which then stands in the
-    /// low bits: cheaper than a conversion, which few machines have as a vector.
+    /// A number that rounds a weight to such a multiple when added; the multiple then stands in
+    /// the low bits. This is cheaper than a conversion, which few machines have as a vector.
     round: f64,
 }
 
 impl MassScale {
-    /// That of a vocabulary, the masses of which sum to less than 2⁶⁴.
+    /// Makes the scale of a vocabulary. Its masses sum to less than 2⁶⁴.
     pub fn of(vocab: usize) -> Self {
         let bits = MOST_BITS.min(vocab.max(1).leading_zeros().saturating_sub(1));
         Self {
@@ -27,7 +27,7 @@ impl MassScale {
         }
     }
 
-    /// The unit is 2 to the power of minus this.
+    /// Returns the unit's exponent: the unit is 2 to the power of minus this.
     pub fn bits(self) -> u32 {
         self.bits
     }
@@ -36,18 +36,18 @@ impl MassScale {
         (f64::from(weight) + self.round).to_bits() - self.round.to_bits()
     }
 
-    /// `Σ weights`, in units.
+    /// Returns `Σ weights`, in units.
     pub(crate) fn sum(self, weights: &[f32]) -> u64 {
         weights.iter().map(|weight| self.mass(*weight)).sum()
     }
 
-    /// What turns weights whose mass is `total` into probabilities.
+    /// Returns the factor that turns weights whose mass is `total` into probabilities.
     pub(crate) fn reciprocal(self, total: u64) -> f32 {
         (f64::from(self.bits).exp2() / total as f64) as f32
     }
 
-    /// The token that place [`at`] of `point` falls on when tokens lie side by
-    /// side in order of their ids; 0 where none has any mass.
+    /// Returns the token at place [`at`] of `point` if tokens lie side by side in order of
+    /// their ids; 0 if no token has any mass.
     pub(crate) fn invert(self, weights: &[f32], point: u64) -> u32 {
         let mut target = at(point, self.sum(weights));
         for (block, part) in weights.chunks(BLOCK).enumerate() {
@@ -63,14 +63,14 @@ impl MassScale {
     }
 }
 
-/// The place in `0..total` of a point, which is a multiple of 2⁻⁵³ (see
-/// [`crate::uniform_bits`]); exact but for the last rounding, down.
+/// Returns the place in `0..total` of a point. A point is a multiple of 2⁻⁵³ (see
+/// [`crate::uniform_bits`]). The place is exact except for the last rounding, down.
 pub(crate) fn at(point: u64, total: u64) -> u64 {
     ((u128::from(point) * u128::from(total)) >> 53) as u64
 }
 
-/// The least mass that is `part` of `total`; at least 1, as there is always a
-/// token to keep.
+/// Returns the least mass that is `part` of `total`, at least 1, since there is always a token
+/// to keep.
 pub(crate) fn share(part: f32, total: u64) -> u64 {
     if part >= 1.0 {
         return total;
@@ -79,8 +79,8 @@ pub(crate) fn share(part: f32, total: u64) -> u64 {
     mass.min(total).max(1)
 }
 
-/// The first token at which the running sum exceeds `target`, which is less than
-/// the sum of all.
+/// Returns the first token at which the running sum exceeds `target`, which is less than the
+/// sum of all.
 pub(crate) fn first_beyond(tokens: impl Iterator<Item = (u32, u64)>, target: u64) -> u32 {
     let mut sum = 0;
     let mut beyond = tokens.skip_while(|(_, mass)| {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a running sum over all tokens.
+        /// Equals a running sum over all tokens.
         #[test]
         fn equals_one_running_sum(
             weights in prop::collection::vec(prop_oneof![Just(0f32), 0f32..1.0], 1..2000),
@@ -109,7 +109,7 @@ mod tests {
             let mut sum = 0;
             let expected = weights.iter().position(|weight| {
                 sum += u128::from(scale.mass(*weight));
-                // sum / total > point / 2⁵³, of whole places.
+                // sum / total > point / 2⁵³, in whole places.
                 sum > (u128::from(point) * total) >> 53
             });
             prop_assert_eq!(scale.invert(&weights, point), expected.unwrap_or(0) as u32);
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Even if all tokens are the most likely one.
+    /// The sum fits even if all tokens are as likely as the most likely one.
     #[test]
     fn no_vocabulary_is_too_large_for_a_sum() {
         for vocab in [0, 1, 2, 1000, 1 << 18, 1 << 19, 1 << 20, u32::MAX as usize] {

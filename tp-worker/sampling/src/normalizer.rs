@@ -1,12 +1,12 @@
-//! What drafts are weighed by: arithmetic that a device can repeat bit by bit.
+//! The normalizer of drafts, in arithmetic that a device can repeat bit by bit.
 
 use crate::{MassScale, SamplingError, exp::exp_nonpositive, logprob::finite_max};
 
-/// Weights that are summed at a time.
+/// Number of weights that are summed at a time.
 const BLOCK: usize = 512;
 
-/// The largest logit and `ln Σ exp(logit - largest)`, of weights that became whole
-/// numbers first, so that their sum has no order to keep.
+/// Returns the largest logit and `ln Σ exp(logit - largest)`. The weights become whole numbers
+/// first, so that their sum does not depend on an order.
 ///
 /// # Errors
 /// [`SamplingError::NotFinite`] for NaN, +∞ or nothing but -∞.
@@ -21,13 +21,13 @@ pub fn log_mass(logits: &[f32]) -> Result<(f32, f32), SamplingError> {
         }
         total += scale.sum(&weights[..chunk.len()]);
     }
-    // Both roundings are of a whole number and of a power of two.
+    // Only the conversion of the whole number rounds: a power of two divides exactly.
     let sum = total as f64 / f64::from(scale.bits()).exp2();
     Ok((max, ln(sum) as f32))
 }
 
-/// `ln x` of `x ≥ 1`, within 10⁻¹³ of it: additions, multiplications and one division,
-/// each rounded by itself.
+/// Returns `ln x` of `x ≥ 1`, within 10⁻¹³ of it. It uses additions, multiplications and one
+/// division, each rounded by itself.
 fn ln(x: f64) -> f64 {
     const MANTISSA: u64 = (1 << 52) - 1;
     let (bits, one) = (x.to_bits(), 1f64.to_bits());

@@ -1,11 +1,11 @@
-//! What rejected drafts leave of a distribution.
+//! The rest of a distribution that rejected drafts leave.
 
 use crate::inverse::total;
 
-/// Replaces `law` by `max(scale · law − other, 0)` and gives the sum of that:
-/// the residual distribution of speculative sampling, not normalised
-/// (Leviathan et al., arXiv:2211.17192, §2.3). Both have one probability per
-/// token; tokens past the end of the shorter keep theirs.
+/// Replaces `law` by `max(scale · law − other, 0)` and returns the sum of the result. That is
+/// the residual distribution of speculative sampling, not normalised (Leviathan et al.,
+/// arXiv:2211.17192, §2.3). Both have one probability per token. Tokens past the end of the
+/// shorter one keep theirs.
 pub fn subtract(law: &mut [f32], scale: f64, other: &[f32]) -> f64 {
     let scale = scale as f32;
     for (p, q) in law.iter_mut().zip(other) {

@@ -13,13 +13,12 @@ use crate::{
 
 /// Chooses tokens, with scratch memory for one row that is reused.
 ///
-/// The order is that of Hugging Face, vLLM and SGLang: bias, minimum length,
-/// repetition penalty, frequency and presence penalties, temperature, top-k,
-/// top-p over what top-k left, min-p.
+/// The order is that of Hugging Face, vLLM and SGLang: bias, minimum length, repetition
+/// penalty, frequency and presence penalties, temperature, top-k, top-p over the tokens that
+/// top-k left, min-p.
 ///
-/// Weights are summed as whole numbers ([`MassScale`]) and everything else is
-/// plain arithmetic of single numbers, so that a device which does the same in any
-/// order finds the same token.
+/// Weights are summed as whole numbers ([`MassScale`]), and all else is plain arithmetic of
+/// single numbers. So a device that does the same in any order finds the same token.
 #[derive(Debug)]
 pub struct Sampler {
     vocab: usize,
@@ -29,22 +28,22 @@ pub struct Sampler {
     candidates: Candidates,
 }
 
-/// What a token depends on besides its logits.
+/// Inputs of a token besides its logits.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// How to choose.
+    /// Sampling parameters.
     pub params: &'a SamplingParams,
-    /// Tokens so far; only read when `params` has penalties.
+    /// Counts of the tokens so far. They are only read if `params` has penalties.
     pub history: &'a TokenHistory,
-    /// Output tokens so far: the counter of the generator.
+    /// Number of output tokens so far: the counter of the generator.
     pub position: u64,
 }
 
-/// Keeps logits finite whatever penalties and biases do to them.
+/// Keeps logits finite under all penalties and biases.
 const BOUND: f32 = 1e30;
 
 impl Sampler {
-    /// A sampler for rows of `vocab` logits.
+    /// Makes a sampler for rows of `vocab` logits.
     pub fn new(vocab: usize) -> Self {
         Self {
             vocab,
@@ -54,8 +53,8 @@ impl Sampler {
         }
     }
 
-    /// The token at `request.position`. Greedy (temperature 0) takes the most
-    /// likely token, the lowest id among equals.
+    /// Returns the token at `request.position`. Greedy (temperature 0) takes the most likely
+    /// token, the lowest id among equals.
     ///
     /// # Errors
     /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]. Parameters
@@ -71,13 +70,12 @@ impl Sampler {
         })
     }
 
-    /// The distribution that [`Self::sample`] draws from, into `out`: one
-    /// probability per token, whose sum is 1 within rounding. Temperature 0
-    /// gives everything to the token that greedy takes.
+    /// Sets `out` to the distribution that [`Self::sample`] draws from: one probability per
+    /// token, with a sum of 1 within rounding. Temperature 0 gives all probability to the token
+    /// that greedy takes.
     ///
     /// # Errors
-    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]; `out` is then
-    /// as it was.
+    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]; `out` then stays as it was.
     pub fn distribution(
         &mut self,
         logits: &[f32],
@@ -142,7 +140,7 @@ impl Sampler {
         }
     }
 
-    /// Drops what top-k, top-p and min-p exclude.
+    /// Drops the tokens that top-k, top-p and min-p exclude.
     fn truncate(&mut self, params: &SamplingParams) -> Kept {
         let top_k = match params.top_k as usize {
             0 => self.vocab,
@@ -179,13 +177,13 @@ impl Sampler {
     }
 }
 
-/// Where the tokens are that a row's parameters leave.
+/// The place of the tokens that a row's parameters leave.
 enum Kept {
-    /// There is only this one.
+    /// This token is the only one.
     One(u32),
-    /// In [`Sampler::weights`], in order of ids.
+    /// The tokens are in [`Sampler::weights`], in order of ids.
     Weights,
-    /// In [`Sampler::candidates`], most likely first.
+    /// The tokens are in [`Sampler::candidates`], most likely first.
     Candidates,
 }
 
@@ -203,8 +201,8 @@ fn needs_adjusting(request: Request<'_>) -> bool {
     !params.logit_bias.is_empty() || params.has_penalties() || masks_stops(request)
 }
 
-/// Applies bias, minimum length and penalties; returns the largest logit. A
-/// minimum length that would leave no token at all is not applied.
+/// Applies bias, minimum length and penalties. Returns the largest logit. A minimum length that
+/// would leave no token at all is not applied.
 fn adjust(logits: &mut [f32], request: Request<'_>) -> Result<f32, SamplingError> {
     let params = request.params;
     for (token, bias) in &params.logit_bias {
@@ -242,7 +240,7 @@ fn adjust(logits: &mut [f32], request: Request<'_>) -> Result<f32, SamplingError
     finite_max(logits)
 }
 
-/// Changes one logit, keeping it finite; an impossible token stays impossible.
+/// Changes one logit, keeping it finite. An impossible token stays impossible.
 fn change(logits: &mut [f32], token: u32, with: impl Fn(f32) -> f32) {
     if let Some(logit) = logits.get_mut(token as usize)
         && *logit > f32::NEG_INFINITY

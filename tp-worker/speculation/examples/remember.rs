@@ -1,5 +1,5 @@
-//! What it costs to remember served texts, as NGRAM does: time per token, and
-//! memory, while there is room and when old texts make way for new ones.
+//! The cost of remembering served texts as NGRAM does: time per token, and memory. It is
+//! measured while there is room, and when old texts make way for new ones.
 //!
 //! ```sh
 //! cargo run --release -p lockstep-speculation --example remember
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use lockstep_speculation::Trie;
 
-/// Tokens of a text.
+/// Number of tokens of a text.
 const TOKENS: usize = 100_000;
-/// Tokens of a window: by default, the longest match and the longest draft.
+/// Number of tokens of a window: by default, the longest match and the longest draft.
 const WINDOW: usize = 16 + 7;
-/// Tokens that texts are made of.
+/// Number of tokens of the vocabulary.
 const VOCABULARY: u32 = 32_000;
-/// Tokens of the page that a text repeats.
+/// Number of tokens of the page that a text repeats.
 const PAGE: usize = 1_000;
-/// One token in so many is another one where the page is served with edits.
+/// One token in so many is replaced where the page is served with edits.
 const EDITED: u32 = 30;
-/// The best of so many runs is told.
+/// Number of runs, of which the fastest is shown.
 const RUNS: usize = 5;
 
 fn main() {
@@ -58,7 +58,7 @@ fn main() {
     }
 }
 
-/// Takes in all windows of a text: the nodes in use then, and the time.
+/// Takes in all windows of a text. Returns the number of nodes in use afterwards, and the time.
 fn serve(text: &[u32], capacity: usize) -> (usize, Duration) {
     let run = |_| {
         let mut trie = Trie::new(capacity);
@@ -88,7 +88,7 @@ impl Random {
         (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
-    /// The n-th token of the vocabulary, with a likelihood of about 1/n.
+    /// Draws the n-th token of the vocabulary with a likelihood of about 1/n.
     fn word(&mut self) -> u32 {
         let even = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         f64::from(VOCABULARY).powf(even) as u32

@@ -1,4 +1,4 @@
-//! The algorithms that every program knows.
+//! The algorithms that every program has.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl<B: Backend + 'static> DrafterRegistry<B> {
-    /// EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
+    /// Makes a registry of EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
     pub fn builtin() -> Self {
         Self::empty()
             .with(EAGLE)
@@ -36,21 +36,20 @@ pub struct WithModel {
     load: fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>,
 }
 
-/// EAGLE-1/2: a head on the target's last hidden state (Li et al.,
-/// arXiv:2401.15077, arXiv:2406.16858).
+/// EAGLE-1/2: a head that reads the target's last hidden state (Li et al., arXiv:2401.15077,
+/// arXiv:2406.16858).
 pub const EAGLE: WithModel = WithModel {
     name: "EAGLE",
     summary: "an EAGLE-1/2 head on the target's last hidden state",
     draft_kv: DraftKv::Pairs,
     carries_hidden_states: true,
     num_steps: 3,
-    // Each position takes a row of features, as much as a few layers' KV.
+    // Each position takes a row of features, as much memory as a few layers' keys and values.
     pause_window: 64,
     load: lockstep_model_folder::draft::eagle,
 };
 
-/// EAGLE-3: a head on the hidden states of three layers (Li et al.,
-/// arXiv:2503.01840).
+/// EAGLE-3: a head that reads the hidden states of three layers (Li et al., arXiv:2503.01840).
 pub const EAGLE3: WithModel = WithModel {
     name: "EAGLE3",
     summary: "an EAGLE-3 head on hidden states of three of the target's layers",
@@ -65,7 +64,7 @@ pub const STANDALONE: WithModel = WithModel {
     draft_kv: DraftKv::Tokens,
     carries_hidden_states: false,
     num_steps: 4,
-    // Its tokens are known; what it bounds is the pass that catches up.
+    // Its tokens are known without a window; the limit bounds the pass that catches up.
     pause_window: 256,
     load: lockstep_model_folder::draft::whole_model,
 };

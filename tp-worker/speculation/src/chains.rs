@@ -1,4 +1,4 @@
-//! Chains and trees as the device is to draft them: what it first takes in.
+//! Chains and trees that the device is to draft, and the first pass of their drafter.
 
 use std::cmp::Reverse;
 
@@ -6,20 +6,21 @@ use lockstep_backend::{Batch, DraftShape, TreeSize};
 
 use crate::{PageTable, Pass};
 
-/// The first pass of some chains, or of some trees, the deepest first, and whose they are.
+/// The first pass of chains or trees, the deepest first, with the rows that they belong to.
 #[derive(Debug, Default)]
 pub struct ChainPass {
     pass: Pass,
-    /// Of each chain its depth, and which of the rows that asked it is.
+    /// For each chain, its depth and the index of its row among the step's rows.
     chains: Vec<(usize, u32)>,
-    /// How each of them grows, where they are trees.
+    /// For each chain, the growth of its tree; empty if all are chains.
     trees: Vec<TreeSize>,
-    /// Of each token of the pass, where the draft reads what the target has kept.
+    /// For each token of the pass, its row of the target's features; empty for drafts that read
+    /// none.
     sources: Vec<u32>,
 }
 
 impl ChainPass {
-    /// Room for so many chains, whose first pass has up to `tokens` tokens.
+    /// Makes room for `requests` chains, whose first pass has up to `tokens` tokens.
     pub fn new(requests: usize, tokens: usize) -> Self {
         Self {
             pass: Pass::new(requests, tokens),
@@ -29,7 +30,7 @@ impl ChainPass {
         }
     }
 
-    /// Begins anew: row number `at` is to have `depths[at]` drafts.
+    /// Begins anew with chains: row number `at` is to have `depths[at]` drafts.
     pub(crate) fn begin(&mut self, depths: impl Iterator<Item = usize>) {
         self.pass.clear();
         self.chains.clear();
@@ -41,15 +42,16 @@ impl ChainPass {
             .sort_unstable_by_key(|(depth, at)| (Reverse(*depth), *at));
     }
 
-    /// Begins anew: each of `rows` rows is to have a tree of such a size.
+    /// Begins anew with trees: row number `at` of `rows` is to have a tree of `size(at)`.
     pub(crate) fn begin_trees(&mut self, rows: usize, size: impl Fn(usize) -> TreeSize) {
         self.begin((0..rows).map(|at| size(at).steps as usize));
         let sizes = self.chains.iter().map(|(_, at)| size(*at as usize));
         self.trees.extend(sizes);
     }
 
-    /// Calls `row` with each chain's row in their order, to add what its first pass takes
-    /// in, of which the last token is wanted, and where these tokens have sources them.
+    /// Calls `row` for each chain, in their order, to add its row to the first pass. The logits
+    /// of the row's last token are wanted. `row` also adds the sources of the row's tokens, if
+    /// they have any.
     pub(crate) fn fill(&mut self, mut row: impl FnMut(usize, &mut Pass, &mut Vec<u32>)) {
         for (_, at) in &self.chains {
             row(*at as usize, &mut self.pass, &mut self.sources);
@@ -57,17 +59,17 @@ impl ChainPass {
         }
     }
 
-    /// See [`lockstep_backend::ChainBatch::sources`].
+    /// Returns the sources: see [`lockstep_backend::ChainBatch::sources`].
     pub fn sources(&self) -> &[u32] {
         &self.sources
     }
 
-    /// See [`lockstep_backend::ChainBatch::trees`].
+    /// Returns the trees: see [`lockstep_backend::ChainBatch::trees`].
     pub fn trees(&self) -> &[TreeSize] {
         &self.trees
     }
 
-    /// What they are.
+    /// Returns the shape of the drafts.
     pub fn shape(&self) -> DraftShape {
         match self.trees.as_slice() {
             [] => DraftShape::Chains,
@@ -75,18 +77,18 @@ impl ChainPass {
         }
     }
 
-    /// How many, and how deep the deepest is.
+    /// Returns the number of chains, and the depth of the deepest.
     pub fn size(&self) -> (usize, usize) {
         let deepest = self.chains.first().map_or(0, |(depth, _)| *depth);
         (self.chains.len(), deepest)
     }
 
-    /// Which of the rows that asked each chain is.
+    /// Returns, for each chain, the index of its row among the step's rows.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = usize> {
         self.chains.iter().map(|(_, at)| *at as usize)
     }
 
-    /// The batch of the first pass.
+    /// Returns the batch of the first pass.
     pub fn batch<'a>(&'a self, pages: PageTable<'a>) -> Batch<'a> {
         self.pass.batch(pages)
     }

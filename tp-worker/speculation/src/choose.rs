@@ -1,4 +1,4 @@
-//! Which token a chain goes on with.
+//! Choosing the next token of a chain.
 
 use lockstep_backend::Backend;
 use lockstep_sampling::{DraftKey, DraftSampler};
@@ -8,20 +8,20 @@ use crate::{Device, DraftRow, Drafts, Drawing};
 /// Chooses drafted tokens.
 #[derive(Debug)]
 pub(crate) struct Chooser {
-    /// `None` where drafts are not sampled.
+    /// Draws tokens; `None` if drafts are not sampled.
     sampler: Option<DraftSampler>,
 }
 
 impl Chooser {
-    /// For a target of `vocab` tokens whose drafts are sampled, or are not.
+    /// Makes a chooser for a target of `vocab` tokens. With `sampled`, drafts are sampled.
     pub fn new(vocab: usize, sampled: bool) -> Self {
         Self {
             sampler: sampled.then(|| DraftSampler::new(vocab)),
         }
     }
 
-    /// What the tokens of a row's tree are drawn with; `None` where they are the
-    /// likeliest. `ids` are the target's numbers of the draft's tokens.
+    /// Returns the generator that the tokens of a row's tree are drawn with; `None` if the
+    /// likeliest tokens are drafted. `ids` are the target's numbers of the draft's tokens.
     pub fn drawing<'a, B: Backend>(
         &'a mut self,
         device: &'a Device<'_, B>,
@@ -38,10 +38,10 @@ impl Chooser {
         })
     }
 
-    /// The most likely token after `logits`, the first among equals, as the
-    /// target numbers it, and where the row may stop by it a bound of its
-    /// probability from above. Where drafts are sampled and the request samples, a
-    /// token drawn from the draft's own distribution, which `drafts` keeps.
+    /// Returns the token after `logits`, in the target's numbers, and an upper bound of its
+    /// probability if the row may stop by it. The token is the most likely one, the first among
+    /// equals. If drafts are sampled and the request samples, it is drawn from the draft's own
+    /// distribution, which `drafts` keeps.
     pub fn choose<B: Backend>(
         &mut self,
         device: &Device<'_, B>,
@@ -82,8 +82,8 @@ impl Chooser {
     }
 }
 
-/// The probability that the likeliest token has at the most: as if it and the
-/// second were all there is.
+/// Returns an upper bound of the likeliest token's probability. It is exact if this token and
+/// the second were the only ones.
 fn bound(logits: &[f32], (best, logit): (usize, f32)) -> f32 {
     let (before, after) = (&logits[..best], &logits[logits.len().min(best + 1)..]);
     let others = before.iter().chain(after);
@@ -91,7 +91,7 @@ fn bound(logits: &[f32], (best, logit): (usize, f32)) -> f32 {
     1.0 / (1.0 + (second - logit).exp())
 }
 
-/// The request's output tokens so far.
+/// Returns the number of the request's output tokens so far.
 fn position<B: Backend>(device: &Device<'_, B>, row: &DraftRow) -> u64 {
     let (tokens, prompt) = (
         device.requests.tokens(row.slot).len(),

@@ -1,9 +1,8 @@
-//! What every algorithm must keep to, checked from the outside.
+//! The rules for every algorithm, checked from outside.
 //!
-//! [`answers`] checks what an algorithm says of itself. [`watch`] puts a guard
-//! around every drafter of a registry, which checks each draft before it is
-//! verified. A battery that drives a real worker through them, and compares
-//! texts, is in the crate of the worker.
+//! [`answers`] checks an algorithm's description of itself. [`watch`] puts a guard around every
+//! drafter of a registry. The guard checks each draft before it is verified. The worker's crate
+//! has a battery that drives a real worker with guards, and compares texts.
 
 mod guard;
 
@@ -18,8 +17,8 @@ use lockstep_types::{Algorithm, DraftKv, ModelConfig};
 
 use crate::{DrafterRegistry, Drafts};
 
-/// What an algorithm's answers contradict, one sentence each. `draft` is a folder
-/// that it can draft with, where it needs one.
+/// Returns the contradictions in an algorithm's answers, one sentence each. `draft` is a folder
+/// that the algorithm can draft with, if it needs one.
 pub fn answers(
     algorithm: &dyn Algorithm,
     target: &ModelConfig,
@@ -85,10 +84,10 @@ pub fn answers(
     wrong
 }
 
-/// The same algorithms, each with a guard, and what the guards find.
+/// Returns the algorithms of `registry`, each with a guard, and the findings of the guards.
 ///
-/// A drafter that breaks a rule fails with [`crate::DraftError::Rules`], so that
-/// nothing behind it has to cope.
+/// A drafter that breaks a rule fails with [`crate::DraftError::Rules`], so that no later code
+/// has to handle its drafts.
 pub fn watch<B: Backend + 'static>(
     registry: &DrafterRegistry<B>,
 ) -> (DrafterRegistry<B>, Findings) {
@@ -100,15 +99,15 @@ pub fn watch<B: Backend + 'static>(
     (watched, findings)
 }
 
-/// What guards have seen. Clones share it.
+/// Findings of the guards. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Findings(Arc<Mutex<Seen>>);
 
-/// A guard's access to them.
+/// A guard's access to the findings.
 #[derive(Debug)]
 struct Finder {
     findings: Findings,
-    /// Its place among all guards.
+    /// Index of the guard among all guards.
     number: usize,
 }
 
@@ -116,23 +115,23 @@ struct Finder {
 struct Seen {
     drafted: usize,
     branched: usize,
-    /// By drafter: those of several ranks draft beside each other.
+    /// Digests by drafter, since drafters of several ranks draft at the same time.
     all: Vec<DefaultHasher>,
 }
 
 impl Findings {
-    /// Tokens that were drafted.
+    /// Returns the number of tokens that were drafted.
     pub fn drafted(&self) -> usize {
         self.seen(|seen| seen.drafted)
     }
 
-    /// Rows that were no chains.
+    /// Returns the number of rows that were not chains.
     pub fn branched(&self) -> usize {
         self.seen(|seen| seen.branched)
     }
 
-    /// A digest of all drafts of each drafter in order: equal for as many drafters
-    /// that do the same, whichever was built first.
+    /// Returns a digest of the drafts of all drafters. It does not depend on the order in which
+    /// the drafters were built.
     pub fn digest(&self) -> u64 {
         self.seen(|seen| {
             let digests = seen.all.iter().map(Hasher::finish);
@@ -140,7 +139,7 @@ impl Findings {
         })
     }
 
-    /// For another guard.
+    /// Returns the access for another guard.
     fn finder(&self) -> Finder {
         let number = self.seen(|seen| {
             seen.all.push(DefaultHasher::new());
@@ -151,7 +150,7 @@ impl Findings {
     }
 
     fn seen<T>(&self, f: impl FnOnce(&mut Seen) -> T) -> T {
-        // Numbers that a panicking holder has left are still numbers.
+        // The counts stay valid even if a holder of the lock has panicked.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,4 +1,4 @@
-//! Texts that a drafter is given to draft from while it serves.
+//! Texts that clients give a drafter, to draft from while it serves.
 
 use std::{
     collections::BTreeMap,
@@ -15,22 +15,22 @@ use lockstep_types::{
 
 use crate::CommandHandler;
 
-/// Tokens of all corpora together, at most.
+/// Most tokens of all corpora together.
 pub const MAX_CORPUS_TOKENS: usize = 10_000_000;
 
-/// Corpora at most: each is looked up in every step of every request.
+/// Most corpora. Each is looked up in every step of every request.
 pub const MAX_CORPORA: usize = 64;
 
-/// What a drafter makes of a text that it was given.
+/// The form in which a drafter looks up a given text.
 pub trait CorpusIndex: Send + Sync + 'static {
     /// Prepares a text, on a thread that no step waits for.
     fn new(tokens: Vec<u32>) -> Self;
-    /// The text's length, tokens.
+    /// Returns the number of tokens of the text.
     fn tokens(&self) -> usize;
 }
 
-/// The texts that a drafter may draft from, each in the form that it looks them
-/// up in. A handle: clones share the texts. Changes take effect with the next step.
+/// The texts that a drafter may draft from, each in the form for its look-up. Clones share the
+/// texts. Changes take effect with the next step.
 #[derive(Debug)]
 pub struct Corpora<I> {
     shared: Arc<Shared<I>>,
@@ -38,8 +38,7 @@ pub struct Corpora<I> {
 
 #[derive(Debug)]
 struct Shared<I> {
-    /// Changes with every change, so that readers need no lock to see that
-    /// there was none.
+    /// Number of changes so far, so that readers see without a lock that there was none.
     version: AtomicU64,
     corpora: Mutex<BTreeMap<String, Arc<I>>>,
 }
@@ -63,36 +62,36 @@ impl<I> Clone for Corpora<I> {
     }
 }
 
-/// Why a corpus was not taken, or not removed.
+/// Reasons why a corpus was not added or not removed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorpusError {
-    /// Nothing to draft from.
+    /// The text is too short to draft from.
     #[error("corpus {name}: {tokens} tokens; give at least 2, so that one follows another")]
     Short {
         /// The corpus.
         name: String,
-        /// What it has.
+        /// Number of its tokens.
         tokens: usize,
     },
-    /// No room.
+    /// The text exceeds the room that is left.
     #[error(
         "corpus {name}: {tokens} tokens, but only {left} of {MAX_CORPUS_TOKENS} are left; remove a corpus or give a shorter one"
     )]
     Tokens {
-        /// The corpus.
+        /// The name of the corpus.
         name: String,
-        /// What it has.
+        /// Number of its tokens.
         tokens: usize,
-        /// What there is room for.
+        /// Number of tokens that there is room for.
         left: usize,
     },
-    /// Too many.
+    /// There are too many corpora.
     #[error("corpus {name}: there are {MAX_CORPORA} already; remove one, or join some")]
     Corpora {
         /// The corpus.
         name: String,
     },
-    /// No corpus of that name.
+    /// No corpus has that name.
     #[error("no corpus is called {name}")]
     Unknown {
         /// The name.
@@ -101,16 +100,16 @@ pub enum CorpusError {
 }
 
 impl<I: CorpusIndex> Corpora<I> {
-    /// Adds a corpus, in place of one of the same name. It takes 8 bytes per
-    /// token, and is sorted on the caller's thread: no step waits for that.
+    /// Adds a corpus, in place of one of the same name. It takes 8 bytes per token, and is
+    /// sorted on the caller's thread, so that no step waits.
     ///
     /// # Errors
-    /// [`CorpusError`]; nothing has changed then.
+    /// [`CorpusError`]; then nothing has changed.
     pub fn insert(&self, name: &str, tokens: Vec<u32>) -> Result<(), CorpusError> {
         self.check(name, tokens.len(), &self.corpora())?;
         let index = Arc::new(I::new(tokens));
         let mut corpora = self.corpora();
-        // Others may have come while this one was sorted.
+        // Other corpora may have been added while this one was sorted.
         self.check(name, index.tokens(), &corpora)?;
         corpora.insert(name.to_owned(), index);
         self.shared.version.fetch_add(1, Ordering::Release);
@@ -131,7 +130,7 @@ impl<I: CorpusIndex> Corpora<I> {
         Ok(())
     }
 
-    /// All of them, by name.
+    /// Returns the names and sizes of all corpora, by name.
     pub fn list(&self) -> Vec<CorpusSize> {
         let corpora = self.corpora();
         let corpus = |(name, index): (&String, &Arc<I>)| CorpusSize {
@@ -173,7 +172,7 @@ impl<I: CorpusIndex> Corpora<I> {
     }
 
     fn corpora(&self) -> MutexGuard<'_, BTreeMap<String, Arc<I>>> {
-        // A map is whole even where a holder of the lock has panicked.
+        // A map is whole even if a holder of the lock has panicked.
         let lock = self.shared.corpora.lock();
         lock.unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,7 +191,7 @@ impl<I: CorpusIndex> CommandHandler for Corpora<I> {
     }
 }
 
-/// A reader's view of the corpora: no lock is taken while nothing changes.
+/// A reader's view of the corpora. It takes no lock while nothing changes.
 #[derive(Debug)]
 pub struct CorporaView<I> {
     corpora: Corpora<I>,
@@ -201,22 +200,22 @@ pub struct CorporaView<I> {
 }
 
 impl<I: CorpusIndex> CorporaView<I> {
-    /// A view that has taken nothing in yet.
+    /// Makes a view that has not looked yet.
     pub fn new(corpora: Corpora<I>) -> Self {
         Self {
             corpora,
-            // No version that was ever counted: the first look takes everything in.
+            // A version that is never counted, so that the first look takes in all corpora.
             version: u64::MAX,
             indices: Vec::new(),
         }
     }
 
-    /// The texts that it is a view of.
+    /// Returns the corpora of the view.
     pub fn corpora(&self) -> &Corpora<I> {
         &self.corpora
     }
 
-    /// What there is now, by name.
+    /// Returns the present corpora, by name.
     pub fn indices(&mut self) -> &[Arc<I>] {
         let version = self.corpora.shared.version.load(Ordering::Acquire);
         if version != self.version {
@@ -233,7 +232,7 @@ impl<I: CorpusIndex> CorporaView<I> {
 mod tests {
     use super::*;
 
-    /// A text as it is.
+    /// A text without an index.
     #[derive(Debug)]
     struct Plain(Vec<u32>);
 
@@ -287,7 +286,7 @@ mod tests {
                 name: "x".to_owned()
             }
         );
-        // One in place of another is no more than before.
+        // A corpus in place of another does not add to the number.
         corpora.insert("3", vec![1, 2, 3]).unwrap();
         assert_eq!(corpora.list().len(), MAX_CORPORA);
     }

@@ -1,4 +1,4 @@
-//! The device's side of an algorithm.
+//! The part of an algorithm that runs on the device.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,31 +13,30 @@ use crate::{ChainPass, DraftError, Drafts, PageTable};
 
 /// Proposes tokens for running requests.
 ///
-/// A request is known by its slot; all its tokens but the last have the target's
-/// keys and values in place. The drafter keeps its own
-/// keys and values under the same page tables, at the positions that the
-/// request's rows may write: [`DraftRow::room`] from the last token on.
+/// A request is known by its slot. All its tokens but the last have the target's keys and
+/// values in place. The drafter keeps its own keys and values under the same page tables, at
+/// the positions that the request's rows may write: [`DraftRow::room`] from the last token on.
 ///
-/// Whatever a drafter proposes, the text stays the target's: a bad draft costs
-/// time only. It is on one rank of several, whose peers do not wait: all its
+/// Whatever a drafter proposes, the text stays the target's: a bad draft costs time only. The
+/// drafter runs on one rank of several, and the others do not wait for it. So all its
 /// collectives are on [`lockstep_backend::Axis::Alone`].
 pub trait Drafter<B: Backend>: Send {
-    /// What the target's passes must keep for [`Self::extend`].
+    /// Returns the features that the target's passes must keep for [`Self::extend`].
     fn capture(&self) -> CaptureSpec {
         CaptureSpec::default()
     }
 
-    /// Bytes of weights and of keys and values on the device.
+    /// Returns the bytes of weights, and of keys and values, on the device.
     fn bytes(&self, backend: &B) -> (usize, usize) {
         let _ = backend;
         (0, 0)
     }
 
-    /// Has the device record the passes that it will repeat, before requests wait for
-    /// them; `each` hears how many of them are left.
+    /// Makes the device record the passes that it will repeat, before requests wait for them.
+    /// `each` is called with the number of passes that are left.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn record(
         &mut self,
         device: &mut Device<'_, B>,
@@ -47,28 +46,28 @@ pub trait Drafter<B: Backend>: Send {
         Ok(())
     }
 
-    /// Begins with a request that was given a slot: `tokens` is its text, and `cached` are
-    /// the positions with the drafter's keys and values from the prefix cache.
+    /// Begins with a request that was given a slot. `tokens` is the request's text. `cached`
+    /// are the positions whose keys and values of the drafter are in the prefix cache.
     ///
-    /// The target has its own up to `cached.end`, always from position 0 on. The drafter's
-    /// begin at 0 too, unless the algorithm has a
-    /// [`pause_window`](lockstep_types::Algorithm::pause_window). Then `cached` may be
-    /// empty at a page's beginning, such as `64..64`: nobody drafted while the target
-    /// computed these 64 positions, and the drafter goes on without them.
+    /// The target has its own keys and values up to `cached.end`, always from position 0 on.
+    /// The drafter's begin at 0 too, unless the algorithm has a
+    /// [`pause_window`](lockstep_types::Algorithm::pause_window). Then `cached` may be empty at
+    /// a page's beginning, such as `64..64`: the drafter did not run while the target computed
+    /// these 64 positions, and goes on without them.
     fn open(&mut self, slot: usize, tokens: &[u32], cached: Range<usize>) {
         let _ = (slot, tokens, cached);
     }
 
-    /// A slot's request is gone; `tokens` is all its text.
+    /// Ends a slot's request. `tokens` is all its text.
     fn close(&mut self, slot: usize, tokens: &[u32]) {
         let _ = (slot, tokens);
     }
 
-    /// Proposes tokens for `rows`, whose rows of `drafts` are begun in the same
-    /// order: at most [`DraftRow::steps`] deep and [`DraftRow::most`] nodes each.
+    /// Proposes tokens for `rows`. Their rows of `drafts` are begun in the same order. Each row
+    /// gets at most [`DraftRow::most`] nodes, at most [`DraftRow::steps`] deep.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn draft(
         &mut self,
         device: &mut Device<'_, B>,
@@ -76,56 +75,56 @@ pub trait Drafter<B: Backend>: Send {
         drafts: &mut Drafts,
     ) -> Result<(), DraftError>;
 
-    /// Who drafts chains or trees on the device, where it can.
+    /// Returns the part that drafts chains or trees on the device, if the drafter has it.
     fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
         None
     }
 
-    /// Takes in what a pass of the target brought: prompt chunks, and the
-    /// accepted tokens of verified rows.
+    /// Takes in the results of a pass of the target: prompt chunks, and the accepted tokens of
+    /// verified rows.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         let _ = (device, rows);
         Ok(())
     }
 
-    /// Takes note of the rows of a step that drafts nothing, prompts and others.
-    /// Called in place of [`Self::extend`] where the algorithm has a
-    /// [`pause_window`](lockstep_types::Algorithm::pause_window), and may leave
-    /// everything to the next [`Self::extend`] of the request or the next step
-    /// that drafts. By the end of that, the positions of a request that missed no more
-    /// than the window have to be taken in; of one that missed more, any last ones.
+    /// Takes note of the rows of a step that drafts nothing, prompts and others. It is called
+    /// in place of [`Self::extend`] if the algorithm has a
+    /// [`pause_window`](lockstep_types::Algorithm::pause_window). The drafter may leave all
+    /// work to the request's next [`Self::extend`], or to the next step that drafts. After that
+    /// step, all positions must be taken in of a request that missed no more than the window.
+    /// Of a request that missed more, some last positions are enough.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         self.extend(device, rows)
     }
 
-    /// Forgets all texts: those so far were made up, to measure steps with, or are of
-    /// weights that the target has no more.
+    /// Forgets all texts. The texts were made up to measure steps, or come from weights that
+    /// the target no longer has.
     fn forget(&mut self) {}
 
-    /// What handles the commands that its algorithm declares; `None` where it
-    /// declares none.
+    /// Returns the handler of the commands that the algorithm declares; `None` if it declares
+    /// none.
     fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
         None
     }
 }
 
-/// A drafter whose chains or trees the device can draft: from the copy that brings the batch in
-/// which they are verified, to that batch's pass, no host comes between. What is drafted
-/// is what [`Drafter::draft`] drafts, but that no row stops before its depth.
+/// A drafter whose chains or trees the device can draft. The host does nothing between the copy
+/// that brings their batch and the batch's pass. The drafts equal those of [`Drafter::draft`],
+/// except that no row stops before its depth.
 pub trait DraftsChains<B: Backend> {
-    /// Lays chains or trees out in `chains` for `rows`, and pushes as many nodes to `drafts`,
-    /// whose rows are begun, as there will be drafts; their tokens are any, and so is what
-    /// nodes of trees follow, but that two nodes are never a chain. `false` where the device can't
-    /// draft these, and [`Drafter::draft`] is to do so: then nothing was laid out.
+    /// Lays out chains or trees for `rows` in `chains`. Pushes one node for each draft to
+    /// `drafts`, whose rows are begun. The nodes' tokens are arbitrary, and so are parents in
+    /// trees, except that two nodes or more must not form a chain. Returns false if the device
+    /// can't draft these rows. Then nothing is laid out, and [`Drafter::draft`] has to draft.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn lay_out(
         &mut self,
         device: &mut Device<'_, B>,
@@ -134,20 +133,20 @@ pub trait DraftsChains<B: Backend> {
         chains: &mut ChainPass,
     ) -> Result<bool, DraftError>;
 
-    /// No chains are drafted in this step: does now what was left to their first pass.
+    /// Does the work that was left to the first pass of chains, since this step drafts none.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn settle(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
         let _ = device;
         Ok(())
     }
 
-    /// Queues what drafts the `chains` that were laid out, which the staged batch brought
-    /// to the device.
+    /// Queues the passes that draft the laid-out `chains`. The staged batch brought these to
+    /// the device.
     ///
     /// # Errors
-    /// [`ModelError`]; the rank ends with it.
+    /// [`ModelError`], with which the rank ends.
     fn run(
         &mut self,
         backend: &mut B,
@@ -155,19 +154,20 @@ pub trait DraftsChains<B: Backend> {
         chains: &ChainPass,
     ) -> Result<(), ModelError>;
 
-    /// Takes note of what the device has drafted for `rows`, those that were laid out.
+    /// Takes note of the drafts that the device has made for the laid-out `rows`.
     ///
     /// # Errors
-    /// [`DraftError`]; the rank ends with it.
+    /// [`DraftError`], with which the rank ends.
     fn drafted(&mut self, rows: &[DraftRow], drafts: &Drafts) -> Result<(), DraftError> {
         let _ = (rows, drafts);
         Ok(())
     }
 
-    /// As [`Drafter::record`], of what [`Self::run`] queues.
+    /// Makes the device record the passes that [`Self::run`] queues, as [`Drafter::record`]
+    /// does.
     ///
     /// # Errors
-    /// [`ModelError`]; the rank ends with it.
+    /// [`ModelError`], with which the rank ends.
     fn record(
         &mut self,
         backend: &mut B,
@@ -176,84 +176,84 @@ pub trait DraftsChains<B: Backend> {
     ) -> Result<(), ModelError>;
 }
 
-/// Handles commands to a drafter, one at a time and on a thread of its own: a
-/// command may take seconds, and steps go on meanwhile.
+/// Handles commands to a drafter, one at a time, on a thread of its own. A command may take
+/// seconds, and steps go on meanwhile.
 pub trait CommandHandler: Send + Sync {
     /// Carries a command out.
     ///
     /// # Errors
-    /// Why nothing changed, for the client who sent it.
+    /// The reason why nothing changed, for the client who sent the command.
     fn handle(&self, command: DrafterCommand) -> DrafterResult;
 }
 
-/// What a drafter computes on.
+/// The device of a drafter, with the data that it reads.
 pub struct Device<'a, B: Backend> {
-    /// The device; see [`Drafter`] for what may run on it.
+    /// The device. [`Drafter`] says which work may run on it.
     pub backend: &'a mut B,
-    /// The target's tables of tokens: whole for a drafter that captures hidden
-    /// states, otherwise this rank's rows alone.
+    /// The target's tables of tokens: whole tables for a drafter that captures hidden states,
+    /// otherwise only this rank's rows.
     pub tables: Tables<'a, B>,
-    /// What the target's last pass kept, `[tokens of the pass, capture width]`.
+    /// Features that the target's last pass kept, `[tokens of the pass, capture width]`.
     pub features: Option<&'a B::Tensor>,
-    /// Rows of [`Self::features`], which [`ExtendRow::features`] points into.
+    /// Rows of [`Self::features`]. [`ExtendRow::features`] is a range of this list.
     pub feature_rows: &'a [u32],
-    /// Where requests keep keys and values.
+    /// Page tables of the requests.
     pub pages: PageTable<'a>,
     /// The requests by slot.
     pub requests: &'a dyn Requests,
 }
 
-/// What drafters may know of requests.
+/// Data of requests that drafters may read.
 pub trait Requests {
-    /// Prompt and output, whatever was sampled last included.
+    /// Returns the tokens of prompt and output, including the token sampled last.
     fn tokens(&self, slot: usize) -> &[u32];
-    /// Where the output begins.
+    /// Returns the number of prompt tokens: the start of the output.
     fn prompt_len(&self, slot: usize) -> usize;
-    /// How its tokens are chosen.
+    /// Returns the parameters by which the request's tokens are chosen.
     fn sampling(&self, slot: usize) -> &SamplingParams;
 }
 
 /// A request that wants drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftRow {
-    /// Its slot.
+    /// The request's slot.
     pub slot: usize,
-    /// Where its row of [`Device::pages`] begins.
+    /// Start of the request's row of [`Device::pages`].
     pub pages_start: u32,
-    /// Positions with the target's keys and values: one less than its tokens.
+    /// Number of positions with the target's keys and values: one less than the request's
+    /// tokens.
     pub kv_len: usize,
-    /// Draft steps, at most [`Self::most`]; 0 asks for nothing.
+    /// Number of draft steps, at most [`Self::most`]; 0 asks for no drafts.
     pub steps: usize,
-    /// Branches per node.
+    /// Number of branches per node.
     pub topk: usize,
-    /// Nodes at the most. With the last known token, they fit [`Self::room`].
+    /// Most nodes. With the last known token, they fit [`Self::room`].
     pub most: usize,
-    /// Positions that may be written from `kv_len` on.
+    /// Number of positions that may be written from `kv_len` on.
     pub room: usize,
-    /// The drafter may stop before that, also by what it has drafted so far,
-    /// where it thinks little of going on.
+    /// True if the drafter may stop before that, if it expects little from going on. It may
+    /// decide also by what it has drafted so far.
     pub may_stop: bool,
 }
 
-/// What a pass of the target brought one request.
+/// Results of a pass of the target for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtendRow {
-    /// Its slot.
+    /// The request's slot.
     pub slot: usize,
-    /// Where its row of [`Device::pages`] begins.
+    /// Start of the request's row of [`Device::pages`].
     pub pages_start: u32,
     /// First position whose keys and values are new.
     pub start: usize,
-    /// For each new position in turn, where [`Device::feature_rows`] names its
-    /// row of features.
+    /// Range of [`Device::feature_rows`] with the row of features of each new position.
     pub features: Range<usize>,
-    /// Nothing more is known behind the last new position but the token that
-    /// was sampled for it: the request drafts next.
+    /// True if only one token is known after the last new position, the token sampled for it.
+    /// The request drafts next.
     pub ends: bool,
 }
 
 impl ExtendRow {
-    /// Behind the last position that is new.
+    /// Returns the position after the last new one.
     pub fn end(&self) -> usize {
         self.start + self.features.len()
     }

@@ -2,36 +2,36 @@
 
 use crate::DraftRow;
 
-/// A drafted token's place in its row, and what it follows.
+/// A drafted token, and its parent in its row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Node {
     /// The token.
     pub token: u32,
-    /// The node that it follows: 0 = the request's last known token, `n` = the
-    /// row's `n`-th drafted token (from 1). Always less than its own number.
+    /// Number of the node that the token follows: 0 for the request's last known token, `n` for
+    /// the row's `n`-th drafted token (from 1). It is always less than the node's own number.
     pub parent: u32,
 }
 
-/// What was drafted for the decode rows of a step, in their order. Rows grow
-/// side by side; parents come before children.
+/// Drafts of a step's decode rows, in the order of these rows. Rows grow side by side; parents
+/// come before children.
 #[derive(Debug, Default)]
 pub struct Drafts {
-    /// Nodes of each row.
+    /// Number of nodes of each row.
     rows: Vec<usize>,
-    /// `[rows, most]`.
+    /// Nodes, `[rows, most]`.
     nodes: Vec<Node>,
     most: usize,
-    /// `[rows, most, vocab]`: what each drafted token was sampled from.
+    /// Distribution that each drafted token was sampled from, `[rows, most, vocab]`.
     probabilities: Vec<f32>,
-    /// `[rows, most]`: which nodes have theirs.
+    /// True for nodes that were sampled, `[rows, most]`.
     sampled: Vec<bool>,
-    /// 0 = drafts are not sampled.
+    /// Number of tokens of the vocabulary; 0 if drafts are not sampled.
     vocab: usize,
 }
 
 impl Drafts {
-    /// For `requests` rows of at most `most` nodes; `vocab > 0` where drafts
-    /// are sampled and keep their distributions.
+    /// Makes drafts for `requests` rows of at most `most` nodes. With `vocab > 0`, drafts are
+    /// sampled and keep their distributions.
     pub fn new(requests: usize, most: usize, vocab: usize) -> Self {
         Self {
             rows: Vec::with_capacity(requests),
@@ -43,10 +43,10 @@ impl Drafts {
         }
     }
 
-    /// Forgets everything and begins `rows` empty rows.
+    /// Removes all rows and begins `rows` empty rows.
     ///
     /// # Panics
-    /// With more rows than it was made for.
+    /// Panics with more rows than the drafts were made for.
     pub fn begin(&mut self, rows: usize) {
         assert!(rows * self.most <= self.nodes.len(), "rows are limited");
         self.rows.clear();
@@ -54,15 +54,15 @@ impl Drafts {
         self.sampled.fill(false);
     }
 
-    /// Whether drafted tokens are sampled and keep their distributions.
+    /// Returns true if drafted tokens are sampled and keep their distributions.
     pub fn sampled(&self) -> bool {
         self.vocab > 0
     }
 
-    /// Adds a node to a row and gives its number, from 1.
+    /// Adds a node to a row. Returns the node's number, from 1.
     ///
     /// # Panics
-    /// When the row is full.
+    /// Panics if the row is full.
     pub fn push(&mut self, row: usize, node: Node) -> u32 {
         let len = &mut self.rows[row];
         assert!(*len < self.most, "a row's nodes are limited");
@@ -71,8 +71,8 @@ impl Drafts {
         *len as u32
     }
 
-    /// Gives a row's nodes their tokens, in their order, and in a tree what they follow;
-    /// there are no `parents` of chains.
+    /// Sets the tokens of a row's nodes, in their order, and in a tree the parents. For a chain
+    /// `parents` is empty.
     pub fn set_nodes(&mut self, row: usize, tokens: &[u32], parents: &[u32]) {
         let nodes = &mut self.nodes[row * self.most..][..self.rows[row]];
         for (node, token) in nodes.iter_mut().zip(tokens) {
@@ -83,12 +83,12 @@ impl Drafts {
         }
     }
 
-    /// The distribution that the row's next node is sampled from, given its
-    /// earlier siblings, all zero: over the target's vocabulary, to be filled
-    /// before the node is pushed. Not called for a node that is not sampled.
+    /// Returns the distribution that the row's next node is sampled from, given its earlier
+    /// siblings. It covers the target's vocabulary and is all zero, to be filled before the
+    /// node is pushed. Not called for a node that is not sampled.
     ///
     /// # Panics
-    /// When the row is full.
+    /// Panics if the row is full.
     pub fn distribution(&mut self, row: usize) -> &mut [f32] {
         let node = row * self.most + self.rows[row];
         self.sampled[node] = true;
@@ -102,35 +102,35 @@ impl Drafts {
         distribution
     }
 
-    /// Whether a token of a row was sampled.
+    /// Returns true if a token of a row was sampled.
     pub fn is_sampled(&self, row: usize) -> bool {
         let first = row * self.most;
         self.sampled[first..first + self.rows[row]].contains(&true)
     }
 
-    /// Notes that another rank has sampled a row's tokens, and keeps their distributions.
+    /// Notes that another rank has sampled a row's tokens. That rank keeps their distributions.
     pub fn note_sampled(&mut self, row: usize) {
         let first = row * self.most;
         self.sampled[first..first + self.rows[row]].fill(true);
     }
 
-    /// How many rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Nodes of a row at the most.
+    /// Returns the most nodes of a row.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// A row's nodes; node number `n` is at `n - 1`.
+    /// Returns a row's nodes. Node number `n` is at index `n - 1`.
     pub fn nodes(&self, row: usize) -> &[Node] {
         &self.nodes[row * self.most..][..self.rows[row]]
     }
 
-    /// The distribution that node `number` of a row was sampled from; `None`
-    /// where it was not sampled.
+    /// Returns the distribution that node `number` of a row was sampled from; `None` if the
+    /// node was not sampled.
     pub fn probabilities(&self, row: usize, number: u32) -> Option<&[f32]> {
         let node = row * self.most + number as usize - 1;
         if self.vocab == 0 || !self.sampled[node] {
@@ -140,8 +140,7 @@ impl Drafts {
             .get(node * self.vocab..(node + 1) * self.vocab)
     }
 
-    /// Which rule a row breaks that was drafted for `asked`, of those that all
-    /// that comes after relies on.
+    /// Returns the first rule of drafts that a row breaks. The row was drafted for `asked`.
     pub fn fault(&self, row: usize, asked: &DraftRow) -> Option<&'static str> {
         let nodes = self.nodes(row);
         let later = |(before, node): (usize, &Node)| node.parent as usize > before;
@@ -156,13 +155,13 @@ impl Drafts {
         }
     }
 
-    /// Whether each node of a row follows the one before it.
+    /// Returns true if each node of a row follows the one before it.
     pub fn is_chain(&self, row: usize) -> bool {
         is_chain(self.nodes(row))
     }
 }
 
-/// The depth of a row: the most nodes on a path.
+/// Returns the depth of a row: the most nodes on a path.
 pub fn depth(nodes: &[Node]) -> u32 {
     let depth = |node: &Node| {
         std::iter::successors(Some(*node), |node| {
@@ -173,7 +172,7 @@ pub fn depth(nodes: &[Node]) -> u32 {
     nodes.iter().map(depth).max().unwrap_or(0)
 }
 
-/// Whether each node of a row follows the one before it.
+/// Returns true if each node follows the one before it.
 pub fn is_chain(nodes: &[Node]) -> bool {
     let mut nodes = nodes.iter().enumerate();
     nodes.all(|(at, node)| node.parent as usize == at)
@@ -235,12 +234,12 @@ mod tests {
         for (parents, broken) in [
             ([0, 1, 2], false),
             ([0, 0, 1], false),
-            // A later one, and itself.
+            // A later node, then the node itself.
             ([0, 3, 0], true),
             ([0, 2, 0], true),
             ([1, 0, 0], true),
         ] {
-            // The second row is the one that is looked at.
+            // The second row is checked.
             let mut drafts = Drafts::new(2, 3, 0);
             drafts.begin(2);
             for parent in parents {
@@ -252,7 +251,8 @@ mod tests {
         }
     }
 
-    /// Another rank has drawn what this one verifies, and keeps what it drew from.
+    /// Another rank has drawn the tokens that this rank verifies, and keeps their
+    /// distributions.
     #[test]
     fn a_row_is_noted_as_sampled_by_itself() {
         let mut drafts = Drafts::new(3, 2, 4);

@@ -1,4 +1,4 @@
-//! EAGLE's heads: one layer over the target's hidden states.
+//! EAGLE's heads: one layer that reads the target's hidden states.
 
 mod chains;
 mod pairs;
@@ -20,23 +20,24 @@ use waiting::Waiting;
 
 /// Drafts with an EAGLE-1/2 or EAGLE-3 head.
 ///
-/// Position `i` of its cache holds the pair of the target's features at `i` and
-/// token `i + 1`; what comes out after the last pair says which token follows
-/// that one, and starts the next draft.
+/// Position `i` of the head's cache holds the pair of the target's features at `i` and token
+/// `i + 1`. The output after the last pair predicts the token after that pair's token, and
+/// starts the next draft.
 pub struct EagleDrafter<B: Backend> {
     head: Head<B>,
     growth: Growth,
-    /// Positions of each slot whose pairs are taken in.
+    /// Positions of each slot whose pairs the head has taken in.
     spans: Vec<Span>,
-    /// Features of the last pairs that are not; `None` where it takes in every step.
+    /// Features of the last pairs that the head has not taken in; `None` if it takes in every
+    /// step.
     window: Option<FeatureWindow<B>>,
     pairs: Pairs,
-    /// What the device drafts, where it does, and what these chains are to take in.
+    /// Drafting by the device.
     chains: Chains<B>,
     waiting: Waiting,
-    /// Rows of features that move to the window, and where to.
+    /// Rows of features that move to the window, and their rows there.
     kept: (Vec<u32>, Vec<u32>),
-    /// The rows asked for, as deep as they may draft.
+    /// The rows to draft for, with the depths that they may have.
     rows: Vec<DraftRow>,
     kv_bytes: usize,
 }
@@ -55,7 +56,7 @@ impl<B: Backend> EagleDrafter<B> {
     /// Loads the configured head.
     ///
     /// # Errors
-    /// [`DraftError`]: its files, or the memory.
+    /// [`DraftError`] if its files can't be used, or for want of memory.
     pub fn load(build: Build<'_, B>) -> Result<Self, DraftError> {
         let (draft, chooser) = (build.draft()?, build.chooser());
         let Build {
@@ -154,7 +155,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         self.rows
             .extend(rows.iter().map(|row| match self.spans[row.slot] {
                 span if span.to == row.kv_len => span.row(device.pages, row),
-                // No page begins within the window.
+                // No page begins within the window, so this request drafts nothing.
                 _ => DraftRow { steps: 0, ..*row },
             }));
         self.growth
@@ -176,7 +177,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
         self.waiting.forget();
         self.keep(device, rows, |row, span| span.to != row.start);
         for row in rows {
-            // Nothing follows the last token of a text that is only scored.
+            // In a text whose prompt alone is scored no token follows the last one.
             let end = row.end().min(device.requests.tokens(row.slot).len() - 1);
             if end <= row.start || self.spans[row.slot].to != row.start {
                 continue;

@@ -1,32 +1,32 @@
 use lockstep_backend::BackendError;
 use lockstep_model::ModelError;
 
-/// Why drafting failed; the rank can't go on.
+/// Reasons why drafting failed. The rank can't go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DraftError {
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The draft model's files, or a pass of it.
+    /// The draft model's files are wrong, or a pass of the model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Nobody registered an algorithm of that name.
+    /// No algorithm of that name is registered.
     #[error("no speculative algorithm is called {0}; this program was built without it")]
     Unknown(String),
-    /// A drafter did what none may.
+    /// A drafter broke a rule for all drafters.
     #[error("{algorithm} broke the rules of drafters: {reason}")]
     Rules {
         /// The algorithm.
         algorithm: String,
-        /// What it did, and the rule.
+        /// The drafter's act, and the rule.
         reason: String,
     },
-    /// What the configuration promised is not there.
+    /// Something that the configuration promised is missing.
     #[error("{algorithm} can't start: {reason}")]
     Config {
         /// The algorithm.
         algorithm: String,
-        /// What is missing, and the remedy.
+        /// The missing part, and the remedy.
         reason: String,
     },
 }

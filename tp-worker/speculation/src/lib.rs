@@ -1,10 +1,9 @@
-//! Speculative decoding: who drafts, what a draft is, and how it is verified.
+//! Speculative decoding: drafters, drafts, and their verification.
 //!
-//! A [`Drafter`] proposes tokens for running requests; the worker runs the
-//! target over all of them in one ragged extend, verifies, and tells the
-//! drafter what was accepted. Drafters run on the lead of a DP rank alone, as a group
-//! of their own; the other ranks get the drafted tokens by broadcast, so nothing of a
-//! drafter has to be equal anywhere.
+//! A [`Drafter`] proposes tokens for running requests. The worker runs the target over all of
+//! them in one ragged extend, verifies them, and tells the drafter which were accepted.
+//! Drafters run only on the lead of a DP rank, as a group of their own. The other ranks get the
+//! drafted tokens by broadcast, so that nothing of a drafter has to be equal on several ranks.
 
 #![forbid(unsafe_code)]
 

@@ -7,8 +7,8 @@ use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, 
 
 use crate::{Build, DraftError, Drafter, DrafterFactory};
 
-/// The algorithm by that name, which says that no served architecture has such
-/// layers: neither Llama nor Mistral, Qwen2 nor Qwen3.
+/// The algorithm NEXTN. It reports that no served architecture has such layers: neither Llama
+/// nor Mistral, Qwen2 nor Qwen3.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct NextN;
 

@@ -1,4 +1,4 @@
-//! NGRAM: drafts are what followed the same words before.
+//! NGRAM: drafts are the tokens that followed the same words before.
 
 mod continuations;
 mod history;
@@ -25,12 +25,12 @@ use options::NgramConfig;
 
 pub use trie::Trie;
 
-/// The algorithm: no draft model, nothing on the device. All that are built from
-/// one draft from the same corpora, also after new weights were loaded.
+/// The algorithm. It has no draft model, and nothing on the device. All drafters built from one
+/// value draft from the same corpora, also after new weights were loaded.
 ///
-/// Requests draft from what was served to others, unless that is `private`. It
-/// changes no text, but how fast a text comes may tell that its like was served
-/// before, as with a shared prefix cache.
+/// Requests draft from texts served to other requests, unless texts are `private`. This changes
+/// no text. But the speed of a text may tell that a similar one was served before, as with a
+/// shared prefix cache.
 #[derive(Debug, Default, Clone)]
 pub struct Ngram {
     corpora: Corpora<Index>,
@@ -58,7 +58,7 @@ impl Algorithm for Ngram {
         }
     }
 
-    /// Deep chains: a look-up costs nothing, and what is copied is often long.
+    /// Returns deep chains: a look-up costs nothing, and copied passages are often long.
     fn default_shape(&self) -> DraftShape {
         DraftShape {
             num_steps: 7,
@@ -128,35 +128,35 @@ impl<B: Backend> DrafterFactory<B> for Ngram {
     }
 }
 
-/// Tokens of a path of the shared trie: a match and its continuation.
+/// Returns the number of tokens of a path of the shared trie: a match and its continuation.
 fn window(config: &NgramConfig, steps: usize) -> usize {
     config.max_match + steps.max(1)
 }
 
-/// Looks up how a request's text ends: in the text itself, in the corpora, and
-/// in the texts served before, unless those are private. The longest match wins; among equals the request's
-/// own text comes before a corpus, and that before what others were served. With
-/// branches to fill, weaker evidence follows stronger.
+/// Looks up the end of a request's text: in the text itself, in the corpora, and in the texts
+/// served before, unless those are private. The longest match wins. Among equal matches the
+/// request's own text comes before a corpus, and a corpus before texts served to others. If
+/// there are branches to fill, weaker evidence follows stronger.
 struct NgramDrafter {
     shortest: usize,
     longest: usize,
     window: usize,
     slots: Vec<Slot>,
-    /// What was served; `None` where it is not to be remembered.
+    /// Texts that were served; `None` if they are not to be remembered.
     trie: Option<Trie>,
     corpora: CorporaView<Index>,
     found: Continuations,
     matches: Vec<Match>,
 }
 
-/// What is kept of a request.
+/// State of one request.
 struct Slot {
     history: History,
-    /// Windows of its text up to the one that begins here are in the trie.
+    /// Start of the first window of the request's text that is not yet in the trie.
     served: usize,
 }
 
-/// Evidence of equal matches is ranked by where it is from.
+/// Source of a match. Among equal matches, the order here is the rank.
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Own,
@@ -184,16 +184,16 @@ impl NgramDrafter {
         }
     }
 
-    /// Begins a request's text.
+    /// Begins the text of a request.
     fn begin(&mut self, slot: usize, text: &[u32]) {
         let longest = self.longest;
         let slot = &mut self.slots[slot];
         slot.history.clear();
-        // What is served begins behind these tokens, and is found by their end.
+        // The text to serve begins after these tokens, and is found by their end.
         slot.served = text.len().saturating_sub(longest);
     }
 
-    /// Drafts for a request that stands at `text`.
+    /// Drafts for a request with the text `text`.
     fn propose(&mut self, row: &DraftRow, text: &[u32], drafts: &mut Drafts, at: usize) {
         let shape = TreeShape::of(row);
         if shape.steps > 0 {
@@ -202,18 +202,18 @@ impl NgramDrafter {
         }
     }
 
-    /// Finds what may follow `text`, a request's.
+    /// Finds the tokens that may follow a request's `text`.
     fn look_up(&mut self, slot: usize, text: &[u32], shape: TreeShape) {
         self.found.clear();
         let history = &mut self.slots[slot].history;
         history.index(text);
         history.find(text, shape.topk > 1, &mut self.matches);
-        // Stronger evidence first, and the latest first among equal.
+        // Stronger evidence comes first, and the latest among equal evidence.
         let order = |at: &Match| std::cmp::Reverse((at.len, at.end));
         self.matches.sort_unstable_by_key(order);
         for at in &self.matches {
-            // Where the match reaches the text's end, the text repeats itself:
-            // what follows is the piece between, over and over.
+            // If the match reaches the text's end, the text repeats itself. The piece between
+            // then follows over and over.
             let piece = text[at.end..].iter().copied().cycle();
             let rank = rank(self.longest, at.len, Source::Own);
             self.found.add_path(rank, piece.take(shape.steps));
@@ -236,8 +236,8 @@ impl NgramDrafter {
         }
     }
 
-    /// Takes a request's text into the trie: every window that is complete, or,
-    /// where the text is `whole`, those that its end cuts short too.
+    /// Takes a request's text into the trie: every complete window. If the text is `whole`,
+    /// also the windows that its end cuts short.
     fn serve(&mut self, slot: usize, text: &[u32], whole: bool) {
         let Some(trie) = &mut self.trie else {
             return;
@@ -255,7 +255,7 @@ impl NgramDrafter {
     }
 }
 
-/// The longer the match, the stronger.
+/// Returns the rank of a match; lower is stronger. A longer match has a lower rank.
 fn rank(longest: usize, len: usize, source: Source) -> u32 {
     (longest - len) as u32 * 3 + source as u32
 }

@@ -1,23 +1,23 @@
-//! How deep it is worth to draft for one request, by what became of its drafts.
+//! The depth worth drafting for one request, by the results of its earlier drafts.
 
-/// Positions that are counted one by one; whatever lies deeper is as the last.
+/// Number of positions that are counted one by one. Deeper positions count as the last one.
 const POSITIONS: usize = 16;
 
-/// A draft that is accepted less often than this, in parts of [`ONE`], is not
-/// worth its share of a pass: one in sixteen. With one in eight a device whose
-/// passes hardly grow with their tokens lost up to two in a hundred tokens.
+/// Least rate of acceptance, in parts of [`ONE`], at which a draft is worth its share of a
+/// pass: one in sixteen. With one in eight, a device whose passes hardly grow with their tokens
+/// lost up to two in a hundred tokens.
 const LEAST: u32 = ONE / 16;
 const ONE: u32 = 1 << 16;
 
-/// So many drafts at risk at a position are remembered; then half of them are
-/// forgotten, so that what is newer counts for more.
+/// Number of drafts at risk at a position that are remembered. Then half of them are forgotten,
+/// so that newer drafts count for more.
 const MEMORY: u32 = 32;
 
-/// Every so many of a request's drafts is as deep as agreed, whatever came of
-/// those before: what is never tried can't turn out better.
+/// Every so many drafts, a request drafts as deep as agreed, whatever the results before. A
+/// depth that is never tried can't turn out better.
 const RETRY: u32 = 16;
 
-/// What became of one request's drafts, by position.
+/// Results of one request's drafts, by position.
 #[derive(Debug, Clone, Copy, Default)]
 struct Past {
     at_risk: [u32; POSITIONS],
@@ -25,29 +25,30 @@ struct Past {
     drafts: u32,
 }
 
-/// How deep each slot's request drafts at the most, by its past alone: the
-/// chance that a position is reached and accepted is the product of the shares
-/// accepted up to it, and where that falls below one in sixteen drafting stops.
+/// The most depth of each slot's request, by its past alone. The chance that a position is
+/// reached and accepted is the product of the accepted shares up to it. Drafting stops where
+/// that chance falls below one in sixteen. Example: with half of the drafts accepted at each
+/// position, the chance at position 5 is 1/32, so 4 positions are drafted.
 ///
-/// The first position is always drafted, so that a group that adapts its depth
-/// knows how all of its requests do there. Only the past decides and not what is
-/// being drafted, as the verifications by ratios of probabilities need it.
+/// The first position is always drafted, so that a group that adapts its depth knows the rate
+/// of all its requests there. Only the past decides, not the present drafts, as verification by
+/// ratios of probabilities needs it.
 #[derive(Debug)]
 pub struct OwnDepths(Vec<Past>);
 
 impl OwnDepths {
-    /// Of `slots` slots.
+    /// Makes depths of `slots` slots.
     pub fn new(slots: usize) -> Self {
         Self(vec![Past::default(); slots])
     }
 
-    /// The slot was given to a request of which nothing is known.
+    /// Begins a new request in the slot, without a past.
     pub fn open(&mut self, slot: usize) {
         self.0[slot] = Past::default();
     }
 
-    /// The slot's request proposed drafts for `proposed` positions, and those of
-    /// the first `accepted` were accepted.
+    /// Counts drafts of the slot's request: `proposed` positions were drafted, and the first
+    /// `accepted` of them were accepted.
     pub fn count(&mut self, slot: usize, proposed: usize, accepted: usize) {
         let past = &mut self.0[slot];
         if proposed == 0 {
@@ -55,7 +56,7 @@ impl OwnDepths {
         }
         let expected = past.worth(proposed);
         if accepted > expected {
-            // More than was thought possible: it is another text by now.
+            // More was accepted than seemed worth drafting: the text has changed in kind.
             *past = Past {
                 drafts: past.drafts,
                 ..Past::default()
@@ -73,7 +74,7 @@ impl OwnDepths {
         }
     }
 
-    /// How deep the slot's next draft goes where up to `steps` are agreed.
+    /// Returns the depth of the slot's next draft, at most the agreed `steps`.
     pub fn depth(&self, slot: usize, steps: usize) -> usize {
         let past = &self.0[slot];
         match past.drafts % RETRY {
@@ -84,13 +85,13 @@ impl OwnDepths {
 }
 
 impl Past {
-    /// The deepest of `steps` positions whose draft is worth it, at least 1.
+    /// Returns the deepest of `steps` positions whose draft is worth it, at least 1.
     fn worth(&self, steps: usize) -> usize {
         let mut reached = ONE;
         for position in 0..steps {
             let at = position.min(POSITIONS - 1);
-            // As if two drafts more had been at risk, of which one and a half
-            // were accepted: a request of which little is known drafts deep.
+            // Two more drafts count as at risk, with one and a half of them accepted. So a
+            // request with a short past drafts deep.
             let (accepted, at_risk) = (2 * self.accepted[at] + 3, 2 * self.at_risk[at] + 4);
             reached = reached * accepted / at_risk;
             if reached < LEAST {
@@ -107,8 +108,8 @@ mod tests {
 
     use super::*;
 
-    /// Drafts so deep as the estimate says, of texts that accept `accepts`
-    /// positions; gives the depth of each.
+    /// Drafts as deep as the estimate says, for texts that accept `accepts` positions. Returns
+    /// the depth of each draft.
     fn follow(own: &mut OwnDepths, steps: usize, accepts: &[usize]) -> Vec<usize> {
         let drafts = accepts.iter().map(|accepts| {
             let depth = own.depth(0, steps);
@@ -126,7 +127,7 @@ mod tests {
                 .iter()
                 .all(|depth| *depth == 7)
         );
-        // A text of which two of three drafts are accepted at each position.
+        // Two of three drafts of this text are accepted at each position.
         let mut own = OwnDepths::new(1);
         let some = [0, 7, 1, 7, 3, 7, 2, 7];
         let depths = follow(&mut own, 3, &some.repeat(20));

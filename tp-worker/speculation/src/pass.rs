@@ -1,10 +1,10 @@
-//! A pass of a drafter's own.
+//! A pass of a drafter.
 
 use lockstep_backend::{Batch, Row};
 
 use crate::PageTable;
 
-/// The batch under construction, in buffers that are reused.
+/// A batch under construction, in buffers that are reused.
 #[derive(Debug, Default)]
 pub struct Pass {
     tokens: Vec<u32>,
@@ -16,7 +16,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Room for so many rows and tokens without allocating.
+    /// Makes room for so many rows and tokens without allocating later.
     pub fn new(requests: usize, tokens: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(tokens),
@@ -28,7 +28,7 @@ impl Pass {
         }
     }
 
-    /// Forgets everything, keeping the memory.
+    /// Removes everything, keeping the memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
@@ -49,8 +49,8 @@ impl Pass {
         });
     }
 
-    /// Adds a token to the row begun last: at `position`, kept in the cell of
-    /// position `kept_at`. The two differ in trees.
+    /// Adds a token to the row begun last, at `position`. Its keys and values go to the cell of
+    /// position `kept_at`. The two positions differ in trees.
     pub fn push(&mut self, pages: PageTable<'_>, token: u32, position: usize, kept_at: usize) {
         let Some(row) = self.rows.last_mut() else {
             return;
@@ -61,7 +61,8 @@ impl Pass {
         self.cells.push(pages.cell(row.pages_start, kept_at as u32));
     }
 
-    /// Adds tokens one after the other from `position` on, each kept there.
+    /// Adds tokens one after the other from `position` on, each kept in its own position's
+    /// cell.
     pub fn push_chain(&mut self, pages: PageTable<'_>, tokens: &[u32], position: usize) {
         for (token, position) in tokens.iter().zip(position..) {
             self.push(pages, *token, position, position);
@@ -73,7 +74,7 @@ impl Pass {
         self.wanted.push(self.tokens.len() as u32 - 1);
     }
 
-    /// Gives the row begun last a mask: what `fill` appends, see [`Batch::masks`].
+    /// Gives the row begun last a mask. `fill` appends its words: see [`Batch::masks`].
     pub fn mask(&mut self, fill: impl FnOnce(&mut Vec<u64>)) {
         if let Some(row) = self.rows.last_mut() {
             row.mask = Some(self.masks.len() as u32);
@@ -81,22 +82,22 @@ impl Pass {
         }
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Nothing was added.
+    /// Returns true if no token was added.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Whose logits were asked for.
+    /// Returns the indices of the tokens whose logits are wanted.
     pub fn wanted(&self) -> &[u32] {
         &self.wanted
     }
 
-    /// The batch over the page tables `pages`.
+    /// Returns the batch over the page tables `pages`.
     pub fn batch<'a>(&'a self, pages: PageTable<'a>) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,

@@ -11,20 +11,20 @@ use crate::{Device, DraftError, DraftRow, Drafts, Pass, choose::Chooser};
 
 /// A model that drafts one level after the other.
 pub(crate) trait Proposer<B: Backend> {
-    /// Columns of its logits.
+    /// Returns the number of columns of the model's logits.
     fn vocab(&self) -> usize;
 
-    /// The target's ids of its tokens, where they differ.
+    /// Returns the target's ids of the model's tokens; `None` if they are equal.
     fn ids(&self) -> Option<&[u32]>;
 
-    /// Where it keeps a node of depth 1, counted from a row's `kv_len`.
+    /// Returns the position of the cell of a node of depth 1, counted from a row's `kv_len`.
     fn first_cell(&self) -> usize;
 
     /// Computes the logits of each row's first draft.
     fn first(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError>;
 
-    /// Runs a pass over drafted tokens; `sources` says for each whose hidden
-    /// state it follows.
+    /// Runs a pass over drafted tokens. `sources` names, for each token, the hidden state that
+    /// it follows.
     fn next(
         &mut self,
         device: &mut Device<'_, B>,
@@ -32,27 +32,27 @@ pub(crate) trait Proposer<B: Backend> {
         sources: &[HiddenSource],
     ) -> Result<(), DraftError>;
 
-    /// The logits computed last, `[rows, vocab]`, or `[wanted, vocab]` of a pass.
+    /// Returns the logits computed last: `[rows, vocab]`, or `[wanted, vocab]` for a pass.
     fn logits(&self) -> &[f32];
 }
 
-/// Buffers of [`Growth::draft`].
+/// Drafts chains and trees, in buffers that are reused.
 #[derive(Debug)]
 pub(crate) struct Growth {
     pass: Pass,
     sources: Vec<HiddenSource>,
-    /// Rows that draft, of those asked.
+    /// Indices of the rows that draft, among all rows.
     active: Vec<usize>,
-    /// The rows that draft, by themselves.
+    /// The rows that draft.
     rows: Vec<DraftRow>,
-    /// How likely the drafts of each of them are accepted, at the most.
+    /// Upper bound of the chance that the drafts of each of them are all accepted.
     chances: Vec<f32>,
     trees: grown::Trees,
     chooser: Chooser,
 }
 
 impl Growth {
-    /// For `requests` rows and passes of `tokens` tokens.
+    /// Makes buffers for `requests` rows and passes of `tokens` tokens.
     pub fn new(requests: usize, tokens: usize, chooser: Chooser) -> Self {
         Self {
             pass: Pass::new(requests, tokens),
@@ -65,10 +65,10 @@ impl Growth {
         }
     }
 
-    /// Drafts for all rows that want any: trees where some row branches.
+    /// Drafts for all rows that want drafts: trees if some row branches, otherwise chains.
     ///
     /// # Errors
-    /// The model's.
+    /// The errors of the model.
     pub fn draft<B: Backend>(
         &mut self,
         model: &mut impl Proposer<B>,

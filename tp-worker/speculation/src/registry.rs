@@ -11,42 +11,42 @@ use lockstep_types::{
 
 use crate::{DraftError, Drafter, choose::Chooser};
 
-/// What a drafter is built for.
+/// The parts that a drafter is built from.
 pub struct Build<'a, B: Backend> {
-    /// The device. A drafter is whole on its rank: what it loads and runs is on
+    /// The device. A drafter is whole on its rank: its weights and passes are on
     /// [`lockstep_backend::Axis::Alone`].
     pub backend: &'a mut B,
     /// The configuration.
     pub speculation: &'a SpeculationConfig,
     /// The target.
     pub target: &'a ModelConfig,
-    /// Slots.
+    /// Number of slots.
     pub requests: usize,
-    /// The largest pass.
+    /// Sizes of the largest pass.
     pub limits: ForwardLimits,
-    /// Pages of the cache.
+    /// Number of pages of the cache.
     pub pages: usize,
-    /// Tokens of a page.
+    /// Number of tokens of a page.
     pub page_size: usize,
-    /// Type of keys and values.
+    /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
-    /// How weights' files are looked at.
+    /// The way in which files of weights are read.
     pub files: FileAccess,
-    /// Called while weights load.
+    /// Callback while weights load.
     pub progress: &'a mut dyn FnMut(LoadProgress),
 }
 
 impl<'a, B: Backend> Build<'a, B> {
-    /// How drafted tokens are chosen.
+    /// Returns the chooser of drafted tokens.
     pub(crate) fn chooser(&self) -> Chooser {
         let sampled = self.speculation.verification != Verification::Target;
         Chooser::new(self.target.vocab_size, sampled)
     }
 
-    /// What the configuration says is drafted with.
+    /// Returns the draft model of the configuration.
     ///
     /// # Errors
-    /// [`DraftError::Config`] when it names nothing.
+    /// [`DraftError::Config`] if the configuration names none.
     pub fn draft(&self) -> Result<&'a DraftModel, DraftError> {
         let speculation: &'a SpeculationConfig = self.speculation;
         speculation
@@ -62,22 +62,21 @@ impl<'a, B: Backend> Build<'a, B> {
 
 /// An algorithm that can draft on devices of `B`.
 pub trait DrafterFactory<B: Backend>: Algorithm {
-    /// Loads weights and allocates buffers; everything a step needs.
+    /// Loads weights and allocates buffers: everything that a step needs.
     ///
     /// # Errors
-    /// [`DraftError`]: what is wrong with the files or the memory.
+    /// [`DraftError`] if the files can't be used, or for want of memory.
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError>;
 }
 
-/// The algorithms of a program that can draft on devices of `B`, by name, and
-/// the policies by which their depth may adapt.
+/// A program's algorithms for devices of `B`, by name, and its policies of adaptive depth.
 pub struct DrafterRegistry<B: Backend> {
     known: BTreeMap<String, Arc<dyn DrafterFactory<B>>>,
     policies: Policies,
 }
 
 impl<B: Backend> DrafterRegistry<B> {
-    /// No algorithm; the policies that everybody has.
+    /// Makes a registry without algorithms, with the policies that every program has.
     pub fn empty() -> Self {
         Self {
             known: BTreeMap::new(),
@@ -85,32 +84,30 @@ impl<B: Backend> DrafterRegistry<B> {
         }
     }
 
-    /// Adds an algorithm under its name; a later one of the same name takes the
-    /// earlier one's place.
+    /// Adds an algorithm under its name. It takes the place of an earlier one of that name.
     #[must_use]
     pub fn with(mut self, algorithm: impl DrafterFactory<B> + 'static) -> Self {
         self.add(Arc::new(algorithm));
         self
     }
 
-    /// [`Self::with`] for an algorithm that other registries know too.
+    /// Adds an algorithm as [`Self::with`] does, if other registries have it too.
     pub fn add(&mut self, algorithm: Arc<dyn DrafterFactory<B>>) {
         let name = algorithm.name().to_ascii_uppercase();
         self.known.insert(name, algorithm);
     }
 
-    /// Adds a policy under its name; a later one of the same name takes the
-    /// earlier one's place.
+    /// Adds a policy under its name. It takes the place of an earlier one of that name.
     pub fn add_policy(&mut self, policy: Arc<dyn PolicyFactory>) {
         self.policies.add(policy);
     }
 
-    /// By what the depth may adapt.
+    /// Returns the policies by which the depth may adapt.
     pub fn policies(&self) -> &Policies {
         &self.policies
     }
 
-    /// The same names for what `f` makes of each.
+    /// Makes a registry with the same names. `f` makes the new value for each algorithm.
     pub(crate) fn map<D: DrafterFactory<B> + 'static>(
         &self,
         f: impl Fn(Arc<dyn DrafterFactory<B>>) -> Arc<D>,
@@ -127,7 +124,7 @@ impl<B: Backend> DrafterRegistry<B> {
         }
     }
 
-    /// As configuration sees them.
+    /// Returns the algorithms in the form that configuration reads.
     pub fn algorithms(&self) -> Algorithms {
         let mut algorithms = Algorithms::with_policies(self.policies.clone());
         for known in self.known.values() {
@@ -139,7 +136,7 @@ impl<B: Backend> DrafterRegistry<B> {
     /// Builds the configured drafter; `None` without speculation.
     ///
     /// # Errors
-    /// [`DraftError::Unknown`], and what [`DrafterFactory::build`] gives.
+    /// [`DraftError::Unknown`], and the errors of [`DrafterFactory::build`].
     pub fn build(&self, build: Build<'_, B>) -> Result<Option<Box<dyn Drafter<B>>>, DraftError> {
         let Some(name) = &build.speculation.algorithm else {
             return Ok(None);

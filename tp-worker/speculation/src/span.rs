@@ -2,37 +2,39 @@
 
 use crate::{DraftRow, PageTable};
 
-/// Positions of a request's text that have the drafter's keys and values, one after the other.
+/// Consecutive positions of a request's text that have the drafter's keys and values.
 ///
-/// They begin at position 0, or at the beginning of a page where the drafter has missed
-/// more than it can take in later. The drafter then goes on as if the text began there:
-/// in its passes position `from` is position 0, in the first cell of that page.
+/// The positions begin at 0, or at the beginning of a page if the drafter has missed more than
+/// it can take in later. The drafter then goes on as if the text began there: in its passes
+/// position `from` is position 0, in the first cell of that page. Example: with pages of 16 and
+/// `from` 64, position 70 of the text is position 6 of the passes, and their page table begins
+/// 4 pages later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// The first of them, a page's beginning.
+    /// The first position, at a page's beginning.
     pub from: usize,
-    /// Behind the last of them.
+    /// The position after the last one.
     pub to: usize,
 }
 
 impl Span {
-    /// None yet, of a text that begins at `from`.
+    /// Makes an empty span of a text that begins at `from`.
     pub fn beginning(from: usize) -> Self {
         Self { from, to: from }
     }
 
-    /// The position in the drafter's passes of a position of the text.
+    /// Returns the position in the drafter's passes of a position of the text.
     pub fn place(self, position: usize) -> usize {
         position - self.from
     }
 
-    /// Where the row of a page table begins that the drafter's passes go by, which begins at
-    /// `pages_start` for the text.
+    /// Returns the start of the page table for the drafter's passes. The text's page table
+    /// begins at `pages_start`.
     pub fn pages(self, pages: PageTable<'_>, pages_start: u32) -> u32 {
         pages_start + self.from as u32 / pages.page_size
     }
 
-    /// A row as the drafter's passes see it.
+    /// Returns a row with the positions of the drafter's passes.
     pub fn row(self, pages: PageTable<'_>, row: &DraftRow) -> DraftRow {
         DraftRow {
             pages_start: self.pages(pages, row.pages_start),

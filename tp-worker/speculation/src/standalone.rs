@@ -1,4 +1,4 @@
-//! A small model of its own that shares the target's tokenizer.
+//! STANDALONE: a small model that shares the target's tokenizer.
 
 mod chains;
 
@@ -15,22 +15,22 @@ use crate::{
 
 /// Drafts with a whole model.
 pub struct StandaloneDrafter<B: Backend> {
-    /// What the device drafts, where it does. It names the model's memory, and goes first.
+    /// Drafting by the device. It names memory of the model, and so is dropped first.
     chains: Chains<B>,
     model: Model<B>,
     growth: Growth,
     pass: Pass,
-    /// For each slot that drafted: where it stood, and how many of its drafts
-    /// have keys and values.
+    /// For each slot that drafted: the request's position then, and how many of its drafts have
+    /// keys and values.
     drafted: Vec<(usize, usize)>,
-    /// Positions of a pause that it takes in when a request drafts again.
+    /// Most positions of a pause that the drafter takes in when a request drafts again.
     window: usize,
-    /// Positions that a request may be behind without being caught up before its next
-    /// draft, whose first pass takes them in.
+    /// Number of positions that a request may be behind at its next draft. The draft's first
+    /// pass takes them in.
     left: usize,
-    /// Tokens of a pass.
+    /// Most tokens of a pass.
     most: usize,
-    /// The rows asked for, as deep as they may draft.
+    /// The rows to draft for, with the depths that they may have.
     rows: Vec<DraftRow>,
     kv_bytes: usize,
 }
@@ -39,7 +39,7 @@ pub struct StandaloneDrafter<B: Backend> {
 struct Model<B: Backend> {
     transformer: Transformer<B>,
     cache: B::KvCache,
-    /// Tokens of each slot that have keys and values.
+    /// Positions of each slot with keys and values.
     spans: Vec<Span>,
     pass: Pass,
     logits: Vec<f32>,
@@ -49,7 +49,7 @@ impl<B: Backend> StandaloneDrafter<B> {
     /// Loads the configured model.
     ///
     /// # Errors
-    /// [`DraftError`]: its files, or the memory.
+    /// [`DraftError`] if its files can't be used, or for want of memory.
     pub fn load(build: Build<'_, B>) -> Result<Self, DraftError> {
         let (draft, chooser) = (build.draft()?, build.chooser());
         let Build {
@@ -138,8 +138,8 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
             let known = &mut self.model.spans[row.slot].to;
             let (stood, taken_in) = std::mem::take(&mut self.drafted[row.slot]);
             if taken_in > 0 && stood == row.start {
-                // Accepted drafts are in place; the first new position is the
-                // token that was known before.
+                // Accepted drafts are in place. The first new position is the token that was
+                // known before.
                 *known = (*known).max((row.start + 1 + taken_in).min(row.end()));
             }
             *known = (*known).min(row.end());
@@ -153,7 +153,7 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         self.catch_up(device, rows.iter().map(behind))
     }
 
-    /// Its tokens are known whenever it drafts again.
+    /// Does nothing: the request's tokens are known whenever it drafts again.
     fn pause(&mut self, _: &mut Device<'_, B>, _: &[ExtendRow]) -> Result<(), DraftError> {
         Ok(())
     }
@@ -163,14 +163,14 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
 struct Behind {
     slot: usize,
     pages_start: u32,
-    /// Where the step found it.
+    /// The request's position before the step.
     stood: usize,
-    /// Up to where its tokens are final.
+    /// The position after its last final token.
     end: usize,
 }
 
 impl<B: Backend> StandaloneDrafter<B> {
-    /// Catches up with `rows`, and notes them as its passes see them.
+    /// Catches up with `rows`, and notes them with the positions of the model's passes.
     fn begin(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError> {
         let behind = |row: &DraftRow| Behind {
             slot: row.slot,
@@ -186,11 +186,11 @@ impl<B: Backend> StandaloneDrafter<B> {
         Ok(())
     }
 
-    /// Notes what has keys and values of what is drafted for `rows`.
+    /// Notes how many drafts of `rows` have keys and values.
     fn note(&mut self, rows: &[DraftRow], drafts: &Drafts) {
         for (at, row) in rows.iter().enumerate() {
-            // The last of a chain was not taken in, nor was any node of a tree
-            // at the position where it would belong.
+            // The last node of a chain was not taken in. Nodes of a tree are not at the
+            // positions where they belong.
             let taken_in = match row.topk {
                 1 => drafts.nodes(at).len().saturating_sub(1),
                 _ => 0,
@@ -199,8 +199,9 @@ impl<B: Backend> StandaloneDrafter<B> {
         }
     }
 
-    /// Takes in what requests are behind, in as few passes as hold it. Of those that were
-    /// further behind than the window, the model sees the last pages alone from now on.
+    /// Takes in the tokens that requests are behind, in as few passes as hold them. If a
+    /// request was further behind than the window, the model sees only its last pages from now
+    /// on.
     fn catch_up(
         &mut self,
         device: &mut Device<'_, B>,
@@ -239,7 +240,7 @@ impl<B: Backend> StandaloneDrafter<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Runs the model over `pass`, whose tokens are final, and clears it.
+    /// Runs the model over `pass`, whose tokens are final, and clears the pass.
     fn take_in(&mut self, device: &mut Device<'_, B>, pass: &mut Pass) -> Result<(), DraftError> {
         if !pass.is_empty() {
             let batch = pass.batch(device.pages);
@@ -252,8 +253,8 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// Adds a slot's tokens without keys and values to `pass`, up to the last one, at `end`,
-    /// as a row; its passes' row of the page table begins at `pages`.
+    /// Adds a slot's tokens without keys and values to `pass` as a row, up to the last token,
+    /// at `end`. `pages` is the start of the row's page table.
     fn push_last(
         &mut self,
         device: &Device<'_, B>,
@@ -290,7 +291,7 @@ impl<B: Backend> Proposer<B> for Model<B> {
         None
     }
 
-    /// The last known token comes first.
+    /// The last known token takes the first cell.
     fn first_cell(&self) -> usize {
         1
     }
@@ -299,7 +300,7 @@ impl<B: Backend> Proposer<B> for Model<B> {
         let mut pass = std::mem::take(&mut self.pass);
         pass.clear();
         for row in rows {
-            // The rows are as passes see them.
+            // The rows have the positions of passes.
             let end = self.spans[row.slot].from + row.kv_len;
             self.push_last(device, row.slot, row.pages_start, end, &mut pass);
             pass.want();

@@ -1,4 +1,4 @@
-//! Dynamic trees of drafts: which nodes are drafted from, and which are kept.
+//! Dynamic trees of drafts: choosing the nodes to draft from, and the nodes to keep.
 
 mod paths;
 mod sampled;
@@ -12,16 +12,15 @@ pub use sampled::Drawing;
 
 /// Grows one request's tree as EAGLE-2 does (Li et al., arXiv:2406.16858).
 ///
-/// The `topk` best tokens after the root are level 1. Each further level has
-/// the `topk` best tokens after each of the `topk` best nodes of the level
-/// before, best by the sum of log-probabilities on their path. Of the nodes of
-/// all levels the `most` best are kept. Among equals the one generated earlier
-/// is better, and inside a node the lower token. After a node whose logits are not
-/// finite come the first tokens, none of which has any chance: so a tree has as many
-/// nodes as its shape says.
+/// The `topk` best tokens after the root are level 1. Each further level has the `topk` best
+/// tokens after each of the `topk` best nodes of the level before. A node is better if the sum
+/// of log-probabilities on its path is higher. Of the nodes of all levels the `most` best are
+/// kept. Among equals the node generated earlier is better, and after one node the lower token.
+/// If a node's logits are not finite, its children are the first tokens, and none of them has
+/// any chance; so a tree always has as many nodes as its shape says.
 ///
-/// A device grows the same trees of the same logits (`lockstep_backend::DraftTrees`):
-/// scores are sums of what [`log_mass`] gives, and have the same bits there.
+/// A device grows the same trees from the same logits (`lockstep_backend::DraftTrees`). Scores
+/// are sums of values of [`log_mass`], and have the same bits there.
 ///
 /// ```text
 /// grower.begin(shape);
@@ -33,66 +32,66 @@ pub use sampled::Drawing;
 /// grower.finish(drafts, row);
 /// ```
 ///
-/// Where tokens are drawn, [`Self::sample_level`] takes the place of
-/// [`Self::level`] and of [`Self::finish`].
+/// If tokens are drawn, [`Self::sample_level`] takes the place of [`Self::level`] and of
+/// [`Self::finish`].
 ///
-/// A masked row sees all cached positions, so what was expanded on earlier
-/// levels can't be cached: every level runs all of [`Self::expanded`] anew.
-/// After the first tree of a shape nothing is allocated.
+/// A masked row sees all cached positions, so the nodes expanded on earlier levels can't be
+/// cached: every level runs all of [`Self::expanded`] anew. After the first tree of a shape
+/// nothing is allocated.
 #[derive(Debug, Default)]
 pub struct TreeGrower {
     shape: TreeShape,
-    /// Levels that have been generated.
+    /// Number of levels that have been generated.
     levels: usize,
     candidates: Vec<Candidate>,
     expanded: Vec<Expanded>,
-    /// Where the frontier begins in `expanded`.
+    /// Start of the frontier in `expanded`.
     frontier: usize,
-    /// Candidates in some order, while a selection is made.
+    /// Indices of candidates, while a selection is made.
     order: Vec<u32>,
-    /// The best logits of one node, in order.
+    /// The best tokens and logits of one node, in order.
     best: Vec<(u32, f32)>,
-    /// Where tokens are drawn: children of each node of the frontier.
+    /// Number of children of each node of the frontier, if tokens are drawn.
     seats: Vec<usize>,
 }
 
-/// How large a tree may become.
+/// The limits of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TreeShape {
-    /// Levels.
+    /// Number of levels.
     pub steps: usize,
-    /// Nodes expanded per level, and children of each.
+    /// Number of nodes expanded per level, and of children of each.
     pub topk: usize,
-    /// Nodes kept, the root not counted.
+    /// Number of nodes kept, the root not counted.
     pub most: usize,
 }
 
-/// A node that the draft model runs over, to learn what may follow it.
+/// A node that the draft model runs over, to generate its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expanded {
-    /// The token, as the target numbers it.
+    /// The token, in the target's numbers.
     pub token: u32,
-    /// What it follows: 0 = the root, `n` = the `n`-th of
-    /// [`TreeGrower::expanded`], from 1. Always an earlier one.
+    /// Number of its parent: 0 for the root, `n` for the `n`-th of [`TreeGrower::expanded`],
+    /// from 1. The parent always comes earlier.
     pub parent: u32,
-    /// Steps from the root, at least 1: its rotary position is the root's plus
+    /// Number of steps from the root, at least 1. The node's rotary position is the root's plus
     /// this.
     pub depth: u32,
-    /// Its index in the grower's candidates.
+    /// Index in the grower's candidates.
     candidate: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     token: u32,
-    /// As [`Expanded::parent`].
+    /// Number of its parent, as [`Expanded::parent`].
     parent: u32,
-    /// The sum of log-probabilities from the root on. Never NaN.
+    /// Sum of log-probabilities from the root on. Never NaN.
     score: f32,
 }
 
 impl TreeShape {
-    /// What a row's steps, branches, nodes and room allow: the target's
+    /// Returns the shape that a row's steps, branches, nodes and room allow. The target's
     /// verification writes the root and all kept nodes.
     pub fn of(row: &DraftRow) -> Self {
         let most = row.most.min(row.room.saturating_sub(1));
@@ -103,11 +102,11 @@ impl TreeShape {
         }
     }
 
-    /// [`Self::of`], for a drafter that itself writes [`Self::expanded`] nodes
-    /// behind `own` positions: 1 where it runs over the root token too, as draft
-    /// models do, 0 where the root is part of the last cached pair, as with
-    /// EAGLE's heads. Where the end of the context leaves too little room for
-    /// these, the tree becomes narrow before it becomes shallow.
+    /// Returns the shape of [`Self::of`] for a drafter that itself writes [`Self::expanded`]
+    /// nodes after `own` positions. `own` is 1 if the drafter runs over the root token too, as
+    /// draft models do. It is 0 if the root is part of the last cached pair, as with EAGLE's
+    /// heads. If the end of the context leaves too little room, the tree becomes narrow before
+    /// it becomes shallow.
     pub fn fit(row: &DraftRow, own: usize) -> Self {
         let Self { steps, topk, most } = Self::of(row);
         let cells = row.room.saturating_sub(own);
@@ -118,7 +117,7 @@ impl TreeShape {
         Self { steps, topk, most }
     }
 
-    /// Nodes that a tree has, after logits of `vocab` tokens each.
+    /// Returns the number of nodes of a tree whose rows of logits have `vocab` tokens.
     pub fn nodes(self, vocab: usize) -> usize {
         let (each, mut nodes, mut level) = (self.topk.min(vocab), 0usize, 1);
         for _ in 0..self.steps {
@@ -128,14 +127,14 @@ impl TreeShape {
         nodes.min(self.most)
     }
 
-    /// The most nodes that are ever expanded: the drafter's cells.
+    /// Returns the most nodes that are ever expanded: the drafter's cells.
     pub fn expanded(self) -> usize {
         self.steps.saturating_sub(1) * self.topk
     }
 }
 
 impl TreeGrower {
-    /// One that allocates nothing for trees up to `shape`.
+    /// Makes a grower that allocates nothing for trees up to `shape`.
     pub fn new(shape: TreeShape) -> Self {
         let candidates = shape.topk * (1 + shape.expanded());
         Self {
@@ -156,9 +155,9 @@ impl TreeGrower {
         self.frontier = 0;
     }
 
-    /// Generates the next level from `logits`: one row of the draft vocabulary
-    /// for every node of the frontier, or the root's row at first. `map` gives
-    /// the target's number of a draft token.
+    /// Generates the next level. `logits` are one row of the draft vocabulary for every node of
+    /// the frontier, or at first the root's row. `map` returns the target's number of a draft
+    /// token.
     pub fn level(&mut self, logits: &[f32], map: &dyn Fn(u32) -> u32) {
         self.grow(logits, |grower, _, parent, logits| {
             let score = grower.score(parent);
@@ -166,30 +165,29 @@ impl TreeGrower {
         });
     }
 
-    /// The nodes whose logits [`Self::level`] wants next: the last of
-    /// [`Self::expanded`]. None when the tree is deep enough.
+    /// Returns the nodes whose logits [`Self::level`] needs next: the last of
+    /// [`Self::expanded`]. Empty once the tree is deep enough.
     pub fn frontier(&self) -> &[Expanded] {
         &self.expanded[self.frontier..]
     }
 
-    /// All nodes expanded so far, level by level, the frontier included.
+    /// Returns all nodes expanded so far, level by level, the frontier included.
     pub fn expanded(&self) -> &[Expanded] {
         &self.expanded
     }
 
-    /// Appends the mask of a pass over [`Self::expanded`] to `masks`, as
-    /// [`lockstep_backend::Batch::masks`] wants it: a node sees its ancestors
-    /// and itself.
+    /// Appends the mask of a pass over [`Self::expanded`] to `masks`, in the form of
+    /// [`lockstep_backend::Batch::masks`]. A node sees its ancestors and itself.
     pub fn push_mask(&self, masks: &mut Vec<u64>) {
         let parents = self.expanded.iter().map(|node| node.parent.checked_sub(1));
         paths::push_closure(self.expanded.len(), parents, masks);
     }
 
-    /// Adds the best nodes to a row of `drafts`, which has none yet.
+    /// Adds the best nodes to a row of `drafts` that has no nodes yet.
     pub fn finish(&mut self, drafts: &mut Drafts, row: usize) {
         self.select(0, self.shape.most);
-        // A parent is generated before its children and is no worse, so it is
-        // kept where one of them is, and stays in front.
+        // A parent is generated before its children and is no worse. So the parent of a kept
+        // node is kept, and stays in front.
         self.order.sort_unstable();
         for at in 0..self.order.len() {
             let Candidate { token, parent, .. } = self.candidates[self.order[at] as usize];
@@ -204,8 +202,8 @@ impl TreeGrower {
         }
     }
 
-    /// Generates the next level: `branch` gets the place of each node on the
-    /// frontier, the node as candidates name their parents, and its logits.
+    /// Generates the next level. `branch` is called for each node of the frontier with its
+    /// place there, its number as in [`Candidate::parent`], and its logits.
     fn grow(&mut self, logits: &[f32], mut branch: impl FnMut(&mut Self, usize, u32, &[f32])) {
         if self.levels == self.shape.steps || logits.is_empty() {
             return;
@@ -227,7 +225,7 @@ impl TreeGrower {
         }
     }
 
-    /// The score of a node as candidates name their parents.
+    /// Returns the score of a node by its number as in [`Candidate::parent`].
     fn score(&self, parent: u32) -> f32 {
         parent.checked_sub(1).map_or(0.0, |expanded| {
             let candidate = self.expanded[expanded as usize].candidate;
@@ -276,7 +274,8 @@ impl TreeGrower {
         }
     }
 
-    /// The `count` best candidates from number `first` on into `order`, best first.
+    /// Sorts the candidates from number `first` on, and keeps the `count` best in `order`, best
+    /// first.
     fn select(&mut self, first: usize, count: usize) {
         let candidates = &self.candidates;
         let score = |candidate: &u32| candidates[*candidate as usize].score;
@@ -288,8 +287,8 @@ impl TreeGrower {
     }
 }
 
-/// The `count` largest of `logits`, in order, the lower index first among
-/// equals. One pass: most are only compared with the smallest kept so far.
+/// Sets `best` to the `count` largest of `logits`, in order, the lower index first among
+/// equals. It takes one pass: most logits are only compared with the smallest kept so far.
 fn most_likely(logits: &[f32], count: usize, best: &mut Vec<(u32, f32)>) {
     best.clear();
     for (token, logit) in logits.iter().enumerate() {

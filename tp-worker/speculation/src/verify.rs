@@ -1,9 +1,8 @@
-//! Which drafted tokens a request takes, and the token after them.
+//! Verification of drafts: the drafted tokens that a request takes, and the token after them.
 //!
-//! Rows of logits arrive in the order of nodes and are not kept, so a decision
-//! is taken at the node whose logits are there: nothing as large as the
-//! vocabulary is held per node. Parents come before children, so one look at
-//! each row of logits is enough in every mode.
+//! Rows of logits arrive in the order of nodes and are not kept. So a decision is taken at the
+//! node whose logits are there, and nothing as large as the vocabulary is held per node.
+//! Parents come before children, so one look at each row of logits is enough in every mode.
 
 use lockstep_sampling::{Request, Sampler, SamplingError, TokenHistory, token_logprob};
 use lockstep_types::Verification;
@@ -16,26 +15,24 @@ mod recursive;
 
 /// Verifies drafted rows, one after the other.
 ///
-/// For each row: [`Self::begin`], [`Self::node`] for node 0 (the root, the last
-/// known token) and then every drafted node in the order of their numbers,
-/// [`Self::finish`]. Every mode is lossless: the tokens follow the law of
-/// sampling from the target one by one, with all of a request's parameters
-/// applied at each output position. Temperature 0 takes the same tokens as
-/// without speculation in every mode.
+/// For each row, call [`Self::begin`], then [`Self::node`] for node 0 (the root, the last known
+/// token) and every drafted node in the order of their numbers, then [`Self::finish`]. Every
+/// mode is lossless: the tokens follow the law of sampling from the target one by one, with all
+/// of a request's parameters applied at each output position. With temperature 0 every mode
+/// takes the same tokens as without speculation.
 ///
-/// The random numbers are functions of the request's seed, the output position
-/// and the node's number. A position can be drafted for in several steps, but
-/// under a number of its own each time where it matters: block verification's
-/// outcome depends on the drafts and the numbers behind the accepted ones, so
-/// using these again would bias the next step.
+/// The random numbers are functions of the request's seed, the output position and the node's
+/// number. A position can be drafted for in several steps. Where it matters, it has another
+/// number each time: the outcome of block verification depends on the drafts and numbers after
+/// the accepted ones, so using these numbers again would bias the next step.
 #[derive(Debug)]
 pub struct Verifier {
     mode: Verification,
     rule: Rule,
-    /// The node whose logits decide what comes next; `None`: all is decided.
+    /// The node whose logits decide the next token; `None` once all is decided.
     current: Option<u32>,
     verified: Verified,
-    /// The target's distribution at a node, then what is left of it.
+    /// The target's distribution at a node, then the rest of it after rejections.
     law: Vec<f32>,
     block: block::Block,
 }
@@ -43,38 +40,39 @@ pub struct Verifier {
 /// A row to verify.
 #[derive(Debug)]
 pub struct VerifyRow<'a> {
-    /// What was drafted.
+    /// The drafts of the step.
     pub drafts: &'a Drafts,
-    /// Which of the drafts' rows it is.
+    /// Index of the row in `drafts`.
     pub row: usize,
-    /// How the request's tokens are chosen.
+    /// Sampling parameters of the request.
     pub params: &'a SamplingParams,
-    /// The request's tokens so far. Only read and changed when `params` has
-    /// penalties; the decided tokens are pushed as they are decided, and after
-    /// [`Verifier::finish`] it has taken in exactly [`Verified::tokens`].
+    /// Counts of the request's tokens so far. They are only read and changed if `params` has
+    /// penalties. Decided tokens are pushed as they are decided. After [`Verifier::finish`] the
+    /// counts have taken in exactly [`Verified::tokens`].
     pub history: &'a mut TokenHistory,
-    /// Output tokens so far, before this row.
+    /// Number of output tokens before this row.
     pub position: u64,
-    /// Whether log-probabilities are reported, and of how many most likely tokens.
+    /// Number of most likely tokens whose log-probabilities are reported; `None` if nothing is
+    /// reported.
     pub logprobs: Option<usize>,
 }
 
-/// What came of a row.
+/// Result of a row.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Verified {
-    /// The accepted nodes, from the root on; without the root.
+    /// Numbers of the accepted nodes, from the root on, without the root.
     pub path: Vec<u32>,
-    /// The tokens of `path`, and the one that follows: always one more than
-    /// `path`, and nothing where the row failed.
+    /// The tokens of `path`, and the token after them: always one more than `path`. Empty if
+    /// the row failed.
     pub tokens: Vec<u32>,
-    /// Log-probabilities of `tokens`; empty unless asked for.
+    /// Log-probabilities of `tokens`; empty unless they are reported.
     pub logprobs: Vec<TokenLogprob>,
 }
 
-/// How a row is decided.
+/// The rule that decides a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// The target's token is sampled; a child that has it is descended to.
+    /// The target's token is sampled. If a child has this token, the path goes on there.
     Coupled,
     /// Children are accepted one by one with probability `min(1, p / q)`.
     Recursive,
@@ -83,7 +81,7 @@ enum Rule {
 }
 
 impl Verifier {
-    /// A verifier for rows of `vocab` logits and at most `max_nodes` drafted nodes.
+    /// Makes a verifier for rows of `vocab` logits and at most `max_nodes` drafted nodes.
     pub fn new(mode: Verification, vocab: usize, max_nodes: usize) -> Self {
         Self {
             mode,
@@ -101,8 +99,8 @@ impl Verifier {
 
     /// Begins a row.
     ///
-    /// Drafts that were not sampled are verified like in mode `target` (which
-    /// has the same law then), and trees in mode `block` like in `rejection`.
+    /// Drafts that were not sampled are verified as in mode `target`, which has the same law
+    /// then. Trees in mode `block` are verified as in `rejection`.
     pub fn begin(&mut self, row: &VerifyRow<'_>) {
         self.rule = rule(self.mode, row);
         self.current = Some(0);
@@ -112,13 +110,12 @@ impl Verifier {
         self.block.begin();
     }
 
-    /// Takes in the logits of one node. Those off the path cost nothing and may
-    /// be anything.
+    /// Takes in the logits of one node. Logits off the path cost nothing and may be anything.
     ///
     /// # Errors
-    /// [`SamplingError`] at the root: the row fails and gets no token. Logits
-    /// that are not finite further down end the path before them, so that the
-    /// request meets them at its next step's root.
+    /// [`SamplingError`] at the root: the row fails and gets no token. If logits further down
+    /// are not finite, the path ends before them, and the request meets them at its next step's
+    /// root.
     pub fn node(
         &mut self,
         number: u32,
@@ -141,27 +138,27 @@ impl Verifier {
         }
     }
 
-    /// Whether the tokens at a row's nodes are those that [`Sampler`] gives there, so that
-    /// whoever samples alike, reports no log-probabilities and has no penalties may choose
-    /// them, and take drafts as far as they agree.
+    /// Returns true if the tokens at a row's nodes are the tokens that [`Sampler`] gives there.
+    /// A device that samples alike may then choose them, and take drafts as far as they agree,
+    /// if it reports no log-probabilities and the request has no penalties.
     pub fn samples(&self, drafts: &Drafts, row: usize, params: &SamplingParams) -> bool {
         samples(self.mode, drafts, row, params)
     }
 
-    /// Ends the row: what was accepted. The log-probabilities may be taken out.
+    /// Ends the row, and returns its result. The log-probabilities may be taken out.
     pub fn finish(&mut self, row: &mut VerifyRow<'_>) -> &mut Verified {
         self.current = None;
         if self.rule == Rule::Block {
             self.finish_block(row);
         }
-        // A node whose logits decided nothing is not on the path: its token is
-        // the last one, as if it had not been drafted.
+        // If a node's logits decided nothing, the node is not on the path. Its token is the
+        // last one, as if it had not been drafted.
         let decided = self.verified.tokens.len().saturating_sub(1);
         self.verified.path.truncate(decided);
         &mut self.verified
     }
 
-    /// Samples like without speculation and looks whether that was drafted.
+    /// Samples as without speculation, and looks for a child with that token.
     fn coupled(
         &mut self,
         number: u32,
@@ -173,7 +170,7 @@ impl Verifier {
         self.take(token, drafted(row, number, token), logits, row)
     }
 
-    /// Emits a token and goes on at the node that drafted it.
+    /// Emits a token, and goes on at the node that drafted it, if there is one.
     fn take(
         &mut self,
         token: u32,
@@ -194,7 +191,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// The request at the current node, whose depth is the number of tokens
+    /// Returns the request at the current node. The node's depth is the number of tokens
     /// decided so far.
     fn request<'a>(&self, row: &'a VerifyRow<'_>) -> Request<'a> {
         Request {
@@ -205,7 +202,7 @@ impl Verifier {
     }
 }
 
-/// How a row is decided.
+/// Returns the rule that decides a row.
 fn rule(mode: Verification, row: &VerifyRow<'_>) -> Rule {
     if samples(mode, row.drafts, row.row, row.params) {
         return Rule::Coupled;
@@ -221,14 +218,14 @@ fn samples(mode: Verification, drafts: &Drafts, row: usize, params: &SamplingPar
     mode == Verification::Target || params.temperature == 0.0 || !drafts.is_sampled(row)
 }
 
-/// The node that was drafted as `token` behind `parent`.
+/// Returns the node that was drafted as `token` after `parent`.
 fn drafted(row: &VerifyRow<'_>, parent: u32, token: u32) -> Option<u32> {
     children(row.drafts.nodes(row.row), parent)
         .find(|(_, node)| node.token == token)
         .map(|(child, _)| child)
 }
 
-/// The nodes that follow `parent`, with their numbers.
+/// Returns the children of `parent`, with their numbers.
 fn children(nodes: &[Node], parent: u32) -> impl Iterator<Item = (u32, Node)> {
     let numbered = (1u32..).zip(nodes.iter().copied());
     numbered.filter(move |(_, node)| node.parent == parent)

@@ -1,4 +1,4 @@
-//! A scheduler that goes through the battery's requests by hand.
+//! A scheduler, played by hand, that takes the battery's requests through all their steps.
 
 mod dp_rank;
 
@@ -10,17 +10,18 @@ use lockstep_types::{EngineConfig, step::StepPlan};
 use super::{GroupOptions, LocalGroup, WorkerError, requests};
 use dp_rank::DpRank;
 
-/// Steps go through these phases in turn, each DP rank one ahead of the one before.
+/// Number of phases that steps go through in turn. Each DP rank is one phase ahead of the DP
+/// rank before it.
 const PHASES: u64 = 5;
 
-/// What came of it.
+/// Result of a run of all requests.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// By request.
+    /// Tokens of each text, by request.
     pub(super) texts: Vec<Vec<u32>>,
-    /// Drafted tokens that became part of a text, or would have, had it not ended.
+    /// Number of drafted tokens that became part of a text, or would have if it had not ended.
     pub(super) accepted: usize,
-    /// Steps at another depth than was agreed for the one before.
+    /// Number of steps at another depth than was agreed for the step before.
     pub(super) switches: usize,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Play {
     dp_ranks: Vec<DpRank>,
     step: u64,
     num_steps: u32,
-    /// What the ranks agree on, if they do.
+    /// The depth that the ranks agree on; `None` where the depth does not adapt.
     agreed: Option<Agreed>,
     switches: usize,
 }
@@ -42,7 +43,7 @@ impl Play {
     ) -> Result<Self, WorkerError> {
         let (requests, dp_size) = (requests::all(), config.parallel.dp_size);
         let adaptive = config.speculation.adaptive.as_ref();
-        // Those that share pages are on the same one.
+        // Requests that share pages are on the same DP rank.
         let bound = |at: usize| requests[at].shares.unwrap_or(at) % dp_size;
         let serve = |dp_rank| {
             let own = (0..requests.len()).filter(|at| bound(*at) == dp_rank);
@@ -58,14 +59,14 @@ impl Play {
         })
     }
 
-    /// Steps until all requests have ended and closed.
+    /// Runs steps until all requests have ended and closed.
     pub(super) fn run(mut self) -> Result<Outcome, WorkerError> {
         while !self.dp_ranks.iter().all(DpRank::is_done) {
             self.step += 1;
             let phase = self.step % PHASES;
             let part = |(number, dp_rank): (usize, &mut DpRank)| {
                 let phase = (self.step + number as u64) % PHASES;
-                // In one phase nobody is in the batch, in another one row is not.
+                // In phase 4 the batch has no rows; in phase 1 it lacks row 1.
                 dp_rank.part(|at| phase == 4 || phase == 1 && at == 1)
             };
             let parts = self.dp_ranks.iter_mut().enumerate().map(part).collect();
@@ -97,7 +98,7 @@ impl Play {
         Ok(outcome)
     }
 
-    /// How deep the next step drafts: as agreed, or by the phase.
+    /// Returns the depth of the next step: the agreed depth, or without one the phase's.
     fn draft_steps(&mut self, phase: usize) -> u32 {
         let Some(agreed) = &mut self.agreed else {
             let most = self.num_steps;

@@ -6,19 +6,19 @@ use lockstep_types::DeviceKind;
 /// Ranks of a group, as threads of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranks {
-    /// What each computes on, the processor with one thread.
+    /// The kind of device that each rank computes on. A rank on the CPU has one thread.
     pub device: DeviceKind,
-    /// Each has a GPU of its own, so that data may go from one to the other and passes are
-    /// recorded. Otherwise all share the first, and data passes through the host.
+    /// True if each rank has a GPU of its own: data may then go from GPU to GPU, and passes are
+    /// recorded. If false, all ranks share the first GPU, and data passes through the host.
     pub own_gpus: bool,
-    /// How many there are.
+    /// Number of ranks.
     pub tp_size: usize,
-    /// DP ranks that they form, each with a part of the requests.
+    /// Number of DP ranks that the ranks form. Each has a part of the requests.
     pub dp_size: usize,
 }
 
 impl From<DeviceKind> for Ranks {
-    /// One.
+    /// One rank on a device of that kind.
     fn from(device: DeviceKind) -> Self {
         Self {
             device,
@@ -30,7 +30,7 @@ impl From<DeviceKind> for Ranks {
 }
 
 impl Ranks {
-    /// What asks for them.
+    /// Returns the arguments that configure these ranks.
     pub(super) fn args(self) -> ParallelArgs {
         let mut args = ParallelArgs {
             tp_size: Some(self.tp_size),

@@ -4,31 +4,32 @@ use lockstep_types::sampling::SamplingParams;
 
 use super::CONTEXT;
 
-/// A request, and what happens to it.
+/// A request and its fate.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) prompt: Vec<u32>,
     pub(super) sampling: SamplingParams,
-    /// Tokens at the most.
+    /// Most tokens of the text.
     pub(super) tokens: usize,
     pub(super) max_draft_steps: Option<u32>,
     pub(super) fate: Fate,
-    /// An earlier request that its prompt begins like, whose pages it reads.
+    /// An earlier request that begins with the same prompt tokens. This request reads its
+    /// pages.
     pub(super) shares: Option<usize>,
 }
 
-/// How a request ends.
+/// The way a request ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// With its last token.
+    /// The request ends with its last token.
     Finishes,
-    /// It leaves when it has so many tokens.
+    /// The request is aborted when its text has so many tokens.
     Aborted(usize),
-    /// It loses its slot at so many tokens and begins anew with them.
+    /// The request loses its slot when its text has so many tokens, and begins anew with them.
     Retracted(usize),
 }
 
-/// All of them, in the order of arrival.
+/// Returns all requests, in the order of arrival.
 pub(super) fn all() -> Vec<Request> {
     let long = words(1, 70);
     let phrase = words(2, 5).repeat(8);
@@ -37,7 +38,7 @@ pub(super) fn all() -> Vec<Request> {
         Request::new(long.clone(), 24),
         Request::new(words(4, 1), 12),
         Request::new(phrase.clone(), 20).sampled(0.8),
-        // The end of the context comes first.
+        // This request reaches the end of the context first.
         Request::new(words(5, 100), CONTEXT - 100),
         Request::new(branch, 16).sharing(0),
         Request::new(words(6, 90), 20).with(Fate::Aborted(3)),
@@ -85,7 +86,7 @@ impl Request {
     }
 }
 
-/// Tokens that any vocabulary has, different ones for each seed.
+/// Returns `count` tokens that every vocabulary has, others for each seed.
 fn words(seed: u32, count: usize) -> Vec<u32> {
     let step = |word: &u32| Some(word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
     let words = std::iter::successors(Some(seed), step).skip(1).take(count);

@@ -1,19 +1,19 @@
-//! A policy for tests, which decides on another depth in every step.
+//! A policy for tests that decides on another depth in every step.
 
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Digest, Moment, Policy, PolicyFactory, Tier};
 use lockstep_types::SpeculationConfig;
 
 const NAME: &str = "turns";
 
-/// Goes through all candidates, the deepest after the shallowest.
+/// Goes through all candidate depths from the deepest to the shallowest, then begins again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Turns {
-    /// The step in which it decides on the next one already: given to some ranks
-    /// alone, these differ from the others from then on.
+    /// A step in which the policy decides as in the step after. Where only some ranks have
+    /// `astray`, they differ from the others from that step on.
     pub astray: Option<u64>,
 }
 
-/// Every depth of `speculation`, by turns.
+/// Returns an adaptive configuration with every depth of `speculation`, decided by [`Turns`].
 pub(super) fn config(speculation: &SpeculationConfig) -> AdaptiveConfig {
     let depths: Vec<u32> = (0..=speculation.num_steps as u32).collect();
     let tier = |depth: &u32| Tier {

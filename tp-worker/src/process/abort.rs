@@ -1,10 +1,10 @@
-//! Ends the computing thread's waits when the scheduler is gone.
+//! Ending the computing thread's waits when the scheduler is gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lockstep_collective::AbortHandle;
 
-/// Shared by both threads of the process.
+/// Abort handle that both threads of the process share.
 #[derive(Clone, Default)]
 pub struct SharedAbort(Arc<Mutex<State>>);
 
@@ -15,7 +15,8 @@ struct State {
 }
 
 impl SharedAbort {
-    /// The collectives stand: from now on [`Self::fire`] ends their waits.
+    /// Takes the handle of the collectives once they are connected. From then on [`Self::fire`]
+    /// ends their waits.
     pub fn arm(&self, handle: AbortHandle) {
         let mut state = self.lock();
         if state.fired {
@@ -23,8 +24,8 @@ impl SharedAbort {
         }
         state.handle = Some(handle);
     }
-    /// Ends all waits, now and later; tells whether the collectives stand. The
-    /// wait for peers to join cannot be ended.
+    /// Ends all waits, now and later. Returns true if the collectives are connected. A wait for
+    /// peers to join cannot be ended.
     pub fn fire(&self) -> bool {
         let mut state = self.lock();
         state.fired = true;

@@ -1,4 +1,4 @@
-//! Which collectives connect the ranks: none, shared memory, or TCP.
+//! The collectives that connect the ranks: none, shared memory, or TCP.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs as _, UdpSocket},
@@ -15,18 +15,18 @@ use lockstep_types::EngineConfig;
 
 use crate::{RunError, worker::WorkerLimits};
 
-/// The port where peers of other nodes reach this rank.
+/// The port that peers of other nodes connect to.
 pub struct Listener(TcpListenerHandle);
 
 impl Listener {
-    /// `host:port`, for the other ranks.
+    /// Returns the port's address as `host:port`, for the other ranks.
     pub fn address(&self) -> String {
         self.0.address().to_string()
     }
 }
 
-/// Opens the port for other nodes, which speak TLS where there is `tls`; `None` within one
-/// node.
+/// Opens the port for other nodes. It speaks TLS if `tls` is given. Returns `None` where there
+/// is one node only.
 ///
 /// # Errors
 /// [`RunError::Io`] when node 0's address can't be resolved.
@@ -47,8 +47,8 @@ pub fn bind(config: &EngineConfig, tls: Option<&NodeTls>) -> Result<Option<Liste
     Ok(Some(Listener(Tcp::bind(local)?.secured(tls))))
 }
 
-/// This machine's address on the way to `addr`, with any free port: peers come
-/// by the network that node 0 is on, and no other interface is opened.
+/// Returns this machine's address on the route to `addr`, with any free port. Peers come over
+/// the network that node 0 is on, so no other interface is opened.
 fn facing(addr: &str) -> std::io::Result<SocketAddr> {
     let peer = addr
         .to_socket_addrs()?
@@ -65,7 +65,8 @@ fn facing(addr: &str) -> std::io::Result<SocketAddr> {
     Ok(SocketAddr::new(probe.local_addr()?.ip(), 0))
 }
 
-/// Connects this rank to its peers and returns what ends its waits.
+/// Connects this rank to its peers. Returns the collectives and the handle that ends their
+/// waits.
 ///
 /// # Errors
 /// [`RunError::Collective`] when a peer doesn't come or is of another group.
@@ -102,8 +103,8 @@ pub fn connect(
     Ok((collective, abort))
 }
 
-/// A rank may be ahead of another by the loading of all weights once, and by
-/// the longest computation between two collectives ever after.
+/// Returns the limits of the group. A rank may be ahead of another by the time that all weights
+/// take to load, once, and later by the longest computation between two collectives.
 fn options(config: &EngineConfig) -> Result<Options, RunError> {
     let timeouts = &config.timeouts;
     Ok(Options {
@@ -114,14 +115,14 @@ fn options(config: &EngineConfig) -> Result<Options, RunError> {
     })
 }
 
-/// The group fell apart rather than this rank: some other rank knows why.
+/// Returns true if the group fell apart, so that the cause lies with another rank.
 pub fn is_collective(error: &RunError) -> bool {
     if matches!(error, RunError::Collective(_)) {
         return true;
     }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        // Boxed where it is a part of another error.
+        // An error that is a part of another may be boxed.
         if error.is::<CollectiveError>() || error.is::<Box<CollectiveError>>() {
             return true;
         }

@@ -1,5 +1,5 @@
-//! Commands to the drafter, handled on a thread of their own: one may take
-//! seconds, and steps go on meanwhile.
+//! Commands to the drafter, handled on a thread of their own. A command may take seconds, and
+//! steps go on meanwhile.
 
 use std::sync::{
     Arc,
@@ -18,19 +18,20 @@ use super::stream::message;
 
 type Task = (Option<Arc<dyn CommandHandler>>, DrafterCommand);
 
-/// Handles commands one after another. The thread ends with it, once it has
-/// finished the command it is at.
+/// Handles commands one after another. The thread ends when this value is dropped, after the
+/// command that it is handling.
 pub struct CommandThread(Sender<Task>);
 
 impl CommandThread {
-    /// Starts the thread; answers leave by `outgoing` while that is open.
+    /// Starts the thread. Answers leave by `outgoing` while that channel is open.
     pub fn new(outgoing: WeakSender<WorkerMessage>) -> Self {
         let (sender, tasks) = channel();
         std::thread::spawn(move || work(&tasks, &outgoing));
         Self(sender)
     }
 
-    /// Has `handler` handle a command; without one the command is refused.
+    /// Hands a command to the thread. `handler` handles it there; without a handler the command
+    /// is refused.
     pub fn send(&self, handler: Option<Arc<dyn CommandHandler>>, command: DrafterCommand) {
         // The thread lives as long as this sender.
         let _ = self.0.send((handler, command));

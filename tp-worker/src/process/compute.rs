@@ -1,4 +1,4 @@
-//! The computing thread: plans in, results out, nothing else.
+//! The computing thread: it takes plans and gives results, and does nothing else.
 
 use std::{
     sync::mpsc::Receiver,
@@ -24,11 +24,11 @@ use crate::{
     worker::{Folders, Worker, WorkerError, WorkerOptions, open},
 };
 
-/// What the computing thread works with.
+/// The parts that the computing thread works with.
 pub struct Computing<'a> {
     pub ctx: &'a RoleContext,
     pub rank: usize,
-    /// Where peers of other nodes connect.
+    /// The port that peers of other nodes connect to.
     pub listener: Option<Listener>,
     pub orders: &'a Receiver<Order>,
     pub outgoing: &'a Outgoing,
@@ -36,16 +36,16 @@ pub struct Computing<'a> {
 }
 
 impl OnDevice for Computing<'_> {
-    /// What the device, the model or the group failed with.
+    /// The error of the device, the model or the group.
     type Output = Result<(), RunError>;
 
-    /// Computes until the orders end, and reports what it failed with.
+    /// Computes until the orders end, and reports an error to the scheduler.
     fn run<B: Device>(self, drafters: &DrafterRegistry<B>) -> Self::Output {
         let (orders, outgoing, mut worker) = (self.orders, self.outgoing, None);
         let computed = self.compute(drafters, &mut worker);
-        // Before the worker goes, which may take a while where peers are gone.
+        // Reports before the worker is dropped, which may take a while if peers are gone.
         if let Err(error) = &computed {
-            // A peer that failed to load left the group before it could say why.
+            // A peer that failed to load may have left the group before its report arrived.
             if worker.is_none() && collectives::is_collective(error) {
                 is_told(orders);
             }
@@ -62,7 +62,7 @@ impl Computing<'_> {
         drafters: &DrafterRegistry<B>,
         worker: &mut Option<Worker<B>>,
     ) -> Result<(), RunError> {
-        // The orders end before the start when another rank fails first.
+        // The orders end before the start if another rank fails first.
         let Ok(Order::Start(start)) = self.orders.recv() else {
             return Ok(());
         };
@@ -94,11 +94,11 @@ impl Computing<'_> {
     }
 }
 
-/// How long a rank whose peers have left waits to be told why.
+/// Time limit for hearing the reason after peers have left.
 const REASON: Duration = Duration::from_secs(1);
 
-/// Waits until the scheduler has heard why peers have left, which takes a moment to arrive
-/// here; whether others have found that ranks differ.
+/// Waits until the scheduler has heard why peers have left, for [`REASON`] at most. Returns
+/// true if other ranks have found that ranks differ.
 fn is_told(orders: &Receiver<Order>) -> bool {
     let deadline = Instant::now() + REASON;
     loop {
@@ -111,7 +111,7 @@ fn is_told(orders: &Receiver<Order>) -> bool {
     }
 }
 
-/// What a worker that is loaded takes its orders with.
+/// The parts with which a loaded worker takes its orders.
 struct Following<'a> {
     ctx: &'a RoleContext,
     rank: usize,
@@ -120,7 +120,7 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
-    /// Follows orders until they end; tells whether that is because others have found
+    /// Follows orders until they end. Returns true if they end because other ranks have found
     /// that ranks differ.
     fn follow<B: Device>(&self, worker: &mut Worker<B>) -> Result<bool, RunError> {
         let (ctx, outgoing) = (self.ctx, self.outgoing);
@@ -158,7 +158,7 @@ impl Following<'_> {
         Ok(false)
     }
 
-    /// Writes down the last steps where ranks were found to differ, here or by others.
+    /// Writes down the last steps if this rank or another has found that ranks differ.
     fn ended<B: Device>(
         &self,
         worker: &Worker<B>,
@@ -170,7 +170,7 @@ impl Following<'_> {
         if !told && !found {
             return outcome.map(|_| ());
         }
-        // Beside the run's own folder, which goes with the run.
+        // The file lies beside the run's own folder, which is removed with the run.
         let run_dir = &self.ctx.node.run_dir;
         let file = match worker.write_steps(run_dir.parent().unwrap_or(run_dir)) {
             Ok(file) => file,
@@ -191,14 +191,15 @@ impl Following<'_> {
     }
 }
 
-/// The rank's share of what its device has free, where that has memory of its own.
+/// Returns the rank's share of its device's free bytes; `None` if the device has no memory of
+/// its own.
 fn free<B: Device>(ctx: &RoleContext, rank: usize) -> Result<Option<u64>, RunError> {
     let (device, local) = (ctx.engine.device, ctx.engine.ranks_per_node());
     let free = B::free(device.of_rank(rank % local)).map_err(WorkerError::from)?;
     Ok(free.map(|free| free / device.ranks_per_device(local) as u64))
 }
 
-/// Takes other weights.
+/// Loads other weights from the folders that were looked at.
 fn reload<B: Backend + 'static>(
     worker: &mut Worker<B>,
     folders: Option<&Folders>,

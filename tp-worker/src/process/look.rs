@@ -1,4 +1,4 @@
-//! A look at other weights, on a thread of its own: plans go on, and files that
+//! The look at other weights, on a thread of its own. Plans go on meanwhile, and files that
 //! can't be read in time are refused.
 
 use std::{
@@ -15,21 +15,21 @@ use tokio::sync::mpsc::WeakSender;
 use super::stream::message;
 use crate::worker::{Folders, Served, WorkerError};
 
-/// The folders that were looked at last. They stay open until they are taken, others
-/// are looked at, or the update is off.
+/// The folders that were looked at last. They stay open until they are taken, until others are
+/// looked at, or until the update is off.
 #[derive(Clone, Default)]
 pub struct Looked(Arc<Mutex<Option<Folders>>>);
 
 impl Looked {
-    /// Takes them, where they are those that are wanted: what is read now is what was
-    /// looked at, and nothing else is opened.
+    /// Takes the folders if they are the wanted ones. The files that are read now are then the
+    /// files that were looked at; nothing else is opened.
     pub fn take(&self, wanted: &ReloadWeights) -> Option<Folders> {
         let (model, draft) = paths(wanted);
         let are_wanted = |open: &Folders| (open.model(), open.draft()) == (model, draft);
         self.folders().take().filter(are_wanted)
     }
 
-    /// Closes them.
+    /// Closes the folders.
     pub fn forget(&self) {
         self.folders().take();
     }
@@ -39,7 +39,7 @@ impl Looked {
     }
 }
 
-/// Begins to look at folders inside `dir`; the answer leaves by `outgoing` while that
+/// Begins to look at folders inside `dir`. The answer leaves by `outgoing` while that channel
 /// is open.
 pub fn begin(
     served: Served,
@@ -67,7 +67,8 @@ pub fn begin(
     });
 }
 
-/// Opens these folders and looks at them, or says why they can't be taken.
+/// Opens the wanted folders and looks at them. Returns the folders, or the reason why they
+/// can't be taken.
 fn look(
     served: &Served,
     wanted: &ReloadWeights,

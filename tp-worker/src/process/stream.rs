@@ -19,29 +19,29 @@ use tonic::{Request, Status, Streaming};
 use super::{abort::SharedAbort, collectives::Listener};
 use crate::RunError;
 
-/// What the scheduler wants done.
+/// An order from the scheduler.
 pub enum Order {
     /// Connect the collectives and load the weights.
     Start(GroupStart),
-    /// One forward pass.
+    /// Run one forward pass.
     Plan(StepPlan),
-    /// Other weights.
+    /// Look at other weights, or load them.
     Reload(ReloadWeights),
-    /// None of those that were looked at.
+    /// Close the folders of weights that were looked at.
     ForgetWeights,
-    /// A command to the drafter.
+    /// Handle a command to the drafter.
     Drafter(DrafterCommand),
-    /// None any more, since ranks have diverged: write down the last steps.
+    /// Write down the last steps, since ranks have diverged. It is the last order.
     WriteSteps,
 }
 
 /// Messages on their way to the scheduler.
 pub type Outgoing = tokio::sync::mpsc::Sender<WorkerMessage>;
 
-/// How a worker comes to the scheduler: what it says, and its TLS if nodes speak that.
+/// The worker's first message to the scheduler, and its TLS if nodes speak TLS.
 pub type Introduction = (WorkerHello, Option<NodeTls>);
 
-/// Who this worker is.
+/// Makes the message by which the worker introduces itself.
 pub fn hello(ctx: &RoleContext, rank: usize, listener: Option<&Listener>) -> WorkerHello {
     WorkerHello {
         rank: u32::try_from(rank).unwrap_or(u32::MAX),
@@ -91,24 +91,24 @@ pub fn talk(
             outcome = carry(ctx, hello, messages, &orders) => outcome,
         }
     });
-    // A node that was told to stop has got what it asked for.
+    // A node that was told to stop leaves without an error.
     let left = ctx.node.node_rank > 0 && lifecycle.drain.is_cancelled();
     let outcome = if left { Ok(()) } else { outcome };
-    // A compute thread that waits for a peer or for an order must not wait on.
+    // A compute thread must not go on waiting for a peer or for an order.
     drop(orders);
     if !abort.fire()
         && let Err(error) = &outcome
     {
-        // It may be waiting for peers that will never join: this process cannot
-        // end before that wait does, so its launcher has to know now.
+        // The compute thread may wait for peers that will never join. This process cannot end
+        // before that wait does, so the launcher has to know now.
         ctx.link.failed(&error.to_string());
     }
     outcome
 }
 
-/// On another node than the scheduler's, passes on that the node was told to
-/// stop; the scheduler then finishes what runs and ends the stream. Returns
-/// only when there is nobody to tell.
+/// On another node than the scheduler's, tells the scheduler once this node is told to stop.
+/// The scheduler then finishes what runs and ends the stream. Returns only if there is no
+/// scheduler to tell.
 async fn leave(ctx: &RoleContext, leaving: WeakSender<WorkerMessage>) {
     if ctx.node.node_rank == 0 {
         return std::future::pending().await;
@@ -136,7 +136,7 @@ async fn carry(
             Ok(command) => command,
             Err(status) => {
                 if status.code() == tonic::Code::Aborted {
-                    // Whoever takes orders no more knows it already.
+                    // A compute thread that takes no orders any more knows it already.
                     let _ = orders.send(Order::WriteSteps);
                 }
                 return Err(RunError::Scheduler(status.message().to_owned()));
@@ -162,8 +162,8 @@ async fn carry(
             None => return Ok(()),
         };
         if orders.send(order).is_err() {
-            // The compute thread gave up and says why itself; what it reported
-            // is still leaving through the request stream.
+            // The compute thread gave up and says why itself. Its report is still leaving
+            // through the request stream.
             while let Ok(Some(_)) = commands.message().await {}
             return Ok(());
         }
@@ -174,7 +174,7 @@ fn meaningless(error: &lockstep_proto::WireError) -> RunError {
     RunError::Scheduler(format!("it sent a command without meaning: {error}"))
 }
 
-/// What a status says; of a broken connection, what broke it.
+/// Returns the message of a status; for a broken connection also its cause.
 fn why(status: &Status, remote: bool) -> String {
     let Some(source) = std::error::Error::source(status) else {
         return status.message().to_owned();
@@ -195,7 +195,7 @@ async fn attach(
     messages: tokio::sync::mpsc::Receiver<WorkerMessage>,
 ) -> Result<Streaming<WorkerCommand>, RunError> {
     let limit = Duration::from_secs(ctx.engine.timeouts.startup_s);
-    // Node 0's workers share the scheduler's machine; all others come over TCP.
+    // Node 0's workers share the scheduler's machine. All others come over TCP.
     let channel = if ctx.node.node_rank == 0 {
         connect_unix(&ctx.node.workers_socket(), limit).await?
     } else {

@@ -1,4 +1,4 @@
-//! What the ranks compare and vote on outside of steps. All of them call these
+//! Comparisons and votes of all ranks outside of steps. All ranks call each of these functions
 //! together.
 
 use lockstep_adaptive::{Row, Seen};
@@ -28,7 +28,7 @@ pub fn compare_passes<B: Backend>(backend: &mut B, ours: u64) -> Result<(), Work
     }
 }
 
-/// On how many ranks `yes` is true.
+/// Returns the number of ranks on which `yes` is true.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
@@ -36,7 +36,7 @@ pub fn count<B: Backend>(backend: &mut B, yes: bool) -> Result<usize, WorkerErro
     Ok(which(backend, yes)?.len())
 }
 
-/// The ranks on which `yes` is true.
+/// Returns the ranks on which `yes` is true.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
@@ -47,7 +47,8 @@ pub fn which<B: Backend>(backend: &mut B, yes: bool) -> Result<Vec<usize>, Worke
         .collect())
 }
 
-/// Whether the ranks of each node, so many of them, say the same.
+/// Returns true if the ranks of each node bring the same word. Each node has `ranks_per_node`
+/// ranks.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
@@ -61,8 +62,7 @@ pub fn alike_on_nodes<B: Backend>(
     Ok(nodes.all(|node| node.iter().all(|words| *words == node[0])))
 }
 
-/// Has the ranks of a target that was loaded follow what drafts for it, which is on those
-/// that lead.
+/// Makes all ranks of a loaded target follow the drafters, which only the leads have.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone; [`WorkerError::Model`] for want
@@ -76,8 +76,8 @@ pub fn share_drafting<B: Backend>(
     share_drafts(backend, target, drafting)
 }
 
-/// Makes every rank compute what the drafter reads: the width of the last layer's
-/// collectives depends on it.
+/// Makes every rank compute the features that the drafter reads, because the width of the last
+/// layer's collectives depends on them.
 fn share_capture<B: Backend>(
     backend: &mut B,
     target: &mut Transformer<B>,
@@ -95,8 +95,8 @@ fn share_capture<B: Backend>(
     Ok(())
 }
 
-/// Has passes tell the drafts that leads make on their devices to the other ranks', where all
-/// leads do.
+/// If all leads draft on their devices, makes passes carry these drafts to the other ranks'
+/// devices.
 fn share_drafts<B: Backend>(
     backend: &mut B,
     target: &mut Transformer<B>,
@@ -108,8 +108,8 @@ fn share_drafts<B: Backend>(
     Ok(())
 }
 
-/// What a step has shown on all ranks, of which every DP rank ran the same requests:
-/// counts are those of one, times those of the slowest.
+/// Joins the measurements of a step in which every DP rank ran the same requests. The counts
+/// are those of rank 0, the times those of the slowest rank.
 ///
 /// # Errors
 /// [`WorkerError::Backend`] when a peer is gone.
@@ -129,7 +129,7 @@ pub fn join<B: Backend>(backend: &mut B, seen: Seen) -> Result<Seen, WorkerError
     })
 }
 
-/// Every rank's words.
+/// Returns the words of every rank.
 fn exchange<B: Backend, const N: usize>(
     backend: &mut B,
     words: [u32; N],

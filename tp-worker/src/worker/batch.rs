@@ -9,7 +9,7 @@ use super::{
     slots::{RowTask, Slot, Slots},
 };
 
-/// What a row of logits is for.
+/// The purpose of a row of logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogitUse {
     /// The row of the batch.
@@ -20,10 +20,10 @@ pub struct LogitUse {
 /// The uses of logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// To score the prompt's token at this position.
+    /// Scores the prompt's token at this position.
     Score(u32),
-    /// To choose the token after a node of a row that samples: 0 = the row's
-    /// own last token, `n` = its `n`-th draft.
+    /// Chooses the token after a node of a row that samples. Node 0 is the row's own last
+    /// token, node `n` its `n`-th draft.
     Node(u32),
 }
 
@@ -36,9 +36,9 @@ pub struct BatchBuffers {
     rows: Vec<Row>,
     logit_tokens: Vec<u32>,
     uses: Vec<LogitUse>,
-    /// Rows that report something.
+    /// Number of rows that report something.
     outputs: usize,
-    /// Rows that sample.
+    /// Number of rows that sample.
     choices: usize,
     masks: Vec<u64>,
     max_q_len: usize,
@@ -76,8 +76,8 @@ impl BatchBuffers {
         self.max_q_len = 0;
     }
 
-    /// Adds the row of `task` with its drafts, the `nodes`. Its pages are
-    /// checked in [`Self::seal`], once all are granted.
+    /// Adds the row of `task` with its drafts, the `nodes`. [`Self::seal`] checks the row's
+    /// pages, once all pages are granted.
     ///
     /// # Errors
     /// [`PlanError::NoPass`] when the batch outgrows the buffers.
@@ -125,8 +125,8 @@ impl BatchBuffers {
         Ok(())
     }
 
-    /// Checks that every row may write where it will, and finds the cells.
-    /// `tasks` are those that were pushed.
+    /// Checks that every row may write to its cells, and finds the cells. `tasks` are the tasks
+    /// that were pushed.
     ///
     /// # Errors
     /// [`PlanError::PagesMissing`], [`PlanError::PageShared`].
@@ -140,12 +140,12 @@ impl BatchBuffers {
         Ok(())
     }
 
-    /// The rows as they were pushed, drafts included.
+    /// Returns the rows as they were pushed, drafts included.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// The size so far.
+    /// Returns the size of the batch so far.
     pub fn key(&self) -> PassKey {
         PassKey {
             requests: self.rows.len(),
@@ -154,8 +154,8 @@ impl BatchBuffers {
         }
     }
 
-    /// The batch over the request-to-page table `pages`, whose tokens are chosen by
-    /// `choices`.
+    /// Returns the batch. `pages` is the request-to-page table; `choices` says how tokens are
+    /// chosen.
     pub fn batch<'a>(&'a self, pages: &'a [u32], choices: ChoiceBatch<'a>) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
@@ -171,35 +171,35 @@ impl BatchBuffers {
         }
     }
 
-    /// How many rows sample.
+    /// Returns the number of rows that sample.
     pub fn choices(&self) -> usize {
         self.choices
     }
 
-    /// The token of the batch whose logits are those wanted as number `at`.
+    /// Returns the index, in the batch, of the token with the `at`-th wanted logits.
     pub fn wanted(&self, at: usize) -> u32 {
         self.logit_tokens[at]
     }
 
-    /// What each row of logits is for, in order.
+    /// Returns the purpose of each row of logits, in order.
     pub fn uses(&self) -> &[LogitUse] {
         &self.uses
     }
 
-    /// How many drafts lie before the token of the wanted logits `at` on its path, where
-    /// it chooses a token of `task`.
+    /// Returns the number of drafts on the path before the token with the `at`-th wanted
+    /// logits. These logits choose a token of `task`.
     pub fn depth(&self, at: usize, task: &RowTask) -> u32 {
         let position = self.positions[self.logit_tokens[at] as usize];
         position - (task.start + task.q_len - 1)
     }
 
-    /// How many rows have an output.
+    /// Returns the number of rows that have an output.
     pub fn reporting(&self) -> usize {
         self.outputs
     }
 
-    /// One output per sampled or scored row, in the plan's order, with
-    /// everything that needs no logits.
+    /// Returns one output per sampled or scored row, in the plan's order. Each has all that
+    /// needs no logits.
     pub fn outputs(&self, tasks: &[RowTask], slots: &Slots) -> impl Iterator<Item = SlotOutput> {
         let rows = tasks.iter().zip(&self.rows);
         let reporting = rows.filter(|(task, _)| task.output.is_some());
@@ -223,10 +223,9 @@ impl BatchBuffers {
         })
     }
 
-    /// Notes which of a row's tokens need logits: the one before each scored
-    /// prompt position, and the last when a token is sampled. The row's last
-    /// token scores the next chunk's first position, so that chunks together
-    /// score every position once.
+    /// Notes the tokens of a row that need logits: the token before each scored prompt
+    /// position, and the last token if one is sampled. The row's last token scores the first
+    /// position of the next chunk, so that the chunks together score every position once.
     fn want_logits(&mut self, task: &mut RowTask, slot: &Slot, row: Row) {
         let end = task.start + task.q_len;
         let first = slot.logprobs.prompt_start.unwrap_or(u32::MAX);
@@ -257,7 +256,8 @@ impl BatchBuffers {
     }
 }
 
-/// Position 0 has no predecessor and is reported without logits.
+/// Returns true if the row reports position 0. That position has no predecessor and is reported
+/// without logits.
 fn reports_first_position(task: &RowTask, slot: &Slot) -> bool {
     slot.logprobs.prompt_start == Some(0) && task.start == 0 && slot.prompt_len > 0
 }

@@ -1,32 +1,32 @@
-//! What ranks agree on before a pass, where nobody compares what they exchange.
+//! The words that ranks compare before a pass, if the devices do not compare its data.
 
 use std::fmt;
 
 use lockstep_backend::PassKey;
 
-/// What a rank is about to begin: words that all ranks compare before data goes its own
-/// way, where nobody would.
+/// Description of the pass that a rank is about to begin. All ranks compare these words before
+/// the pass, because the device's collectives do not compare the data that they carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
-    /// The step.
+    /// Number of the step.
     pub step: u64,
-    /// Its draft steps.
+    /// Draft steps of the step.
     pub depth: u32,
-    /// Digest of what all ranks share so far: plans, and what was made of them.
+    /// Digest of what all ranks share so far: plans and what followed from them.
     pub shared: u64,
-    /// The size of its pass.
+    /// Size of the pass.
     pub key: PassKey,
-    /// Digest of the pass that is prepared for that size, and of its collectives.
+    /// Digest of the prepared pass of that size, and of its collectives.
     pub pass: u64,
-    /// Whether all that the rank has recorded is repeated as it is.
+    /// True if the rank can repeat all its recorded passes as they are.
     pub keeps: bool,
 }
 
 impl Begun {
-    /// Words of the fixed-size encoding.
+    /// Number of words of the fixed-size encoding.
     pub const WORDS: usize = 11;
 
-    /// The encoding.
+    /// Encodes into words.
     pub fn to_words(self) -> [u32; Self::WORDS] {
         let PassKey {
             requests,
@@ -42,7 +42,7 @@ impl Begun {
         ]
     }
 
-    /// The inverse of [`Self::to_words`].
+    /// Decodes what [`Self::to_words`] encoded.
     pub fn from_words(words: &[u32; Self::WORDS]) -> Self {
         let whole = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
         Self {

@@ -1,4 +1,4 @@
-//! How the tokens of a step are chosen where their logits are, on the device.
+//! Choosing the tokens of a step on the device, where their logits are.
 
 use lockstep_backend::{Choice, ChoiceBatch, ChoiceRow, DraftedRow, How};
 use lockstep_speculation::{Drafts, Verifier, is_chain};
@@ -9,7 +9,7 @@ use super::{
     slots::{RowTask, Slot, Slots},
 };
 
-/// The rows of a step that sample, and what was drafted for them.
+/// The rows of a step that sample, and the shape of their drafts.
 #[derive(Debug)]
 pub struct Choices {
     choices: Vec<Choice>,
@@ -33,7 +33,7 @@ impl Choices {
         }
     }
 
-    /// Leaves all to the host.
+    /// Removes all rows, which leaves all choices to the host.
     pub fn clear(&mut self) {
         self.choices.clear();
         self.rows.clear();
@@ -41,8 +41,9 @@ impl Choices {
         self.parents.clear();
     }
 
-    /// Those of the rows of `batch`, of which `verifier` says whether a device may.
-    /// `drafts` are the step's, and those of a row that has none.
+    /// Takes the rows of `batch` that sample. `verifier` decides if a device may choose a row's
+    /// tokens. `drafts` are the drafts of the step and, as second, the drafts of a row without
+    /// any.
     pub fn lay_out(
         &mut self,
         batch: &BatchBuffers,
@@ -70,8 +71,7 @@ impl Choices {
         }
     }
 
-    /// Notes what was drafted behind `token` of the batch, whose logits are wanted as
-    /// number `at`.
+    /// Notes the drafts behind `token` of the batch, whose logits are wanted as number `at`.
     fn draft(&mut self, at: usize, token: u32, (drafts, row): (&Drafts, usize)) {
         let nodes = drafts.nodes(row);
         let tree = !is_chain(nodes);
@@ -86,7 +86,7 @@ impl Choices {
         }
     }
 
-    /// As a batch has them.
+    /// Returns the choices in the form that a batch has.
     pub fn batch(&self) -> ChoiceBatch<'_> {
         ChoiceBatch {
             choices: &self.choices,
@@ -97,8 +97,8 @@ impl Choices {
     }
 }
 
-/// How the tokens of a row are chosen. One that reports log-probabilities or needs its
-/// history is the host's.
+/// Returns the choice for a row. The host chooses if the row reports log-probabilities or needs
+/// its history.
 fn choice(
     task: &RowTask,
     slots: &Slots,
@@ -116,9 +116,9 @@ fn choice(
     choice
 }
 
-/// Whether a device may choose a request's next token: all ranks say the same. Where
-/// logits of a prompt were no numbers, the host that scored it alone knows that its request
-/// has failed.
+/// Returns true if a device may choose a request's next token. All ranks give the same answer.
+/// A request with scored prompt positions is excluded: if their logits were not finite, only
+/// the host that scored them knows that the request has failed.
 pub fn is_devices(slot: &Slot) -> bool {
     let reports = slot.logprobs.output || slot.logprobs.prompt_start.is_some();
     !reports && choice_of(slot).how != How::Host
@@ -129,7 +129,7 @@ fn choice_of(slot: &Slot) -> Choice {
     Choice::of(&slot.sampling, outputs)
 }
 
-/// A row's drafts, and which row of them it is.
+/// Returns the drafts that a row's drafts are in, and the number of their row.
 pub fn drafts_of<'a>(
     task: &RowTask,
     (drafts, none): (&'a Drafts, &'a Drafts),

@@ -1,5 +1,5 @@
-//! How deep the group drafts: what this rank brings to the decision, and the
-//! decision, which all ranks come to alike.
+//! Agreement on the depth that the group drafts at: this rank's row for the decision, and the
+//! decision. All ranks decide alike.
 
 use lockstep_adaptive::{AdaptiveConfig, Decider, Digest, Row, Seen};
 use lockstep_backend::{Axis, Backend};
@@ -12,35 +12,34 @@ use lockstep_types::{
 use super::begun::Begun;
 use super::{PlanError, Worker, WorkerError};
 
-/// The depths of a rank's steps.
+/// The depth that a rank's steps draft at.
 #[derive(Debug)]
 pub enum DepthControl {
     /// Plans may always ask for so many draft steps.
     Fixed(u32),
-    /// The ranks agree in every step.
+    /// The ranks agree on a depth in every step.
     Adaptive(Box<Agreement>),
 }
 
-/// A rank's part in the agreement. Its row travels with the step's first
-/// collective, so that ranks that differ in plan, drafts, tokens or in what they
-/// decided before learn it before anything of the step is committed; and before
-/// the pass, where data that differs would not tell.
+/// A rank's part in the agreement. Its row travels with the step's first collective. So ranks
+/// that differ in plan, drafts, tokens or earlier decisions learn it before anything of the
+/// step is committed. They also learn it before the pass, where differing data would not show.
 #[derive(Debug)]
 pub struct Agreement {
     decider: Decider,
     /// Depths that this rank can run, as bits.
     depths: u32,
-    /// What the last step has shown here.
+    /// Measurements of the last step on this rank.
     seen: Seen,
 }
 
 impl DepthControl {
-    /// A depth that does not adapt.
+    /// Makes a depth that does not adapt.
     pub fn fixed(speculation: &SpeculationConfig) -> Self {
         Self::Fixed(u32::try_from(speculation.num_steps).unwrap_or(u32::MAX))
     }
 
-    /// One that the ranks agree on.
+    /// Makes a depth that the ranks agree on.
     pub fn adaptive(config: &AdaptiveConfig, decider: Decider) -> Self {
         Self::Adaptive(Box::new(Agreement {
             decider,
@@ -49,15 +48,15 @@ impl DepthControl {
         }))
     }
 
-    /// Whether ranks agree on it.
+    /// Returns true if ranks agree on the depth.
     pub fn adapts(&self) -> bool {
         matches!(self, Self::Adaptive(_))
     }
 
-    /// Begins a plan's step.
+    /// Begins the step of a plan.
     ///
     /// # Errors
-    /// [`PlanError::TooDeep`] when the plan asks for more than was agreed.
+    /// [`PlanError::TooDeep`] if the plan asks for more than was agreed.
     pub fn begin(&mut self, plan: &StepPlan) -> Result<(), PlanError> {
         let asked = plan.draft_steps;
         let agreed = match self {
@@ -73,9 +72,9 @@ impl DepthControl {
         Ok(())
     }
 
-    /// What this rank brings to the step that was begun, without the sizes of its
-    /// batch. `digest` is of what all ranks share so far; only a rank that `leads` its
-    /// DP rank counts requests.
+    /// Returns this rank's row for the step that was begun, without the sizes of its batch.
+    /// `digest` covers what all ranks share so far. Only the lead of a DP rank counts requests,
+    /// so `leads` is true there.
     pub fn row(&self, plan: &StepPlan, part: &PlanPart, leads: bool, mut digest: Digest) -> Row {
         let mut row = Row {
             step: plan.step,
@@ -94,9 +93,9 @@ impl DepthControl {
         row
     }
 
-    /// Decides from all ranks' rows: the depth of the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects
-    /// that it takes, in microseconds.
+    /// Decides from all ranks' rows. Returns the depth of the step
+    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the policy's estimate of that step's
+    /// time in microseconds. Returns `None` if the depth does not adapt.
     pub fn decide(&mut self, rows: &[Row], plan: &StepPlan) -> Option<(u32, u32)> {
         let Self::Adaptive(agreement) = self else {
             return None;
@@ -105,7 +104,7 @@ impl DepthControl {
         Some((depth, agreement.decider.outlook().step_us))
     }
 
-    /// Notes what a step has shown, for the next one's row.
+    /// Keeps the measurements of a step for the row of the next one.
     pub fn note(&mut self, seen: Seen) {
         if let Self::Adaptive(agreement) = self {
             agreement.seen = seen;
@@ -114,7 +113,8 @@ impl DepthControl {
 }
 
 impl<B: Backend + 'static> Worker<B> {
-    /// What a step has shown on this rank. Only one that verifies counts requests.
+    /// Returns the measurements of a step on this rank. Only a rank that verifies counts
+    /// requests.
     pub(super) fn seen(&self, plan: &StepPlan, times: StageTimes) -> Seen {
         let prompts = self.tasks.iter().filter(|task| !task.decodes);
         let mut seen = Seen {
@@ -137,8 +137,8 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Rows that decode after a part, for which a depth is decided, those of them whose
-/// prompts end with it, and rows whose prompts go on.
+/// Counts rows of a part: rows that decode after the part, for which a depth is decided; rows
+/// among these whose prompts end with the part; and rows whose prompts go on.
 fn decodes(part: &PlanPart) -> (u32, u32, u32) {
     let decodes = part.extends.iter().filter(|row| row.sample);
     let joined = decodes.clone().filter(|row| row.prefill_len > 0);
@@ -147,7 +147,7 @@ fn decodes(part: &PlanPart) -> (u32, u32, u32) {
     (decodes as u32, joined.count() as u32, unfinished as u32)
 }
 
-/// Names the rows of ranks that differ.
+/// Decodes the rows in an error of ranks that differ, so that it names them.
 pub fn named(error: WorkerError) -> WorkerError {
     let Some(cause) = error.collective() else {
         return error;
@@ -191,7 +191,7 @@ pub fn named(error: WorkerError) -> WorkerError {
     }
 }
 
-/// A row of which at least what all ranks share was attached.
+/// Decodes an attached row. Returns `None` if it has fewer words than all ranks share.
 fn row_of(words: &[u32]) -> Option<Row> {
     let mut all = [0; Row::WORDS];
     let known = words.len().min(Row::WORDS);

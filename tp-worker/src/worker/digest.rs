@@ -6,17 +6,18 @@ use lockstep_types::{
     step::{PlanPart, SlotExtend, SlotOpen, StepDigests, StepPlan},
 };
 
-/// What ranks are compared by after every step: see [`StepDigests`].
+/// Digests by which ranks are compared after every step: see [`StepDigests`].
 #[derive(Debug)]
 pub struct Digests {
-    /// Takes in plans, drafts and tokens.
+    /// Digest of plans, drafts and tokens, which the ranks of a DP rank share.
     pub tensor: Digest,
-    /// Takes in what ranks with other requests do too.
+    /// Digest of what all ranks share: numbers of steps and of draft steps, and sizes of
+    /// passes.
     pub world: Digest,
 }
 
 impl Digests {
-    /// Of nothing.
+    /// Makes digests of nothing.
     pub fn new() -> Self {
         Self {
             tensor: Digest::new(),
@@ -24,7 +25,7 @@ impl Digests {
         }
     }
 
-    /// Takes in a plan, and its own DP rank's part of it.
+    /// Takes in a plan and the part of the rank's own DP rank.
     pub fn plan(&mut self, plan: &StepPlan, part: &PlanPart) {
         take_plan(&mut self.tensor, plan);
         take_part(&mut self.tensor, part);
@@ -32,7 +33,7 @@ impl Digests {
         self.world.word(u64::from(plan.draft_steps));
     }
 
-    /// The digests so far.
+    /// Returns the digests so far.
     pub fn values(&self) -> StepDigests {
         StepDigests {
             tensor: self.tensor.value(),
@@ -41,9 +42,9 @@ impl Digests {
     }
 }
 
-/// Takes in a plan without its parts, of which each DP rank follows one. Structs
-/// are taken apart without `..`, here and below, so that a new field does not
-/// compile until it is taken in too.
+/// Takes in a plan without its parts; each DP rank follows one of these. Structs are taken
+/// apart without `..`, here and below, so that a new field does not compile until it is taken
+/// in too.
 fn take_plan(digest: &mut Digest, plan: &StepPlan) {
     let StepPlan {
         step,
@@ -151,7 +152,7 @@ fn take_extend(digest: &mut Digest, extend: &SlotExtend) {
     digest.list(new_pages);
 }
 
-/// No `u32` is `u64::MAX`.
+/// Takes in an optional value; `None` becomes `u64::MAX`, which no `u32` is.
 fn take_option(digest: &mut Digest, value: Option<u32>) {
     digest.word(value.map_or(u64::MAX, u64::from));
 }

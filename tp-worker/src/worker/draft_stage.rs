@@ -1,4 +1,4 @@
-//! The stage of a step that drafts, and what all ranks know of the drafts.
+//! The stage of a step that drafts, and what all ranks know about the drafts.
 
 mod chains;
 mod cut;
@@ -25,53 +25,53 @@ use super::{
 pub use chains::ForPass;
 pub use exchange::OfTarget;
 
-/// Drafts of a step. The rank that leads drafts, alone, and broadcasts them.
+/// Drafts of a step. The lead alone drafts, and broadcasts its drafts.
 pub struct DraftStage<B: Backend> {
     config: SpeculationConfig,
     drafter: Option<Box<dyn Drafter<B>>>,
     of_target: OfTarget<B>,
     drafts: Drafts,
-    /// What the device of the rank that leads drafts of the step's, if it does: there in
-    /// these chains.
+    /// Shape of the drafts that the lead's device makes in this step, in `chains`; `None` if
+    /// its device makes none.
     on_device: Option<DraftShape>,
     chains: ChainPass,
-    /// Of each of these which of the rows that sample it drafts for.
+    /// For each chain of `chains`, the index of its row among the rows that sample.
     chain_requests: Vec<u32>,
-    /// Which of the rows that sample each decode row is.
+    /// For each decode row, its index among the rows that sample.
     choices: Vec<u32>,
-    /// Of a row that does not draft.
+    /// Drafts of a row that does not draft: one row without nodes.
     none: Drafts,
     /// The step's decode rows.
     rows: Vec<DraftRow>,
-    /// How many decode on all DP ranks together.
+    /// Number of rows that decode, on all DP ranks together.
     pub decodes: usize,
-    /// Nodes of a row at the most.
+    /// Most nodes of a row.
     most: usize,
-    /// For every decode row: nodes, then token and parent of each.
+    /// For every decode row: the number of nodes, then token and parent of each node.
     words: Vec<u32>,
-    /// Words of a row, by the step's depth.
+    /// Number of words of a row, at the step's depth.
     stride: usize,
     extends: Vec<ExtendRow>,
-    /// The step drafts nothing, and the drafter can do without it.
+    /// True if the step drafts nothing and the drafter can do without it.
     paused: bool,
     feature_rows: Vec<u32>,
-    /// How deep each request drafts by its own past; where the group adapts.
+    /// Depth of each request by its own past drafts; used where the group's depth adapts.
     own: OwnDepths,
-    /// Draft steps of the step before.
+    /// Draft steps of the previous step.
     last_steps: u32,
-    /// Tokens of the target's vocabulary.
+    /// Number of tokens in the target's vocabulary.
     vocab: u32,
-    /// Rows get as many nodes as they may have, whatever the drafter finds.
+    /// True if rows get as many nodes as they may have, whatever the drafter finds.
     fills_up: bool,
 }
 
 impl<B: Backend> DraftStage<B> {
-    /// Loads the configured drafter on the rank that leads and lets the target
-    /// keep what it reads; [`super::agree::share_drafting`] then does so on the
-    /// other ranks. No collective runs, so that a rank that fails leaves none waiting.
+    /// Loads the configured drafter on the lead, and makes the target keep the features that it
+    /// reads. [`super::agree::share_drafting`] then does so on the other ranks. No collective
+    /// runs, so that a rank that fails leaves none waiting.
     ///
     /// # Errors
-    /// [`WorkerError`]: its files, or the memory.
+    /// [`WorkerError`] if the drafter's files can't be used, or for want of memory.
     pub fn load(
         config: &EngineConfig,
         drafters: &DrafterRegistry<B>,
@@ -133,18 +133,18 @@ impl<B: Backend> DraftStage<B> {
         })
     }
 
-    /// What the target's passes must keep for the drafter; `None` on ranks that
-    /// do not draft.
+    /// Returns the features that the target's passes must keep for the drafter; `None` on ranks
+    /// that do not draft.
     pub fn capture(&self) -> Option<CaptureSpec> {
         self.drafter.as_ref().map(|drafter| drafter.capture())
     }
 
-    /// What handles commands to the drafter.
+    /// Returns the handler of commands to the drafter.
     pub fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
         self.drafter.as_ref()?.commands()
     }
 
-    /// Bytes of the drafter's weights and of its cache.
+    /// Returns the bytes of the drafter's weights, and of its cache.
     pub fn bytes(&self, backend: &B) -> (usize, usize) {
         let Some(drafter) = &self.drafter else {
             return (0, 0);
@@ -154,20 +154,20 @@ impl<B: Backend> DraftStage<B> {
         (weights + tables, kv)
     }
 
-    /// A slot was given to a request.
+    /// Tells the drafter that a slot was given to a request.
     pub fn open(&mut self, slot: usize, slots: &Slots) {
         if let Some(drafter) = &mut self.drafter {
             let request = slots.get(slot);
             let cached = request.kv_len as usize;
-            // Without the drafter's keys and values of the cached prefix, its text begins
-            // behind it.
+            // If the drafter lacks keys and values of the cached prefix, its text begins behind
+            // the prefix.
             let from = if request.drafted { 0 } else { cached };
             drafter.open(slot, &request.tokens, from..cached);
             self.own.open(slot);
         }
     }
 
-    /// A slot's request is gone.
+    /// Tells the drafter that a slot's request is gone.
     pub fn close(&mut self, slot: usize, slots: &Slots) {
         if let Some(drafter) = &mut self.drafter {
             drafter.close(slot, slots.tokens(slot));
@@ -177,7 +177,7 @@ impl<B: Backend> DraftStage<B> {
     /// Drafts at most `steps` deep for every decode row.
     ///
     /// # Errors
-    /// [`WorkerError::Draft`] by the drafter, or when it breaks the rules;
+    /// [`WorkerError::Draft`] if the drafter fails or breaks the rules;
     /// [`WorkerError::Backend`] when a peer is gone.
     pub fn draft(
         &mut self,
@@ -239,20 +239,20 @@ impl<B: Backend> DraftStage<B> {
         self.broadcast(backend)
     }
 
-    /// The drafts of the step's `decode`-th decode row.
+    /// Returns the drafts of the step's `decode`-th decode row.
     pub fn nodes(&self, decode: usize) -> &[Node] {
         self.drafts.nodes(decode)
     }
 
-    /// The step's drafts, and those of a row that does not draft. What the device drafts
-    /// has no tokens before its pass.
+    /// Returns the step's drafts, and the drafts of a row that does not draft. Drafts that the
+    /// device makes have no tokens before the pass.
     pub fn drafts(&self) -> (&Drafts, &Drafts) {
         (&self.drafts, &self.none)
     }
 
-    /// Begins or ends measuring: rows then get as many nodes as they may have,
-    /// made up where the drafter finds none, and at the end the drafter forgets
-    /// what it has seen.
+    /// Begins or ends measuring. While it lasts, rows get as many nodes as they may have; nodes
+    /// that the drafter does not find are made up. At the end the drafter forgets what it has
+    /// seen.
     pub fn measure(&mut self, begins: bool) {
         self.fills_up = begins;
         if let Some(drafter) = self.drafter.as_mut().filter(|_| !begins) {
@@ -260,8 +260,8 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Adds any tokens: to a chain, or in chains from the row's last known one
-    /// on.
+    /// Adds arbitrary tokens: to a chain at its end, to a tree in chains that begin at the
+    /// row's last known token.
     fn fill_up(&mut self) {
         for (at, row) in self
             .rows
@@ -270,7 +270,7 @@ impl<B: Backend> DraftStage<B> {
             .filter(|(_, row)| row.steps > 0)
         {
             let own = self.drafts.nodes(at).len();
-            // What the device drafts of a row it knows alone, and it is all there can be.
+            // The device alone knows the drafts that it makes, and it fills a row by itself.
             if self.on_device.is_some() && own > 0 {
                 continue;
             }
@@ -291,7 +291,8 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Stops a drafter, which may be anybody's, before others rely on its drafts.
+    /// Checks that the drafts keep to the rules, before other ranks rely on them. Any author's
+    /// drafter may run here.
     fn check(&self) -> Result<(), DraftError> {
         for (at, row) in self.rows.iter().enumerate() {
             if let Some(rule) = self.drafts.fault(at, row) {
@@ -305,15 +306,15 @@ impl<B: Backend> DraftStage<B> {
     }
 }
 
-/// One row without drafts.
+/// Makes drafts of one row without nodes.
 fn no_drafts() -> Drafts {
     let mut none = Drafts::new(1, 0, 0);
     none.begin(1);
     none
 }
 
-/// What a decode row may draft: no deeper than plan and request allow, and
-/// within its pages and its positions.
+/// Returns the limits of a decode row's drafts: no deeper than plan and request allow, and
+/// within the row's pages and positions.
 fn draft_row(config: &SpeculationConfig, slots: &Slots, task: &RowTask, steps: u32) -> DraftRow {
     let (start, slot) = (task.start as usize, slots.get(task.slot));
     let held = slots.pages().held(task.slot).min(slots.positions());
@@ -325,8 +326,8 @@ fn draft_row(config: &SpeculationConfig, slots: &Slots, task: &RowTask, steps: u
         slot: task.slot,
         pages_start: slots.pages().start(task.slot) as u32,
         kv_len: start,
-        // The rank that leads alone knows of slots that have failed, and all ranks must see the
-        // same steps here: such a slot drafts on until its scheduler closes it.
+        // Only the lead knows of slots that have failed, and all ranks must compute the same
+        // steps here. So a failed slot drafts on until the scheduler closes it.
         steps: wanted.min(config.num_steps).min(most),
         topk: config.topk,
         most,

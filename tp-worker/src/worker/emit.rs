@@ -1,4 +1,4 @@
-//! From logits to a step's outputs, on the rank that leads.
+//! Making a step's outputs from logits, on the lead.
 
 use lockstep_backend::{ChoiceBatch, Chosen};
 use lockstep_model::{LogitBlock, LogitSink};
@@ -18,9 +18,9 @@ pub struct Emitter<'a> {
     pub slots: &'a mut Slots,
     pub tasks: &'a [RowTask],
     pub batch: &'a BatchBuffers,
-    /// How the device chooses tokens.
+    /// The choices that the device makes.
     pub choices: ChoiceBatch<'a>,
-    /// The step's drafts, and those of a row that has none.
+    /// The step's drafts, and the drafts of a row without any.
     pub drafts: (&'a Drafts, &'a Drafts),
     pub sampler: &'a mut Sampler,
     pub verifier: &'a mut Verifier,
@@ -59,7 +59,7 @@ impl LogitSink for Emitter<'_> {
                 self.outcomes.set(task.choice, None);
                 continue;
             }
-            // Ranks that don't lead have no outputs.
+            // Only leads have outputs.
             let output = task.output.and_then(|output| self.outputs.get_mut(output));
             if let Some(output) = output {
                 output.token_ids.extend_from_slice(found.tokens);
@@ -83,9 +83,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Takes in a node's logits; with the row's last one it is decided. A slot
-    /// whose logits are not finite emits nothing from then on, which its
-    /// scheduler takes for an error of that request alone.
+    /// Takes in the logits of a node. The last node's logits decide the row. A slot whose
+    /// logits are not finite emits nothing from then on. The scheduler takes that for an error
+    /// of this request alone.
     fn verify(&mut self, task: RowTask, number: u32, last: bool, logits: &[f32]) {
         let slot = self.slots.get_mut(task.slot);
         let mut row = verify_row(slot, drafts_of(&task, self.drafts));
@@ -110,7 +110,7 @@ impl Emitter<'_> {
     }
 }
 
-/// A row as the verifier sees it.
+/// Makes the row that the verifier reads.
 fn verify_row<'a>(slot: &'a mut Slot, (drafts, row): (&'a Drafts, usize)) -> VerifyRow<'a> {
     let reported = slot.logprobs;
     VerifyRow {

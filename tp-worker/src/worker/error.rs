@@ -1,4 +1,4 @@
-//! What stops a worker.
+//! Errors that stop a worker.
 
 use lockstep_adaptive::{Row, UnknownPolicy};
 use lockstep_backend::{BackendError, Exchanged, PassKey};
@@ -28,31 +28,31 @@ pub enum WorkerError {
     /// The drafter can't be built or run.
     #[error(transparent)]
     Draft(#[from] DraftError),
-    /// The configuration names a policy of another program.
+    /// The configuration names a policy that this program does not have.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// The CPU backend can't be built.
+    /// The device can't be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// What ranks exchange by took more of the device than was kept for it, and what is
-    /// still to come finds no room.
+    /// The ranks' collectives took more memory of the device than was kept for them, and the
+    /// rest does not fit.
     #[error(
         "NCCL has taken {taken} of the GPU, where {kept} were kept for it and no more is free: \
          set NCCL_MAX_CTAS to 8 or less, unset NCCL_MIN_CTAS and NCCL_BUFFSIZE, lower \
          --mem-fraction-static or --max-total-tokens, or give --collective-backend host"
     )]
     Exchange {
-        /// What was taken, for people.
+        /// Memory that was taken, for people.
         taken: String,
-        /// What was kept.
+        /// Memory that was kept, for people.
         kept: String,
     },
-    /// The scheduler sent something that can't be done.
+    /// The scheduler sent a plan that can't be followed.
     #[error("plan {step} cannot be followed: {reason}")]
     Plan {
         /// The plan's number.
         step: u64,
-        /// What is wrong with it.
+        /// The reason why it can't.
         reason: PlanError,
     },
     /// The backend belongs to another group than the configuration says.
@@ -68,22 +68,22 @@ pub enum WorkerError {
         /// Rank and ranks by the backend.
         found: (usize, usize),
     },
-    /// Something would not fit its 32-bit numbers.
+    /// A count does not fit 32 bits.
     #[error("{count} {what} are more than 4294967295; lower {remedy}")]
     TooMany {
-        /// What there is too much of.
+        /// Name of the counted things.
         what: &'static str,
-        /// How many.
+        /// Number of the things.
         count: usize,
         /// The option to lower.
         remedy: &'static str,
     },
-    /// Sizes were computed without one of the depths that may be run.
+    /// Prepared sizes leave out one of the depths that may be run.
     #[error("depth {depth} needs a pass of {key}, and none is prepared")]
     TierTooLarge {
         /// The depth.
         depth: u32,
-        /// The batch.
+        /// The size of its batch.
         key: PassKey,
     },
     /// Two ranks prepared different passes.
@@ -94,14 +94,14 @@ pub enum WorkerError {
     PassesDiffer {
         /// This rank.
         rank: usize,
-        /// Its digest.
+        /// Digest of this rank's passes.
         ours: u64,
         /// The first rank that differs.
         peer: usize,
-        /// Its digest.
+        /// Digest of that rank's passes.
         theirs: u64,
     },
-    /// Two ranks' recorded passes would exchange different things.
+    /// Recorded passes of two ranks would exchange different data.
     #[error(
         "rank {rank} exchanges {} as collective {at} of a pass of {key}, rank {peer} {}: they \
          would wait for each other; all ranks need the same version, model and configuration",
@@ -112,22 +112,22 @@ pub enum WorkerError {
         rank: usize,
         /// The first rank that differs.
         peer: usize,
-        /// The first pass in which they differ.
+        /// The size of the first pass that differs.
         key: PassKey,
-        /// The first collective of it, counted from 0.
+        /// The first collective of the pass that differs, counted from 0.
         at: usize,
-        /// This rank's, if it has one there.
+        /// This rank's collective there, if it has one.
         ours: Option<Exchanged>,
-        /// The other's.
+        /// The other rank's collective there, if it has one.
         theirs: Option<Exchanged>,
     },
-    /// What ranks recorded of their passes did not last until all had recorded theirs.
+    /// Recorded passes were void again before all ranks had recorded theirs.
     #[error(
         "the passes that ranks {ranks:?} recorded were void again once drafting had recorded its \
          own: this is a bug, and --disable-cuda-graph goes around it"
     )]
     Unrecorded {
-        /// On which ranks.
+        /// The ranks whose passes were void.
         ranks: Vec<usize>,
     },
     /// Ranks took different steps.
@@ -135,9 +135,9 @@ pub enum WorkerError {
     Diverged {
         /// The step.
         step: u64,
-        /// The two.
+        /// The two ranks.
         ranks: (usize, usize),
-        /// Their digests.
+        /// The digests of both.
         difference: Difference,
     },
     /// Ranks began a step in different states.
@@ -145,11 +145,11 @@ pub enum WorkerError {
     RowsDiffer {
         /// The rank that reports.
         rank: usize,
-        /// What it brought to the step.
+        /// The row that it brought to the step.
         ours: Box<Row>,
         /// The rank that differs.
         peer: usize,
-        /// What that one brought.
+        /// The row that the other rank brought.
         theirs: Box<Row>,
     },
     /// Ranks were about to begin different passes.
@@ -157,11 +157,11 @@ pub enum WorkerError {
     BegunDiffer {
         /// The rank that reports.
         rank: usize,
-        /// What it was about to begin.
+        /// The pass that it was about to begin.
         ours: Box<Begun>,
         /// The rank that differs.
         peer: usize,
-        /// What that one was.
+        /// The pass that the other rank was about to begin.
         theirs: Box<Begun>,
     },
     /// Ranks of one DP rank began a step in different states.
@@ -173,24 +173,25 @@ pub enum WorkerError {
     GroupRowsDiffer {
         /// The DP rank.
         dp_rank: usize,
-        /// The rank that leads it.
+        /// The lead of the DP rank.
         lead: usize,
-        /// What that one brought to the step.
+        /// The row that the lead brought to the step.
         ours: Box<Row>,
         /// The rank that differs.
         peer: usize,
-        /// What that one brought.
+        /// The row that the other rank brought.
         theirs: Box<Row>,
     },
-    /// What peers bring to a step did not come in time.
+    /// The data that peers bring to a step did not come in time.
     #[error("step {step}: {waited}")]
     Late {
         /// The step.
         step: u64,
-        /// Who waited for whom, and for what.
+        /// The error of the collective that timed out or stalled. It names the ranks and the
+        /// operation.
         waited: Box<Self>,
     },
-    /// A test wants a fault that there is none of.
+    /// A test asks for an unknown fault.
     #[error("TEST_FAULT_IN_RANK={0}: write RANK:STEP:KIND, see tp-worker/src/worker/faults.rs")]
     Fault(String),
     /// An earlier step failed.
@@ -205,7 +206,7 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
-    /// What a collective of ranks failed with, where that is all.
+    /// Returns the error of a collective, if the collective failed and nothing else did.
     pub(super) fn collective(&self) -> Option<&CollectiveError> {
         match self {
             Self::Backend(BackendError::Collective(cause))
@@ -215,8 +216,8 @@ impl WorkerError {
         }
     }
 
-    /// Names the step in which peers came late or not at all; what else can be wrong with
-    /// a step says so itself.
+    /// Adds the step's number to an error of peers that came late or not at all. Other errors
+    /// of a step have the number already.
     pub(super) fn in_step(self, step: u64) -> Self {
         let late = self.collective().is_some_and(|cause| {
             matches!(
@@ -233,7 +234,7 @@ impl WorkerError {
         }
     }
 
-    /// Whether ranks, or a rank and its scheduler, were found to differ.
+    /// Returns true if ranks, or a rank and its scheduler, were found to differ.
     pub fn is_divergence(&self) -> bool {
         match self {
             Self::Plan { .. }
@@ -266,12 +267,12 @@ impl From<CollectiveError> for WorkerError {
     }
 }
 
-/// What a pass exchanges, if it does.
+/// Describes an exchange of a pass, for people.
 fn exchange(exchanged: Option<&Exchanged>) -> String {
     exchanged.map_or_else(|| "nothing".to_owned(), ToString::to_string)
 }
 
-/// A row, by what the ranks of one DP rank share.
+/// Describes a row by the fields that the ranks of one DP rank share.
 fn of_group(row: &Row) -> String {
     let Row {
         step,

@@ -1,4 +1,4 @@
-//! What ranks exchange in a step, known before it runs: for benchmarks.
+//! The exchanges of ranks in a step, known before it runs; for benchmarks.
 
 use lockstep_backend::{Axis, WorldRows};
 use lockstep_model::{CollectiveStep, CountedRows, Schedule, Topology};
@@ -6,27 +6,27 @@ use lockstep_model::{CollectiveStep, CountedRows, Schedule, Topology};
 /// One exchange of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
-    /// The lead of a DP rank tells its ranks what it has drafted.
+    /// The lead of a DP rank tells its ranks the drafts.
     Drafts {
-        /// What that takes.
+        /// Number of 32-bit words of the message.
         words: usize,
     },
-    /// The opening exchange, where attention is data-parallel: every rank's row
-    /// ([`lockstep_adaptive::Row`]), behind the drafts. Elsewhere rows ride on the
-    /// pass's first collective.
+    /// The opening exchange, where attention is data-parallel. It carries every rank's row
+    /// ([`lockstep_adaptive::Row`]) and follows the drafts. Without data-parallel attention,
+    /// rows ride on the pass's first collective.
     Opening,
     /// A collective of the pass.
     Pass {
-        /// Which.
+        /// The collective.
         step: CollectiveStep,
-        /// Its first row: of the logits that are wanted, for a block of them.
+        /// Index of its first row. For a block of logits, it counts among the wanted logits.
         first: usize,
-        /// Its rows, of all DP ranks or of this one.
+        /// Number of its rows, of all DP ranks or of this one.
         rows: usize,
     },
-    /// The lead of a DP rank tells its ranks what came of the step.
+    /// The lead of a DP rank tells its ranks the step's outcomes.
     Outcomes {
-        /// What that takes.
+        /// Number of 32-bit words of the message.
         words: usize,
     },
 }
@@ -34,14 +34,14 @@ pub enum Exchange {
 /// A step in which every request decodes.
 #[derive(Debug, Clone, Copy)]
 pub struct DecodeStep<'a> {
-    /// What each DP rank brings: as many wanted rows as tokens.
+    /// Rows of each DP rank. Every token's logits are wanted.
     pub rows: &'a WorldRows,
-    /// Draft tokens of each request; none is drafted where it is 0.
+    /// Number of draft tokens of each request; at 0 nothing is drafted.
     pub drafts: usize,
 }
 
 impl Exchange {
-    /// The exchanges of a decode step on the rank at `topology`, in order.
+    /// Returns the exchanges of a decode step on the rank at `topology`, in order.
     pub fn of_step(schedule: &Schedule, topology: Topology, step: DecodeStep<'_>) -> Vec<Self> {
         let DecodeStep { rows, drafts } = step;
         let [tokens, wanted] = [&rows.tokens, &rows.wanted].map(|rows| {

@@ -1,28 +1,29 @@
-//! How large a step's pass is, as all ranks know it before it begins.
+//! The size of a step's pass, as all ranks know it before the pass begins.
 
 use lockstep_backend::{PassKey, World, WorldRows};
 use lockstep_types::step::StepPlan;
 
-/// How large a step's pass is, alike on all ranks.
+/// The size of a step's pass, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All ranks have the same batch, of this size.
     Own(PassKey),
-    /// DP ranks have told each other what they bring, at most this.
+    /// DP ranks have told each other the sizes of their batches. No batch is larger than this.
     Counted(PassKey),
-    /// No DP rank brings more than `most`, which the plan alone says, and all repeat the
-    /// recorded pass of `size`.
+    /// No DP rank brings more than `most`, which follows from the plan alone. All ranks repeat
+    /// the recorded pass of `size`.
     Padded {
-        /// The most that one brings.
+        /// The largest batch that a DP rank may bring.
         most: PassKey,
-        /// Of each DP rank's part of the pass.
+        /// The size of each DP rank's part of the pass.
         size: PassKey,
     },
 }
 
 impl Extent {
-    /// That of a plan whose rows all decode, with at most `drafts` drafts, where a pass is
-    /// recorded that `holds` the most that comes of it.
+    /// Returns the extent of a plan whose rows all decode with at most `drafts` drafts. `holds`
+    /// finds the recorded pass with room for the largest batch. Returns `None` if the plan has
+    /// other rows, or if no recorded pass is large enough.
     pub fn padded(
         plan: &StepPlan,
         drafts: u32,
@@ -37,21 +38,23 @@ impl Extent {
         holds(most).map(|size| Self::Padded { most, size })
     }
 
-    /// The size of the largest batch that it has room for, by which passes are prepared.
+    /// Returns the size of the largest batch that the pass has room for. Passes are prepared by
+    /// this size.
     pub fn key(self) -> PassKey {
         match self {
             Self::Own(key) | Self::Counted(key) | Self::Padded { most: key, .. } => key,
         }
     }
 
-    /// Tokens of a DP rank's part.
+    /// Returns the number of tokens of a DP rank's part.
     pub fn tokens(self) -> usize {
         match self {
             Self::Own(key) | Self::Counted(key) | Self::Padded { size: key, .. } => key.tokens,
         }
     }
 
-    /// As a model's pass takes it; `counted` is what DP ranks have told each other.
+    /// Returns the extent in the form that a model's pass takes. `counted` are the rows that DP
+    /// ranks have told each other.
     pub fn world(self, counted: &WorldRows) -> Option<World<'_>> {
         match self {
             Self::Own(_) => None,

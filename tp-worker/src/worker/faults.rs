@@ -1,6 +1,6 @@
-//! Faults that tests plant in a rank, to see that the others find them. They are
-//! there in programs that are built with the feature `fault-hooks` and call
-//! [`enable`] alone, and strike where the environment says so:
+//! Faults planted by tests in a rank, to see that the other ranks find them. The faults exist
+//! in programs built with the feature `fault-hooks` that call [`enable`]. The environment says
+//! where they strike:
 //!
 //! ```text
 //! TEST_FAULT_IN_RANK=RANK:STEP:KIND
@@ -15,39 +15,39 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::WorkerError;
 
-/// Whether this program's ranks may go wrong.
+/// True if this program's ranks may go wrong.
 #[cfg(feature = "fault-hooks")]
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Lets ranks of this program go wrong as the environment says: for programs that are
-/// tested, before they begin. A build of the whole workspace has the feature in every
-/// program.
+/// Lets ranks of this program go wrong as the environment says. A program under test calls it
+/// before its ranks begin. A build of the whole workspace has the feature in every program, so
+/// the feature alone enables nothing.
 #[cfg(feature = "fault-hooks")]
 pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// What goes wrong.
+/// Kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// `depth`: the rank takes another depth than the plan's.
     Depth,
-    /// `stale-row`: it brings the row of the step before.
+    /// `stale-row`: the rank brings its row of the step before.
     StaleRow,
-    /// `late-row`: it brings its row when the others have waited for a while.
+    /// `late-row`: the rank brings its row after the others have waited for a while.
     LateRow,
-    /// `world-digest`: a bit of what all ranks share flips.
+    /// `world-digest`: a bit of the digest that all ranks share flips.
     WorldDigest,
-    /// `group-digest`: a bit of what the ranks of its DP rank share flips.
+    /// `group-digest`: a bit of the digest that the ranks of the DP rank share flips.
     GroupDigest,
-    /// `begun`: it is about to begin a pass in another state than the others.
+    /// `begun`: the rank is about to begin a pass in another state than the others.
     Begun,
-    /// `skipped-exchange`: it goes on without telling the others its row; where rows travel
-    /// with passes, these get its last one.
+    /// `skipped-exchange`: the rank goes on without telling the others its row. Where rows
+    /// travel with passes, the others get its last row.
     SkippedExchange,
-    /// `stopped`: its process stops, and does not end.
+    /// `stopped`: the rank's process stops, and does not end.
     Stopped,
-    /// `killed`: its process ends.
+    /// `killed`: the rank's process ends.
     Killed,
 }
 
@@ -59,10 +59,10 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Those that the environment plants in a rank.
+    /// Returns the faults that the environment plants in a rank.
     ///
     /// # Errors
-    /// [`WorkerError::Fault`] for words that name none.
+    /// [`WorkerError::Fault`] if the words name no fault.
     #[cfg(feature = "fault-hooks")]
     pub fn of_rank(rank: usize) -> Result<Self, WorkerError> {
         let words = std::env::var("TEST_FAULT_IN_RANK");
@@ -74,25 +74,25 @@ impl Faults {
         Ok(Self { planted })
     }
 
-    /// None: this program has no hooks.
+    /// Returns no faults: this program has no hooks.
     #[cfg(not(feature = "fault-hooks"))]
     pub fn of_rank(_rank: usize) -> Result<Self, WorkerError> {
         Ok(Self::default())
     }
 
-    /// Whether this one strikes in `step`.
+    /// Returns true if this fault strikes in `step`.
     #[cfg(feature = "fault-hooks")]
     pub fn strikes(self, step: u64, fault: Fault) -> bool {
         self.planted == Some((step, fault))
     }
 
-    /// Never.
+    /// Returns false: this program has no hooks.
     #[cfg(not(feature = "fault-hooks"))]
     pub fn strikes(self, _step: u64, _fault: Fault) -> bool {
         false
     }
 
-    /// Stops or ends this process, if that strikes in `step`.
+    /// Stops or ends this process, if such a fault strikes in `step`.
     pub fn end_process(self, step: u64) {
         if self.strikes(step, Fault::Stopped) {
             signal_self(Signal::STOP);
@@ -102,12 +102,13 @@ impl Faults {
         }
     }
 
-    /// The bit of its depth that the rank gets wrong in `step`, if any.
+    /// Returns the bit of the depth that the rank gets wrong in `step`; 0 if it gets none
+    /// wrong.
     pub fn other_depth(self, step: u64) -> u32 {
         u32::from(self.strikes(step, Fault::Depth))
     }
 
-    /// Lets the others wait, if that strikes in `step`.
+    /// Makes the other ranks wait, if that fault strikes in `step`.
     #[expect(clippy::disallowed_methods, reason = "to be late is the fault")]
     pub fn delay(self, step: u64) {
         if self.strikes(step, Fault::LateRow) {
@@ -121,10 +122,10 @@ fn signal_self(signal: Signal) {
     let _ = kill_process(getpid(), signal);
 }
 
-/// How late a late row is.
+/// Delay of a late row.
 const LATE: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// "1:60:depth".
+/// Parses a fault as in `1:60:depth`: rank, step, kind.
 #[cfg(feature = "fault-hooks")]
 fn parse(words: &str) -> Option<(usize, u64, Fault)> {
     let mut words = words.split(':');

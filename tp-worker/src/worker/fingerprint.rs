@@ -1,12 +1,12 @@
-//! What ranks' recorded passes exchange, compared by all of them before they serve:
-//! device to device nobody compares, and ranks that differ wait for ever.
+//! The exchanges of ranks' recorded passes, compared by all ranks before they serve. Between
+//! devices nobody compares data, and ranks that differ would wait for ever.
 
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend, Exchanged, PassKey, PassPlan};
 
 use super::WorkerError;
 
-/// Checks that all ranks' passes exchange the same; the digest of it.
+/// Checks that the passes of all ranks have the same exchanges. Returns their digest.
 ///
 /// # Errors
 /// [`WorkerError::ExchangesDiffer`] on every rank that differs from another;
@@ -19,7 +19,7 @@ pub fn compare<B: Backend>(backend: &mut B, passes: &[PassPlan]) -> Result<u64, 
     let mut all = vec![[0; 3]; size];
     let shown = [digest as u32, (digest >> 32) as u32, own.len() as u32];
     control.exchange(&shown, all.as_flattened_mut())?;
-    // Where two differ, every rank finds one that differs from itself.
+    // If two ranks differ, every rank finds one that differs from itself.
     let Some(peer) = all.iter().position(|theirs| *theirs != shown) else {
         return Ok(digest);
     };
@@ -48,8 +48,8 @@ pub fn compare<B: Backend>(backend: &mut B, passes: &[PassPlan]) -> Result<u64, 
     })
 }
 
-/// The first pass and the place in it where two ranks differ, and what each of them
-/// exchanges there; of a pass that only one of them has, its beginning.
+/// Returns the first pass in which two ranks differ, the place in it, and the exchange of each
+/// rank there. A pass that only one rank has differs at its beginning.
 fn first_difference(
     ours: &[PassPlan],
     theirs: &[PassPlan],
@@ -78,7 +78,7 @@ fn digest(words: &[u32]) -> u64 {
     digest.value()
 }
 
-/// Each pass: its size, how many collectives it has, and these.
+/// Encodes each pass: its size, the number of its collectives, and the collectives.
 fn to_words(passes: &[PassPlan]) -> Vec<u32> {
     let mut words = Vec::new();
     for PassPlan { key, exchanges } in passes {
@@ -94,7 +94,7 @@ fn to_words(passes: &[PassPlan]) -> Vec<u32> {
     words
 }
 
-/// The inverse, as far as words have a meaning.
+/// Decodes passes; words without a meaning are left out.
 fn from_words(mut words: &[u32]) -> Vec<PassPlan> {
     let mut passes = Vec::new();
     while let Some((&[requests, tokens, max_q_len, count], rest)) = words.split_first_chunk() {

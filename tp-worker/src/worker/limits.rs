@@ -1,4 +1,4 @@
-//! Sizes a worker is set up for, from the configuration.
+//! Sizes that a worker is set up for, from the configuration.
 
 use lockstep_types::{EngineConfig, KvCacheDtype, StepLimits};
 
@@ -7,26 +7,26 @@ use super::WorkerError;
 /// The most a plan may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerLimits {
-    /// Sizes of the largest step: as many slots as it has rows.
+    /// Sizes of the largest step. It has as many slots as rows.
     pub step: StepLimits,
-    /// Pages of the cache.
+    /// Number of pages of the cache.
     pub pages: usize,
-    /// Tokens of a page.
+    /// Number of tokens of a page.
     pub page_size: usize,
-    /// Token ids.
+    /// Number of token ids.
     pub vocab: usize,
     /// Type of cached keys and values.
     pub kv_dtype: KvCacheDtype,
 }
 
-/// Shared memory that a group takes at most: a container's /dev/shm has 64 MiB
+/// Most bytes of shared memory that a group takes. The /dev/shm of a container has 64 MiB
 /// unless it is given more.
 const EXCHANGE_BYTES: usize = 32 << 20;
-/// Elements per buffer, whatever else: 256 KiB.
+/// Least number of elements per buffer: 256 KiB.
 const EXCHANGE_ELEMENTS: usize = 64 << 10;
 
 impl WorkerLimits {
-    /// The limits of `config`.
+    /// Returns the limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
         Self {
             step: config.step_limits(),
@@ -56,14 +56,14 @@ impl WorkerLimits {
         Ok(())
     }
 
-    /// Entries of one row of the request-to-page table.
+    /// Returns the number of entries of one row of the request-to-page table.
     pub fn table_width(&self) -> usize {
         self.step.positions.div_ceil(self.page_size) + 1
     }
 
-    /// Elements of the buffers through which `config`'s ranks exchange their
-    /// parts: the activations of a whole step of all DP ranks, where the shared memory
-    /// that two buffers per rank take, in each of its groups, stays small.
+    /// Returns the number of elements of the buffers through which `config`'s ranks exchange
+    /// their parts. A buffer holds the activations of a whole step of all DP ranks, unless the
+    /// shared memory would become too large: each rank has two buffers in each of its groups.
     pub fn exchange_elements(&self, config: &EngineConfig) -> usize {
         let parallel = &config.parallel;
         let tokens = self.step.tokens.saturating_mul(parallel.dp_size);

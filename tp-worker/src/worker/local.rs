@@ -24,32 +24,32 @@ use agreed::agreed;
 
 mod agreed;
 
-/// Called by every rank while it loads: rank and how far it is.
+/// Callback of every rank while it loads. It gets the rank and its progress.
 pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
 
-/// What a group takes beside its configuration.
+/// Parts of a group beside its configuration.
 #[derive(Clone, Default)]
 pub struct LocalOptions {
     /// Algorithms that speculation may name.
     pub registry: Registry,
     /// Folder of packed weights to read and fill.
     pub weight_cache: Option<PathBuf>,
-    /// Hears of every rank's loading.
+    /// Callback for every rank's loading.
     pub progress: Option<OnProgress>,
 }
 
-/// The same, once it is known what the ranks run on.
+/// The options of [`LocalOptions`] for a known kind of device.
 pub(crate) struct GroupOptions<'a, B: Backend> {
     /// The algorithms that speculation may name.
     pub drafters: &'a DrafterRegistry<B>,
-    /// See [`LocalOptions::weight_cache`].
+    /// Folder of packed weights: see [`LocalOptions::weight_cache`].
     pub weight_cache: Option<&'a Path>,
-    /// See [`LocalOptions::progress`].
+    /// Callback for loading: see [`LocalOptions::progress`].
     pub progress: Option<&'a OnProgress>,
 }
 
 impl<'a, B: Backend> GroupOptions<'a, B> {
-    /// `drafters`, and nothing else.
+    /// Makes options with `drafters` and nothing else.
     pub fn new(drafters: &'a DrafterRegistry<B>) -> Self {
         Self {
             drafters,
@@ -59,8 +59,8 @@ impl<'a, B: Backend> GroupOptions<'a, B> {
     }
 }
 
-/// Worker threads that follow the same plans. Plans queue up; results come in
-/// the plans' order. Dropping it ends the threads.
+/// Worker threads that follow the same plans. Plans queue up, and results come in the order of
+/// the plans. Dropping the group ends the threads.
 pub struct LocalGroup {
     ranks: Vec<Rank>,
     descriptions: Vec<String>,
@@ -69,10 +69,10 @@ pub struct LocalGroup {
     attn_tp_size: usize,
 }
 
-/// A rank and what it has loaded, or why it did not start.
+/// A rank with its description once it has loaded, or the reason why it did not start.
 type Started = (usize, Result<Loaded, WorkerError>);
 
-/// What a rank says of itself and its weights.
+/// Description of a rank and its weights.
 struct Loaded {
     description: String,
     origin: WeightOrigin,
@@ -80,7 +80,7 @@ struct Loaded {
 }
 
 struct Rank {
-    /// `None` once the group is being dropped.
+    /// Sends plans to the rank; `None` once the group is being dropped.
     plans: Option<Sender<Arc<StepPlan>>>,
     results: Receiver<Result<RankResult, WorkerError>>,
     thread: Option<JoinHandle<()>>,
@@ -96,7 +96,7 @@ impl LocalGroup {
         registry.run(kind, Start { config, options })
     }
 
-    /// [`Self::start`] on devices of `B`, with its errors.
+    /// Starts a group as [`Self::start`] does, on devices of `B`. The errors are the same.
     pub(crate) fn start_on_device<B: Device>(
         config: &EngineConfig,
         options: &GroupOptions<'_, B>,
@@ -115,8 +115,8 @@ impl LocalGroup {
         Self::start_on(config, options, opens)
     }
 
-    /// [`Self::start_on_device`] on backends made by `open`, given the rank and its
-    /// groups.
+    /// Starts a group as [`Self::start_on_device`] does, on backends that `open` makes from a
+    /// rank and its groups.
     pub(crate) fn start_on<B, F>(
         config: &EngineConfig,
         options: &GroupOptions<'_, B>,
@@ -130,7 +130,7 @@ impl LocalGroup {
         let exchange = Options {
             max_elements: WorkerLimits::new(&config).exchange_elements(&config),
             threads_per_rank: config.parallel.threads_per_rank,
-            // Their first collective comes when all have loaded.
+            // The first collective comes when all ranks have loaded.
             timeout: Duration::from_secs(
                 config
                     .timeouts
@@ -177,17 +177,17 @@ impl LocalGroup {
         })
     }
 
-    /// What each rank says of itself.
+    /// Returns the description of each rank.
     pub fn descriptions(&self) -> &[String] {
         &self.descriptions
     }
 
-    /// Bytes of packed weights, over all ranks.
+    /// Returns the bytes of packed weights, over all ranks.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
     }
 
-    /// Where each rank's weights came from.
+    /// Returns the origin of each rank's weights.
     pub fn weight_origins(&self) -> &[WeightOrigin] {
         &self.origins
     }
@@ -195,7 +195,7 @@ impl LocalGroup {
     /// Queues a plan on every rank.
     ///
     /// # Errors
-    /// [`WorkerError::Ended`] when a rank is gone; [`Self::recv`] knows why.
+    /// [`WorkerError::Ended`] when a rank is gone; [`Self::recv`] returns the reason.
     pub fn send(&self, plan: StepPlan) -> Result<(), WorkerError> {
         let plan = Arc::new(plan);
         for (rank, thread) in self.ranks.iter().enumerate() {
@@ -228,7 +228,7 @@ impl LocalGroup {
         agreed(results, self.attn_tp_size)
     }
 
-    /// [`Self::send`], then [`Self::recv`].
+    /// Calls [`Self::send`], then [`Self::recv`].
     ///
     /// # Errors
     /// The [`WorkerError`] of a rank; [`WorkerError::Diverged`].
@@ -253,7 +253,7 @@ impl Drop for LocalGroup {
     }
 }
 
-/// Waits until every rank has reported, or dropped its end in a panic.
+/// Waits until every rank has reported, or has dropped its sender in a panic.
 fn all_loaded(starts: &Receiver<Started>, size: usize) -> Result<Vec<Loaded>, WorkerError> {
     let mut started: Vec<_> = (0..size).map(|_| None).collect();
     for (rank, report) in starts {
@@ -271,7 +271,7 @@ fn all_loaded(starts: &Receiver<Started>, size: usize) -> Result<Vec<Loaded>, Wo
     cause(failures).map_or(Ok(all), Err)
 }
 
-/// The failure that the others follow from: a peer that only lost the group is
+/// Returns the failure that the other failures follow from. A rank that only lost its peers is
 /// no cause, nor is a rank that ended before it was asked.
 fn cause(failures: Vec<WorkerError>) -> Option<WorkerError> {
     let weight = |error: &WorkerError| match error {
@@ -282,7 +282,7 @@ fn cause(failures: Vec<WorkerError>) -> Option<WorkerError> {
     failures.into_iter().min_by_key(weight)
 }
 
-/// Starting a group on whatever kind of device.
+/// The start of a group, for every kind of device.
 struct Start<'a> {
     config: &'a EngineConfig,
     options: &'a LocalOptions,
@@ -302,7 +302,7 @@ impl OnDevice for Start<'_> {
     }
 }
 
-/// What a rank's thread starts from.
+/// The parts that a rank's thread starts from.
 struct Loading {
     config: Arc<EngineConfig>,
     rank: usize,
@@ -313,8 +313,8 @@ struct Loading {
 }
 
 impl Loading {
-    /// The thread: loads, reports, then follows plans until the first error
-    /// or until nobody sends any.
+    /// Runs a rank's thread: loads, reports, then follows plans until the first error, or until
+    /// no plan can come any more.
     fn serve<B, F>(
         self,
         open: &F,

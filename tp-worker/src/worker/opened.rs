@@ -6,13 +6,13 @@ use lockstep_types::{EngineConfig, Footprint as _, RankMemory};
 
 use super::WorkerError;
 
-/// Opens the device of rank `rank` with `options`, which are that rank's, and sees whether
-/// there is room for all that the rank will take of it: what ranks exchange by can't be told
-/// before it is there, only bounded, and the cache has been sized by that bound.
+/// Opens the device of rank `rank` with that rank's `options`. Checks that the rank's later
+/// allocations will fit. The memory of the collectives (NCCL) is only known once they exist.
+/// Before, it is only bounded, and the size of the cache follows from that bound.
 ///
 /// # Errors
-/// [`WorkerError::Device`]; [`WorkerError::Exchange`] where it took so much more that what
-/// is still to come finds no room.
+/// [`WorkerError::Device`]; [`WorkerError::Exchange`] if the collectives took so much more that
+/// the rest does not fit.
 pub fn open<B: Device>(
     config: &EngineConfig,
     rank: usize,
@@ -37,11 +37,11 @@ pub fn open<B: Device>(
     Ok(backend)
 }
 
-/// How much more NCCL has taken than was charged for it alone, on a device that had `free`
-/// bytes before and is to hold a cache of `cells`: what else is charged is still to come.
+/// Returns the bytes that NCCL has taken beyond its own charge. The device had `free` bytes
+/// before NCCL, and is still to hold all else that is charged, with a cache of `cells`.
 ///
 /// # Errors
-/// [`WorkerError::Exchange`] where that finds no room then.
+/// [`WorkerError::Exchange`] if the rest does not fit.
 fn beyond(
     charged: &RankMemory,
     cells: usize,
@@ -58,7 +58,7 @@ fn beyond(
     Ok(beyond)
 }
 
-/// Bytes for people.
+/// Formats bytes for people.
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -71,8 +71,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Logits that come together later are no room for NCCL: what it takes beyond its own part
-    /// is told from the first byte on, and is too much from the first that finds no room.
+    /// The room that is charged for gathered logits is not free for NCCL. NCCL's excess over
+    /// its own charge counts from the first byte, and is an error from the first byte that does
+    /// not fit.
     #[test]
     fn what_nccl_takes_is_held_against_its_own_part_of_the_charge() {
         let charged = RankMemory {
@@ -89,7 +90,7 @@ mod tests {
         let all = (100 + 10 + 488 + 64) * MIB + 32 * 1000;
         let found = |free, taken| beyond(&charged, 32, free, taken).ok();
         for taken in [0, 488 * MIB] {
-            // That there is too little for the rest, the rest says itself.
+            // If there is too little for the rest, the rest reports that itself.
             assert_eq!(found(Some(0), taken), Some(0));
         }
         for more in [1, 64 * MIB, 65 * MIB] {

@@ -1,4 +1,4 @@
-//! What ranks tell each other, and agree on, before a step's pass.
+//! The words that ranks tell each other, and agree on, before a step's pass.
 
 use lockstep_adaptive::Row;
 use lockstep_backend::{Axis, Backend};
@@ -11,21 +11,21 @@ use super::{
 };
 
 impl<B: Backend + 'static> Worker<B> {
-    /// Whether DP ranks have requests of their own.
+    /// Returns true if DP ranks have requests of their own.
     pub(super) fn data_parallel(&self) -> bool {
         self.config.parallel.dp_size > 1
     }
 
-    /// Drafts of a row that decodes, at the most.
+    /// Returns the most drafts of a row that decodes.
     fn most_drafts(&self, plan: &StepPlan) -> u32 {
         let depth = plan.draft_steps as usize;
         let verified = self.config.speculation.draft_tokens_at(depth);
         verified.saturating_sub(1) as u32
     }
 
-    /// What this rank brings to the step. Ranks whose attention is data-parallel have
-    /// other requests than their peers: these compare what all share, and the ranks of
-    /// a DP rank the rest.
+    /// Returns the row that this rank brings to the step. With data-parallel attention DP ranks
+    /// have different requests. So all ranks compare the digest that they share, and the ranks
+    /// of a DP rank compare the rest.
     pub(super) fn row(&mut self, plan: &StepPlan, part: &PlanPart) -> Row {
         let StepRecord {
             requests,
@@ -54,7 +54,7 @@ impl<B: Backend + 'static> Worker<B> {
         row
     }
 
-    /// What tests plant.
+    /// Makes the row wrong where tests have planted a fault.
     fn spoil(&mut self, row: &mut Row) {
         let step = row.step;
         let strikes = |fault| self.faults.strikes(step, fault);
@@ -69,10 +69,10 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// How large the step's pass is, which all ranks know alike before it begins. Without
-    /// data-parallel attention they have the same batch. With it the plan tells where all
-    /// rows decode, so that a recorded pass holds whatever comes of it; and otherwise they
-    /// tell each other.
+    /// Returns the size of the step's pass; all ranks know it before the pass begins. Without
+    /// data-parallel attention all ranks have the same batch. With it, if all rows of the plan
+    /// decode, the plan gives a bound, and a recorded pass that holds it is repeated. Otherwise
+    /// the ranks tell each other their sizes.
     pub(super) fn agree_on_extent(
         &mut self,
         plan: &StepPlan,
@@ -106,8 +106,8 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(Extent::Counted(self.rows.key()))
     }
 
-    /// Agrees with all ranks on what the step's pass is, where their data would not tell
-    /// that they differ; what is attached travels with it.
+    /// Agrees with all ranks on the step's pass, if the data of the pass would not show that
+    /// ranks differ. Attached rows travel with this agreement.
     pub(super) fn agree_to_begin(
         &mut self,
         plan: &StepPlan,
@@ -137,9 +137,10 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(control.agree(&begun.to_words())?)
     }
 
-    /// Tells all ranks what it begins, with the first words that they exchange: where the
-    /// depth adapts and all have the same batch, so that ranks that differ learn it before
-    /// they draft differently. Rows that travel with the pass come later whole.
+    /// Tells all ranks what this rank begins, with the first words that the ranks exchange. It
+    /// does so where the depth adapts and all ranks have the same batch. Ranks that differ then
+    /// learn it before they draft differently. Where rows travel with the pass, only the shared
+    /// part is told here, and the whole row comes later.
     pub(super) fn announce(&mut self, plan: &StepPlan, part: &PlanPart) -> Result<(), WorkerError> {
         if self.data_parallel() || !self.depth.adapts() {
             return Ok(());
@@ -156,7 +157,7 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// Has the pass take this rank's row along, where rows travel so.
+    /// Makes the pass carry this rank's row, where rows travel with passes.
     pub(super) fn bring_row(
         &mut self,
         plan: &StepPlan,
@@ -175,16 +176,16 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// Whether the rows of a step of that size travel with its pass.
+    /// Returns true if the rows of a step of that size travel with its pass.
     pub(super) fn rows_travel_with(&self, extent: Extent) -> bool {
         self.transformer.takes_notes() && !matches!(extent, Extent::Counted(_))
     }
 
-    /// Takes the rows that came with a pass, beside what was `found` by it.
+    /// Takes the rows that came with a pass. `found` is the result of the pass.
     ///
     /// # Errors
-    /// [`WorkerError::RowsDiffer`] or [`WorkerError::GroupRowsDiffer`] where the devices
-    /// found that they differ; those of [`StepRows::check`](super::rows::StepRows::check).
+    /// [`WorkerError::RowsDiffer`] or [`WorkerError::GroupRowsDiffer`] if the devices found
+    /// that rows differ; the errors of [`StepRows::check`](super::rows::StepRows::check).
     pub(super) fn take_rows<T>(
         &mut self,
         plan: &StepPlan,

@@ -1,4 +1,4 @@
-//! What the rows of a step brought, on every rank.
+//! Outcomes of a step's rows, on every rank.
 
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend, ChoiceBatch, Chosen};
@@ -10,25 +10,25 @@ use super::{
     slots::{FAILED, RowTask, Slots},
 };
 
-/// The sampled rows of a step: the rank that leads writes them, all read them.
+/// The sampled rows of a step. The lead writes them, all ranks of its DP rank read them.
 #[derive(Debug)]
 pub struct Outcomes {
-    /// For every sampled row: how many tokens; the tokens; the accepted nodes.
+    /// For every sampled row: the number of tokens, the tokens, the accepted nodes.
     words: Vec<u32>,
-    /// For every sampled row what the device has drafted, where it has.
+    /// Tokens that the device has drafted, for every sampled row; empty if it has drafted none.
     drafted: Vec<u32>,
-    /// What each of these follows, where they are trees.
+    /// Parents of these tokens, if they are trees.
     parents: Vec<u32>,
-    /// Tokens of a row at the most.
+    /// Most tokens of a row.
     most: usize,
-    /// Cells whose keys and values move.
+    /// Cells whose keys and values move: from, to.
     moves: Vec<(u32, u32)>,
 }
 
-/// What one row brought.
+/// Outcome of one row.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'a> {
-    /// Accepted drafts and the token after them; none where none was sampled.
+    /// Accepted drafts and the token after them; empty if none was sampled.
     pub tokens: &'a [u32],
     /// Numbers of the accepted drafts, ascending.
     pub path: &'a [u32],
@@ -41,7 +41,7 @@ impl<'a> Outcome<'a> {
     };
 
     fn of(words: &'a [u32], most: usize) -> Self {
-        // A device counted them: no more than there is room for.
+        // A device counted the tokens: no more than there is room for are read.
         let count = (words[0] as usize).min(most);
         Self {
             tokens: &words[1..1 + count],
@@ -51,14 +51,13 @@ impl<'a> Outcome<'a> {
 }
 
 impl Outcomes {
-    /// For the largest step.
+    /// Makes outcomes for the largest step.
     pub fn of_steps(step: &StepLimits) -> Self {
         let nodes = step.verified.saturating_sub(1);
         Self::new(step.requests, step.max_commit, nodes)
     }
 
-    /// For `requests` rows of at most `most` tokens, for each of which up to `nodes` are
-    /// drafted.
+    /// Makes outcomes for `requests` rows. A row has at most `most` tokens and `nodes` drafts.
     pub fn new(requests: usize, most: usize, nodes: usize) -> Self {
         Self {
             words: Vec::with_capacity(requests * 2 * most),
@@ -69,7 +68,7 @@ impl Outcomes {
         }
     }
 
-    /// Begins a step of which so many rows sample; none has brought anything.
+    /// Begins a step of which `rows` rows sample. All outcomes are empty.
     pub fn begin(&mut self, rows: usize) {
         self.words.clear();
         self.words.resize(rows * 2 * self.most, 0);
@@ -77,14 +76,14 @@ impl Outcomes {
         self.parents.clear();
     }
 
-    /// Takes the drafts of the device's.
+    /// Takes the drafts that the device has made.
     pub fn set_drafted(&mut self, chosen: &Chosen<'_>) {
         self.drafted.extend_from_slice(chosen.drafted);
         self.parents.extend_from_slice(chosen.parents);
     }
 
-    /// Tokens that the device has drafted for the `at`-th row that samples, and in trees
-    /// what they follow; nothing where the drafts were known before.
+    /// Returns the tokens drafted by the device for the `at`-th row that samples, and in trees
+    /// their parents. Both are empty if the drafts were known before the pass.
     pub fn drafted(&self, at: usize) -> (&[u32], &[u32]) {
         let rows = self.words.len() / (2 * self.most);
         let each = self.drafted.len().checked_div(rows).unwrap_or(0);
@@ -94,12 +93,12 @@ impl Outcomes {
         (tokens.unwrap_or(&[]), parents.unwrap_or(&[]))
     }
 
-    /// The words of the `at`-th row that samples.
+    /// Returns the range of words of the `at`-th row that samples.
     fn row(&self, at: usize) -> std::ops::Range<usize> {
         at * 2 * self.most..(at + 1) * 2 * self.most
     }
 
-    /// Notes the outcome of the `at`-th row that samples; `None` where it failed.
+    /// Notes the outcome of the `at`-th row that samples; `None` if the row failed.
     pub fn set(&mut self, at: usize, verified: Option<&Verified>) {
         let row = self.row(at);
         let words = &mut self.words[row];
@@ -113,16 +112,15 @@ impl Outcomes {
         words[1 + self.most..][..path.len()].copy_from_slice(path);
     }
 
-    /// Notes the outcome of the `at`-th row that samples as it stands in `words`, which
-    /// are those of all of them.
+    /// Notes the outcome of the `at`-th row that samples. `words` are the words of all rows.
     pub fn take(&mut self, at: usize, words: &[u32]) -> Outcome<'_> {
         let row = self.row(at);
         self.words[row.clone()].copy_from_slice(&words[row.clone()]);
         Outcome::of(&self.words[row], self.most)
     }
 
-    /// Gives every rank the outcomes of the one that leads, unless the ranks' devices have
-    /// told each other all of them: `choices`, which all ranks have alike, say so.
+    /// Gives every rank of a DP rank the lead's outcomes. It is skipped if the ranks' devices
+    /// have told each other all of them, which `choices`, equal on all ranks, says.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when a peer is gone.
@@ -145,7 +143,7 @@ impl Outcomes {
         digest.list(&self.words);
     }
 
-    /// One outcome for each of the step's `tasks`, in order.
+    /// Returns one outcome for each of the step's `tasks`, in order.
     pub fn of<'a>(&'a self, tasks: &'a [RowTask]) -> impl Iterator<Item = Outcome<'a>> {
         let most = self.most;
         let mut sampled = self.words.chunks_exact(2 * most);
@@ -155,8 +153,8 @@ impl Outcomes {
         })
     }
 
-    /// Moves accepted nodes of trees to where their positions belong, but for those of
-    /// `choices` that the device has moved, and commits to the slots.
+    /// Moves accepted nodes of trees to the cells of their positions, and commits to the slots.
+    /// Nodes of `choices` that the device has moved already are left out.
     pub fn commit<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -178,9 +176,9 @@ impl Outcomes {
     }
 }
 
-/// Node `n` lies in the cell of position `start + n`; the `i`-th accepted one
-/// belongs to position `start + i`. `i <= n`, so in this order no cell is
-/// overwritten before it was moved.
+/// Notes the cells to move. Node `n` lies in the cell of position `start + n`, and the `i`-th
+/// accepted node belongs to position `start + i`. Since `i <= n`, no cell is overwritten in
+/// this order before it was moved.
 fn push_moves(task: &RowTask, outcome: Outcome<'_>, slots: &Slots, moves: &mut Vec<(u32, u32)>) {
     let cell = |offset: u32| slots.pages().cell(task.slot, task.start + offset);
     let path = (1..).zip(outcome.path);

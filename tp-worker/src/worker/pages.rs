@@ -1,4 +1,4 @@
-//! Which pages each slot has: the request-to-page table.
+//! The pages of each slot: the request-to-page table.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ pub struct PageTables {
     entries: Vec<u32>,
     width: usize,
     page_size: usize,
-    /// Pages granted, per slot.
+    /// Number of pages granted, per slot.
     granted: Vec<usize>,
-    /// Page tables a page stands in, per page.
+    /// Number of page tables that hold a page, per page.
     owners: Vec<u32>,
 }
 
@@ -30,12 +30,12 @@ impl PageTables {
         }
     }
 
-    /// All rows, `[slots, width]`; lent to the batch during a pass.
+    /// Returns all rows, `[slots, width]`. The batch borrows them during a pass.
     pub fn entries(&mut self) -> &mut Vec<u32> {
         &mut self.entries
     }
 
-    /// All rows, and the tokens of a page, as drafters see them.
+    /// Returns all rows and the page size, in the form that drafters read.
     pub fn table(&self) -> PageTable<'_> {
         PageTable {
             entries: &self.entries,
@@ -43,12 +43,12 @@ impl PageTables {
         }
     }
 
-    /// Positions that the pages of `slot` hold.
+    /// Returns the number of positions that the pages of `slot` hold.
     pub fn held(&self, slot: usize) -> usize {
         self.granted[slot] * self.page_size
     }
 
-    /// Where `slot`'s row begins in [`Self::entries`].
+    /// Returns the start of `slot`'s row in [`Self::entries`].
     pub fn start(&self, slot: usize) -> usize {
         slot * self.width
     }
@@ -88,8 +88,8 @@ impl PageTables {
         self.granted[slot] = 0;
     }
 
-    /// Checks that `slot` may write positions `range`: it has the pages, and
-    /// no other table (nor its own, twice) contains them.
+    /// Checks that `slot` may write positions `range`: it has the pages, and each of them
+    /// stands once, in this table alone.
     ///
     /// # Errors
     /// [`PlanError::PagesMissing`], [`PlanError::PageShared`].
@@ -120,7 +120,7 @@ impl PageTables {
         Ok(())
     }
 
-    /// The cache cell of a position that [`Self::check_write`] allowed.
+    /// Returns the cache cell of a position that [`Self::check_write`] allowed.
     pub fn cell(&self, slot: usize, position: u32) -> u32 {
         let (page, offset) = (
             position as usize / self.page_size,

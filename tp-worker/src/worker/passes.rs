@@ -1,5 +1,5 @@
-//! Passes prepared before serving, by size: what is a captured graph on a GPU.
-//! There is one for each bucket of sizes, which serves any number of wanted rows.
+//! Passes prepared before serving, by size; on a GPU a pass is a captured graph. There is one
+//! pass for each bucket of sizes. It serves any number of wanted rows.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +10,31 @@ use lockstep_types::StepLimits;
 
 use super::{PlanError, WorkerError};
 
-/// What is known of a pass before it runs.
+/// Description of a pass before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedPass {
-    /// The largest batch it serves.
+    /// The largest batch that the pass serves.
     pub key: PassKey,
-    /// Digest of the key and of the collectives a pass will issue, in
-    /// order. Ranks compare it before serving, and it enters the rolling
-    /// digest of every step that runs it.
+    /// Digest of the key and of the collectives that the pass will issue, in order. Ranks
+    /// compare it before serving, and it enters the rolling digest of every step that runs the
+    /// pass.
     pub digest: u64,
 }
 
-/// All passes, prepared before serving. Their buffers are one pool of the
-/// largest one's size (activations in the model, the batch in the
-/// worker); a batch whose bucket is here never allocates.
+/// All passes, prepared before serving. They share one pool of buffers of the largest pass's
+/// size: activations in the model, the batch in the worker. A batch whose bucket is here never
+/// allocates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassRegistry {
     limits: PassKey,
     passes: BTreeMap<PassKey, PreparedPass>,
-    /// Digest of what passes that the device has recorded exchange.
+    /// Digest of the exchanges of the passes that the device has recorded.
     recorded: u64,
 }
 
 impl PassRegistry {
-    /// Prepares every bucket within `limits`, which are those of each of `dp_ranks`, for
-    /// a model with `schedule`.
+    /// Prepares every bucket within `limits` for a model with `schedule`. The limits are those
+    /// of one DP rank; there are `dp_ranks`.
     pub fn prepare(limits: &StepLimits, schedule: &Schedule, dp_ranks: usize) -> Self {
         let limits = PassKey {
             requests: limits.requests,
@@ -63,16 +63,16 @@ impl PassRegistry {
         }
     }
 
-    /// The device has recorded passes that exchange what has the digest `exchanged`,
-    /// which enters those of all passes.
+    /// Takes the digest `exchanged` of the exchanges of recorded passes. It enters the digests
+    /// of all passes.
     pub fn recorded(&mut self, exchanged: u64) {
         self.recorded = exchanged;
     }
 
-    /// The pass that a batch runs as; the empty batch has the smallest.
+    /// Returns the pass that a batch runs as. The empty batch runs as the smallest pass.
     ///
     /// # Errors
-    /// [`PlanError::NoPass`] when the batch exceeds the limits.
+    /// [`PlanError::NoPass`] if the batch exceeds the limits.
     pub fn find(&self, batch: PassKey) -> Result<PreparedPass, PlanError> {
         let bucketed = PassKey {
             requests: bucket(batch.requests, self.limits.requests),
@@ -88,10 +88,11 @@ impl PassRegistry {
         })
     }
 
-    /// Digest of all passes, and of those that steps of each of `tiers` run as.
+    /// Returns the digest of all passes, and of the passes that steps of each of `tiers` run
+    /// as.
     ///
     /// # Errors
-    /// [`WorkerError::TierTooLarge`] when some size left a tier out.
+    /// [`WorkerError::TierTooLarge`] if the passes have no room for a tier.
     pub fn digest(&self, tiers: &[Tier]) -> Result<u64, WorkerError> {
         let mut digest = Digest::new();
         for pass in self.passes.values() {
@@ -117,21 +118,23 @@ impl PassRegistry {
         Ok(digest.value())
     }
 
-    /// How many are prepared.
+    /// Returns the number of prepared passes.
     pub fn len(&self) -> usize {
         self.passes.len()
     }
 
-    /// Whether none is.
+    /// Returns true if no pass is prepared.
     pub fn is_empty(&self) -> bool {
         self.passes.is_empty()
     }
 }
 
-/// Whether the batches of a step fall into this bucket: every row has a token and at
-/// most `max_q_len`, one row has more than half of that. Most rows and the longest one
-/// need not be in the same batch where there are several `dp_ranks`: their pass is
-/// that of the most of each.
+/// Returns true if batches of a step may fall into this bucket. Every row has at least one
+/// token and at most `max_q_len`, and one row has more than half of `max_q_len`. With several
+/// `dp_ranks` the batch with most rows and the batch with the longest row may be on different
+/// DP ranks, because their pass is sized by the largest of each number. Example: with one DP
+/// rank, 8 rows (5 or more) and a longest row of 8 (5 or more) need a bucket of at least 9
+/// tokens; with two DP ranks, of at least 5.
 fn occurs(key: PassKey, dp_ranks: usize) -> bool {
     let rows_at_least = key.requests / 2 + 1;
     let longest_at_least = key.max_q_len / 2 + 1;
@@ -142,12 +145,12 @@ fn occurs(key: PassKey, dp_ranks: usize) -> bool {
     key.tokens >= tokens_at_least && key.tokens / 2 < key.requests * key.max_q_len
 }
 
-/// The bucket of `value`: the next power of two, at most `limit`.
+/// Returns the bucket of `value`: the next power of two, at most `limit`.
 fn bucket(value: usize, limit: usize) -> usize {
     value.max(1).next_power_of_two().min(limit)
 }
 
-/// All buckets up to `limit`.
+/// Returns all buckets up to `limit`.
 fn buckets(limit: usize) -> impl Iterator<Item = usize> {
     let powers = std::iter::successors(Some(1usize), |power| power.checked_mul(2));
     powers

@@ -1,4 +1,4 @@
-//! Steps timed before serving: what each depth costs here, by batch size.
+//! Steps timed before serving: the cost of each depth on this machine, by batch size.
 
 use lockstep_adaptive::Seen;
 use lockstep_backend::Backend;
@@ -14,40 +14,39 @@ mod cells;
 
 use cells::{Cells, total_us};
 
-/// Rounds over all sizes and depths, of which the shortest times of each are kept:
-/// who else uses the machine slows bursts of steps, which seldom meet one size in
-/// every round.
-/// Where steps are short, more rounds are run until they have taken a while.
+/// Least number of rounds over all sizes and depths, and most rounds. Where steps are short,
+/// more rounds run until they have taken `SPREAD_US` microseconds. The shortest times of each
+/// size and depth are kept: other users of the machine slow bursts of steps, and a burst seldom
+/// meets one size in every round.
 const ROUNDS: u64 = 3;
 const MOST_ROUNDS: u64 = 16;
 const SPREAD_US: u64 = 500_000;
 
-/// Sizes of which times are [doubtful](Cells::doubtful) are run again, as long as
-/// that takes no more than another such while, or than one round took.
+/// Microseconds for sizes with [doubtful](Cells::doubtful) times, which are run again. Where
+/// one round takes longer, the limit is the time of one round.
 const AGAIN_US: u64 = SPREAD_US;
 
-/// Beyond so many microseconds of timed steps a round tries no larger batch. All
-/// ranks know the slowest one's times, and stop alike.
+/// Microseconds of timed steps after which a round tries no larger batch. All ranks know the
+/// slowest rank's times, and stop alike.
 const ROUND_US: u64 = 3_000_000;
 
-/// Passes of so many drafts fill the gap between batches of 1, 2, 4 and so on at
-/// depths 0 and 1: devices take tokens in groups, and where a pass of twelve costs
-/// what one of eight does, the depth to run is another one.
+/// A depth that is timed because passes of 3 tokens per request fill the gap between batches of
+/// 1, 2, 4 and so on at depths 0 and 1. Devices take tokens in groups: if a pass of twelve
+/// tokens costs as much as one of eight, another depth is best.
 const MIDDLE: u32 = 2;
 
-/// No larger batch is timed at the greatest depth once a step there took so many
-/// microseconds: its times tell least, and take longest.
+/// Longest step at the greatest depth, in microseconds. After a longer one, no larger batch is
+/// timed at that depth: such times tell least, and take longest.
 const DEEPEST_US: u64 = 250_000;
 
-/// Tokens of a made-up prompt at the most.
+/// Most tokens of a made-up prompt.
 const PROMPT: u32 = 4;
 
 impl<B: Backend + 'static> Worker<B> {
-    /// Runs made-up requests at batch sizes 1, 2, 4 and so on, up to the
-    /// largest, at depths 0, 1 and 2 and, as long as that is quick, the greatest,
-    /// and gives what each step took on the slowest rank. All ranks call it
-    /// together, before the first plan; the worker is then as if nothing had run.
-    /// `progress` hears of every timed step.
+    /// Runs made-up requests at batch sizes 1, 2, 4 and so on, up to the largest. The depths
+    /// are 0, 1, 2 and, as long as that is quick, the greatest. Returns the time of each step
+    /// on the slowest rank. All ranks call it together, before the first plan; the worker is
+    /// then as if nothing had run. `progress` is called at every timed step.
     ///
     /// # Errors
     /// [`WorkerError`] of a step.
@@ -81,7 +80,7 @@ impl<B: Backend + 'static> Worker<B> {
             rounds = (SPREAD_US / cells.us().max(1)).clamp(ROUNDS, MOST_ROUNDS);
         }
         self.doubt(&mut cells)?;
-        // Larger batches may have been left out.
+        // Some larger batches may have been left out.
         if done < rounds * of_round {
             tell(rounds * of_round, rounds);
         }
@@ -91,8 +90,8 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(cells.into_seen())
     }
 
-    /// Runs sizes of which times are doubtful again, within a bound. All ranks know
-    /// the same times, and stop alike.
+    /// Runs sizes with doubtful times again, within a limit. All ranks know the same times, and
+    /// stop alike.
     fn doubt(&mut self, cells: &mut Cells) -> Result<(), WorkerError> {
         let mut left = AGAIN_US.max(cells.us());
         for _ in 0..MOST_ROUNDS {
@@ -108,8 +107,8 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(())
     }
 
-    /// One step at each size and depth, as far as there is room and time. Depths
-    /// descend, so that no drafter has to catch up on steps that drafted nothing.
+    /// Runs one step at each size and depth, as far as there is room and time. Depths descend,
+    /// so that no drafter has to catch up on steps that drafted nothing.
     fn round(&mut self, sizes: &[u32], told: &mut dyn FnMut()) -> Result<Vec<Seen>, WorkerError> {
         let mut timed = Vec::new();
         let mut spent = 0;
@@ -138,7 +137,8 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(timed)
     }
 
-    /// Depths whose costs tell those between them, the greatest first.
+    /// Returns the depths whose costs are measured, the greatest first. The costs of other
+    /// depths follow from them.
     fn measured_depths(&self) -> impl Iterator<Item = u32> + use<B> {
         let greatest = self.config.speculation.num_steps as u32;
         let below = [MIDDLE, 1, 0]
@@ -147,8 +147,8 @@ impl<B: Backend + 'static> Worker<B> {
         [greatest].into_iter().chain(below)
     }
 
-    /// Runs a plan; gives what it has shown on all ranks together, so that all
-    /// know the same.
+    /// Runs a plan. Returns its measurements joined over all ranks, so that all ranks know the
+    /// same.
     fn follow(&mut self, plan: &StepPlan) -> Result<Seen, WorkerError> {
         let plan = StepPlan {
             step: self.last_step + 1,
@@ -160,7 +160,7 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Requests of any text, on the first slots and pages.
+/// Requests with arbitrary text, on the first slots and pages.
 struct MadeUp {
     requests: u32,
     prompt: u32,
@@ -170,7 +170,7 @@ struct MadeUp {
 }
 
 impl MadeUp {
-    /// So many requests, if slots and pages hold all that is timed.
+    /// Makes `requests` requests; `None` if slots or pages can't hold all that is timed.
     fn new<B: Backend + 'static>(worker: &Worker<B>, requests: u32) -> Option<Self> {
         let config = &worker.config;
         let limits = config.step_limits();
@@ -191,8 +191,8 @@ impl MadeUp {
         })
     }
 
-    /// The prompts, in a step at the depth of the first decode rows: otherwise
-    /// these would have to catch up.
+    /// Makes the plan that computes the prompts, at the depth of the first decode rows. At
+    /// another depth the drafter would have to catch up in these.
     fn prefill(&self, depth: u32) -> StepPlan {
         let slots = 0..self.requests;
         let open = |slot| SlotOpen {
@@ -242,7 +242,7 @@ impl MadeUp {
         self.plan(0, part)
     }
 
-    /// Every DP rank does the same.
+    /// Makes a plan in which every DP rank has the same part.
     fn plan(&self, draft_steps: u32, part: PlanPart) -> StepPlan {
         StepPlan {
             draft_steps,

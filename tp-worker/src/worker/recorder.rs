@@ -1,5 +1,4 @@
-//! The last steps of a rank, kept to be written down where ranks differ: a
-//! flight recorder.
+//! The last steps of a rank, kept to be written down if ranks differ: a flight recorder.
 
 use std::{
     fs::OpenOptions,
@@ -10,41 +9,41 @@ use std::{
 
 use lockstep_types::step::{StageTimes, StepDigests};
 
-/// Steps that are kept.
+/// Number of steps that are kept.
 const KEPT: usize = 4096;
 
-/// What a step was on one rank.
+/// Record of a step on one rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepRecord {
-    /// Its number.
+    /// The step's number.
     pub step: u64,
     /// Draft steps that its plan asked for.
     pub depth: u32,
-    /// Rows of this rank's batch.
+    /// Number of rows of this rank's batch.
     pub requests: u32,
-    /// New tokens of those, drafts included.
+    /// Number of new tokens of these rows, drafts included.
     pub tokens: u32,
-    /// Tokens whose logits were wanted.
+    /// Number of tokens whose logits were wanted.
     pub wanted: u32,
-    /// Tokens of the longest row.
+    /// Number of tokens of the longest row.
     pub longest: u32,
-    /// After the step; of one that failed, as far as it came.
+    /// Digests after the step. After a step that failed, the digests at the point of failure.
     pub digests: StepDigests,
-    /// What it took here.
+    /// Times of the step on this rank.
     pub times: StageTimes,
 }
 
 /// A rank's last steps.
 #[derive(Debug)]
 pub struct Recorder {
-    /// In a ring, once there are so many.
+    /// The steps, in a ring once there are [`KEPT`].
     steps: Vec<StepRecord>,
-    /// Where the next one goes.
+    /// Index of the next step.
     next: usize,
 }
 
 impl Recorder {
-    /// One that has seen no step, with room for all that it keeps.
+    /// Makes a recorder without steps, with room for all that it keeps.
     pub fn new() -> Self {
         Self {
             steps: Vec::with_capacity(KEPT),
@@ -61,11 +60,11 @@ impl Recorder {
         self.next = (self.next + 1) % KEPT;
     }
 
-    /// Writes what is kept to a new file in `folder`, which only its owner can
-    /// read: a line of JSON for each step, the oldest first.
+    /// Writes the kept steps to a new file in `folder` that only its owner can read. The file
+    /// has a line of JSON for each step, the oldest first.
     ///
     /// # Errors
-    /// [`io::Error`], also where there is a file of that name.
+    /// [`io::Error`], also if a file of that name exists.
     pub fn write(&self, folder: &Path, rank: usize) -> io::Result<PathBuf> {
         let name = format!("lockstep-steps-{}-rank-{rank}.jsonl", std::process::id());
         let path = folder.join(name);

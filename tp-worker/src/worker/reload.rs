@@ -21,20 +21,18 @@ use super::{
 };
 
 impl<B: Backend + 'static> Worker<B> {
-    /// Takes the weights of `folders`, the model's and, where it is named, the draft's,
-    /// together: whatever runs next runs on both. A draft that is not named stays as
-    /// it is loaded, and nothing of its folder is looked at. All ranks call it
-    /// together, while no request is running; what the cache holds is of the old
-    /// weights. A rank that has not got the folders says `None`.
+    /// Loads the weights of `folders`, of the model and, if named, of the draft. The next step
+    /// runs on both. A draft that is not named stays as it is loaded, and nothing of its folder
+    /// is looked at. All ranks call it together while no request is running, since the keys and
+    /// values in the cache are of the old weights. A rank that lacks the folders passes `None`.
     ///
     /// Old and new weights are in memory at once until the new ones are
     /// complete, so that nothing is lost when they can't be loaded.
     ///
     /// # Errors
-    /// [`WorkerError::Reload`] when the new weights can't be loaded on some rank,
-    /// do not fit what runs, or were exchanged or written to before all was read:
-    /// then every rank keeps the old ones and goes on. Any other error ends the
-    /// worker.
+    /// [`WorkerError::Reload`] if some rank can't load the new weights, if they do not fit the
+    /// server, or if files were exchanged or written to before all was read. Every rank then
+    /// keeps the old weights and goes on. Any other error ends the worker.
     pub fn reload(&mut self, folders: Option<&Folders>) -> Result<(), WorkerError> {
         let lacking = agree::count(&mut self.backend, folders.is_none())?;
         let own = folders.map_or(0, Folders::identity);
@@ -68,11 +66,12 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let (backend, target) = (&mut self.backend, &mut self.transformer);
         agree::share_drafting(backend, target, &mut self.drafting)?;
-        // What was recorded was of the old weights.
+        // The recorded passes were of the old weights.
         self.record(&mut |_| {})
     }
 
-    /// What folders are compared with before [`Self::reload`] takes them.
+    /// Returns a description of what is served. Folders are compared with it before
+    /// [`Self::reload`] takes them.
     pub fn served(&self) -> Served {
         Served {
             config: self.config.clone(),
@@ -82,8 +81,8 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// Whatever a disk does, files are waited for no longer than they may take, and
-    /// other ranks hear of it while they still wait.
+    /// Loads the weights within the time limits for files. The other ranks learn of a failure
+    /// while they still wait.
     fn load_in_time(&mut self, folders: &Folders) -> Result<Loaded<B>, WorkerError> {
         let patience = Patience {
             stall: LONGEST_STALL,
@@ -134,22 +133,22 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Files that can't be read.
+/// Makes the error for files that can't be read.
 fn unread(error: &io::Error) -> WorkerError {
     WorkerError::Reload(error.to_string())
 }
 
-/// What a rank has read, before it is known whether all have.
+/// The weights that a rank has read, before all ranks are known to have read theirs.
 struct Loaded<B: Backend> {
     config: EngineConfig,
     transformer: Transformer<B>,
     drafting: Drafting<B>,
 }
 
-/// What drafts with the new weights.
+/// The drafter for the new weights.
 enum Drafting<B: Backend> {
-    /// Another draft's weights; or what drafts without a model, for the new target.
+    /// A new drafter: with another draft's weights, or one without a model, for the new target.
     Anew(Box<DraftStage<B>>),
-    /// What drafts already.
+    /// The present drafter stays.
     Stays(OfTarget<B>),
 }

@@ -1,4 +1,4 @@
-//! What all ranks bring to a step, and what each learns of it from the others.
+//! The rows that all ranks bring to a step, and what each rank learns from them.
 
 use lockstep_adaptive::Row;
 use lockstep_backend::{Axis, Backend, NoteShape, PassKey, WorldRows};
@@ -12,26 +12,26 @@ use super::{PlanError, WorkerError};
 /// Every rank's row of a step.
 #[derive(Debug)]
 pub struct StepRows {
-    /// This rank's.
+    /// The row of this rank.
     pub own: Row,
-    /// Its row of the step before, for faults that are planted.
+    /// The row of this rank in the step before, for planted faults.
     pub last: Row,
     words: Vec<u32>,
     rows: Vec<Row>,
-    /// Ranks of a DP rank; the first of them leads it.
+    /// Number of ranks of a DP rank. The first of them leads it.
     attn_tp_size: usize,
     world: WorldRows,
 }
 
 impl StepRows {
-    /// What a row is where it travels with a pass.
+    /// Shape of a row that travels with a pass.
     pub const NOTE: NoteShape = NoteShape {
         words: Row::WORDS,
         shared: Row::SHARED,
         of_dp_rank: Row::OF_DP_RANK,
     };
 
-    /// Of the ranks of a group.
+    /// Makes the rows of the ranks of a group.
     pub fn new(parallel: &ParallelConfig) -> Self {
         Self {
             own: Row::default(),
@@ -46,12 +46,12 @@ impl StepRows {
         }
     }
 
-    /// A step begins, of which nobody has brought anything.
+    /// Begins a step, of which no row has come.
     pub fn begin(&mut self) {
         self.rows.clear();
     }
 
-    /// Attaches this rank's row to its next operation with all others.
+    /// Attaches this rank's row to its next operation with all other ranks.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when the group is broken.
@@ -60,7 +60,7 @@ impl StepRows {
         Ok(control.attach(Row::SHARED, &row.to_words())?)
     }
 
-    /// The same of what is equal on all ranks alone: the rest travels with the pass.
+    /// Attaches only the part that is equal on all ranks. The rest travels with the pass.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when the group is broken.
@@ -69,19 +69,20 @@ impl StepRows {
         Ok(control.attach(Row::SHARED, &row.to_words()[..Row::SHARED])?)
     }
 
-    /// Takes the rows that have travelled with the pass, where they do.
+    /// Takes the rows that have travelled with the pass.
     pub fn take(&mut self, words: &[u32]) {
         let (rows, _) = words.as_chunks::<{ Row::WORDS }>();
         self.rows.clear();
         self.rows.extend(rows.iter().map(Row::from_words));
     }
 
-    /// All rows of the step, if they have travelled.
+    /// Returns all rows of the step, if they have travelled.
     pub fn all(&self) -> Option<&[Row]> {
         (!self.rows.is_empty()).then_some(&self.rows)
     }
 
-    /// The first two ranks whose rows differ where they may not, as the devices found.
+    /// Returns an error with two ranks whose rows differ in words that must be equal. Called
+    /// after the devices found a difference.
     pub fn difference(&self) -> Option<WorkerError> {
         let shared = |row: &Row| (row.step, row.depth, row.digest);
         let other = |row: &Row| shared(row) != shared(&self.rows[0]);
@@ -96,8 +97,8 @@ impl StepRows {
         }
     }
 
-    /// All rows, if they have travelled. A step without a collective has brought
-    /// none: the same on all ranks.
+    /// Returns all rows, if they have travelled with a collective. A step without a collective
+    /// brings no rows, on any rank.
     pub fn arrived<B: Backend>(&mut self, backend: &mut B) -> Option<&[Row]> {
         if !backend.control(Axis::World).attached(&mut self.words) {
             return None;
@@ -108,12 +109,12 @@ impl StepRows {
         Some(&self.rows)
     }
 
-    /// The opening exchange of a step whose attention is data-parallel: all ranks
-    /// run it, also those without work, for only with it they know of each other's
-    /// rows. From [`Self::check`] on, [`Self::world`] and [`Self::key`] say what comes.
+    /// Runs the opening exchange of a step whose attention is data-parallel. All ranks run it,
+    /// also ranks without work, because only by it do they know each other's rows. After
+    /// [`Self::check`], [`Self::world`] and [`Self::key`] describe the pass.
     ///
     /// # Errors
-    /// [`WorkerError::Backend`] when the group is broken or ranks differ in what all
+    /// [`WorkerError::Backend`] if the group is broken, or if ranks differ in the part that all
     /// share.
     pub fn open<B: Backend>(&mut self, backend: &mut B, own: &Row) -> Result<(), WorkerError> {
         self.attach(backend, own)?;
@@ -125,9 +126,9 @@ impl StepRows {
     /// Checks the rows of a step whose attention is data-parallel, once they have arrived.
     ///
     /// # Errors
-    /// [`WorkerError::GroupRowsDiffer`] when ranks of one DP rank differ;
-    /// [`WorkerError::Plan`] when a DP rank brings more than `plan` lets it, with at most
-    /// `drafts` drafts in a row, or when no rows have come.
+    /// [`WorkerError::GroupRowsDiffer`] if ranks of one DP rank differ; [`WorkerError::Plan`]
+    /// if no rows have come, or if a DP rank brings more than `plan` allows, with at most
+    /// `drafts` drafts in a row.
     pub fn check(&mut self, plan: &StepPlan, drafts: u32) -> Result<(), WorkerError> {
         let came = self.rows.iter().filter(|row| row.step == plan.step).count();
         if came * Row::WORDS != self.words.len() {
@@ -158,8 +159,8 @@ impl StepRows {
         Ok(())
     }
 
-    /// Goes on as if no other DP rank had work: what a rank knows that has left the
-    /// opening exchange out.
+    /// Sets the rows as if no other DP rank had work. A rank that skips the opening exchange
+    /// knows no more.
     pub fn alone(&mut self, dp_rank: usize, own: &Row) {
         self.world.tokens.fill(0);
         self.world.wanted.fill(0);
@@ -169,8 +170,8 @@ impl StepRows {
         self.rows.push(*own);
     }
 
-    /// The ranks of a DP rank must have brought the same. Every rank sees all of
-    /// them, and finds the same two.
+    /// Checks that the ranks of a DP rank have brought the same. Every rank sees all rows, and
+    /// finds the same two that differ.
     fn check_groups(&self) -> Result<(), WorkerError> {
         let groups = self.rows.chunks(self.attn_tp_size).enumerate();
         for (number, group) in groups {
@@ -189,14 +190,15 @@ impl StepRows {
         Ok(())
     }
 
-    /// By DP rank, what the step's passes are of.
+    /// Returns the rows of the step's pass, by DP rank.
     pub fn world(&self) -> &WorldRows {
         &self.world
     }
 
-    /// The size of the step's pass, the same on every rank: that of the DP rank that
-    /// has most of each. A device that records passes pads each DP rank's rows to
-    /// it, so that all of them replay the same one.
+    /// Returns the size of the step's pass, equal on every rank: of each number the largest of
+    /// any DP rank. A device that records passes pads each DP rank's rows to it, so that all
+    /// ranks replay the same pass. Example: DP ranks with 3 rows of 3 tokens and 1 row of 8
+    /// tokens have a pass of 3 rows and 8 tokens.
     pub fn key(&self) -> PassKey {
         let most = |of: fn(&Row) -> u32| self.rows.iter().map(of).max().unwrap_or(0) as usize;
         PassKey {
@@ -207,7 +209,7 @@ impl StepRows {
     }
 }
 
-/// What the ranks of a DP rank share of a row.
+/// Returns the part of a row that the ranks of a DP rank share.
 fn group_view(row: &Row) -> [u64; 5] {
     let counts = [row.tokens, row.requests, row.wanted, row.longest].map(u64::from);
     let [tokens, requests, wanted, longest] = counts;

@@ -1,4 +1,4 @@
-//! Requests as a worker knows them.
+//! Requests in the form that a worker knows them.
 
 use lockstep_sampling::TokenHistory;
 use lockstep_speculation::Requests;
@@ -9,53 +9,54 @@ use lockstep_types::{
 
 use super::{PlanError, WorkerLimits, pages::PageTables};
 
-/// In place of a token when a row's logits were not finite.
+/// Stands for a token if a row's logits were not finite.
 pub use lockstep_backend::FAILED;
 
 /// One request.
 #[derive(Debug, Default)]
 pub struct Slot {
     open: bool,
-    /// Prompt and output.
+    /// Tokens of the prompt and of the output.
     pub tokens: Vec<u32>,
-    /// Where the output begins.
+    /// Position of the first output token.
     pub prompt_len: u32,
-    /// Tokens whose KV is in place.
+    /// Number of tokens whose keys and values are in the cache.
     pub kv_len: u32,
-    /// Those that it was opened with have the drafter's KV, too.
+    /// True if the drafter, too, has the keys and values of the cached tokens that the slot was
+    /// opened with.
     pub drafted: bool,
     pub sampling: SamplingParams,
     pub logprobs: LogprobParams,
-    /// Draft steps at the most.
+    /// Most draft steps.
     pub max_draft_steps: u32,
-    /// Kept only where penalties need it.
+    /// Token counts for penalties; empty for requests without penalties.
     pub history: TokenHistory,
-    /// Its logits were not finite: it emits nothing any more.
+    /// True once the request's logits were not finite. It emits nothing from then on.
     pub failed: bool,
-    /// The last step that extended it.
+    /// Number of the last step that extended the slot.
     extended: u64,
 }
 
-/// What a step does for one request: as far as its plan says, then as the
-/// batch lays it out.
+/// A step's row for one request. The plan sets the first fields, and the batch sets the others
+/// when it is laid out.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTask {
     pub slot: usize,
-    /// First new position.
+    /// The first new position.
     pub start: u32,
-    /// New tokens, drafts not counted.
+    /// Number of new tokens, without drafts.
     pub q_len: u32,
-    /// Choose a token after the last one.
+    /// True if a token is chosen after the last one.
     pub sample: bool,
-    /// It goes on from the token sampled last, so it may have drafts.
+    /// True if the row goes on from the token sampled last, so that it may have drafts.
     pub decodes: bool,
-    /// Which row of the step's drafts is its own.
+    /// Index of the row's drafts among the step's drafts.
     pub drafts: Option<usize>,
-    /// Positions that drafts were proposed for.
+    /// Depth of the row's drafts.
     pub draft_depth: u32,
-    /// Which of the step's outputs reports it.
+    /// Index of the output that reports the row.
     pub output: Option<usize>,
-    /// Which of the rows that sample it is, where it does.
+    /// Index of the row among the rows that sample, if it samples.
     pub choice: usize,
 }
 
@@ -78,22 +79,22 @@ impl Slots {
         }
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// A slot of a validated row.
+    /// Returns a slot of a validated row.
     pub fn get(&self, slot: usize) -> &Slot {
         &self.slots[slot]
     }
 
-    /// A slot of a validated row, to change.
+    /// Returns a slot of a validated row, to change.
     pub fn get_mut(&mut self, slot: usize) -> &mut Slot {
         &mut self.slots[slot]
     }
 
-    /// The page tables.
+    /// Returns the page tables.
     pub fn pages(&self) -> &PageTables {
         &self.pages
     }
@@ -103,7 +104,7 @@ impl Slots {
         std::mem::take(self.pages.entries())
     }
 
-    /// Takes back what [`Self::lend_tables`] gave.
+    /// Takes back the entries that [`Self::lend_tables`] handed out.
     pub fn return_tables(&mut self, entries: Vec<u32>) {
         *self.pages.entries() = entries;
     }
@@ -119,10 +120,10 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives a request a slot.
+    /// Gives a slot to a request.
     ///
     /// # Errors
-    /// [`PlanError`] when the slot is in use or its numbers contradict each other.
+    /// [`PlanError`] if the slot is in use or its numbers contradict each other.
     pub fn open(&mut self, open: &SlotOpen) -> Result<(), PlanError> {
         let at = self.existing(open.slot)?;
         self.check_open(open)?;
@@ -153,7 +154,7 @@ impl Slots {
     /// Checks one row and grants its pages.
     ///
     /// # Errors
-    /// [`PlanError`] when the slot can't be extended like that.
+    /// [`PlanError`] if the slot can't be extended like that.
     pub fn extend(&mut self, step: u64, extend: &SlotExtend) -> Result<RowTask, PlanError> {
         let at = self.opened(extend.slot)?;
         let slot = &mut self.slots[at];
@@ -185,14 +186,14 @@ impl Slots {
         Ok(task)
     }
 
-    /// Takes in what a row brought: its own tokens, those of its drafts that
-    /// were accepted, and one more; nothing is sampled in the middle of a prompt.
+    /// Takes in the outcome of a row: the row's own tokens, its accepted drafts, and one more
+    /// token. Nothing is sampled in the middle of a prompt.
     pub fn commit(&mut self, task: RowTask, sampled: &[u32]) {
         let slot = &mut self.slots[task.slot];
         let accepted = sampled.len().saturating_sub(1) as u32;
         slot.kv_len += task.q_len + accepted;
         match sampled {
-            // Keeps the slot's lengths what its scheduler expects.
+            // Keeps the slot's lengths as its scheduler expects them.
             [FAILED] => {
                 slot.tokens.push(0);
                 slot.failed = true;
@@ -201,7 +202,7 @@ impl Slots {
         }
     }
 
-    /// Tokens of a slot at the most.
+    /// Returns the most tokens of a slot.
     pub fn positions(&self) -> usize {
         self.positions
     }
@@ -259,7 +260,7 @@ impl Slots {
     }
 }
 
-/// How many new tokens a row has.
+/// Returns the number of new tokens of a row.
 fn row_length(slot: &Slot, extend: &SlotExtend) -> Result<u32, PlanError> {
     let (kv_len, tokens) = (slot.kv_len, slot.tokens.len());
     if extend.prefill_len == 0 && kv_len as usize + 1 != tokens {

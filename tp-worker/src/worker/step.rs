@@ -1,4 +1,4 @@
-//! One step of a rank, from a plan to what it brought.
+//! One step of a rank, from a plan to its result.
 
 use std::time::Instant;
 
@@ -72,7 +72,9 @@ impl<B: Backend + 'static> Worker<B> {
         })
     }
 
-    /// What the host saw of a step, whose drafts a device may have made in between.
+    /// Returns the stage times that the host measured. The time in which the device drafted
+    /// moves from the pass to drafting. A rank that was told the drafts during its pass returns
+    /// zeros.
     fn told_apart(&mut self, mut seen: StageTimes) -> Result<StageTimes, WorkerError> {
         if self.drafting.are_told() {
             return Ok(StageTimes::default());
@@ -83,7 +85,7 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(seen)
     }
 
-    /// What its DP rank does in a step.
+    /// Returns the part of the rank's DP rank in a step.
     fn part_of<'a>(&self, plan: &'a StepPlan) -> Result<&'a PlanPart, PlanError> {
         let (rank, _) = self.group();
         let dp_rank = self.config.parallel.dp_rank(rank);
@@ -92,7 +94,7 @@ impl<B: Backend + 'static> Worker<B> {
         part.ok_or(PlanError::NoPart { parts, dp_rank })
     }
 
-    /// Brings the slots to where the step wants them.
+    /// Closes, opens and extends the slots as the step's plan says.
     fn take(&mut self, step: u64, part: &PlanPart) -> Result<(), PlanError> {
         let expected = self.last_step + 1;
         if step != expected {
@@ -139,7 +141,7 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(())
     }
 
-    /// Notes what the batch is, for when something goes wrong with it.
+    /// Notes the size of the batch, for the case that something goes wrong with it.
     fn note_batch(&mut self) {
         let key = self.batch.key();
         self.record.requests = key.requests as u32;
@@ -149,7 +151,7 @@ impl<B: Backend + 'static> Worker<B> {
         self.record.digests = self.digests.values();
     }
 
-    /// Runs the batch and chooses tokens, on the rank that leads.
+    /// Runs the batch; the lead also chooses tokens.
     fn forward(&mut self, extent: Extent) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
         self.outcomes.begin(self.batch.choices());
@@ -173,8 +175,8 @@ impl<B: Backend + 'static> Worker<B> {
             outputs: &mut outputs,
             outcomes: &mut self.outcomes,
         };
-        // The page tables are borrowed by the batch while the emitter changes
-        // slots, so they are handed out for the pass.
+        // The batch borrows the page tables while the emitter changes slots, so the tables are
+        // handed out for the pass.
         let tables = emitter.slots.lend_tables();
         let pages = PageTable {
             entries: &tables,
@@ -206,7 +208,7 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(outputs)
     }
 
-    /// Tells all ranks what was chosen, and the slots what it means.
+    /// Tells all ranks the chosen tokens, and commits them to the slots.
     fn settle(&mut self, outputs: &mut [SlotOutput]) -> Result<(), WorkerError> {
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         if self.drafting.know(&mut self.tasks, &self.outcomes)? {
@@ -226,7 +228,7 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(())
     }
 
-    /// Tells the drafter what was chosen.
+    /// Tells the drafter the chosen tokens.
     fn extend_drafts(&mut self) -> Result<(), WorkerError> {
         let (backend, target) = (&mut self.backend, &self.transformer);
         let (slots, tasks) = (&self.slots, &self.tasks);
@@ -234,9 +236,9 @@ impl<B: Backend + 'static> Worker<B> {
             .extend(backend, target, slots, tasks, &self.batch, &self.outcomes)
     }
 
-    /// Decides, if the depth adapts and the rows have travelled: the depth of the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one, and what its policy expects that
-    /// it takes, in microseconds.
+    /// Decides, if the depth adapts and the rows have travelled. Returns the depth of the step
+    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the policy's estimate of that step's
+    /// time in microseconds.
     fn decide(&mut self, plan: &StepPlan, extent: Extent) -> Option<(u32, u32)> {
         if !self.depth.adapts() {
             return None;
@@ -249,8 +251,8 @@ impl<B: Backend + 'static> Worker<B> {
     }
 }
 
-/// Tells where a step's time goes. What it says is reported, and never decides
-/// anything on this rank alone.
+/// Measures the parts of a step's time. The times are reported, and never decide anything on
+/// this rank alone.
 struct StageClock {
     begun: Instant,
     stage: Instant,
@@ -265,14 +267,14 @@ impl StageClock {
         }
     }
 
-    /// Microseconds since the last call, or since the start.
+    /// Returns the microseconds since the last call, or since the start.
     fn stage_us(&mut self) -> u32 {
         let before = std::mem::replace(&mut self.stage, Instant::now());
         let spent = self.stage.duration_since(before).as_micros();
         u32::try_from(spent).unwrap_or(u32::MAX)
     }
 
-    /// Microseconds since the start.
+    /// Returns the microseconds since the start.
     fn total_us(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }

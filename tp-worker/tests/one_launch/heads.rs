@@ -1,20 +1,20 @@
-//! EAGLE heads that remember texts, and so badly that their target accepts some drafts
-//! and not all.
+//! EAGLE heads that remember texts inexactly, so that their target accepts some drafts and
+//! rejects others.
 
 use std::{fs, path::Path};
 
 use tempfile::TempDir;
 
-/// Sizes of the target's.
+/// Sizes of the target.
 const HIDDEN: usize = 64;
 const HEADS: [usize; 2] = [4, 2];
 const HEAD_DIM: usize = 32;
 const MLP: usize = 80;
 const VOCAB: usize = 331;
-/// Of what a head computes beside what it remembers.
+/// Weight of a head's other computations beside what it remembers.
 const LITTLE: f32 = 0.05;
 
-/// A checkpoint to be written.
+/// A checkpoint under construction.
 #[derive(Default)]
 struct Checkpoint {
     header: serde_json::Map<String, serde_json::Value>,
@@ -34,7 +34,7 @@ impl Checkpoint {
         self.header.insert(name.to_owned(), tensor);
     }
 
-    /// Numbers of rows that have about unit length (splitmix64).
+    /// Returns random numbers in rows of about unit length (splitmix64).
     fn numbers(&mut self, shape: &[usize]) -> Vec<f32> {
         let scale = match shape {
             [_, columns] => (3.0 / *columns as f32).sqrt(),
@@ -113,7 +113,8 @@ fn config([heads, kv]: [usize; 2]) -> serde_json::Value {
     })
 }
 
-/// The target's embedding, `[vocab, hidden]`, of which every row is made as long.
+/// Returns the target's embedding, `[vocab, hidden]`, with every row scaled to unit square
+/// length.
 fn embedding(target: &Path) -> Vec<f32> {
     let file = fs::read(target.join("model.safetensors")).unwrap();
     let (len, rest) = file.split_at(8);
@@ -133,7 +134,8 @@ fn embedding(target: &Path) -> Vec<f32> {
     values
 }
 
-/// A matrix `[HIDDEN, inputs]` that keeps the first columns, and little of the others.
+/// Returns a matrix `[HIDDEN, inputs]` that keeps the first `HIDDEN` columns, with little of
+/// the others.
 fn first_columns(checkpoint: &mut Checkpoint, inputs: usize) -> Vec<f32> {
     let mut values = checkpoint.numbers(&[HIDDEN, inputs]);
     for (row, values) in values.chunks_exact_mut(inputs).enumerate() {
@@ -143,8 +145,8 @@ fn first_columns(checkpoint: &mut Checkpoint, inputs: usize) -> Vec<f32> {
     values
 }
 
-/// Rows for `tokens` of an output head: of each, what the embedding has for those that it
-/// follows in `pairs`.
+/// Returns rows of an output head for `tokens`. The row of a token is the sum of the embeddings
+/// of the tokens before it in `pairs`.
 fn rows(target: &Path, tokens: &[u32], pairs: &[(u32, u32)]) -> Vec<f32> {
     let embedding = embedding(target);
     let mut rows = vec![0.0; tokens.len() * HIDDEN];
@@ -160,12 +162,13 @@ fn rows(target: &Path, tokens: &[u32], pairs: &[(u32, u32)]) -> Vec<f32> {
     rows
 }
 
-/// An EAGLE-1 head for `target` that drafts what comes next in some of `texts`.
+/// Writes an EAGLE-1 head for `target` that drafts what comes next in some of `texts`.
 pub fn eagle(target: &Path, texts: &[Vec<u32>]) -> TempDir {
     eagle_of(HEADS, target, texts)
 }
 
-/// The same with so many attention heads, and so many of keys and values.
+/// Writes an EAGLE-1 head with `heads[0]` heads of queries and `heads[1]` heads of keys and
+/// values.
 pub fn eagle_of(heads: [usize; 2], target: &Path, texts: &[Vec<u32>]) -> TempDir {
     let mut head = Checkpoint::default();
     let fc = first_columns(&mut head, 2 * HIDDEN);
@@ -177,8 +180,8 @@ pub fn eagle_of(heads: [usize; 2], target: &Path, texts: &[Vec<u32>]) -> TempDir
     head.write(&config(heads))
 }
 
-/// An EAGLE-3 head, which goes by the token before the last one, and has no others than
-/// `texts` have.
+/// Writes an EAGLE-3 head. It predicts from the token before the last one, and drafts only
+/// tokens of `texts`.
 pub fn eagle3(target: &Path, texts: &[Vec<u32>]) -> TempDir {
     let mut head = Checkpoint::default();
     let pairs = pairs(texts, 2);
@@ -203,7 +206,7 @@ pub fn eagle3(target: &Path, texts: &[Vec<u32>]) -> TempDir {
     head.write(&config)
 }
 
-/// Tokens so far behind each other, each pair once.
+/// Returns the pairs of tokens that stand `distance` apart in a text, each pair once.
 fn pairs(texts: &[Vec<u32>], distance: usize) -> Vec<(u32, u32)> {
     let of = |text: &Vec<u32>| {
         let pairs = text.iter().copied().zip(text[distance..].iter().copied());

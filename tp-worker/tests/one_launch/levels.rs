@@ -1,4 +1,5 @@
-//! What chains and trees of a device's cost by their depth, and what a depth that changes does.
+//! The costs of a device's chains and trees by their depth, and the effects of a depth that
+//! changes.
 
 use std::{fs, path::Path};
 
@@ -7,11 +8,11 @@ use lockstep_fake_cuda::{brought, fetched};
 
 use super::*;
 
-/// Tokens of a prompt.
+/// Number of tokens of a prompt.
 const PROMPT: u32 = 24;
-/// Positions behind it that requests have pages for.
+/// Number of positions after the prompt that requests have pages for.
 const BEHIND: u32 = 136;
-/// The deepest drafts.
+/// Depth of the deepest drafts.
 const DEEPEST: u32 = 4;
 
 /// One step of a run.
@@ -20,9 +21,9 @@ pub(super) struct Step {
     calls: [u64; CALLS.len()],
     /// Bytes that products have fetched.
     fetched: u64,
-    /// Graphs that were made for it.
+    /// Number of graphs that were made during the step.
     recorded: u64,
-    /// Bytes that were brought to the device.
+    /// Bytes that were copied to the device.
     pub(super) brought: u64,
     draft_us: u32,
 }
@@ -35,7 +36,7 @@ pub(super) struct Run {
     accepted: usize,
 }
 
-/// A request with a prompt of so many tokens.
+/// Opens a request with a prompt of `prompt` tokens.
 fn open_with(slot: u32, prompt: u32) -> SlotOpen {
     let open = open(slot, false);
     let tokens = open.token_ids.iter().copied().cycle();
@@ -66,7 +67,8 @@ fn rows(config: &EngineConfig, (requests, prompt): (u32, u32), step: u64) -> Pla
     }
 }
 
-/// What drafts, with so many branches, at depths that the group decides.
+/// Returns arguments for an algorithm with `branches` branches, at depths that the group
+/// decides.
 fn adaptive(algorithm: &'static str, branches: usize) -> ServeArgs {
     let (steps, tokens) = (DEEPEST as usize, 1 + DEEPEST as usize * branches);
     let mut args = args(Some((algorithm, [steps, branches, tokens])), true);
@@ -75,13 +77,13 @@ fn adaptive(algorithm: &'static str, branches: usize) -> ServeArgs {
     args
 }
 
-/// A prompt, and then a step for each of `pins`: where a depth is decided, an operator
-/// pins it there.
+/// Runs a prompt, and then a step for each of `pins`. Where the group decides the depth, the
+/// pin acts as an operator's.
 fn run(config: &EngineConfig, requests: u32, pins: &[Option<u32>]) -> Run {
     run_behind(config, (requests, PROMPT), pins)
 }
 
-/// [`run`] of requests with prompts of so many tokens.
+/// Runs requests as [`run`] does, with prompts of `prompt` tokens.
 pub(super) fn run_behind(
     config: &EngineConfig,
     (requests, prompt): (u32, u32),
@@ -144,8 +146,8 @@ pub(super) fn run_behind(
     run
 }
 
-/// Bytes of the matrices that a level of a draft reads in units, as rows of other widths
-/// are read value by value.
+/// Returns the bytes of the matrices that a level of a draft reads in units of 16 bytes.
+/// Matrices with other row widths are read value by value, and left out.
 fn level_bytes(algorithm: &str, folder: &Path, first: bool) -> u64 {
     let file = fs::read(folder.join("model.safetensors")).unwrap();
     let (len, rest) = file.split_at(8);
@@ -166,8 +168,7 @@ fn level_bytes(algorithm: &str, folder: &Path, first: bool) -> u64 {
         .sum()
 }
 
-/// A step at some depth reads the draft's weights as often as it is deep, though one
-/// graph holds all levels that there are.
+/// A step at depth `n` reads the draft's weights `n` times, though one graph holds all levels.
 #[test]
 fn a_level_that_nobody_wants_reads_no_weights() {
     if calls(c"cuInit").is_none() {
@@ -183,7 +184,7 @@ fn a_level_that_nobody_wants_reads_no_weights() {
         let draft = draft(algorithm).unwrap();
         let pins: Vec<_> = (0..=DEEPEST).flat_map(|depth| [Some(depth); 3]).collect();
         let steps = run(&config, 1, &pins).steps;
-        // The last one at a depth has nothing to catch up with.
+        // The last step at a depth has nothing to catch up with.
         let read = |depth: u32| {
             let last = steps.iter().rfind(|step| step.depth == depth);
             last.unwrap().fetched as f64
@@ -191,7 +192,8 @@ fn a_level_that_nobody_wants_reads_no_weights() {
         let read: Vec<f64> = (0..=DEEPEST).map(read).collect();
         for depth in 1..read.len() {
             let level = level_bytes(algorithm, &draft, depth == 1) as f64;
-            // Rows are read beside the weights: of this level, and of the target's pass.
+            // Rows are read beside the weights: rows of this level, and rows of the target's
+            // pass.
             let more = (read[depth] - read[depth - 1]) / level;
             let most = if branches == 1 { 1.2 } else { 1.6 };
             let what = "of a level's weights more are read at a depth of";
@@ -203,7 +205,8 @@ fn a_level_that_nobody_wants_reads_no_weights() {
     }
 }
 
-/// So do chains of which there are more than one block multiplies.
+/// A level of more chains than one block multiplies reads the weights once for each share of
+/// the chains.
 #[test]
 fn a_level_of_many_chains_reads_its_weights_once_for_each_share() {
     const MANY: u32 = 66;
@@ -216,7 +219,7 @@ fn a_level_of_many_chains_reads_its_weights_once_for_each_share() {
         args.graphs.cuda_graph_bs = vec![MANY as usize];
     }
     let pins = [1, 1, 2, 2].map(Some);
-    // All prompts are one pass.
+    // All prompts run in one pass.
     let [found, plain] = [args, plain].map(|args| run_behind(&resolved(&args), (MANY, 6), &pins));
     for (text, plain) in found.texts.iter().zip(&plain.texts) {
         assert_eq!(text[..pins.len()], plain[..pins.len()]);
@@ -224,7 +227,7 @@ fn a_level_of_many_chains_reads_its_weights_once_for_each_share() {
     if calls(c"cuInit").is_none() {
         return;
     }
-    // The library multiplies for the target and for first levels.
+    // The library multiplies for the target and for the first levels.
     let level = level_bytes("STANDALONE", &model(), false) as f64;
     let [.., shallow, _, deep] = &found.steps[..] else {
         panic!("there are as many steps");
@@ -235,15 +238,15 @@ fn a_level_of_many_chains_reads_its_weights_once_for_each_share() {
     assert!((2.0..3.0).contains(&shares), "{shares}, rows among them");
 }
 
-/// The depth of a group that adapts changes while it runs: nothing is recorded for it,
-/// no step asks for more than its launches, copies and wait, and texts are those of no
-/// drafts, in passes that are full and in padded ones.
+/// The depth of a group that adapts changes while it runs. Nothing is recorded for a new depth,
+/// and no step needs more than its launches, copies and wait. Texts equal those without drafts,
+/// in full passes and in padded ones.
 #[test]
 fn a_depth_that_adapts_costs_no_text_and_records_nothing() {
     let pins = [4, 4, 4, 1, 1, 1, 0, 0, 0, 3, 3, 3, 2, 2].map(Some);
     let pins = [&pins[..], &[None; 4]].concat();
     let plan = pins.iter().flatten();
-    // Graphs of 1, 2 and 4 requests: those that are full, and one that is padded.
+    // There are graphs of 1, 2 and 4 requests. Three requests run in the padded graph of 4.
     let fills: [(u32, &[&'static str]); 4] = [
         (1, &["EAGLE", "STANDALONE"]),
         (2, &["EAGLE"]),
@@ -272,8 +275,8 @@ fn a_depth_that_adapts_costs_no_text_and_records_nothing() {
     }
 }
 
-/// Checks what steps asked for: those at the depth of the step before have nothing to
-/// catch up with.
+/// Checks the calls of steps at the depth of the step before, which have nothing to catch up
+/// with.
 fn check_calls(algorithm: &str, steps: &[Step]) {
     if calls(c"cuInit").is_none() {
         return; // A real driver does not count.
@@ -281,12 +284,12 @@ fn check_calls(algorithm: &str, steps: &[Step]) {
     assert!(steps.iter().all(|step| step.recorded == 0), "{algorithm}");
     let same = steps.windows(2).filter(|two| two[0].depth == two[1].depth);
     for step in same.map(|two| &two[1]) {
-        // Where none are drafted, a head's features are kept aside.
+        // In a step without drafts, a head's features are kept aside.
         let kept = u64::from(step.depth == 0 && algorithm != "STANDALONE");
         let launches = if step.depth > 0 { 2 } else { 1 };
         let expected = [launches, kept, 1 + kept, 1, 1, 0];
         assert_eq!(step.calls, expected, "{algorithm} at {}", step.depth);
-        // By the fake device's clock.
+        // The fake device's clock measures the time.
         assert!(step.depth == 0 || step.draft_us >= 1_000, "{algorithm}");
     }
 }

@@ -1,16 +1,16 @@
-//! What page tables add to the copy that brings a batch.
+//! The bytes that page tables add to the copy of a batch.
 
 use super::*;
 use levels::run_behind;
 
-/// Requests of a batch.
+/// Number of requests of a batch.
 const TWO: u32 = 2;
-/// Tokens of a page where nothing else is said.
+/// Number of tokens of a page by default.
 const PAGE: u32 = 16;
-/// Tokens of a short prompt and of a long one, in whole pages.
+/// Number of tokens of a short prompt and of a long one, in whole pages.
 const PROMPTS: [u32; 2] = [4 * PAGE, 15 * PAGE];
 
-/// Bytes that each of some decode steps brings, by the length of their prompts.
+/// Returns the bytes that each decode step copies, for each of [`PROMPTS`].
 fn brought(drafts: Drafts) -> [Vec<u64>; 2] {
     let mut args = args(drafts, true);
     args.model.context_length = Some(512);
@@ -23,8 +23,9 @@ fn brought(drafts: Drafts) -> [Vec<u64>; 2] {
     })
 }
 
-/// Of a longer context a step brings a word more for each page, and nothing else: in the
-/// batch's tables, and once more in those of its chains' first pass.
+/// With a longer context a step copies one word more for each page, and nothing else. With
+/// drafts each word is copied twice: in the batch's tables, and in the tables of the first pass
+/// of the chains.
 #[test]
 fn a_step_brings_a_word_for_each_page_of_its_requests() {
     if calls(c"cuInit").is_none() {
@@ -38,7 +39,7 @@ fn a_step_brings_a_word_for_each_page_of_its_requests() {
             .zip(&long)
             .all(|(short, long)| long - short == more)
     );
-    // Texts differ, and with them where requests begin a page.
+    // Texts differ, and so do the steps in which requests begin a page.
     let (more, other) = (2 * more, u64::from(2 * 4 * TWO));
     let [short, long] = brought(Some(("STANDALONE", [1, 1, 2])));
     for (short, long) in short.iter().zip(&long) {

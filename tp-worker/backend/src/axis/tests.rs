@@ -2,7 +2,7 @@ use lockstep_collective::{CollectiveError, Single, local_group};
 
 use super::*;
 
-/// What every rank of a world of `ranks` finds, formed with `dp_size`.
+/// Forms the groups of `ranks` ranks with `dp_size`. Returns the results of `found` by rank.
 fn formed<T: Send>(
     ranks: usize,
     dp_size: usize,
@@ -45,8 +45,8 @@ fn dp_ranks_are_neighbours_of_equal_number() {
     }
 }
 
-/// Where there is one DP rank, both axes are one group: words that are attached
-/// in one ride on the other's operations, and nothing was exchanged to form it.
+/// With one DP rank, both axes are one group. Words that are attached in one travel with the
+/// other's operations, and forming it exchanged nothing.
 #[test]
 fn one_dp_rank_is_the_world() {
     let found = formed(2, 1, |mut groups| {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Of each kind, and with everything that may differ.
+/// Returns exchanges of each kind, with all values of the other fields.
 fn all() -> Vec<Exchanged> {
     let kinds = [
         ExchangeKind::AllReduce,
@@ -62,7 +62,7 @@ fn parts_that_are_even_go_at_once() {
         Some((one.kind, one.elements))
     };
     assert_eq!(scatter(&[0..3, 3..6], 12), Some((ReduceScatter, 6)));
-    // Behind the last part, of other sizes, shared, and none.
+    // A last part that ends too early; parts of unequal sizes; shared rows; no rows.
     assert_eq!(scatter(&[0..3, 3..6], 14), Some((AllReduce, 14)));
     assert_eq!(scatter(&[0..4, 4..6], 12), Some((AllReduce, 12)));
     assert_eq!(scatter(&[0..3, 0..3], 12), Some((AllReduce, 12)));

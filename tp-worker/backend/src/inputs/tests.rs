@@ -4,8 +4,7 @@ use super::*;
 
 const PAGE_SIZE: usize = 4;
 
-/// Two rows: three tokens in a tree behind two that are cached, then a token
-/// behind three.
+/// Two rows: three tokens in a tree after two cached tokens, then one token after three.
 const ROWS: [Row; 2] = [
     Row {
         start: 0,
@@ -190,7 +189,7 @@ fn what_devices_tell_of_drafts_has_a_size_of_its_own() {
         },
         chain: ChainLimits::default(),
     };
-    // Tokens; how many, those and the nodes of each request, and two drafts.
+    // Tokens; then for each request the number, three tokens and three nodes, and two drafts.
     assert_eq!(chains.drafted_words(6), 6);
     assert_eq!(chains.choices.outcome_words(2, false), 12);
     assert_eq!(chains.choices.outcome_words(2, true), 16);
@@ -203,7 +202,8 @@ fn what_devices_tell_of_drafts_has_a_size_of_its_own() {
         choices,
         ..chains
     };
-    // Tokens, positions, parents and masks; of each request four drafts and their parents.
+    // Tokens, positions, parents and masks; then for each request four drafts and their
+    // parents.
     assert_eq!(trees.drafted_words(6), 12 + 6 + 12);
     assert_eq!(trees.drafted_words(20), 40 + 8 + 20);
     assert_eq!(trees.choices.outcome_words(2, true), 12 + 16);

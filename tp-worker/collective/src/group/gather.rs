@@ -1,4 +1,4 @@
-//! What moves elements as they are: gathers and broadcasts.
+//! Operations that move elements as they are: gathers and broadcasts.
 
 use std::ops::Range;
 
@@ -10,8 +10,9 @@ use crate::endpoint::Endpoint;
 use crate::{CollectiveError, Kind, Operation, Owners};
 
 impl<E: Endpoint + 'static> Group<E> {
-    /// Parts that don't fit a transfer go in several: of every rank's columns the
-    /// next elements, and of those to each owner what is its.
+    /// Gathers rows for their owners. Parts that don't fit a transfer go in several: each
+    /// carries the next elements of every rank's columns, and every owner gets its share of
+    /// them.
     pub(super) fn try_gather(
         &mut self,
         send: &[f32],
@@ -79,7 +80,7 @@ impl<E: Endpoint + 'static> Group<E> {
         self.next(Kind::Gather, total, counts_digest(owners.numbers()))
     }
 
-    /// Writes what others will read of `data` to the outgoing buffer.
+    /// Writes the elements of `data` that others will read to the outgoing buffer.
     fn fill(&mut self, data: &[f32], part: &dyn Fn(usize, usize) -> Range<usize>) {
         let (rank, size) = (self.endpoint.rank(), self.endpoint.size());
         let outgoing = self.endpoint.outgoing();
@@ -111,7 +112,7 @@ impl<E: Endpoint + 'static> Group<E> {
         self.gather_all(operation, own, &|_| own.len(), all)
     }
 
-    /// Every rank's `own` in `all`, elements of four bytes, so many of each rank.
+    /// Puts every rank's `own` in `all`. Elements have four bytes; rank `r` has `count(r)`.
     pub(super) fn gather_all<T: Pod>(
         &mut self,
         operation: Operation,
@@ -119,7 +120,7 @@ impl<E: Endpoint + 'static> Group<E> {
         count: &dyn Fn(usize) -> usize,
         all: &mut [T],
     ) -> Result<(), CollectiveError> {
-        // Only moved, never computed with: any bits survive.
+        // The elements are only moved, never computed with: any bits survive.
         let own: &[f32] = bytemuck::cast_slice(own);
         let all: &mut [f32] = bytemuck::cast_slice_mut(all);
         let (rank, size) = (self.endpoint.rank(), self.endpoint.size());
@@ -157,7 +158,7 @@ impl<E: Endpoint + 'static> Group<E> {
             return self.transfer(operation, &nothing);
         }
         for chunk in data.chunks_mut(self.endpoint.capacity()) {
-            // Only moved, never computed with: any bits survive.
+            // The words are only moved, never computed with: any bits survive.
             let chunk: &mut [f32] = bytemuck::cast_slice_mut(chunk);
             let length = chunk.len();
             if self.endpoint.rank() == root {

@@ -8,9 +8,9 @@ use crate::endpoint::Endpoint;
 use crate::sum::{share, sum_in_rank_order};
 use crate::{CollectiveError, Kind, Operation};
 
-/// Elements over all peers up to which every rank of more than two reads
-/// everything itself; above, each rank sums a share and all read the shares,
-/// which moves less data but costs a second transfer.
+/// Most elements, over all peers, that every rank of more than two reads itself. Above it each
+/// rank sums a share and all read the shares: that moves less data, but costs a second
+/// transfer.
 const DIRECT_ELEMENTS: usize = 32 * 1024;
 
 impl<E: Endpoint + 'static> Group<E> {
@@ -29,10 +29,10 @@ impl<E: Endpoint + 'static> Group<E> {
         Ok(())
     }
 
-    /// Up to how many elements every rank reads all parts.
+    /// Returns the most elements for which every rank reads all parts.
     pub(super) fn direct_elements(&self) -> usize {
         match self.endpoint.size() - 1 {
-            // In shares, two ranks would move as much and wait once more.
+            // By shares, two ranks would move as much, and wait once more.
             0 | 1 => self.endpoint.capacity(),
             peers => self.endpoint.capacity().min(DIRECT_ELEMENTS / peers),
         }
@@ -71,7 +71,7 @@ impl<E: Endpoint + 'static> Group<E> {
         Ok(())
     }
 
-    /// Whether the group goes on and lends `length` elements.
+    /// Checks that the group is not broken and can lend `length` elements.
     pub(super) fn check_lent(&self, length: usize) -> Result<(), CollectiveError> {
         self.membership.check()?;
         self.arguments().fits(length, self.endpoint.capacity())
@@ -98,7 +98,7 @@ impl<E: Endpoint + 'static> Group<E> {
         for number in 0..data.len().div_ceil(capacity).max(1) {
             let begin = number * capacity;
             let chunk = &data[begin..data.len().min(begin + capacity)];
-            // What lies of a rank's part in this chunk.
+            // Returns the part of a rank's range that lies in this chunk.
             let part = |rank: usize| -> Range<usize> {
                 let inside = |at: usize| at.saturating_sub(begin).min(chunk.len());
                 inside(ranges[rank].start)..inside(ranges[rank].end)

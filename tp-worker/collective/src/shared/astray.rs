@@ -1,41 +1,38 @@
 //! Finding that two ranks wait for each other in different groups.
 //!
-//! Ranks of one group compare what they run when all have arrived. Ranks that
-//! are in different groups never arrive, and would wait for the deadline. But a
-//! region also shows how far each rank of its group has come, and a rank is in
-//! the regions of all its groups. So who goes to sleep looks there for a peer
-//! that has run ahead of it:
+//! Ranks of one group compare their operations once all have arrived. Ranks that are in
+//! different groups never arrive, and would wait for the deadline. But a region also shows how
+//! far each rank of its group has come, and a rank is in the regions of all its groups. So a
+//! rank that goes to sleep looks there for a peer that has run ahead of it:
 //!
 //! * this rank has published phase `p` of a group, and not `q` of another one;
 //! * a peer in both has published `q` of the other one, and not `p` of this one.
 //!
-//! That is no matter of patience, it is a proof. Ranks that share groups run
-//! what they share in one order, so of the phases that two such ranks have
-//! published at any moment, those of the one are the first of the other's:
-//! neither has any that the other lacks while it lacks one of the other's. The
-//! two can't go on either: a phase ends with the last who publishes it, and a
-//! rank publishes none before its last one has ended. So it does not matter
-//! whether the peer waits still, fails or has left for another reason. Both
-//! ranks find the same, also the one that the other's leaving wakes, because
-//! what is published stays.
+//! This is a proof, not a matter of patience. Ranks that share groups run the shared operations
+//! in one order. So at any moment one of two such ranks has published all shared phases of the
+//! other, and perhaps more. It can't be that each of them has published a phase that the other
+//! lacks. The two ranks can't go on either. A phase ends when its last rank publishes it, and a
+//! rank publishes no further phase before its last one has ended. So it does not matter if the
+//! peer waits still, fails, or has left for another reason. Both ranks find the same, also a
+//! rank that wakes because the other leaves, because published phases stay.
 //!
 //! Each look is made while others move, so its order counts:
 //!
-//! * What this rank published stands still, as it is here. No other thread of it
-//!   runs what it shares with this peer: that would be no order.
-//! * `q` is looked at before `p`. Phases only grow, so at the second look the
-//!   peer has `q` and lacks `p`: both are true at one moment. And the first look
-//!   is an acquire, so a peer that published `p` first is seen to have done so.
-//! * The peer describes `q` before it publishes it, and can't describe another
-//!   phase in its place before this rank has published `q`.
-//! * A look may come too early to see what the peer just published. Then the
-//!   peer's look, which follows that, finds the divergence, and its leaving
-//!   wakes this rank; or else this rank looks again when its sleep ends.
+//! * What this rank published stands still, as this rank is here. No other thread of it runs
+//!   operations that it shares with this peer: that would be no order.
+//! * `q` is looked at before `p`. Phases only grow, so at the second look the peer has `q` and
+//!   lacks `p`: both are true at one moment. The first look is an acquire, so a peer that
+//!   published `p` first is seen to have done so.
+//! * The peer describes `q` before it publishes `q`, and can't describe another phase in its
+//!   place before this rank has published `q`.
+//! * A look may come too early to see what the peer just published. Then the peer's look, which
+//!   follows, finds the divergence, and its leaving wakes this rank. Otherwise this rank looks
+//!   again when its sleep ends.
 //!
-//! Circles of more ranks, no two of which wait for each other so, end by the
-//! deadline. There are none among all ranks and parts that don't overlap, as DP
-//! ranks are: somebody in the circle waits in all ranks' group, and is waited
-//! for in its part by one that has not come there.
+//! Circles of more ranks, of which no two wait for each other in this way, end by the deadline.
+//! There are none among all ranks and parts that don't overlap, as DP ranks are. One rank of
+//! such a circle would wait in the group of all ranks. A rank of its part that has not come
+//! there would wait for it in the part, and so these two would wait for each other.
 
 use std::sync::atomic::Ordering;
 
@@ -44,9 +41,9 @@ use super::seats::Seats;
 use super::wait::reached;
 use crate::Operation;
 
-/// The name of a peer that keeps another order than this rank, and what it runs.
-/// This rank waits in `phase` of `region`, whose ranks have these `names`, and
-/// has `seats`.
+/// Returns a peer that keeps another order than this rank, by its name, and its operation. This
+/// rank waits in `phase` of `region`. `names` are the names of the region's ranks, and `seats`
+/// are this rank's.
 pub(crate) fn find(
     seats: &Seats,
     region: &Region,
@@ -75,12 +72,11 @@ mod tests {
     use crate::Kind;
     use crate::shared::seats::Seat;
 
-    /// Where counts begin: they wrap within a test.
+    /// Start of the counts, chosen so that they wrap within a test.
     const START: u32 = u32::MAX - 2;
 
-    /// What rank 5 finds, which waits in the last of the groups, 0 or 1, that
-    /// `own` lists in the order of their phases, while rank 9 has published
-    /// `other`.
+    /// Returns what rank 5 finds while rank 9 has published `other`. Rank 5 waits in the last
+    /// of the groups, 0 or 1, that `own` lists in the order of their phases.
     fn found(own: &[usize], other: &[usize]) -> Option<(usize, Operation)> {
         let names: Arc<[usize]> = [5, 9].into();
         let regions = [(); 2].map(|()| Arc::new(Region::allocate(2, 1)));
@@ -114,7 +110,7 @@ mod tests {
         for order in 0_usize..64 {
             let order: [usize; 6] = std::array::from_fn(|at| order >> at & 1);
             for own in 1..=6 {
-                // A rank publishes one more than another one at most.
+                // A rank publishes at most one phase more than another one.
                 for other in own - 1..=6.min(own + 1) {
                     let found = found(&order[..own], &order[..other]);
                     assert_eq!(found, None, "{order:?}: {own}, {other}");

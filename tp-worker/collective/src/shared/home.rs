@@ -1,4 +1,4 @@
-//! Where the ranks of a new group find the memory that they share.
+//! The place where the ranks of a new group find their shared memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,32 +6,31 @@ use super::join;
 use super::region::Region;
 use crate::{CollectiveError, Options};
 
-/// How groups that are split off come by their regions.
+/// The way in which split-off groups get their regions.
 #[derive(Clone)]
 pub(crate) enum Home {
-    /// Threads of one process: who comes first leaves the region here.
+    /// Threads of one process. The first rank that comes leaves the region here.
     Process(Arc<Offers>),
-    /// Processes: through files whose names begin with the first group's.
+    /// Processes, through files whose names begin with the first group's name.
     Files(String),
 }
 
-/// Regions that not all of their ranks have taken yet.
+/// Regions that some of their ranks have not taken yet.
 #[derive(Default)]
 pub(crate) struct Offers(Mutex<Vec<Offer>>);
 
 struct Offer {
     id: u64,
     region: Arc<Region>,
-    /// Ranks that are still to come.
+    /// Number of ranks that are still to come.
     missing: usize,
 }
 
 impl Home {
-    /// The region of group `id`, for rank `rank` of `size`.
+    /// Returns the region of group `id`, for rank `rank` of `size`.
     ///
     /// # Errors
-    /// [`CollectiveError::Join`] when another process doesn't come;
-    /// [`CollectiveError::System`].
+    /// [`CollectiveError::Join`] if another process doesn't come; [`CollectiveError::System`].
     pub fn region(
         &self,
         id: u64,

@@ -14,15 +14,15 @@ use super::region::Region;
 use super::wait;
 use crate::{CollectiveError, Options};
 
-/// Marks a region that is ready, and the version of its layout.
+/// Marks a region that is ready, and gives the version of its layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"lockstp3");
-// As many as fit the joined mask.
+// No more ranks than bits of the joined mask.
 pub(crate) use crate::parts::MAX_RANKS;
 
 const DIRECTORY: &str = "/dev/shm";
 
-/// Maps the region of group `name`, creating it if this rank is the first, and
-/// waits until all ranks have mapped it. The file is gone then.
+/// Maps the region of group `name`, and creates it if this rank is the first. Waits until all
+/// ranks have mapped it. The file is then gone.
 pub(crate) fn join(
     name: &str,
     rank: usize,
@@ -105,7 +105,7 @@ impl Place {
         self.map(&file).map(Some)
     }
 
-    /// Creates the file, complete, or returns `None` if there is one by now.
+    /// Creates the file, complete. Returns `None` if the file exists by now.
     fn create(&self) -> Result<Option<Region>, CollectiveError> {
         let mut draft = self.path.clone().into_os_string();
         draft.push(format!(".{}.{}", std::process::id(), self.rank));
@@ -130,8 +130,8 @@ impl Place {
 
     fn fill(&self, file: &File) -> Result<Region, CollectiveError> {
         let bytes = self.bytes()? as u64;
-        // Reserved now, because a full /dev/shm would otherwise kill the
-        // process by SIGBUS at the first write.
+        // The bytes are reserved now, because a full /dev/shm would otherwise kill the process
+        // by SIGBUS at the first write.
         fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
             self.system(
                 &format!("reserve {bytes} bytes (a container needs a larger --shm-size) in"),
@@ -217,7 +217,7 @@ impl Place {
     }
 
     fn unlink(&self) {
-        // Gone already is as good.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 

@@ -1,14 +1,13 @@
 //! One rank's end of a shared region: publish, wait, read.
 //!
-//! Operations consist of *phases*, counted by every rank alike. In phase `p` a
-//! rank writes its buffer `p % 2`, publishes `p`, and waits until every peer
-//! has published `p`; from then on it may read the peers' buffers `p % 2`.
+//! Operations consist of *phases*, counted alike by every rank. In phase `p` a rank writes its
+//! buffer `p % 2`, publishes `p`, and waits until every peer has published `p`. From then on it
+//! may read the peers' buffers `p % 2`.
 //!
-//! A buffer is never written while somebody reads it. A rank writes for phase
-//! `p` only after it has waited for phase `p - 1`, and a peer publishes `p - 1`
-//! only after it has read what it wanted of phase `p - 2`, the last one that
-//! used the same buffer. Publishing is a release, waiting an acquire, so
-//! written data and finished reads are visible in that order.
+//! A buffer is never written while another rank reads it. A rank writes for phase `p` only
+//! after it has waited for phase `p - 1`. A peer publishes `p - 1` only after it has finished
+//! its reads of phase `p - 2`, the last one that used the same buffer. Publishing is a release
+//! and waiting an acquire, so written data and finished reads are visible in that order.
 #![expect(unsafe_code, reason = "reads and writes the ranks' buffers")]
 
 use std::ops::Range;
@@ -26,8 +25,8 @@ use crate::endpoint::Endpoint;
 use crate::patience::Patience;
 use crate::{CollectiveError, Operation, Options};
 
-/// A rank's end of the region. `&mut self` separates writing and publishing
-/// from reading, so borrows of buffers end before the next phase starts.
+/// A rank's end of the region. `&mut self` separates writing and publishing from reading, so
+/// borrows of buffers end before the next phase starts.
 pub struct Member {
     region: Arc<Region>,
     rank: usize,
@@ -36,8 +35,8 @@ pub struct Member {
     patience: Patience,
     /// The last phase that this rank has published and every peer has reached.
     phase: u32,
-    /// Whether a phase was published that not every peer reached: buffers may
-    /// be in use on either side for ever.
+    /// True if a phase was published that not every peer reached. Buffers may then be in use on
+    /// either side for ever.
     broken: bool,
     seats: Arc<Seats>,
     home: Home,
@@ -45,8 +44,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Rank `rank` of the region, `names[rank]` of the first group, with the
-    /// `seats` of all groups that the rank is in.
+    /// Makes rank `rank` of the region. Its number in the first group is `names[rank]`; `seats`
+    /// are the seats of all groups that the rank is in.
     pub(crate) fn new(
         region: Arc<Region>,
         rank: usize,
@@ -123,16 +122,16 @@ impl Member {
         asleep.map_err(|error| CollectiveError::system(name, "futex wait", &error))
     }
 
-    /// Fails if this rank was aborted, a peer keeps another order of groups, or
-    /// one left before `phase`.
+    /// Fails if this rank was aborted, if a peer keeps another order of groups, or if a peer
+    /// left before `phase`.
     fn check_all(&self, phase: u32, operation: Operation) -> Result<(), CollectiveError> {
         self.check_state(self.rank, operation)?;
         let left = (0..self.size()).find_map(|peer| {
             let left = self.check_state(peer, operation).err()?;
-            // The state is looked at first: who left after arriving is no loss.
+            // The state is looked at first: a peer that left after arriving is no loss.
             (!reached(&self.region.control(peer).arrived, phase)).then_some(left)
         });
-        // Also where a peer left, and after that was seen: this may be why.
+        // Also looked at if a peer left, and after that was seen: it may be why the peer left.
         match astray::find(&self.seats, &self.region, &self.names, phase) {
             Some((peer, theirs)) => Err(self.mismatch(operation, peer, theirs)),
             None => left.map_or(Ok(()), Err),
@@ -154,7 +153,7 @@ impl Member {
         }
     }
 
-    /// Writes what peers compare before they read this rank's buffer.
+    /// Writes the words that peers compare before they read this rank's buffer.
     fn describe(&self, operation: Operation, attachment: &Attachment, parity: usize) {
         let own = self.region.control(self.rank);
         for (slot, word) in own.operations[parity].iter().zip(operation.to_words()) {
@@ -168,7 +167,7 @@ impl Member {
         }
     }
 
-    /// What `peer` described for phases of this parity.
+    /// Returns the words that `peer` described for phases of this parity.
     fn described(&self, peer: usize, parity: usize) -> Attachment {
         let control = self.region.control(peer);
         let shape = Shape::from_word(control.shapes[parity].load(Ordering::Relaxed));
@@ -195,7 +194,7 @@ impl Member {
         for peer in 0..self.size() {
             let control = self.region.control(peer);
             let theirs = control.operation(parity);
-            // Most transfers take nothing along: no more than this look for those.
+            // Most transfers carry no words: they cost no more than this look.
             let attached = shape | control.shapes[parity].load(Ordering::Relaxed) != 0;
             if theirs == ours && !attached {
                 continue;
@@ -232,7 +231,7 @@ impl Endpoint for Member {
         self.names[rank]
     }
 
-    /// Elements that a phase can carry per rank.
+    /// Returns the number of elements that a phase can carry per rank.
     fn capacity(&self) -> usize {
         self.region.capacity()
     }
@@ -241,7 +240,7 @@ impl Endpoint for Member {
         self.patience.crowded
     }
 
-    /// This rank's buffer for the next phase.
+    /// Returns this rank's buffer for the next phase.
     fn outgoing(&mut self) -> &mut [f32] {
         assert!(!self.broken, "no phase can follow one that failed");
         let parity = self.phase.wrapping_add(1) as usize % 2;
@@ -253,7 +252,7 @@ impl Endpoint for Member {
         unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), self.region.capacity()) }
     }
 
-    /// What `rank` published in the phase that [`Self::transfer`] last ended.
+    /// Returns the elements that `rank` published in the last phase of [`Self::transfer`].
     fn incoming(&self, rank: usize) -> &[f32] {
         assert!(!self.broken, "a phase that failed leaves nothing to read");
         let buffer = self.region.buffer(rank, self.phase as usize % 2);
@@ -268,8 +267,8 @@ impl Endpoint for Member {
         self.described(rank, self.phase as usize % 2)
     }
 
-    /// Publishes the outgoing buffer under the name of `operation` and waits
-    /// until every peer has done the same.
+    /// Publishes the outgoing buffer under the name of `operation`, and waits until every peer
+    /// has done the same.
     fn transfer(
         &mut self,
         operation: Operation,
@@ -282,8 +281,8 @@ impl Endpoint for Member {
         let own = self.region.control(self.rank);
         let parity = phase as usize % 2;
         self.describe(operation, attachment, parity);
-        // Sequentially consistent together with the sleeper's increment of
-        // `waiters` and its next look at `arrived`: one of the two sees the other.
+        // Sequentially consistent, together with the sleeper's increment of `waiters` and its
+        // next look at `arrived`: one of the two sees the other.
         own.arrived.store(phase, Ordering::SeqCst);
         if own.waiters.0.load(Ordering::SeqCst) > 0 {
             wake(&own.arrived);
@@ -321,7 +320,7 @@ mod tests {
     use crate::Kind;
     use crate::membership::Presence as _;
 
-    /// An abort ends a wait, and says whom the rank has waited for.
+    /// An abort ends a wait, and the error names the peer that was missing.
     #[test]
     fn a_wait_that_is_aborted_names_who_was_missing() {
         let region = Arc::new(Region::allocate(2, 1));

@@ -1,4 +1,4 @@
-//! The memory that the ranks of one machine share: its layout and views of it.
+//! The memory that the ranks of one machine share: its layout, and views of it.
 #![expect(unsafe_code, reason = "views of raw shared memory")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -9,8 +9,8 @@ use memmap2::MmapRaw;
 
 use crate::{ATTACHED_WORDS, Operation, Shown};
 
-/// Bytes that keep two ranks' words off each other's cache lines (and off the
-/// line that the prefetcher fetches along).
+/// Bytes that keep two ranks' words off each other's cache lines, and off the line that the
+/// prefetcher fetches along.
 const LINES: usize = 128;
 const PAGE: usize = 4096;
 
@@ -28,39 +28,39 @@ pub(crate) struct Region {
 pub(crate) struct Header {
     /// [`super::join::MAGIC`] once the memory is ready.
     pub magic: AtomicU64,
-    /// Ranks of the group.
+    /// Number of ranks of the group.
     pub ranks: AtomicU64,
-    /// Elements per buffer.
+    /// Number of elements per buffer.
     pub capacity: AtomicU64,
     /// One bit per rank that has mapped the memory.
     pub joined: AtomicU64,
-    /// 1 once all have, and the file is gone.
+    /// 1 once all ranks have mapped the memory and the file is gone.
     pub complete: AtomicU64,
-    /// Changes with each of these, for waiting.
+    /// Changes with each of these fields, for waiting.
     pub joins: AtomicU32,
 }
 
-/// What a rank tells its peers. Only the rank itself writes, except `waiters`.
+/// A rank's words for its peers. Only the rank itself writes, except `waiters`.
 #[repr(C, align(128))]
 pub(crate) struct Control {
     /// The last phase this rank has published (wrapping).
     pub arrived: AtomicU32,
     /// Non-zero once the rank takes part no more: see [`super::wait`].
     pub state: AtomicU32,
-    /// What the rank runs, for even and odd phases.
+    /// The rank's operation, for even and odd phases.
     pub operations: [[AtomicU64; Operation::WORDS]; 2],
-    /// The shape of what it attaches, for even and odd phases.
+    /// Shape of the rank's attachment, for even and odd phases.
     pub shapes: [AtomicU64; 2],
-    /// And its words.
+    /// Words of the rank's attachment, for even and odd phases.
     pub attached: [AttachedWords; 2],
-    /// Peers that sleep on `arrived`.
+    /// Number of peers that sleep on `arrived`.
     pub waiters: Waiters,
-    /// What the rank shows beside all phases.
+    /// The words that the rank shows beside all phases.
     pub shown: ShownWords,
 }
 
 impl Control {
-    /// What the rank runs in the phase of this parity that it published.
+    /// Returns the operation of the phase of this parity that the rank published.
     pub fn operation(&self, parity: usize) -> Operation {
         let words = &self.operations[parity];
         Operation::from_words(std::array::from_fn(|word| {
@@ -69,15 +69,15 @@ impl Control {
     }
 }
 
-/// Words of an attachment, on lines that other phases don't touch.
+/// Words of an attachment, on cache lines that other phases don't touch.
 #[repr(C, align(128))]
 pub(crate) struct AttachedWords(pub [AtomicU32; ATTACHED_WORDS]);
 
-/// The count of sleepers, on lines of its own.
+/// The number of sleepers, on cache lines of its own.
 #[repr(C, align(128))]
 pub(crate) struct Waiters(pub AtomicU32);
 
-/// What a rank shows, on lines of its own.
+/// The words that a rank shows, on cache lines of their own.
 #[repr(C, align(128))]
 pub(crate) struct ShownWords(pub [AtomicU64; size_of::<Shown>() / size_of::<u64>()]);
 
@@ -94,8 +94,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Bytes of a region for `ranks` ranks with buffers of `capacity` elements,
-    /// or `None` when that overflows.
+    /// Returns the bytes of a region for `ranks` ranks with buffers of `capacity` elements;
+    /// `None` if that overflows.
     pub fn bytes(ranks: usize, capacity: usize) -> Option<usize> {
         let buffers = buffer_bytes(capacity)?.checked_mul(2)?.checked_mul(ranks)?;
         buffers_offset(ranks)?
@@ -103,7 +103,7 @@ impl Region {
             .checked_next_multiple_of(PAGE)
     }
 
-    /// A region inside this process.
+    /// Makes a region inside this process.
     pub fn allocate(ranks: usize, capacity: usize) -> Self {
         let bytes = Self::bytes(ranks, capacity).unwrap_or(usize::MAX);
         let Ok(layout) = Layout::from_size_align(bytes, PAGE) else {
@@ -122,7 +122,7 @@ impl Region {
         }
     }
 
-    /// A region in a mapping of at least [`Self::bytes`] bytes, else `None`.
+    /// Makes a region in a mapping; `None` unless it has [`Self::bytes`] bytes or more.
     pub fn mapped(map: MmapRaw, ranks: usize, capacity: usize) -> Option<Self> {
         let bytes = Self::bytes(ranks, capacity)?;
         let base = NonNull::new(map.as_mut_ptr())?;
@@ -139,7 +139,7 @@ impl Region {
         self.ranks
     }
 
-    /// Elements per buffer.
+    /// Returns the number of elements per buffer.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -164,9 +164,8 @@ impl Region {
         }
     }
 
-    /// The first of `capacity` elements of a rank's buffer for phases of the
-    /// given parity. Whoever uses it must keep to the protocol of
-    /// [`super::member`].
+    /// Returns the first of `capacity` elements of a rank's buffer for phases of the given
+    /// parity. The caller must keep to the protocol of [`super::member`].
     pub fn buffer(&self, rank: usize, parity: usize) -> NonNull<f32> {
         assert!(
             rank < self.ranks && parity < 2,

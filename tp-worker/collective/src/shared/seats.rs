@@ -18,15 +18,15 @@ pub(crate) struct Seat {
 
 /// A seat for every group of one rank.
 ///
-/// Regions stay mapped as long as the rank takes part in any group: a peer that
-/// waits in one of them has to see that this rank left.
+/// Regions stay mapped as long as the rank takes part in any group: a peer may wait in one of
+/// them, and has to see that this rank left.
 #[derive(Default)]
 pub(crate) struct Seats(Mutex<Taken>);
 
 #[derive(Default)]
 struct Taken {
     seats: Vec<Seat>,
-    /// [`PRESENT`], [`LEFT`] or [`ABORTED`]: of the rank in all of them.
+    /// State of the rank in all seats: [`PRESENT`], [`LEFT`] or [`ABORTED`].
     state: u32,
 }
 
@@ -38,14 +38,14 @@ impl Seats {
         taken.seats.push(seat);
     }
 
-    /// The first answer of `look` at a seat.
+    /// Returns the first result of `look` over the seats.
     pub fn find<T>(&self, look: impl FnMut(&Seat) -> Option<T>) -> Option<T> {
         self.lock().seats.iter().find_map(look)
     }
 
     fn end(&self, state: u32) {
         let mut taken = self.lock();
-        // An abort is the stronger word: this rank's own calls look for it.
+        // An abort overrides leaving: this rank's own calls look for it.
         taken.state = taken.state.max(state);
         for seat in &taken.seats {
             announce(seat, taken.state);
@@ -94,7 +94,7 @@ impl Presence for Seats {
             }
             Some(())
         };
-        // The first seat is the one in the first group.
+        // The first seat is in the first group.
         self.find(show);
     }
 
@@ -107,7 +107,7 @@ impl Presence for Seats {
     }
 }
 
-/// Shows the peers, and this rank's own waits, what became of the rank.
+/// Shows the rank's state to the peers and to this rank's own waits.
 fn announce(Seat { region, rank, .. }: &Seat, state: u32) {
     const { assert!(PRESENT < LEFT && LEFT < ABORTED) };
     region.control(*rank).state.store(state, Ordering::Release);
@@ -120,8 +120,8 @@ fn announce(Seat { region, rank, .. }: &Seat, state: u32) {
 mod tests {
     use super::*;
 
-    /// A rank may be aborted while a group of it forms: it waits for nobody there, and
-    /// nobody for it.
+    /// A rank may be aborted while a group of it forms. It then waits for no rank there, and no
+    /// rank for it.
     #[test]
     fn a_seat_that_is_taken_late_is_in_the_state_of_the_others() {
         let seats = Seats::default();

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// A rank that takes part.
+/// State of a rank that takes part.
 pub(crate) const PRESENT: u32 = 0;
-/// A rank that failed or was dropped.
+/// State of a rank that failed or was dropped.
 pub(crate) const LEFT: u32 = 1;
-/// A rank that was aborted.
+/// State of a rank that was aborted.
 pub(crate) const ABORTED: u32 = 2;
 
 /// The longest sleep before a rank looks around again.
@@ -29,13 +29,13 @@ pub(crate) fn sleep(word: &AtomicU32, value: u32, limit: Duration) -> Result<(),
     }
 }
 
-/// Wakes everybody who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 pub(crate) fn wake(word: &AtomicU32) {
     // It can fail only for a bad address, which a live reference is not.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// Whether `arrived` has reached `phase`; both count modulo 2³².
+/// Returns true if `arrived` has reached `phase`. Both count modulo 2³².
 pub(crate) fn reached(arrived: &AtomicU32, phase: u32) -> bool {
     arrived.load(Ordering::Acquire).wrapping_sub(phase) as i32 >= 0
 }

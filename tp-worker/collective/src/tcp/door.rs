@@ -1,8 +1,9 @@
-//! A rank's open port while the group forms: who comes, and who of them is a rank.
+//! A rank's open port while the group forms: its callers, and the check which of them are
+//! ranks.
 //!
-//! Anybody may connect there. Callers are heard side by side, each for a
-//! limited time in all, so that no stranger keeps the ranks from joining by
-//! what it says, or by saying little of it at a time, or nothing.
+//! Any machine may connect there. Callers are heard side by side, each for a limited time in
+//! all. So no stranger keeps the ranks from joining: neither by its words, nor by sending few
+//! of them, nor by silence.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
@@ -13,11 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::handshake::{ANSWER, Failure, Identity, Nonce};
 use super::link::{Link, Tls};
 
-/// How long a caller may take to show that it is a rank.
+/// Time that a caller has to show that it is a rank.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many are heard at once; for one more, the oldest has to go.
+/// Most callers that are heard at once. For one more, the oldest has to go.
 const MOST: usize = 64;
-/// How long each is heard however many come. A rank answers at once; one that
+/// Least time that each caller is heard, however many come. A rank answers at once; a rank that
 /// had to go all the same calls again.
 const HEARING: Duration = Duration::from_millis(50);
 
@@ -26,11 +27,11 @@ pub(crate) struct Door<'a> {
     listener: &'a TcpListener,
     tls: Option<&'a Tls>,
     callers: Vec<Caller>,
-    /// Why the last one was sent away that spoke as ranks do, or else anybody.
+    /// Why the last caller was refused. Callers that spoke as ranks do go before others.
     pub refused: Option<Failure>,
 }
 
-/// Who has connected and not yet said everything.
+/// A caller that has connected and has not said everything yet.
 struct Caller {
     link: Link,
     came: Instant,
@@ -40,8 +41,10 @@ struct Caller {
 }
 
 impl<'a> Door<'a> {
+    /// Opens the door of a port, without callers.
+    ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(listener: &'a TcpListener, tls: Option<&'a Tls>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
@@ -52,12 +55,12 @@ impl<'a> Door<'a> {
         })
     }
 
-    /// Waits for somebody to come or to say something, at most `limit`. The
-    /// rank that shows itself by it, with its number; `free` says whether a
-    /// number is still to come.
+    /// Waits for a caller to come or to say something, at most `limit`. Returns the rank that
+    /// shows itself by it, with its number. `free` returns true for a number that is still to
+    /// come.
     ///
     /// # Errors
-    /// What the system says of the port, not of a caller.
+    /// The system's error for the port, not for a caller.
     pub fn next(
         &mut self,
         identity: &Identity<'_>,
@@ -70,7 +73,7 @@ impl<'a> Door<'a> {
         Ok(found)
     }
 
-    /// Whether another caller may come now.
+    /// Returns true if another caller may come now.
     fn has_room(&self) -> bool {
         let oldest = self.callers.first();
         self.callers.len() < MOST || oldest.is_some_and(|caller| caller.came.elapsed() >= HEARING)
@@ -100,7 +103,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Reads what callers have said, up to the first that is a rank.
+    /// Reads the answers of callers, up to the first caller that is a rank.
     fn hear(
         &mut self,
         identity: &Identity<'_>,
@@ -130,7 +133,7 @@ impl<'a> Door<'a> {
         None
     }
 
-    /// Keeps why somebody was sent away. A stranger who said nothing, or left, must
+    /// Keeps the reason why a caller was refused. A stranger that said nothing, or left, must
     /// not hide that a rank has another secret.
     fn note(&mut self, failure: Failure) {
         let tells = match &failure {
@@ -142,7 +145,7 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Greets those who have come.
+    /// Greets the callers that have come.
     fn admit(&mut self) -> io::Result<()> {
         while self.has_room() {
             let stream = match self.listener.accept() {
@@ -180,7 +183,7 @@ impl Caller {
         })
     }
 
-    /// Reads on; tells whether it has said everything.
+    /// Reads on. Returns true once the caller has said everything.
     fn hear(&mut self) -> io::Result<bool> {
         while self.heard < ANSWER {
             match self.link.read(&mut self.answer[self.heard..]) {

@@ -1,21 +1,21 @@
-//! What precedes every payload: a header, and the words attached to it.
+//! The head of a frame: a header, and the attached words. The payload follows.
 
 use crate::attachment::{Attachment, Shape};
 use crate::{ATTACHED_WORDS, Operation};
 
-/// Bytes of a header: the operation, the shape of what is attached, and the
-/// payload's length in elements.
+/// Bytes of a header: the operation, the shape of the attached words, and the payload's number
+/// of elements.
 pub(crate) const HEADER: usize = (Operation::WORDS + 2) * 8;
 
-/// Bytes of a header with as many words as can be attached.
+/// Bytes of a header with the most words.
 pub(crate) const LONGEST: usize = HEADER + ATTACHED_WORDS * size_of::<u32>();
 
-/// What a header says.
+/// Content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub operation: Operation,
     pub shape: Shape,
-    /// Elements of the payload.
+    /// Number of elements of the payload.
     pub elements: u64,
 }
 
@@ -30,7 +30,7 @@ impl Header {
         header
     }
 
-    /// The inverse of [`Self::encode`].
+    /// Decodes what [`Self::encode`] encoded.
     pub fn decode(header: &[u8; HEADER]) -> Self {
         let (words, _) = header.as_chunks::<8>();
         let word = |index: usize| u64::from_le_bytes(words[index]);
@@ -42,12 +42,12 @@ impl Header {
     }
 }
 
-/// Bytes from the start of a frame to its payload.
+/// Returns the bytes from the start of a frame to its payload.
 pub(crate) fn payload_at(shape: Shape) -> usize {
     HEADER + shape.count() * size_of::<u32>()
 }
 
-/// The bytes of attached words, which follow the header.
+/// Writes the bytes of attached words, which follow the header.
 pub(crate) fn encode_words(attachment: &Attachment, bytes: &mut [u8]) {
     let words = attachment.words().iter();
     for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -55,7 +55,7 @@ pub(crate) fn encode_words(attachment: &Attachment, bytes: &mut [u8]) {
     }
 }
 
-/// The inverse of [`encode_words`].
+/// Decodes what [`encode_words`] wrote.
 pub(crate) fn decode_words(shape: Shape, bytes: &[u8]) -> Attachment {
     let (words, _) = bytes.as_chunks::<4>();
     Attachment::new(shape, |word| u32::from_le_bytes(words[word]))

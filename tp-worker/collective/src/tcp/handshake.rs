@@ -1,4 +1,4 @@
-//! How two ranks convince each other that they belong to one group.
+//! The handshake, in which two ranks prove to each other that they belong to one group.
 //!
 //! ```text
 //! acceptor  → hello: magic, nonce
@@ -6,9 +6,9 @@
 //! acceptor  → verdict: accepted or why not, proof
 //! ```
 //!
-//! Each proof is an HMAC of both nonces and the whole claim under the shared
-//! secret, with a label per side. The acceptor says nothing that depends on
-//! the secret before the connector has proved that it knows it.
+//! Each proof is an HMAC of both nonces and the whole claim under the shared secret, with a
+//! label per side. The acceptor says nothing that depends on the secret before the connector
+//! has proved that it knows the secret.
 
 use std::io::{Read, Write};
 
@@ -20,16 +20,16 @@ use super::mac::hmac;
 const MAGIC: [u8; 8] = *b"lockstc3";
 const NONCE: usize = 32;
 const PROOF: usize = 32;
-/// Connector's rank, acceptor's rank, size and capacity, 8 bytes each, and the
-/// group's digest.
+/// Bytes of a claim: connector's rank, acceptor's rank, size and capacity, 8 bytes each, and
+/// the group's digest.
 const CLAIM: usize = 4 * 8 + 32;
-/// All that the connector says before it is told whether it may join.
+/// Bytes that the connector sends before it is told if it may join.
 pub(crate) const ANSWER: usize = CLAIM + NONCE + PROOF;
 
 /// Random bytes that one side's proof has to cover.
 pub(crate) type Nonce = [u8; NONCE];
 
-/// Who a rank says it is.
+/// The identity that a rank claims.
 pub(crate) struct Identity<'a> {
     pub rank: usize,
     pub size: usize,
@@ -38,18 +38,18 @@ pub(crate) struct Identity<'a> {
     secret: &'a [u8],
 }
 
-/// Why a handshake failed.
+/// Reasons why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The connection broke: worth another try.
+    /// The connection broke. Another try may succeed.
     #[error("{0}")]
     Connection(#[from] std::io::Error),
-    /// The other side is not a fitting rank, or says that this one isn't.
+    /// The other side is not a fitting rank, or says that this one is not.
     #[error("{0}")]
     Refused(Refusal),
 }
 
-/// What doesn't fit.
+/// The part that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -83,7 +83,7 @@ impl<'a> Identity<'a> {
         }
     }
 
-    /// Convinces the rank that is expected to be `acceptor`.
+    /// Proves this rank to a rank that should be `acceptor`, and checks that rank's proof.
     pub fn connect(
         &self,
         stream: &mut (impl Read + Write),
@@ -107,16 +107,16 @@ impl<'a> Identity<'a> {
         check_proof(&proof, &prove(b"accept"))
     }
 
-    /// Begins to let a rank prove itself: says the hello, and gives the nonce
-    /// that the answer has to prove.
+    /// Begins to let a rank prove itself: sends the hello. Returns the nonce that the answer
+    /// has to prove.
     pub fn greet(stream: &mut impl Write) -> Result<Nonce, Failure> {
         let nonce = nonce()?;
         stream.write_all(&[&MAGIC[..], &nonce].concat())?;
         Ok(nonce)
     }
 
-    /// Lets the rank that was told `nonce` prove itself by its `answer`;
-    /// returns its number. `free` says whether a number is still to come.
+    /// Checks the `answer` of the rank that was sent `nonce`. Returns the rank's number. `free`
+    /// returns true for a number that is still to come.
     pub fn judge(
         &self,
         stream: &mut impl Write,

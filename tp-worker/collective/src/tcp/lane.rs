@@ -1,4 +1,4 @@
-//! The two directions of one connection during one transfer.
+//! Both directions of one connection during one transfer.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 
@@ -10,29 +10,29 @@ use crate::attachment::{Attachment, Shape};
 /// Progress of one frame each way.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
-    /// Headers, and the words attached to them.
+    /// Headers, each with its attached words.
     outgoing: [u8; LONGEST],
     incoming: [u8; LONGEST],
-    /// Bytes before the payloads.
+    /// Number of bytes before each payload.
     out_head: usize,
     in_head: usize,
-    /// Bytes sent and received, heads included.
+    /// Number of bytes sent and received, heads included.
     sent: usize,
     got: usize,
-    /// Bytes to send and receive, heads included.
+    /// Number of bytes to send and receive, heads included.
     to_send: usize,
     to_get: usize,
-    /// Whether the peer has closed its side or the connection is lost.
+    /// True if the peer has closed its side, or if the connection is lost.
     closed: bool,
-    /// Elements that the peer's header must announce.
+    /// Number of elements that the peer's header must announce.
     elements: u64,
 }
 
-/// What of a peer's head is not what was expected.
+/// The part of a peer's head that is not as expected.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unexpected {
     Operation(Operation),
-    /// See [`Lane::attachment`].
+    /// The attached words: see [`Lane::attachment`].
     Attachment,
 }
 
@@ -51,8 +51,8 @@ impl Lane {
         elements: 0,
     };
 
-    /// Starts a frame of `send` elements out and one of `receive` elements in,
-    /// which is expected to have as many words attached.
+    /// Starts a frame of `send` elements out, and a frame of `receive` elements in. The
+    /// incoming frame is expected to have as many attached words as the outgoing one.
     pub fn start(
         &mut self,
         operation: Operation,
@@ -84,24 +84,24 @@ impl Lane {
         !self.closed && self.got < self.to_get
     }
 
-    /// Whether both frames are through.
+    /// Returns true if both frames are through.
     pub fn done(&self) -> bool {
         self.sent == self.to_send && self.got == self.to_get
     }
 
-    /// Whether the peer is gone before the frames were through.
+    /// Returns true if the peer is gone before the frames were through.
     pub fn lost(&self) -> bool {
         self.closed && !self.done()
     }
 
-    /// Stops sending after the head and reading into the payload: all that
-    /// matters now is what the peer runs.
+    /// Stops sending after the head, and stops reading before the payload: only the peer's
+    /// operation matters now.
     pub fn heads_only(&mut self) {
         self.to_send = self.to_send.min(self.sent.max(self.out_head));
         self.to_get = self.to_get.min(self.got.max(self.in_head));
     }
 
-    /// Sends what the socket takes of the head and `payload`.
+    /// Sends what the socket takes of the head and of `payload`.
     pub fn write(&mut self, link: &Link, payload: &[u8]) {
         let at = self.out_head;
         while self.wants_write() {
@@ -112,13 +112,13 @@ impl Lane {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // What the peer sent before it left may still be readable.
+                // Bytes that the peer sent before it left may still be readable.
                 Err(_) => self.to_send = self.sent,
             }
         }
     }
 
-    /// Reads what the socket has, the payload into `payload`.
+    /// Reads what the socket has; payload bytes go to `payload`.
     pub fn read(&mut self, link: &Link, payload: &mut [u8]) {
         while self.wants_read() {
             let at = self.in_head;
@@ -135,9 +135,9 @@ impl Lane {
         }
     }
 
-    /// Once the peer's header is here: if as many words as expected are not
-    /// attached to it, takes the head for as long as it is, and wants no more.
-    /// What of it came as the start of a payload lies in `payload`.
+    /// Adjusts the expected length once the peer's header is here. If the header announces
+    /// another number of attached words, the head gets its real length, and no payload is read.
+    /// Bytes of the head that were read as payload are copied from `payload`.
     fn fit_head(&mut self, payload: &[u8]) {
         let Some(Header { shape, .. }) = self.header() else {
             return;
@@ -154,24 +154,24 @@ impl Lane {
         (self.in_head, self.got, self.to_get) = (head, got, head);
     }
 
-    /// What the peer's header says, once it is here.
+    /// Returns the peer's header, once it is here.
     fn header(&self) -> Option<Header> {
         let header = self.incoming.first_chunk()?;
         (self.got >= HEADER).then(|| Header::decode(header))
     }
 
-    /// What the peer attached, of a shape that its header has told.
+    /// Returns the peer's attached words, in the shape that its header told.
     fn words(&self, shape: Shape) -> Attachment {
         frame::decode_words(shape, &self.incoming[HEADER..])
     }
 
-    /// What the peer attached to the frame that came last.
+    /// Returns the peer's attachment to the last frame.
     pub fn attachment(&self) -> Attachment {
         let header = self.header();
         header.map_or(Attachment::NONE, |header| self.words(header.shape))
     }
 
-    /// Compares the peer's head, once it is here, with what was expected.
+    /// Compares the peer's head, once it is here, with the expected one.
     pub fn check(&self, ours: Operation, attachment: &Attachment) -> Result<(), Unexpected> {
         let Some(theirs) = self.header() else {
             return Ok(());
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::Kind;
 
-    /// Two ends of a connection.
+    /// Returns two ends of a connection.
     fn links() -> [Link; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let address = listener.local_addr().expect("it is bound");
@@ -219,8 +219,8 @@ mod tests {
         [one, other].map(|stream| Link::connect(stream, None).expect("without TLS"))
     }
 
-    /// Operations are compared by digests of what each rank brings: a peer that announces
-    /// another number of elements runs another one, however its digest came about.
+    /// Operations are compared by digests of what each rank brings. A peer that announces
+    /// another number of elements runs another operation, however its digest came about.
     #[test]
     fn a_peer_that_brings_other_than_was_expected_is_found() {
         let operation = Operation {

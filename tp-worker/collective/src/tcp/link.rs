@@ -1,4 +1,4 @@
-//! A connection to another rank, in TLS or as it is.
+//! A connection to another rank, with or without TLS.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -7,33 +7,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-/// What ranks show each other and ask for, where they speak TLS.
+/// TLS configurations of ranks that speak TLS.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// Of the rank that connects. It asks for a name that no certificate has.
+    /// Configuration of the rank that connects. It asks for a name that no certificate has.
     pub client: Arc<ClientConfig>,
-    /// Of the rank that accepts.
+    /// Configuration of the rank that accepts.
     pub server: Arc<ServerConfig>,
 }
 
-/// What a rank that connects calls the other.
+/// The name by which a rank that connects calls the other.
 const NAME: &str = "rank.lockstep.internal";
 
-/// A connection, of which one thread at a time reads and writes.
+/// A connection that one thread at a time reads and writes.
 pub(crate) struct Link {
     stream: TcpStream,
-    /// `None` where what is said is not encrypted.
+    /// The TLS session; `None` if data is not encrypted.
     session: Option<Mutex<Connection>>,
 }
 
 impl Link {
-    /// To a rank that has connected.
+    /// Makes a connection to a rank that has connected.
     pub fn accept(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
         let session = |tls: &Tls| ServerConnection::new(tls.server.clone()).map(Into::into);
         Self::new(stream, tls.map(session))
     }
 
-    /// To a rank that accepts.
+    /// Makes a connection to a rank that accepts.
     pub fn connect(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let session = |tls: &Tls| ClientConnection::new(tls.client.clone(), name).map(Into::into);
@@ -51,12 +51,12 @@ impl Link {
         })
     }
 
-    /// What is waited for, and closed.
+    /// Returns the socket, to wait for it and to close it.
     pub fn socket(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Reads what has come; agreeing on keys is a part of it.
+    /// Reads the bytes that have come. Agreeing on keys is a part of it.
     pub fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let Some(mut session) = self.session() else {
             return (&self.stream).read_vectored(parts);
@@ -66,20 +66,20 @@ impl Link {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 read => return read,
             }
-            // Of one who left, what was said before may still be read.
+            // Data that a peer sent before it left may still be read.
             let _ = send(&mut session, &self.stream);
             if session.read_tls(&mut &self.stream)? == 0 {
                 return Ok(0);
             }
             if let Err(error) = session.process_new_packets() {
-                // The other side gets to know why.
+                // Tells the other side the reason.
                 let _ = send(&mut session, &self.stream);
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
         }
     }
 
-    /// Takes bytes to send, of which some may wait until [`Self::flush`].
+    /// Takes bytes to send. Some may wait until [`Self::flush`].
     pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(mut session) = self.session() else {
             return (&self.stream).write_vectored(parts);
@@ -90,14 +90,14 @@ impl Link {
                 Err(error) if taken == 0 || error.kind() != ErrorKind::WouldBlock => {
                     return Err(error);
                 }
-                // What filled the buffer is gone.
+                // The bytes that filled the buffer are gone, so try again.
                 Ok(()) if taken == 0 && parts.iter().any(|part| !part.is_empty()) => {}
                 _ => return Ok(taken),
             }
         }
     }
 
-    /// Sends what waits; whether nothing does any more, or ever will.
+    /// Sends the bytes that wait. Returns true if none wait any more, or ever will.
     pub fn flush(&self) -> bool {
         let Some(mut session) = self.session() else {
             return true;

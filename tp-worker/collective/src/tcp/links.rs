@@ -12,17 +12,17 @@ use crate::membership::Presence;
 
 /// The connections of one rank.
 pub(crate) struct Links {
-    /// By rank of the first group; the own one is `None`.
+    /// Connections by rank of the first group; `None` for this rank.
     links: Vec<Option<Link>>,
     aborted: AtomicBool,
-    /// The first peer that was seen to have closed its side: others follow it.
+    /// The first peer that was seen to have closed its side. Other peers follow it.
     departed: OnceLock<usize>,
-    /// This rank has closed them, which looks as if the peers had.
+    /// True once this rank has closed the connections, which looks as if the peers had.
     closed: AtomicBool,
 }
 
 impl Links {
-    /// Prepares the connections, one for every rank but the own.
+    /// Prepares the connections, one for every other rank.
     pub fn new(links: Vec<Option<Link>>) -> io::Result<Self> {
         for link in links.iter().flatten() {
             link.socket().set_nodelay(true)?;
@@ -36,14 +36,14 @@ impl Links {
         })
     }
 
-    /// The connection to rank `name` of the first group, if it is another one.
+    /// Returns the connection to rank `name` of the first group; `None` for this rank.
     pub fn to(&self, name: usize) -> Option<&Link> {
         self.links[name].as_ref()
     }
 
-    /// Closes one or both directions of all of them.
+    /// Closes one or both directions of all connections.
     pub fn close(&self, how: Shutdown) {
-        // Whoever left before is not seen afterwards.
+        // A peer that left before can't be seen afterwards.
         let _ = self.departed();
         self.closed.store(true, Ordering::Release);
         for link in self.links.iter().flatten() {
@@ -53,10 +53,10 @@ impl Links {
     }
 }
 
-/// What a peer does that closes its side, or is gone.
+/// Poll events of a peer that closes its side or is gone.
 const GONE: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
 
-/// Whether the peer has closed its side, also behind what it has said before.
+/// Returns true if the peer has closed its side. Unread data may lie before that.
 fn is_gone(link: &Link) -> bool {
     let mut asked = [PollFd::new(link.socket(), PollFlags::RDHUP)];
     let now = Timespec {
@@ -87,7 +87,7 @@ impl Presence for Links {
         }
         let gone = |link: &Option<Link>| link.as_ref().is_some_and(is_gone);
         let first = self.links.iter().position(gone)?;
-        // Not by what this rank has closed meanwhile.
+        // Connections that this rank has closed meanwhile do not count.
         (!self.closed.load(Ordering::Acquire)).then(|| *self.departed.get_or_init(|| first))
     }
 }

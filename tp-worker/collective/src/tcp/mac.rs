@@ -4,7 +4,8 @@ use sha2::{Digest, Sha256};
 
 const BLOCK: usize = 64;
 
-/// A code that only holders of `key` can compute for `message`, given in parts.
+/// Returns a code that only holders of `key` can compute for `message`. The message is given in
+/// parts.
 pub(crate) fn hmac(key: &[u8], message: &[&[u8]]) -> [u8; 32] {
     let mut block = [0; BLOCK];
     if key.len() > BLOCK {

@@ -21,11 +21,11 @@ use crate::{CollectiveError, Operation};
 
 pub(crate) use crate::parts::MAX_RANKS;
 
-/// The longest that a rank whose transfer failed looks for the cause and makes
-/// sure that its peers learn of it.
+/// Time limit, after a failed transfer, to look for the cause and to make sure that all peers
+/// learn of it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What a rank compares with its peers: an operation, and what is attached.
+/// The data that a rank compares with its peers: an operation, and its attachment.
 type Ours<'a> = (Operation, &'a Attachment);
 
 /// A rank's end of the connections between the ranks of one group.
@@ -36,14 +36,14 @@ pub struct Member {
     links: Arc<Links>,
     patience: Patience,
     outgoing: Vec<f32>,
-    /// By rank; the own one is empty.
+    /// Received elements, by rank; empty for this rank.
     incoming: Vec<Vec<f32>>,
     lanes: Vec<Lane>,
 }
 
 impl Member {
-    /// Rank `rank` of a group with ranks `names` of the first group, with
-    /// buffers of `capacity` elements.
+    /// Makes rank `rank` of a group, with buffers of `capacity` elements. `names` are the
+    /// ranks' numbers in the first group.
     pub(crate) fn new(
         rank: usize,
         names: Vec<usize>,
@@ -64,12 +64,12 @@ impl Member {
         }
     }
 
-    /// This rank's number in the first group.
+    /// Returns this rank's number in the first group.
     fn own_name(&self) -> usize {
         self.names[self.rank]
     }
 
-    /// Moves what can be moved on every connection; says whether all are done.
+    /// Moves the data that can be moved on every connection. Returns true if all are done.
     fn pump(
         &mut self,
         ours @ (operation, attachment): Ours<'_>,
@@ -140,8 +140,8 @@ impl Member {
         }
     }
 
-    /// After a failed transfer: makes sure that every peer has this rank's
-    /// head, and returns the divergence that may be behind the failure.
+    /// Ends a failed transfer: makes sure that every peer has this rank's head. Returns the
+    /// divergence that may be behind the failure, otherwise the error.
     fn conclude(&mut self, ours: Ours<'_>, error: CollectiveError) -> CollectiveError {
         use CollectiveError::{Attached, Mismatch, PeerLeft};
         let diverging = matches!(error, Mismatch { .. } | Attached { .. });
@@ -175,9 +175,9 @@ impl Member {
         found.unwrap_or(error)
     }
 
-    /// Closes this rank's side and reads on until the peers close theirs: a
-    /// connection closed with unread data is reset, and a reset would take
-    /// from a peer the header that tells it what went wrong.
+    /// Closes this rank's side and reads on until the peers close theirs. A connection closed
+    /// with unread data is reset, and a reset would take from a peer the header that tells it
+    /// the error.
     fn drain(&mut self, end: Instant) {
         self.links.close(Shutdown::Write);
         for (peer, &name) in self.names.iter().enumerate() {
@@ -222,7 +222,7 @@ impl Member {
             }
         }
         if count == 0 {
-            // What was left to send has gone just now.
+            // The rest of the data has been sent just now.
             return Ok(());
         }
         match poll(&mut fds[..count], Some(&timespec(limit))) {
@@ -308,7 +308,7 @@ impl Endpoint for Member {
     }
 }
 
-/// `rank` has found that `peer` differs, whose head is in `lane`.
+/// Makes the error with which `rank` reports that `peer` differs. `lane` has the peer's head.
 fn diverged(
     (operation, attachment): Ours<'_>,
     rank: usize,

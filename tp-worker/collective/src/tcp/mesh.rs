@@ -10,10 +10,10 @@ use super::handshake::{Failure, Identity};
 use super::link::{Link, Tls};
 use crate::CollectiveError;
 
-/// Between two attempts to reach a rank that isn't up yet.
+/// Time between two attempts to reach a rank that isn't up yet.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A connection to every other rank, by rank, within `timeout`.
+/// Connects to every other rank, within `timeout`. Returns the connections by rank.
 ///
 /// A rank connects to all lower ranks, then accepts all higher ones. Rank 0
 /// only accepts, so ranks wait for each other in rank order, never in a circle.
@@ -73,7 +73,7 @@ fn reach(
                 let reason = format!("rank {peer} at {address}: {refusal}");
                 return Err(CollectiveError::join(identity.rank, reason));
             }
-            // What TLS refuses it refuses again.
+            // TLS refuses the same connection again.
             Err(Failure::Connection(error)) if error.kind() == ErrorKind::InvalidData => {
                 let what = format!("agree on TLS with rank {peer} at {address}");
                 return Err(failed(identity, &what, &error));
@@ -85,13 +85,13 @@ fn reach(
                     &error,
                 ));
             }
-            // Nothing tells when a port on another machine opens.
+            // No event tells when a port on another machine opens.
             Err(Failure::Connection(_)) => std::thread::park_timeout(RETRY.min(left())),
         }
     }
 }
 
-/// Limits how long a handshake may wait for the other side.
+/// Limits the time that a handshake may wait for the other side.
 fn limit_waits(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;

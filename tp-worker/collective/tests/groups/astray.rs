@@ -1,4 +1,4 @@
-//! Ranks that run what several of their groups share in different orders.
+//! Ranks that run the shared operations of several groups in different orders.
 
 use lockstep_collective::{Collective, CollectiveError, Kind, Operation};
 
@@ -6,25 +6,25 @@ use crate::support::{Members, on_threads};
 
 type Run = fn(&mut dyn Collective, &mut dyn Collective) -> Result<(), CollectiveError>;
 
-/// What a rank runs in the first group and in its pair.
+/// The operations of ranks in the first group and in their pairs.
 struct Stray {
-    /// All but one.
+    /// Operations of all ranks but one.
     others: Run,
-    /// One.
+    /// Operations of the one rank that goes astray.
     stray: Run,
-    /// Where the one's peer in the pair waits for it, and where it waits itself:
-    /// the operation, and whether that runs in the first group.
+    /// The operations in which the astray rank and its peer wait for each other, the peer's
+    /// first. Each is true if it runs in the first group.
     meet: [(Kind, bool); 2],
 }
 
 const STRAYS: [Stray; 3] = [
-    // Skips what all ranks run.
+    // The rank skips an operation of all ranks.
     Stray {
         others: |world, pair| world.barrier().and_then(|()| pair.broadcast(1, &mut [7])),
         stray: |_, pair| pair.broadcast(1, &mut [7]),
         meet: [(Kind::Barrier, true), (Kind::Broadcast, false)],
     },
-    // Misses what its pair runs.
+    // The rank misses an operation of its pair.
     Stray {
         others: |world, pair| {
             pair.broadcast(0, &mut [7])?;
@@ -33,7 +33,7 @@ const STRAYS: [Stray; 3] = [
         stray: |world, _| world.exchange(&[7], &mut [0; 4]),
         meet: [(Kind::Broadcast, false), (Kind::Exchange, true)],
     },
-    // The same, where operations are several transfers.
+    // The rank skips an operation of several transfers.
     Stray {
         others: |world, pair| {
             world.all_reduce_sum(&mut [0.0; 2_500])?;
@@ -44,9 +44,9 @@ const STRAYS: [Stray; 3] = [
     },
 ];
 
-/// One of four ranks is in its pair while the others are in the first group, or
-/// the reverse: it and its peer name each other's operations, the others learn
-/// that somebody left, and nobody waits for the deadline.
+/// One of four ranks is in its pair while the others are in the first group, or the reverse.
+/// The rank and its peer name each other's operations. The others learn that a rank left, and
+/// no rank waits for the deadline.
 pub fn waits_in_different_groups_are_found(group: impl Fn() -> Members) {
     for Stray {
         others,
@@ -64,7 +64,7 @@ pub fn waits_in_different_groups_are_found(group: impl Fn() -> Members) {
                 world.barrier().expect("the same on all ranks");
                 let run = if rank == one { stray } else { others };
                 let ended = run(&mut *world, &mut *pair);
-                // In pairs that nobody left, the others may come further.
+                // In pairs that no rank left, the others may come further.
                 ended
                     .and_then(|()| world.barrier())
                     .expect_err("one is astray")
@@ -83,7 +83,7 @@ pub fn waits_in_different_groups_are_found(group: impl Fn() -> Members) {
     }
 }
 
-/// Whether rank `one` and its peer in the pair name each other's operations.
+/// Checks that rank `one` and its peer in the pair name each other's operations.
 fn check_pair(errors: &[CollectiveError], one: usize, [(kind, first), meet]: [(Kind, bool); 2]) {
     let of = |reporter: usize| -> (Operation, Operation) {
         match &errors[reporter] {
@@ -102,14 +102,14 @@ fn check_pair(errors: &[CollectiveError], one: usize, [(kind, first), meet]: [(K
     assert_eq!((ours.kind, ours.group == 0), meet);
 }
 
-/// Four ranks wait in a circle of four groups, of which no two share two ranks:
-/// the deadline ends that, and each names whom it waited for.
+/// Four ranks wait in a circle of four groups, of which no two share two ranks. The deadline
+/// ends it, and each rank names the rank that it waited for.
 pub fn wider_circles_end_by_the_deadline(members: Members) {
     let errors = on_threads(members, |mut world| {
         let rank = world.rank();
         let mut pair = world.split(rank as u32 / 2).expect("split");
         let mut other = world.split(rank as u32 % 2).expect("split");
-        // 0 waits for 1, 1 for 3, 3 for 2, 2 for 0.
+        // Rank 0 waits for 1, 1 for 3, 3 for 2, and 2 for 0.
         let group = if rank == 0 || rank == 3 {
             &mut pair
         } else {
@@ -134,7 +134,7 @@ pub fn wider_circles_end_by_the_deadline(members: Members) {
     assert!(errors.iter().any(late));
 }
 
-/// Numbers that look random, the same for the same seed.
+/// Pseudo-random numbers, equal for equal seeds.
 struct Numbers(u64);
 
 impl Numbers {
@@ -150,8 +150,8 @@ impl Numbers {
     }
 }
 
-/// `steps` operations in groups of four ranks that overlap in every way, in one
-/// order, with pauses that differ: no rank ever takes another one for astray.
+/// Runs `steps` operations in overlapping groups of four ranks, in one order, with different
+/// pauses. No rank ever takes another one for astray.
 pub fn any_order_that_all_share_is_right(members: Members, seed: u64, steps: usize) {
     on_threads(members, |mut world| {
         let rank = world.rank();
@@ -172,7 +172,7 @@ pub fn any_order_that_all_share_is_right(members: Members, seed: u64, steps: usi
         for step in 0..steps {
             let number = schedule.below(7) as usize;
             let (kind, length, some) = (schedule.below(3), schedule.below(40), schedule.below(4));
-            // Some steps are those of one of the parts alone.
+            // Some steps are run only by one of the parts.
             if some == 0 && number < 2 && colors[number](rank) == 0 {
                 continue;
             }
@@ -199,7 +199,7 @@ pub fn any_order_that_all_share_is_right(members: Members, seed: u64, steps: usi
     });
 }
 
-/// Mostly none; else as long as a rank spins, or its turn on the core.
+/// Pauses: mostly not at all, otherwise as long as a rank spins, or by giving its turn away.
 fn pause(numbers: &mut Numbers) {
     match numbers.below(16) {
         0 => (0..numbers.below(4_000)).for_each(|_| std::hint::spin_loop()),

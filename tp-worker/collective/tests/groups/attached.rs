@@ -1,21 +1,20 @@
-//! Words that ride on operations, against a plain account of who said what
-//! when.
+//! Words that travel with operations, compared with a plain record of each rank's words.
 
 use lockstep_collective::{ATTACHED_WORDS, Collective, CollectiveError};
 use proptest::prelude::*;
 
 use crate::support::{Members, first_owns, on_threads, shares};
 
-/// What all ranks of a group do next.
+/// The next act of all ranks of a group.
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
-    /// Attach so many words, so many of them shared.
+    /// Attach `count` words, `shared` of them shared.
     Attach { shared: usize, count: usize },
-    /// The operation of this number, of so many elements.
+    /// Run the operation of this number, with `length` elements.
     Operate { number: usize, length: usize },
 }
 
-/// Acts in two groups: whether in that of all ranks, and what.
+/// Makes acts in two groups. An act is in the group of all ranks if its flag is true.
 pub fn scripts() -> impl Strategy<Value = Vec<(bool, Act)>> {
     let attach = (0..=ATTACHED_WORDS, 1..=ATTACHED_WORDS).prop_map(|(shared, count)| Act::Attach {
         shared: shared.min(count),
@@ -27,7 +26,7 @@ pub fn scripts() -> impl Strategy<Value = Vec<(bool, Act)>> {
     prop::collection::vec((any::<bool>(), act), 0..40)
 }
 
-/// The words of `rank` in act `at`.
+/// Returns the words of `rank` in act `at`.
 fn words(rank: usize, at: usize, shared: usize, count: usize) -> Vec<u32> {
     let word = |word: usize| at * 1_000 + word + if word < shared { 0 } else { rank << 20 };
     (0..count).map(|n| word(n) as u32).collect()
@@ -59,7 +58,8 @@ fn operate(member: &mut dyn Collective, number: usize, length: usize) {
     done.expect("all do the same");
 }
 
-/// One group's words as they should be: attached in which act, and arrived.
+/// Expected words of one group: the act that attached waiting words, and the act whose words
+/// arrived last.
 #[derive(Default, Clone, Copy)]
 struct Account {
     waits: Option<(usize, usize, usize)>,
@@ -96,7 +96,7 @@ impl Account {
     }
 }
 
-/// Runs `script` in the group of all and in groups of every other rank.
+/// Runs `script` in the group of all ranks and in groups of every other rank.
 pub fn equals_the_account(script: &[(bool, Act)], members: Members) {
     on_threads(members, |mut member| {
         let half = member.split(member.rank() as u32 % 2).expect("split");
@@ -120,12 +120,12 @@ pub fn equals_the_account(script: &[(bool, Act)], members: Members) {
     });
 }
 
-/// What a rank attaches: how many words are shared, and the words.
+/// Attachment of a rank: the number of shared words, and the words.
 type Brought = Option<(usize, &'static [u32])>;
 
 const LONG: &[u32] = &[3; ATTACHED_WORDS];
 
-/// What rank 2 brings, and the others, that doesn't agree.
+/// Attachments of rank 2, and of the others, that don't agree.
 const DIFFERENT: [(Brought, Brought); 7] = [
     (Some((2, &[1, 2, 3])), Some((2, &[1, 9, 3]))),
     (Some((1, &[1, 2, 3])), Some((2, &[1, 2, 3]))),
@@ -136,8 +136,8 @@ const DIFFERENT: [(Brought, Brought); 7] = [
     (Some((64, LONG)), Some((1, &[4]))),
 ];
 
-/// Every rank is told what it brought and what another one did, before the
-/// operation has any outcome; with a payload and without one.
+/// Every rank is told its own words and those of a rank that differs, before the operation has
+/// any result. This holds with a payload and without one.
 pub fn different_words_are_found(group: impl Fn() -> Members) {
     for (number, (odd, others)) in DIFFERENT.into_iter().enumerate() {
         for length in [0, 5, 2_500] {
@@ -185,7 +185,7 @@ fn attach_and_sum(
     error
 }
 
-/// What people read of it.
+/// The error's text, for people.
 pub fn the_error_says_what_differs(group: impl Fn() -> Members) {
     let errors = on_threads(group(), |mut member| {
         let rank = member.rank() as u32;
@@ -206,8 +206,9 @@ pub fn the_error_says_what_differs(group: impl Fn() -> Members) {
     assert!(errors[1].contains("rank 1 brings no words"), "{errors:?}");
 }
 
-/// Ranks that run different operations are told of their words where both have brought
-/// some that differ, since these say why; otherwise of the operations.
+/// Ranks that run different operations get an error about their words if both attached
+/// different words, since these show the cause. Otherwise they get an error about the
+/// operations.
 pub fn words_tell_why_operations_differ(group: impl Fn() -> Members) {
     const SAME: Brought = Some((1, &[1, 2]));
     for (first, second, of_words) in [
@@ -236,8 +237,8 @@ pub fn words_tell_why_operations_differ(group: impl Fn() -> Members) {
     }
 }
 
-/// Words are no operation: peers count none, and one that goes without them
-/// in between is the next.
+/// Attaching is no operation: peers do not count it, and the next operation without words has
+/// the next number.
 pub fn no_operation_is_added(members: Members) {
     let sequences = on_threads(members, |mut member| {
         for round in 0..5 {
@@ -257,7 +258,7 @@ pub fn no_operation_is_added(members: Members) {
     assert_eq!(sequences, [(10, 10); 2]);
 }
 
-/// Too many words, or more shared than there are, break the group at once.
+/// Too many words, or more shared words than words, break the group at once.
 pub fn what_does_not_fit_is_refused(group: impl Fn() -> Members) {
     let wrong: [(usize, &[u32]); 3] = [(0, &[]), (3, &[1, 2]), (0, &[0; ATTACHED_WORDS + 1])];
     for (shared, words) in wrong {
@@ -271,7 +272,7 @@ pub fn what_does_not_fit_is_refused(group: impl Fn() -> Members) {
     }
 }
 
-/// The same ranks, each with words that wait for an operation.
+/// Returns the same members, each with words that wait for an operation.
 pub fn attaching(mut members: Members) -> Members {
     for member in &mut members {
         let own = [1, member.rank() as u32];

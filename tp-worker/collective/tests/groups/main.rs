@@ -1,5 +1,5 @@
-//! Every transport against plain loops, and its behaviour when ranks diverge,
-//! stop or leave.
+//! Every transport, compared with plain loops, and its behaviour when ranks diverge, stop or
+//! leave.
 
 mod astray;
 mod attached;

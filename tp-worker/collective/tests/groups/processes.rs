@@ -22,7 +22,7 @@ fn child(test: &str, name: &str, rank: usize) -> Child {
         .expect("start a rank")
 }
 
-/// The group and rank of this process if it is a child of the test.
+/// Returns the group and rank of this process if it is a child of the test.
 fn role() -> Option<(String, usize)> {
     let role = std::env::var("LOCKSTEP_TEST_RANK").ok()?;
     let (name, rank) = role.split_once(' ').expect("name and rank");
@@ -135,7 +135,7 @@ fn unfit_ranks_are_told_why() {
     }
 }
 
-/// What others may read or write, or have put a link to, is no group's memory.
+/// A file that other users may read or write, or a link, is never a group's memory.
 #[test]
 fn files_that_are_not_private_are_not_joined() {
     use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
@@ -160,7 +160,7 @@ fn files_that_are_not_private_are_not_joined() {
     symlink(&target, &path).expect("link");
     let error = error();
     std::fs::remove_file(&target).expect("it is still there");
-    // Nothing was found out of what it points to.
+    // The error shows nothing of the file that the link leads to.
     assert!(!error.contains("bytes"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! Groups over shared memory against a plain sum, and their failures.
+//! Groups over shared memory, compared with a plain sum, and their failures.
 
 use lockstep_collective::{Collective, CollectiveError, Options, local_group_with};
 use proptest::prelude::*;
@@ -44,8 +44,8 @@ proptest! {
     }
 }
 
-/// Every rank names another that differs, and what both would have begun with; what is
-/// attached travels along.
+/// Every rank names another one that differs, and the words of both. Attached words travel
+/// along.
 #[test]
 fn ranks_that_do_not_agree_name_both_sides() {
     let found = support::on_threads(group(3, 100), |mut member| {
@@ -91,7 +91,8 @@ fn a_rank_that_leaves_is_seen_by_the_others_alone() {
 
 #[test]
 fn direct_and_shared_sums_agree() {
-    // 64 Ki elements in one chunk are summed by shares, in small ones directly.
+    // 64 Ki elements in one chunk are summed by shares; in small chunks they are summed
+    // directly.
     for size in [2, 3, 8] {
         let case = Case::new(size, 65_536, 1);
         check_against_oracle(&case, group(size, 65_536));

@@ -18,7 +18,7 @@ fn ranks_that_share_memory_see_what_others_show() {
         }
         assert_eq!(handle.shown(3), None);
     }
-    // What a rank has shown stays when it has left.
+    // Words that a rank has shown stay when it has left.
     drop(ranks.pop());
     assert_eq!(handles[0].shown(2), Some(words(2)));
 }

@@ -1,17 +1,16 @@
-//! Groups of some of the ranks, and what they share with the first one.
+//! Groups of some of the ranks, and their ties to the first group.
 
 use lockstep_collective::{Collective, CollectiveError};
 
 use crate::support::{Members, impatient, on_threads};
 
-/// Ranks 0 and 1, ranks 2 and 3.
+/// Splits off the pair of ranks 0 and 1, or of ranks 2 and 3.
 fn pair(member: &mut dyn Collective) -> Box<dyn Collective> {
     let color = member.rank() as u32 / 2;
     member.split(color).expect("split")
 }
 
-/// Ranks 2 and 3 diverge in their pair; ranks 0 and 1 notice in the first
-/// group, not before.
+/// Ranks 2 and 3 diverge in their pair. Ranks 0 and 1 notice it in the first group, not before.
 pub fn divergence_names_both_sides(members: Members) {
     let errors = on_threads(members, |mut member| {
         let rank = member.rank();
@@ -57,7 +56,7 @@ pub fn divergence_names_both_sides(members: Members) {
     }
 }
 
-/// Rank 3 stops taking part; rank 2 names it as the first group does.
+/// Rank 3 stops taking part. Rank 2 names it by its number in the first group.
 pub fn a_silent_rank_is_named(members: Members) {
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
@@ -127,7 +126,7 @@ pub fn abort_ends_waits(members: Members) {
     );
 }
 
-/// Dropping one of its groups is no way to leave; dropping all is.
+/// A rank that drops one of its groups does not leave; a rank that drops all does.
 pub fn a_rank_leaves_with_its_last_group(members: Members) {
     let errors = on_threads(members, |mut member| {
         let mut pairs = pair(&mut *member);
@@ -160,7 +159,7 @@ pub fn a_rank_leaves_with_its_last_group(members: Members) {
     );
 }
 
-/// What fails in the first group ends the others, and the waits of peers there.
+/// An error in the first group ends the rank's other groups, and the waits of peers there.
 pub fn an_error_breaks_all_groups(members: Members) {
     let errors = on_threads(members, |mut member| {
         let mut pair = pair(&mut *member);
@@ -186,8 +185,8 @@ pub fn an_error_breaks_all_groups(members: Members) {
     }
 }
 
-/// Two groups of the same ranks: running the one here and the other there is a
-/// divergence on both sides.
+/// There are two groups of the same ranks. Running one group on one rank and the other on the
+/// other rank is a divergence on both sides.
 pub fn equal_groups_are_told_apart(members: Members) {
     let errors = on_threads(members, |mut member| {
         let mut first = member.split(0).expect("split");
@@ -202,7 +201,7 @@ pub fn equal_groups_are_told_apart(members: Members) {
         let error = group
             .exchange(&[1], &mut [0; 2])
             .expect_err("groups differ");
-        // Kept until both have failed: a drop would be the reason otherwise.
+        // All are kept until both ranks have failed; otherwise a drop would be the cause.
         (error, member, first, second)
     });
     for (error, ..) in &errors {
@@ -210,7 +209,7 @@ pub fn equal_groups_are_told_apart(members: Members) {
     }
 }
 
-/// Groups of groups: every rank has the names of the first.
+/// Groups of groups: every rank has its name in the first group.
 pub fn splits_of_splits(members: Members) {
     on_threads(members, |mut member| {
         let rank = member.rank() as u32;
@@ -223,7 +222,7 @@ pub fn splits_of_splits(members: Members) {
         let mut sums = [rank as f32];
         two.all_reduce_sum(&mut sums).expect("sum");
         assert_eq!(sums, [(2 * first + 2) as f32]);
-        // The first of each pair leaves; the other one knows it by its name.
+        // The first rank of each pair leaves. The other one knows it by its name.
         if rank == first {
             let error = two.broadcast(2, &mut []).expect_err("no rank 2");
             let named =

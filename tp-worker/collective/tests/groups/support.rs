@@ -1,4 +1,4 @@
-//! The oracle, and tests that every transport has to pass.
+//! The expected results, and tests that every transport has to pass.
 
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Case {
     pub root: usize,
 }
 
-/// Cases of 1, 2, 3, 4 or 8 ranks and up to `longest` elements.
+/// Makes cases of 1, 2, 3, 4 or 8 ranks and up to `longest` elements.
 pub fn cases(longest: usize) -> impl Strategy<Value = Case> {
     let length = prop_oneof![0..40_usize, 0..5_000_usize, 0..=longest];
     let size = prop_oneof![Just(1), Just(2), Just(3), Just(4), Just(8)];
@@ -29,7 +29,7 @@ pub fn cases(longest: usize) -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// `length` elements per rank, mixed in sign and magnitude.
+    /// Makes `length` elements per rank, mixed in sign and magnitude.
     pub fn new(size: usize, length: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut next = move || {
@@ -55,7 +55,7 @@ impl Case {
         self.data[0].len()
     }
 
-    /// The same case for some of the ranks, cut to at most `length` elements.
+    /// Returns the case for some of the ranks, cut to at most `length` elements.
     fn among(&self, ranks: &[usize], length: usize) -> Self {
         let cut = |data: &[f32]| data[..data.len().min(length)].to_vec();
         Self {
@@ -106,11 +106,12 @@ pub fn on_threads<T: Send>(
     })
 }
 
-/// Colors of ranks for groups of all, of every other one, and of each alone.
+/// Colors of ranks: for a group of all, for groups of every other rank, and for each rank
+/// alone.
 const COLORS: [fn(usize) -> u32; 3] = [|_| 7, |rank| rank as u32 % 2, |rank| rank as u32];
 
-/// Runs all operations twice and compares with plain loops, bit for bit; then
-/// the same in groups of some of the ranks, and in the first group again.
+/// Runs all operations twice and compares the results with plain loops, bit for bit. Then does
+/// so in groups of some of the ranks, and in the first group again.
 pub fn check_against_oracle(case: &Case, members: Members) {
     let everybody: Vec<usize> = (0..case.size).collect();
     let small = case.among(&everybody, 3_000);
@@ -155,7 +156,7 @@ fn check_operations(case: &Case, member: &mut dyn Collective) {
     );
 }
 
-/// What every rank brings the same amount of.
+/// Checks operations to which every rank brings the same amount.
 fn check_equal_parts(case: &Case, member: &mut dyn Collective, sum: &[u32]) {
     let (rank, own) = (member.rank(), &case.data[member.rank()]);
     let all = case.data.concat();
@@ -210,7 +211,7 @@ fn check_parts(case: &Case, member: &mut dyn Collective, sum: &[u32], gathered: 
     }
 }
 
-/// The first rank gets one row of what all bring, the others nothing.
+/// Makes owners: the first rank gets one row of all ranks' columns, the others nothing.
 pub fn first_owns(widths: &[usize]) -> Owners<'_> {
     const ROWS: [Range<usize>; 8] = [0..1, 0..0, 0..0, 0..0, 0..0, 0..0, 0..0, 0..0];
     Owners {
@@ -219,7 +220,7 @@ pub fn first_owns(widths: &[usize]) -> Owners<'_> {
     }
 }
 
-/// Equal parts of so many elements, by rank.
+/// Returns equal parts of `each` elements, by rank.
 pub fn shares(ranks: usize, each: usize) -> Vec<Range<usize>> {
     (0..ranks)
         .map(|rank| rank * each..(rank + 1) * each)
@@ -242,7 +243,7 @@ pub fn impatient() -> Options {
     }
 }
 
-/// Every rank runs the same, then rank 2 something else.
+/// All ranks run the same operation, then rank 2 another one.
 pub fn divergence_names_both_sides(members: Members) {
     let errors = on_threads(members, |mut member| {
         let mut data = vec![1.0; 2_500];
@@ -277,7 +278,7 @@ pub fn divergence_names_both_sides(members: Members) {
     }
 }
 
-/// Operations of a group of two, no two of which may meet.
+/// Operations of a group of two. If two ranks run different ones, they must be told.
 const OPERATIONS: [Call; 19] = [
     |member| member.all_reduce_sum(&mut [0.0; 4]),
     |member| member.all_reduce_sum(&mut [0.0; 2]),
@@ -363,7 +364,7 @@ pub fn wrong_lengths_are_refused(group: impl Fn() -> Members) {
     }
 }
 
-/// Rank 0 waits for a rank that never comes, until another thread aborts it.
+/// Rank 0 waits for a rank that never comes, until another thread aborts the wait.
 pub fn abort_ends_a_wait(mut members: Members) {
     let mut peer = members.pop().expect("rank 1");
     let mut waiting = members.pop().expect("rank 0");
@@ -376,9 +377,9 @@ pub fn abort_ends_a_wait(mut members: Members) {
     assert!(!handle.is_aborted());
     handle.abort();
     let error = waiter.join().expect("waiter");
-    // What else the rank does has to end, though it has left by now.
+    // The rank's other work has to end, though the rank has left by now.
     assert!(handle.is_aborted());
-    // Ranks that share memory know for whom.
+    // Ranks that share memory know the rank that was waited for.
     let named = matches!(
         error,
         CollectiveError::Aborted {
@@ -387,7 +388,7 @@ pub fn abort_ends_a_wait(mut members: Members) {
         }
     );
     assert!(named, "{error}");
-    // Rank 0 may have arrived before it was aborted: then that barrier is complete.
+    // Rank 0 may have arrived before it was aborted. Then that barrier is complete.
     let error = peer.barrier().and_then(|()| peer.barrier());
     let error = error.expect_err("its peer is gone");
     assert!(
@@ -432,7 +433,7 @@ pub fn a_dropped_rank_is_noticed(mut members: Members) {
     }
 }
 
-/// A caller's mistake breaks the group at once instead of leaving peers waiting.
+/// A caller's mistake breaks the group at once; peers are not left waiting.
 pub fn a_wrong_argument_reaches_the_peers(members: Members) {
     let errors = on_threads(members, |mut member| match member.rank() {
         0 => member
@@ -454,8 +455,7 @@ pub fn a_wrong_argument_reaches_the_peers(members: Members) {
     );
 }
 
-/// Many small operations in a row, so that every interleaving of phases gets
-/// its chance.
+/// Runs many small operations in a row, so that many interleavings of phases occur.
 pub fn many_operations_stay_in_step(members: Members, rounds: u32) {
     on_threads(members, |mut member| {
         let (rank, size) = (member.rank() as u32, member.size() as u32);
@@ -472,7 +472,7 @@ pub fn many_operations_stay_in_step(members: Members, rounds: u32) {
     });
 }
 
-/// The failure tests for a transport, given `|size, &Options| -> Members`.
+/// The failure tests for a transport. `$group` is `|size, &Options| -> Members`.
 macro_rules! failure_tests {
     ($group:expr) => {
         #[test]

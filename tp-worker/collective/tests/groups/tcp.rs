@@ -26,7 +26,7 @@ fn group(size: usize, options: &Options) -> Members {
     joined(size, options, &|handle| handle)
 }
 
-/// The members of a group that `prepare` has prepared for each.
+/// Forms a group whose ports `prepare` has prepared, and returns its members.
 pub fn joined(
     size: usize,
     options: &Options,
@@ -35,7 +35,7 @@ pub fn joined(
     formed(bind(size).0, options, prepare)
 }
 
-/// Those of the group of these ports.
+/// Forms the group of these ports, and returns its members.
 fn formed(
     handles: Vec<TcpListenerHandle>,
     options: &Options,
@@ -60,7 +60,7 @@ fn formed(
     })
 }
 
-/// Ranks on other machines crowd nobody's cores.
+/// Ranks on other machines do not crowd this machine's cores.
 #[test]
 fn a_machine_is_crowded_by_its_own_ranks() {
     let cores = thread::available_parallelism().expect("there is a core");
@@ -75,7 +75,7 @@ fn a_machine_is_crowded_by_its_own_ranks() {
     }
 }
 
-/// Whoever leaves first is seen without an operation, whatever the others do then.
+/// The rank that leaves first is seen without an operation, whatever the others do then.
 pub fn who_leaves_is_seen(mut members: Members, leave: impl FnOnce(Box<dyn Collective>)) {
     let handles: Vec<_> = members.iter().map(|member| member.abort_handle()).collect();
     assert!(handles.iter().all(|handle| handle.departed().is_none()));
@@ -90,7 +90,7 @@ pub fn who_leaves_is_seen(mut members: Members, leave: impl FnOnce(Box<dyn Colle
         assert_eq!(seen(&handles[rank]), Some(1));
     }
     drop(members.remove(0));
-    // It has closed its side, and knows still who left before.
+    // This rank has closed its side, and still knows which rank left before.
     assert_eq!([0, 2].map(|rank| seen(&handles[rank])), [Some(1); 2]);
 }
 
@@ -98,7 +98,7 @@ pub fn who_leaves_is_seen(mut members: Members, leave: impl FnOnce(Box<dyn Colle
 fn a_rank_that_leaves_is_seen() {
     who_leaves_is_seen(group(3, &Options::default()), drop);
     who_leaves_is_seen(group(3, &Options::default()), |member| {
-        // Behind words that nobody has read.
+        // The rank leaves after words that no rank has read.
         thread::scope(|scope| {
             let abort = member.abort_handle();
             let mut member = member;
@@ -108,7 +108,7 @@ fn a_rank_that_leaves_is_seen() {
     });
 }
 
-/// A rank that leaves without having looked keeps who has left before it.
+/// A rank that leaves without having looked still knows which rank left before it.
 #[test]
 fn who_left_before_is_told_after_leaving() {
     let mut members = group(3, &Options::default());
@@ -121,7 +121,7 @@ fn who_left_before_is_told_after_leaving() {
     assert_eq!(handles[0].departed(), Some(1));
 }
 
-/// A rank that leaves sees all its connections closed, and by none of them a peer.
+/// A rank that leaves sees all its connections closed. It takes none of them for a peer's.
 #[test]
 fn a_rank_that_leaves_sees_nobody_leave() {
     let mut members = group(2, &Options::default());
@@ -167,8 +167,8 @@ fn both_sides_may_send_more_than_the_sockets_hold() {
 
 support::failure_tests!(group);
 
-/// Lets a rank 1 try to join with something different, then a right one;
-/// returns the error of the wrong one.
+/// Lets a rank 1 with another setting try to join, then a right one. Returns the error of the
+/// wrong one.
 fn refused(group_id: &str, secret: &[u8], max_elements: usize) -> CollectiveError {
     let (handles, addresses) = bind(3);
     let [first, wrong, right] = handles.try_into().expect("three");
@@ -272,9 +272,9 @@ fn strangers_on_the_port_do_not_disturb() {
         .for_each(|rank| rank.join().expect("a rank panicked"));
 }
 
-/// Strangers that say nothing, and strangers that say a byte now and then:
-/// heard one after the other, for two seconds or for each byte, they would
-/// take longer than ranks may take to join.
+/// Some strangers say nothing, others say a byte now and then. If they were heard one after the
+/// other, for two seconds each or for each byte, they would take longer than ranks may take to
+/// join.
 #[test]
 fn silent_and_slow_strangers_do_not_keep_a_group_from_forming() {
     use std::{io::Write, net::TcpStream, sync::mpsc};
@@ -296,7 +296,7 @@ fn silent_and_slow_strangers_do_not_keep_a_group_from_forming() {
         scope.spawn(move || {
             let pause = Duration::from_millis(500);
             while forming.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Those that were sent away can't.
+                // Writing to a connection that was closed fails.
                 slow.iter_mut()
                     .for_each(|stream| drop(stream.write_all(b"x")));
             }

@@ -15,7 +15,8 @@ use crate::attached;
 use crate::support::{self, Case, Members, check_against_oracle};
 use crate::tcp::{self, SECRET, bind};
 
-/// What a rank shows whose certificate another has signed than those that it trusts.
+/// Makes the TLS configuration of a rank. `signs` has signed its certificate; the rank trusts
+/// certificates of `trusts`.
 fn rank(signs: &Authority, trusts: &Authority) -> Tls {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -96,7 +97,8 @@ fn both_sides_may_send_more_than_the_sockets_hold() {
 
 support::failure_tests!(group);
 
-/// Joins rank 1 as `wrong` shows itself, beside one that belongs; what became of it.
+/// Lets a rank with the configuration `wrong` join as rank 1, beside ranks that belong. Returns
+/// its error.
 fn joined(own: &Tls, wrong: Tls) -> CollectiveError {
     let (handles, addresses) = bind(3);
     let [first, stranger, right] = handles.try_into().expect("three");
@@ -121,7 +123,7 @@ fn joined(own: &Tls, wrong: Tls) -> CollectiveError {
 fn ranks_without_the_groups_certificates_are_refused() {
     let (own, other) = (authority(), authority());
     let shown = rank(&own, &own);
-    // It does not trust the group, or the group does not trust it.
+    // The rank does not trust the group; then the group does not trust the rank.
     for (wrong, says) in [
         (rank(&own, &other), "certificate"),
         (rank(&other, &own), "fatal alert"),

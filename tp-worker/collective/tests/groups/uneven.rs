@@ -1,4 +1,4 @@
-//! What ranks bring, and get, in parts of different lengths.
+//! Parts of different lengths that ranks bring and get.
 
 use std::ops::Range;
 
@@ -7,21 +7,21 @@ use proptest::prelude::*;
 
 use crate::support::{Case, Members, bits, on_threads};
 
-/// Who brings and gets how much, by rank.
+/// Lengths that ranks bring and get, by rank.
 #[derive(Debug, Clone)]
 pub struct Split {
-    /// Elements that each rank brings to an all-gather.
+    /// Number of elements that each rank brings to an all-gather.
     counts: Vec<usize>,
-    /// What each rank gets of a sum; some get the same, some nothing.
+    /// Elements of a sum that each rank gets. Some ranks get the same elements, some none.
     ranges: Vec<Range<usize>>,
-    /// Elements of each rank's part of the sum.
+    /// Number of elements of each rank's part of the sum.
     length: usize,
-    /// Columns and rows of a gather.
+    /// Numbers of columns, and ranges of rows, of a gather.
     widths: Vec<usize>,
     rows: Vec<Range<usize>>,
 }
 
-/// Splits for up to 8 ranks.
+/// Makes splits for up to 8 ranks.
 pub fn splits() -> impl Strategy<Value = Split> {
     let count = || prop_oneof![Just(0), 1..50_usize, 0..3_000_usize];
     let counts = prop::collection::vec(count(), 8);
@@ -37,13 +37,13 @@ pub fn splits() -> impl Strategy<Value = Split> {
     })
 }
 
-/// Ranges up to `end`, for every rank.
+/// Makes ranges up to `end`, for every rank.
 fn ranges(end: usize) -> impl Strategy<Value = Vec<Range<usize>>> {
     let range = (0..=end, 0..=end).prop_map(|(a, b)| a.min(b)..a.max(b));
     prop::collection::vec(prop_oneof![Just(0..0), range, Just(0..end)], 8)
 }
 
-/// Runs everything twice in the group, and once in a group of some of its ranks.
+/// Runs all operations twice in the group, and once in a group of some of its ranks.
 pub fn check_against_oracle(split: &Split, members: Members) {
     on_threads(members, |mut member| {
         check_operations(split, &mut *member);

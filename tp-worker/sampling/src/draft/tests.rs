@@ -26,8 +26,8 @@ fn maps_ids_and_leaves_the_others_nothing() {
     assert_eq!(sampler.law(), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
-/// χ² of 30,000 pairs drawn without replacement: 5 degrees of freedom, whose
-/// 99.9999 % point is 37.
+/// χ² of 30,000 pairs drawn without replacement. There are 5 degrees of freedom, with a 99.9999
+/// % point of 37.
 #[test]
 fn siblings_are_drawn_without_replacement() {
     let p = [0.5f64, 0.3, 0.2];

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 proptest! {
-    /// Against the textbook formula in f64 and a full sort.
+    /// Equals the textbook formula in f64 and a full sort.
     #[test]
     fn equals_the_naive_log_softmax(
         logits in prop::collection::vec(-40f32..40.0, 1..300),

@@ -36,8 +36,8 @@ fn every_part_of_the_counter_matters() {
     }
 }
 
-/// χ² of 100,000 numbers in 100 bins, over positions and over seeds: 99
-/// degrees of freedom, whose 99.99 % point is 160.
+/// χ² of 100,000 numbers in 100 bins, over positions and over seeds. There are 99 degrees of
+/// freedom, with a 99.99 % point of 160.
 #[test]
 fn numbers_are_uniform() {
     let by_position: Vec<f64> = (0..100_000)

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::uniform;
 
-/// The distribution that parameters define, in f64 with full sorts: tokens in
-/// the order they are drawn in, with their probabilities.
+/// Returns the distribution that parameters define, computed in f64 with full sorts: the tokens
+/// in the order in which they are drawn, with their probabilities.
 fn oracle(
     logits: &[f32],
     params: &SamplingParams,
@@ -106,8 +106,8 @@ fn params() -> impl Strategy<Value = SamplingParams> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The token drawn is the one whose interval of the oracle's cumulative
-    /// distribution holds the uniform number (edges within rounding).
+    /// The drawn token's interval of the oracle's cumulative distribution holds the uniform
+    /// number (edges within rounding).
     #[test]
     fn draws_what_the_oracle_draws(
         logits in prop::collection::vec(-8f32..8.0, 30..120),
@@ -129,15 +129,15 @@ proptest! {
             sum += p;
             *candidate == token && (low..sum + 1e-4).contains(&point)
         });
-        // Where rounding moves a token across an edge of a truncation, the
-        // oracle's list may differ by that one token.
+        // If rounding moves a token across the edge of a truncation, the oracle's list may
+        // differ by that one token.
         let edge = distribution.len() > 1 && !distribution.iter().any(|(c, _)| *c == token);
         prop_assert!(found || edge && nearly_kept(&logits, &params, &prompt, &output, token),
             "{} at {} in {:?}", token, point, distribution);
     }
 
-    /// The distribution is the oracle's, and inverting it gives the token
-    /// drawn where ids are walked in order.
+    /// The distribution equals the oracle's. Where ids are walked in order, inverting it gives
+    /// the drawn token.
     #[test]
     fn the_distribution_is_what_is_drawn_from(
         logits in prop::collection::vec(-8f32..8.0, 30..120),
@@ -180,7 +180,7 @@ proptest! {
         prop_assert!(close || edge && moved, "{:?} {:?}", law, expected);
     }
 
-    /// Garbage in parameters' legal ranges and in logits never panics.
+    /// No logits, and no parameters within their ranges, cause a panic.
     #[test]
     fn odd_logits_are_defined(
         logits in prop::collection::vec(prop_oneof![any::<f32>(), Just(f32::NAN), Just(0.0)], 40),
@@ -197,7 +197,7 @@ proptest! {
     }
 }
 
-/// Whether a token joins the oracle's list when the truncation is loosened a hair.
+/// Returns true if a token joins the oracle's list when the truncation is loosened slightly.
 fn nearly_kept(
     logits: &[f32],
     params: &SamplingParams,
@@ -224,9 +224,8 @@ fn draw(logits: &[f32], params: &SamplingParams, position: u64) -> u32 {
     Sampler::new(logits.len()).sample(logits, request).unwrap()
 }
 
-/// χ² of 20,000 draws over positions against the oracle's distribution, for
-/// every kind of truncation. 0.01 % points for up to 19 degrees of freedom lie
-/// below 50.
+/// χ² of 20,000 draws over positions against the oracle's distribution, for every kind of
+/// truncation. The 0.01 % points for up to 19 degrees of freedom lie below 50.
 #[test]
 fn frequencies_follow_the_distribution() {
     let logits: Vec<f32> = (0..20).map(|i| ((i * 7) % 20) as f32 * 0.15).collect();

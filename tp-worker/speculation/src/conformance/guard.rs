@@ -1,4 +1,4 @@
-//! A drafter between its worker and another drafter.
+//! A guard between the worker and a drafter.
 
 mod chains;
 
@@ -18,13 +18,13 @@ use crate::{
     DraftsChains, ExtendRow, depth,
 };
 
-/// An algorithm whose drafters are guarded.
+/// An algorithm whose drafters get guards.
 pub(super) struct Guarded<B: Backend> {
     algorithm: Arc<dyn DrafterFactory<B>>,
     findings: Findings,
 }
 
-// Derived, it would ask the same of the backend.
+// A derived implementation would demand `Debug` of the backend.
 impl<B: Backend> fmt::Debug for Guarded<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.algorithm.fmt(f)
@@ -113,7 +113,7 @@ impl<B: Backend + 'static> DrafterFactory<B> for Guarded<B> {
     }
 }
 
-/// Whether texts can be listed, which changes nothing.
+/// Returns true if texts can be listed. Listing changes nothing.
 fn takes_texts(commands: Option<&dyn CommandHandler>) -> bool {
     let list = DrafterCommand::Corpora(CorpusCommand::List);
     commands.is_some_and(|commands| commands.handle(list).is_ok())
@@ -135,7 +135,7 @@ impl<B: Backend> Guard<B> {
         })
     }
 
-    /// The rule that a row's draft breaks.
+    /// Returns the rule that a row's draft breaks.
     fn broken(&self, row: &DraftRow, drafts: &Drafts, at: usize) -> Option<&'static str> {
         let nodes = drafts.nodes(at);
         let tree = row.topk > 1 && self.capabilities.supports_tree;
@@ -170,10 +170,12 @@ impl<B: Backend> Guard<B> {
         ]
         .into_iter()
         .find_map(|(broken, rule)| broken.then_some(rule))
-        // Only a sound tree has a depth.
+        // Only a sound tree has a depth, so it is checked last.
         .or_else(|| (depth(nodes) as usize > row.steps).then_some("a row is at most `steps` deep"))
     }
 
+    /// Checks the drafts of all `rows` against the rules.
+    ///
     /// # Errors
     /// [`DraftError::Rules`] of the first row whose draft breaks one.
     fn check(&self, rows: &[DraftRow], drafts: &Drafts) -> Result<(), DraftError> {
@@ -185,7 +187,7 @@ impl<B: Backend> Guard<B> {
         Ok(())
     }
 
-    /// Whether sampled drafts come with what they were sampled from.
+    /// Returns true if a sampled draft lacks the distribution that it was sampled from.
     fn without_law(&self, drafts: &Drafts, at: usize) -> bool {
         let nodes = drafts.nodes(at).iter().zip(1..);
         nodes.into_iter().any(|(node, number)| {

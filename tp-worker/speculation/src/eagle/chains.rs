@@ -1,5 +1,5 @@
-//! Chains and trees of a head's, by the device: pairs that a step brought wait for the next one,
-//! whose drafts begin with them.
+//! Chains and trees of a head, drafted by the device. The pairs of a step wait for the next
+//! step, whose drafts begin with them.
 
 use lockstep_backend::Backend;
 use lockstep_model::{ModelError, Staged};
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<B: Backend> EagleDrafter<B> {
-    /// Takes the new pairs of a row, whose features are in `rows`, into the next pass of
-    /// the head, but for those that wait.
+    /// Takes the new pairs of a row into the head's next pass, except for the pairs that wait.
+    /// `rows` are the rows of the pairs' features.
     pub(super) fn take_or_wait(&mut self, device: &Device<'_, B>, row: &ExtendRow, rows: &[u32]) {
         let waits = match row.ends {
             true => self.waiting.share(rows.len()),
@@ -40,20 +40,21 @@ impl<B: Backend> EagleDrafter<B> {
         }
     }
 
-    /// How deep the device would draft for a row: `None` where only the host can.
+    /// Returns the depth that the device would draft for a row; `None` if only the host can
+    /// draft for it.
     fn device_depth(&self, row: &DraftRow, page_size: usize) -> Option<usize> {
         let (to, waits) = (self.spans[row.slot].to, self.waiting.of(row.slot).pairs);
         let wanted = self.own().levels(row);
         match (waits, row.kv_len.saturating_sub(to + waits)) {
             _ if wanted == 0 => Some(0),
             (1.., 0) => Some(wanted),
-            // The host could not, either.
+            // The host could not draft either.
             (0, 1..) if self.reach(row.slot, row.kv_len, page_size).is_none() => Some(0),
             _ => None,
         }
     }
 
-    /// Takes in what waits, but for what the step's chains do.
+    /// Takes in the waiting pairs, except for pairs that the step's chains take in.
     fn take_waiting(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
         let Some(features) = device.features.filter(|_| self.waiting.may()) else {
             return Ok(());

@@ -10,13 +10,13 @@ pub(super) struct Pairs {
     pass: Pass,
     /// Rows of features, one for each pair.
     features: Vec<u32>,
-    /// Slots whose drafts start from the pairs that the pass wants.
+    /// Slots whose drafts start from the wanted pairs of the pass, in order.
     roots: Vec<u32>,
     most: usize,
 }
 
 impl Pairs {
-    /// Room for a pass of `tokens` pairs of `requests` requests.
+    /// Makes room for a pass of `tokens` pairs of `requests` requests.
     pub fn new(requests: usize, tokens: usize) -> Self {
         Self {
             pass: Pass::new(requests, tokens),
@@ -26,13 +26,13 @@ impl Pairs {
         }
     }
 
-    /// Pairs that still fit.
+    /// Returns the number of pairs that still fit.
     pub fn room(&self) -> usize {
         self.most.saturating_sub(self.pass.len())
     }
 
-    /// Adds a request's next pairs after its `span`, whose features are in `rows`, as a row
-    /// of the pass.
+    /// Adds the next pairs of a request after its `span`, as a row of the pass. `rows` are the
+    /// rows of the pairs' features.
     pub fn push<B: Backend>(
         &mut self,
         device: &Device<'_, B>,
@@ -49,17 +49,16 @@ impl Pairs {
         self.features.extend(rows);
     }
 
-    /// The slot's next draft starts from the pair pushed last.
+    /// Makes the slot's next draft start from the pair pushed last.
     pub fn root(&mut self, slot: usize) {
         self.pass.want();
         self.roots.push(slot as u32);
     }
 
-    /// Runs the head over the pairs, whose features are rows of `features`, and
-    /// begins anew.
+    /// Runs the head over the pairs, whose features are rows of `features`. Then begins anew.
     ///
     /// # Errors
-    /// The head's.
+    /// The errors of the head.
     pub fn take_in<B: Backend>(
         &mut self,
         head: &mut Head<B>,

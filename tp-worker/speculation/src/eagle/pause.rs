@@ -1,5 +1,4 @@
-//! While nobody drafts: features are kept, and the head runs over them when
-//! somebody does again.
+//! Keeping features while nothing is drafted. The head runs over them once a step drafts again.
 
 use lockstep_backend::Backend;
 
@@ -7,8 +6,8 @@ use super::EagleDrafter;
 use crate::{Device, DraftError, ExtendRow, span::Span};
 
 impl<B: Backend> EagleDrafter<B> {
-    /// Keeps the features of rows that are not taken in, those that `missed` says so of: in
-    /// the window are a request's last ones.
+    /// Keeps the features of the rows selected by `missed`, which the head does not take in.
+    /// The window keeps the last positions of each request.
     pub(super) fn keep(
         &mut self,
         device: &mut Device<'_, B>,
@@ -32,12 +31,12 @@ impl<B: Backend> EagleDrafter<B> {
         }
     }
 
-    /// Takes in what requests have missed, each `(slot, row of the page table,
-    /// up to where)`, in as few passes as hold it. Of who has missed more than the
-    /// window keeps, the head sees the last pages alone from now on.
+    /// Takes in the pairs that requests have missed, in as few passes as hold them. Each of
+    /// `behind` is `(slot, row of the page table, end position)`. If a request has missed more
+    /// than the window keeps, the head sees only its last pages from now on.
     ///
     /// # Errors
-    /// The head's.
+    /// The errors of the head.
     pub(super) fn catch_up(
         &mut self,
         device: &mut Device<'_, B>,
@@ -70,8 +69,8 @@ impl<B: Backend> EagleDrafter<B> {
             .take_in(&mut self.head, device, window.features())
     }
 
-    /// From where on a slot's pairs up to `to` can be taken in; `None` where the window
-    /// has neither all that was missed nor the beginning of a page.
+    /// Returns the span after which a slot's pairs up to `to` can be taken in. Returns `None`
+    /// if the window has neither all missed pairs nor the beginning of a page.
     pub(super) fn reach(&self, slot: usize, to: usize, page_size: usize) -> Option<Span> {
         let (span, window) = (self.spans[slot], self.window.as_ref()?.positions());
         if to.saturating_sub(span.to) <= window {

@@ -1,32 +1,32 @@
-//! Pairs that wait for the next chains, whose first pass takes them in.
+//! Pairs that wait for the next chains. The first pass of the chains takes them in.
 
 use std::ops::Range;
 
-/// Of every slot the last pairs that are not taken in: the target's last pass has kept
-/// their features, and no other pass of it may run before they are.
+/// For every slot, the last pairs that the head has not taken in. The target's last pass has
+/// kept their features, so the target's next pass must not run before they are taken in.
 pub(super) struct Waiting {
     slots: Vec<Waits>,
-    /// Rows of features.
+    /// Rows of features, of all slots.
     rows: Vec<u32>,
-    /// Pairs of a slot at the most; 0: none wait.
+    /// Most pairs of a slot; 0 if none may wait.
     most: usize,
 }
 
-/// Those of one slot.
+/// The waiting pairs of one slot.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Waits {
-    /// How many, none of them being 0.
+    /// Number of pairs; 0 if none wait.
     pub pairs: usize,
-    /// Where their rows of features begin.
+    /// Start of their rows of features.
     from: usize,
-    /// Where the slot's row of the page table begins.
+    /// Start of the slot's row of the page table.
     pub pages_start: u32,
-    /// A chain of this step takes them in.
+    /// True if a chain of this step takes the pairs in.
     pub chained: bool,
 }
 
 impl Waiting {
-    /// Of `requests` slots, none of which waits.
+    /// Makes `requests` slots without waiting pairs.
     pub fn new(requests: usize, most: usize) -> Self {
         Self {
             slots: vec![Waits::default(); requests],
@@ -35,17 +35,18 @@ impl Waiting {
         }
     }
 
-    /// From now on up to `most` pairs of each slot may wait.
+    /// Lets up to `most` pairs of each slot wait from now on.
     pub fn begin(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// Whether any may.
+    /// Returns true if pairs may wait.
     pub fn may(&self) -> bool {
         self.most > 0
     }
 
-    /// How many of `pairs` new ones at the end of a request's text wait.
+    /// Returns the number of pairs that wait, of `pairs` new ones at the end of a request's
+    /// text. With `most` 2: 2 of 2, but 1 of 3.
     pub fn share(&self, pairs: usize) -> usize {
         match self.most {
             0 => 0,
@@ -54,13 +55,13 @@ impl Waiting {
         }
     }
 
-    /// The features of all that waited are gone.
+    /// Removes all waiting pairs, whose features are gone.
     pub fn forget(&mut self) {
         self.rows.clear();
         self.slots.fill(Waits::default());
     }
 
-    /// The slot's next pairs wait, whose features are in `rows`.
+    /// Makes the slot's next pairs wait. `rows` are the rows of their features.
     pub fn push(&mut self, slot: usize, pages_start: u32, rows: &[u32]) {
         self.slots[slot] = Waits {
             pairs: rows.len(),
@@ -71,28 +72,28 @@ impl Waiting {
         self.rows.extend_from_slice(rows);
     }
 
-    /// What a slot waits with.
+    /// Returns the waiting pairs of a slot.
     pub fn of(&self, slot: usize) -> Waits {
         self.slots[slot]
     }
 
-    /// Where their features are.
+    /// Returns the rows of the pairs' features.
     pub fn rows(&self, waits: Waits) -> &[u32] {
         let Range { start, end } = waits.from..waits.from + waits.pairs;
         &self.rows[start..end]
     }
 
-    /// A chain of this step takes in what the slot waits with.
+    /// Notes that a chain of this step takes in the slot's pairs.
     pub fn chain(&mut self, slot: usize) {
         self.slots[slot].chained = true;
     }
 
-    /// The slot waits no more.
+    /// Removes the slot's pairs.
     pub fn done(&mut self, slot: usize) {
         self.slots[slot] = Waits::default();
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -109,7 +110,8 @@ mod tests {
         assert_eq!(waiting.share(1), 0);
         waiting.begin(2);
         assert!(waiting.may());
-        // Of more than may wait only the last does, which the next draft begins with.
+        // If there are more pairs than may wait, only the last waits. The next draft begins
+        // with it.
         assert_eq!([1, 2, 3, 9].map(|pairs| waiting.share(pairs)), [1, 2, 1, 1]);
         waiting.push(2, 20, &[7, 8]);
         waiting.push(0, 10, &[9]);

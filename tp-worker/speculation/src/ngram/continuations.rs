@@ -1,15 +1,15 @@
-//! What may follow, from several sources, and the best of it as a tree.
+//! Possible continuations from several sources, and the best of them as a tree.
 
 use crate::{Drafts, Node, TreeShape};
 
 /// Continuations of one text as a tree, with the evidence for each node.
 ///
-/// Evidence has a rank, lower is stronger: one piece of a lower rank outweighs
-/// any number of a higher one. Whatever is evidence for a node is evidence for
-/// the nodes before it too, so a parent is never worse than its children.
+/// Evidence has a rank, and lower is stronger: one piece of a lower rank outweighs any number
+/// of pieces of a higher rank. Evidence for a node is also evidence for the nodes before it, so
+/// a parent is never worse than its children.
 #[derive(Debug, Default)]
 pub(super) struct Continuations {
-    /// The root, then whatever may follow it.
+    /// The root, then all nodes that may follow.
     nodes: Vec<Found>,
     order: Vec<u32>,
 }
@@ -22,20 +22,20 @@ struct Found {
     token: u32,
     parent: u32,
     rank: u32,
-    /// Pieces of evidence of that rank.
+    /// Number of pieces of evidence of that rank.
     weight: u32,
-    /// Of siblings, the one that was found last; 0 = none.
+    /// The child that was found last; 0 if there is none.
     child: u32,
-    /// The sibling found before it; 0 = none.
+    /// The sibling that was found before this node; 0 if there is none.
     sibling: u32,
-    /// Its number among the drafted ones, if it is.
+    /// Number of the node among the drafted ones, if it is drafted.
     number: Option<u32>,
-    /// Children that are drafted.
+    /// Number of children that are drafted.
     children: usize,
 }
 
 impl Continuations {
-    /// Forgets everything, keeping the memory.
+    /// Removes everything, keeping the memory.
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
         self.nodes.push(Found {
@@ -49,8 +49,8 @@ impl Continuations {
         path.fold(ROOT, |parent, token| self.add(parent, token, rank, 1));
     }
 
-    /// Adds `weight` pieces of evidence for `token` after the node `parent`,
-    /// which has at least as many, and gives its node.
+    /// Adds `weight` pieces of evidence for `token` after the node `parent`, which has at least
+    /// as many. Returns the token's node.
     pub(super) fn add(&mut self, parent: u32, token: u32, rank: u32, weight: u32) -> u32 {
         let sibling = self.nodes[parent as usize].child;
         let mut at = sibling;
@@ -80,8 +80,8 @@ impl Continuations {
         new
     }
 
-    /// Drafts the best nodes: at most `shape.topk` after each, the one with more
-    /// evidence before one with less, and among equals the one found earlier.
+    /// Drafts the best nodes, at most `shape.topk` after each node. A node with more evidence
+    /// comes first, and among equals the node that was found earlier.
     pub(super) fn draft(&mut self, shape: TreeShape, drafts: &mut Drafts, row: usize) {
         let nodes = &mut self.nodes;
         self.order.clear();
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(drafted(&mut found(&paths), 1, 1), [(5, 0)]);
         let all = [(5, 0), (6, 0), (7, 0), (8, 3), (9, 3)];
         assert_eq!(drafted(&mut found(&paths), 3, 9), all);
-        // Two branches are full before the third of a higher rank is looked at.
+        // Two branches fill the root before the third, of a higher rank, is looked at.
         assert_eq!(drafted(&mut found(&paths), 2, 9), all[..2]);
     }
 

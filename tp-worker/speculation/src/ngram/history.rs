@@ -1,46 +1,46 @@
-//! Where a request's own text said the same before.
+//! The places where a request's own text said the same before.
 
-/// Places that are compared with a text's end in one look-up.
+/// Most places of a chain that one look-up compares with the text's end.
 pub(super) const PLACES: usize = 64;
 
-/// An index over one growing text, to find earlier places that end as it does.
+/// An index over one growing text, to find earlier places that end as the text does.
 ///
-/// One chain of places per rung of a ladder of gram lengths: the shortest match,
-/// twice that, and so on up to the longest. A look-up asks the longest gram
-/// first and compares the [`PLACES`] most recent places in its chain, so it
-/// finds a longest match unless a gram of at least half its length ends more
-/// often than that in between. A token costs one insertion per rung, a look-up
-/// at most [`PLACES`] comparisons per rung, however long the text is.
+/// There is one chain of places per gram length: the shortest match, twice that, and so on up
+/// to the longest. A look-up asks the longest gram first, and compares the [`PLACES`] most
+/// recent places in its chain. So it finds a longest match, unless a gram of at least half its
+/// length ends more often than that in between. A token costs one insertion per gram length,
+/// and a look-up at most [`PLACES`] comparisons per gram length, however long the text is.
+/// Example: matches of 1 to 16 tokens have grams of 1, 2, 4, 8 and 16.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Ascending by gram.
+    /// Chains, ascending by gram.
     chains: Vec<Chain>,
-    /// Places 1..=`indexed` are in the chains.
+    /// Number of places in the chains: 1..=`indexed`.
     indexed: usize,
-    /// The chains' heads are still those of an earlier text.
+    /// True if the chains' heads still belong to an earlier text.
     stale: bool,
 }
 
 /// An earlier place where the text said the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Match {
-    /// How many tokens come before the continuation.
+    /// Number of tokens before the continuation.
     pub(super) end: usize,
-    /// How many of these are the text's last ones.
+    /// Number of tokens before the continuation that equal the text's last ones.
     pub(super) len: usize,
 }
 
 #[derive(Debug)]
 struct Chain {
     gram: usize,
-    /// By hash of the gram: the last place that ends with it; 0 = none.
+    /// By hash of the gram: the last place that ends with it; 0 if there is none.
     heads: Vec<u32>,
-    /// By place: the one before it with the same hash; 0 = none.
+    /// By place: the place before it with the same hash; 0 if there is none.
     before: Vec<u32>,
 }
 
 impl History {
-    /// For matches of `shortest` to `longest` tokens.
+    /// Makes an index for matches of `shortest` to `longest` tokens.
     pub(super) fn new(shortest: usize, longest: usize) -> Self {
         let doubled = |gram: &usize| (*gram < longest).then(|| (*gram * 2).min(longest));
         let chain = |gram| Chain {
@@ -57,14 +57,14 @@ impl History {
         }
     }
 
-    /// Begins another text, keeping the memory. The tables of the one before are
-    /// cleared when the next is indexed, if it ever is.
+    /// Begins another text, keeping the memory. The old tables are cleared only when the next
+    /// text is indexed.
     pub(super) fn clear(&mut self) {
         self.stale |= self.indexed > 0;
         self.indexed = 0;
     }
 
-    /// Takes in what `text` has grown by. Its last place has no continuation yet
+    /// Takes in the tokens by which `text` has grown. Its last place has no continuation yet,
     /// and waits for the next call.
     pub(super) fn index(&mut self, text: &[u32]) {
         let places = text.len().saturating_sub(1);
@@ -94,9 +94,9 @@ impl History {
         self.indexed = places;
     }
 
-    /// Earlier places that end as `text` does, which must be indexed: first
-    /// those of the longest gram that has any, from the most recent on. With
-    /// `all`, those of shorter grams follow, as long as places are few.
+    /// Finds earlier places that end as `text` does; the text must be indexed. The first places
+    /// are those of the longest gram that has any, from the most recent on. With `all`, places
+    /// of shorter grams follow, as long as there are fewer than [`PLACES`].
     pub(super) fn find(&mut self, text: &[u32], all: bool, found: &mut Vec<Match>) {
         found.clear();
         let mut firsts = [0; usize::BITS as usize];
@@ -125,8 +125,8 @@ impl History {
     }
 }
 
-/// Calls `each` with the chains whose gram fits `text`, shortest first, and the
-/// bucket of the gram that ends it.
+/// Calls `each` with the chains whose gram fits `text`, shortest first, and with the bucket of
+/// the gram that ends the text.
 fn each_gram(chains: &mut [Chain], text: &[u32], mut each: impl FnMut(&mut Chain, usize)) {
     let mut chains = chains.iter_mut().peekable();
     let mut hash = 0u64;
@@ -143,7 +143,7 @@ fn each_gram(chains: &mut [Chain], text: &[u32], mut each: impl FnMut(&mut Chain
     }
 }
 
-/// How many of the last `most` tokens are the same.
+/// Returns the number of equal tokens at the ends of `a` and `b`, at most `most`.
 fn common_end(a: &[u32], b: &[u32], most: usize) -> usize {
     let pairs = a.iter().rev().zip(b.iter().rev()).take(most);
     pairs.take_while(|(a, b)| a == b).count()

@@ -1,20 +1,20 @@
-//! One corpus, ordered by what comes before each place.
+//! One corpus, sorted by the tokens before each place.
 
 use std::{cmp::Ordering, ops::RangeInclusive};
 
 use crate::CorpusIndex;
 
-/// A text and its places, sorted by the tokens before them, the nearest first:
-/// places that end alike stand together.
+/// A text and its places. The places are sorted by the tokens before them, the nearest token
+/// first, so that places with equal ends stand together.
 #[derive(Debug)]
 pub struct Index {
     tokens: Vec<u32>,
-    /// Every place that has a continuation; later ones first among those whose
-    /// ends are alike.
+    /// Every place that has a continuation. Among places with equal ends the later ones come
+    /// first.
     places: Vec<u32>,
 }
 
-/// Places are sorted by so many tokens before them: no option asks for longer
+/// Number of tokens before a place by which places are sorted. No option asks for longer
 /// matches.
 const SORTED: usize = 64;
 
@@ -33,8 +33,8 @@ impl CorpusIndex for Index {
 }
 
 impl Index {
-    /// The places that end as `text` does for as many tokens as possible, within
-    /// `lengths`, and how many these are.
+    /// Returns the places that end as `text` does for as many tokens as possible, and the
+    /// number of these tokens. `None` if that number is not within `lengths`.
     pub(super) fn find(
         &self,
         text: &[u32],
@@ -57,7 +57,7 @@ impl Index {
         lengths.contains(&len).then_some((places, len))
     }
 
-    /// What follows a place.
+    /// Returns the tokens from a place on.
     pub(super) fn after(&self, place: u32) -> &[u32] {
         &self.tokens[place as usize..]
     }

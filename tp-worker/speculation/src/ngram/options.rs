@@ -38,7 +38,7 @@ const PRIVATE: SwitchOption = SwitchOption {
               turns that off.",
 };
 
-/// All of them.
+/// All options.
 pub(super) const OPTIONS: [OptionSpec; 4] = [
     OptionSpec::Number(MIN_MATCH),
     OptionSpec::Number(MAX_MATCH),
@@ -49,22 +49,22 @@ pub(super) const OPTIONS: [OptionSpec; 4] = [
 /// The values of the options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NgramConfig {
-    /// The shortest suffix that is looked up, tokens.
+    /// Number of tokens of the shortest suffix that is looked up.
     pub min_match: usize,
-    /// The longest.
+    /// Number of tokens of the longest suffix that is looked up.
     pub max_match: usize,
-    /// Nodes of the trie that requests share; those unserved for longest go when
-    /// it is full.
+    /// Number of nodes of the trie that requests share. When it is full, the nodes unserved for
+    /// longest go.
     pub capacity: usize,
-    /// No such trie: served texts are not remembered, so that no client can tell
-    /// by the time of an answer what others were served.
+    /// True if there is no such trie: served texts are not remembered. So no client can tell by
+    /// the time of an answer what others were served.
     pub private: bool,
 }
 
 impl NgramConfig {
-    /// Reads them from a configuration.
+    /// Reads the options from a configuration.
     pub fn read(values: &OptionValues) -> Self {
-        // Their ranges fit.
+        // The ranges of the options fit `usize`.
         let number =
             |option: NumberOption| usize::try_from(option.get(values)).unwrap_or(usize::MAX);
         Self {
@@ -75,7 +75,7 @@ impl NgramConfig {
         }
     }
 
-    /// Writes them as a configuration has them.
+    /// Writes the options as a configuration has them.
     #[cfg(test)]
     pub fn write(self) -> OptionValues {
         let mut values = OptionValues::default();
@@ -86,10 +86,10 @@ impl NgramConfig {
         values
     }
 
-    /// Checks them against each other.
+    /// Checks the options against each other.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] where the shortest match is longer than the longest.
+    /// [`ConfigError::Conflict`] if the shortest match is longer than the longest.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.min_match <= self.max_match {
             return Ok(());
@@ -103,10 +103,10 @@ impl NgramConfig {
     }
 }
 
-/// Raises the default of the longest match to a given shortest one.
+/// Raises the default of the longest match to a given shortest match.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] for a capacity of a memory that there is not to be.
+/// [`ConfigError::Conflict`] if a capacity is given, but no text is to be remembered.
 pub(super) fn complete(given: &mut OptionValues) -> Result<(), ConfigError> {
     if let Some(shortest) = MIN_MATCH.given(given)
         && MAX_MATCH.given(given).is_none()

@@ -26,7 +26,7 @@ fn row(steps: usize, topk: usize, most: usize) -> DraftRow {
     }
 }
 
-/// Tokens and parents.
+/// Returns the drafted tokens and parents.
 fn propose(drafter: &mut NgramDrafter, row: DraftRow, text: &[u32]) -> Vec<(u32, u32)> {
     let mut drafts = Drafts::new(1, row.most, 0);
     drafts.begin(1);
@@ -63,7 +63,7 @@ fn a_tree_has_what_is_most_frequent_after_the_longest_match_first() {
     let text = [2, 1, 8, 9, 1, 7, 9, 1, 7, 2, 1];
     drafter.begin(0, &text);
     let tree = propose(&mut drafter, row(1, 2, 3), &text);
-    // "2 1" was followed by 8, "1" alone by 7 more often.
+    // "2 1" was followed by 8; "1" alone was followed more often by 7.
     assert_eq!(tree, [(8, 0), (7, 0)]);
 }
 
@@ -94,7 +94,7 @@ fn a_text_counts_once_however_often_it_is_looked_at() {
         drafter.serve(0, &long[..len], false);
     }
     drafter.serve(0, &long, true);
-    // Another one that was served twice follows more often.
+    // Another text that was served twice follows more often.
     for _ in 0..2 {
         drafter.begin(1, &text(200)[..3]);
         drafter.serve(1, &text(200), true);
@@ -243,7 +243,8 @@ proptest! {
             .filter(|(_, len)| *len > 0)
             .collect();
         let longest = ends.iter().map(|(_, len)| *len).max();
-        // By the definition: votes, then the latest place that votes so.
+        // By the definition, the token with most votes wins; among equals, the one with the
+        // latest place.
         let places = ends.iter().filter(|(_, len)| Some(*len) == longest);
         let votes = |token: u32| {
             let votes = places.clone().filter(|(end, _)| text[*end] == token);

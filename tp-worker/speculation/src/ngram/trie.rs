@@ -1,4 +1,4 @@
-//! What served texts said, shared by all requests.
+//! Continuations in served texts, shared by all requests.
 
 mod nodes;
 
@@ -8,22 +8,22 @@ use super::continuations::{Continuations, ROOT};
 use crate::TreeShape;
 use nodes::{End, Nodes};
 
-/// Continuations that are looked at per path: the ones used last.
+/// Number of continuations that are looked at per path, the ones used last.
 const CHILDREN: usize = 64;
 
 /// A trie of windows of served text in bounded memory.
 ///
-/// A path is counted with every window that begins with it. What one window
-/// alone went on with is not made nodes of, but kept as the tail of a leaf, seven
-/// tokens in the memory of a node: most of a text that does not repeat. It unfolds
-/// where another window shares a part of it, and nobody who reads the trie can
-/// tell. The leaf unserved for longest makes room, with its tail; the oldest node
-/// is always a leaf, as whatever serves a node serves its ancestors too.
+/// A path is counted with every window that begins with it. Tokens that only one window went on
+/// with do not become nodes. They are the tail of a leaf, seven tokens in the memory of a node;
+/// most of a text that does not repeat is kept so. A tail unfolds into nodes where another
+/// window shares a part of it; readers of the trie see no difference. The leaf unserved for
+/// longest makes room, with its tail. The oldest node is always a leaf, because serving a node
+/// serves its ancestors too.
 #[derive(Debug)]
 pub struct Trie {
     nodes: Nodes,
     capacity: usize,
-    /// Ends of a level with their continuations, and of the next one.
+    /// Ends of a level with their continuations, and of the next level.
     level: Vec<Branch>,
     next: Vec<Branch>,
 }
@@ -33,23 +33,23 @@ struct Branch {
     end: End,
     count: u32,
     token: u32,
-    /// The node of [`Continuations`] that it hangs on, or is.
+    /// Node of [`Continuations`] that the branch hangs on, or is.
     at: u32,
-    /// Place by parent, then by use.
+    /// Rank by parent, then by use.
     order: usize,
 }
 
 impl Trie {
-    /// Nodes that one may have at the most: links to them have 29 bits.
+    /// Most nodes of a trie: links to them have 29 bits.
     pub const MOST_NODES: usize = 1 << 28;
 
-    /// Bytes of a node, its place among its parent's children included.
+    /// Bytes of a node, including its entry in the table of children.
     pub const NODE_BYTES: u64 = nodes::ENTRY_BYTES as u64;
 
-    /// One of at most `capacity` nodes, the tokens of tails counted as the nodes
-    /// that they take the memory of: [`Self::MOST_NODES`] at the most, and as many
-    /// as a window has tokens at the least, or windows are cut. The memory is taken
-    /// from the machine once it is used.
+    /// Makes a trie of at most `capacity` nodes. Tokens of tails count as the nodes whose
+    /// memory they take. The capacity is at most [`Self::MOST_NODES`]. It should be at least
+    /// the tokens of a window, or windows are cut. The memory is taken from the machine once it
+    /// is used.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.min(Self::MOST_NODES);
         Self {
@@ -60,17 +60,17 @@ impl Trie {
         }
     }
 
-    /// What one of that capacity takes at the most, in bytes, with its root.
+    /// Returns the most bytes of a trie of that capacity, with its root.
     pub const fn bytes(capacity: usize) -> u64 {
         (capacity as u64 + 1) * Self::NODE_BYTES
     }
 
-    /// Nodes in use, with those whose memory tails take.
+    /// Returns the number of nodes in use, including nodes whose memory tails take.
     pub fn used(&self) -> usize {
         self.nodes.used()
     }
 
-    /// Forgets all windows.
+    /// Removes all windows.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.capacity);
     }
@@ -94,8 +94,8 @@ impl Trie {
         self.nodes.touch(node);
     }
 
-    /// Adds to a path that ends with `shared` tokens of the tail of `node`, which
-    /// has more tokens or is followed by `fresh` ones: gives the last node.
+    /// Adds to a path that ends with the `shared` tokens of the tail of `node`. Either the tail
+    /// has more tokens, or `fresh` ones follow. Returns the last node.
     fn branch(&mut self, mut node: u32, shared: &[u32], fresh: &[u32]) -> u32 {
         let room = nodes::leaf_entries(fresh.len());
         if self.nodes.tail(node).next().is_some() {
@@ -111,13 +111,13 @@ impl Trie {
         leaf
     }
 
-    /// Makes nodes of a leaf and the `shared` first tokens of its tail: gives the
-    /// last of them. The rest of the tail becomes a leaf below it, unserved for as
-    /// long as before. `room` more entries are free then.
+    /// Makes nodes of a leaf and of the first tokens of its tail, which are `shared`. Returns
+    /// the last of them. The rest of the tail becomes a leaf below it, unserved for as long as
+    /// before. Afterwards `room` more entries are free.
     fn unfold(&mut self, leaf: u32, shared: &[u32], room: usize) -> u32 {
         let (parent, token, count) = self.nodes.own(leaf);
         self.make_room(parent, 1 + shared.len() + room);
-        // It may have been the one unserved for longest.
+        // The leaf may have been evicted as the one unserved for longest.
         let left = self.nodes.child(parent, token);
         if let Some(leaf) = left {
             self.nodes.detach(leaf);
@@ -141,8 +141,8 @@ impl Trie {
         while self.nodes.used() + entries > self.capacity && self.nodes.evict() {}
     }
 
-    /// The longest end of `text` that has a continuation, as a path, and its
-    /// length, which is within `lengths`.
+    /// Returns the longest end of `text` with a continuation, as a path, and its length. Only
+    /// lengths in `lengths` are looked for.
     pub(super) fn find(
         &self,
         text: &[u32],
@@ -158,9 +158,9 @@ impl Trie {
         })
     }
 
-    /// Adds what followed the path that ends at `end` to `found`: per level the
-    /// best paths of the level before, the most frequent first and the one used
-    /// last among equals.
+    /// Adds the continuations of the path that ends at `end` to `found`. Each level continues
+    /// the best paths of the level before: the most frequent first, and among equals the one
+    /// used last.
     pub(super) fn follow(
         &mut self,
         end: End,

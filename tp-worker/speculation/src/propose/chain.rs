@@ -6,12 +6,13 @@ use lockstep_model::HiddenSource;
 use super::{Growth, Proposer};
 use crate::{Device, DraftError, DraftRow, Drafts, Node};
 
-/// A draft that is accepted less often than this is not worth its share of a
-/// pass, nor of the drafter's: one in eight.
+/// Least chance of acceptance at which a draft is worth its share of a pass, and of the
+/// drafter's time: one in eight.
 const LEAST: f32 = 1.0 / 8.0;
 
-/// How deep a row's chain may be. What the target verifies of it fits the row's room, and
-/// a drafter keeps no more: its last node is in no cell, as no pass follows it.
+/// Returns the most depth of a row's chain. The positions that the target verifies fit the
+/// row's room. The drafter needs no more cells: no pass follows the last node, so the node is
+/// in no cell.
 pub(super) fn depth(row: &DraftRow) -> usize {
     row.steps.min(row.most)
 }
@@ -32,7 +33,7 @@ impl Growth {
         self.chances.resize(self.rows.len(), 1.0);
         model.first(device, &self.rows)?;
         for level in 0..deepest {
-            // Logits of the rows still growing, in their order.
+            // Logits of the rows that still grow, in their order.
             let growing = |row: &DraftRow| depth(row) > level;
             if level > 0 {
                 if self.pass.is_empty() {

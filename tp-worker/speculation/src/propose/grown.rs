@@ -1,4 +1,4 @@
-//! Trees: every level runs all nodes expanded so far in one masked row.
+//! Trees. Every level runs all nodes expanded so far in one masked row.
 
 use lockstep_backend::Backend;
 use lockstep_model::HiddenSource;
@@ -6,11 +6,11 @@ use lockstep_model::HiddenSource;
 use super::{Growth, Proposer};
 use crate::{Device, DraftError, Drafts, TreeGrower, TreeShape};
 
-/// One grower per row, reused.
+/// One grower per row, reused from step to step.
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     growers: Vec<TreeGrower>,
-    /// Where the row's tokens began in the last pass.
+    /// Start of each row's tokens in the last pass.
     starts: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ impl Growth {
         }
         let rows = self.active.iter().zip(&self.rows);
         for (grower, (at, row)) in self.trees.growers.iter_mut().zip(rows) {
-            // What was drawn is drafted already.
+            // Drawn tokens are drafted already.
             if self.chooser.drawing(device, row, None).is_none() {
                 grower.finish(drafts, *at);
             }
@@ -46,8 +46,8 @@ impl Growth {
         Ok(())
     }
 
-    /// Generates a level of every tree from the model's logits, of which each
-    /// grower takes so many rows as `wanted` says.
+    /// Generates a level of every tree from the model's logits. Each grower takes `wanted` rows
+    /// of them.
     fn level<B: Backend>(
         &mut self,
         model: &impl Proposer<B>,
@@ -67,8 +67,8 @@ impl Growth {
         }
     }
 
-    /// Lays out the next pass; whether there is one. A token's hidden state
-    /// comes from its parent's row of the pass before, where all parents were.
+    /// Lays out the next pass. Returns true if there is one. A token's hidden state comes from
+    /// its parent's row of the pass before, which had all parents.
     fn expand<B: Backend>(&mut self, first_cell: usize, device: &Device<'_, B>) -> bool {
         self.pass.clear();
         self.sources.clear();

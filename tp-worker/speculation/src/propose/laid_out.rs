@@ -1,21 +1,21 @@
-//! Chains and trees as a device is to draft them, before anybody knows their tokens.
+//! Layout of chains and trees that a device is to draft, before their tokens are known.
 
 use lockstep_backend::TreeSize;
 
 use super::chain::depth;
 use crate::{ChainPass, DraftRow, Drafts, Node, TreeShape};
 
-/// Whose drafts these are.
+/// Sizes of the model that drafts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drafted {
-    /// Where it keeps a node of depth 1, counted from a row's `kv_len`.
+    /// Position of the cell of a node of depth 1, counted from a row's `kv_len`.
     pub first_cell: usize,
-    /// Columns of its logits.
+    /// Number of columns of the model's logits.
     pub vocab: usize,
 }
 
 impl Drafted {
-    /// Levels of a row's draft.
+    /// Returns the number of levels of a row's draft.
     pub fn levels(self, row: &DraftRow) -> usize {
         match row.topk {
             1 => depth(row),
@@ -27,9 +27,9 @@ impl Drafted {
         TreeShape::fit(row, self.first_cell)
     }
 
-    /// Begins the chains or trees of `rows` in `chains`, and pushes as many nodes of each
-    /// to `drafts` as it is to have. Their tokens are any, and in a tree each follows the
-    /// root.
+    /// Begins the chains or trees of `rows` in `chains`. Pushes one node to `drafts` for each
+    /// draft that the device will make. The nodes' tokens are arbitrary, and in a tree each
+    /// node follows the root.
     pub fn begin(self, rows: &[DraftRow], drafts: &mut Drafts, chains: &mut ChainPass) {
         if rows.iter().all(|row| row.topk == 1) {
             chains.begin(rows.iter().map(|row| self.levels(row)));
@@ -63,7 +63,7 @@ impl Drafted {
 mod tests {
     use super::*;
 
-    /// A row of so many draft steps, branches and nodes.
+    /// Makes a row with so many draft steps, branches and nodes.
     fn row(steps: usize, topk: usize, most: usize) -> DraftRow {
         DraftRow {
             slot: 0,
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// Nodes of each row, which rows there are in the device's order, and their trees.
+    /// Returns the drafts, the rows in the device's order, and their trees.
     fn begin(own: Drafted, rows: &[DraftRow]) -> (Drafts, Vec<usize>, Vec<TreeSize>) {
         let (mut drafts, mut chains) = (Drafts::new(rows.len(), 16, 0), ChainPass::new(4, 64));
         drafts.begin(rows.len());
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn each_row_has_the_nodes_of_its_own_tree() {
-        // Two tokens may follow a node at the most, however many branches it may have.
+        // At most two tokens may follow a node, since the vocabulary has no more.
         let own = Drafted {
             first_cell: 1,
             vocab: 2,

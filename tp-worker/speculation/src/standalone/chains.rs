@@ -1,4 +1,4 @@
-//! Chains and trees of the whole model's, by the device.
+//! Chains and trees of the whole model, drafted by the device.
 
 use lockstep_backend::Backend;
 use lockstep_model::{ModelError, Staged};
@@ -36,8 +36,8 @@ impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
         };
         own.begin(&self.rows, drafts, chains);
         let (seen, model) = (&self.rows, &mut self.model);
-        // Nobody is far behind any more, and what is taken in is final but for the last
-        // token, which the target is yet to see.
+        // No request is far behind now. The tokens taken in are final, except for the last
+        // token, which the target has not computed yet.
         chains.fill(|at, pass, _| {
             let (row, pages) = (&rows[at], seen[at].pages_start);
             model.push_last(device, row.slot, pages, row.kv_len, pass);

@@ -1,10 +1,10 @@
-//! Depths and masks of drafted trees: where a node stands and what it sees.
+//! Depths and masks of drafted trees.
 
 use crate::Node;
 
-/// Appends the depth of every token of a row's verification: 0 for the root,
-/// the request's last known token, then one number per node. Added to the
-/// root's position they are the rotary positions.
+/// Appends the depth of every token of a row's verification: 0 for the root, which is the
+/// request's last known token, then one number per node. The root's position plus a depth is a
+/// rotary position.
 pub fn push_depths(nodes: &[Node], depths: &mut Vec<u32>) {
     let root = depths.len();
     depths.push(0);
@@ -13,17 +13,17 @@ pub fn push_depths(nodes: &[Node], depths: &mut Vec<u32>) {
     }
 }
 
-/// Appends the mask of a row's verification, as
-/// [`lockstep_backend::Batch::masks`] wants it: token 0 is the root and sees
-/// itself, token `n` is node `n` and sees the root, its ancestors and itself.
+/// Appends the mask of a row's verification, in the form of [`lockstep_backend::Batch::masks`].
+/// Token 0 is the root and sees itself. Token `n` is node `n`; it sees the root, its ancestors
+/// and itself.
 pub fn push_masks(nodes: &[Node], masks: &mut Vec<u64>) {
     let parents = nodes.iter().map(|node| Some(node.parent));
     let tokens = nodes.len() + 1;
     push_closure(tokens, std::iter::once(None).chain(parents), masks);
 }
 
-/// The words of `tokens` tokens, of which each sees what its parent sees, and
-/// itself. A parent is the index of an earlier token.
+/// Appends the words of `tokens` tokens. Each token sees itself and all that its parent sees. A
+/// parent is the index of an earlier token.
 pub(super) fn push_closure(
     tokens: usize,
     parents: impl Iterator<Item = Option<u32>>,

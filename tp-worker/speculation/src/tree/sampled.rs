@@ -1,4 +1,4 @@
-//! Trees whose tokens are drawn.
+//! Trees whose tokens are drawn at random.
 
 use lockstep_sampling::{DraftKey, DraftSampler};
 use lockstep_types::sampling::SamplingParams;
@@ -6,29 +6,29 @@ use lockstep_types::sampling::SamplingParams;
 use super::{Candidate, TreeGrower};
 use crate::{Drafts, Node};
 
-/// What a request's drafted tokens are drawn with.
+/// The parts with which a request's drafted tokens are drawn.
 #[derive(Debug)]
 pub struct Drawing<'a> {
-    /// Draws them.
+    /// Draws the tokens.
     pub sampler: &'a mut DraftSampler,
-    /// The target's ids of the draft's tokens, where they differ.
+    /// The target's ids of the draft's tokens; `None` if they are equal.
     pub ids: Option<&'a [u32]>,
-    /// How the request's tokens are chosen: seed and temperature matter.
+    /// Sampling parameters of the request, of which seed and temperature matter.
     pub params: &'a SamplingParams,
-    /// The request's output tokens so far.
+    /// Number of the request's output tokens so far.
     pub position: u64,
 }
 
 impl TreeGrower {
-    /// Generates the next level as [`Self::level`] does, but draws
-    /// the children of a node without replacement, and adds them to a row of
-    /// `drafts` with what they were drawn from.
+    /// Generates the next level as [`Self::level`] does, but draws the children of a node
+    /// without replacement. Adds them to a row of `drafts` with the distributions that they
+    /// were drawn from.
     ///
-    /// Recursive rejection holds only for children that are all kept, whatever
-    /// was drawn. So each level gets an even share of the tree's nodes, and the
-    /// nodes of the frontier get seats in it, in proportion to the probability
-    /// of their paths (D'Hondt), before any of the level is drawn. Which nodes
-    /// are expanded may depend on all that was drawn before.
+    /// Recursive rejection holds only for children that are all kept, whatever was drawn. So
+    /// each level gets an even share of the tree's nodes, and each node of the frontier gets a
+    /// number of children in it. These numbers are in proportion to the probability of the
+    /// nodes' paths (D'Hondt), and are set before any node of the level is drawn. The choice of
+    /// expanded nodes may depend on all that was drawn before.
     pub fn sample_level(
         &mut self,
         logits: &[f32],
@@ -43,7 +43,7 @@ impl TreeGrower {
         });
     }
 
-    /// Decides how many children each node of the frontier gets.
+    /// Sets the number of children of each node of the frontier.
     fn give_seats(&mut self) {
         let (frontier, topk) = (self.frontier().len().max(1), self.shape.topk);
         let mut seats = std::mem::take(&mut self.seats);
@@ -60,7 +60,7 @@ impl TreeGrower {
                 self.score(node) - ((seats[place] + 1) as f32).ln()
             };
             let open = (0..frontier).filter(|place| seats[*place] < topk);
-            // The first among equals.
+            // The first one wins among equals.
             let best = open.rev().max_by(|a, b| claim(*a).total_cmp(&claim(*b)));
             if let Some(place) = best {
                 seats[place] += 1;
@@ -69,7 +69,7 @@ impl TreeGrower {
         self.seats = seats;
     }
 
-    /// Draws so many children of a node. Logits that are not finite bring none.
+    /// Draws `count` children of a node. Logits that are not finite give no children.
     fn draw(
         &mut self,
         parent: u32,
@@ -96,7 +96,7 @@ impl TreeGrower {
             };
             let law = drawing.sampler.law();
             drafts.distribution(row).copy_from_slice(law);
-            // All candidates are drafted: they have the numbers of their nodes.
+            // All candidates are drafted, so they have the numbers of their nodes.
             let before = parent
                 .checked_sub(1)
                 .map_or(0, |at| self.expanded[at as usize].candidate + 1);
@@ -107,7 +107,7 @@ impl TreeGrower {
                     parent: before,
                 },
             );
-            // Its probability before others were excluded.
+            // The token's probability before other tokens were excluded.
             let p = left * law[token as usize];
             left -= p;
             self.candidates.push(Candidate {

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::depth;
 
-/// A draft model whose logits depend on the path alone. Few different values
-/// make ties common.
+/// A draft model whose logits depend only on the path. It has few different values, so ties are
+/// common.
 struct Model {
     vocab: usize,
     values: u64,
@@ -27,7 +27,7 @@ impl Model {
         (0..self.vocab).map(|_| draw() as f32 * 0.37).collect()
     }
 
-    /// Runs a grower over it, checking frontier and mask on the way.
+    /// Runs a grower over the model, and checks frontier and mask on the way.
     fn grow(&self, grower: &mut TreeGrower, shape: TreeShape) -> Drafts {
         grower.begin(shape);
         grower.level(&self.logits(&[]), &|token| token + 7);
@@ -51,7 +51,7 @@ impl Model {
     }
 }
 
-/// Draft tokens from the root to an expanded node, which says its depth.
+/// Returns the draft tokens from the root to an expanded node, and checks its depth.
 fn path(expanded: &[Expanded], index: usize) -> Vec<u32> {
     let node = expanded[index];
     let mut tokens = match node.parent {
@@ -83,7 +83,7 @@ fn check_mask(expanded: &[Expanded], grower: &TreeGrower) {
     }
 }
 
-/// The definition, spelled out: `(token, parent candidate, score)`.
+/// Returns the tree by the definition, from `(token, parent candidate, score)`.
 fn oracle(model: &Model, shape: TreeShape) -> Vec<Node> {
     let mut all: Vec<(u32, Option<usize>, f32)> = Vec::new();
     let path_of = |all: &[(u32, Option<usize>, f32)], mut at: Option<usize>| {
@@ -132,7 +132,8 @@ fn shape(steps: usize, topk: usize, most: usize) -> TreeShape {
 
 #[test]
 fn a_known_tree_keeps_the_best_paths() {
-    // After the root: 2 at 0.5, 0 and 1 at 0.25. After each of them: 0 surely.
+    // After the root, token 2 has probability 0.5, tokens 0 and 1 have 0.25. After each of
+    // them, token 0 is certain.
     let ln = f32::ln;
     let mut grower = TreeGrower::new(shape(2, 2, 3));
     grower.begin(shape(2, 2, 3));
@@ -165,7 +166,7 @@ fn logits_that_are_no_numbers_bring_the_first_tokens() {
     ] {
         grower.begin(shape(2, 2, 4));
         grower.level(&logits, &|token| token + 5);
-        // Whatever follows one of them has as little chance.
+        // Tokens after one of them have as little chance.
         grower.level(&[logits, [0.0, 1.0, 2.0]].concat(), &|token| token);
         assert!(grower.frontier().is_empty());
         drafts.begin(1);
@@ -212,7 +213,7 @@ proptest! {
     ) {
         let model = Model { vocab, values, seed };
         let mut grower = TreeGrower::default();
-        // The second tree meets what the first one left behind.
+        // The second tree meets the state that the first one left.
         for shape in [shape(3, 3, 9), shape(steps, topk, most)] {
             let drafts = model.grow(&mut grower, shape);
             let nodes = drafts.nodes(0);
@@ -272,8 +273,7 @@ proptest! {
 }
 
 proptest! {
-    /// Drawn trees keep their shape, and all that is drawn is drafted, with what
-    /// it was drawn from.
+    /// Drawn trees keep their shape. All drawn tokens are drafted, with their distributions.
     #[test]
     fn drawn_trees_keep_their_limits(
         (steps, topk, extra) in (1usize..6, 1usize..5, 0usize..12),
@@ -306,7 +306,7 @@ proptest! {
             logits = (first..expanded.len()).flat_map(|at| model.logits(&tokens(at))).collect();
         }
         let nodes = drafts.nodes(0);
-        // A chain's worth at least: each level has a share.
+        // The tree has at least as many nodes as a chain, because each level has a share.
         prop_assert!((steps..=shape.most).contains(&nodes.len()));
         prop_assert_eq!(depth(nodes) as usize, steps);
         for (at, node) in nodes.iter().enumerate() {

@@ -1,16 +1,16 @@
 //! Block verification of a chain (Sun et al., arXiv:2403.10444, algorithm 2).
 //!
-//! With `p(·|i)` the target's distribution behind `i` drafted tokens, `q` the
-//! draft's, and `γ` drafted tokens `x₁ … x_γ`:
+//! `p(·|i)` is the target's distribution after `i` drafted tokens, `q` the draft's.
+//! `x₁ … x_γ` are `γ` drafted tokens. Then:
 //! `b₀ = 1`, `bᵢ = min(bᵢ₋₁ · p(xᵢ|i−1) / q(xᵢ|i−1), 1)`;
 //! `zᵢ = Σₓ max(bᵢ · p(x|i) − q(x|i), 0)`;
 //! `hᵢ = zᵢ / (zᵢ + 1 − bᵢ)` for `i < γ`, `h_γ = b_γ`.
-//! The accepted length is the *largest* `i` with `uᵢ < hᵢ`, not the one before
-//! the first failure, and the next token is drawn in proportion to
-//! `max(b · p − q, 0)` there, or from `p` behind the whole chain.
+//! The accepted length is the *largest* `i` with `uᵢ < hᵢ`, not the one before the first
+//! failure. The next token is drawn in proportion to `max(b · p − q, 0)` there, or from `p`
+//! after the whole chain.
 //!
-//! Logits are not kept, so the next token is drawn at every length that may be
-//! the accepted one, and the last such draw stands.
+//! Logits are not kept. So the next token is drawn at every length that may be the accepted
+//! one, and the last such draw stands.
 
 use lockstep_sampling::{
     Sampler, SamplingError, Stream, inverse_cdf, subtract, token_logprob, uniform,
@@ -28,7 +28,7 @@ pub(super) struct Block {
     accepted: Option<Accepted>,
 }
 
-/// A length that passed, and what follows there.
+/// A length that passed, and the token after it.
 #[derive(Debug)]
 struct Accepted {
     len: usize,
@@ -43,7 +43,7 @@ impl Block {
     }
 }
 
-/// The distribution that a node was drawn from; `None` where it was not.
+/// Returns the distribution that a node was drawn from; `None` if it was not drawn.
 pub(super) fn law<'a>(row: &VerifyRow<'a>, number: u32) -> Option<&'a [f32]> {
     let drafts = row.drafts;
     let token = drafts.nodes(row.row)[number as usize - 1].token as usize;
@@ -52,8 +52,8 @@ pub(super) fn law<'a>(row: &VerifyRow<'a>, number: u32) -> Option<&'a [f32]> {
 }
 
 impl Verifier {
-    /// Tests the length that ends at node `number`, and takes the next drafted
-    /// token for the time being.
+    /// Tests the length that ends at node `number`, and takes the next drafted token
+    /// provisionally.
     pub(super) fn block(
         &mut self,
         number: u32,
@@ -63,7 +63,7 @@ impl Verifier {
     ) -> Result<(), SamplingError> {
         let request = self.request(row);
         let (seed, position, len) = (request.params.seed, request.position, number as usize);
-        // That of the output position which the node's token was drafted for.
+        // The random number of the output position that the node's token was drafted for.
         let point = match number {
             0 => 0.0,
             _ => uniform(seed, position - 1, Stream::ACCEPT, number),
@@ -87,7 +87,7 @@ impl Verifier {
                 let point = uniform(seed, position, Stream::RESIDUAL, number);
                 inverse_cdf(&self.law, point)
             } else {
-                // The two are equal but for rounding: the drafted token is as
+                // The two distributions are equal except for rounding. The drafted token is as
                 // good as any, and is accepted.
                 node.token
             };
@@ -100,7 +100,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Notes that the first `len` drafted tokens and then `token` may stand.
+    /// Notes that the first `len` drafted tokens, then `token`, are the result so far.
     fn accept(
         &mut self,
         len: usize,
@@ -117,8 +117,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Takes back the tokens behind the accepted length and adds the one that
-    /// follows it.
+    /// Takes back the tokens after the accepted length, and adds the token that follows it.
     pub(super) fn finish_block(&mut self, row: &mut VerifyRow<'_>) {
         let accepted = self.block.accepted.take();
         let verified = &mut self.verified;
@@ -138,7 +137,7 @@ impl Verifier {
     }
 }
 
-/// [`law`] of a node that may not exist.
+/// Returns the [`law`] of a node that may not exist.
 fn next_law<'a>(row: &VerifyRow<'a>, number: u32) -> Option<&'a [f32]> {
     let exists = number as usize <= row.drafts.nodes(row.row).len();
     exists.then(|| law(row, number)).flatten()

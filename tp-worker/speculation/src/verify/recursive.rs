@@ -1,19 +1,18 @@
-//! Recursive rejection: children in turn, each against what the earlier ones
-//! left of the target's distribution.
+//! Recursive rejection: children are tried in turn, each against the part of the target's
+//! distribution that earlier children left.
 //!
-//! With `p` the target's distribution and `qᵢ` the one that child `i` was drawn
-//! from given its earlier siblings, child `xᵢ` is accepted with probability
-//! `min(1, p(xᵢ) / qᵢ(xᵢ))`; otherwise `p` becomes `max(p − qᵢ, 0)`,
-//! normalised, for the next child, and for the token itself after the last
-//! (Miao et al., arXiv:2305.09781; without replacement: Jeon et al.,
-//! arXiv:2402.14160). One child is Leviathan et al.'s rule, arXiv:2211.17192.
+//! `p` is the target's distribution, and `qᵢ` the one that child `i` was drawn from given its
+//! earlier siblings. Child `xᵢ` is accepted with probability `min(1, p(xᵢ) / qᵢ(xᵢ))`.
+//! Otherwise `p` becomes `max(p − qᵢ, 0)`, normalised, for the next child, and after the last
+//! child for the token itself (Miao et al., arXiv:2305.09781; without replacement: Jeon et al.,
+//! arXiv:2402.14160). With one child this is Leviathan et al.'s rule, arXiv:2211.17192.
 
 use lockstep_sampling::{Sampler, SamplingError, Stream, inverse_cdf, subtract, total, uniform};
 
 use super::{Verifier, VerifyRow, block, children};
 
 impl Verifier {
-    /// Accepts a child, or draws from what the children left.
+    /// Accepts a child, or draws from the part that the children left.
     pub(super) fn recursive(
         &mut self,
         number: u32,
@@ -41,7 +40,7 @@ impl Verifier {
             }
             mass = self.reject(node.token, proposal, mass);
             if mass <= 0.0 {
-                // The two are equal but for rounding.
+                // The two distributions are equal except for rounding.
                 return self.take(node.token, Some(child), logits, row);
             }
         }
@@ -50,8 +49,7 @@ impl Verifier {
         self.take(token, None, logits, row)
     }
 
-    /// Leaves of the distribution what a rejected child's does not cover;
-    /// gives its mass.
+    /// Subtracts a rejected child's distribution. Returns the mass that is left.
     fn reject(&mut self, token: u32, proposal: Option<&[f32]>, mass: f64) -> f64 {
         if let Some(q) = proposal {
             return subtract(&mut self.law, mass.recip(), q);

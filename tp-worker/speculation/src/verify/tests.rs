@@ -3,17 +3,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Tokens of the toy vocabulary.
+/// Number of tokens of the toy vocabulary.
 const VOCAB: usize = 12;
 
-/// Everything that a row depends on.
+/// All inputs of a row.
 #[derive(Debug, Clone)]
 struct Setup {
     params: SamplingParams,
     prompt: Vec<u32>,
     output: Vec<u32>,
-    /// Of each node: which earlier one it follows (modulo its number), and its
-    /// token where it is not sampled.
+    /// For each node, its parent (modulo the node's number), and its token if it is not
+    /// sampled.
     nodes: Vec<(u32, u32)>,
     /// Logits by the last token.
     logits: Vec<Vec<f32>>,
@@ -29,7 +29,7 @@ impl Setup {
         history
     }
 
-    /// Text by plain sampling: tokens and log-probabilities.
+    /// Returns tokens and log-probabilities of a text by plain sampling.
     fn plain(&self, count: usize, top: usize) -> (Vec<u32>, Vec<TokenLogprob>) {
         let mut history = self.history();
         let mut sampler = Sampler::new(VOCAB);
@@ -66,7 +66,7 @@ impl Setup {
                     0 => self.output.last().copied().unwrap_or(0),
                     parent => drafts.nodes(1)[parent as usize - 1].token,
                 };
-                // Near the target's, so that something is accepted.
+                // The draft's logits are near the target's, so that some drafts are accepted.
                 let noisy = self.logits[last as usize].iter().enumerate();
                 let noisy: Vec<f32> = noisy.map(|(t, l)| l + (t % 3) as f32 * 0.2).collect();
                 sampler.set(&noisy, None, self.params.temperature).unwrap();
@@ -83,7 +83,7 @@ impl Setup {
         drafts
     }
 
-    /// Verifies row 1; the logits of the nodes in `spoilt` are NaN.
+    /// Verifies row 1. The logits of the nodes in `spoilt` are NaN.
     fn verify(
         &self,
         mode: Verification,
@@ -119,7 +119,7 @@ impl Setup {
         (result, verified, history)
     }
 
-    /// What must hold of every row that succeeds.
+    /// Checks the rules for every row that succeeds.
     fn check(&self, drafts: &Drafts, verified: &Verified, history: &TokenHistory) {
         let nodes = drafts.nodes(1);
         assert_eq!(verified.tokens.len(), verified.path.len() + 1);
@@ -197,8 +197,8 @@ fn setups() -> impl Strategy<Value = Setup> {
         })
 }
 
-/// Makes the nodes a path of the very tokens that plain sampling gives, with
-/// others beside it: something long to accept.
+/// Makes the nodes a path of exactly the tokens of plain sampling, so that there is a long path
+/// to accept.
 fn on_the_path(mut setup: Setup) -> Setup {
     let (plain, _) = setup.plain(setup.nodes.len(), 0);
     for (number, (node, token)) in setup.nodes.iter_mut().zip(plain).enumerate() {
@@ -210,9 +210,8 @@ fn on_the_path(mut setup: Setup) -> Setup {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Mode `target`, and every mode where drafts are not sampled or the
-    /// temperature is 0: the text is that of sampling token by token, whatever
-    /// was drafted.
+    /// In mode `target`, and in every mode without sampled drafts or with temperature 0, the
+    /// text equals that of sampling token by token, whatever was drafted.
     #[test]
     fn coupled_text_is_plain_text(
         setup in prop_oneof![setups(), setups().prop_map(on_the_path)],
@@ -253,8 +252,8 @@ proptest! {
         setup.check(&drafts, &verified, &history);
     }
 
-    /// Logits off the path may be anything; bad ones at the root fail the row;
-    /// on the path they end it before.
+    /// Logits off the path may be anything. Bad logits at the root fail the row. Bad logits on
+    /// the path end the path before them.
     #[test]
     fn bad_logits_matter_on_the_path_alone(
         setup in prop_oneof![setups(), setups().prop_map(on_the_path)],
@@ -293,8 +292,8 @@ proptest! {
     }
 }
 
-/// A drafter that promises a distribution without its own token, or a token
-/// past the vocabulary, costs nothing but time.
+/// A drafter may give a distribution that lacks its own token, or a token past the vocabulary.
+/// Verification still works, and costs time only.
 #[test]
 fn odd_drafts_are_verified() {
     for (token, mode) in [
@@ -332,7 +331,7 @@ fn odd_drafts_are_verified() {
     }
 }
 
-/// A distribution belongs to the step it was given in.
+/// A distribution belongs to the step in which it was given.
 #[test]
 fn distributions_do_not_outlive_their_step() {
     let mut drafts = Drafts::new(1, 1, 4);

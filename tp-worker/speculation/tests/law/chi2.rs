@@ -5,20 +5,20 @@ use crate::{
     toy::{Case, LEN},
 };
 
-/// Texts that are expected less often share a cell.
+/// Least expected count of a cell. Texts with smaller expected counts share one.
 const LEAST: f64 = 8.0;
 
-/// How well counts follow a law.
+/// Result of comparing counts with a law.
 #[derive(Debug)]
 pub struct Fit {
     chi2: f64,
     bound: f64,
-    /// Texts that can't occur.
+    /// Number of texts that can't occur.
     impossible: u64,
 }
 
 impl Fit {
-    /// Of the first tokens of `texts` texts.
+    /// Compares the first tokens of `texts` texts with their law.
     pub fn of(case: &Case, scheme: &mut dyn Scheme, texts: u64) -> Self {
         let law = case.law();
         let mut counts = vec![0u64; law.len()];
@@ -52,7 +52,7 @@ impl Fit {
         if rare.0 >= LEAST {
             add(rare.0, rare.1);
         } else {
-            // Too few for a cell, but not for being many times too many.
+            // There are too few for a cell, but many times too many would still be an error.
             impossible += u64::from(rare.1 > 60.0);
         }
         Self {
@@ -75,7 +75,7 @@ fn upper_point(degrees: f64) -> f64 {
     degrees * (1.0 - spread + NORMAL * spread.sqrt()).powi(3)
 }
 
-/// Against the exact points for even degrees, where the tail is a finite sum.
+/// Compares with the exact points for even degrees, where the tail is a finite sum.
 #[test]
 fn upper_points() {
     for (degrees, exact) in [(10.0, 57.66), (100.0, 200.63), (200.0, 333.26)] {

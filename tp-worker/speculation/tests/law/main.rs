@@ -1,10 +1,9 @@
-//! The law of the text: χ² tests that speculative decoding draws the tokens
-//! that sampling one by one draws, for every way of verifying, on toy models
-//! small enough to know the law of their first three tokens exactly.
+//! The law of the text. χ² tests check that speculative decoding draws the same tokens as
+//! sampling one by one, in every mode of verification. Toy models are small enough that the law
+//! of their first three tokens is known exactly.
 //!
-//! Seeds are fixed, so a test that passes keeps passing; the bounds are those
-//! that a right law exceeds with probability 10⁻⁸. The wrong rules at the end
-//! show that a wrong law is far outside.
+//! Seeds are fixed, so a test that passes keeps passing. A right law exceeds the bounds with
+//! probability 10⁻⁸. The wrong rules at the end show that a wrong law is far outside.
 
 mod chi2;
 mod schemes;
@@ -19,13 +18,13 @@ use schemes::{Children, Scheme, Speculative};
 use toy::Case;
 use wrong::{Rule, Wrong};
 
-/// Texts per case; seven cases make more than a million per way.
+/// Number of texts per case. Seven cases make more than a million per mode.
 const TEXTS: u64 = 150_000;
 
-/// Texts per case of rules that are only here to be compared with.
+/// Number of texts per case for rules that serve only as comparison.
 const FEW: u64 = 30_000;
 
-/// Counts texts of every case and compares with the exact law.
+/// Counts the texts of every case, and compares them with the exact law.
 fn follow_the_law(texts: u64, mut scheme: impl FnMut(&Case) -> Box<dyn Scheme>) {
     for case in Case::all() {
         let fit = Fit::of(&case, &mut *scheme(&case), texts);
@@ -102,7 +101,7 @@ fn blocks_accept_at_least_as_much_as_tokens() {
             accepted(Verification::Block),
             accepted(Verification::Rejection),
         );
-        // At most three are accepted, so a mean's deviation is below this.
+        // At most three tokens are accepted, so the deviation of a mean is below this.
         let deviation = 1.5 * (2.0 / TEXTS as f64).sqrt();
         assert!(
             block > token - 4.0 * deviation,
@@ -114,8 +113,7 @@ fn blocks_accept_at_least_as_much_as_tokens() {
     assert!(longer, "no case in which blocks do better");
 }
 
-/// The right rules in textbook form pass, so what the wrong ones fail by is
-/// not the way they are written.
+/// The right rules in textbook form pass. So the wrong rules do not fail because of that form.
 #[test]
 fn textbook_rules_follow_the_law() {
     follow_the_law(FEW, |_| Box::new(Wrong::new(Rule::Tokens)));

@@ -1,4 +1,4 @@
-//! Texts by speculative decoding, over as many rounds as it takes.
+//! Texts by speculative decoding, over as many rounds as they take.
 
 use lockstep_sampling::{DraftKey, DraftSampler, Sampler, TokenHistory};
 use lockstep_speculation::{Drafts, Drawing, Node, TreeGrower, TreeShape, Verifier, VerifyRow};
@@ -9,27 +9,26 @@ use crate::toy::{Case, Context, LEN, PROMPT, history};
 
 /// A way to draw texts.
 pub trait Scheme {
-    /// At least [`LEN`] tokens.
+    /// Returns a text of at least [`LEN`] tokens.
     fn text(&mut self, case: &Case, seed: u64) -> &[u32];
 }
 
-/// How nodes get their children.
+/// The way in which nodes get their children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Children {
     /// Drawn without replacement.
     Sampled,
     /// The most likely ones.
     Likeliest,
-    /// All but the last are drawn, and that is the likeliest left.
+    /// All but the last are drawn; the last is the likeliest token left.
     Mixed,
-    /// Drawn as models' trees are grown, in a shape that changes from round to
-    /// round.
+    /// Drawn as a model's trees are grown, in a shape that changes from round to round.
     Grown(TreeShape),
 }
 
-/// The crate under test.
+/// Speculative decoding by the crate under test.
 pub struct Speculative {
-    /// Children of a node, by its depth.
+    /// Number of children of a node, by its depth.
     widths: &'static [usize],
     children: Children,
     drafts: Drafts,
@@ -67,7 +66,7 @@ impl Speculative {
         }
     }
 
-    /// The mean number of tokens accepted in the first round.
+    /// Returns the mean number of tokens accepted in the first round.
     pub fn accepted(&mut self, case: &Case, texts: u64) -> f64 {
         let mut accepted = 0;
         for seed in 0..texts {

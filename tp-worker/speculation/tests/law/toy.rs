@@ -1,15 +1,15 @@
-//! Toy models: logits by the last two tokens.
+//! Toy models, whose logits depend on the last two tokens.
 
 use lockstep_sampling::{Request, Sampler, Stream, TokenHistory, uniform};
 use lockstep_types::sampling::SamplingParams;
 
-/// Tokens of a text whose joint law is tested.
+/// Number of tokens of a text whose joint law is tested.
 pub const LEN: usize = 3;
 
-/// What precedes every text.
+/// The prompt of every text.
 pub const PROMPT: [u32; 3] = [2, 0, 1];
 
-/// Models and parameters.
+/// A target, a draft and sampling parameters.
 pub struct Case {
     pub name: &'static str,
     pub vocab: usize,
@@ -18,7 +18,7 @@ pub struct Case {
     pub params: SamplingParams,
 }
 
-/// The last two tokens.
+/// The last two tokens of a text.
 #[derive(Debug, Clone, Copy)]
 pub struct Context(u32, u32);
 
@@ -36,8 +36,8 @@ impl Context {
 }
 
 impl Case {
-    /// Logits `scale · U(-2, 2)` for the target; the draft's are these plus
-    /// `noise · U(-2, 2)`.
+    /// Makes a case with logits `scale · U(-2, 2)` for the target. The draft's logits are these
+    /// plus `noise · U(-2, 2)`.
     fn new(name: &'static str, vocab: usize, scale: f64, noise: f64) -> Self {
         let mut drawn = 0;
         let mut random = |scale: f64| {
@@ -65,7 +65,8 @@ impl Case {
         }
     }
 
-    /// Makes tokens impossible where `mask` says so of (context, token).
+    /// Makes tokens impossible for which the masks of target and draft, called with (context,
+    /// token), return true.
     fn without(
         mut self,
         target: impl Fn(usize, usize) -> bool,
@@ -138,7 +139,7 @@ impl Case {
         context.0 as usize * self.vocab + context.1 as usize
     }
 
-    /// Probabilities of all texts of [`LEN`] tokens, sampled one by one.
+    /// Returns the probabilities of all texts of [`LEN`] tokens, sampled one by one.
     pub fn law(&self) -> Vec<f64> {
         let mut law = Vec::new();
         let mut text = PROMPT.to_vec();
@@ -169,7 +170,7 @@ impl Case {
     }
 }
 
-/// What a request that has this text has seen.
+/// Returns the token counts of a request with this text.
 pub fn history(text: &[u32]) -> TokenHistory {
     let mut history = TokenHistory::default();
     let (prompt, output) = text.split_at(PROMPT.len());

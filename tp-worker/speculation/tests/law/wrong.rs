@@ -1,4 +1,4 @@
-//! Verification of chains in textbook form, with the mistakes that are made.
+//! Verification of chains in textbook form, with typical mistakes.
 
 use lockstep_sampling::{Request, Sampler, Stream, uniform};
 
@@ -22,16 +22,16 @@ pub enum Rule {
     BlockNumbersByPosition,
 }
 
-/// Drafted tokens of a round.
+/// Number of drafted tokens of a round.
 const STEPS: usize = 3;
 
-/// Chains under one rule.
+/// Texts of chains verified by one rule.
 pub struct Wrong {
     rule: Rule,
     text: Vec<u32>,
 }
 
-/// A round's drafts: token, `p` and `q` before it, and `p` behind the last.
+/// Drafts of a round: the tokens, `p` and `q` before each, and `p` after the last.
 struct Chain {
     tokens: Vec<usize>,
     p: Vec<Vec<f64>>,
@@ -46,7 +46,7 @@ impl Wrong {
         }
     }
 
-    /// The number of a length (from 1) in the round that begins at `base`.
+    /// Returns the random number of a length (from 1), in the round that begins at `base`.
     fn number(&self, seed: u64, base: usize, length: usize, stream: Stream) -> f64 {
         let draw = match self.rule {
             Rule::BlockNumbersByPosition => 0,
@@ -94,7 +94,7 @@ impl Wrong {
             }
             _ => block(&chain, self.rule, accepts),
         };
-        // Equal distributions leave rounding errors at the most.
+        // Equal distributions leave only rounding errors.
         let nothing = weights.iter().all(|weight| *weight == 0.0);
         let weights = if nothing { &chain.p[length] } else { &weights };
         let point = self.number(seed, base, length + 1, Stream::RESIDUAL);
@@ -115,7 +115,7 @@ impl Scheme for Wrong {
     }
 }
 
-/// The accepted length and the next token's weights, token by token.
+/// Returns the accepted length and the next token's weights, by verifying token by token.
 fn tokens(chain: &Chain, rule: Rule, accepts: impl Fn(usize) -> f64) -> (usize, Vec<f64>) {
     for at in 0..STEPS {
         let (p, q) = (&chain.p[at], &chain.q[at]);
@@ -136,7 +136,7 @@ fn tokens(chain: &Chain, rule: Rule, accepts: impl Fn(usize) -> f64) -> (usize, 
     (STEPS, chain.p[STEPS].clone())
 }
 
-/// The accepted length and the next token's weights, as a block.
+/// Returns the accepted length and the next token's weights, by verifying a block.
 fn block(chain: &Chain, rule: Rule, accepts: impl Fn(usize) -> f64) -> (usize, Vec<f64>) {
     let mut accepted = (0, residual(&chain.p[0], &chain.q[0], 1.0));
     let mut ratio = 1.0f64;

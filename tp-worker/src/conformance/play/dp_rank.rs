@@ -1,4 +1,4 @@
-//! One DP rank's part of every step, by hand.
+//! The part of one DP rank in every step, made by hand.
 
 use std::collections::VecDeque;
 
@@ -13,25 +13,25 @@ use crate::conformance::{
     requests::{Fate, Request},
 };
 
-/// Prompt tokens of one row in one step.
+/// Most prompt tokens of one row in one step.
 const CHUNK: usize = 33;
 
-/// Its requests between steps.
+/// Requests of one DP rank between steps.
 pub(super) struct DpRank {
     requests: Vec<Request>,
     waiting: VecDeque<usize>,
     running: Vec<Running>,
-    /// Pages that hold a request's text after its end, for those who share them.
+    /// Pages of each ended request, by request, for later requests that share its text.
     kept: Vec<Vec<u32>>,
     free_pages: Vec<u32>,
     free_slots: Vec<u32>,
     closes: Vec<u32>,
-    /// Positions that a decode step may write.
+    /// Most positions that a decode step may write.
     reserve: usize,
     positions: usize,
-    /// By request.
+    /// Tokens of each text, by request.
     texts: Vec<Vec<u32>>,
-    /// Drafted tokens that became part of a text, or would have, had it not ended.
+    /// Number of drafted tokens that became part of a text, or would have if it had not ended.
     accepted: usize,
 }
 
@@ -39,18 +39,18 @@ pub(super) struct DpRank {
 struct Running {
     request: usize,
     slot: u32,
-    /// Tokens known when it got the slot.
+    /// Tokens known when the request got the slot.
     known: usize,
     prefilled: usize,
-    /// Pages that the worker knows of.
+    /// Number of `pages` that the worker has been told.
     granted: usize,
     pages: Vec<u32>,
-    /// The first so many are another request's.
+    /// Number of `pages`, from the start, that belong to another request.
     borrowed: usize,
 }
 
 impl DpRank {
-    /// Serves those of `requests` that `own` names.
+    /// Makes a DP rank for the requests with indices in `own`.
     pub(super) fn new(
         config: &EngineConfig,
         requests: &[Request],
@@ -63,8 +63,8 @@ impl DpRank {
             waiting: own.collect(),
             running: Vec::new(),
             kept: vec![Vec::new(); requests.len()],
-            // Page 0 is nobody's; the others are handed out from the end, so
-            // that tables are out of order.
+            // Page 0 belongs to no request. The others are handed out from the end, so that
+            // page tables are out of order.
             free_pages: (1..config.kv.num_pages as u32).collect(),
             free_slots: (0..SLOTS as u32).collect(),
             closes: Vec::new(),
@@ -78,12 +78,12 @@ impl DpRank {
         }
     }
 
-    /// Whether all its requests have ended and closed.
+    /// Returns true if all requests of the DP rank have ended and closed.
     pub(super) fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty() && self.closes.is_empty()
     }
 
-    /// Its part of the next step, without the rows `left_out`.
+    /// Makes the DP rank's part of the next step, without the rows `left_out`.
     pub(super) fn part(&mut self, left_out: impl Fn(usize) -> bool) -> PlanPart {
         let mut part = PlanPart {
             closes: std::mem::take(&mut self.closes),
@@ -99,7 +99,7 @@ impl DpRank {
         part
     }
 
-    /// Takes what a step has brought, and ends what that ends.
+    /// Takes the outputs of a step, and ends the requests that reach their end by them.
     pub(super) fn take(&mut self, outputs: Vec<SlotOutput>) {
         for output in outputs {
             self.append(output);
@@ -107,19 +107,20 @@ impl DpRank {
         self.end();
     }
 
-    /// Its requests' texts, empty where they are others', and accepted tokens.
+    /// Returns the texts by request, empty for requests of other DP ranks, and the number of
+    /// accepted tokens.
     pub(super) fn outcome(self) -> (Vec<Vec<u32>>, usize) {
         (self.texts, self.accepted)
     }
 
-    /// Gives the request that waits first a slot, if there is one and the pages
-    /// it shares are ready.
+    /// Gives a slot to the first waiting request. Returns `None` if no request waits, if no
+    /// slot is free, or if the pages that the request shares are not ready.
     fn open(&mut self) -> Option<SlotOpen> {
         let request = *self.waiting.front()?;
         let Request { prompt, shares, .. } = &self.requests[request];
         let emitted = &self.texts[request];
         let tokens = [&prompt[..], emitted].concat();
-        // After a retraction nothing of it is in the cache.
+        // After a retraction none of the request's pages is in the cache.
         let shared = shares
             .filter(|_| emitted.is_empty())
             .map(|other| self.shared(other));
@@ -131,7 +132,7 @@ impl DpRank {
                     .zip(&tokens)
                     .take_while(|(a, b)| a == b)
                     .count();
-                // A head's keys and values depend on the token after theirs.
+                // A draft head's keys and values at a position depend on the next token too.
                 pages[..(common - 1) / PAGE_SIZE].to_vec()
             }
             None => Vec::new(),
@@ -162,7 +163,7 @@ impl DpRank {
         Some(open)
     }
 
-    /// A request's prompt, and its pages once they hold all of it.
+    /// Returns a request's prompt and its pages, once the pages hold all of the prompt.
     fn shared(&self, other: usize) -> Option<(&[u32], &[u32])> {
         let running = self.running.iter().find(|row| row.request == other);
         let pages = running.map_or(&self.kept[other], |row| &row.pages);
@@ -170,7 +171,7 @@ impl DpRank {
         ready.then_some((&self.requests[other].prompt[..], &pages[..]))
     }
 
-    /// The next row of a running request, with pages for whatever it may write.
+    /// Makes the next row of a running request, with pages for all that the row may write.
     fn extend(&mut self, at: usize) -> SlotExtend {
         let row = &mut self.running[at];
         let chunk = CHUNK.min(row.known - row.prefilled);
@@ -194,7 +195,7 @@ impl DpRank {
         }
     }
 
-    /// Takes a slot's tokens in, cut where their request ends.
+    /// Appends a slot's tokens to the text of its request, cut where the request ends.
     fn append(&mut self, output: SlotOutput) {
         let row = self.running.iter().find(|row| row.slot == output.slot);
         let Some(Running { request, .. }) = row else {
@@ -210,7 +211,7 @@ impl DpRank {
         text.truncate(most);
     }
 
-    /// Closes what has ended, and what loses its slot.
+    /// Closes the slots of requests that end or are retracted.
     fn end(&mut self) {
         for at in (0..self.running.len()).rev() {
             let request = self.running[at].request;

@@ -1,4 +1,4 @@
-//! What the device drafts, between the step's batch and its pass.
+//! Drafts that the device makes, between the step's batch and its pass.
 
 use lockstep_backend::{Backend, DraftShape};
 use lockstep_model::{ModelError, Staged, Transformer};
@@ -12,27 +12,29 @@ use crate::worker::{
     slots::{RowTask, Slots},
 };
 
-/// What a pass needs of the step's drafts.
+/// The step's drafts in the form that a pass needs.
 pub struct ForPass<'a, B: Backend> {
-    /// See [`DraftStage::drafts`].
+    /// The drafts that [`DraftStage::drafts`] returns.
     pub drafts: (&'a Drafts, &'a Drafts),
-    /// `None` where the drafts are known, or another rank's device makes them.
+    /// The chains to draft; `None` if the drafts are known, or if another rank's device makes
+    /// them.
     pub chains: Option<OnDevice<'a, B>>,
-    /// See [`lockstep_backend::Batch::told`].
+    /// Shape of the drafts that arrive during the pass: see [`lockstep_backend::Batch::told`].
     pub told: Option<DraftShape>,
 }
 
-/// Chains that the device drafts.
+/// Chains that this rank's device drafts.
 pub struct OnDevice<'a, B: Backend> {
     drafter: &'a mut dyn DraftsChains<B>,
     of_target: &'a OfTarget<B>,
     pub chains: &'a ChainPass,
-    /// Which of the rows that sample each of them drafts for.
+    /// For each chain, the index of its row among the rows that sample.
     pub requests: &'a [u32],
 }
 
 impl<B: Backend> OnDevice<'_, B> {
-    /// Queues what drafts them, behind a batch that is `staged`, by the device's clock.
+    /// Queues the passes that draft the chains behind a `staged` batch, with the device's clock
+    /// around them.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -50,23 +52,23 @@ impl<B: Backend> OnDevice<'_, B> {
 }
 
 impl<B: Backend> DraftStage<B> {
-    /// Whether the device of the rank that leads may draft with such a configuration: the
-    /// likeliest tokens, which devices verify themselves. Other ranks that verify the same
-    /// ones learn them from it in time.
+    /// Returns true if the lead's device may draft with this configuration: the drafts are the
+    /// likeliest tokens, which devices verify themselves. The other ranks of the DP rank must
+    /// get the drafts from the lead's device in time.
     pub(super) fn may_draft_on_device(&self, target: &Transformer<B>) -> bool {
         let reaches = target.shard().topology.attention.size == 1 || target.tells_drafts();
         reaches && target.chooses() && self.config.verification == Verification::Target
     }
 
-    /// Whether this rank has what drafts on its device.
+    /// Returns true if this rank's drafter can draft on its device.
     pub fn drafts_on_device(&mut self) -> bool {
         let drafter = self.drafter.as_mut();
         let can = drafter.is_some_and(|drafter| drafter.on_device().is_some());
         can && self.config.verification == Verification::Target
     }
 
-    /// Whether the device may draft for the rows that decode: it is to choose their
-    /// tokens, for the host could not before it knows the drafts.
+    /// Returns true if the device may draft for the rows that decode. The device must choose
+    /// their tokens, because the host cannot choose before it knows the drafts.
     pub(super) fn are_choosable(
         &self,
         target: &Transformer<B>,
@@ -78,13 +80,13 @@ impl<B: Backend> DraftStage<B> {
             && decodes.all(|task| task.sample && choices::is_devices(slots.get(task.slot)))
     }
 
-    /// Notes which rows of the batch, as it is laid out, the device drafts for.
+    /// Notes for which rows of the laid-out batch the device drafts.
     pub fn address(&mut self, tasks: &[RowTask]) {
         self.chain_requests.clear();
         if self.on_device.is_none() {
             return;
         }
-        // Of the decode rows, in their order.
+        // Choices of the decode rows, in the order of these rows.
         let decodes = tasks.iter().filter(|task| task.decodes);
         self.choices.clear();
         self.choices.extend(decodes.map(|task| task.choice as u32));
@@ -92,12 +94,12 @@ impl<B: Backend> DraftStage<B> {
         self.chain_requests.extend(self.chains.rows().map(choice));
     }
 
-    /// Whether another rank's device drafts of the step's.
+    /// Returns true if another rank's device drafts for this step.
     pub fn are_told(&self) -> bool {
         self.on_device.is_some() && self.drafter.is_none()
     }
 
-    /// What the step's pass needs.
+    /// Returns the drafts in the form that the step's pass needs.
     pub fn for_pass(&mut self) -> ForPass<'_, B> {
         let Self {
             drafter,
@@ -127,11 +129,11 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Takes note of what the device has drafted, which came with the outcomes, and how
-    /// deep. Whether it has drafted.
+    /// Takes in the device's drafts, which came with the outcomes, and their depths. Returns
+    /// true if the device has drafted.
     ///
     /// # Errors
-    /// [`WorkerError::Draft`] where the drafter finds fault with it.
+    /// [`WorkerError::Draft`] if the drafter rejects the drafts.
     pub fn know(
         &mut self,
         tasks: &mut [RowTask],

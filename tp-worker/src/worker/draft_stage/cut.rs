@@ -1,4 +1,4 @@
-//! Rows that draft less deep than their group agreed on.
+//! Rows that draft less deep than their group agreed.
 
 use lockstep_backend::Backend;
 use lockstep_types::Verification;
@@ -6,10 +6,10 @@ use lockstep_types::Verification;
 use super::DraftStage;
 
 impl<B: Backend> DraftStage<B> {
-    /// Lets rows draft less deep than agreed where the rest is not worth it, which
-    /// the other ranks see from their drafts. Not in the first step at a depth,
-    /// which may be the only one and is to show that depth; and not alone, on whichever
-    /// DP rank: what becomes of one request's drafts is what the ranks' depth follows.
+    /// Lets rows draft less deep than agreed if the rest is not worth its time. The other ranks
+    /// see it from the drafts. The first step at a depth is not cut: it may be the only one,
+    /// and it is to show that depth. A request that decodes alone on all DP ranks is not cut
+    /// either, because the ranks' depth follows that request's drafts.
     pub(super) fn cut(&mut self) {
         let adapts = self.config.adaptive.is_some() && !self.fills_up;
         if self.drafter.is_none() || !adapts || self.decodes < 2 {

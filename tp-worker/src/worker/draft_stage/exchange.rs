@@ -1,4 +1,4 @@
-//! What drafts stays while the target gets other weights.
+//! Keeping the drafter while the target gets other weights.
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{
@@ -9,20 +9,21 @@ use lockstep_types::EngineConfig;
 
 use super::{DraftStage, WorkerError};
 
-/// What a drafter reads of its target beside what passes hand it.
+/// The target's tables for a drafter, which it reads beside the features of passes.
 pub enum OfTarget<B: Backend> {
-    /// What the target has on this rank, or nothing.
+    /// The target's own tables on this rank, or none.
     Target,
-    /// Tables of which the target has parts on this rank.
+    /// Whole copies of both tables, because the target has only parts of them on this rank.
     Whole(WholeTables<B>),
-    /// The output head, of which the target has a part on this rank, while it has
-    /// the whole embedding; `None` where that is the head, or nobody asks for one.
+    /// A whole copy of the output head, because the target has a part of it on this rank. The
+    /// target has the whole embedding. `None` if the embedding is the head, or if the drafter
+    /// does not read the head.
     Head(Option<B::Matrix>),
 }
 
 impl<B: Backend> OfTarget<B> {
-    /// Lets `target`, which is that of `config`, keep what `drafter` reads, and loads
-    /// what this rank has not. No collective runs.
+    /// Makes `target`, the model of `config`, keep the features that `drafter` reads. Loads the
+    /// tables that this rank lacks. No collective runs.
     pub(super) fn load(
         drafter: &dyn Drafter<B>,
         config: &EngineConfig,
@@ -49,7 +50,8 @@ impl<B: Backend> OfTarget<B> {
         Ok(of_target)
     }
 
-    /// The whole tables, where `own`, those of the target on this rank, may be parts.
+    /// Returns the whole tables. `own` are the target's tables on this rank, which may be
+    /// parts.
     pub(super) fn tables<'a>(&'a self, own: Tables<'a, B>) -> Tables<'a, B> {
         match self {
             Self::Target => own,
@@ -61,7 +63,7 @@ impl<B: Backend> OfTarget<B> {
         }
     }
 
-    /// With whole tables, of a target that is staged on this rank.
+    /// Returns a staged target of this rank with whole tables.
     pub(super) fn whole<'a>(&'a self, staged: Staged<'a, B>) -> Staged<'a, B> {
         Staged {
             tables: self.tables(staged.tables),
@@ -69,7 +71,7 @@ impl<B: Backend> OfTarget<B> {
         }
     }
 
-    /// Bytes of the tables that were loaded.
+    /// Returns the bytes of the tables that were loaded.
     pub(super) fn weight_bytes(&self, backend: &B) -> usize {
         match self {
             Self::Target | Self::Head(None) => 0,
@@ -80,12 +82,11 @@ impl<B: Backend> OfTarget<B> {
 }
 
 impl<B: Backend> DraftStage<B> {
-    /// Prepares `target`, which is that of `config`, for what drafts here. Nothing
-    /// of the draft is read, and nothing here changes before
-    /// [`Self::change_target`]. No collective runs.
+    /// Prepares `target`, the model of `config`, for this rank's drafter. Nothing of the draft
+    /// is read, and nothing here changes before [`Self::change_target`]. No collective runs.
     ///
     /// # Errors
-    /// [`WorkerError`]: the target's files, or the memory.
+    /// [`WorkerError`] if the target's files can't be used, or for want of memory.
     pub fn prepare(
         &self,
         config: &EngineConfig,
@@ -100,10 +101,10 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// The prepared target is the one that serves from now on.
+    /// Makes the prepared target the one that serves from now on.
     pub fn change_target(&mut self, prepared: OfTarget<B>) {
         self.of_target = prepared;
-        // What it has seen are the old weights' texts.
+        // The drafter has seen texts of the old weights.
         if let Some(drafter) = &mut self.drafter {
             drafter.forget();
         }

@@ -1,4 +1,4 @@
-//! What a pass brought, for the drafter.
+//! Handing the results of a pass to the drafter.
 
 use lockstep_backend::Backend;
 use lockstep_model::Transformer;
@@ -13,7 +13,7 @@ use crate::worker::{
 };
 
 impl<B: Backend> DraftStage<B> {
-    /// Hands the drafter what the pass brought; slots have committed it.
+    /// Hands the results of the pass to the drafter, after slots have committed them.
     ///
     /// # Errors
     /// [`WorkerError::Draft`].

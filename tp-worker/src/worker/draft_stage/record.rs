@@ -1,4 +1,4 @@
-//! What a drafter has its device record before requests wait for it.
+//! Recording the drafter's passes on the device, before requests wait for it.
 
 use lockstep_backend::Backend;
 use lockstep_model::Transformer;
@@ -8,7 +8,8 @@ use super::DraftStage;
 use crate::worker::{WorkerError, slots::Slots};
 
 impl<B: Backend> DraftStage<B> {
-    /// Has the device record the drafter's passes; `each` hears how many are left.
+    /// Makes the device record the drafter's passes. `each` is called with the number of passes
+    /// that are left.
     ///
     /// # Errors
     /// [`WorkerError::Draft`].

@@ -1,4 +1,4 @@
-//! What all ranks know of a step's drafts.
+//! Telling all ranks of a DP rank about the step's drafts.
 
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend, DraftShape};
@@ -7,9 +7,9 @@ use lockstep_speculation::Node;
 use super::DraftStage;
 use crate::worker::WorkerError;
 
-/// Beside the number of a row's nodes: its tokens were sampled.
+/// Flag beside the number of a row's nodes: the nodes' tokens were sampled.
 const SAMPLED: u32 = 1 << 31;
-/// The device of the rank that leads is to make them: chains, or trees.
+/// Flags: the lead's device is to make the nodes, as chains or as trees.
 const CHAINS: u32 = 1 << 30;
 const TREES: u32 = 1 << 29;
 const FLAGS: u32 = SAMPLED | CHAINS | TREES;
@@ -44,8 +44,8 @@ impl<B: Backend> DraftStage<B> {
         }
     }
 
-    /// Gives every rank the drafts of the one that leads; of those that its device is to
-    /// make, how many there will be.
+    /// Gives the lead's drafts to every rank of the DP rank. If the lead's device is to make
+    /// the drafts, the ranks get only their number.
     pub(super) fn broadcast(&mut self, backend: &mut B) -> Result<(), WorkerError> {
         self.word();
         let stride = self.stride;

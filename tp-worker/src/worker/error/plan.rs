@@ -1,9 +1,9 @@
-//! What is wrong with a plan.
+//! Errors in a plan.
 
 use lockstep_backend::PassKey;
 use lockstep_types::step::PartBounds;
 
-/// A plan that contradicts what the worker knows.
+/// A contradiction between a plan and the worker's state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A plan is missing or came twice.
@@ -12,10 +12,10 @@ pub enum PlanError {
         /// The number that was due.
         expected: u64,
     },
-    /// A plan without a part for this rank.
+    /// The plan has no part for this rank.
     #[error("it has {parts} parts, and none for DP rank {dp_rank}")]
     NoPart {
-        /// Its parts.
+        /// Number of its parts.
         parts: usize,
         /// This rank's DP rank.
         dp_rank: usize,
@@ -23,30 +23,30 @@ pub enum PlanError {
     /// A plan drafts deeper than the ranks have agreed.
     #[error("{asked} draft steps are asked for, {agreed} are agreed")]
     TooDeep {
-        /// What the plan says.
+        /// Draft steps of the plan.
         asked: u32,
-        /// What the ranks have agreed on.
+        /// Draft steps that the ranks have agreed on.
         agreed: u32,
     },
-    /// The opening exchange has brought nothing.
+    /// The opening exchange has brought no rows.
     #[error("the ranks' rows have not travelled with the opening exchange")]
     NoRows,
-    /// A DP rank's batch has become larger than the plan lets it.
+    /// A DP rank's batch is larger than the plan allows.
     #[error("DP rank {dp_rank} brings {row}, and its part allows {most}")]
     BeyondPart {
         /// The DP rank.
         dp_rank: usize,
-        /// The most that there may be.
+        /// The size that the plan allows.
         most: PartBounds,
-        /// What there is.
+        /// The size of the batch.
         row: PartBounds,
     },
-    /// No such slot.
+    /// The slot does not exist.
     #[error("slot {slot} does not exist, there are {slots}")]
     UnknownSlot {
         /// The slot.
         slot: u32,
-        /// How many exist.
+        /// Number of slots.
         slots: usize,
     },
     /// The slot is in use already.
@@ -55,7 +55,7 @@ pub enum PlanError {
         /// The slot.
         slot: u32,
     },
-    /// The slot is free.
+    /// The slot is not in use.
     #[error("slot {slot} is not open")]
     NotOpen {
         /// The slot.
@@ -74,14 +74,14 @@ pub enum PlanError {
     Lengths {
         /// The slot.
         slot: u32,
-        /// Tokens brought.
+        /// Number of tokens that the plan brings.
         tokens: usize,
-        /// Where the output begins.
+        /// Position of the first output token.
         prompt_len: u32,
-        /// Tokens whose KV is in place.
+        /// Number of tokens whose keys and values are in the cache.
         cached_len: u32,
     },
-    /// Scores are wanted of positions whose predecessor is not computed.
+    /// Log-probabilities are wanted for positions whose predecessor is not computed.
     #[error(
         "slot {slot} wants log-probabilities from position {start} with {cached_len} tokens cached; \
          at most {} may be", start.saturating_sub(1)
@@ -89,9 +89,9 @@ pub enum PlanError {
     ScoredPrefixCached {
         /// The slot.
         slot: u32,
-        /// First scored position.
+        /// First position with a log-probability.
         start: u32,
-        /// Tokens whose KV is in place.
+        /// Number of tokens whose keys and values are in the cache.
         cached_len: u32,
     },
     /// A token id is not in the vocabulary.
@@ -109,33 +109,33 @@ pub enum PlanError {
     PrefillPastEnd {
         /// The slot.
         slot: u32,
-        /// Tokens wanted.
+        /// Number of tokens to prefill.
         prefill_len: u32,
-        /// Tokens committed.
+        /// Number of tokens committed.
         kv_len: u32,
-        /// Tokens known.
+        /// Number of tokens known.
         tokens: usize,
     },
-    /// A decode step of a slot that has not exactly one uncommitted token.
+    /// A decode step of a slot whose uncommitted tokens are not exactly one.
     #[error("slot {slot} decodes with {kv_len} of {tokens} tokens committed; all but one must be")]
     NotDecoding {
         /// The slot.
         slot: u32,
-        /// Tokens committed.
+        /// Number of tokens committed.
         kv_len: u32,
-        /// Tokens known.
+        /// Number of tokens known.
         tokens: usize,
     },
-    /// Sampling where a known token follows, or a decode step that samples nothing.
+    /// A row samples where a known token follows, or a decode step samples nothing.
     #[error("slot {slot} ends at {end} of {tokens} tokens with sample = {sample}")]
     Sample {
         /// The slot.
         slot: u32,
         /// End of the row.
         end: u32,
-        /// Tokens known.
+        /// Number of tokens known.
         tokens: usize,
-        /// What the plan wants.
+        /// True if the plan wants a token sampled.
         sample: bool,
     },
     /// A slot grows past the positions the model was set up for.
@@ -143,9 +143,9 @@ pub enum PlanError {
     Context {
         /// The slot.
         slot: u32,
-        /// Its length after the step.
+        /// Length of the slot after the step.
         end: u32,
-        /// The most there can be.
+        /// The most positions that a slot may have.
         limit: usize,
     },
     /// A page number that does not exist.
@@ -155,7 +155,7 @@ pub enum PlanError {
         slot: u32,
         /// The page.
         page: u32,
-        /// How many exist.
+        /// Number of pages.
         pages: usize,
     },
     /// A page table is full.
@@ -163,7 +163,7 @@ pub enum PlanError {
     TableFull {
         /// The slot.
         slot: u32,
-        /// The most there can be.
+        /// The most pages that a page table may have.
         width: usize,
     },
     /// A row writes past the slot's pages.
@@ -171,11 +171,11 @@ pub enum PlanError {
     PagesMissing {
         /// The slot.
         slot: u32,
-        /// Its length after the step.
+        /// Length of the slot after the step.
         end: u32,
-        /// Pages that takes.
+        /// Number of pages that this length takes.
         needed: usize,
-        /// Pages it has.
+        /// Number of pages that the slot has.
         granted: usize,
     },
     /// A row writes into a page that is in several page tables.
@@ -185,7 +185,7 @@ pub enum PlanError {
         slot: u32,
         /// The page.
         page: u32,
-        /// Page tables it stands in.
+        /// Number of page tables that hold the page.
         owners: u32,
     },
     /// No prepared pass fits the batch.

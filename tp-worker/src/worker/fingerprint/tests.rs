@@ -8,7 +8,8 @@ use lockstep_types::Dtype;
 use super::*;
 use crate::worker::tests::support::{config, cpu, repository};
 
-/// The passes of a small model that is split so, the largest first.
+/// Returns the passes, the largest first, of a small model on `ranks` ranks in `dp_size` DP
+/// ranks.
 fn planned(ranks: usize, dp_size: usize) -> Vec<PassPlan> {
     let folder = repository().join("tests/fixtures/architectures/llama");
     let model = lockstep_model_folder::load(&folder).unwrap();
@@ -26,7 +27,7 @@ fn planned(ranks: usize, dp_size: usize) -> Vec<PassPlan> {
     sizes.map(plan).collect()
 }
 
-/// All lists that come of `exchanges` when one collective goes wrong.
+/// Returns all lists that differ from `exchanges` by one wrong collective.
 fn changed(exchanges: &[Exchanged]) -> Vec<Vec<Exchanged>> {
     let mut all = Vec::new();
     for at in 0..exchanges.len() {
@@ -66,7 +67,7 @@ fn changed(exchanges: &[Exchanged]) -> Vec<Vec<Exchanged>> {
     all
 }
 
-/// Whatever goes wrong with one collective of one pass, and however the ranks are split.
+/// Each collective of each pass goes wrong in turn, for several splits of the model.
 #[test]
 fn a_pass_with_one_other_collective_has_another_fingerprint() {
     for (ranks, dp_size) in [(2, 1), (4, 1), (2, 2), (4, 4), (4, 2)] {
@@ -77,7 +78,7 @@ fn a_pass_with_one_other_collective_has_another_fingerprint() {
         for (number, pass) in right.iter().enumerate() {
             assert!(pass.exchanges.len() > 4, "{ranks} ranks, {dp_size}");
             for exchanges in changed(&pass.exchanges) {
-                // Two equal ones may change places: nobody would wait.
+                // Two equal collectives may change places: no rank would wait.
                 let same = exchanges == pass.exchanges;
                 let mut wrong = right.clone();
                 wrong[number].exchanges = exchanges;
@@ -98,8 +99,8 @@ fn a_pass_with_one_other_collective_has_another_fingerprint() {
     }
 }
 
-/// Four ranks, of which one would exchange something else: all are told which two
-/// differ, and in what.
+/// One of four ranks would exchange something else. All ranks learn which two differ, and at
+/// which collective.
 #[test]
 fn ranks_with_other_passes_name_both_sides_and_the_collective() {
     let right = planned(4, 1);

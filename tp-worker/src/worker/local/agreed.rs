@@ -1,11 +1,11 @@
-//! What the ranks of a group have brought together.
+//! Joining the results of a group's ranks.
 
 use lockstep_types::step::{RankResult, StepResult};
 
 use crate::worker::WorkerError;
 
-/// What the leads of all DP ranks brought, if every rank has the digests of its
-/// lead, and the leads those that all ranks share.
+/// Joins the results of the leads of all DP ranks. Every rank must have the digests of its
+/// lead, and every lead the digest that all ranks share.
 pub(super) fn agreed(
     results: Vec<RankResult>,
     attn_tp_size: usize,

@@ -1,4 +1,4 @@
-//! What a GPU makes of drafts and logits, beside the verifier and the sampler.
+//! A GPU's choices from drafts and logits, compared with the host's verifier and sampler.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use proptest::{prelude::*, strategy::ValueTree};
 
 use super::Outcomes;
 
-/// Tokens of the vocabulary.
+/// Number of tokens of the vocabulary.
 const VOCAB: usize = 40;
-/// Tokens of a request at the most, and of all its nodes.
+/// Most tokens of a request, and most nodes.
 const MOST: usize = 24;
 
 /// A request whose drafts are verified.
@@ -25,10 +25,10 @@ const MOST: usize = 24;
 struct Row {
     params: SamplingParams,
     position: u64,
-    /// Of each drafted node a token, and what it follows (modulo its number).
+    /// Token of each drafted node, and its parent (modulo the node's number).
     nodes: Vec<(u32, u32)>,
     chain: bool,
-    /// Logits of the root and each node.
+    /// Logits of the root and of each node.
     logits: Vec<Vec<f32>>,
 }
 
@@ -70,7 +70,7 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
         30 => Just(f32::NEG_INFINITY),
         1 => Just(f32::NAN),
     ];
-    // A few tokens are likely, so that drafts of them often stand.
+    // A few tokens are likely, so that drafts of them are often accepted.
     let row = (prop::collection::vec(logit, VOCAB), 0..3usize).prop_map(|(mut row, likely)| {
         row[likely] += 9.0;
         row
@@ -90,10 +90,10 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
     prop::collection::vec(one, 1..6)
 }
 
-/// The words of all rows, and which node moves to which one's place.
+/// The words of all rows, and for each row the moves of nodes: from, to.
 type Found = (Vec<u32>, Vec<Vec<(u32, u32)>>);
 
-/// What the host finds.
+/// Returns what the host finds.
 fn verified(rows: &[Row]) -> Found {
     let (mut outcomes, mut moves) = (Outcomes::new(rows.len(), MOST, MOST), Vec::new());
     outcomes.begin(rows.len());
@@ -115,7 +115,7 @@ fn verified(rows: &[Row]) -> Found {
         };
         verifier.begin(&asked);
         for (number, logits) in (0..).zip(&row.logits) {
-            // Whoever fails at the root has no tokens.
+            // A row that fails at the root has no tokens.
             let _ = verifier.node(number, logits, &mut asked, &mut sampler);
         }
         let verified = verifier.finish(&mut asked);
@@ -145,7 +145,7 @@ impl Gpu {
         }
     }
 
-    /// What the device finds, all at once.
+    /// Returns what the device finds for all rows at once.
     fn accepted(&self, rows: &[Row]) -> Found {
         let (mut uses, mut drafted, mut parents) = (vec![], vec![], vec![]);
         let (mut ids, mut logits) = (vec![], vec![]);
@@ -169,7 +169,7 @@ impl Gpu {
             logits.extend(row.logits.concat());
         }
         let choices = rows.iter().map(|row| Choice::of(&row.params, row.position));
-        // Every token's cell has its own number, and its logits are wanted.
+        // Every token's cell has its own number, and every token's logits are wanted.
         let all: Vec<u32> = (0..ids.len() as u32).collect();
         let own = drafted.iter().map(|drafted| BatchRow {
             start: drafted.token,
@@ -242,7 +242,7 @@ fn a_gpu_accepts_what_the_verifier_accepts() {
         Ok(())
     });
     done.unwrap();
-    // They were not all of one kind.
+    // The rows had accepted drafts and moved nodes.
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for _ in 0..200 {
         let rows = rows().new_tree(&mut runner).unwrap().current();

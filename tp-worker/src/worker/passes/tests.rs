@@ -29,7 +29,7 @@ fn schedule(width: usize) -> Schedule {
     }
 }
 
-/// So has the most of each of what several DP ranks bring.
+/// Sizes that are the largest of several DP ranks' batches have a pass too.
 #[test]
 fn the_batches_of_all_dp_ranks_have_a_pass() {
     let registry = PassRegistry::prepare(&limits(5, 24), &schedule(8), 2);
@@ -55,7 +55,7 @@ fn the_batches_of_all_dp_ranks_have_a_pass() {
     }
 }
 
-/// Ranks that would run other collectives tell each other apart.
+/// Ranks that would run other collectives have other digests.
 #[test]
 fn digests_tell_axes_and_rows_apart() {
     let of = |change: fn(&mut CollectiveStep)| {
@@ -77,7 +77,7 @@ fn every_batch_has_a_pass() {
     for requests in 1..=7 {
         for max_q_len in 1..=300 {
             for others in 0..requests {
-                // `others` rows as long as the longest, the rest of one token.
+                // `others` rows are as long as the longest; the rest have one token.
                 let tokens = max_q_len * (1 + others) + requests - 1 - others;
                 let batch = PassKey {
                     requests,

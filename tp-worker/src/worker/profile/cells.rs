@@ -1,25 +1,25 @@
-//! What is known of the steps timed so far, by batch size and depth.
+//! Times of the steps timed so far, by batch size and depth.
 
 use lockstep_adaptive::Seen;
 
-/// Two times of so many eighths of each other say the same.
+/// Eighths by which two times may differ and still count as equal: up to 9/8.
 const ALIKE: u64 = 9;
 
-/// Of each batch size and depth the shortest times: others who use the machine make
-/// steps longer, never shorter.
+/// The shortest times of each batch size and depth. Other users of the machine make steps
+/// longer, never shorter.
 #[derive(Debug, Default)]
 pub(super) struct Cells(Vec<Cell>);
 
 #[derive(Debug)]
 struct Cell {
-    /// The shortest of each part; equal steps, so that parts of several make one.
+    /// The shortest time of each part. Steps are equal, so parts of several steps make one.
     shortest: Seen,
-    /// The two shortest whole steps.
+    /// The shortest whole step, in microseconds; `second_us` is the second shortest.
     first_us: u64,
     second_us: u64,
 }
 
-/// Microseconds of all that was timed of a step.
+/// Returns the microseconds of all timed parts of a step.
 pub(super) fn total_us(seen: &Seen) -> u64 {
     let stages = [seen.draft_us, seen.verify_us, seen.extend_us];
     stages.into_iter().map(u64::from).sum()
@@ -41,7 +41,7 @@ impl Cells {
             return self.0.push(new);
         };
         let known = &mut cell.shortest;
-        // What is drafted may depend on what was seen before.
+        // The drafts of a step may depend on texts that the drafter has seen before.
         if (known.tokens, known.at_risk, known.accepted)
             != (seen.tokens, seen.at_risk, seen.accepted)
         {
@@ -57,14 +57,15 @@ impl Cells {
         cell.first_us = cell.first_us.min(us);
     }
 
-    /// Microseconds of one step of each.
+    /// Returns the microseconds of one step of each size and depth.
     pub fn us(&self) -> u64 {
         self.0.iter().map(|cell| cell.first_us).sum()
     }
 
-    /// Batch sizes, ascending, with a step that took no second one as little time, or
-    /// that took longer than more rows or deeper drafts do: others may have slowed
-    /// all that were timed. As many as take no more than `most_us` together.
+    /// Returns the batch sizes with doubtful times, ascending. A time is doubtful if no second
+    /// step took as little, or if a step took longer than one with more rows or deeper drafts:
+    /// other users may have slowed all steps of that size. The sizes returned take at most
+    /// `most_us` together.
     pub fn doubtful(&self, most_us: u64) -> Vec<u32> {
         let doubtful = |cell: &&Cell| {
             let longer = |us: u64| us > cell.first_us.saturating_mul(ALIKE) / 8;
@@ -85,14 +86,14 @@ impl Cells {
         sizes
     }
 
-    /// What is known, in the order in which it was timed first.
+    /// Returns the shortest steps, in the order in which they were timed first.
     pub fn into_seen(self) -> Vec<Seen> {
         self.0.into_iter().map(|cell| cell.shortest).collect()
     }
 }
 
 impl Cell {
-    /// Whether it took longer than one of at least as many rows and drafts.
+    /// Returns true if the step took longer than one of at least as many rows and drafts.
     fn contradicts(&self, other: &Self) -> bool {
         let larger = other.shortest.decodes >= self.shortest.decodes
             && other.shortest.depth >= self.shortest.depth;
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(known.doubtful(u64::MAX), [8], "not as short");
         known.take(seen(8, 0, [0, 135, 0]));
         assert!(known.doubtful(u64::MAX).is_empty());
-        // Two rows longer than four: both times met others.
+        // Two rows took longer than four: both times are slowed.
         let mut spoilt = steady.concat();
         spoilt.extend(twice(2, 0, [0, 700, 0]));
         let mut known = cells(&spoilt);

@@ -9,8 +9,8 @@ use lockstep_files::Kept;
 
 use super::super::WorkerError;
 
-/// The folders that other weights are read from. They are opened once: what is read
-/// is what was looked at, and while this lasts nobody is led elsewhere.
+/// The folders that other weights are read from. They are opened once: the files that are read
+/// are the files that were looked at. While this value lives, its paths lead nowhere else.
 #[derive(Debug, Clone)]
 pub struct Folders {
     model: Kept,
@@ -18,7 +18,7 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// Opens those of a model and of what drafts for it, below `dir`.
+    /// Opens the folders of a model and of its draft, below `dir`.
     ///
     /// # Errors
     /// [`WorkerError::Reload`] names the folder that is not there.
@@ -36,17 +36,17 @@ impl Folders {
         Ok(Self { model: kept, draft })
     }
 
-    /// Where the model lies.
+    /// Returns the path of the model's folder.
     pub fn model(&self) -> &Path {
         self.model.path()
     }
 
-    /// Where the draft lies; `None` where the present one stays.
+    /// Returns the path of the draft's folder; `None` if the present draft stays.
     pub fn draft(&self) -> Option<&Path> {
         self.draft.as_ref().map(Kept::path)
     }
 
-    /// Which folders they are, in a word that ranks of one machine compare.
+    /// Returns a word that identifies the folders, for ranks of one machine to compare.
     pub(super) fn identity(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for folder in self.all() {
@@ -55,7 +55,7 @@ impl Folders {
         hasher.finish()
     }
 
-    /// Whether all is as it was when it was first looked for.
+    /// Checks that all files are as they were when they were first looked for.
     pub(super) fn check(&self) -> Result<(), WorkerError> {
         let unchanged = self.all().try_for_each(Kept::check);
         unchanged.map_err(|error| WorkerError::Reload(error.to_string()))

@@ -1,4 +1,4 @@
-//! Whether other weights fit what is served, as far as their descriptions tell.
+//! Checks if other weights fit what is served, as far as their descriptions tell.
 
 use std::path::Path;
 
@@ -12,23 +12,23 @@ use lockstep_types::{
 use super::Folders;
 use crate::worker::WorkerError;
 
-/// What is served, to compare folders with on any thread: looking at files may
-/// take long.
+/// Description of what is served, to compare folders with. It can go to any thread, since
+/// looking at files may take long.
 #[derive(Debug, Clone)]
 pub struct Served {
     pub(super) config: EngineConfig,
     pub(super) algorithms: Algorithms,
     pub(super) rank: usize,
-    /// Bytes that a device with memory of its own has free.
+    /// Free bytes of a device with memory of its own; `None` for other devices.
     pub(super) free: Option<u64>,
 }
 
 impl Served {
-    /// Whether [`Worker::reload`](crate::worker::Worker::reload) could take these
-    /// folders: looks at descriptions and at the headers of weight files.
+    /// Checks that [`Worker::reload`](crate::worker::Worker::reload) could take these folders.
+    /// Looks at descriptions and at the headers of weight files.
     ///
     /// # Errors
-    /// [`WorkerError::Reload`] with what does not fit.
+    /// [`WorkerError::Reload`] with the mismatch.
     pub fn check(&self, folders: &Folders) -> Result<(), WorkerError> {
         let (model, draft) = (folders.model(), folders.draft());
         self.describe(model, draft, Heads::Believed)?;
@@ -39,13 +39,13 @@ impl Served {
         self.check_room(draft.is_some())
     }
 
-    /// The same of a device that has so many bytes free.
+    /// Returns this description for a device with `free` bytes free.
     #[must_use]
     pub fn with_free(self, free: Option<u64>) -> Self {
         Self { free, ..self }
     }
 
-    /// Old and new weights are on the device at once.
+    /// Checks that the new weights fit on the device beside the old ones.
     fn check_room(&self, draft: bool) -> Result<(), WorkerError> {
         let Some(free) = self.free else {
             return Ok(());
@@ -55,7 +55,7 @@ impl Served {
         let loaded = |of: &MemoryUse| of.fixed().saturating_sub(of.host);
         let mut needed = loaded(&memory.target);
         if draft {
-            // It brings a cache of its own.
+            // The draft brings a cache of its own.
             let cells = config.kv.num_pages * config.kv.page_size;
             let cache = memory.draft.kv_per_token.saturating_mul(cells as u64);
             let draft = loaded(&memory.draft).saturating_add(cache);
@@ -74,7 +74,7 @@ impl Served {
         )))
     }
 
-    /// Describes a model and, where one is named, a draft, which must be as the present
+    /// Describes a model and, if one is named, a draft. Both must have the shape of the present
     /// ones.
     pub(super) fn describe(
         &self,
@@ -87,8 +87,8 @@ impl Served {
         Ok((target, draft.transpose()?.flatten()))
     }
 
-    /// Describes the model in `folder`, which must be as the present one. The tokenizer
-    /// that serves stays, and so does its end token.
+    /// Describes the model in `folder`, which must have the shape of the present one. The
+    /// tokenizer that serves stays, and so does its end token.
     fn same_shape(&self, folder: &Path, heads: Heads) -> Result<ModelConfig, WorkerError> {
         let present = &self.config.model;
         let context = Some(self.config.server.context_length);
@@ -119,7 +119,7 @@ impl Served {
         )))
     }
 
-    /// Describes the draft in `folder`, which must be as the present one.
+    /// Describes the draft in `folder`, which must have the shape of the present one.
     fn same_draft(
         &self,
         target: &ModelConfig,
@@ -154,16 +154,17 @@ impl Served {
     }
 }
 
-/// What is known of a new output head.
+/// The way to find out if a new output head is the embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heads {
-    /// That it is the embedding, where it should be: both may be too large for a look.
+    /// Assume that it is, if it should be. Head and embedding may be too large for a look.
     Believed,
-    /// Whether it is, where both are stored.
+    /// Compare both, if both are stored.
     Compared,
 }
 
-/// What is said of a model whose head is not where that of the present one is.
+/// Returns the reason for refusing a model with an output head of its own where the present
+/// model has none, or the reverse.
 fn other_head(tied: bool) -> &'static str {
     match tied {
         true => {

@@ -1,4 +1,4 @@
-//! Steps whose tokens the device chooses bring what the host's sampler brings.
+//! Steps whose tokens the device chooses have the results of the host's sampler.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::worker::{Worker, WorkerOptions};
 
-/// What a prompt's step and those at the `depths` in turn bring to `requests`, on a
-/// device that chooses or one that does not, and the device's operations.
+/// Runs a prompt's step, then one step at each of `depths`, for `requests`. The device chooses
+/// tokens if `chooses`. Returns the results, and the device's operations.
 fn steps(
     config: &EngineConfig,
     requests: &[Request],
@@ -84,7 +84,8 @@ fn steps(
     (results, counts)
 }
 
-/// Greedy, sampled in several ways, with penalties, and with log-probabilities.
+/// Returns requests that are greedy, sampled in several ways, with penalties, and with
+/// log-probabilities.
 fn requests() -> Vec<Request> {
     let plain = SamplingParams {
         stop_token_ids: vec![2],
@@ -104,7 +105,7 @@ fn requests() -> Vec<Request> {
             seed: 5,
             ..plain.clone()
         },
-        // Its first tokens are the host's, the others the device's.
+        // The host chooses its first tokens, the device the others.
         SamplingParams {
             min_new_tokens: 3,
             seed: 6,
@@ -153,11 +154,11 @@ fn tokens_that_the_device_chooses_are_the_samplers() {
     let all = same(&plain, &requests(), &[0, 0, 0, 0]);
     assert_eq!((all["choose"], all["gather_to_host"]), (5, 5));
     assert_eq!(all["outcomes"], 5);
-    // Where no request needs the host, it sees no logits.
+    // If no request needs the host, the host sees no logits.
     let device = same(&plain, &requests()[..3], &[0, 0]);
     assert_eq!(device["choose"], 3);
     assert!(!device.contains_key("gather_to_host"));
-    // Where all do, the device is asked, and chooses nothing.
+    // If all requests need the host, the device is asked, and chooses nothing.
     let hosts = same(&plain, &requests()[4..], &[0, 0]);
     assert_eq!(hosts["gather_to_host"], 3);
     assert!(!hosts.contains_key("outcomes"));
@@ -171,7 +172,7 @@ fn so_are_those_of_chains_and_trees() {
     }
 }
 
-/// Modes that reject drafts by chance sample more than a token.
+/// Modes that reject drafts by chance sample more than one token per row.
 #[test]
 fn drafts_that_are_verified_by_ratios_are_the_hosts() {
     for verification in [Verification::Rejection, Verification::Block] {

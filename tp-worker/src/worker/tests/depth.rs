@@ -1,5 +1,5 @@
-//! Ranks agree on the depth, refuse what was not agreed, and name each other
-//! when they differ.
+//! Ranks agree on the depth, refuse depths that were not agreed, and name each other when they
+//! differ.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,14 +28,14 @@ use crate::worker::{
     local::{GroupOptions, LocalGroup},
 };
 
-/// Goes through depths in turn; on rank 0 alone it may go astray.
+/// Goes through depths in turn. With `astray`, one policy of a group decides wrongly once.
 #[derive(Debug, Clone)]
 struct Turns {
     depths: Vec<u32>,
     reads_costs: bool,
-    /// The step whose decision one rank gets wrong.
+    /// The step in which one rank decides wrongly.
     astray: Option<u64>,
-    /// How many were built: only one of a group's policies goes astray.
+    /// Number of policies built. Only the first of a group's policies goes astray.
     built: Arc<std::sync::atomic::AtomicUsize>,
 }
 
@@ -79,7 +79,7 @@ impl Policy for Turn {
     fn digest(&self, _digest: &mut Digest) {}
 }
 
-/// EAGLE3 chains up to 3 deep whose depth takes turns.
+/// Returns a configuration of EAGLE3 chains up to 3 deep, with a depth that takes turns.
 fn adaptive(tp_size: usize) -> EngineConfig {
     let mut config = speculating(config(tp_size, 16, Dtype::Float32), "EAGLE3", [3, 1, 4]);
     config.schedule.max_running_requests = 4;
@@ -112,7 +112,7 @@ fn start(config: &EngineConfig, drafters: &DrafterRegistry<CpuBackend>) -> Local
     LocalGroup::start_on_device(config, &GroupOptions::new(drafters)).unwrap()
 }
 
-/// A prompt on slot 0, then decode steps at `depths`.
+/// Returns plans for a prompt on slot 0, then for decode steps at `depths`.
 fn plans(depths: &[u32]) -> Vec<StepPlan> {
     let prompt: Vec<u32> = (10..26).collect();
     let first = StepPlan {
@@ -139,7 +139,7 @@ fn plans(depths: &[u32]) -> Vec<StepPlan> {
 #[test]
 fn what_was_decided_holds_two_steps_later_and_no_more_is_drafted() {
     for tp_size in [1, 2] {
-        // In step `s` depth `depths[s % 4]` is decided for step `s + 2`.
+        // In step `s` the depth `depths[s % 4]` is decided for step `s + 2`.
         let group = start(&adaptive(tp_size), &drafters(turns(&[2, 3, 0, 1])));
         let depths = [1, 3, 0, 1, 2, 3];
         let mut results = plans(&depths).into_iter().map(|plan| group.step(plan));
@@ -178,8 +178,8 @@ fn a_range_in_the_plan_binds_the_decision() {
     assert_eq!(found, [Some(3), Some(2), Some(1), Some(1)]);
 }
 
-/// A rank that decides differently is found in the next step, before anything
-/// of it is committed, and both ranks' rows are shown.
+/// A rank that decides differently is found in the next step, before anything of that step is
+/// committed. The error shows both ranks' rows.
 #[test]
 fn ranks_that_decide_differently_name_each_other_in_the_next_step() {
     let policy = Turns {
@@ -202,8 +202,8 @@ fn ranks_that_decide_differently_name_each_other_in_the_next_step() {
     }
 }
 
-/// Where data has a way of its own, rows travel before it: ranks that differ
-/// would wait for each other's data for ever.
+/// If data has a way of its own, rows travel before it: ranks that differ would wait for each
+/// other's data for ever.
 #[test]
 fn rows_travel_before_data_that_does_not_take_them_along() {
     let config = adaptive(2);
@@ -232,7 +232,7 @@ fn rows_travel_before_data_that_does_not_take_them_along() {
         counts.iter_mut().for_each(|counts| counts.clear());
         found
     };
-    // Without drafts, nothing before the pass takes the rows along.
+    // Without drafts, nothing before the pass carries the rows.
     let mut plans = plans(&[1, 0, 0]).into_iter();
     for plan in plans.by_ref().take(3) {
         assert!(group.step(plan).unwrap().agreed_depth.is_some());
@@ -244,8 +244,8 @@ fn rows_travel_before_data_that_does_not_take_them_along() {
     assert_eq!(ran("stage"), [false; 2]);
 }
 
-/// Measuring before the first plan leaves no trace: slots, pages and texts are
-/// as if nothing had run.
+/// Measuring before the first plan leaves no trace: slots, pages and texts are as if nothing
+/// had run.
 #[test]
 fn steps_measured_before_serving_leave_no_trace() {
     let fixed = EngineConfig {
@@ -286,8 +286,8 @@ fn steps_measured_before_serving_leave_no_trace() {
     assert!(timed.last().is_some_and(|(done, total)| done == total));
 }
 
-/// What is measured decides over depths: all ranks know the same of it, also of
-/// the drafts that only one of them has verified.
+/// Measurements decide over depths, so all ranks know the same. This includes drafts that only
+/// one rank has verified.
 #[test]
 fn ranks_know_the_same_measurements() {
     for dp_size in [1, 2] {
@@ -297,13 +297,13 @@ fn ranks_know_the_same_measurements() {
         let of_ranks = measured(&config);
         assert!(of_ranks[0].iter().any(|seen| seen.drafts_accepted() > 0));
         assert_eq!(of_ranks[0], of_ranks[1]);
-        // Costs are those of a batch on one DP rank, however many have one.
+        // Costs are those of a batch on one DP rank, however many DP ranks have one.
         let batches = of_ranks[0].iter().map(|seen| seen.decodes);
         assert_eq!(batches.min(), Some(1), "{dp_size} DP ranks");
     }
 }
 
-/// What each of two ranks has measured.
+/// Returns the measurements of each of two ranks.
 fn measured(config: &EngineConfig) -> Vec<Vec<Seen>> {
     std::thread::scope(|scope| {
         let measure = |(rank, group): (usize, lockstep_collective::SharedMemory)| {
@@ -327,7 +327,7 @@ fn measured(config: &EngineConfig) -> Vec<Vec<Seen>> {
     })
 }
 
-/// Every policy comes with what its name says.
+/// The error for an unknown policy names all known ones.
 #[test]
 fn a_policy_that_nobody_knows_is_an_error() {
     let mut config = adaptive(1);

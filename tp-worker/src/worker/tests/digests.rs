@@ -1,11 +1,11 @@
-//! What two ranks with other requests have in common.
+//! The digest that two ranks with other requests share.
 
 use lockstep_types::Dtype;
 use lockstep_types::step::{PlanPart, SlotExtend, StepDigests, StepPlan};
 
 use super::support::{Request, config, load_alone, open};
 
-/// The digests after prefilling `prompt` in one step.
+/// Returns the digests after prefilling `prompt` in one step.
 fn digests(prompt: &[u32], sample: bool) -> StepDigests {
     let config = config(1, 16, Dtype::Float32);
     let mut worker = load_alone(&config).unwrap();
@@ -26,8 +26,8 @@ fn digests(prompt: &[u32], sample: bool) -> StepDigests {
     worker.step(&plan).unwrap().digests
 }
 
-/// The group's digest tells plans and tokens apart, that of all ranks the
-/// sizes of passes.
+/// The digest of a DP rank differs where plans or tokens differ; the digest of all ranks
+/// differs where the sizes of passes differ.
 #[test]
 fn each_digest_takes_in_its_own() {
     let base = digests(&[1, 2, 3], true);

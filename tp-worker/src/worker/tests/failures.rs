@@ -1,4 +1,4 @@
-//! Ranks that fail, and a request whose numbers do.
+//! Ranks that fail, and a request whose logits are not finite.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::worker::{
     local::{GroupOptions, LocalGroup, LocalOptions},
 };
 
-/// The group's error is the failed rank's, not its peers' complaint.
+/// The group's error is the failed rank's error, not that of its peer.
 #[test]
 fn a_rank_that_does_not_start_is_the_cause() {
     let config = config(2, 16, Dtype::Float32);
@@ -40,8 +40,8 @@ fn a_rank_that_does_not_start_is_the_cause() {
     );
 }
 
-/// A plan that can't be followed ends the group with its reason, whichever
-/// rank notices first, and stays that way.
+/// A plan that can't be followed ends the group with its reason, whichever rank notices first.
+/// The group stays ended.
 #[test]
 fn a_bad_plan_ends_the_group() {
     let config = config(2, 16, Dtype::Float32);
@@ -91,7 +91,7 @@ fn ranks_that_prepared_other_passes_do_not_start() {
     }
 }
 
-/// Ranks whose depth does not adapt exchange no rows that would say it.
+/// Ranks whose depth does not adapt exchange no rows that name the step; the error does.
 #[test]
 fn a_late_rank_is_named_with_the_step() {
     const LATE: u64 = 3;
@@ -113,7 +113,7 @@ fn a_late_rank_is_named_with_the_step() {
                 };
                 let plans = &plans[..steps as usize];
                 let end = plans.iter().find_map(|plan| worker.step(plan).err());
-                // The late one is there until the other has given up.
+                // The late rank stays until the other has given up.
                 waits.wait();
                 end
             })
@@ -154,8 +154,8 @@ fn poisoned(token: usize) -> tempfile::TempDir {
     folder
 }
 
-/// Plans for `prompts` side by side: one prefill, then three decode steps that
-/// draft `draft_steps` deep.
+/// Returns plans for `prompts` side by side: one prefill, then three decode steps that draft
+/// `draft_steps` deep.
 fn plans(prompts: &[&[u32]], draft_steps: u32) -> Vec<StepPlan> {
     let rows = |prefill: bool| {
         let row = |slot: usize| SlotExtend {
@@ -197,9 +197,9 @@ fn plans(prompts: &[&[u32]], draft_steps: u32) -> Vec<StepPlan> {
     std::iter::once(first).chain(next).collect()
 }
 
-/// Logits that are not finite end their own request: it brings no token, then
-/// and later, and its neighbour goes on as if alone; nor do ranks wait for each
-/// other where it alone is left and would draft.
+/// Logits that are not finite end their own request alone. It brings no token any more, and its
+/// neighbour goes on as if alone. If it is the only request left and would draft, ranks do not
+/// wait for each other either.
 #[test]
 fn nan_harms_one_request_alone() {
     let folder = poisoned(77);

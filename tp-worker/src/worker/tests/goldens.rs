@@ -53,8 +53,8 @@ fn requests(goldens: &[Golden]) -> Vec<Request> {
     goldens.iter().map(request).collect()
 }
 
-/// Tokens, and log-probabilities within the file's five decimals and float32
-/// rounding, for every number of ranks, page size, chunking and batching.
+/// Tokens equal the goldens, and log-probabilities equal them within 0.001, for every number of
+/// ranks, page size, chunking and batching.
 #[test]
 fn float32_equals_the_goldens() {
     let goldens = goldens();
@@ -93,8 +93,8 @@ fn float32_equals_the_goldens() {
     }
 }
 
-/// In bf16 a text may leave the golden only where the reference's two best
-/// tokens lie closer than twice the reference's own bf16 error.
+/// In bf16 a text may leave the golden only where the reference's two best tokens lie closer
+/// than twice the reference's own bf16 error.
 #[test]
 fn bfloat16_equals_the_goldens_where_the_margin_is_clear() {
     let goldens = goldens();

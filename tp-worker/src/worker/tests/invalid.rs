@@ -15,7 +15,7 @@ fn request() -> Request {
     Request::greedy(&(10..40).collect::<Vec<_>>(), 8)
 }
 
-/// Slot 0, 30 tokens on pages 1 and 2, sampled.
+/// Returns a plan that opens slot 0 with 30 tokens on pages 1 and 2, and samples.
 fn good() -> StepPlan {
     StepPlan {
         step: 1,
@@ -52,7 +52,7 @@ fn extending(change: impl FnOnce(&mut SlotExtend)) -> StepPlan {
     changed(good(), |part| change(&mut part.extends[0]))
 }
 
-/// The reason a worker gives after following `before`.
+/// Returns the reason with which a worker refuses `plan` after following `before`.
 fn reason(before: &[StepPlan], plan: &StepPlan) -> PlanError {
     let mut worker = worker();
     for plan in before {
@@ -62,7 +62,7 @@ fn reason(before: &[StepPlan], plan: &StepPlan) -> PlanError {
         panic!("another error");
     };
     assert_eq!(step, plan.step);
-    // It says so again instead of going on from a state nobody knows.
+    // The worker refuses again instead of going on from an unknown state.
     let again = worker.step(plan).unwrap_err();
     assert!(matches!(again, WorkerError::Broken));
     reason
@@ -282,7 +282,7 @@ fn bad_later_plans() {
     }
 }
 
-/// A slot's pages can go to another as soon as it closes, in the same plan.
+/// A slot's pages can go to another slot as soon as it closes, in the same plan.
 #[test]
 fn pages_move_on_with_a_close() {
     let mut worker = worker();

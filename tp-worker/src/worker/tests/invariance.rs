@@ -1,4 +1,4 @@
-//! A request's results do not depend on how it was run.
+//! A request's results do not depend on how it is run.
 
 use lockstep_types::Dtype;
 use lockstep_types::{
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::worker::local::{LocalGroup, LocalOptions};
 
-/// Greedy and sampled requests, some with penalties and prompt scores.
+/// Returns greedy and sampled requests, some with penalties and prompt log-probabilities.
 fn mixed() -> Vec<Request> {
     let goldens = goldens();
     let request = |(i, golden): (usize, &super::goldens::Golden)| {
@@ -76,8 +76,8 @@ fn plan(step: u64, opens: Vec<SlotOpen>, extend: SlotExtend) -> StepPlan {
     }
 }
 
-/// A prefix left in the cache by another slot, and a request that was
-/// retracted and opened again with its output, continue as if nothing happened.
+/// A request with a prefix that another slot left in the cache continues as if nothing had
+/// happened. So does a request that was retracted and opened again with its output.
 #[test]
 fn cached_prefixes_and_reopened_requests_are_bit_identical() {
     let config = config(1, 16, Dtype::Float32);
@@ -123,7 +123,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
     };
     let second = group.step(plan(step + 2, vec![shared], extend)).unwrap();
     assert_eq!(second.outputs[0][0].logprobs, first.outputs[0][0].logprobs);
-    // A third has been retracted after three tokens.
+    // A third slot's request has been retracted after three tokens.
     let mut again = open(5, &request);
     again.token_ids.extend(&expected.tokens[..3]);
     let extend = SlotExtend {

@@ -5,7 +5,7 @@ use lockstep_types::Dtype;
 use super::support::config;
 use crate::worker::WorkerLimits;
 
-/// Two buffers per rank hold a step while they fit a container's shared memory.
+/// Two buffers per rank hold a step, as long as they fit a container's shared memory.
 #[test]
 fn exchange_buffers_hold_a_step_or_stay_small() {
     let elements = |tp_size: usize, hidden: usize, tokens: usize| {

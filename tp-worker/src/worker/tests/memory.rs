@@ -1,5 +1,4 @@
-//! What ranks take of the memory: as it is charged before they start, and as
-//! they allocate it.
+//! The memory of ranks: the charge before they start equals their allocations.
 
 use std::thread;
 
@@ -18,7 +17,7 @@ use super::{
 
 const ALGORITHMS: [&str; 3] = ["EAGLE", "EAGLE3", "STANDALONE"];
 
-/// What each rank allocates, and what it tells of its weights and its cache.
+/// Returns each rank's allocations, and the reported bytes of its weights and its cache.
 fn taken(config: &EngineConfig) -> Vec<(CpuAllocated, usize, usize)> {
     let start = |(rank, collective)| {
         let config = config.clone();
@@ -34,10 +33,11 @@ fn taken(config: &EngineConfig) -> Vec<(CpuAllocated, usize, usize)> {
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-/// Norms and biases that some public heads lack are charged to all.
+/// Number of norms and biases that are charged to all heads, though some public heads lack
+/// them.
 const SPARE_VECTORS: u64 = 4;
 
-/// Every kind that is charged is what is allocated.
+/// Checks that every charged kind of memory is allocated as charged.
 fn check(config: &EngineConfig, what: &str) {
     let tokens = (config.kv.num_pages * config.kv.page_size) as u64;
     for (rank, (found, weights, kv)) in taken(config).into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What steps ask of the device.
+//! The operations that steps ask of the device.
 
 use std::sync::Arc;
 
@@ -16,15 +16,13 @@ use super::{
 };
 use crate::worker::{Worker, WorkerOptions};
 
-/// Operations of the steps in which two requests of five tokens decode at the
-/// `depths` in turn, after their prompts.
+/// Returns the operations of decode steps of two requests of five tokens, at each of `depths`.
 fn operations(config: &EngineConfig, depths: &[u32]) -> Vec<Counts> {
     steps(config, &[5], depths).split_off(1)
 }
 
-/// Operations of the steps in which two requests' prompts come in pieces of so
-/// many tokens without drafts, and then of those in which both decode at the
-/// `depths` in turn.
+/// Returns the operations of steps of two requests. Their prompts come in `pieces` of so many
+/// tokens, without drafts. Then both decode, at each of `depths`.
 fn steps(config: &EngineConfig, pieces: &[u32], depths: &[u32]) -> Vec<Counts> {
     let counts = Arc::default();
     let backend = Watched {
@@ -77,7 +75,7 @@ fn steps(config: &EngineConfig, pieces: &[u32], depths: &[u32]) -> Vec<Counts> {
     steps.collect()
 }
 
-/// The operations of `more` that `less` has not.
+/// Returns the operations of `more` that `less` lacks.
 fn beyond(more: &Counts, less: &Counts) -> Vec<(&'static str, usize)> {
     let mut more = more.clone();
     for (name, count) in less {
@@ -91,7 +89,7 @@ fn a_drafter_that_pauses_runs_nothing() {
     let plain = config(1, 16, Dtype::Float32);
     let alone = &operations(&plain, &[0])[0];
     for (algorithm, kept) in [
-        // The hidden states of layers, and the rows that move to the window.
+        // The hidden states of layers, and the rows that move to the drafter's window.
         ("EAGLE3", &[("copy_rows", 1), ("place_columns", 3)][..]),
         ("EAGLE", &[("copy_rows", 1), ("place_columns", 1)]),
         ("STANDALONE", &[]),
@@ -104,7 +102,7 @@ fn a_drafter_that_pauses_runs_nothing() {
         }
         let passes = beyond(&found[2], alone);
         assert!(passes.iter().any(|(name, _)| *name == "attention"));
-        // Where it may not pause, it runs in these steps too.
+        // A drafter that may not pause runs in these steps too.
         drafting.speculation.pause_window = 0;
         let found = operations(&drafting, &[0, 0]);
         let passes = beyond(&found[1], alone);
@@ -115,7 +113,8 @@ fn a_drafter_that_pauses_runs_nothing() {
     }
 }
 
-/// Where nothing is drafted, prompts wait as answers do, whether they complete pages or not.
+/// While nothing is drafted, the drafter takes in neither prompts nor answers, whether prompts
+/// complete pages or not.
 #[test]
 fn prompts_are_taken_in_as_somebody_drafts() {
     let plain = config(1, 16, Dtype::Float32);
@@ -135,8 +134,8 @@ fn prompts_are_taken_in_as_somebody_drafts() {
     }
 }
 
-/// Devices keep operands in another type than sums: whatever the target's or a
-/// draft's pass hands to an operation holds what that takes.
+/// Devices keep operands in another type than sums. The tensors of the target's and of a
+/// draft's passes hold what each operation takes.
 #[test]
 fn operations_get_what_they_take() {
     for algorithm in ["EAGLE3", "EAGLE", "STANDALONE"] {

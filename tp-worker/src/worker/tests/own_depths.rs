@@ -1,4 +1,4 @@
-//! Requests that draft less deep than their group agreed on.
+//! Requests that draft less deep than their group agreed.
 
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Tier};
 use lockstep_types::{
@@ -17,7 +17,7 @@ const DEPTH: u32 = 3;
 const STEPS: usize = 60;
 const KNOWN: usize = 17;
 
-/// A group whose depth may adapt, and is [`DEPTH`] unless plans ask for less.
+/// Returns a configuration whose depth may adapt. It is [`DEPTH`] unless plans ask for less.
 fn adaptive(algorithm: &str, shape: [usize; 3], tp_size: usize) -> EngineConfig {
     let mut config = speculating(config(tp_size, 16, Dtype::Float32), algorithm, shape);
     let speculation = &mut config.speculation;
@@ -32,13 +32,13 @@ fn adaptive(algorithm: &str, shape: [usize; 3], tp_size: usize) -> EngineConfig 
     config
 }
 
-/// Writes a table, of which drafters know most for its first [`KNOWN`] steps.
+/// Opens a request that writes a table. Drafters know most of its first [`KNOWN`] steps.
 fn easy(slot: u32) -> SlotOpen {
     let table = &goldens()[11];
     open(slot, &Request::greedy(&table.prompt_ids, 200))
 }
 
-/// Takes any token next, which nobody can know.
+/// Opens a request whose next token is nearly random, so no drafter can know it.
 fn hard(slot: u32) -> SlotOpen {
     let mut request = Request::greedy(&[900, 17, 2400, 3, 77], 200);
     request.sampling = SamplingParams {
@@ -50,10 +50,10 @@ fn hard(slot: u32) -> SlotOpen {
     open(slot, &request)
 }
 
-/// Of every step and request: how deep it drafted, and its tokens.
+/// Depth and tokens of every request, by step.
 type Rounds = Vec<Vec<(u32, Vec<u32>)>>;
 
-/// Runs the requests together, at the depth that `depth` says for each step.
+/// Runs the requests together. `depth` gives the depth of each step.
 fn run(config: &EngineConfig, opens: &[SlotOpen], depth: impl Fn(usize) -> u32) -> Rounds {
     let group = LocalGroup::start(config, &LocalOptions::default()).unwrap();
     let mut plan = StepPlan {
@@ -94,12 +94,12 @@ fn run(config: &EngineConfig, opens: &[SlotOpen], depth: impl Fn(usize) -> u32) 
     steps.collect()
 }
 
-/// How deep the request at `at` drafted in each step.
+/// Returns the depth of the request at `at`, by step.
 fn depths(rounds: &Rounds, at: usize) -> Vec<u32> {
     rounds.iter().map(|rows| rows[at].0).collect()
 }
 
-/// The text of the request at `at`.
+/// Returns the text of the request at `at`.
 fn text(rounds: &Rounds, at: usize) -> Vec<u32> {
     rounds.iter().flat_map(|rows| rows[at].1.clone()).collect()
 }
@@ -120,7 +120,7 @@ fn a_request_whose_drafts_fail_drafts_less_and_texts_stay() {
         assert!(hard[30..].contains(&DEPTH), "tried again: {hard:?}");
         let full = easy[..KNOWN].iter().filter(|depth| **depth == DEPTH);
         assert!(full.count() > KNOWN - 4, "{algorithm}: {easy:?}");
-        // Nothing of it shows in a text.
+        // The cuts show in no text.
         let mut plain = config.clone();
         plain.speculation = SpeculationConfig::none();
         let plain = run(&plain, &opens, |_| 0);
@@ -131,7 +131,7 @@ fn a_request_whose_drafts_fail_drafts_less_and_texts_stay() {
     }
 }
 
-/// The first step at a depth shows what that depth brings: it may be a trial.
+/// The first step at a depth is drafted in full, since it may be a trial.
 #[test]
 fn a_depth_is_tried_by_all() {
     let trial = |at: usize| if at % 5 == 4 { 2 } else { DEPTH };
@@ -146,8 +146,8 @@ fn a_depth_is_tried_by_all() {
     assert!(depths(&found, 0).contains(&1));
 }
 
-/// The group's depth follows a request that is alone, and where it does not
-/// adapt it is what was asked for.
+/// A request that is alone drafts as deep as agreed, since the group's depth follows it. At a
+/// depth that does not adapt, all requests draft that deep.
 #[test]
 fn nobody_is_cut_alone_or_at_a_fixed_depth() {
     let config = adaptive("EAGLE3", [3, 1, 4], 1);
@@ -160,8 +160,8 @@ fn nobody_is_cut_alone_or_at_a_fixed_depth() {
     assert_eq!(depths(&found, 1), [DEPTH; STEPS]);
 }
 
-/// Where drafts are sampled, what is being drafted has no say: a request that
-/// knows no past drafts as deep as agreed.
+/// If drafts are sampled, the drafts of the present step have no say in the depth. A request
+/// without a past drafts as deep as agreed.
 #[test]
 fn drafts_that_are_sampled_are_cut_by_the_past_alone() {
     for verification in [Verification::Rejection, Verification::Block] {
@@ -170,7 +170,7 @@ fn drafts_that_are_sampled_are_cut_by_the_past_alone() {
         let found = run(&config, &[easy(0), easy(1)], |_| DEPTH);
         let own = depths(&found, 0);
         let accepted: Vec<_> = found.iter().map(|rows| rows[0].1.len() - 1).collect();
-        // Whatever it drafted, its own past explains it.
+        // The request's own past explains its depths.
         let mut past = lockstep_speculation::OwnDepths::new(1);
         for (at, (depth, accepted)) in own.iter().zip(accepted).enumerate() {
             let expected = if at == 0 {

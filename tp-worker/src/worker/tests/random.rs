@@ -12,7 +12,7 @@ use crate::worker::WorkerError;
 
 const VOCAB: u32 = 331;
 
-/// A tiny model, three slots, nine pages of four tokens.
+/// Returns the configuration of a tiny model with three slots and nine pages of four tokens.
 fn small() -> EngineConfig {
     let mut config = config(1, 4, Dtype::Float32);
     let model = repository().join("tests/fixtures/architectures/llama");
@@ -85,8 +85,8 @@ fn plans() -> impl Strategy<Value = Vec<StepPlan>> {
     })
 }
 
-/// Makes a random plan more plausible: rows that end where tokens end sample,
-/// and every row is granted pages nobody has.
+/// Makes a random plan more plausible: rows that end where tokens end sample, and every row
+/// gets pages that no other row has.
 fn repaired(mut plans: Vec<StepPlan>) -> Vec<StepPlan> {
     let mut pages = 0..9u32;
     for plan in &mut plans {
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// The test above must not pass by refusing everything.
+/// Some plausible plans are followed, so the test above does not pass by refusals alone.
 #[test]
 fn plausible_plans_are_followed() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

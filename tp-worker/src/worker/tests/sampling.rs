@@ -1,4 +1,4 @@
-//! Sampled texts, and what ranks agree on.
+//! Sampled texts, and failures and progress of loading.
 
 use lockstep_types::Dtype;
 use lockstep_types::sampling::SamplingParams;
@@ -40,7 +40,7 @@ fn a_text_is_its_seeds() {
     assert_eq!(alone[0], together[1]);
 }
 
-/// A model that can't be loaded names its file; nothing hangs on other ranks.
+/// The error for a model that can't be loaded names its file, and no rank hangs.
 #[test]
 fn a_failed_start_is_an_error_of_the_group() {
     let mut config = config(2, 16, Dtype::Float32);

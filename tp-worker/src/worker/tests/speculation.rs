@@ -1,4 +1,4 @@
-//! Drafts that are verified: the reference's acceptance, and texts unchanged.
+//! Drafts that are verified: acceptance equals the reference's, and texts stay.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(super) fn goldens() -> Vec<Golden> {
     serde_json::from_str::<Goldens>(&text).unwrap().prompts
 }
 
-/// `config` with an algorithm of the demo family.
+/// Returns `config` with an algorithm and its draft from the demo family.
 pub(super) fn speculating(
     mut config: EngineConfig,
     algorithm: &str,
@@ -66,7 +66,7 @@ pub(super) fn speculating(
         max_speculative_num_draft_tokens: num_draft_tokens,
         ..SpeculationConfig::none()
     };
-    // Room for what steps write beyond the text.
+    // Steps write beyond the text, so there are more pages.
     config.kv.num_pages *= 2;
     config
 }
@@ -144,8 +144,8 @@ fn eagle3_trees_accept_what_the_reference_accepts() {
     }
 }
 
-/// Whatever the depth of each step, tokens and log-probabilities are those
-/// without speculation.
+/// Whatever the depth of each step, tokens and log-probabilities equal those without
+/// speculation.
 #[test]
 fn depths_that_change_leave_texts_alone() {
     let goldens = goldens();

@@ -32,7 +32,7 @@ pub fn repository() -> PathBuf {
         .to_owned()
 }
 
-/// A worker as its configuration wants it.
+/// Loads a worker as its configuration says.
 pub fn load(
     config: &EngineConfig,
     rank: usize,
@@ -46,12 +46,12 @@ pub fn load(
     Worker::load(config, rank, cpu(config, groups), options)
 }
 
-/// [`load`] for a rank without peers.
+/// Loads a worker without peers, as [`load`] does.
 pub fn load_alone(config: &EngineConfig) -> Result<Worker<CpuBackend>, WorkerError> {
     load(config, 0, Box::new(Single::new()))
 }
 
-/// A rank's cores as its configuration wants them.
+/// Opens a rank's cores as its configuration says.
 pub fn cpu(config: &EngineConfig, groups: impl Into<Groups>) -> CpuBackend {
     CpuBackend::open(&DeviceOptions::new(config), groups).unwrap()
 }
@@ -149,7 +149,7 @@ fn server() -> ServerConfig {
     }
 }
 
-/// What a test wants generated.
+/// A request of a test.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub prompt: Vec<u32>,
@@ -176,7 +176,7 @@ impl Request {
     }
 }
 
-/// What came out.
+/// Results of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Generated {
     pub tokens: Vec<u32>,
@@ -195,16 +195,17 @@ struct Running {
     pages: Vec<u32>,
 }
 
-/// Plans by hand: up to `batch` requests at once, prompts in chunks of
-/// `chunk`, pages handed out from a stack so that tables are out of order.
+/// A scheduler that makes plans by hand. It runs up to `batch` requests at once, and computes
+/// prompts in chunks of `chunk` tokens. Pages come from a stack, so that page tables are out of
+/// order.
 pub struct Scheduler<'g> {
     group: &'g LocalGroup,
     page_size: usize,
     chunk: usize,
     batch: usize,
-    /// Draft steps of each plan in turn.
+    /// Draft steps of plans, in turn.
     pub draft_steps: Vec<u32>,
-    /// Positions that a decode step may write.
+    /// Most positions that a decode step may write.
     reserve: usize,
     step: &'g mut u64,
     free_pages: Vec<u32>,
@@ -319,7 +320,7 @@ pub fn open(slot: u32, request: &Request) -> SlotOpen {
     }
 }
 
-/// A row of a batch, with pages granted.
+/// Makes a row of a batch, with pages granted.
 pub fn row(slot: u32, prefill_len: u32, sample: bool, new_pages: &[u32]) -> SlotExtend {
     SlotExtend {
         slot,
@@ -329,7 +330,7 @@ pub fn row(slot: u32, prefill_len: u32, sample: bool, new_pages: &[u32]) -> Slot
     }
 }
 
-/// Takes outputs in, cut where the request ends.
+/// Takes in outputs, cut where their requests end.
 fn collect(
     result: StepResult,
     running: &[Running],

@@ -1,5 +1,5 @@
-//! A device that counts what it is asked for, and refuses tensors that hold
-//! something else than an operation takes.
+//! A device that counts its operations, and refuses tensors of other content than an operation
+//! takes.
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +20,18 @@ use lockstep_types::sampling::SamplingParams;
 /// Operations by name.
 pub type Counts = BTreeMap<&'static str, usize>;
 
-/// This machine's cores, watched.
+/// The CPU backend, watched.
 pub struct Watched {
     pub device: CpuBackend,
     pub counts: Arc<Mutex<Counts>>,
-    /// Tokens of which it chooses one itself; 0: it leaves that to the host.
+    /// Size of the vocabulary if the device chooses tokens; 0 if it leaves that to the host.
     pub vocab: usize,
-    /// The hosts' group, where the device's data does not take it.
+    /// The group of the hosts, if it is not the group that carries the device's data.
     pub control: Option<Box<dyn Collective>>,
 }
 
-/// Activations that know what they hold. On cores all are of one type, so that
-/// nothing else would tell.
+/// Activations that know what they hold. On the CPU all activations have one type, so no other
+/// check would find a mix-up.
 pub struct Tensor {
     values: CpuTensor,
     holds: Holds,
@@ -68,10 +68,10 @@ type Vector = <CpuBackend as Backend>::Vector;
 type Rope = <CpuBackend as Backend>::Rope;
 type KvCache = <CpuBackend as Backend>::KvCache;
 
-/// A batch, and what is chosen of it.
+/// A batch and the tokens chosen from it.
 pub struct Inputs {
     batch: <CpuBackend as Backend>::Inputs,
-    /// Tokens of a request at the most.
+    /// Most tokens of a request.
     most: usize,
     tokens: Vec<u32>,
     cells: Vec<u32>,
@@ -79,7 +79,7 @@ pub struct Inputs {
     rows: Vec<ChoiceRow>,
     drafted: Vec<DraftedRow>,
     parents: Vec<u32>,
-    /// Of the wanted rows.
+    /// Tokens of the wanted rows.
     chosen: Vec<u32>,
     words: Vec<u32>,
 }
@@ -304,7 +304,7 @@ impl Backend for Watched {
         )
     }
     fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor, Inputs, KvCache>> {
-        // It has whole rows of logits alone.
+        // The device chooses only where it has whole rows of logits.
         (self.vocab > 0 && self.group(Axis::World).1 == 1).then_some(self)
     }
     fn gather_to_host<'a>(
@@ -396,7 +396,7 @@ impl ChooseTokens<Tensor, Inputs, KvCache> for Watched {
 }
 
 impl Inputs {
-    /// The tokens of a request, and its nodes that lead to them.
+    /// Returns the tokens of a request, and the accepted nodes that lead to them.
     fn walk(&self, request: usize) -> (Vec<u32>, Vec<u32>) {
         let DraftedRow {
             logits,
@@ -435,7 +435,7 @@ impl Inputs {
     }
 }
 
-/// The token of a row; of a row that the host has to choose from, none.
+/// Returns the token of a row. Returns a token of no vocabulary if the host has to choose.
 fn chosen(logits: &[f32], choice: &Choice) -> u32 {
     let plain = SamplingParams {
         seed: choice.seed,

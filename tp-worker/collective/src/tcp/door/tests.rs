@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use super::*;
 
-/// A port, and who it takes for a rank: rank 1 of 2.
+/// Returns a port, and an identity that takes rank 1 of 2 for a rank.
 fn port() -> (TcpListener, Identity<'static>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     (listener, Identity::new(0, 2, 100, "group", b"secret"))
@@ -18,7 +18,8 @@ fn addresses<'a>(streams: impl IntoIterator<Item = &'a TcpStream>) -> Vec<Socket
     streams.into_iter().map(address).collect()
 }
 
-/// Waits at the door until `last` has been let in; who is heard then, in their order.
+/// Waits at the door until `last` has been let in. Returns the callers that are heard then, in
+/// their order.
 fn heard(door: &mut Door<'_>, identity: &Identity<'_>, last: &TcpStream) -> Vec<SocketAddr> {
     let peer = |caller: &Caller| caller.link.socket().peer_addr().expect("it is connected");
     let last = last.local_addr().expect("it is connected");
@@ -38,7 +39,7 @@ fn who_came_first_goes_first_where_many_come() {
     let strangers: Vec<_> = (0..MOST).map(|_| call(&listener)).collect();
     let expected = addresses(&strangers);
     assert_eq!(heard(&mut door, &identity, &strangers[MOST - 1]), expected);
-    // A rank among those who come later, which is still to answer.
+    // A rank, which is still to answer, is among the callers that come later.
     let mut rank = call(&listener);
     let more: Vec<_> = (0..3).map(|_| call(&listener)).collect();
     let last = [&rank].into_iter().chain(&more);
@@ -58,7 +59,8 @@ fn who_came_first_goes_first_where_many_come() {
     assert_eq!(found, Some(1));
 }
 
-/// Why a rank was refused is worth more than why somebody else was, whoever came first.
+/// The reason for refusing a rank is kept before the reason for refusing another caller,
+/// whichever came first.
 #[test]
 fn a_refused_rank_is_remembered_before_any_stranger() {
     let (listener, identity) = port();
@@ -85,7 +87,7 @@ fn a_refused_rank_is_remembered_before_any_stranger() {
     }
 }
 
-/// Who has spoken as ranks do tells more than who has left, or said nothing.
+/// A caller that spoke as ranks do tells more than one that has left or said nothing.
 #[test]
 fn what_tls_refused_is_remembered_before_any_stranger() {
     let (listener, _) = port();
@@ -103,7 +105,7 @@ fn what_tls_refused_is_remembered_before_any_stranger() {
     }
 }
 
-/// Who says nothing goes after a while, and a crowd does not make others go at once.
+/// A caller that says nothing goes after a while, but a crowd does not make callers go at once.
 #[test]
 fn callers_are_heard_for_a_while() {
     let (listener, identity) = port();
@@ -119,13 +121,13 @@ fn callers_are_heard_for_a_while() {
         let peers = peers.map(|caller| caller.link.socket().peer_addr().expect("connected"));
         peers.collect::<Vec<_>>()
     };
-    // As if they had come a moment ago, however long the test takes.
+    // The callers seem to have come a moment ago, however long the test takes.
     for caller in &mut door.callers {
         caller.came = now + PATIENCE;
     }
     let last = call(&listener);
     assert_eq!(next(&mut door), addresses(&strangers));
-    // Those that have had their time go, and who waits outside comes in.
+    // Callers that have had their time go, and a caller that waits outside comes in.
     for caller in &mut door.callers[..2] {
         caller.came = long_ago;
     }

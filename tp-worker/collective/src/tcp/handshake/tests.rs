@@ -7,7 +7,7 @@ fn identity(rank: usize) -> Identity<'static> {
     Identity::new(rank, 4, 100, "group", b"secret")
 }
 
-/// What two ranks make of each other, of which `theirs` takes the other for `meant`.
+/// Runs a handshake, in which `theirs` takes the other for `meant`. Returns both results.
 fn meet(
     ours: &Identity<'_>,
     theirs: &Identity<'_>,
@@ -39,10 +39,10 @@ fn both_sides_are_told_who_fits() {
     for (theirs, meant, free, refusal) in [
         (identity(2), 1, true, None),
         (identity(3), 1, true, None),
-        // It has come already, or looks for another one.
+        // The rank has come already, or looks for another one.
         (identity(2), 1, false, Some(Refusal::Rank)),
         (identity(2), 0, true, Some(Refusal::Rank)),
-        // Lower ranks are called, and do not call; and there are so many.
+        // Lower ranks do not call, a rank does not call itself, and there is no rank 4.
         (identity(0), 1, true, Some(Refusal::Rank)),
         (identity(1), 1, true, Some(Refusal::Rank)),
         (identity(4), 1, true, Some(Refusal::Rank)),
@@ -86,11 +86,11 @@ fn both_sides_are_told_who_fits() {
     }
 }
 
-/// Who has heard an answer can't give it again.
+/// A listener that has heard an answer can't use it again.
 #[test]
 fn an_answer_proves_the_nonce_that_it_was_asked_for() {
     let (mut here, mut there) = UnixStream::pair().expect("a pair");
-    // Whoever fails closes its end, so that the other one waits no more.
+    // A side that fails closes its end, so that the other one waits no more.
     thread::scope(move |scope| {
         scope.spawn(move || identity(2).connect(&mut there, 1).expect_err("refused"));
         let ours = identity(1);
@@ -108,7 +108,7 @@ fn an_answer_proves_the_nonce_that_it_was_asked_for() {
     });
 }
 
-/// An acceptor that does not know the secret says that all is well.
+/// An acceptor that does not know the secret claims success.
 #[test]
 fn the_acceptor_has_to_prove_itself_too() {
     let (mut here, mut there) = UnixStream::pair().expect("a pair");

@@ -1,4 +1,4 @@
-//! The same of chains that the device drafts.
+//! The guard for chains that the device drafts.
 
 use lockstep_backend::Backend;
 use lockstep_model::{ModelError, Staged};
@@ -9,7 +9,7 @@ use crate::{ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains};
 const GONE: &str = "what drafts on the device once always does";
 
 impl<B: Backend> Guard<B> {
-    /// What it guards, which has been asked before whether it drafts chains.
+    /// Returns the guarded drafter. It said before that it drafts chains.
     fn chains(&mut self) -> Option<&mut dyn DraftsChains<B>> {
         self.drafter.on_device()
     }

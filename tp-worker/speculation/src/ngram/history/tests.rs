@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// All places, by the definition.
+/// Returns all places, found by the definition.
 fn naive(text: &[u32], shortest: usize, longest: usize) -> Vec<Match> {
     let places = (1..text.len()).rev().map(|end| Match {
         end,
@@ -46,7 +46,7 @@ fn tables_are_cleared_for_a_text_that_is_looked_up_in_alone() {
         chains.map(|chain| chain.heads.clone()).collect()
     };
     let full = heads(&history);
-    // Two requests that never draft.
+    // Two requests begin and never draft.
     history.clear();
     history.clear();
     assert_eq!(heads(&history), full);
@@ -61,7 +61,7 @@ fn tables_are_cleared_for_a_text_that_is_looked_up_in_alone() {
 
 #[test]
 fn a_common_token_does_not_hide_a_long_match() {
-    // The phrase stands once, at the beginning; its last token is everywhere.
+    // The phrase stands once, at the beginning. Its last token is everywhere.
     let mut text = vec![11, 12, 13, 14, 5];
     text.extend((0..4000).flat_map(|n| [100 + n, 5]));
     text.extend([12, 13, 14, 5]);

@@ -1,4 +1,4 @@
-//! The nodes of a trie: found by parent and token, and in order of use.
+//! The nodes of a trie, found by parent and token, and in the order of their use.
 
 #[cfg(test)]
 mod check;
@@ -10,32 +10,32 @@ use std::iter::successors;
 use piece::{PIECE, Piece};
 use table::{SLOTS, Table};
 
-/// The node of the empty path. Never counted, used or removed.
+/// The node of the empty path. It is never counted, used or removed.
 pub(super) const ROOT: u32 = 0;
 
-/// No node: the end of a list. Nothing leads to the root.
+/// No node: the end of a list. No list leads to the root, so its number is free.
 const NONE: u32 = 0;
 
-/// Bytes that nodes take per entry of their capacity.
+/// Bytes of memory per entry of the capacity.
 pub(super) const ENTRY_BYTES: usize = size_of::<Node>() + SLOTS * size_of::<u32>();
 
-/// An arena of nodes under a root. Each is in two lists: its parent's children
-/// and all nodes, both from the one used last to the one unused for longest.
+/// An arena of nodes under a root. Each node is in two lists, its parent's children and all
+/// nodes. Both lists go from the node used last to the node unused for longest.
 ///
-/// A leaf may have a tail: tokens that would be a chain of nodes below it, each
-/// counted and used as the leaf is. It is kept in pieces, each in an entry of
-/// the arena, and is never longer in entries than the chain would be.
+/// A leaf may have a tail: tokens that would be a chain of nodes below it, each counted and
+/// used as the leaf is. The tail is kept in pieces, each in an entry of the arena. It never
+/// takes more entries than the chain would.
 #[derive(Debug)]
 pub(super) struct Nodes {
     arena: Vec<Node>,
-    /// Entries that nodes and pieces have, but the root's.
+    /// Number of entries of nodes and pieces, without the root's.
     used: usize,
-    /// The first of the entries that were used before.
+    /// First entry of the list of free entries.
     free: u32,
     table: Table,
     newest: u32,
     oldest: u32,
-    /// The tail of a leaf that moves.
+    /// Tail of a leaf while the leaf moves.
     moved: Vec<u32>,
 }
 
@@ -45,8 +45,7 @@ struct Node {
     token: u32,
     parent: u32,
     count: u32,
-    /// The child used last or the first piece of a tail; of a free entry, the
-    /// next one.
+    /// The child used last, or the first piece of a tail. In a free entry, the next free one.
     below: u32,
     siblings: Links,
     uses: Links,
@@ -64,7 +63,7 @@ const ALONE: Links = Links {
     older: NONE,
 };
 
-/// Where a path from the root ends: at a node, or so many tokens along its tail.
+/// The end of a path from the root: a node, or `along` tokens into its tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ngram) struct End {
     node: u32,
@@ -96,7 +95,7 @@ impl End {
         Self { node, along: 0 }
     }
 
-    /// Behind the next token of its tail.
+    /// Returns the end one token further in the tail.
     fn further(self) -> Self {
         Self {
             along: self.along + 1,
@@ -105,7 +104,7 @@ impl End {
     }
 }
 
-/// Entries of a leaf of so many tokens, its own and its tail's.
+/// Returns the number of entries of a leaf of `tokens` tokens, its own and its tail's.
 pub(super) fn leaf_entries(tokens: usize) -> usize {
     match tokens {
         0 => 0,
@@ -114,8 +113,8 @@ pub(super) fn leaf_entries(tokens: usize) -> usize {
 }
 
 impl Nodes {
-    /// The root alone, with room for so many entries, which is taken from the
-    /// machine as it is filled: no step has to wait for a table that grows.
+    /// Makes a root with room for `room` entries. The memory is taken from the machine as it is
+    /// filled, and no step has to wait for a table that grows.
     pub(super) fn new(room: usize) -> Self {
         let mut arena = Vec::with_capacity(1 + room);
         arena.push(Node::new(0, NONE, 0));
@@ -130,12 +129,12 @@ impl Nodes {
         }
     }
 
-    /// Entries in use, the root's not among them.
+    /// Returns the number of entries in use, without the root's.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// The child of `parent` with that token.
+    /// Returns the child of `parent` with that token.
     pub(super) fn child(&self, parent: u32, token: u32) -> Option<u32> {
         let below = self.arena[parent as usize].below;
         if below == NONE || piece::target(below).is_some() {
@@ -145,7 +144,7 @@ impl Nodes {
             .get(key(parent, token), |at| self.arena[at as usize].key())
     }
 
-    /// The tail of a node, which is empty but for leaves.
+    /// Returns the tail of a node. Only leaves have a tail.
     pub(super) fn tail(&self, node: u32) -> impl Iterator<Item = u32> {
         let load = |link: u32| {
             let (entry, tokens) = piece::target(link)?;
@@ -156,7 +155,7 @@ impl Nodes {
         pieces.flat_map(|(piece, tokens)| piece.tokens.into_iter().take(tokens))
     }
 
-    /// The end of a path that goes on with a token.
+    /// Returns the end of a path that goes on with a token.
     pub(super) fn step(&self, at: End, token: u32) -> Option<End> {
         match self.tail(at.node).nth(at.along) {
             Some(next) => (next == token).then_some(at.further()),
@@ -164,7 +163,8 @@ impl Nodes {
         }
     }
 
-    /// What a path goes on with, what was used last first: end, token, count.
+    /// Returns the continuations of a path as end, token and count. The one used last comes
+    /// first.
     pub(super) fn children(&self, at: End) -> impl Iterator<Item = (End, u32, u32)> {
         let Node { count, below, .. } = self.arena[at.node as usize];
         let next = self.tail(at.node).nth(at.along);
@@ -181,7 +181,7 @@ impl Nodes {
         next.into_iter().chain(nodes)
     }
 
-    /// A node's parent, token and count.
+    /// Returns a node's parent, token and count.
     pub(super) fn own(&self, node: u32) -> (u32, u32, u32) {
         let Node {
             parent,
@@ -192,8 +192,8 @@ impl Nodes {
         (parent, token, count)
     }
 
-    /// Adds a node that `parent` does not have, used last. There must be an
-    /// entry for it, and `parent` must have no tail.
+    /// Adds a node that `parent` does not have yet, as the one used last. There must be a free
+    /// entry, and `parent` must have no tail.
     pub(super) fn add(&mut self, parent: u32, token: u32, count: u32) -> u32 {
         let node = self.put(Node::new(token, parent, count));
         self.enter(node);
@@ -201,8 +201,8 @@ impl Nodes {
         node
     }
 
-    /// Gives a node without anything below it a tail. There must be entries for
-    /// its pieces.
+    /// Gives a tail to a node without anything below it. There must be free entries for its
+    /// pieces.
     pub(super) fn set_tail(&mut self, node: u32, tail: &[u32]) {
         let mut next = NONE;
         for tokens in tail.chunks(PIECE).rev() {
@@ -212,7 +212,7 @@ impl Nodes {
         self.arena[node as usize].below = next;
     }
 
-    /// Counts one more window for a node and those above it.
+    /// Counts one more window for a node and its ancestors.
     pub(super) fn count(&mut self, mut node: u32) {
         while node != ROOT {
             let at = &mut self.arena[node as usize];
@@ -221,8 +221,8 @@ impl Nodes {
         }
     }
 
-    /// Makes a node and those above it the ones used last: ancestors after
-    /// descendants, so that they stay newer.
+    /// Makes a node and its ancestors the ones used last. Ancestors move after descendants, so
+    /// that they stay newer.
     pub(super) fn touch(&mut self, mut node: u32) {
         while node != ROOT {
             let parent = self.arena[node as usize].parent;
@@ -238,15 +238,16 @@ impl Nodes {
         }
     }
 
-    /// Takes a leaf from its parent; it stays where it is in the order of use.
+    /// Takes a leaf from its parent. Its place in the order of use stays.
     pub(super) fn detach(&mut self, leaf: u32) {
         let arena = &self.arena;
         self.table.remove(leaf, |at| arena[at as usize].key());
         self.leave_siblings(leaf);
     }
 
-    /// Puts a detached leaf below another node, with what is left of its tokens
-    /// behind so many of its tail. Where nothing is left, it goes.
+    /// Puts a detached leaf below another node, without the leaf's own token and the first
+    /// tokens of its tail: it begins at token `along` of its tail. If no token is left, the
+    /// leaf is removed.
     pub(super) fn attach(&mut self, leaf: u32, parent: u32, along: usize) {
         let mut rest = std::mem::take(&mut self.moved);
         rest.clear();
@@ -267,7 +268,7 @@ impl Nodes {
         self.moved = rest;
     }
 
-    /// Removes the leaf unused for longest, with its tail; `false` if there is none.
+    /// Removes the leaf unused for longest, with its tail. Returns false if there is none.
     pub(super) fn evict(&mut self) -> bool {
         let leaf = self.oldest;
         if leaf == NONE {
@@ -309,7 +310,7 @@ impl Nodes {
         self.arena[entry as usize].below = std::mem::replace(&mut self.free, entry);
     }
 
-    /// Makes a node its parent's child: found by its token, and used last.
+    /// Makes a node its parent's child, found by its token and used last.
     fn enter(&mut self, node: u32) {
         self.table.insert(node, self.arena[node as usize].key());
         self.join_siblings(node);

@@ -33,7 +33,7 @@ fn the_most_frequent_continuation_wins_then_the_latest() {
     assert_eq!(following(&mut trie, &[1], shape(2, 2))[..2], both[..2]);
     trie.insert(&[1, 5, 7]);
     trie.insert(&[1, 5, 8]);
-    // 2 and 5 follow as often now, 5 was used last.
+    // Token 2 and token 5 follow equally often now, and 5 was used last.
     assert_eq!(following(&mut trie, &[1], shape(1, 1)), [(5, 0)]);
 }
 
@@ -56,7 +56,7 @@ fn what_was_unserved_for_longest_goes_first() {
     trie.insert(&[3, 4]);
     trie.insert(&[1, 2]);
     trie.insert(&[5, 6, 7]);
-    // The tokens behind 5 take the memory of one node.
+    // The tokens after 5 take the memory of one node.
     assert_eq!(trie.used(), 6);
     assert!(trie.find(&[3], 1..=4).is_some());
     trie.insert(&[8, 9]);
@@ -74,7 +74,7 @@ fn a_text_that_does_not_repeat_takes_a_leaf_per_window() {
     for window in windows {
         trie.insert(window);
     }
-    // Itself, and three times seven tokens behind it.
+    // Each leaf takes its own entry, and three entries for the 21 tokens after it.
     assert_eq!(trie.used(), count * 4);
     trie.nodes.check();
 }
@@ -86,7 +86,7 @@ fn a_leaf_unfolds_where_it_is_the_one_to_go() {
         trie.insert(window);
         trie.nodes.check();
     }
-    // What the first window went on with was unserved for longest.
+    // The first window's continuation was unserved for longest.
     let expected: [(&[u32], u32); 5] = [
         (&[1], 2),
         (&[1, 2], 2),
@@ -111,8 +111,8 @@ fn a_window_is_cut_where_no_more_of_it_fits() {
     }
 }
 
-/// A trie by the definition: every path of every window, with how many windows
-/// began with it and the number of the last one.
+/// A trie by the definition: every path of every window, with the number of windows that began
+/// with it and the number of the last one.
 #[derive(Default)]
 struct Naive {
     paths: BTreeMap<Vec<u32>, (u32, usize)>,
@@ -128,7 +128,7 @@ impl Naive {
         }
     }
 
-    /// With counts, the one used last first.
+    /// Returns paths with counts, the one used last first.
     fn by_use(&self) -> Vec<(Vec<u32>, u32)> {
         let mut paths: Vec<_> = self.paths.iter().collect();
         paths.sort_by_key(|(path, (_, last))| (Reverse(*last), path.len()));
@@ -136,7 +136,7 @@ impl Naive {
         counted.map(|(path, at)| (path.clone(), at.0)).collect()
     }
 
-    /// Tokens and counts, the one used last first.
+    /// Returns tokens and counts, the one used last first.
     fn children(&self, path: &[u32]) -> Vec<(u32, u32)> {
         let paths = self.by_use().into_iter();
         let children = paths.filter(|(child, _)| child[..child.len() - 1] == *path);
@@ -149,7 +149,7 @@ impl Naive {
         lengths.find(|len| !self.children(end(len)).is_empty())
     }
 
-    /// What [`Trie::follow`] adds.
+    /// Adds the nodes that [`Trie::follow`] adds.
     fn follow(&self, path: &[u32], shape: TreeShape, found: &mut Continuations) {
         let mut level = vec![(path.to_vec(), ROOT)];
         for _ in 0..shape.steps {
@@ -158,7 +158,7 @@ impl Naive {
                 let children = self.children(path).into_iter();
                 next.extend(children.map(|(token, count)| (count, token, path.clone(), *at)));
             }
-            // Stable: those of the better parent, and those used later, stay first.
+            // A stable sort: nodes of the better parent, and nodes used later, stay first.
             next.sort_by_key(|(count, ..)| Reverse(*count));
             next.truncate(shape.topk);
             let nodes = next.into_iter().map(|(count, token, path, at)| {
@@ -178,8 +178,8 @@ fn drafted(found: &mut Continuations, shape: TreeShape) -> Vec<(u32, u32)> {
     nodes.map(|node| (node.token, node.parent)).collect()
 }
 
-/// Windows of up to 24 tokens that share a lot: phrases behind each other, which
-/// begin alike, cut somewhere; and short ones of all kinds.
+/// Windows of up to 24 tokens that share a lot. Long ones are phrases with similar beginnings,
+/// one after the other, cut somewhere; short ones are of all kinds.
 fn windows() -> impl Strategy<Value = Vec<Vec<u32>>> {
     const PHRASES: [&[u32]; 4] = [&[1, 1, 1, 1, 1], &[1, 1, 1, 2], &[1, 2, 1], &[3, 1, 1, 1]];
     let phrases = prop::collection::vec(0..PHRASES.len(), 1..8);
@@ -246,7 +246,7 @@ proptest! {
             for (path, count) in &paths {
                 prop_assert!(*count <= all.paths[path].0);
             }
-            // As many of the last windows as fit with one more are all there.
+            // All windows at the end that fit, with room for one more, must be there.
             let mut last = Naive::default();
             for window in windows[..=at].iter().rev() {
                 last.insert(window);

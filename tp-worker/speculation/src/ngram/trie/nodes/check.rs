@@ -1,9 +1,9 @@
-//! What holds for nodes at any time, and what they say as a whole.
+//! Invariants of nodes, and their content as a whole.
 
 use super::*;
 
 impl Nodes {
-    /// Panics where lists, table and arena disagree, or the oldest isn't a leaf.
+    /// Panics if lists, table and arena disagree, or if the oldest node isn't a leaf.
     pub(in super::super) fn check(&self) {
         let nodes = self.by_use();
         let mut ages = vec![usize::MAX; self.arena.len()];
@@ -45,7 +45,7 @@ impl Nodes {
         assert_eq!(children, nodes.len());
     }
 
-    /// All paths with their counts, the one used last first, as if tails were
+    /// Returns all paths with their counts, the one used last first. Tokens of tails count as
     /// nodes.
     pub(in super::super) fn paths(&self) -> Vec<(Vec<u32>, u32)> {
         let mut paths = Vec::new();
@@ -64,7 +64,7 @@ impl Nodes {
         paths
     }
 
-    /// Bytes of what was allocated.
+    /// Returns the bytes that were allocated.
     pub(in super::super) fn allocated(&self) -> u64 {
         let arena = self.arena.capacity() * size_of::<Node>();
         (arena + self.table.allocated()) as u64

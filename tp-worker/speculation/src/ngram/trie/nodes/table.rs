@@ -1,30 +1,29 @@
-//! Which node has a key: a hash table that never grows.
+//! The nodes by key: a hash table that never grows.
 
-/// Slots per node.
+/// Number of slots per node.
 pub(super) const SLOTS: usize = 2;
 
-/// No node is the root's.
+/// Marks an empty slot, since the root is in no table.
 const EMPTY: u32 = 0;
 
-/// Numbers of nodes, each in the first slot from its key's on that was free. The
-/// keys stand with the nodes.
+/// Numbers of nodes. Each is in the first slot that was free, searched from its key's slot on.
+/// The nodes have the keys.
 ///
-/// Unlike a map of the standard library it takes the same memory whatever comes
-/// and goes, and less.
+/// Unlike a map of the standard library, the table always takes the same memory, and less.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<u32>,
 }
 
 impl Table {
-    /// For so many nodes at the most.
+    /// Makes a table for at most `nodes` nodes.
     pub(super) fn new(nodes: usize) -> Self {
         Self {
             slots: vec![EMPTY; SLOTS * nodes],
         }
     }
 
-    /// The node with a key.
+    /// Returns the node with a key.
     pub(super) fn get(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let mut at = self.home(key);
         loop {
@@ -36,7 +35,7 @@ impl Table {
         }
     }
 
-    /// Adds a node, whose key no other one has.
+    /// Adds a node. No other node may have its key.
     pub(super) fn insert(&mut self, node: u32, key: u64) {
         let mut at = self.home(key);
         while self.slots[at] != EMPTY {
@@ -45,8 +44,8 @@ impl Table {
         self.slots[at] = node;
     }
 
-    /// Removes a node that is there. Those behind it that it has kept from an
-    /// earlier slot move up, so that no look-up ends too early.
+    /// Removes a node that is in the table. Nodes after it that could not take an earlier slot
+    /// move up, so that no look-up ends too early.
     pub(super) fn remove(&mut self, node: u32, key_of: impl Fn(u32) -> u64) {
         let mut hole = self.home(key_of(node));
         while self.slots[hole] != node {
@@ -64,19 +63,19 @@ impl Table {
         self.slots[hole] = EMPTY;
     }
 
-    /// Nodes that are there.
+    /// Returns the number of nodes in the table.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         self.slots.iter().filter(|slot| **slot != EMPTY).count()
     }
 
-    /// Bytes of what was allocated.
+    /// Returns the bytes that were allocated.
     #[cfg(test)]
     pub(super) fn allocated(&self) -> usize {
         self.slots.capacity() * size_of::<u32>()
     }
 
-    /// The slot where the search for a key begins.
+    /// Returns the slot where the search for a key begins.
     fn home(&self, key: u64) -> usize {
         (((mix(key) >> 32) * self.slots.len() as u64) >> 32) as usize
     }
@@ -88,7 +87,7 @@ impl Table {
         }
     }
 
-    /// Steps from one slot on to another.
+    /// Returns the number of steps from one slot on to another.
     fn distance(&self, from: usize, to: usize) -> usize {
         if from <= to {
             to - from
@@ -98,8 +97,7 @@ impl Table {
     }
 }
 
-/// The finalizer of SplitMix64: keys are no one's choice but the texts', and a
-/// collision costs time only.
+/// The finalizer of SplitMix64. Keys follow from texts alone, and a collision costs time only.
 fn mix(key: u64) -> u64 {
     let mixed = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -115,7 +113,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        // Nearly full tables, so that runs are long and go around the end.
+        // Tables are nearly full, so that runs of slots are long and go around the end.
         #[test]
         fn it_finds_what_a_map_has(
             changes in prop::collection::vec((1u32..20, any::<bool>()), 0..200),
