@@ -47,8 +47,7 @@ pub struct LinkOptions {
     pub config_hash: String,
     /// This process's name in the scheduler's log.
     pub name: String,
-    /// Number of requests that may run and wait at once. The scheduler would refuse
-    /// more.
+    /// Number of requests that may run and wait; the scheduler would refuse more.
     pub capacity: usize,
     /// Budget that outputs are charged to while they wait for their clients.
     pub budget: Arc<Budget>,
@@ -78,8 +77,7 @@ pub enum LinkState {
 struct Told {
     /// Weights in use; `None` = the weights of the start.
     weights: watch::Sender<Option<WeightsInUse>>,
-    /// True if steps run on every rank, as far as is known without running another
-    /// step.
+    /// True if steps run on every rank, as far as is known without another step.
     healthy: watch::Sender<bool>,
 }
 
@@ -140,8 +138,7 @@ impl SchedulerClient {
         matches!(*self.state.borrow(), LinkState::Ready(_))
     }
 
-    /// Returns true if [`Self::health`] would succeed, as far as is known without
-    /// running another step.
+    /// Returns true if [`Self::health`] would succeed, as far as is known without a step.
     pub fn is_healthy(&self) -> bool {
         self.is_ready() && *self.told.healthy.borrow()
     }
@@ -245,8 +242,7 @@ impl SchedulerClient {
                     self.told.is_healthy(true);
                     Ok(())
                 } else {
-                    // The scheduler reports this to all frontends itself, in order with
-                    // later changes.
+                    // The scheduler reports this to all frontends, in order with changes.
                     Err(response.reason)
                 }
             }
