@@ -26,7 +26,6 @@ pub struct StopMatch {
 /// If the text then contains several, the one that starts first wins, and of those with the same
 /// start the one listed first. The time is linear in the text for each stop string (Knuth, Morris
 /// and Pratt).
-/// Morris and Pratt).
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     stops: Vec<Stop>,

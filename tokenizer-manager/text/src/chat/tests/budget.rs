@@ -358,7 +358,7 @@ fn lists_of_lists_of_slices_end() {
     }
 }
 
-/// As in Python, slices and reversed lists are lists and compare with lists.
+/// Slices and reversed lists are lists, as in Python, and compare with lists.
 #[test]
 fn what_is_computed_becomes_a_list() {
     for yes in [
