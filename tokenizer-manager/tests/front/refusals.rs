@@ -115,8 +115,8 @@ fn common() -> Vec<(Value, u16, &'static str)> {
     ]
 }
 
-/// Returns the longest text that a request may have. Each of its bytes takes seven
-/// bytes once the text is escaped by Rust and again by JSON.
+/// Returns a text as long as a request may be. Each of its bytes takes seven bytes once
+/// the text is escaped by Rust and again by JSON.
 fn long() -> String {
     "\u{7f}".repeat(1 << 20)
 }
