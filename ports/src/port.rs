@@ -179,7 +179,8 @@ impl Port {
     }
 
     /// Makes a port for nodes with `ranks` ranks in all. Nodes show a secret and, with
-    /// `tls`, certificates. After that, their calls may last as long as the nodes live.
+    /// `tls`, certificates. After that, the bodies of their calls have no time limit,
+    /// since a node's stream lasts as long as the node.
     pub fn nodes(
         name: &'static str,
         ranks: usize,

@@ -150,7 +150,7 @@ impl Reserve {
 
     /// Returns how many of `bytes` were reserved.
     fn come(&mut self, bytes: usize) -> usize {
-        // Only this thread changes it.
+        // Other threads only read it.
         let left = self.left.load(Relaxed);
         let came = bytes.min(left);
         self.left.store(left - came, Relaxed);

@@ -55,7 +55,7 @@ pub(crate) struct Visit {
 pub(crate) struct Window(Arc<Mutex<Weak<Charge>>>);
 
 impl Window {
-    /// Size of a window.
+    /// Size of a window in bytes.
     pub(crate) const BYTES: u32 = 64 << 10;
 
     pub(crate) fn take(&self, budget: &Arc<Budget>) -> Result<Arc<Charge>, OverBudget> {

@@ -315,7 +315,7 @@ fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
     let message = [&[0, 0, 0, 0xea, 0x60], &body[..1000]].concat();
     [
         (http(), over_http1("content-length: 90000"), 60_000),
-        // A chunk of 90,000 bytes; the two bytes of a line end come before it.
+        // A chunk of 90,000 bytes. It begins with a line end, which is two bytes.
         (
             http(),
             over_http1("transfer-encoding: chunked\r\n\r\n15f90"),

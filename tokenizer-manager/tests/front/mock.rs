@@ -449,7 +449,8 @@ impl Frontend for Service {
         Ok(Response::new(SetDepthRangeResponse {}))
     }
 
-    /// Answers with one corpus, "old", and the added corpus.
+    /// Acts as a drafter with one corpus, "old"; an added corpus is listed in the
+    /// answer.
     async fn command_drafter(
         &self,
         request: Request<DrafterCommand>,
