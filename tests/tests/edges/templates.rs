@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{folders::copy_demo, options};
 
-/// What the last message asks for: nothing wild at first, so that the template
-/// is fit for chats.
+/// Template that does what the last message names. Its check with other messages finds
+/// nothing wild, so the server takes the template for chats.
 const TEMPLATE: &str = "{%- set ns = namespace(v='ab') -%}
 {%- set wild = messages[-1].content -%}
 {%- if wild == 'double' -%}
