@@ -115,8 +115,8 @@ async fn unfinished_bodies_are_refused_beyond_the_budget() {
     // A large request must wait its turn, but a small one is served.
     let large = completion("a".repeat(250_000), &json!({"max_tokens": 1}));
     let refused = until("a refusal", LIMIT, async || {
-        // It may be refused before it is sent whole, which its client can take
-        // for a broken connection.
+        // The server may refuse the request before the request is sent whole. The
+        // client can take this for a broken connection.
         server.try_post("/v1/completions", &large).await.ok()
     })
     .await;

@@ -10,7 +10,7 @@ pub(super) struct Echo {
     /// The text without a trailing incomplete character: that character comes with the
     /// output.
     pub text: String,
-    /// Its length in characters.
+    /// Length of the text in characters.
     pub chars: usize,
     offsets: Vec<usize>,
 }
