@@ -42,7 +42,7 @@ pub struct Strength {
 }
 
 impl Strength {
-    /// As many as a test's process can manage at a time.
+    /// The largest storm that one test process can manage.
     pub const FULL: Self = Self {
         silent: 50,
         unfinished: 20,

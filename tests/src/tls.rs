@@ -19,9 +19,9 @@ pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 /// A certificate and its key, in PEM.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The certificate.
+    /// The certificate as PEM text.
     pub certificate: String,
-    /// Its key.
+    /// The private key as PEM text.
     pub key: String,
 }
 

@@ -42,7 +42,7 @@ struct Clients<W> {
     whole: W,
 }
 
-/// How the request of one client ended.
+/// End of one client's request.
 #[derive(Debug)]
 enum Told {
     /// OpenAI's error object. The status is absent if the error came in a stream.

@@ -17,7 +17,7 @@ const ALLOWED: [&str; 10] = [
     // Remedies and reports that name the algorithm.
     "tp-worker/speculation/src/nextn.rs",
     "bench/src/speculate.rs",
-    // Flags of SGLang's that are refused.
+    // Refused flags of SGLang.
     "config/src/args/refused",
     // Routes and a remedy.
     "tokenizer-manager/src/http/corpora.rs",
