@@ -13,9 +13,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A listener with a descriptor in reserve.
 pub(crate) struct Acceptor {
     listener: TcpListener,
-    /// A spare descriptor. It is closed to accept one connection and close that at
-    /// once, so that its client learns that the server is full (libev's manual, "The
-    /// special problem of accept()ing when you can't").
+    /// A spare descriptor. When no descriptor is left, the server closes it, accepts
+    /// one connection and closes that connection at once. The client then learns that
+    /// the server is full (libev's manual, "The special problem of accept()ing when you
+    /// can't").
     spare: Option<File>,
 }
 

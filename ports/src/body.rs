@@ -66,9 +66,9 @@ pub(crate) struct Paced<B = Incoming> {
     place: Arc<Place>,
 }
 
-/// Memory that a request takes of its process's budget. Until the answer begins, that
-/// is the memory of its body and of what is made of the body. It also has the memory
-/// reserved for the answer. Handlers find this in the request's extensions.
+/// Memory of a request in its process's budget. Until the answer begins, this is the
+/// memory of the body and of everything made of the body, and the memory reserved for
+/// the answer. Handlers find the value in the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Held {
     body: Arc<Mutex<Holding>>,
@@ -119,8 +119,8 @@ impl Held {
         self.holding().charge.most_beside()
     }
 
-    /// Returns a notice of requests that find no memory from now on where this one
-    /// holds some.
+    /// Returns a notice for requests that find no memory from now on, in the budgets of
+    /// this request's memory.
     fn wanted(&self) -> Wanted {
         self.holding().charge.wanted()
     }
@@ -148,8 +148,8 @@ impl Held {
     }
 }
 
-/// The client's progress. Only the time for which the server waits for the client
-/// counts, not the time that the server takes between parts.
+/// The client's progress. Only the time in which the server waits for the client
+/// counts, not the server's own time between parts.
 struct Pace {
     limits: BodyLimits,
     received: u64,

@@ -132,8 +132,8 @@ impl Budget {
         }
     }
 
-    /// Returns a notice of requests that find no memory from now on, here and in the
-    /// budgets of which this is a part.
+    /// Returns a notice for requests that find no memory from now on, in this budget
+    /// and in the budgets that contain it.
     pub(crate) fn wanted(&self) -> Wanted {
         let budgets = std::iter::successors(Some(self), |part| part.whole.as_deref());
         Wanted::new(budgets.map(|budget| &budget.wanted))
@@ -203,8 +203,8 @@ impl Charge {
         self.bytes
     }
 
-    /// Returns a notice of requests that find no memory from now on where this holds
-    /// some.
+    /// Returns a notice for requests that find no memory from now on, in the budgets of
+    /// this charge.
     pub(crate) fn wanted(&self) -> Wanted {
         self.budget.wanted()
     }
@@ -233,9 +233,9 @@ impl Charge {
         self.take(bytes, own, own)
     }
 
-    /// Takes `bytes` more for an answer whose work is done and which had `reserved`
-    /// bytes before. Beyond the peer's part, the answer counts only as large as
-    /// `reserved`. So large requests of others cannot undo a small one.
+    /// Takes `bytes` more for an answer that had reserved `reserved` bytes. Its work is
+    /// done. Beyond the peer's part, the answer counts only as large as `reserved`. So
+    /// large requests of others cannot undo a small one.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.

@@ -14,7 +14,7 @@ const BACKLOG: i32 = 4096;
 /// Time after which an idle connection is probed, and time between probes.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
-/// Time after which a peer that acknowledges no sent data counts as gone.
+/// Time without an acknowledgement of sent data after which a peer counts as gone.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(120);
 
 /// Listens on an address, `host:port` or the two apart. If a name has several
@@ -46,8 +46,8 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Sets options so that small events are sent at once, and peers that vanished or
-/// stopped reading are noticed.
+/// Sets options for small events and lost peers. Small events are sent at once. The
+/// server notices peers that vanished or stopped reading.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     // Without this option, each small event would wait for the acknowledgement of the
     // last.

@@ -18,7 +18,7 @@ use crate::{
     reserve::{AnswerRoom, Reserved},
 };
 
-/// Bytes handed over at a time. So a transport that asks for more has sent most of what it got.
+/// Bytes handed over at a time. A transport asks for more once most of the last part is sent.
 pub(crate) const PART: usize = 64 << 10;
 /// Approximate bytes of an answer that a transport holds. Over HTTP/1.1, the transport asks for
 /// the next part as soon as it holds less than a head may have.
@@ -43,7 +43,7 @@ impl Unsent {
     }
 }
 
-/// Data that a connection must take, and the time since which it has not.
+/// Data for a connection, and the time since which the connection has taken nothing.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// Time at which the last part was handed over, in milliseconds of the port's clock.
@@ -62,7 +62,7 @@ struct Content {
     begun: bool,
     /// Memory for data that waits here; `None` if nothing is charged.
     room: Option<Charge>,
-    /// Bytes of `room` that are reserved for data that a stream may still bring.
+    /// Bytes of `room` reserved for data that a stream may still bring.
     reserved: Reserved,
     /// Bytes that were reserved for the whole answer.
     large_as: usize,
@@ -93,8 +93,8 @@ impl Outgoing {
         self.handed_over.load(Relaxed) < time
     }
 
-    /// Frees the rest of the answer; asking for more gives an error from then on. Parts that were
-    /// handed over stay where they are as long as the request.
+    /// Frees the rest of the answer; asking for more gives an error from then on. Parts handed
+    /// over earlier stay as long as the request.
     pub(crate) fn drop_content(&self) {
         let mut content = self.content();
         if let Some(room) = &mut content.room {

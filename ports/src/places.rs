@@ -53,8 +53,8 @@ struct State {
     next: u64,
 }
 
-/// Place of a connection. It is free again when this is dropped, or when it is taken
-/// away. The receiver that [`Places::admit`] returns learns that.
+/// Place of a connection. The place is free again when this value is dropped, or when
+/// the place is taken away. The receiver from [`Places::admit`] then learns it.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,

@@ -15,8 +15,8 @@ use crate::{
     tls::Tls,
 };
 
-/// Time after which peers of public ports are asked whether they are alive, and time in
-/// which they must answer.
+/// Idle time after which the server asks peers of public ports for a sign of life, and
+/// time limit for their answer.
 const ASK_CLIENTS: Duration = Duration::from_secs(20);
 /// The times for nodes, whose work waits for each other.
 const ASK_NODES: Duration = Duration::from_secs(2);
@@ -80,9 +80,9 @@ pub(crate) struct PortLimits {
     /// Time in which an answer's next part must be taken.
     pub(crate) send: Duration,
     pub(crate) body: Option<BodyLimits>,
-    /// Time after which an HTTP/2 peer is asked whether it is alive.
+    /// Time after which the server asks an HTTP/2 peer for a sign of life.
     pub(crate) ask: Duration,
-    /// Time in which the peer must answer that.
+    /// Time limit for the peer's answer.
     pub(crate) answer: Duration,
 }
 

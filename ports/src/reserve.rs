@@ -165,8 +165,8 @@ impl Drop for Reserve {
     }
 }
 
-/// Bytes that requests have reserved and that did not come yet, as their [`Reserve`]s
-/// tell.
+/// Bytes reserved by requests for data that has not come yet, read from their
+/// [`Reserve`]s.
 #[derive(Debug, Default)]
 pub struct Paid(Vec<Arc<AtomicUsize>>);
 

@@ -23,7 +23,7 @@ use crate::{
     visit::{Visit, Window},
 };
 
-/// Interval at which connections that wait too long are looked for.
+/// Interval between searches for connections that wait too long.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Number of streams of one connection that the server may reset for the client's
 /// mistakes before it ends the connection. hyper has this limit, and tonic switches it

@@ -102,8 +102,8 @@ impl Tls {
         }))
     }
 
-    /// Returns a warning about the certificate's period: it has expired (which clients
-    /// that check nothing accept), expires soon, or is not valid yet.
+    /// Returns a warning about the certificate's period: it has expired, expires soon,
+    /// or is not valid yet. Clients without checks accept even an expired certificate.
     pub fn warning(&self) -> Option<String> {
         self.state().said.map(|untimely| untimely.to_string())
     }

@@ -20,9 +20,9 @@ use crate::{
     reserve::Paid,
 };
 
-/// Bytes that may wait without being charged; a reader that keeps up is not further
-/// behind. Beyond that, bytes are charged in pieces of this size, so that requests
-/// seldom touch the budget that they share.
+/// Bytes that may wait without a charge; a reader that keeps up is not further behind.
+/// More bytes are charged in pieces of this size, so that requests seldom touch their
+/// shared budget.
 const PIECE: usize = 16 << 10;
 
 /// Error: the client takes its answer too slowly for the available memory.

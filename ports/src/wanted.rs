@@ -1,15 +1,15 @@
-//! Notice of requests that want memory which others hold.
+//! Notice of requests that find no memory because other requests hold it.
 //!
-//! A request that finds no memory is refused at once, and its client tries again. The
-//! memory may be held by bodies that do not go on. They must learn that other requests
-//! want it.
+//! A request without memory is refused at once, and its client tries again. The memory
+//! may be held by bodies that do not go on. Their handlers must learn that other
+//! requests want the memory.
 
 use std::{future::poll_fn, task::Poll};
 
 use tokio::sync::watch;
 
-/// Tells when a request finds no memory in a budget, or in a budget of which that one
-/// is a part. A clone has the same knowledge.
+/// Notice of a request that finds no memory in one of the watched budgets. A clone has
+/// the same knowledge.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted(Vec<watch::Receiver<()>>);
 

@@ -14,7 +14,7 @@ use crate::ports;
 use crate::processes::{self, Process, Role};
 use crate::wait::{LIMIT, blocking, until};
 
-/// Time within which processes end whose launcher was killed.
+/// Time within which processes end after their launcher was killed.
 const ORPHANS: Duration = Duration::from_secs(5);
 
 /// Options for starting a server.
@@ -91,8 +91,8 @@ impl Options {
     }
 }
 
-/// A started program. Dropping it kills it. The drop also checks that none of its
-/// processes is left and that none of them reported a bug of its own.
+/// A started program. Dropping this value kills the program. The drop also checks that
+/// no process is left, and that no process reported a bug of its own.
 #[derive(Debug)]
 pub struct Server {
     /// Port of the OpenAI API.
@@ -109,7 +109,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the server that is shared by tests which change nothing.
+    /// Returns the server shared by tests that change nothing.
     pub async fn shared(options: &Options) -> Arc<Self> {
         static SHARED: tokio::sync::Mutex<Weak<Server>> =
             tokio::sync::Mutex::const_new(Weak::new());

@@ -134,7 +134,7 @@ async fn narrow(port: u16) -> Option<TcpStream> {
     socket.connect(([127, 0, 0, 1], port).into()).await.ok()
 }
 
-/// Returns streams that end with an error which the client causes.
+/// Makes frames for streams that end with an error of the client's making.
 fn resets(path: &str, count: u32) -> Vec<u8> {
     let mut frames = h2::hello();
     for stream in (1..2 * count).step_by(2) {

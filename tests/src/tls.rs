@@ -48,7 +48,7 @@ impl Authority {
         self.sign_until(2100)
     }
 
-    /// Signs a certificate that is valid until that year begins.
+    /// Signs a certificate that is valid until the start of `year`.
     ///
     /// # Panics
     /// If no key can be made.

@@ -1,5 +1,5 @@
-//! Turns in using the machine. Most tests share it. Tests that kill processes or load
-//! all cores have it alone, so that the time limits of other tests hold.
+//! Turns in using the machine. Most tests share the machine. Tests that kill processes
+//! or load all cores have it alone, so the time limits of other tests hold.
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -2,11 +2,11 @@
 
 use lockstep_tp_worker::conformance::Turns;
 
-/// Environment variable that names the step in which a process decides differently.
+/// Environment variable with the step in which a process decides differently.
 pub const ASTRAY: &str = "TEST_ASTRAY_IN_STEP";
 
-/// Returns a policy that chooses another depth in every step. In a process whose
-/// environment has [`ASTRAY`], it decides differently in that step.
+/// Returns a policy that chooses another depth in every step. With [`ASTRAY`] in its
+/// environment, a process decides differently in that step.
 pub fn turns() -> Turns {
     let astray = std::env::var(ASTRAY).ok();
     Turns {

@@ -120,7 +120,7 @@ impl App {
         })
     }
 
-    /// Checks that requests are admitted and that a forward step runs on every rank.
+    /// Checks that the gate is open and that every rank runs a forward step.
     /// `force_step` runs a step even if the last one is recent.
     ///
     /// # Errors

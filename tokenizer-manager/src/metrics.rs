@@ -52,7 +52,7 @@ const TOKENS: &[f64] = &[
 const PROMPT_LENGTHS: &str = "lockstep_request_prompt_tokens";
 const OUTPUT_LENGTHS: &str = "lockstep_request_generation_tokens";
 
-/// Interval at which histograms are compacted, so that they stay small without a
+/// Interval between compactions of histograms. They keep histograms small without a
 /// scraper.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 

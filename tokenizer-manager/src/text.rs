@@ -19,9 +19,8 @@ const INLINE_BYTES: usize = 512;
 /// result may be several times as large.
 pub const LARGE: usize = 1 << 20;
 
-/// Returns the maximum tokens that are counted for a client. The number may exceed the
-/// model's context, so that a client that cuts a text by tokens learns how far off it
-/// is.
+/// Returns the maximum number of tokens counted for a client. The number may exceed the
+/// model's context. A client that cuts a text by tokens then learns how much to cut.
 pub fn most_counted(server: &ServerConfig) -> usize {
     const MOST: usize = 1 << 20;
     server.context_length.max(MOST)

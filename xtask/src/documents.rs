@@ -1,4 +1,5 @@
-//! Checks that the targets of links and the files that documents name exist.
+//! Checks that links in documents have targets, and that files named in documents
+//! exist.
 
 use crate::{Finding, Tree};
 

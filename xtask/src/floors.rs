@@ -60,7 +60,7 @@ const OUTSIDE: [&str; 2] = ["tonic", "clap"];
 /// them.
 const CONCRETE: (&str, &str) = ("tp-worker/backend-", "tp-worker/devices");
 
-/// Crates that only tests may depend on, so that no program ships them.
+/// Crates for tests. No program ships them, because only tests may depend on them.
 const FOR_TESTS: [&str; 3] = [
     "hub/loopback",
     "tp-worker/backend-cuda/fake",

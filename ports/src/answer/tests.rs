@@ -217,8 +217,7 @@ async fn what_a_stream_gives_back_leaves_with_its_next_part_or_none() {
     sender.send(10).await.expect("open");
     assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(10));
     assert_eq!(budget.taken(), 6 * PART);
-    // A part that came at once keeps the room that was reserved for it until the part
-    // is taken.
+    // A part that came at once keeps its reserved room until the part is taken.
     first.went(6 * PART);
     sender.send(6 * PART).await.expect("open");
     for left in (0..6).rev() {

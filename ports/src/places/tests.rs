@@ -31,7 +31,8 @@ fn who_waits_longest_gives_way_and_who_works_stays() {
     let mut newest = admit(&places, 4);
     assert_eq!(ended(&mut oldest), Some(Closed::Evicted));
     assert!(newest.0.full.is_none());
-    // A request that ends makes its connection the one that waits shortest.
+    // After its request ends, a connection waits anew, so it has waited the shortest
+    // time.
     let again = newer.0.enter();
     drop(again);
     let last = admit(&places, 5);

@@ -12,9 +12,9 @@ use rustls::{
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// Time before the end at which a certificate should have been replaced, if that is
-/// within the last tenth of its period. Programs that renew certificates do so when a
-/// third is left.
+/// Time before the end of a certificate at which it should have been replaced. A
+/// certificate with a short period gets the last tenth of its period instead. Programs
+/// that renew certificates do so when a third of the period is left.
 const SOON: u64 = 14 * DAY;
 
 /// Period in which a certificate is valid, seconds since 1970.

@@ -71,8 +71,7 @@ struct Line {
     code: Option<&'static str>,
     /// True if the whole answer was taken and no error ended it.
     complete: bool,
-    /// Counts bytes that the transport has not yet sent, of a body that was handed over
-    /// whole.
+    /// Counts the unsent bytes of a body that was handed over whole.
     unsent: Option<Unsent>,
 }
 

@@ -24,7 +24,7 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// Time for which a browser may remember what a page is allowed.
+/// Time for which a browser may remember a page's permissions.
 const PREFLIGHT_AGE: std::time::Duration = std::time::Duration::from_secs(600);
 /// Suffixes of names that a stranger cannot register (RFC 6761, 6762, 8375; ICANN's
 /// reservation of `internal`; Kubernetes' names of services).

@@ -39,8 +39,8 @@ impl RequestId {
     }
 }
 
-/// Returns the ids by which the engine may know the request that a client calls `id`.
-/// The client may mean an id that it chose, or the id of an answer.
+/// Returns the possible ids in the engine of the request with the client's id `id`. The
+/// client may mean an id that it chose, or the id of an answer.
 ///
 /// # Errors
 /// An invalid `field`, for an id that is too long.

@@ -145,7 +145,7 @@ fn capped(adaptive: &AdaptiveConfig, most: u32) -> ApiResult<DepthRange> {
     ))
 }
 
-/// Returns the range that holds one depth, which must be a tier.
+/// Returns the range of the single depth `depth`, which must be a tier.
 fn pinned(adaptive: &AdaptiveConfig, depth: u32) -> ApiResult<DepthRange> {
     if adaptive.tiers.iter().any(|tier| tier.depth == depth) {
         return Ok(DepthRange {

@@ -120,8 +120,8 @@ fn series(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
     );
 }
 
-/// Renders the time of each rank's steps, by its own clock. It shows which rank is
-/// slower, so that the others wait for it.
+/// Renders the time of each rank's steps, by its own clock. The times show a slow rank,
+/// for which the other ranks wait.
 fn ranks(out: &mut String, us: &[u64]) {
     let name = "lockstep_rank_step_seconds_total";
     // Writing to a string cannot fail.

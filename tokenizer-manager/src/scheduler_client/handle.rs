@@ -32,7 +32,7 @@ pub struct RequestHandle {
     number: u64,
     outputs: OutputReceiver<Output>,
     commands: mpsc::UnboundedSender<LinkCommand>,
-    /// A failure that arrived together with tokens, which are returned first.
+    /// A failure that arrived together with tokens. The tokens are returned first.
     failure: Option<Output>,
     finished: bool,
     weights: Version,

@@ -23,7 +23,7 @@ use super::{
     link::{Connection, LinkCommand},
 };
 
-/// Time for which a halt waits for events that are already on their way.
+/// Time for which a halt waits for events already on their way.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of aborts by id that await an answer. The scheduler answers them
 /// between two steps.
@@ -43,9 +43,8 @@ struct Session {
     /// requests, since no request is accepted before they are sent. Aborts by id are at
     /// most [`QUERIES`].
     unsent: VecDeque<Kind>,
-    /// Callers that wait for the number of requests that an abort by id ended. Each
-    /// stays until the scheduler answers; dropping one tells the caller that no answer
-    /// comes.
+    /// Callers of aborts by id, which wait for the number of ended requests. Each stays
+    /// until the scheduler answers; dropping one tells the caller that no answer comes.
     queries: HashMap<u64, oneshot::Sender<usize>>,
     next_query: u64,
     told: Told,

@@ -16,8 +16,8 @@ use super::{
 
 const PATH: &str = "/update_weights_from_disk";
 
-/// Starts a front whose requests may name the folders `new` and `head`, and others that
-/// the test makes.
+/// Starts a front that allows updates from the folders `new` and `head`, and from
+/// others that the test makes.
 async fn start_updatable() -> (Front, TempDir) {
     let dir = tempfile::tempdir().expect("a folder");
     for name in ["new", "head"] {

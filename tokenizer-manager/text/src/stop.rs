@@ -19,8 +19,8 @@ pub struct StopMatch {
 }
 
 /// Finds stop strings in a growing text, even if they arrive in pieces. Text that may be the
-/// start of a stop string is held back until that is decided, so that no part of a stop string is
-/// ever returned. Nothing is held back that cannot begin a stop string.
+/// start of a stop string is held back until the rest is known, so no part of a stop string is
+/// ever returned. Other text is not held back.
 ///
 /// The first [`push`](Self::push) after which the text contains a stop string decides the match.
 /// If the text then contains several, the one that starts first wins, and of those with the same

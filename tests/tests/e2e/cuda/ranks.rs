@@ -166,7 +166,7 @@ async fn ranks_fit_into_what_nccl_leaves() {
         assert!(log.contains("data goes from GPU to GPU by NCCL"), "{log}");
         assert!(!log.contains("NCCL has taken more"), "{log}");
     }
-    // The other rank reports this reason too, or that it has lost its peer, which is no reason.
+    // The other rank may report its lost peer instead, which is not the reason of the failure.
     for (memory, said) in [
         ("1828000000", "set NCCL_MAX_CTAS to 8 or less"),
         (

@@ -65,9 +65,9 @@ impl From<&SpeculationUsage> for SpeculativeBody {
     }
 }
 
-/// Token counts over all choices. A prompt counts once, however many choices it has.
-/// Only the cached tokens that its first choice found count, since the other choices
-/// find tokens that the first one left.
+/// Token counts over all choices. A prompt counts once for any number of choices.
+/// Cached tokens count only for a prompt's first choice, because the other choices find
+/// the tokens that the first one left.
 #[derive(Debug, Clone)]
 pub(crate) struct UsageMeter {
     n: usize,

@@ -31,8 +31,8 @@ impl UpdateDir {
         })
     }
 
-    /// Returns the real path of the folder that `path` names. `field` is the request's
-    /// field for errors.
+    /// Returns the real path of the folder `path`. `field` is the request's field for
+    /// errors.
     ///
     /// # Errors
     /// 400 for every other path. All have the same message, so that requests cannot

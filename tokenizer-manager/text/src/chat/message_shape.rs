@@ -92,8 +92,8 @@ fn no_content(probe: &Probe<'_>) -> NoContent {
     }
 }
 
-/// Finds the content and the form of arguments with which a message that only calls tools is
-/// shown completely.
+/// Finds how to render a message that only calls tools without loss: the content, and the form of
+/// the arguments.
 fn calls(probe: &Probe<'_>) -> (NoContent, bool) {
     use NoContent::{Absent, Empty, Null};
     let shapes = [true, false].map(|object| [Absent, Empty, Null].map(|none| (none, object)));

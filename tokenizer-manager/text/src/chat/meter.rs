@@ -1,10 +1,10 @@
-//! Limits of a rendering besides instructions: bytes of the values that it makes, steps of work
-//! that are not instructions, nesting, and time.
+//! Limits of a rendering besides instructions: bytes of new values, steps of work outside
+//! instructions, nesting, and time.
 //!
 //! minijinja counts only instructions. One instruction may double a text, pad it to gigabytes, or
 //! print a list that holds another list a million times. So all code that makes a value charges
-//! it first, and the values that exist at a time stay within the allowance. This works because
-//! operators, filters and methods are this project's own, and texts grow by charged pieces.
+//! it first. The values alive at a time stay within the allowance. This works because operators,
+//! filters and methods are this project's own, and texts grow by charged pieces.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
@@ -92,7 +92,7 @@ pub(super) fn exceeded(limit: String) -> Error {
     error.with_source(Exceeded(limit))
 }
 
-/// Charges bytes that are about to exist, or work that costs as much.
+/// Charges bytes before they exist, or work of the same cost.
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     // There is no meter while a template is compiled. Constants are folded then, by expressions
     // no longer than the template.
@@ -118,7 +118,7 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs a call that a filter applies, which may be a filter that applies others.
+/// Runs a call inside a filter. The call may be a filter that applies others.
 pub(super) fn inside<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let Some(meter) = METER.get() else {
         return call();

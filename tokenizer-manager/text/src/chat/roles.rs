@@ -1,5 +1,5 @@
-//! Roles that a template does not know, and instructions in places where the template would not
-//! show them.
+//! Adapts messages to a template: roles unknown to the template, and instructions in places that
+//! the template would not show.
 
 use minijinja::Value;
 use serde_json::{Value as Json, json};
@@ -74,9 +74,9 @@ impl Roles {
         }
     }
 
-    /// Changes messages so that the template shows every instruction. A role that the template
-    /// does not know becomes one that it knows. If the template would hide later instructions,
-    /// all become one message at the start.
+    /// Changes messages so that the template shows every instruction. An unknown role becomes one
+    /// that the template knows. If the template would hide later instructions, all become one
+    /// message at the start.
     ///
     /// # Errors
     /// [`TemplateError::InvalidRequest`] names the message that the template would hide.

@@ -1,5 +1,5 @@
 //! Rewrites syntax of Jinja2 (with transformers' extensions) that minijinja (3.0.5) refuses or
-//! reads differently, so that both read the same.
+//! reads differently, so that both read a template alike.
 //!
 //! * `{% generation %}…{% endgeneration %}` only marks spans for training. It becomes `{% with %}…{% endwith %}`,
 //!   which like it opens a scope and prints its body, and keeps the whitespace control of its tags.

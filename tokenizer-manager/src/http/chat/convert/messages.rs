@@ -16,8 +16,8 @@ const ROLES: &[&str] = &[
     "function",
 ];
 
-/// Checks that every message is an object with a known role and text as content, and
-/// that its fields about earlier turns have the right types.
+/// Checks the types of all messages: each is an object with a known role and text as
+/// content, and its fields about earlier turns have the right types.
 pub(crate) fn check(messages: &[Value]) -> ApiResult<()> {
     if messages.is_empty() {
         return Err(ApiError {

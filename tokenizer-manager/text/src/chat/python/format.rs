@@ -345,7 +345,7 @@ impl Spec {
         if separator == ',' && group != 3 {
             return Err(fail("cannot specify ',' with this format"));
         }
-        // Zeros that fill the field are digits, which are grouped too.
+        // Zeros that fill the field are digits, so they are grouped too.
         let least = match (align, self.fill) {
             ('=' | '0', Some('0')) => self.width.saturating_sub(prefix.len()),
             _ => 0,

@@ -236,8 +236,7 @@ impl Object for Range {
     }
 }
 
-/// `cycler(…)`. An object that holds values enumerates them, so that their nesting can be
-/// measured.
+/// `cycler(…)`. An object with values enumerates them, so that their nesting can be measured.
 #[derive(Debug)]
 pub(in crate::chat) struct Cycler {
     pub items: Vec<Value>,
