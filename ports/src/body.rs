@@ -266,7 +266,7 @@ impl<B> Paced<B> {
             return Poll::Pending;
         };
         if self.wanted.is_none() {
-            // A body that holds nothing is in nobody's way.
+            // A body without memory is in no request's way.
             let has_window = self.window.is_some();
             let held = self.held.as_ref();
             let held = held.filter(|held| has_window || held.holding().charge.bytes() > 0);

@@ -50,7 +50,7 @@ pub enum OverBudget {
          later."
     )]
     Process,
-    /// This peer's part is used.
+    /// The peer's part of the memory is used up.
     #[error(
         "The server holds as many bytes of requests of this address as it may, half of \
          --max-request-memory; try again later."
@@ -104,8 +104,7 @@ impl Budget {
         Arc::new(Self::part(limit, whole, OverBudget::WithoutKey))
     }
 
-    /// Returns the part for a peer. The part stays the same as long as somebody holds
-    /// it.
+    /// Returns the part for a peer. Calls return the same part while it is in use.
     pub(crate) fn of_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self> {
         let mut peers = self.peers();
         if let Some(own) = peers.get(&peer).and_then(Weak::upgrade) {

@@ -1,4 +1,4 @@
-//! Ports that strangers can reach, whatever protocol the ports speak.
+//! Ports that strangers can reach, for any protocol.
 //!
 //! ```text
 //! listen ──▶ accept ──▶ Places ──▶ TLS, first bytes ──▶ HTTP/1.1 or HTTP/2 ──▶ requests

@@ -96,7 +96,7 @@ impl Reserved {
 
     fn give_back(&self, bytes: usize) {
         let less = |reserved: usize| Some(reserved.saturating_sub(bytes));
-        // This never fails.
+        // The update never fails, because `less` always returns a value.
         let _ = self.0.fetch_update(Relaxed, Relaxed, less);
     }
 }

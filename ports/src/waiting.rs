@@ -121,7 +121,7 @@ impl<T> OutputSender<T> {
 impl<T> Drop for OutputSender<T> {
     /// Waiting outputs keep their memory until the reader has left too.
     fn drop(&mut self) {
-        // It is set only here.
+        // This cannot fail, because the memory is set only here.
         let _ = self.waiting.room.set(self.room.hand_over());
     }
 }

@@ -1,8 +1,8 @@
 //! Notice of requests that find no memory because other requests hold it.
 //!
 //! A request without memory is refused at once, and its client tries again. The memory
-//! may be held by bodies that do not go on. Their handlers must learn that other
-//! requests want the memory.
+//! may be held by bodies that do not go on. The readers of these bodies must learn that
+//! other requests want the memory.
 
 use std::{future::poll_fn, task::Poll};
 

@@ -66,7 +66,7 @@ pub async fn http(port: u16, request: &[u8]) -> Option<Answer> {
 
 async fn read_all(port: u16, request: &[u8]) -> Vec<u8> {
     let mut stream = connect(port).await;
-    // As in `exchange`.
+    // The send may fail, as in `exchange`.
     let _ = stream.write_all(request).await;
     let mut all = Vec::new();
     // A reset after the answer leaves the bytes that were read.

@@ -12,11 +12,11 @@ use crate::{outgoing::Outgoing, peer::Peer, report::Closed};
 /// The next thing that a connection without a request has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It has to send its first bytes.
+    /// The connection must send its first bytes.
     FirstBytes,
-    /// It has to end the head that it has begun.
+    /// The connection must end the head that it has begun.
     Head,
-    /// It may begin a request.
+    /// The connection may begin a request.
     Request,
 }
 

@@ -80,8 +80,7 @@ impl CompletionLogprobs {
         self.top_logprobs.push(logprob.logprob.map(|own| {
             let mut top = Alternatives::default();
             for (id, value) in &logprob.top {
-                // Of two ids with the same text, the likelier one comes first and
-                // stays.
+                // If two ids have the same text, the likelier id comes first and stays.
                 top.add(token_name(tokenizer, *id), *value);
             }
             // The token itself is listed even if it is not among the likeliest.

@@ -25,11 +25,11 @@ pub(super) struct Roles {
 /// The `system` and `developer` messages that a template shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instructions {
-    /// It shows all, or refuses the messages that it does not show.
+    /// The template shows all, or refuses the messages that it does not show.
     All,
-    /// It shows only the first and silently leaves out the others.
+    /// The template shows only the first and silently leaves out the others.
     First,
-    /// It silently leaves out all.
+    /// The template silently leaves out all.
     None,
 }
 

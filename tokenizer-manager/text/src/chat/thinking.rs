@@ -22,7 +22,7 @@ const THOUGHT: &str = "Bq8Thought8qB";
 pub(super) struct Thinking {
     /// True if the template shows parts of the content, like Mistral's templates.
     parts: bool,
-    /// For each of [`FIELDS`]: true if the template shows the field.
+    /// True at the index of each field of [`FIELDS`] that the template shows.
     fields: [bool; FIELDS.len()],
     /// True if the template refuses thoughts beside the content of a message that calls tools,
     /// like gpt-oss's template.

@@ -127,9 +127,9 @@ fn mapping(value: &Value) -> Py<'_> {
 const DEEPEST: usize = 256;
 
 /// Charges every element of a new value, at every depth, and refuses a value that nests too
-/// deeply. Objects that are kept until the rendering ends count as one element: namespaces, and
-/// generators, which give their elements only once. A loop of the engine holds the items that it
-/// visits and shows them to nobody, so it is refused as an element.
+/// deeply. Namespaces and generators are kept until the rendering ends and count as one element.
+/// A generator gives its elements only once. The engine's loop object is refused as an element,
+/// because it holds the items of its iteration and does not show them to this check.
 pub(in crate::chat) fn charge_nested(value: &Value) -> Result<(), Error> {
     nested(value, 0)
 }

@@ -14,11 +14,11 @@ pub(super) struct Speculation {
     spec_accept_rate: f64,
     /// Tokens per verification: the correct drafts, and one token of the target.
     spec_accept_length: f64,
-    /// At `i`: number of verifications with `i` correct drafts.
+    /// Number of verifications with `i` correct drafts, at index `i`.
     spec_correct_drafts_histogram: Vec<u32>,
-    /// By position: number of verifications with a draft there.
+    /// Number of verifications with a draft at each position.
     spec_num_proposed_drafts_by_position: Vec<u32>,
-    /// By position: number of verifications that accepted the draft there.
+    /// Number of verifications that accepted the draft at each position.
     spec_num_correct_drafts_by_position: Vec<u32>,
 }
 
