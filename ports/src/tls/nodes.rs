@@ -33,9 +33,10 @@ impl NodeTls {
     /// Reads the files, all three.
     ///
     /// # Errors
-    /// [`TlsError`] if a file is not named, cannot be read or holds something else.
-    /// Also if the key does not belong to the certificate, if the certificate has
-    /// expired or is not valid yet, or if the roots have not signed it for both sides.
+    /// [`TlsError`] if a file is not named, cannot be read or holds something else. The
+    /// error also comes if the key does not belong to the certificate, if the
+    /// certificate has expired or is not valid yet, or if the roots have not signed it
+    /// for both sides.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsError> {
         let path = roots_of(files)?;
         let contents = Contents::read(files)?;
