@@ -9,9 +9,9 @@ mod arms;
 mod bootstrap;
 mod cost;
 mod list;
-mod race;
 mod replay;
 mod run;
+mod run_arms;
 mod setup;
 mod steps;
 mod summary;
@@ -221,7 +221,7 @@ fn measure(args: &Args, lists: Vec<List>, setup: &mut Setup) -> anyhow::Result<V
     let mut measured: Vec<Measured> = measured.collect();
     for repetition in 0..args.repeat {
         for measured in &mut measured {
-            let runs = race::race(measured, setup, repetition)?;
+            let runs = run_arms::race(measured, setup, repetition)?;
             for (arm, run) in arms.iter().zip(&runs) {
                 progress(&format!("  {arm}: {:.1} s", run.seconds()));
             }

@@ -8,7 +8,7 @@
 pub(crate) mod candidates;
 pub(crate) mod engines;
 pub(crate) mod prompts;
-mod race;
+mod run_engines;
 mod tables;
 pub(crate) mod tally;
 
@@ -120,7 +120,7 @@ fn report(
     let before = limits()?;
     let mut engines = Engines::start(&args, &plain, &candidates, &prompts, registry)?;
     let mut tally = Tally::default();
-    race::all(&args, &prompts, &mut engines, &mut tally)?;
+    run_engines::all(&args, &prompts, &mut engines, &mut tally)?;
     let (about, ranks) = (engines.about(&plain), engines.descriptions());
     drop(engines);
     let limits = Drift::new(before, limits()?);

@@ -9,10 +9,10 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::aside::aside;
 use crate::beneath;
 use crate::folder::Folder;
-use crate::patience::still_waited_for;
+use crate::reader_thread::on_reader_thread;
+use crate::time_limits::still_waited_for;
 
 /// Kept folders, by the paths that readers give.
 static KEPT: Mutex<BTreeMap<PathBuf, Weak<Folder>>> = Mutex::new(BTreeMap::new());
@@ -83,7 +83,7 @@ impl Kept {
             return Err(io::Error::other(error));
         }
         let (path, folder) = (self.path.clone(), self.folder.clone());
-        aside(move || {
+        on_reader_thread(move || {
             folder.check().map_err(|(name, error)| {
                 let file = path.join(name);
                 io::Error::new(error.kind(), format!("{}: {error}", file.display()))

@@ -8,29 +8,31 @@
 
 #![forbid(unsafe_code)]
 
-mod aside;
 mod beneath;
 mod folder;
 mod json;
 mod kept;
-mod patience;
+mod reader_thread;
 mod shared;
 mod shown;
+mod time_limits;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use aside::PIECE;
 use folder::Folder;
-use patience::still_waited_for;
+use reader_thread::PIECE;
+use time_limits::still_waited_for;
 
-pub use aside::{LONGEST_STALL, Patience, aside, close, patiently, read_exact_at};
 pub use json::quoted;
 pub use kept::Kept;
-pub use patience::{LONGEST_LOOK, within};
+pub use reader_thread::{
+    LONGEST_STALL, TimeLimits, close, on_reader_thread, patiently, read_exact_at,
+};
 pub use shown::{shown, shown_note};
+pub use time_limits::{LONGEST_LOOK, within};
 
 /// Largest number of bytes of a file that describes a model, such as `config.json`.
 pub const LARGEST_CONFIG: u64 = 16 << 20;
@@ -58,7 +60,7 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
         return Err(io::Error::other(format!("{name:?} is no file of a folder")));
     }
     let (folder, name) = (folder.to_owned(), name.to_owned());
-    aside(move || {
+    on_reader_thread(move || {
         let folder = match kept::find(&folder) {
             Some(kept) => kept,
             None => Arc::new(Folder::at(&folder)?),
@@ -73,7 +75,7 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
 /// The errors of [`open`]; in words if the file is larger, whatever size the file system tells.
 pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let (folder, name) = (folder.to_owned(), name.to_owned());
-    aside(move || read_here(&folder, &name, most))
+    on_reader_thread(move || read_here(&folder, &name, most))
 }
 
 fn read_here(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {

@@ -8,7 +8,7 @@ use lockstep_files::shown;
 use lockstep_model_folder::Described;
 
 use crate::cache::Repository;
-use crate::meant::Meant;
+use crate::path_or_name::Meant;
 use crate::{Hub, HubError, Kind, Name, Revision, Settings, Wanted, bars};
 
 /// An option's value: a model and its version.

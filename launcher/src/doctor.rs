@@ -13,9 +13,9 @@ use crate::console;
 use crate::error::LaunchError;
 use facts::Facts;
 
-mod asked;
 mod facts;
 mod findings;
+mod requirements;
 
 /// Options of `lockstep doctor`.
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -2,7 +2,6 @@
 
 mod agree;
 mod batch;
-mod begun;
 mod choices;
 mod depth;
 mod digest;
@@ -15,10 +14,11 @@ pub mod faults;
 mod fingerprint;
 mod limits;
 pub mod local;
-mod opened;
+mod open_device;
 mod opening;
 mod outcome;
 mod pages;
+mod pass_start;
 mod passes;
 mod profile;
 mod recorder;
@@ -56,7 +56,7 @@ pub use error::{PlanError, WorkerError};
 pub use exchanges::{DecodeStep, Exchange};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
-pub use opened::open;
+pub use open_device::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
 

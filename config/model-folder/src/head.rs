@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use lockstep_files::{aside, read_exact_at};
+use lockstep_files::{on_reader_thread, read_exact_at};
 use serde::Deserialize;
 
 use crate::tensors::{self, Header};
@@ -84,7 +84,7 @@ impl<'a> Table<'a> {
         }
         let (own, others) = (self.file.try_clone()?, other.file.try_clone()?);
         let (begin, theirs, bytes) = (self.begin, other.begin, self.bytes);
-        aside(move || {
+        on_reader_thread(move || {
             let mut pieces = [Vec::new(), Vec::new()];
             for at in (0..bytes).step_by(PIECE as usize) {
                 let length = PIECE.min(bytes - at) as usize;

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::patience::ALONE;
+use crate::time_limits::ALONE;
 use crate::{open, read, within};
 
 /// A folder with folders of one file each. The text of each file is its folder's name.

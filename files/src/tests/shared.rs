@@ -64,7 +64,7 @@ fn cache() -> Cache {
         repository.join("other/way"),
     )
     .expect("linked");
-    symlink("../../other/way", snapshot.join("aside")).expect("linked");
+    symlink("../../other/way", snapshot.join("on_reader_thread")).expect("linked");
     let past = format!("../../../blobs/aa/{of_a}");
     symlink(past, snapshot.join("past")).expect("linked");
     Cache { folder, snapshot }
@@ -101,7 +101,7 @@ fn blobs_may_lie_in_the_store_of_all_repositories() {
         "around",
         "token",
         "past",
-        "aside",
+        "on_reader_thread",
     ] {
         assert!(cache.read(name).is_err(), "{name}");
     }

@@ -5,7 +5,7 @@ use lockstep_process::clock;
 use lockstep_types::Algorithms;
 use rustix::process::{Resource, getrlimit};
 
-use super::asked::Asked;
+use super::requirements::Requirements;
 use crate::run_dir::RunDir;
 
 /// File with the setting of transparent huge pages.
@@ -15,7 +15,7 @@ const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current
 /// All facts that findings are made of.
 #[derive(Debug)]
 pub(super) struct Facts {
-    pub(super) asked: Asked,
+    pub(super) asked: Requirements,
     pub(super) hardware: Hardware,
     /// Cores of the machine.
     pub(super) online: usize,
@@ -44,7 +44,7 @@ pub(super) struct Facts {
 impl Facts {
     /// Collects all facts.
     pub(super) fn collect(args: &ServeArgs, algorithms: &Algorithms) -> Self {
-        let asked = Asked::of(args, algorithms);
+        let asked = Requirements::of(args, algorithms);
         let hardware = Hardware::detect();
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let processors = read("/proc/cpuinfo").unwrap_or_default();

@@ -2,19 +2,19 @@ use lockstep_config::Hardware;
 use lockstep_devices::Finding;
 use lockstep_process::exit;
 
-use super::asked::Asked;
 use super::facts::Facts;
+use super::requirements::Requirements;
 use super::{DoctorArgs, as_json, findings, report};
 use crate::settings::tests::algorithms;
 
 /// A machine without problems.
 fn well() -> Facts {
     Facts {
-        asked: Asked {
+        asked: Requirements {
             threads: Some(4),
             shared_bytes: 8 << 20,
             connections: Some(4096),
-            ..Asked::default()
+            ..Requirements::default()
         },
         hardware: Hardware {
             cores: (0..8).collect(),

@@ -8,9 +8,9 @@ use tokio::time::{Instant, interval, timeout_at};
 use super::cause::{self, Cause};
 use super::children::{Change, Children, Filter, Member, everyone, fronts};
 use super::end::Ending;
-use super::outlook::FORESEEN;
 use super::pulse::Pulse;
 use super::replace::Replacements;
+use super::retry_after::FORESEEN;
 use super::signals::Signals;
 
 /// Time for tokenizer-managers to end their clients' requests with an error. All clients get

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::child::ChildSpec;
 use super::children::{Children, fronts};
-use super::outlook::Outlook;
 use super::restarts::Restarts;
+use super::retry_after::Outlook;
 
 /// Replacements of tokenizer-managers that are under way.
 pub(super) struct Replacements<'a> {

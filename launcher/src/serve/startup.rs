@@ -6,8 +6,8 @@ use tokio::time::{Instant, interval, sleep_until};
 
 use super::cause::{self, Cause};
 use super::children::{Change, Children};
-use super::outlook::FORESEEN;
 use super::progress::Progress;
+use super::retry_after::FORESEEN;
 use super::signals::Signals;
 
 /// The end of a start.

@@ -1,6 +1,5 @@
 //! Paged attention of a ragged batch.
 
-mod ahead;
 mod block;
 mod cache;
 mod cells;
@@ -8,6 +7,7 @@ mod direct;
 mod integers;
 mod panels;
 mod plan;
+mod prefetch;
 mod quantize;
 mod scratch;
 mod softmax;

@@ -6,11 +6,9 @@
 //! second-level cache. Each output element is one chain of multiply-adds over `0..steps` and
 //! then the bias, in any blocking. So a row's result does not depend on its neighbours.
 
-mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod amx_emulated;
-mod aside;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -20,9 +18,11 @@ mod avx512_bf16;
 mod cut;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod prefetch;
 mod product;
 mod quantized;
 mod scalar;
+mod sum_buffers;
 mod tile;
 mod tiles;
 mod widen;
@@ -36,13 +36,13 @@ use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 use crate::pool::Pool;
 
-pub(crate) use ahead::Ahead;
-use aside::{Rooms, Sums};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
+pub(crate) use prefetch::Ahead;
 use product::Product;
 pub(crate) use quantized::describe as describe_quantized;
+use sum_buffers::{Rooms, Sums};
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
 
@@ -75,7 +75,7 @@ pub(crate) fn matmul(
     let (packed, sums) = scratch[..words].split_at_mut(packed);
     let height = block_height(tiles, n);
     pack_rows(pool, isa, tiles.input, height, x, w.cols, packed);
-    let rooms = rooms.filter(|_| bias.is_none() && aside::is_aligned(out));
+    let rooms = rooms.filter(|_| bias.is_none() && sum_buffers::is_aligned(out));
     let product = Product {
         isa,
         tiles,
@@ -105,7 +105,7 @@ pub(crate) fn scratch_words(
     rows: usize,
     matrix: [usize; 2],
 ) -> usize {
-    let sums = aside::most_words(threads, element.tiles(isa, rows), element, rows, matrix);
+    let sums = sum_buffers::most_words(threads, element.tiles(isa, rows), element, rows, matrix);
     packed_words(element, isa, rows, matrix[1]).saturating_add(sums)
 }
 

@@ -29,6 +29,7 @@ mod compiler;
 mod context;
 mod error;
 mod exchange;
+mod exchange_watch;
 mod floats;
 mod footprint;
 mod gpu;
@@ -57,7 +58,6 @@ mod tape;
 mod tensor;
 mod trees;
 mod version;
-mod watched;
 mod weights;
 
 pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};

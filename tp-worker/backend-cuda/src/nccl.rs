@@ -10,17 +10,17 @@
 
 pub(crate) mod charge;
 mod communicator;
-mod ending;
-mod known;
 mod library;
 mod owners;
 mod plane;
+mod shared_communicator;
+mod shutdown;
 mod start;
 mod warm;
 
 pub(crate) use communicator::Communicator;
-pub(crate) use ending::Farewell;
 pub use library::Library as Nccl;
 pub(crate) use plane::Plane;
+pub(crate) use shutdown::Farewell;
 pub use start::CollectiveOptions;
 pub(crate) use start::agreed;

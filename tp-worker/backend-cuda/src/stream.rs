@@ -11,9 +11,9 @@ use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUresult, 
 
 use crate::context::Context;
 use crate::error::{CudaError, driver};
+use crate::exchange_watch::Watched;
 use crate::memory::{Buffer, Pinned};
 use crate::tape::Tape;
-use crate::watched::Watched;
 
 /// A queue of work. The device does the work in order, beside the program. A stream waits for
 /// another stream only by [`Stream::wait`].

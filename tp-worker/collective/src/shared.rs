@@ -1,6 +1,6 @@
 //! Ranks on one machine, over shared memory.
 
-mod astray;
+mod cross_group;
 mod home;
 mod join;
 mod member;

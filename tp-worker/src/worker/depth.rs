@@ -9,7 +9,7 @@ use lockstep_types::{
     step::{PlanPart, StageTimes, StepPlan},
 };
 
-use super::begun::Begun;
+use super::pass_start::PassStart;
 use super::{PlanError, Worker, WorkerError};
 
 /// The depth that a rank's steps draft at.
@@ -163,9 +163,9 @@ pub fn named(error: WorkerError) -> WorkerError {
         return match words {
             (Ok(ours), Ok(theirs)) => WorkerError::BegunDiffer {
                 rank: *rank,
-                ours: Box::new(Begun::from_words(ours)),
+                ours: Box::new(PassStart::from_words(ours)),
                 peer: *peer,
-                theirs: Box::new(Begun::from_words(theirs)),
+                theirs: Box::new(PassStart::from_words(theirs)),
             },
             _ => error,
         };

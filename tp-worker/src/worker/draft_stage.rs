@@ -1,11 +1,11 @@
 //! The stage of a step that drafts, and what all ranks know about the drafts.
 
+mod broadcast;
 mod chains;
 mod cut;
-mod exchange;
 mod extend;
 mod record;
-mod tell;
+mod target_tables;
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use super::{
 };
 
 pub use chains::ForPass;
-pub use exchange::OfTarget;
+pub use target_tables::TargetTables;
 
 /// Drafts of a step. The lead alone drafts, and broadcasts its drafts.
 pub struct DraftStage<B: Backend> {
     config: SpeculationConfig,
     drafter: Option<Box<dyn Drafter<B>>>,
-    of_target: OfTarget<B>,
+    of_target: TargetTables<B>,
     drafts: Drafts,
     /// Shape of the drafts that the lead's device makes in this step, in `chains`; `None` if
     /// its device makes none.
@@ -82,7 +82,7 @@ impl<B: Backend> DraftStage<B> {
     ) -> Result<Self, WorkerError> {
         let limits = WorkerLimits::new(config);
         let speculation = &config.speculation;
-        let (mut of_target, mut drafter) = (OfTarget::Target, None);
+        let (mut of_target, mut drafter) = (TargetTables::Target, None);
         if backend.leads(Axis::Attention) {
             let forward = ForwardLimits::of_drafts(&limits.step, limits.page_size, limits.vocab);
             drafter = drafters.build(Build {
@@ -99,7 +99,7 @@ impl<B: Backend> DraftStage<B> {
             })?;
         }
         if let Some(drafter) = drafter.as_deref() {
-            of_target = OfTarget::load(drafter, config, backend, target, files, progress)?;
+            of_target = TargetTables::load(drafter, config, backend, target, files, progress)?;
         }
         let most = speculation
             .max_speculative_num_draft_tokens

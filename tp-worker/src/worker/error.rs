@@ -8,7 +8,7 @@ use lockstep_model::ModelError;
 use lockstep_speculation::DraftError;
 use lockstep_types::step::Difference;
 
-use super::begun::Begun;
+use super::pass_start::PassStart;
 pub use plan::PlanError;
 
 mod plan;
@@ -158,11 +158,11 @@ pub enum WorkerError {
         /// The rank that reports.
         rank: usize,
         /// The pass that it was about to begin.
-        ours: Box<Begun>,
+        ours: Box<PassStart>,
         /// The rank that differs.
         peer: usize,
         /// The pass that the other rank was about to begin.
-        theirs: Box<Begun>,
+        theirs: Box<PassStart>,
     },
     /// Ranks of one DP rank began a step in different states.
     #[error(

@@ -41,7 +41,7 @@ pub enum Fault {
     /// `group-digest`: a bit of the digest that the ranks of the DP rank share flips.
     GroupDigest,
     /// `begun`: the rank is about to begin a pass in another state than the others.
-    Begun,
+    PassStart,
     /// `skipped-exchange`: the rank goes on without telling the others its row. Where rows
     /// travel with passes, the others get its last row.
     SkippedExchange,
@@ -136,7 +136,7 @@ fn parse(words: &str) -> Option<(usize, u64, Fault)> {
         "late-row" => Fault::LateRow,
         "world-digest" => Fault::WorldDigest,
         "group-digest" => Fault::GroupDigest,
-        "begun" => Fault::Begun,
+        "begun" => Fault::PassStart,
         "skipped-exchange" => Fault::SkippedExchange,
         "stopped" => Fault::Stopped,
         "killed" => Fault::Killed,

@@ -5,7 +5,7 @@ use lockstep_backend::{Axis, Backend};
 use lockstep_model::ModelError;
 use lockstep_types::step::{PlanPart, StepPlan};
 
-use super::begun::Begun;
+use super::pass_start::PassStart;
 use super::{
     PreparedPass, Worker, WorkerError, extent::Extent, faults::Fault, recorder::StepRecord,
 };
@@ -125,10 +125,10 @@ impl<B: Backend + 'static> Worker<B> {
             true => self.digests.world.value(),
             false => self.digests.tensor.value(),
         };
-        let begun = Begun {
+        let begun = PassStart {
             step: plan.step,
             depth: plan.draft_steps ^ self.faults.other_depth(plan.step),
-            shared: shared ^ u64::from(self.faults.strikes(plan.step, Fault::Begun)),
+            shared: shared ^ u64::from(self.faults.strikes(plan.step, Fault::PassStart)),
             key: extent.key(),
             pass: pass.digest,
             keeps: self.transformer.keeps_passes(&self.backend),

@@ -6,7 +6,7 @@ mod served;
 use std::{io, path::Path, time::Duration};
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_files::{LONGEST_STALL, Patience, aside, patiently};
+use lockstep_files::{LONGEST_STALL, TimeLimits, on_reader_thread, patiently};
 use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
 
@@ -16,7 +16,7 @@ pub use served::Served;
 
 use super::{
     Worker, WorkerError, WorkerLimits, agree,
-    draft_stage::{DraftStage, OfTarget},
+    draft_stage::{DraftStage, TargetTables},
     rows::StepRows,
 };
 
@@ -84,7 +84,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Loads the weights within the time limits for files. The other ranks learn of a failure
     /// while they still wait.
     fn load_in_time(&mut self, folders: &Folders) -> Result<Loaded<B>, WorkerError> {
-        let patience = Patience {
+        let patience = TimeLimits {
             stall: LONGEST_STALL,
             total: Duration::from_secs(self.config.timeouts.weight_update_s),
             set_by: "--weight-update-timeout",
@@ -97,8 +97,9 @@ impl<B: Backend + 'static> Worker<B> {
         let served = self.served();
         let mut config = self.config.clone();
         let (model, draft_folder) = (folders.model().to_owned(), draft.map(Path::to_owned));
-        let described =
-            aside(move || Ok(served.describe(&model, draft_folder.as_deref(), Heads::Compared)));
+        let described = on_reader_thread(move || {
+            Ok(served.describe(&model, draft_folder.as_deref(), Heads::Compared))
+        });
         let (model, draft_model) = described.map_err(|error| unread(&error))??;
         config.model = model;
         if draft.is_some() {
@@ -150,5 +151,5 @@ enum Drafting<B: Backend> {
     /// A new drafter: with another draft's weights, or one without a model, for the new target.
     Anew(Box<DraftStage<B>>),
     /// The present drafter stays.
-    Stays(OfTarget<B>),
+    Stays(TargetTables<B>),
 }

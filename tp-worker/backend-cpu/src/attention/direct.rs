@@ -23,11 +23,11 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::prefetch::near;
 
-use super::ahead::Asking;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 #[cfg(target_arch = "x86_64")]
 use super::cells::is_run;
+use super::prefetch::Asking;
 #[cfg(target_arch = "x86_64")]
 use super::transpose::LANES;
 

@@ -19,10 +19,10 @@ mod query;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use super::ahead::Ahead;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 use super::direct::{Order, Source};
+use super::prefetch::Ahead;
 use super::softmax::{Bytes, Rows};
 use super::tiled::ROWS as TILE_ROWS;
 #[cfg(target_arch = "x86_64")]

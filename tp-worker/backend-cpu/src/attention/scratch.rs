@@ -2,9 +2,9 @@
 
 use lockstep_backend::BackendError;
 
-use super::ahead::Ahead;
 use super::cells::{BLOCK, Cells};
 use super::panels::Panels;
+use super::prefetch::Ahead;
 use super::softmax::{LANES, State};
 use crate::gemm::{BLOCK_STEPS, PANEL};
 use crate::memory::{Buffer, grown};

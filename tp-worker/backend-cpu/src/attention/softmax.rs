@@ -6,8 +6,8 @@ pub(super) mod avx512_bf16;
 mod blocks;
 pub(super) mod whole;
 
-use super::ahead::Asking;
 use super::cells::BLOCK;
+use super::prefetch::Asking;
 use crate::exp::exp2_nonpositive;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;

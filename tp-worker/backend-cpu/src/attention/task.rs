@@ -13,13 +13,13 @@ use std::ops::Range;
 
 use lockstep_backend::{AttentionShape, Row};
 
-use super::ahead::Ahead;
 use super::block::Queries;
 use super::cache::CpuKvCache;
 use super::cells::BLOCK;
 use super::direct::{Direct, Order};
 use super::integers::{Integers, pack_query, query_words};
 use super::plan::Join;
+use super::prefetch::Ahead;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
 use super::tiled::{self, Tiled};

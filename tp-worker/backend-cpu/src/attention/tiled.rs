@@ -13,10 +13,10 @@ mod keys;
 #[cfg(target_arch = "x86_64")]
 mod values;
 
-use super::ahead::Asking;
 use super::cache::{CpuKvCache, Data};
 use super::cells::BLOCK;
 use super::direct::Source;
+use super::prefetch::Asking;
 use crate::gemm::{Input, Tiles};
 use crate::isa::Isa;
 

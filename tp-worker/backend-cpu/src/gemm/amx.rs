@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::arch::x86_64::{_mm512_load_ps, _mm512_stream_ps};
 use std::mem::MaybeUninit;
 
-use super::ahead::STREAMS;
+use super::prefetch::STREAMS;
 use super::tile::{LANES, PANEL, Tile};
 use super::tiles::{BLOCK_STEPS, Tiles, tiles};
 use crate::amx::shape;

@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-use super::ahead::{Ahead, STREAMS};
-use super::aside::Sums;
 use super::cut::{PANEL_GROUP, Passes, TILE_PANEL_GROUP, groups, tile_group, tile_passes};
+use super::prefetch::{Ahead, STREAMS};
+use super::sum_buffers::Sums;
 use super::tile::{Aside, PANEL, Tile, TileFn};
 use super::tiles::{Input, Packed, Tiles};
 use super::widen::{SLICE, Widened};

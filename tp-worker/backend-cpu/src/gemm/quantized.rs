@@ -34,7 +34,7 @@ pub(super) use int4::STEP_WORDS as INT4_WORDS;
 pub(super) use int8::STEP_WORDS as INT8_WORDS;
 pub(super) use widen::widen;
 
-use super::ahead::Asking;
+use super::prefetch::Asking;
 use super::tile::{LANES, PANEL, Tile};
 use super::tiles::Tiles;
 use crate::isa::Isa;

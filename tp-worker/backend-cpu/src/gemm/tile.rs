@@ -5,7 +5,7 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::ahead::{Ahead, STREAMS};
+use super::prefetch::{Ahead, STREAMS};
 use crate::prefetch;
 
 /// Columns of a panel: two registers of 16 lanes.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use super::ending::{End, Ending};
-use super::known::Known;
 use super::library::{Code, Library, Raw, UNDER_WAY, UniqueId};
+use super::shared_communicator::Known;
+use super::shutdown::{End, Ending};
 use crate::context::Context;
 use crate::error::CudaError;
-use crate::watched::Way;
+use crate::exchange_watch::Way;
 
 /// A rank's end of a communicator. Graphs that recorded its operations hold it, so that they
 /// are dropped first.

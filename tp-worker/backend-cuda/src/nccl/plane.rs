@@ -10,10 +10,10 @@ use super::library::{BF16, F32, Library};
 use super::{Communicator, Farewell};
 use crate::context::Context;
 use crate::error::CudaError;
+use crate::exchange_watch::{Watch, Watched, Way};
 use crate::floats::{Element, Floats};
 use crate::memory::{Buffer, Pinned};
 use crate::stream::Stream;
-use crate::watched::{Watch, Watched, Way};
 
 /// A rank's communicators, and the thread that watches them.
 ///

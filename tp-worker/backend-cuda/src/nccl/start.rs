@@ -11,8 +11,8 @@ use super::library::{Library, UniqueId};
 use super::{Communicator, Plane};
 use crate::context::Context;
 use crate::error::CudaError;
+use crate::exchange_watch::Way as _;
 use crate::stream::Stream;
-use crate::watched::Way as _;
 
 /// Pause between two checks whether all ranks have joined.
 const PAUSE: Duration = Duration::from_millis(1);

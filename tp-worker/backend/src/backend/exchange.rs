@@ -2,7 +2,7 @@
 
 use lockstep_collective::{Collective, Owners};
 
-use crate::{Axis, BackendError, ExchangeNotes, Ops, RmsNorm, RowParallel, Scatter, made};
+use crate::{Axis, BackendError, ExchangeNotes, Ops, RmsNorm, RowParallel, Scatter, composed};
 
 /// Exchange of data and of words between ranks.
 pub trait Exchange: Ops {
@@ -22,7 +22,7 @@ pub trait Exchange: Ops {
         norm: RmsNorm<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {
-        made::matmul_add_rms_norm(self, x, w, residual, delta, norm, out)
+        composed::matmul_add_rms_norm(self, x, w, residual, delta, norm, out)
     }
     /// [`Self::matmul_add_rms_norm`] in which every rank takes only rows of its own of the sum,
     /// with the same bits. `residual` and `out` have as many rows as the rank takes.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_types::Dtype;
 
-use crate::{Attend, AttentionShape, Linear, Memory, Rows, made};
+use crate::{Attend, AttentionShape, Linear, Memory, Rows, composed};
 
 /// Operations of a transformer on one device, row by row and without its peers.
 pub trait Ops: Memory {
@@ -88,7 +88,7 @@ pub trait Ops: Memory {
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     ) {
-        made::attend(self, cache, layer, qkv, op, inputs, out);
+        composed::attend(self, cache, layer, qkv, op, inputs, out);
     }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
@@ -100,7 +100,7 @@ pub trait Ops: Memory {
         gate_up: &mut Self::Tensor,
         out: &mut Self::Tensor,
     ) {
-        made::gated_matmul(self, x, w, gate_up, out);
+        composed::gated_matmul(self, x, w, gate_up, out);
     }
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::astray;
+use super::cross_group;
 use super::home::Home;
 use super::region::Region;
 use super::seats::{Seat, Seats};
@@ -132,7 +132,7 @@ impl Member {
             (!reached(&self.region.control(peer).arrived, phase)).then_some(left)
         });
         // Also looked at if a peer left, and after that was seen: it may be why the peer left.
-        match astray::find(&self.seats, &self.region, &self.names, phase) {
+        match cross_group::find(&self.seats, &self.region, &self.names, phase) {
             Some((peer, theirs)) => Err(self.mismatch(operation, peer, theirs)),
             None => left.map_or(Ok(()), Err),
         }

@@ -1,8 +1,8 @@
 //! Every transport, compared with plain loops, and its behaviour when ranks diverge, stop or
 //! leave.
 
-mod astray;
 mod attached;
+mod cross_group;
 mod processes;
 mod shared;
 mod shown;

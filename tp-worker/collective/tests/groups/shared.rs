@@ -3,8 +3,8 @@
 use lockstep_collective::{Collective, CollectiveError, Options, local_group_with};
 use proptest::prelude::*;
 
-use crate::astray;
 use crate::attached;
+use crate::cross_group;
 use crate::support::{self, Case, check_against_oracle};
 use crate::uneven::{self, splits};
 
@@ -137,7 +137,7 @@ fn a_crowded_machine_takes_no_rank_for_astray() {
     let boxed = |member| Box::new(member) as Box<dyn Collective>;
     for seed in 0..4 {
         let members = local_group_with(4, &options).into_iter().map(boxed);
-        astray::any_order_that_all_share_is_right(members.collect(), seed, 3_000);
+        cross_group::any_order_that_all_share_is_right(members.collect(), seed, 3_000);
     }
 }
 

@@ -535,17 +535,17 @@ macro_rules! failure_tests {
         #[test]
         fn waits_in_different_groups_are_found() {
             let group = || ($group)(4, &crate::support::patient());
-            crate::astray::waits_in_different_groups_are_found(group);
+            crate::cross_group::waits_in_different_groups_are_found(group);
         }
         #[test]
         fn wider_circles_of_waits_end_by_the_deadline() {
             let group = ($group)(4, &crate::support::impatient());
-            crate::astray::wider_circles_end_by_the_deadline(group);
+            crate::cross_group::wider_circles_end_by_the_deadline(group);
         }
         #[test]
         fn any_order_that_all_ranks_share_is_right() {
             let group = ($group)(4, &crate::support::patient());
-            crate::astray::any_order_that_all_share_is_right(group, 1, 2_000);
+            crate::cross_group::any_order_that_all_share_is_right(group, 1, 2_000);
         }
         #[test]
         fn different_words_are_found() {

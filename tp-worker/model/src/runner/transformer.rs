@@ -5,6 +5,7 @@ mod capture;
 mod chains;
 mod choose;
 mod collectives;
+mod draft_broadcast;
 mod forward;
 mod load;
 mod logits;
@@ -12,7 +13,6 @@ mod notes;
 mod restore;
 mod size;
 mod staged;
-mod told;
 mod trees;
 
 use std::{ops::Range, path::PathBuf};

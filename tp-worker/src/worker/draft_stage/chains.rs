@@ -5,7 +5,7 @@ use lockstep_model::{ModelError, Staged, Transformer};
 use lockstep_speculation::{ChainPass, Drafts, DraftsChains, depth};
 use lockstep_types::Verification;
 
-use super::{DraftStage, OfTarget};
+use super::{DraftStage, TargetTables};
 use crate::worker::{
     WorkerError, choices,
     outcome::Outcomes,
@@ -26,7 +26,7 @@ pub struct ForPass<'a, B: Backend> {
 /// Chains that this rank's device drafts.
 pub struct OnDevice<'a, B: Backend> {
     drafter: &'a mut dyn DraftsChains<B>,
-    of_target: &'a OfTarget<B>,
+    of_target: &'a TargetTables<B>,
     pub chains: &'a ChainPass,
     /// For each chain, the index of its row among the rows that sample.
     pub requests: &'a [u32],

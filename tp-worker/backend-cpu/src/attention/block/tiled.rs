@@ -1,6 +1,6 @@
 //! A tile of query rows in AMX tiles.
 
-use super::super::ahead::Asking;
+use super::super::prefetch::Asking;
 use super::super::scratch::padded;
 use super::super::softmax::{Rows, softmax_blocks};
 use super::super::task::Call;

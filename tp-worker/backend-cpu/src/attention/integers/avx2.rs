@@ -11,8 +11,8 @@ use std::arch::x86_64::{
     _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_ps, _mm256_storeu_si256,
 };
 
-use super::super::ahead::Ahead;
 use super::super::cells::BLOCK;
+use super::super::prefetch::Ahead;
 use super::super::softmax::{Rows, whole};
 use super::super::transpose::{LANES, avx2, keys_at};
 use super::{Bytes, CODES, CpuKvCache, ScoresFn, SumsFn};

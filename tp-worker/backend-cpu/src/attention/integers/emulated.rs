@@ -1,9 +1,9 @@
 //! The products of an 8-bit cache in plain Rust: the bits of [`crate::isa::Isa::Amx`] on
 //! every machine.
 
-use super::super::ahead::Ahead;
 use super::super::cache::{CpuKvCache, Data};
 use super::super::cells::BLOCK;
+use super::super::prefetch::Ahead;
 use super::super::softmax::whole;
 use super::super::softmax::{Bytes, Rows};
 use super::{CODES, ScoresFn, SumsFn};

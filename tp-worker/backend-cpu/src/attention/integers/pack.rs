@@ -5,8 +5,8 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi16, _mm512_unpacklo_epi8, _mm512_unpacklo_epi16, _mm512_xor_si512,
 };
 
-use super::super::ahead::Ahead;
 use super::super::cells::BLOCK;
+use super::super::prefetch::Ahead;
 use super::super::transpose::{LANES, avx512, keys_at};
 use super::{CODES, COLUMNS, CpuKvCache};
 

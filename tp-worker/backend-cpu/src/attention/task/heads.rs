@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use super::{Call, View};
-use crate::attention::ahead::Asking;
 use crate::attention::cells::BLOCK;
+use crate::attention::prefetch::Asking;
 use crate::attention::scratch::{Scratch, padded};
 use crate::attention::softmax::{Rows, softmax_blocks};
 use crate::attention::tiled::Tiled;

@@ -12,7 +12,7 @@ use std::ptr::null;
 use super::int4::Int4;
 use super::int8::Int8;
 use super::{Format, INT4_WORDS, INT8_WORDS, Lanes, widen};
-use crate::gemm::ahead::{Ahead, STREAMS};
+use crate::gemm::prefetch::{Ahead, STREAMS};
 use crate::gemm::tile::{LANES, PANEL, Tile};
 use crate::isa::Isa;
 use crate::prefetch;

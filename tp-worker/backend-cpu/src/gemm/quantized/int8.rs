@@ -6,7 +6,7 @@
 )]
 
 use super::{Format, Lanes, near};
-use crate::gemm::ahead::{Asking, STREAMS};
+use crate::gemm::prefetch::{Asking, STREAMS};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::prefetch;
 use crate::quantize::{GROUP_WORDS, UNDO_INT8};

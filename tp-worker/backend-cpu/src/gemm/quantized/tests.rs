@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::widen::without_least;
 use super::{KERNELS, amx_emulated};
-use crate::gemm::ahead::Ahead;
+use crate::gemm::prefetch::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
 use crate::gemm::tiles::{Packed, Tiles};
 use crate::isa::Isa;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lockstep_backend::HostBlock;
-use lockstep_files::{LARGEST_INDEX, aside, read_exact_at};
+use lockstep_files::{LARGEST_INDEX, on_reader_thread, read_exact_at};
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 
 use super::HEADER_LENGTH_BYTES;
@@ -46,7 +46,7 @@ impl MappedFile {
         let path = folder.join(name);
         let open = || {
             let file = lockstep_files::open(folder, name)?;
-            aside(move || {
+            on_reader_thread(move || {
                 let mapping = match access {
                     FileAccess::Mapped => map(&file)?,
                     FileAccess::Read => header(&file)?,
@@ -92,7 +92,7 @@ impl MappedFile {
             Ok(read)
         };
         let file = self.file.try_clone();
-        let read = file.and_then(|file| aside(move || all(file)));
+        let read = file.and_then(|file| on_reader_thread(move || all(file)));
         Some(read.map(|read| *into = read))
     }
 

@@ -76,7 +76,7 @@ proptest! {
             rms_norm_eps: 1e-5,
         };
         let model = ModelConfig {
-            layers: vec![layer(kv_heads, width), layer(1, 9)],
+            layers: vec![layer(kv_heads, width), layer(kv_heads, 9)],
             hidden_size: 6,
             vocab_size: 21,
             tie_word_embeddings: tied,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::{Bytes, avx512_bf16, whole};
 use super::*;
-use crate::attention::ahead::Asking;
+use crate::attention::prefetch::Asking;
 
 const WIDTH: usize = 32;
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::patience::{Place, look_at, still_waited_for};
+use crate::time_limits::{Place, look_at, still_waited_for};
 
 /// Time limit for one file, or for one piece of a MiB at most.
 pub const LONGEST_STALL: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub(crate) const PIECE: usize = 1 << 20;
 
 /// Time limits of a wait for files.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct TimeLimits {
     /// Limit for one file, or for one piece of it.
     pub stall: Duration,
     /// Limit for all files together.
@@ -44,7 +44,7 @@ struct Reader {
     jobs: mpsc::Sender<Job>,
     /// Counts files and pieces; `None` once the reader was given up.
     pulse: Option<Arc<AtomicU64>>,
-    patience: Patience,
+    patience: TimeLimits,
     since: Instant,
 }
 
@@ -64,7 +64,7 @@ impl Drop for Reading {
 ///
 /// # Errors
 /// If no thread can be started; [`io::ErrorKind::TimedOut`] if too many hang already.
-pub fn patiently<T>(patience: Patience, work: impl FnOnce() -> T) -> io::Result<T> {
+pub fn patiently<T>(patience: TimeLimits, work: impl FnOnce() -> T) -> io::Result<T> {
     let place = Place::take()?;
     let (jobs, taken) = mpsc::channel::<Job>();
     let pulse = Arc::new(AtomicU64::new(0));
@@ -90,7 +90,7 @@ pub fn patiently<T>(patience: Patience, work: impl FnOnce() -> T) -> io::Result<
 ///
 /// # Errors
 /// The errors of `work`; [`io::ErrorKind::TimedOut`] if it was given up.
-pub fn aside<T: Send + 'static>(
+pub fn on_reader_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     // `READER` is empty meanwhile: this thread only waits, and asks for no other work.
@@ -160,7 +160,7 @@ impl Reader {
     }
 }
 
-impl Patience {
+impl TimeLimits {
     /// The error when the wait ends and `left` of the whole time is left.
     fn over(&self, left: Duration) -> io::Error {
         let Self {
@@ -186,13 +186,13 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patience::ALONE;
+    use crate::time_limits::ALONE;
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn patience(stall: Duration, total: Duration) -> Patience {
+    fn patience(stall: Duration, total: Duration) -> TimeLimits {
         let set_by = "--an-option";
-        Patience {
+        TimeLimits {
             stall,
             total,
             set_by,
@@ -204,19 +204,23 @@ mod tests {
         let _alone = ALONE.lock().expect("no panic");
         let id = || Ok(thread::current().id());
         let here = thread::current().id();
-        assert_eq!(aside(id).expect("here"), here);
+        assert_eq!(on_reader_thread(id).expect("here"), here);
         let read = patiently(patience(LONG, LONG), || {
-            let other = aside(id).expect("there");
-            assert_eq!(aside(move || aside(id)).expect("there"), other);
-            let failed = aside(|| Err::<(), _>(io::Error::other("on purpose")));
+            let other = on_reader_thread(id).expect("there");
+            assert_eq!(
+                on_reader_thread(move || on_reader_thread(id)).expect("there"),
+                other
+            );
+            let failed = on_reader_thread(|| Err::<(), _>(io::Error::other("on purpose")));
             assert_eq!(failed.expect_err("its own").to_string(), "on purpose");
             other
         });
         assert_ne!(read.expect("a thread"), here);
-        assert_eq!(aside(id).expect("here"), here, "it is over");
+        assert_eq!(on_reader_thread(id).expect("here"), here, "it is over");
         let failed = patiently(patience(LONG, LONG), || {
             let panics = || -> io::Result<()> { panic!("on purpose") };
-            [aside(panics), aside(|| Ok(()))].map(|failed| failed.expect_err("it ended").kind())
+            [on_reader_thread(panics), on_reader_thread(|| Ok(()))]
+                .map(|failed| failed.expect_err("it ended").kind())
         });
         assert_eq!(failed.expect("a thread"), [io::ErrorKind::Other; 2]);
     }
@@ -227,9 +231,9 @@ mod tests {
         let (release, hangs) = mpsc::channel::<()>();
         let (closed, closes) = mpsc::channel::<()>();
         let errors = patiently(patience(Duration::ZERO, LONG), move || {
-            let first = aside(move || Ok(hangs.recv())).expect_err("it hangs");
+            let first = on_reader_thread(move || Ok(hangs.recv())).expect_err("it hangs");
             close(closed);
-            let second = aside(|| Ok(())).expect_err("given up");
+            let second = on_reader_thread(|| Ok(())).expect_err("given up");
             assert_eq!(second.kind(), io::ErrorKind::TimedOut);
             assert!(second.to_string().contains("given up"), "{second}");
             first
@@ -251,7 +255,7 @@ mod tests {
         let stall = Duration::from_millis(200);
         let error = patiently(patience(stall, LONG), move || {
             let begun = Instant::now();
-            aside(move || {
+            on_reader_thread(move || {
                 while begun.elapsed() < 2 * stall {
                     still_waited_for()?;
                 }
@@ -278,7 +282,7 @@ mod tests {
         };
         let stall = Duration::from_millis(500);
         let patience = patience(stall, 3 * stall);
-        let error = patiently(patience, || aside(endless).expect_err("over"));
+        let error = patiently(patience, || on_reader_thread(endless).expect_err("over"));
         let error = error.expect("a thread");
         assert!(error.to_string().contains("--an-option"), "{error}");
         // The work has noticed.
@@ -294,7 +298,7 @@ mod tests {
         std::fs::write(folder.path().join("file"), &bytes).expect("written");
         let read = patiently(patience(LONG, LONG), || {
             let file = crate::open(folder.path(), "file")?;
-            aside(move || {
+            on_reader_thread(move || {
                 let mut read = vec![0; bytes.len() - 5];
                 read_exact_at(&file, &mut read, 5)?;
                 Ok(read == bytes[5..])

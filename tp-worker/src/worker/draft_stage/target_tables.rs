@@ -10,7 +10,7 @@ use lockstep_types::EngineConfig;
 use super::{DraftStage, WorkerError};
 
 /// The target's tables for a drafter, which it reads beside the features of passes.
-pub enum OfTarget<B: Backend> {
+pub enum TargetTables<B: Backend> {
     /// The target's own tables on this rank, or none.
     Target,
     /// Whole copies of both tables, because the target has only parts of them on this rank.
@@ -21,7 +21,7 @@ pub enum OfTarget<B: Backend> {
     Head(Option<B::Matrix>),
 }
 
-impl<B: Backend> OfTarget<B> {
+impl<B: Backend> TargetTables<B> {
     /// Makes `target`, the model of `config`, keep the features that `drafter` reads. Loads the
     /// tables that this rank lacks. No collective runs.
     pub(super) fn load(
@@ -94,15 +94,15 @@ impl<B: Backend> DraftStage<B> {
         target: &mut Transformer<B>,
         files: FileAccess,
         progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<OfTarget<B>, WorkerError> {
+    ) -> Result<TargetTables<B>, WorkerError> {
         match self.drafter.as_deref() {
-            Some(drafter) => OfTarget::load(drafter, config, backend, target, files, progress),
-            None => Ok(OfTarget::Target),
+            Some(drafter) => TargetTables::load(drafter, config, backend, target, files, progress),
+            None => Ok(TargetTables::Target),
         }
     }
 
     /// Makes the prepared target the one that serves from now on.
-    pub fn change_target(&mut self, prepared: OfTarget<B>) {
+    pub fn change_target(&mut self, prepared: TargetTables<B>) {
         self.of_target = prepared;
         // The drafter has seen texts of the old weights.
         if let Some(drafter) = &mut self.drafter {

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 /// Resources that a server takes of the machine. If its configuration is not known, only the
 /// values that its options give directly.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Asked {
+pub(super) struct Requirements {
     /// The reason why there is no such server, or why its configuration is not known.
     pub(super) refused: Option<String>,
     /// Threads that compute on this node.
@@ -27,7 +27,7 @@ pub(super) struct Asked {
     pub(super) nodes: Option<(String, u16)>,
 }
 
-impl Asked {
+impl Requirements {
     /// The resources of `lockstep serve` with these options. Models that are given by name
     /// are not loaded for this.
     pub(super) fn of(args: &ServeArgs, algorithms: &Algorithms) -> Self {

@@ -7,7 +7,7 @@ use lockstep_backend::PassKey;
 /// Description of the pass that a rank is about to begin. All ranks compare these words before
 /// the pass, because the device's collectives do not compare the data that they carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Begun {
+pub struct PassStart {
     /// Number of the step.
     pub step: u64,
     /// Draft steps of the step.
@@ -22,7 +22,7 @@ pub struct Begun {
     pub keeps: bool,
 }
 
-impl Begun {
+impl PassStart {
     /// Number of words of the fixed-size encoding.
     pub const WORDS: usize = 11;
 
@@ -60,7 +60,7 @@ impl Begun {
     }
 }
 
-impl fmt::Display for Begun {
+impl fmt::Display for PassStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             step,
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_begun_survives_its_words() {
-        let begun = Begun {
+        let begun = PassStart {
             step: 1 << 40 | 7,
             depth: 5,
             shared: 0x0123_4567_89ab_cdef,
@@ -97,12 +97,12 @@ mod tests {
             pass: u64::MAX - 1,
             keeps: true,
         };
-        assert_eq!(Begun::from_words(&begun.to_words()), begun);
-        let void = Begun {
+        assert_eq!(PassStart::from_words(&begun.to_words()), begun);
+        let void = PassStart {
             keeps: false,
             ..begun
         };
-        assert_eq!(Begun::from_words(&void.to_words()), void);
+        assert_eq!(PassStart::from_words(&void.to_words()), void);
         assert_ne!(void.to_string(), begun.to_string());
         let words = begun.to_string();
         assert!(

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::known::{Known, PAUSE};
 use super::library::{DONE, UNDER_WAY};
+use super::shared_communicator::{Known, PAUSE};
 use crate::error::CudaError;
 
 /// Time for which a rank that leaves waits for the data that it still exchanges, and then for
