@@ -17,21 +17,21 @@ pub(crate) use buffers::{LayerBuffers, SecondHalf};
 /// One layer, without the norm before its attention.
 pub(crate) struct Layer<F: Form> {
     pub attention: Attention<F>,
-    /// Between attention and MLP.
+    /// Norm between attention and MLP.
     pub post_norm: Norm<F>,
     pub mlp: GatedMlp<F>,
 }
 
-/// Where a layer stands in a model, and what a rank takes of it.
+/// Place of a layer in a model, and the rank's shard.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerPlace<'m> {
     pub model: &'m ModelConfig,
     pub shard: &'m Shard,
-    /// Its place among the model's layers, and in the cache.
+    /// Number of the layer in the model and in the cache, from 0.
     pub number: usize,
-    /// The beginning of its tensors' names: "model.layers.3".
+    /// Prefix of the names of the layer's tensors. Example: "model.layers.3".
     pub prefix: &'m str,
-    /// Columns of its query, key and value projections.
+    /// Columns of the query, key and value projections.
     pub inputs: usize,
 }
 
@@ -42,18 +42,19 @@ impl<'m> LayerPlace<'m> {
     }
 }
 
-/// What all layers of a model share on a device.
+/// State on a device that all layers of a model share.
 pub(crate) struct LayerContext<B: Backend> {
     /// The ranks that MLPs are split over.
     pub axis: Axis,
     /// The ranks that attention is split over.
     pub attention_axis: Axis,
-    /// Angles of every position served, a table for each of [`rope_tables`].
+    /// Rotary angles of every served position; one table for each of [`rope_tables`].
     pub ropes: Vec<B::Rope>,
 }
 
 impl<B: Backend> LayerContext<B> {
-    /// For the layers of `model` at positions `0..positions`, over the ranks of `axis`.
+    /// Creates the context for layers of `model` at positions `0..positions`, split over the
+    /// ranks of `axis`.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -75,7 +76,7 @@ impl<B: Backend> LayerContext<B> {
     }
 }
 
-/// All of `values`, each once, in the order of their first places.
+/// Returns each distinct value of `values` once, in the order of first occurrence.
 pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut each = Vec::new();
     for value in values {
@@ -86,7 +87,7 @@ pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> 
     each
 }
 
-/// The place of `value` among `all`, which have it.
+/// Returns the index of `value` in `all`, which must contain it.
 pub(super) fn place_of<T: PartialEq>(all: &[T], value: &T) -> usize {
     all.iter()
         .position(|other| other == value)
@@ -94,7 +95,7 @@ pub(super) fn place_of<T: PartialEq>(all: &[T], value: &T) -> usize {
 }
 
 impl Layer<Listed> {
-    /// The tensors of the layer at `place`.
+    /// Lists the tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
         let norm = format!("{}.post_attention_layernorm.weight", place.prefix);
         Self {
@@ -104,8 +105,8 @@ impl Layer<Listed> {
         }
     }
 
-    /// The collectives of a pass, in a model of the width `hidden` that is split over the
-    /// ranks of `axis`.
+    /// Returns the collectives of one layer in a pass. The model has the width `hidden` and
+    /// is split over the ranks of `axis`.
     pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
         let attention = Attention::collectives(hidden, topology, axis);
         let mlp = GatedMlp::collectives(hidden, topology, axis);
@@ -126,8 +127,8 @@ impl<F: Form> Tensors<F> for Layer<F> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// From the attention output to the residual stream behind the layer, and
-    /// that normed with `next`.
+    /// Runs the second half of the layer: adds the output projection and the MLP to the
+    /// residual stream, and norms the sum with `next`.
     ///
     /// # Errors
     /// [`BackendError::Collective`].

@@ -5,8 +5,8 @@ use std::f64::consts::PI;
 use lockstep_backend::RopeTable;
 use lockstep_types::{RopeConfig, RopeScaling};
 
-/// Cosines and sines for positions `0..positions` (Su et al.,
-/// arXiv:2104.09864), computed in f64 and rounded once.
+/// Returns cosines and sines for positions `0..positions` (Su et al., arXiv:2104.09864),
+/// computed in f64 and rounded once.
 pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
     let frequencies = inverse_frequencies(rope, head_dim);
     let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
@@ -20,7 +20,7 @@ pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeT
     }
 }
 
-/// Radians per position of each pair, after scaling.
+/// Returns the radians per position of each pair, after scaling.
 fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
     (0..head_dim / 2)
         .map(|pair| rope.theta.powf(-2.0 * pair as f64 / head_dim as f64))
@@ -28,7 +28,7 @@ fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
         .collect()
 }
 
-/// One frequency after scaling, as transformers' `modeling_rope_utils` does it.
+/// Scales one frequency like transformers' `modeling_rope_utils`.
 fn scaled(scaling: RopeScaling, frequency: f64) -> f64 {
     match scaling {
         RopeScaling::Default => frequency,

@@ -87,7 +87,8 @@ fn write(cache: &Cache, backend: &mut CpuBackend, seed: u64, shapes: &[(usize, u
     writer.finish().unwrap();
 }
 
-/// Whether the file holds these matrices: `Err` says that it is not to be used.
+/// Returns true if the packed file holds these matrices. An error says that the file must not
+/// be used.
 fn compare(
     cache: &Cache,
     backend: &mut CpuBackend,
@@ -105,7 +106,7 @@ fn compare(
     Ok(equal)
 }
 
-/// The second is more than one segment.
+/// Shapes of the matrices. The second one is larger than one segment.
 const SHAPES: [(usize, usize); 4] = [(33, 7), (1_030, 2_100), (1, 1), (64, 128)];
 
 #[test]
@@ -154,8 +155,8 @@ fn other_shapes_keys_and_owners_are_not_used() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A changed bit is found, unless it lies between two matrices and changes
-    /// none of them; a shortened file is always found.
+    /// A changed bit is found, unless it lies between two matrices and changes neither. A
+    /// shortened file is always found.
     #[test]
     fn damage_is_found(place in 0.0..1.0f64, bit in 0..8u32, cut: bool) {
         const SMALL: [(usize, usize); 2] = [(33, 7), (1, 1)];
