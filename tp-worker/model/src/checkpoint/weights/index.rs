@@ -1,4 +1,4 @@
-//! Which files of a folder hold weights.
+//! Names of the files in a folder that hold weights.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -6,7 +6,7 @@ use lockstep_files::{LARGEST_INDEX, MOST_WEIGHT_FILES};
 
 use crate::ModelError;
 
-/// Names of the safetensors files of a folder, in a fixed order.
+/// Returns the names of the safetensors files of a folder, in a fixed order.
 pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
     const SINGLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
@@ -18,7 +18,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
                 Err(error) if absent(&error) => Err(ModelError::NoWeights {
                     folder: folder.to_owned(),
                 }),
-                // Whatever else is wrong is said by who maps it.
+                // Other errors are reported when the file is opened.
                 _ => Ok(vec![SINGLE.to_owned()]),
             };
         }
