@@ -37,9 +37,9 @@ pub enum ModelError {
     Duplicate {
         /// The tensor.
         tensor: String,
-        /// A file that holds it.
+        /// A file that holds the tensor.
         first: PathBuf,
-        /// The other file that holds it.
+        /// The other file that holds the tensor.
         second: PathBuf,
     },
     /// No file holds a tensor that the model needs.
@@ -93,7 +93,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The tensor it is fused with.
+        /// The tensor that it is fused with.
         sibling: String,
     },
     /// The model can't be split over so many ranks.
@@ -113,7 +113,7 @@ pub enum ModelError {
         /// Advice for the message. Example: "1, 2, 4 or 8".
         remedy: String,
     },
-    /// Layers whose keys and values differ in shape.
+    /// Layers have keys and values of different shapes.
     #[error(
         "layer {layer} caches {found:?} (key/value heads, and their width) for each token, and \
          layer 0 {expected:?}: layers with several cache shapes are not served; use a model whose \
@@ -149,9 +149,9 @@ pub enum ModelError {
         dp_rank: usize,
         /// Number of DP ranks.
         dp_size: usize,
-        /// Tokens of this rank's batch.
+        /// Number of tokens of this rank's batch.
         tokens: usize,
-        /// Wanted logits of this rank's batch.
+        /// Number of wanted logits of this rank's batch.
         wanted: usize,
         /// Most tokens of each DP rank that fit.
         limit: usize,
@@ -175,13 +175,13 @@ pub enum ModelError {
         /// Number of layers of the model.
         layers: usize,
     },
-    /// A whole model where a draft head is needed.
+    /// A whole model was given where a draft head is needed.
     #[error("{folder} is a whole model, not an EAGLE head; give the algorithm STANDALONE for it")]
     NotAHead {
         /// The folder.
         folder: PathBuf,
     },
-    /// A draft head that was made for another model.
+    /// A draft head was made for another model.
     #[error(
         "{folder} has hidden size {found}, the model it drafts for {expected};          give --speculative-draft-model-path a head that was trained for this model"
     )]
@@ -196,9 +196,9 @@ pub enum ModelError {
     /// A draft head's pass was fed another number of hidden states than it has tokens.
     #[error("a draft pass over {tokens} tokens was fed {fed} hidden states")]
     HiddenInputs {
-        /// Tokens of the pass.
+        /// Number of tokens of the pass.
         tokens: usize,
-        /// Hidden states fed since the last pass.
+        /// Number of hidden states fed since the last pass.
         fed: usize,
     },
     /// The head has not stored a hidden state that was asked for.

@@ -207,8 +207,8 @@ fn hidden_states_are_kept_of_own_rows() {
     }
 }
 
-/// A rank that drafts has the whole embedding, and the whole head if it loads that. With that
-/// head, its hidden states give the logits of the pass.
+/// A rank that drafts has the whole embedding, and loads the whole head. With that head, its
+/// hidden states give the logits of the pass.
 #[test]
 fn a_rank_that_drafts_lacks_the_head_alone() {
     for (tp_size, dp_size) in SPLITS {

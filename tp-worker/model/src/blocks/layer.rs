@@ -1,4 +1,4 @@
-//! One transformer layer, as models and draft heads run it.
+//! One transformer layer of a model or of a draft head.
 
 mod buffers;
 

@@ -12,9 +12,9 @@ use lockstep_backend::{Backend, MatrixRole, MatrixShape};
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
-    /// A matrix.
+    /// Type of a matrix.
     type Matrix;
-    /// A vector.
+    /// Type of a vector.
     type Vector;
 }
 
@@ -42,7 +42,7 @@ impl Form for Listed {
 pub(crate) struct MatrixPart {
     /// The tensors, from top to bottom.
     pub tensors: Vec<TensorRows>,
-    /// Columns of each tensor in the checkpoint.
+    /// Number of columns of each tensor in the checkpoint.
     pub width: usize,
     /// The columns that this rank takes.
     pub columns: Range<usize>,

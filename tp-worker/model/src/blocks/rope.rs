@@ -1,4 +1,4 @@
-//! Rotary angles.
+//! Rotary angles of positions.
 
 use std::f64::consts::PI;
 

@@ -1,7 +1,7 @@
 //! Packed weights kept on disk, so that the next start reads them as they are.
 //!
-//! A file holds one rank's matrices in the backend's packed form. Its name begins with its
-//! key. The key is a hash of everything that decides the packed bytes: the checkpoint's
+//! A file holds one rank's matrices in the backend's packed form. The file's name begins with
+//! its key. The key is a hash of everything that decides the packed bytes: the checkpoint's
 //! content, the shapes, the split, the backend's formats. Nothing in the file is trusted:
 //! each part is compared with its checksum while it is read. A file that does not match is
 //! not used, and the weights are packed anew.

@@ -105,7 +105,7 @@ impl Weights {
         self.tensors.contains_key(name)
     }
 
-    /// Returns the matrix `name`, `[rows, cols]`, of which ranks take parts.
+    /// Returns the matrix `name`, `[rows, cols]`. Ranks take parts of it.
     ///
     /// # Errors
     /// The errors of [`Self::matrix`].

@@ -67,7 +67,7 @@ impl<B: Backend> WholeTables<B> {
     /// table of its own for it.
     ///
     /// # Errors
-    /// [`ModelError`]: what is wrong with the files or the memory.
+    /// [`ModelError`] names the problem with the files or the memory.
     pub fn load(
         backend: &mut B,
         model: &ModelConfig,
@@ -102,7 +102,7 @@ impl<B: Backend> WholeTables<B> {
 /// holds the whole embedding lacks nothing else.
 ///
 /// # Errors
-/// [`ModelError`]: what is wrong with the files or the memory.
+/// [`ModelError`] names the problem with the files or the memory.
 pub fn whole_head<B: Backend>(
     backend: &mut B,
     model: &ModelConfig,

@@ -144,8 +144,8 @@ impl<B: Backend> Chains<B> {
     }
 }
 
-/// Returns true if devices that grow trees grow those of `steps` levels and `branches`
-/// branches.
+/// Returns true if a tree of `steps` levels and `branches` branches has few enough candidates
+/// for a device that grows trees.
 pub(crate) fn are_grown(steps: usize, branches: usize) -> bool {
     let size = TreeSize {
         steps: steps as u32,

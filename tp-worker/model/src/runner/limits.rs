@@ -8,21 +8,21 @@ use crate::ModelError;
 /// Sizes that buffers are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardLimits {
-    /// Tokens of one pass, over all requests of a DP rank.
+    /// Most tokens of one pass, over all requests of a DP rank.
     pub max_tokens: usize,
-    /// Requests of one pass.
+    /// Most requests of one pass.
     pub requests: usize,
-    /// Positions that a request may have, and that the rotary table covers.
+    /// Most positions of a request. The rotary table covers them.
     pub positions: usize,
-    /// Tokens per page of the cache.
+    /// Number of tokens in a page of the cache.
     pub page_size: usize,
     /// Most new tokens of a request with a tree mask; 0 where no row has a mask.
     pub tree_nodes: usize,
     /// Rows of logits computed and brought to the host at a time. The bound limits the memory
     /// of passes that want many rows.
     pub logit_block_rows: usize,
-    /// Most tokens that a request takes of a pass whose tokens a device chooses; 0 where the
-    /// host chooses all tokens.
+    /// Most tokens that a request takes of a pass, where a device chooses tokens; 0 where the
+    /// host chooses all.
     pub max_commit: usize,
 }
 
@@ -43,7 +43,7 @@ impl ForwardLimits {
         }
     }
 
-    /// Rows of a block of logits, for a target of `vocab` tokens.
+    /// Number of rows of a block of logits, for a target of `vocab` tokens.
     pub fn block_rows(vocab: usize) -> usize {
         (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256)
     }

@@ -27,7 +27,7 @@ pub enum CountedRows {
 /// One collective of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectiveStep {
-    /// The operation.
+    /// Kind of the operation.
     pub kind: CollectiveKind,
     /// The ranks that run it together.
     pub axis: Axis,

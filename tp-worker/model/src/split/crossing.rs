@@ -6,10 +6,9 @@ use lockstep_backend::WorldRows;
 
 use crate::{ModelError, Topology};
 
-/// Rows of a batch that each rank brings to all ranks, and rows that each rank takes back.
-/// The ranks of a DP rank have the same rows. Each of them brings a share, so that no row
-/// travels twice, and each takes all. Example: of 5 rows, the two ranks of a DP rank bring 2
-/// and 3.
+/// Rows of a batch that each rank brings to all ranks, and the rows that it takes back. The
+/// ranks of a DP rank have the same rows. Each of them brings a share, so that no row travels
+/// twice, and each takes all. Example: of 5 rows, the two ranks of a DP rank bring 2 and 3.
 #[derive(Debug)]
 pub(crate) struct Crossing {
     topology: Topology,

@@ -73,8 +73,7 @@ impl Topology {
     }
 }
 
-/// Returns the axis that attention is split over, in a model that is split over the ranks of
-/// `axis`.
+/// Returns the axis of the attention in a model that is split over the ranks of `axis`.
 pub(crate) fn attention_axis(axis: Axis) -> Axis {
     match axis {
         Axis::World => Axis::Attention,

@@ -171,8 +171,8 @@ fn the_eagle_head_drafts_as_the_reference_does() {
     heads(&draft, |prompt| &prompt.eagle_first_step_top5);
 }
 
-/// A draft model is a model like any other. In a group, rank 0 alone has it, with the bits
-/// that it has without a group.
+/// A draft model is a model like any other. In a group, rank 0 alone has it, with the same
+/// bits as without a group.
 #[test]
 fn the_draft_model_runs_whole_inside_a_group() {
     let run = |mut backend: CpuBackend| {

@@ -31,7 +31,7 @@ pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
     gpus_by(CollectiveBackend::Auto, &[1, 2, 4, 8, 16], dtype, seed)
 }
 
-/// Makes backends whose data goes by `backend`, and which record passes of `graphs` tokens.
+/// Makes backends that exchange data by `backend` and record passes of `graphs` tokens.
 pub(super) fn gpus_by(
     backend: CollectiveBackend,
     graphs: &[usize],

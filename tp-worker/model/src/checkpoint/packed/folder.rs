@@ -42,7 +42,7 @@ impl Folder {
         &self.path
     }
 
-    /// Opens a file that this user or root owns and nobody else can change. Returns `None` if
+    /// Opens a file of this user or of root, which nobody else can change. Returns `None` if
     /// the file does not exist.
     pub(super) fn open_own(&self, name: &str) -> io::Result<Option<File>> {
         let file = match lockstep_files::open(&self.path, name) {

@@ -18,7 +18,7 @@ pub(super) const FOOTER: usize = 64;
 
 const MAGIC: [u8; 16] = *b"lockstep packed\n";
 
-/// The matrices in the order they are loaded.
+/// Places of the matrices, in the order of loading.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Index {
     pub(super) matrices: Vec<Entry>,

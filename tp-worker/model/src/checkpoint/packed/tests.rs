@@ -42,7 +42,7 @@ fn pack(
         .update(&seed.to_le_bytes())
         .finalize_xof()
         .fill(&mut bytes);
-    // Finite: the exponent's highest bit is clear.
+    // Values are finite, because the exponent's highest bit is clear.
     bytes
         .as_chunks_mut::<2>()
         .0
@@ -174,7 +174,8 @@ proptest! {
             file.write_all_at(&[byte[0] ^ (1 << bit)], at).unwrap();
             let found = compare(&cache, &mut backend, 0, &SMALL);
             prop_assert!(found.is_err() || found == Ok(true), "byte {} {:?}", at, found);
-            // Panels of 32 rows of 4 steps, two of them, then one of 1 step.
+            // The first matrix has two panels of 32 rows of 4 steps, the second one of 1
+            // step.
             let inside = (4096..4096 + 1024).contains(&at) || (8192..8192 + 128).contains(&at);
             prop_assert!(found.is_err() || !(inside || at < 4096));
         }

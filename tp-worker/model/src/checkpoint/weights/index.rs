@@ -44,7 +44,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
         )));
     }
     for name in &names {
-        // A file name only: an index must not reach outside its folder.
+        // Only a file name is allowed: an index must not reach outside its folder.
         if Path::new(name)
             .file_name()
             .is_none_or(|file| file != name.as_str())
@@ -55,7 +55,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
     Ok(names)
 }
 
-/// `model.safetensors.index.json`.
+/// Content of `model.safetensors.index.json`.
 #[derive(serde::Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,

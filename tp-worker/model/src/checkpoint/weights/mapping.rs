@@ -1,4 +1,4 @@
-//! A file mapped into memory.
+//! A file of a checkpoint, mapped into memory or read.
 
 use std::{
     fs::File,
@@ -143,10 +143,10 @@ impl MappedFile {
 
 fn map(file: &File) -> io::Result<Mmap> {
     #[expect(unsafe_code, reason = "mapping a file has no safe interface")]
-    // SAFETY: the mapping is private and read-only and lives no longer than
-    // loading takes. Every access is bounded by the length it was mapped with.
-    // Weight files are written once; whoever truncates one in place while it
-    // is being loaded ends the process with SIGBUS, which the launcher reports.
+    // SAFETY: the mapping is private and read-only and lives no longer than loading takes.
+    // Every access is bounded by the length it was mapped with. Weight files are written
+    // once. If someone truncates a file in place while it is loaded, the process ends with
+    // SIGBUS, which the launcher reports.
     unsafe {
         Mmap::map(file)
     }

@@ -7,13 +7,13 @@ use lockstep_backend::{CheckpointDtype, HostBlock};
 /// One tensor on the host: row-major, little-endian.
 #[derive(Debug, Clone, Copy)]
 pub struct HostTensor<'a> {
-    /// Element type.
+    /// Type of the elements.
     pub dtype: CheckpointDtype,
-    /// Rows (1 for a vector).
+    /// Number of rows; 1 for a vector.
     pub rows: usize,
-    /// Columns.
+    /// Number of columns.
     pub cols: usize,
-    /// `rows · cols` elements.
+    /// Bytes of the `rows · cols` elements.
     pub bytes: &'a [u8],
 }
 

@@ -13,7 +13,7 @@ use crate::{
 pub(crate) struct Sizes {
     /// Width of the target's captured features.
     pub features: usize,
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub vocab: usize,
     /// Number of slots.
     pub requests: usize,

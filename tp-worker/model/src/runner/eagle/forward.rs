@@ -1,4 +1,4 @@
-//! A head's pass.
+//! The pass of a head.
 
 use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 

@@ -10,7 +10,7 @@ use crate::{ModelError, models::eagle::Wiring, runner::limits::fits};
 pub enum HiddenSource {
     /// The root that [`EagleHead::take_in`] kept for this slot.
     Root(u32),
-    /// The output of this row of the last pass.
+    /// The output of the last pass in this row.
     Output(u32),
 }
 
@@ -77,8 +77,8 @@ impl<B: Backend> EagleHead<B> {
     }
 }
 
-/// Hidden sources, sorted into roots and outputs. Each pair of lists says from which row to
-/// which row to copy.
+/// Hidden sources, sorted into roots and outputs. Each pair of lists holds the rows to copy
+/// from and the rows to copy to.
 pub(super) struct Picks {
     roots: [Vec<u32>; 2],
     outputs: [Vec<u32>; 2],

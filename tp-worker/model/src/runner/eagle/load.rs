@@ -18,7 +18,7 @@ impl<B: Backend> EagleHead<B> {
     /// that the head drafts for. The head is whole on this rank.
     ///
     /// # Errors
-    /// [`ModelError`]: what is wrong with the files or the memory.
+    /// [`ModelError`] names the problem with the files or the memory.
     pub fn load(
         backend: &mut B,
         draft: &DraftModel,

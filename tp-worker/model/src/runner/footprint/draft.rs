@@ -106,7 +106,8 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
     .saturating_add(bytes(drawn, engine.model.vocab_size))
 }
 
-/// Counts the features that a head keeps of steps that draft nothing, of `features` columns.
+/// Counts the features that a head keeps of steps without drafts, in rows of width
+/// `features`.
 fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: usize) {
     let (slots, window) = (engine.step.requests, engine.speculation.pause_window);
     if window > 0 {
@@ -126,7 +127,8 @@ fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) 
 }
 
 impl Part {
-    /// Counts a head, and the whole tables that it reads of a target whose ranks hold parts.
+    /// Counts a head. Also counts the target's whole tables, if the head reads them and the
+    /// target's ranks hold parts.
     fn of_head(
         device: &dyn DeviceMemory,
         engine: &EngineShape<'_>,

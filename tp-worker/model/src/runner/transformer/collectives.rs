@@ -17,7 +17,7 @@ impl<B: Backend> Transformer<B> {
         )
     }
 
-    /// Returns an empty set of passes, with the planned exchanges of those that the device
+    /// Returns an empty set of passes, and plans the exchanges of the passes that the device
     /// will repeat.
     pub(super) fn fresh_passes(&self, backend: &B) -> B::Passes {
         let (schedule, topology) = (self.schedule(), self.shard.topology);

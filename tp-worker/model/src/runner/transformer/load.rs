@@ -52,7 +52,7 @@ impl<B: Backend> Transformer<B> {
     /// allocates the buffers. `progress` is called after each matrix.
     ///
     /// # Errors
-    /// [`ModelError`]: what is wrong with the files, the split or the memory.
+    /// [`ModelError`] names the problem with the files, the split or the memory.
     pub fn load(
         backend: &mut B,
         model: &ModelConfig,
