@@ -1,4 +1,4 @@
-//! Accepting, also when the process has no descriptor left.
+//! Accepting connections, even if the process has no file descriptor left.
 
 use std::{fs::File, io, net::SocketAddr, time::Duration};
 
@@ -7,15 +7,16 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{listen::tune, places::Places, report::Closed};
 
-/// Pause after a failure to accept: what is missing is not there again at once.
+/// Pause after a failure to accept, since a shortage does not end at once.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A listener with a descriptor in reserve.
 pub(crate) struct Acceptor {
     listener: TcpListener,
-    /// Given up to accept one connection and close it, so that its client learns
-    /// that there is none for it (libev's manual, "The special problem of
-    /// accept()ing when you can't").
+    /// A spare descriptor. When no descriptor is left, the server closes it, accepts
+    /// one connection and closes that connection at once. The client then learns that
+    /// the server is full (libev's manual, "The special problem of accept()ing when you
+    /// can't").
     spare: Option<File>,
 }
 
@@ -27,7 +28,7 @@ impl Acceptor {
         }
     }
 
-    /// The next connection, tuned, and where it comes from.
+    /// Waits for the next connection; returns it tuned, with its address.
     pub(crate) async fn next(&mut self, places: &Places) -> (TcpStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
@@ -49,14 +50,15 @@ impl Acceptor {
         }
     }
 
-    /// Frees a descriptor: that of who waits longest, or else that of the
-    /// connection which found none.
+    /// Frees a descriptor: closes the connection that waits longest or, if none waits,
+    /// the new connection.
     async fn make_room(&mut self, places: &Places) {
         if places.evict() {
             return;
         }
         self.spare = None;
-        // Ready: it is what could not be accepted just now.
+        // This does not wait: the connection is the one that could not be accepted just
+        // now.
         if let Ok(Ok(refused)) = tokio::time::timeout(PAUSE, self.listener.accept()).await {
             places.count(Closed::Refused);
             drop(refused);
@@ -69,7 +71,8 @@ fn spare() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
-/// The connection was gone before it was accepted.
+/// Returns true if the error concerns one connection, which was gone before it was
+/// accepted.
 fn of_one_connection(error: &io::Error) -> bool {
     is(error, Errno::CONNABORTED) || is(error, Errno::INTR)
 }

@@ -1,11 +1,11 @@
-//! Answers: a connection works until it has sent them, but not for a client
-//! that takes nothing.
+//! Answers. A connection works until it has sent its answers, but not for a client that
+//! takes nothing.
 //!
-//! An HTTP/2 client can keep its connection alive and still grant a stream no
-//! window. The transport then does not ask for the answer's next part, however
-//! long it takes, and with the answer its request would stay: its memory, its
-//! place at the engine, and a drain that waits for it. So each part has a time
-//! in which it must be taken, as with nginx's `send_timeout`.
+//! An HTTP/2 client can keep its connection alive and still grant a stream no window.
+//! Then the transport does not ask for the answer's next part, however long it takes.
+//! The answer's request would stay with its memory, its place at the engine, and a
+//! drain that waits for it. So each part must be taken within a time limit, as with
+//! nginx's `send_timeout`.
 
 use std::{
     error::Error,
@@ -19,11 +19,11 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::{budget::OverBudget, places::InService, report::Closed, reserve::AnswerRoom};
 
-/// An answer's body: while it lasts, its connection works.
+/// Body of an answer. While it exists, its connection works.
 pub(crate) struct Answer(InService);
 
 impl Answer {
-    /// With the room that the body has, where it is charged.
+    /// Makes the body; `room` is the memory reserved for it, if it is charged.
     pub(crate) fn new(in_service: InService, body: Body, room: Option<AnswerRoom>) -> Self {
         let now = in_service.now();
         in_service.outgoing().answer(body, room, now);

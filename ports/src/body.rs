@@ -1,4 +1,4 @@
-//! Bodies of requests: they come in time or end with an error.
+//! Bodies of requests. Each must come in time or ends with an error.
 
 use std::{
     pin::Pin,
@@ -22,24 +22,25 @@ use crate::{
     wanted::Wanted,
 };
 
-/// Of a message, at the most: the gRPC services refuse a larger one by its head.
+/// Maximum bytes of a message that are charged: the gRPC services refuse a larger one
+/// by its head.
 const LARGEST_MESSAGE: usize = 16 << 20;
 
-/// Before the rate counts: a client may compute what it sends, and connections
+/// Time before the minimum rate counts. A client may compute its data, and connections
 /// take a while to get fast (as in Apache's `RequestReadTimeout body=20,MinRate`).
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Why a request's body ended early.
+/// Reason why a request's body ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// The client was too slow. gRPC takes the status from here.
     #[error("the request's body came too slowly")]
     Slow(#[source] Status),
-    /// The client brought nothing for too long while others found no room.
+    /// The client sent nothing for too long while other requests found no memory.
     #[error("the request's body brought nothing while others waited for memory")]
     Silent(#[source] Status),
-    /// The process holds as many bytes of requests as it may, of all, of this
-    /// address, or of those without a key.
+    /// The process holds as many bytes as it may, of all requests, of this address's,
+    /// or of requests without a key.
     #[error("the server has no memory for the request")]
     OverBudget(#[source] Status),
     /// The connection broke.
@@ -47,26 +48,27 @@ pub enum BodyError {
     Transport(#[from] hyper::Error),
 }
 
-/// For a client, until it is too late.
+/// A wait for the client, until it is too late.
 type Waiting = Pin<Box<dyn Future<Output = Late> + Send>>;
 
-/// A request's body that must come in time.
+/// Body of a request that must come in time.
 pub(crate) struct Paced<B = Incoming> {
     body: B,
     pace: Option<Pace>,
-    /// Set while the client is waited for.
+    /// Set while the body waits for the client.
     late: Option<Waiting>,
-    /// Who finds no room since the last byte came; `None` until more is waited for.
+    /// Notices requests that find no memory since the last byte came; `None` until the
+    /// body waits again.
     wanted: Option<Wanted>,
     held: Option<Held>,
-    /// Room for what has come and was not asked for yet.
+    /// Memory for bytes that have come and were not asked for yet.
     pub(crate) window: Option<Arc<Charge>>,
     place: Arc<Place>,
 }
 
-/// What a request takes of its process's budget: until its answer begins, for its
-/// body and for what is made of that; and what it reserves for the answer. Handlers
-/// find it in the extensions.
+/// Memory of a request in its process's budget. Until the answer begins, this is the
+/// memory of the body and of everything made of the body, and the memory reserved for
+/// the answer. Handlers find the value in the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Held {
     body: Arc<Mutex<Holding>>,
@@ -76,12 +78,14 @@ pub struct Held {
 #[derive(Debug)]
 struct Holding {
     charge: Charge,
-    /// In gRPC, whose reader makes room for a message when its head has come.
+    /// Reads along with gRPC's messages; gRPC's reader allocates a message once its
+    /// head has come.
     messages: Option<Messages>,
 }
 
 impl Held {
-    /// Nothing yet of a body, which has gRPC's `messages` or is read as it is.
+    /// Makes an empty charge for a body. With `messages`, the body has gRPC's messages;
+    /// otherwise all its bytes are kept.
     pub(crate) fn new(budget: &Arc<Budget>, messages: bool) -> Self {
         let body = Holding {
             charge: budget.charge(),
@@ -93,7 +97,7 @@ impl Held {
         }
     }
 
-    /// Takes `bytes` more, for what the body becomes.
+    /// Takes `bytes` more, for values made of the body.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
@@ -101,26 +105,27 @@ impl Held {
         self.holding().charge.add(bytes)
     }
 
-    /// Takes room for what choices will bring, for each so many bytes. It is the
-    /// answer's from when that begins.
+    /// Reserves memory for the output of choices, the given number of bytes for each.
+    /// It belongs to the answer once the answer begins.
     ///
     /// # Errors
-    /// [`OverBudget`] where there is no room for all; nothing is taken then.
+    /// [`OverBudget`] if there is no memory for all; then nothing is taken.
     pub fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
         self.answer.reserve(choices)
     }
 
-    /// The most bytes that it could reserve, if nobody else had any.
+    /// Returns the most bytes that could be reserved if no other request held any.
     pub fn most(&self) -> usize {
         self.holding().charge.most_beside()
     }
 
-    /// Who finds no room from now on that this may hold.
+    /// Returns a notice for requests that find no memory from now on, in the budgets of
+    /// this request's memory.
     fn wanted(&self) -> Wanted {
         self.holding().charge.wanted()
     }
 
-    /// What is reserved.
+    /// Returns the memory reserved for the answer.
     pub(crate) fn room(&self) -> Room {
         self.answer.clone()
     }
@@ -143,16 +148,16 @@ impl Held {
     }
 }
 
-/// What a client has brought in which time. What counts is the time for which
-/// it is waited for, not the time that the server takes between parts.
+/// The client's progress. Only the time in which the server waits for the client
+/// counts, not the server's own time between parts.
 struct Pace {
     limits: BodyLimits,
     received: u64,
-    /// Until the last part came.
+    /// Waiting time until the last part came.
     waited: Duration,
-    /// Of that, until the last byte came: a part may have none.
+    /// Waiting time until the last byte came; a part may have none.
     heard: Duration,
-    /// Since when the next part is waited for.
+    /// Time since which the next part is awaited.
     since: Option<Instant>,
 }
 
@@ -167,8 +172,8 @@ impl Pace {
         }
     }
 
-    /// Until when the client, who is waited for at the time `now`, may go on
-    /// bringing nothing.
+    /// Returns the time until which the client may go on sending nothing, if the body
+    /// waits since the time `now` or before.
     fn deadline(&mut self, now: Instant) -> Instant {
         let BodyLimits { whole, rate, .. } = self.limits;
         let allowed = match self.received.checked_div(rate) {
@@ -178,14 +183,14 @@ impl Pace {
         *self.since.get_or_insert(now) + allowed.saturating_sub(self.waited)
     }
 
-    /// From when on the client, who is waited for at the time `now`, has brought nothing
-    /// for too long where others find no room.
+    /// Returns the time from which the client has been silent for too long if other
+    /// requests find no memory.
     fn silent(&mut self, now: Instant) -> Instant {
         let silence = self.waited - self.heard;
         *self.since.get_or_insert(now) + self.limits.silence.saturating_sub(silence)
     }
 
-    /// A part came.
+    /// Records a part of `bytes` bytes.
     fn came(&mut self, bytes: usize, now: Instant) {
         self.received = self.received.saturating_add(bytes as u64);
         if let Some(since) = self.since.take() {
@@ -197,14 +202,15 @@ impl Pace {
     }
 }
 
-/// How a client is too late.
+/// The ways in which a client is too late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Late {
     Slow,
     Silent,
 }
 
-/// Ready at the `deadline`, and from the time `silent` on once room is `wanted`.
+/// Completes at the `deadline`. After the time `silent` it also completes once memory
+/// is `wanted`.
 async fn late(deadline: Instant, silent: Instant, wanted: Option<Wanted>) -> Late {
     let in_the_way = async {
         sleep_until(silent).await;
@@ -254,13 +260,13 @@ impl<B> Paced<B> {
 }
 
 impl<B> Paced<B> {
-    /// Ready when the client has been waited for long enough.
+    /// Completes when the body has waited for the client long enough.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Late> {
         let Some(pace) = &mut self.pace else {
             return Poll::Pending;
         };
         if self.wanted.is_none() {
-            // Who holds nothing is in nobody's way.
+            // A body without memory is in no request's way.
             let has_window = self.window.is_some();
             let held = self.held.as_ref();
             let held = held.filter(|held| has_window || held.holding().charge.bytes() > 0);

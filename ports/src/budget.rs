@@ -1,7 +1,6 @@
-//! One budget for the bytes that all requests of a process hold together, as
-//! gRPC core's `ResourceQuota` and Envoy's overload manager have it, with parts
-//! of it that some requests may not exceed: those of one peer, and those of
-//! services that ask for no key.
+//! One budget for the bytes that all requests of a process hold together, like gRPC
+//! core's `ResourceQuota` and Envoy's overload manager. Some requests may not exceed a
+//! part of it: the requests of one peer, and the requests of services that need no key.
 
 use std::{
     collections::BTreeMap,
@@ -16,47 +15,48 @@ use tonic::Status;
 
 use crate::{peer::Peer, wanted::Wanted};
 
-/// A request of so many bytes at most may use a budget's last quarter, so
-/// that a few large ones don't keep out all others.
+/// Maximum bytes of a request that may use a budget's last quarter. So a few large
+/// requests cannot keep out all others.
 const SMALL: usize = 64 << 10;
-/// A peer's requests hold at most this part of a budget, so that no single one
-/// keeps out all others.
+/// Divisor of the part that one peer's requests may hold, so that no single peer keeps
+/// out all others.
 const OF_A_PEER: usize = 2;
-/// Requests of services without a key hold at most this part of a budget.
+/// Divisor of the part that requests of services without a key may hold.
 const WITHOUT_KEY: usize = 16;
-/// But this much, where that is less than a few connections need.
+/// Minimum of that part, enough for a few connections.
 const LEAST_WITHOUT_KEY: usize = 16 * SMALL;
 
-/// The bytes that requests may hold, and those that they do.
+/// The bytes that requests may hold, and the bytes that they hold.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
     taken: AtomicUsize,
-    /// What this is a part of: what is taken here is taken there too.
+    /// The budget of which this is a part. Bytes that are taken here are taken there
+    /// too.
     whole: Option<Arc<Budget>>,
     over: OverBudget,
-    /// The parts of peers whose connections have places.
+    /// Parts of the peers whose connections have places.
     peers: Mutex<BTreeMap<Peer, Weak<Budget>>>,
-    /// Told when somebody finds no room that there would be without the others.
+    /// Notified when a request finds no memory that would be there without the others.
     wanted: watch::Sender<()>,
 }
 
-/// The budget has not so many bytes left.
+/// Error of a budget that has too few bytes left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OverBudget {
-    /// For nobody.
+    /// The whole budget is used.
     #[error(
         "The server holds as many bytes of requests as --max-request-memory allows; try again \
          later."
     )]
     Process,
-    /// For this peer.
+    /// The peer's part of the memory is used up.
     #[error(
         "The server holds as many bytes of requests of this address as it may, half of \
          --max-request-memory; try again later."
     )]
     Peer,
-    /// For services that ask for no key.
+    /// The part of services that need no key is used.
     #[error(
         "The server holds as many bytes of requests that need no key as it may, a sixteenth of \
          --max-request-memory; try again later."
@@ -64,7 +64,7 @@ pub enum OverBudget {
     WithoutKey,
 }
 
-/// What one request has taken, given back when this is dropped.
+/// Bytes that one request has taken; dropping this gives them back.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -80,7 +80,7 @@ impl From<OverBudget> for Status {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Makes a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self::part(limit, None, OverBudget::Process))
     }
@@ -96,7 +96,7 @@ impl Budget {
         }
     }
 
-    /// The part of it for services that ask for no key.
+    /// Returns the part for services that need no key.
     pub(crate) fn without_key(self: &Arc<Self>) -> Arc<Self> {
         let limit = (self.limit / WITHOUT_KEY).max(LEAST_WITHOUT_KEY);
         let limit = limit.min(self.limit);
@@ -104,13 +104,13 @@ impl Budget {
         Arc::new(Self::part(limit, whole, OverBudget::WithoutKey))
     }
 
-    /// The part of it for a peer, the same as long as somebody has it.
+    /// Returns the part for a peer. Calls return the same part while it is in use.
     pub(crate) fn of_peer(self: &Arc<Self>, peer: Peer) -> Arc<Self> {
         let mut peers = self.peers();
         if let Some(own) = peers.get(&peer).and_then(Weak::upgrade) {
             return own;
         }
-        // One whose connections have ended needs no entry.
+        // Entries of peers whose connections have ended are removed.
         peers.retain(|_, own| own.strong_count() > 0);
         let limit = self.limit / OF_A_PEER;
         let own = Self::part(limit, Some(self.clone()), OverBudget::Peer);
@@ -123,7 +123,7 @@ impl Budget {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing yet, for one request.
+    /// Makes an empty charge for one request.
     pub(crate) fn charge(self: &Arc<Self>) -> Charge {
         Charge {
             budget: self.clone(),
@@ -131,24 +131,26 @@ impl Budget {
         }
     }
 
-    /// Tells of those who find no room from now on, here and in what this is a part of.
+    /// Returns a notice for requests that find no memory from now on, in this budget
+    /// and in the budgets that contain it.
     pub(crate) fn wanted(&self) -> Wanted {
         let budgets = std::iter::successors(Some(self), |part| part.whole.as_deref());
         Wanted::new(budgets.map(|budget| &budget.wanted))
     }
 
-    /// Bytes that requests may hold.
+    /// Maximum bytes that requests may hold.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Bytes that requests hold now.
+    /// Number of bytes that requests hold now.
     pub fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }
 
-    /// Takes `bytes` more for a request that then counts as one of `own` bytes here,
-    /// and of `above` in what this is a part of; in all of them or in none.
+    /// Takes `bytes` more for a request, here and in the budgets of which this is a
+    /// part; all or nothing. With them the request counts as one of `own` bytes here
+    /// and of `above` bytes there.
     fn take(&self, bytes: usize, own: usize, above: usize) -> Result<(), OverBudget> {
         let limit = match own <= SMALL {
             true => self.limit,
@@ -156,7 +158,8 @@ impl Budget {
         };
         let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= limit);
         if self.taken.fetch_update(Relaxed, Relaxed, more).is_err() {
-            // Who asks for more than there is waits for nobody.
+            // A request for more than the limit is not helped by others, so nobody is
+            // notified.
             if own.max(bytes) <= limit {
                 self.wanted.send_replace(());
             }
@@ -170,13 +173,13 @@ impl Budget {
         })
     }
 
-    /// What large requests may have of it.
+    /// Maximum bytes that large requests may hold.
     fn of_large(&self) -> usize {
         self.limit - self.limit / 4
     }
 
-    /// The most bytes that one charge may take where nobody else has any but the same
-    /// request, which has `beside`. What this is a part of has more.
+    /// Returns the most bytes that one charge may take if only the same request holds
+    /// others, `beside`. The budget of which this is a part has more.
     fn most(&self, beside: usize) -> usize {
         let large = self.of_large().saturating_sub(beside);
         match large > SMALL {
@@ -194,18 +197,19 @@ impl Budget {
 }
 
 impl Charge {
-    /// Bytes that it has taken.
+    /// Number of bytes taken.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Tells of those who find no room from now on where this has some.
+    /// Returns a notice for requests that find no memory from now on, in the budgets of
+    /// this charge.
     pub(crate) fn wanted(&self) -> Wanted {
         self.budget.wanted()
     }
 
-    /// The most bytes that another charge of the same request could take, where nobody
-    /// else has any.
+    /// Returns the most bytes that another charge of the same request could take if no
+    /// other request held any.
     pub(crate) fn most_beside(&self) -> usize {
         self.budget.most(self.bytes)
     }
@@ -218,7 +222,8 @@ impl Charge {
         self.add_beside(bytes, 0)
     }
 
-    /// As [`Self::add`], for a request that has so many bytes `beside` these.
+    /// Takes bytes like [`Self::add`], for a request that holds `beside` bytes
+    /// elsewhere.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
@@ -227,9 +232,9 @@ impl Charge {
         self.take(bytes, own, own)
     }
 
-    /// Takes `bytes` more for an answer, whose work is done and for which `reserved`
-    /// bytes were taken before: beyond the part of its peer it counts as large as
-    /// that alone, so that large requests of others don't undo a small one.
+    /// Takes `bytes` more for an answer that had reserved `reserved` bytes. Its work is
+    /// done. Beyond the peer's part, the answer counts only as large as `reserved`. So
+    /// large requests of others cannot undo a small one.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
@@ -238,8 +243,8 @@ impl Charge {
     }
 
     fn take(&mut self, bytes: usize, own: usize, above: usize) -> Result<(), OverBudget> {
-        // Others may have taken what large requests may not have: who wants no
-        // more has nothing to do with that.
+        // Other requests may have taken the quarter that large requests may not have.
+        // That does not matter to a request that wants no more.
         if bytes > 0 {
             self.budget.take(bytes, own, above)?;
             self.bytes += bytes;
@@ -247,7 +252,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back what is beyond `bytes`.
+    /// Gives back all bytes beyond `bytes`.
     pub(crate) fn keep(&mut self, bytes: usize) {
         let beyond = self.bytes.saturating_sub(bytes);
         if beyond > 0 {
@@ -256,7 +261,7 @@ impl Charge {
         }
     }
 
-    /// All that it has taken, so that this has nothing.
+    /// Moves all bytes to a new charge.
     pub(crate) fn hand_over(&mut self) -> Self {
         Self {
             budget: self.budget.clone(),

@@ -1,12 +1,12 @@
-//! `grpc-timeout`, the time that a client gives a call (gRPC over HTTP/2,
+//! `grpc-timeout`, the time limit that a client sets for a call (gRPC over HTTP/2,
 //! "Requests").
 
 use std::time::Duration;
 
 use hyper::HeaderMap;
 
-/// The time that a call's head gives it; `None` without one, or with one that
-/// is no number of at most eight digits and a unit.
+/// Returns the time limit in a call's head. `None` without one, or if the header is not
+/// a number of at most eight digits and a unit.
 pub(crate) fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     let text = head.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

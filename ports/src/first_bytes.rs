@@ -1,7 +1,7 @@
-//! What a connection speaks, by its first bytes, which are then read again.
+//! Detection of a connection's protocol by its first bytes, which are then read again.
 //!
-//! hyper-util looks at them too, without a limit in time (hyper #3756): a
-//! connection that says nothing would stay for ever.
+//! hyper-util looks at them too, but without a time limit (hyper #3756): a silent
+//! connection would stay forever.
 
 use std::{
     io,
@@ -24,37 +24,37 @@ use crate::{
     report::Closed,
 };
 
-/// So many bytes of a head are not charged: most have less, and the connection
+/// Bytes of a head that are not charged. Most heads are smaller, and the connection
 /// itself takes more.
 const SMALL_HEAD: usize = 4 << 10;
 /// RFC 9113, 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What comes over a connection, in TLS where its port speaks that.
+/// The bytes of a connection, in TLS if its port speaks TLS.
 pub(crate) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A connection whose first bytes are known.
 pub(crate) struct Visitor {
     stream: Stream,
     first: [u8; PREFACE.len()],
-    /// Of the first bytes: how many came, and how many were read again.
+    /// Number of first bytes that came, and number of them that were read again.
     came: usize,
     read: usize,
     pub(crate) http2: bool,
-    /// Hears when a head may begin, over HTTP/1.1.
+    /// The connection's place; it learns when a head begins over HTTP/1.1.
     place: Arc<Place>,
-    /// While there are bytes that the socket does not take: they keep the place
-    /// as an answer does, which may have ended when they were handed over.
+    /// Present while the socket does not take bytes. It keeps the place like an answer,
+    /// since the answer itself may have ended when its bytes were handed over.
     unsent: Option<InService>,
-    /// For an HTTP/1.1 head, until its request has ended; `None` where nothing is
+    /// State of an HTTP/1.1 head until its request has ended; `None` if nothing is
     /// charged.
     head: Option<Head>,
-    /// What came last found no room, and ends the connection unless a head ended
-    /// with it: then its request is answered.
+    /// Set if the last bytes found no memory. It ends the connection, unless a head
+    /// ended with those bytes: then the request is answered.
     over: Option<OverBudget>,
 }
 
-/// What has come of a head, and its room.
+/// Bytes of a head so far, and the memory taken for them.
 struct Head {
     bytes: usize,
     budget: Arc<Budget>,
@@ -62,7 +62,7 @@ struct Head {
 }
 
 impl Head {
-    /// Takes in `bytes` more that came.
+    /// Charges `bytes` more.
     fn came(&mut self, bytes: usize) -> Result<(), OverBudget> {
         self.bytes += bytes;
         let beyond = self.bytes.saturating_sub(SMALL_HEAD);
@@ -75,10 +75,10 @@ impl Head {
 }
 
 impl Visitor {
-    /// Reads until HTTP/2's preface is whole, or can't become it.
+    /// Reads until HTTP/2's preface is complete or impossible.
     ///
     /// # Errors
-    /// `UnexpectedEof` when it ends before, and what the system says.
+    /// `UnexpectedEof` if the connection ends before, and errors of the system.
     pub(crate) async fn meet(
         mut stream: Stream,
         place: Arc<Place>,
@@ -117,7 +117,7 @@ impl Visitor {
         })
     }
 
-    /// Bytes came over HTTP/1.1.
+    /// Handles bytes that came over HTTP/1.1.
     fn heard(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let begins = self.place.heard();
         let in_service = self.is_in_service();
@@ -126,12 +126,13 @@ impl Visitor {
         }
         match &mut self.head {
             Some(head) if !in_service => head.came(bytes),
-            // It is no head, or one that its client was told to wait with.
+            // These bytes are no head, or a head that its client was told to hold back.
             _ => Ok(()),
         }
     }
 
-    /// Whether a request is under way, beside an answer that has only to be sent.
+    /// Returns true if a request is in service, besides an answer that has only to be
+    /// sent.
     fn is_in_service(&self) -> bool {
         self.place.requests() > usize::from(self.unsent.is_some())
     }
@@ -142,16 +143,16 @@ impl Visitor {
         }
     }
 
-    /// A request that has ended keeps no room for its head while nobody knows
-    /// whether another comes.
+    /// Frees the head's memory after its request has ended, since nobody knows when
+    /// another head comes.
     fn settle(&mut self) {
         if self.place.expects_head() {
             self.forget_head();
         }
     }
 
-    /// Notes whether the socket took what TLS had taken before. Of one without TLS a flush
-    /// says nothing.
+    /// Records whether the socket took the bytes that TLS held. Without TLS, a flush
+    /// says nothing about that.
     fn flushed<T>(&mut self, flushed: Poll<T>) -> Poll<T> {
         match &self.stream {
             Either::Left(_) => flushed,
@@ -159,7 +160,7 @@ impl Visitor {
         }
     }
 
-    /// Notes whether the socket took bytes.
+    /// Records whether the socket took bytes.
     fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
         if written.is_ready() {
             self.unsent = None;

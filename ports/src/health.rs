@@ -1,5 +1,4 @@
-//! What a gRPC port serves beside its own service: `grpc.health.v1`, and
-//! reflection on both.
+//! Services that every gRPC port has besides its own: `grpc.health.v1`, and reflection on both.
 
 use std::{future::Future, io, pin::pin, time::Duration};
 
@@ -10,24 +9,24 @@ use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tonic_reflection::server::Builder;
 
-/// The shortest time between two checks.
+/// Minimum time between two checks.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// Tells clients of `grpc.health.v1` whether a service is served.
 #[derive(Debug)]
 pub struct Health {
     reporter: HealthReporter,
-    /// What they may ask for: the whole server, and the service by its full name.
+    /// Names that clients may ask for: the whole server, and the service by its full name.
     names: [&'static str; 2],
 }
 
 impl Health {
-    /// The first routes of a port whose own service is `service`, by its full name,
-    /// described by `descriptors`, an encoded `FileDescriptorSet`. Nothing is serving
-    /// until [`Health::report`] finds that it is.
+    /// Returns the first routes of a port whose own service has the full name `service`.
+    /// `descriptors` is an encoded `FileDescriptorSet` of it. The service counts as not serving
+    /// until [`Health::report`] finds that it serves.
     ///
     /// # Errors
-    /// The descriptors are none.
+    /// Fails if the descriptors cannot be read.
     pub async fn routes(
         service: &'static str,
         descriptors: &'static [u8],
@@ -35,7 +34,7 @@ impl Health {
         let (reporter, server) = tonic_health::server::health_reporter();
         let names = ["", service];
         let health = Self { reporter, names };
-        // tonic's default is SERVING; nothing is known before the first check.
+        // tonic's default is SERVING, but nothing is known before the first check.
         health.tell(false).await;
         let reflection = || {
             Builder::configure()
@@ -44,7 +43,7 @@ impl Health {
                 .with_service_name(service)
                 .with_service_name("grpc.health.v1.Health")
         };
-        // Older tools (grpcurl before 1.9, grpcio-reflection) speak v1alpha only.
+        // Older tools (grpcurl before 1.9, grpcio-reflection) speak only v1alpha.
         let newer = reflection().build_v1().map_err(io::Error::other)?;
         let older = reflection().build_v1alpha().map_err(io::Error::other)?;
         let routes = Routes::new(server.max_decoding_message_size(SMALL_MESSAGE_BYTES))
@@ -53,10 +52,10 @@ impl Health {
         Ok((health, routes))
     }
 
-    /// Tells whether the service `serves`, now and after each of `changes`. What they
-    /// cannot know is found out by `check`, every `period`, and sooner after one that did not
-    /// find it well: what it finds is one of them.
-    /// On `close` open watches end, which would hold up the server's end otherwise.
+    /// Reports whether the service `serves`, at first and after each of `changes`. `check` finds
+    /// out what `changes` cannot show. It runs every `period`, and sooner after a bad result; its
+    /// result arrives as one of `changes`. On `close`, open watches end, since they would delay
+    /// the server's end.
     pub async fn report<C: Future<Output = bool>>(
         mut self,
         serves: impl Fn() -> bool,
@@ -78,7 +77,7 @@ impl Health {
         let mut told = false;
         loop {
             let serving = serves();
-            // Watches get what they hear of as news.
+            // A watch sends every status it gets, so only changes are told.
             if serving != told {
                 self.tell(serving).await;
                 told = serving;

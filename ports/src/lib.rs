@@ -1,4 +1,4 @@
-//! Ports that strangers reach, whatever they speak.
+//! Ports that strangers can reach, for any protocol.
 //!
 //! ```text
 //! listen ──▶ accept ──▶ Places ──▶ TLS, first bytes ──▶ HTTP/1.1 or HTTP/2 ──▶ requests
@@ -6,11 +6,10 @@
 //!                       per peer                                               answer taken in time
 //! ```
 //!
-//! A connection that no request is on waits. When a port is full the one that
-//! waits longest gives its place away, as in nginx; one that works keeps it,
-//! until its answers are sent or their clients have taken nothing for too long.
-//! Whoever finds no place then is served as a probe: health is answered, and
-//! all else refused.
+//! A connection without a request waits. When a port is full, the connection that waits longest
+//! loses its place, as in nginx. A connection that works keeps its place until its answers are
+//! sent, or until their clients have taken nothing for too long. A connection that finds no place
+//! is served as a probe: its health checks are answered, and everything else is refused.
 
 #![forbid(unsafe_code)]
 

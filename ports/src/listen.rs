@@ -1,4 +1,4 @@
-//! Listening sockets, and what is set on the connections that they give.
+//! Listening sockets, and socket options of their connections.
 
 use std::{
     io,
@@ -9,18 +9,18 @@ use std::{
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections the kernel holds before they are accepted.
+/// Connections that the kernel holds before they are accepted.
 const BACKLOG: i32 = 4096;
-/// Idle connections are probed after this long, and then this often.
+/// Time after which an idle connection is probed, and time between probes.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
-/// A peer that acknowledges nothing of what was sent for so long is gone.
+/// Time without an acknowledgement of sent data after which a peer counts as gone.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(120);
 
-/// Listens on an address, `host:port` or the two apart; of those that a name
-/// stands for, on the first that can be had. With `shared`, other processes may
-/// listen there too, and the kernel spreads connections over them; without, a
-/// port that another server has is an error. Needs a tokio runtime.
+/// Listens on an address, `host:port` or the two apart. If a name has several
+/// addresses, it listens on the first that can be bound. With `shared`, other processes
+/// may listen there too, and the kernel spreads connections over them. Without
+/// `shared`, a port that another server uses is an error. Needs a tokio runtime.
 ///
 /// # Errors
 /// The address does not resolve, or cannot be bound.
@@ -46,9 +46,11 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Sends small events at once, and notices peers that vanished or stopped reading.
+/// Sets options for small events and lost peers. Small events are sent at once. The
+/// server notices peers that vanished or stopped reading.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
-    // Without it each small event would wait for the acknowledgement of the last.
+    // Without this option, each small event would wait for the acknowledgement of the
+    // last.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     let probes = TcpKeepalive::new()

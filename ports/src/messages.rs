@@ -1,20 +1,20 @@
-//! The messages in a gRPC body, by their heads: one byte of flags and four of
-//! length (gRPC over HTTP/2, "Length-Prefixed-Message").
+//! The messages in a gRPC body, by their heads. A head has one byte of flags and four
+//! bytes of length (gRPC over HTTP/2, "Length-Prefixed-Message").
 
 const HEAD: usize = 5;
 
-/// Reads along.
+/// Reads along with a gRPC body.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     head: [u8; HEAD],
-    /// Bytes of the head that have come.
+    /// Bytes of the current head that have come.
     have: usize,
-    /// Bytes of the message that are to come.
+    /// Bytes of the current message that are still to come.
     left: usize,
 }
 
 impl Messages {
-    /// Bytes of the messages that begin in `data`: their reader makes room for
+    /// Returns the bytes of all messages that begin in `data`. Their reader allocates
     /// all of them at once.
     pub(crate) fn announced(&mut self, mut data: &[u8]) -> usize {
         let mut announced = 0usize;

@@ -1,4 +1,4 @@
-//! What of an answer is still to be sent.
+//! The unsent rest of an answer.
 
 use std::{
     pin::Pin,
@@ -18,36 +18,35 @@ use crate::{
     reserve::{AnswerRoom, Reserved},
 };
 
-/// Handed over at a time, so that a transport that asks for more has sent most
-/// of what it got.
+/// Bytes handed over at a time. A transport asks for more once most of the last part is sent.
 pub(crate) const PART: usize = 64 << 10;
-/// About as much of an answer as a transport has: over HTTP/1.1 it asks for the
-/// next part as soon as it has less than a head may have.
+/// Approximate bytes of an answer that a transport holds. Over HTTP/1.1, the transport asks for
+/// the next part as soon as it holds less than a head may have.
 pub(crate) const HANDED_OVER: usize = 3 * PART;
-/// Instead of a time: the server is asked for the next part.
+/// Stands in place of a time: the server was asked for the next part.
 const ASKED: u64 = u64::MAX;
 
-/// The client took nothing of the answer for too long.
+/// Error: the client took nothing of the answer for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was not taken in time")]
 struct Untaken;
 
-/// Bytes of an answer that came in one piece and were not handed over yet: whoever made it has no
-/// part in it any more. Handlers find it in the extensions of their request.
+/// Number of bytes of an answer that came in one piece and are not handed over yet. The code that
+/// made the answer no longer sees them. Handlers find this in the extensions of their request.
 #[derive(Debug, Clone, Default)]
 pub struct Unsent(Arc<AtomicUsize>);
 
 impl Unsent {
-    /// So many, now or when the answer was given up.
+    /// Number of bytes now, or when the answer was given up.
     pub fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
-/// What a connection is to take, and since when it does not.
+/// Data for a connection, and the time since which the connection has taken nothing.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// When the last part was handed over, in milliseconds of the port's clock.
+    /// Time at which the last part was handed over, in milliseconds of the port's clock.
     handed_over: AtomicU64,
     unsent: Unsent,
     content: Mutex<Content>,
@@ -55,22 +54,22 @@ pub(crate) struct Outgoing {
 
 #[derive(Debug, Default)]
 struct Content {
-    /// `None` without an answer, and once it has ended or was dropped.
+    /// Body of the answer; `None` before the answer, and once it has ended or was dropped.
     body: Option<Body>,
-    /// What came in one piece and is handed over in several.
+    /// Data that came in one piece and is handed over in several parts.
     rest: Bytes,
-    /// Whether a part was handed over.
+    /// True if a part was handed over.
     begun: bool,
-    /// For what waits here; `None` where nothing is charged.
+    /// Memory for data that waits here; `None` if nothing is charged.
     room: Option<Charge>,
-    /// Bytes of it that are for what a stream may still bring.
+    /// Bytes of `room` reserved for data that a stream may still bring.
     reserved: Reserved,
-    /// Bytes that were for all of it.
+    /// Bytes that were reserved for the whole answer.
     large_as: usize,
 }
 
 impl Outgoing {
-    /// Of a request that is not answered yet.
+    /// Makes the state of a request that is not answered yet.
     pub(crate) fn new() -> Self {
         Self {
             handed_over: AtomicU64::new(ASKED),
@@ -79,23 +78,23 @@ impl Outgoing {
         }
     }
 
-    /// For whoever answers.
+    /// Returns the count of unsent bytes, for the code that answers.
     pub(crate) fn unsent(&self) -> Unsent {
         self.unsent.clone()
     }
 
-    /// Something is to be taken from the time `now` on.
+    /// Records that something must be taken from the time `now` on.
     pub(crate) fn hand_over(&self, now: u64) {
         self.handed_over.store(now, Relaxed);
     }
 
-    /// Whether something that was handed over before `time` is still not taken.
+    /// Returns true if something that was handed over before `time` is not taken yet.
     pub(crate) fn is_untaken_since(&self, time: u64) -> bool {
         self.handed_over.load(Relaxed) < time
     }
 
-    /// Frees what is left of the answer: who asks for more gets an error. The
-    /// parts that were handed over stay where they are as long as its request.
+    /// Frees the rest of the answer; asking for more gives an error from then on. Parts handed
+    /// over earlier stay as long as the request.
     pub(crate) fn drop_content(&self) {
         let mut content = self.content();
         if let Some(room) = &mut content.room {
@@ -106,7 +105,7 @@ impl Outgoing {
         drop(left);
     }
 
-    /// Gets the answer and the room that it has, at the time `now`.
+    /// Stores the answer and its memory, at the time `now`.
     pub(crate) fn answer(&self, body: Body, room: Option<AnswerRoom>, now: u64) {
         let streams = body.size_hint().exact().is_none();
         let mut content = self.content();
@@ -122,8 +121,8 @@ impl Outgoing {
         self.hand_over(now);
     }
 
-    /// Its next part; `now` is asked for when there is one. An error's source is
-    /// [`OverBudget`] where there is no room for it.
+    /// Returns the next part; `now` is called when there is one. If there is no memory for it,
+    /// the error's source is [`OverBudget`].
     pub(crate) fn poll_part(
         &self,
         context: &mut Context<'_>,
@@ -141,15 +140,15 @@ impl Outgoing {
         part
     }
 
-    /// An answer that has begun lasts until its end was asked for, which a
-    /// transport does when it has room for more.
+    /// Returns true if the answer has ended. An answer that has begun lasts until its end was
+    /// asked for. A transport asks once it has room for more.
     pub(crate) fn is_end_stream(&self) -> bool {
         let content = self.content();
         let body = content.body.as_ref();
         !content.begun && body.is_some_and(HttpBody::is_end_stream)
     }
 
-    /// What is left of it.
+    /// Returns the size of the unsent rest.
     pub(crate) fn size_hint(&self) -> SizeHint {
         let content = self.content();
         let rest = content.rest.len() as u64;
@@ -164,13 +163,13 @@ impl Outgoing {
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
-        // The sweep needs it for a moment, once an answer is to be dropped.
+        // The sweep locks it for a moment, when an answer is to be dropped.
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Content {
-    /// Of an answer whose size nobody told before, a piece is charged as it comes.
+    /// Charges a piece of an answer whose size was not known before.
     fn make_room(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let Some(room) = &mut self.room else {
             return Ok(());
@@ -179,7 +178,8 @@ impl Content {
         room.add_answer(beyond, self.large_as)
     }
 
-    /// Keeps what is reserved still, or what waits and was handed over.
+    /// Keeps memory for the reserved bytes, or for the bytes that wait or were handed over, and
+    /// gives back the rest.
     fn give_back(&mut self) {
         if let Some(room) = &mut self.room {
             room.keep(self.reserved.bytes().max(self.rest.len() + HANDED_OVER));
@@ -217,7 +217,8 @@ impl Content {
         }
         let part = self.rest.split_to(PART.min(self.rest.len()));
         self.give_back();
-        // A copy, since a part that a transport keeps would keep the whole.
+        // The part is copied, since a transport that keeps a slice would keep the whole
+        // allocation.
         let part = Bytes::copy_from_slice(&part);
         Poll::Ready(Some(Ok(Frame::data(part))))
     }

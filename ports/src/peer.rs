@@ -1,11 +1,11 @@
-//! Who shares quotas.
+//! Peers: addresses that share quotas.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An IPv4 address, or a /64 of IPv6, which one host may have whole.
+/// An IPv4 address, or a /64 network of IPv6, which one host may have to itself.
 pub(crate) type Peer = IpAddr;
 
-/// The peer that has this address.
+/// Returns the peer of an address.
 pub(crate) fn of(address: IpAddr) -> Peer {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

@@ -1,5 +1,5 @@
-//! Places for connections: a number per port and per peer, given to whoever
-//! comes at the cost of who waits longest.
+//! Places for connections, limited per port and per peer. A new connection may take the
+//! place of the one that waits longest.
 
 mod pool;
 
@@ -23,7 +23,7 @@ use crate::{
 use pool::Pool;
 pub(crate) use pool::Wait;
 
-/// Places for those who find no other, in which health alone is answered.
+/// Places for connections that find no other. Only health is answered there.
 pub(crate) const PROBES: usize = 32;
 
 /// The limit that keeps a connection from a regular place.
@@ -39,7 +39,7 @@ pub(crate) struct Places {
     limits: PortLimits,
     state: Mutex<State>,
     counters: Counters,
-    /// When the port's clock began.
+    /// Start of the port's clock.
     began: Instant,
 }
 
@@ -47,23 +47,23 @@ pub(crate) struct Places {
 struct State {
     regular: Pool,
     probes: Pool,
-    /// Regular places by who has them.
+    /// Number of regular places of each peer.
     peers: BTreeMap<Peer, usize>,
-    /// The next number of a connection or a request.
+    /// Number of the next connection or request.
     next: u64,
 }
 
-/// A connection's place. It is free again when this is dropped, or when it was
-/// taken away, which the other end of [`Places::admit`]'s channel tells.
+/// Place of a connection. The place is free again when this value is dropped, or when
+/// the place is taken away. The receiver from [`Places::admit`] then learns it.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
     id: u64,
-    /// Why it is none of the regular places, but a probe's.
+    /// Reason why the place is a probe's; `None` for a regular place.
     pub(crate) full: Option<Full>,
-    /// No request is on it, and what it sends begins one.
+    /// True if no request is on the connection, and its next bytes begin one.
     expects_head: AtomicBool,
-    /// Requests on it.
+    /// Number of requests on the connection.
     requests: AtomicUsize,
 }
 
@@ -83,8 +83,8 @@ impl Places {
         })
     }
 
-    /// A place for a new connection, and what says that it is taken away;
-    /// `None` when even probes have none.
+    /// Returns a place for a new connection, and a receiver that learns when the place
+    /// is taken away. `None` if even probes have no place.
     pub(crate) fn admit(
         self: &Arc<Self>,
         address: IpAddr,
@@ -115,7 +115,8 @@ impl Places {
         Some((Arc::new(place), ended))
     }
 
-    /// Why there is no regular place, though somebody gives theirs away if they can.
+    /// Returns the limit that leaves no regular place. First it evicts a waiting
+    /// connection if it can.
     fn is_full(&self, state: &mut State, peer: Peer) -> Option<Full> {
         let own = state.peers.get(&peer).copied().unwrap_or_default();
         let port = state.regular.is_full();
@@ -126,7 +127,7 @@ impl Places {
         (!room).then_some(Full::Port)
     }
 
-    /// Closes the connection that waits longest; whether there was one.
+    /// Closes the connection that waits longest; returns true if there was one.
     pub(crate) fn evict(&self) -> bool {
         self.evict_from(&mut self.lock(), false, |_| true)
     }
@@ -144,12 +145,12 @@ impl Places {
         true
     }
 
-    /// Closes what has waited for too long at the time `now`, and drops answers
-    /// that have.
+    /// Closes connections that have waited too long at the time `now`, and drops
+    /// answers that were not taken in time.
     pub(crate) fn sweep(&self, now: Instant) {
         self.end_waits(now);
         let stalled = self.end_stalled(now);
-        // Not under the lock, which the end of what an answer holds may need.
+        // Not under the lock: dropping an answer may need the lock.
         for answer in stalled {
             answer.drop_content();
         }
@@ -179,7 +180,7 @@ impl Places {
             if stalled.all
                 && let Some(end) = state.remove(stalled.connection)
             {
-                // As below.
+                // The send may fail, as in `close`.
                 let _ = end.send(Closed::Stalled);
             }
             answers.extend(stalled.answers);
@@ -187,7 +188,7 @@ impl Places {
         answers
     }
 
-    /// Milliseconds since the port's begin.
+    /// Returns milliseconds since the port's clock began.
     fn clock(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began).as_millis();
         u64::try_from(since).unwrap_or(u64::MAX)
@@ -196,12 +197,12 @@ impl Places {
     fn close(&self, state: &mut State, id: u64, reason: Closed) {
         if let Some(end) = state.remove(id) {
             self.counters.closed(reason);
-            // Nobody listens when the connection has just ended by itself.
+            // The send fails if the connection has just ended by itself.
             let _ = end.send(reason);
         }
     }
 
-    /// Counts what ended by other hands.
+    /// Counts an end that happened elsewhere.
     pub(crate) fn count(&self, reason: Closed) {
         self.counters.closed(reason);
     }
@@ -247,15 +248,15 @@ impl State {
 }
 
 impl Place {
-    /// The first bytes have come: over HTTP/1.1 a head has begun, an HTTP/2
-    /// connection may open streams.
+    /// Records that the first bytes have come. Over HTTP/1.1 a head has begun; an
+    /// HTTP/2 connection may open streams.
     pub(crate) fn detected(&self, http2: bool) {
         let wait = if http2 { Wait::Request } else { Wait::Head };
         self.waits(wait);
     }
 
-    /// Bytes came over HTTP/1.1; whether they begin another head, whose time then
-    /// runs from now.
+    /// Records bytes over HTTP/1.1. Returns true if they begin another head, whose time
+    /// limit then starts.
     pub(crate) fn heard(&self) -> bool {
         let begins = self.expects_head.swap(false, Relaxed);
         if begins {
@@ -268,14 +269,14 @@ impl Place {
         self.places.lock().pool(self.full).waits(self.id, wait);
     }
 
-    /// A request begins. It ends when what this gives is dropped.
+    /// Begins a request. The request ends when the returned value is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> InService {
         self.expects_head.store(false, Relaxed);
         self.begin(true)
     }
 
-    /// The same for a request that may last for ever: its connection waits as
-    /// if it were not there.
+    /// Begins a request that may last forever. Its connection waits as if the request
+    /// were not there.
     pub(crate) fn enter_endless(self: &Arc<Self>) -> InService {
         self.begin(false)
     }
@@ -295,12 +296,12 @@ impl Place {
         }
     }
 
-    /// Requests on it.
+    /// Number of requests on the connection.
     pub(crate) fn requests(&self) -> usize {
         self.requests.load(Relaxed)
     }
 
-    /// Whether all requests on it have ended, and what it sends begins another.
+    /// Returns true if all requests have ended, and the next bytes begin another.
     pub(crate) fn expects_head(&self) -> bool {
         self.expects_head.load(Relaxed)
     }
@@ -316,13 +317,13 @@ impl Drop for Place {
     }
 }
 
-/// A request that is being served keeps its connection's place.
+/// A request in service. It keeps its connection's place.
 #[derive(Debug)]
 pub(crate) struct InService {
     place: Arc<Place>,
     request: u64,
-    /// The place has it too, until this is dropped at the latest: so nothing of
-    /// an answer ends under the places' lock.
+    /// The place holds this too, but never longer than this value. So no part of an
+    /// answer is dropped under the places' lock.
     outgoing: Arc<Outgoing>,
 }
 
@@ -331,17 +332,17 @@ impl InService {
         &self.outgoing
     }
 
-    /// By the port's clock.
+    /// Returns the time by the port's clock.
     pub(crate) fn now(&self) -> u64 {
         self.place.places.clock(Instant::now())
     }
 
-    /// Something is to be taken from now on.
+    /// Records that something must be taken from now on.
     pub(crate) fn hand_over(&self) {
         self.outgoing.hand_over(self.now());
     }
 
-    /// Counts what ended it.
+    /// Counts the reason of an end.
     pub(crate) fn count(&self, reason: Closed) {
         self.place.places.count(reason);
     }

@@ -1,4 +1,4 @@
-//! One port: its name, what it speaks, and its limits.
+//! One port: its name, its protocol and its limits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,24 +15,24 @@ use crate::{
     tls::Tls,
 };
 
-/// Peers of public ports are asked after so long whether they are still there,
-/// and get as long again to say so.
+/// Idle time after which the server asks peers of public ports for a sign of life, and
+/// time limit for their answer.
 const ASK_CLIENTS: Duration = Duration::from_secs(20);
-/// The same for nodes, whose work waits for each other.
+/// The times for nodes, whose work waits for each other.
 const ASK_NODES: Duration = Duration::from_secs(2);
 const NODES_ANSWER: Duration = Duration::from_secs(3);
-/// A body that brings nothing for so long ends where others find no room, whatever it
-/// has brought before.
+/// Maximum silence of a body while other requests find no memory, however much the body
+/// has sent before.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Places on a port for nodes, beside those of the ranks themselves.
+/// Places on a port for nodes, besides those of the ranks themselves.
 const SPARE_FOR_NODES: usize = 64;
-/// Descriptors that a process needs for other things than connections.
+/// File descriptors that a process needs besides its connections'.
 const OTHER_DESCRIPTORS: usize = 64;
-/// Ports of one process, at the most; they share its descriptors.
+/// Maximum ports of one process; they share its descriptors.
 const PORTS: usize = 2;
-/// Calls at once on a node's connection; it needs one.
+/// Maximum concurrent calls on a node's connection; a node needs one.
 const STREAMS_OF_NODES: u32 = 64;
-/// Bytes of their heads, as hyper has them by default.
+/// Maximum bytes of the heads of nodes' calls; hyper's default.
 const HEAD_OF_NODES: u32 = 16 << 10;
 
 /// Calls that last as long as their client likes, and need no key.
@@ -42,32 +42,33 @@ const ENDLESS: [&str; 3] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// Services that need no key, also where there is one.
+/// Services that need no key, even if the server has one.
 const WITHOUT_KEY: [&str; 2] = ["/grpc.health.", "/grpc.reflection."];
 
-/// What is spoken on a port.
+/// Protocol of a port.
 #[derive(Clone)]
 pub enum Protocol {
     /// HTTP/1.1 and HTTP/2.
     Http {
-        /// Bytes of a request's head that hyper reads; the routes check less.
+        /// Maximum bytes of a request's head that hyper reads; the routes have a lower
+        /// limit.
         head_bytes: u32,
-        /// What a connection without a place is answered, from a sentence that
+        /// Makes the answer for a connection without a place, from a sentence that
         /// names the limit.
         refusal: fn(String) -> Response,
-        /// What a request is answered that is over the budget.
+        /// Makes the answer for a request that is over the budget.
         over_budget: fn(OverBudget) -> Response,
-        /// Paths that are answered without a place too.
+        /// Paths that are answered even without a place.
         probes: &'static [&'static str],
     },
-    /// gRPC, over HTTP/2 alone.
+    /// gRPC, only over HTTP/2.
     Grpc {
-        /// Bytes of a call's head.
+        /// Maximum bytes of a call's head.
         head_bytes: u32,
     },
 }
 
-/// The limits of a port, as they are used.
+/// Effective limits of a port.
 #[derive(Debug, Clone)]
 pub(crate) struct PortLimits {
     pub(crate) connections: usize,
@@ -76,28 +77,28 @@ pub(crate) struct PortLimits {
     first_bytes: Duration,
     head: Duration,
     request: Duration,
-    /// An answer's next part is to be taken within this.
+    /// Time in which an answer's next part must be taken.
     pub(crate) send: Duration,
     pub(crate) body: Option<BodyLimits>,
-    /// An HTTP/2 peer is asked after so long whether it is there,
+    /// Time after which the server asks an HTTP/2 peer for a sign of life.
     pub(crate) ask: Duration,
-    /// and has to answer within this.
+    /// Time limit for the peer's answer.
     pub(crate) answer: Duration,
 }
 
-/// How fast a request's body must come.
+/// Minimum speed of a request's body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
     pub(crate) whole: Duration,
-    /// Bytes per second, 0 for any.
+    /// Bytes per second; 0 for any speed.
     pub(crate) rate: u64,
-    /// For so long it may bring nothing where others find no room.
+    /// Maximum silence while other requests find no memory.
     pub(crate) silence: Duration,
 }
 
 impl PortLimits {
-    /// First bytes in an hour, a head in two, a request in four; an answer's
-    /// part is taken in eight.
+    /// Time limits for tests: first bytes one hour, a head two, a request four, taking
+    /// an answer's part eight.
     #[cfg(test)]
     pub(crate) fn for_tests(connections: usize, per_peer: usize) -> Self {
         Self {
@@ -114,7 +115,7 @@ impl PortLimits {
         }
     }
 
-    /// Serves `most` connections alone, of which a peer keeps its share.
+    /// Reduces the limit to `most` connections, and a peer's limit in proportion.
     fn shrink(&mut self, most: usize) {
         self.per_peer = (self.per_peer.saturating_mul(most) / self.connections).max(1);
         self.connections = most;
@@ -129,19 +130,19 @@ impl PortLimits {
     }
 }
 
-/// A port that strangers reach. See [`Port::serve`].
+/// A port that strangers can reach. See [`Port::serve`].
 pub struct Port {
     pub(crate) name: &'static str,
     pub(crate) protocol: Protocol,
     pub(crate) limits: PortLimits,
     pub(crate) places: Arc<Places>,
-    /// `None` where nobody can send much before showing a secret.
+    /// Budgets; `None` if nobody can send much before showing a secret.
     pub(crate) budgets: Option<Budgets>,
-    /// `None` where no TLS is spoken.
+    /// TLS settings; `None` if the port speaks no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
 }
 
-/// What requests draw on: those of a port, or of one of its connections.
+/// Budgets that requests draw on: those of a port, or of one of its connections.
 #[derive(Clone)]
 pub(crate) struct Budgets {
     all: Arc<Budget>,
@@ -149,8 +150,8 @@ pub(crate) struct Budgets {
 }
 
 impl Port {
-    /// A port for clients, whose requests share `budget` with those of the
-    /// process's other ports, and which speaks TLS where there is `tls`.
+    /// Makes a port for clients. Its requests share `budget` with the requests of the
+    /// process's other ports. With `tls`, the port speaks TLS.
     pub fn public(
         name: &'static str,
         protocol: Protocol,
@@ -177,8 +178,9 @@ impl Port {
         Self::new(name, protocol, limits, Some(budget), tls)
     }
 
-    /// A port for nodes with `ranks` in all, which show a secret, and certificates where
-    /// there is `tls`: what they send then takes as long as they live.
+    /// Makes a port for nodes with `ranks` ranks in all. Nodes show a secret and, with
+    /// `tls`, certificates. After that, the bodies of their calls have no time limit,
+    /// since a node's stream lasts as long as the node.
     pub fn nodes(
         name: &'static str,
         ranks: usize,
@@ -202,7 +204,7 @@ impl Port {
         Self::new(name, Protocol::Grpc { head_bytes }, limits, None, tls)
     }
 
-    /// A port for HTTP.
+    /// Makes a port for HTTP.
     #[cfg(test)]
     pub(crate) fn for_tests(
         limits: PortLimits,
@@ -245,12 +247,12 @@ impl Port {
         })
     }
 
-    /// Its state and counts.
+    /// Returns the port's state and counts.
     pub fn report(&self) -> PortReport {
         self.places.report(self.name)
     }
 
-    /// What a request is answered for which there is no place.
+    /// Returns the answer for a request on a connection without a place.
     pub(crate) fn refusal(&self, full: Full) -> Response {
         let (limit, whose, flag) = match full {
             Full::Port => (self.limits.connections, "", "--max-connections"),
@@ -268,12 +270,12 @@ impl Port {
         }
     }
 
-    /// Whether a request is no work that would keep its connection's place.
+    /// Returns true if a request does not keep its connection's place.
     pub(crate) fn is_endless(&self, path: &str) -> bool {
         matches!(self.protocol, Protocol::Grpc { .. }) && ENDLESS.contains(&path)
     }
 
-    /// Whether a request is answered without a place.
+    /// Returns true if a request is answered even without a place.
     pub(crate) fn is_probe(&self, path: &str) -> bool {
         match &self.protocol {
             Protocol::Http { probes, .. } => probes.contains(&path),
@@ -290,7 +292,7 @@ impl Budgets {
         }
     }
 
-    /// For the connections of `peer`.
+    /// Returns the budgets for the connections of `peer`.
     pub(crate) fn of_peer(&self, peer: Peer) -> Self {
         Self {
             all: self.all.of_peer(peer),
@@ -298,12 +300,12 @@ impl Budgets {
         }
     }
 
-    /// For what was not told apart yet.
+    /// Returns the budget for bytes whose request is not known yet.
     pub(crate) fn all(&self) -> &Arc<Budget> {
         &self.all
     }
 
-    /// For a request.
+    /// Returns the budget for a request.
     pub(crate) fn of_path(&self, path: &str) -> &Arc<Budget> {
         let is_open = WITHOUT_KEY.iter().any(|service| path.starts_with(service));
         match is_open {
@@ -313,7 +315,7 @@ impl Budgets {
     }
 }
 
-/// Files that this process may have open.
+/// Returns the number of files that this process may have open.
 fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok());

@@ -1,30 +1,30 @@
-//! What became of a port's connections, counted.
+//! Counts of a port's connections.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lockstep_proto::pb::lockstep::{ClosedLoad, PortLoad};
 
-/// Why the server ended a connection, or a request's body.
+/// Reason why the server ended a connection, or a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// Its first bytes did not come in time.
+    /// The first bytes did not come in time.
     Silent,
-    /// A request's head was begun and did not end in time.
+    /// The head of a request was begun and did not end in time.
     SlowHead,
-    /// A request's body was too slow: the request ended, and over HTTP/1.1 its
-    /// connection with it.
+    /// The body of a request was too slow. The request ended, and over HTTP/1.1 its
+    /// connection too.
     SlowBody,
-    /// Its client took nothing of an answer for too long: the answer was
-    /// dropped, and with the last one its connection ended.
+    /// The client took nothing of an answer for too long. The answer was dropped, and
+    /// with the last answer the connection ended.
     Stalled,
-    /// The process holds as many bytes of requests as it may, of all, of this
-    /// address, or of those without a key: this one ended.
+    /// The process holds as many bytes as it may, of all requests, of this address's,
+    /// or of requests without a key. The request ended.
     OverBudget,
     /// No request came for too long.
     Idle,
-    /// It waited longest when another needed its place.
+    /// The connection waited longest when another one needed a place.
     Evicted,
-    /// There was no place for it, not even a probe's.
+    /// There was no place for the connection, not even a probe's.
     Refused,
 }
 
@@ -40,7 +40,7 @@ impl Closed {
         Self::Refused,
     ];
 
-    /// As metrics name it.
+    /// Returns the reason's name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Silent => "silent",
@@ -60,11 +60,11 @@ impl Closed {
 pub struct PortReport {
     /// The port's name.
     pub port: &'static str,
-    /// Connections that have a place now, those of probes included.
+    /// Connections that have a place now, probes included.
     pub open: u64,
     /// Connections accepted since the start.
     pub accepted: u64,
-    /// Since the start, by reason.
+    /// Counts of closed connections since the start, by reason.
     pub closed: Vec<(Closed, u64)>,
 }
 

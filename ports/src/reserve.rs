@@ -1,4 +1,4 @@
-//! Room for what is still to come, taken before anything is begun.
+//! Reservation of memory for output that is still to come.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -7,26 +7,27 @@ use std::sync::{
 
 use crate::budget::{Budget, Charge, OverBudget};
 
-/// What a request has taken for its answer before that is there. It draws on the
-/// same part of the budget, and becomes the answer's room: what was let in is not
-/// refused when its work is done.
+/// Memory that a request has taken for its answer before the answer exists. It draws on
+/// the same part of the budget, and becomes the answer's memory. So a request that was
+/// admitted is not refused when its work is done.
 #[derive(Debug, Clone)]
 pub(crate) struct Room(Arc<Mutex<Taken>>);
 
 #[derive(Debug)]
 struct Taken {
     charge: Charge,
-    /// Bytes that are the answer's: the request has them too.
+    /// Bytes that were handed over to the answer. They still count for the request's
+    /// size.
     handed_over: usize,
-    /// How many of them are still reserved.
+    /// Number of handed-over bytes that are still reserved.
     reserved: Reserved,
 }
 
-/// Bytes of an answer's room that are for what it may still bring.
+/// Bytes of an answer's memory that are reserved for output still to come.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reserved(Arc<AtomicUsize>);
 
-/// The room of an answer.
+/// Memory of an answer.
 #[derive(Debug)]
 pub(crate) struct AnswerRoom {
     pub(crate) charge: Charge,
@@ -34,7 +35,7 @@ pub(crate) struct AnswerRoom {
 }
 
 impl Room {
-    /// None yet.
+    /// Makes an empty reservation.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self(Arc::new(Mutex::new(Taken {
             charge: budget.charge(),
@@ -43,7 +44,7 @@ impl Room {
         })))
     }
 
-    /// As many bytes for each choice.
+    /// Reserves the given number of bytes for each choice.
     pub(crate) fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
         let sum = |sum: usize, bytes: &usize| sum.saturating_add(*bytes);
         self.take(choices.iter().fold(0, sum))?;
@@ -55,7 +56,8 @@ impl Room {
         Ok(choices.iter().map(part).collect())
     }
 
-    /// All of it. What comes beyond from now on is taken beside it.
+    /// Hands over all memory to the answer. Memory that is taken later is kept here,
+    /// beside it.
     pub(crate) fn hand_over(&self) -> AnswerRoom {
         let mut taken = self.taken();
         let charge = taken.charge.hand_over();
@@ -65,15 +67,15 @@ impl Room {
         AnswerRoom { charge, reserved }
     }
 
-    /// Takes more, for a request of all that it has taken.
+    /// Takes more memory, for a request as large as all that it has taken.
     fn take(&self, bytes: usize) -> Result<(), OverBudget> {
         let mut taken = self.taken();
         let beside = taken.handed_over;
         taken.charge.add_beside(bytes, beside)
     }
 
-    /// So many bytes are reserved no more. What is the answer's by now leaves it with
-    /// its next part.
+    /// Ends the reservation of `bytes` bytes. Bytes that were handed over leave the
+    /// answer with its next part.
     fn give_back(&self, bytes: usize) {
         let mut taken = self.taken();
         let own = bytes.min(taken.charge.bytes());
@@ -94,33 +96,33 @@ impl Reserved {
 
     fn give_back(&self, bytes: usize) {
         let less = |reserved: usize| Some(reserved.saturating_sub(bytes));
-        // It never fails.
+        // The update never fails, because `less` always returns a value.
         let _ = self.0.fetch_update(Relaxed, Relaxed, less);
     }
 }
 
 impl From<Charge> for AnswerRoom {
-    /// All of it is reserved.
+    /// Makes the memory of an answer; all of it is reserved.
     fn from(charge: Charge) -> Self {
         let reserved = Reserved(Arc::new(charge.bytes().into()));
         Self { charge, reserved }
     }
 }
 
-/// The part of one of a request's choices in what the request has reserved, see
-/// [`Held::reserve`](crate::Held::reserve). What did not come is given back when
-/// this is dropped.
+/// The reservation for one of a request's choices, see
+/// [`Held::reserve`](crate::Held::reserve). Dropping it gives back the bytes that did
+/// not come.
 #[derive(Debug)]
 pub struct Reserve {
     room: Room,
     left: Arc<AtomicUsize>,
-    /// Bytes that came, beyond what was reserved too.
+    /// Bytes that came, those beyond the reservation included.
     kept: usize,
 }
 
 impl Reserve {
-    /// So many bytes came, and are kept for the answer's end. More is taken where they
-    /// are more than was reserved.
+    /// Records `bytes` that came and are kept until the answer ends. If they exceed the
+    /// reservation, more memory is taken.
     ///
     /// # Errors
     /// [`OverBudget`], and nothing more is taken.
@@ -134,21 +136,21 @@ impl Reserve {
         Ok(())
     }
 
-    /// So many bytes came and leave with the answer's next part: their room is given
-    /// back.
+    /// Records `bytes` that came and leave with the answer's next part: their memory is
+    /// given back.
     pub fn went(&mut self, bytes: usize) {
         let came = self.come(bytes);
         self.room.give_back(came);
     }
 
-    /// The choice has ended, and what came of it leaves with the answer's next part.
+    /// Ends the choice. Its kept bytes leave with the answer's next part.
     pub fn end(self) {
         self.room.give_back(self.kept);
     }
 
-    /// How many of `bytes` were reserved.
+    /// Returns how many of `bytes` were reserved.
     fn come(&mut self, bytes: usize) -> usize {
-        // It is changed here alone.
+        // Other threads only read it.
         let left = self.left.load(Relaxed);
         let came = bytes.min(left);
         self.left.store(left - came, Relaxed);
@@ -163,12 +165,13 @@ impl Drop for Reserve {
     }
 }
 
-/// What requests have room for before it comes, as their [`Reserve`]s tell.
+/// Bytes reserved by requests for data that has not come yet, read from their
+/// [`Reserve`]s.
 #[derive(Debug, Default)]
 pub struct Paid(Vec<Arc<AtomicUsize>>);
 
 impl Paid {
-    /// Bytes that did not come yet.
+    /// Number of bytes that did not come yet.
     pub(crate) fn bytes(&self) -> usize {
         let left = self.0.iter().map(|left| left.load(Relaxed));
         left.fold(0, usize::saturating_add)
@@ -222,8 +225,8 @@ mod tests {
         assert_eq!(budget.taken(), 0);
     }
 
-    /// The last quarter of a budget is for small requests, and a large one does not
-    /// become small where its answer has begun.
+    /// The last quarter of a budget is for small requests. A large request does not
+    /// become small when its answer begins.
     #[test]
     fn what_comes_beyond_a_large_reserve_is_no_small_request() {
         for begins in [false, true] {

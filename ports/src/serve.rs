@@ -1,4 +1,4 @@
-//! A port from its first connection to its last.
+//! Serving a port, from its first connection to its last.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -23,22 +23,23 @@ use crate::{
     visit::{Visit, Window},
 };
 
-/// How often connections that wait for too long are looked for.
+/// Interval between searches for connections that wait too long.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Streams of one connection that the server has reset for the client's
-/// mistakes before it is sent away: hyper's own limit, which tonic switches off.
+/// Number of streams of one connection that the server may reset for the client's
+/// mistakes before it ends the connection. hyper has this limit, and tonic switches it
+/// off.
 const PROVOKED_RESETS: usize = 1024;
-/// What an idle HTTP/2 connection gets to take its goodbye.
+/// Time that an idle HTTP/2 connection has to take its goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// Bytes of an answer's part that may be unsent when an HTTP/2 stream asks for the
-/// next. So no more of an answer is left to be sent once its end was asked for.
+/// Bytes of an answer's part that may be unsent when an HTTP/2 stream asks for the next
+/// part. So no more of an answer is left to be sent once its end was asked for.
 const SEND_BUFFER: usize = 4 << 10;
-/// What a buffer for a head needs at least, as hyper has it.
+/// Minimum size of hyper's buffer for a head.
 const LEAST_HEAD: usize = 8192;
 
 impl Port {
-    /// Serves `router` to those who come until `close`, then lets open requests
-    /// end, and returns once every connection has.
+    /// Serves `router` until `close`, then lets open requests end. Returns once every
+    /// connection has ended.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
@@ -66,7 +67,7 @@ impl Port {
         }
     }
 
-    /// Uses the certificate of now, where there is one.
+    /// Keeps the TLS certificate up to date, if there is one.
     async fn watch(&self) {
         match &self.tls {
             Some(tls) => tls.watch().await,
@@ -114,7 +115,7 @@ impl Port {
             builder
                 .http1()
                 .timer(TokioTimer::new())
-                // `Places` measures it, from the head's first byte.
+                // `Places` measures this time, from the head's first byte.
                 .header_read_timeout(None)
                 .max_buf_size(LEAST_HEAD.max(head_bytes as usize));
         }
@@ -137,7 +138,7 @@ impl Port {
     }
 }
 
-/// Finds out what a connection speaks and serves its requests.
+/// Detects a connection's protocol and serves its requests.
 async fn receive(
     builder: &Builder<TokioExecutor>,
     stream: TcpStream,
@@ -148,7 +149,7 @@ async fn receive(
     let http2_alone = matches!(visit.port.protocol, Protocol::Grpc { .. });
     let met = tokio::select! {
         met = meet(stream, &visit) => met,
-        // Nothing has been asked yet.
+        // No request has come yet.
         () = close.cancelled() => return,
         _ = &mut ended => return,
     };
@@ -161,7 +162,7 @@ async fn receive(
     }
 }
 
-/// Waits for what a connection begins with.
+/// Waits for a connection's first bytes.
 async fn meet(stream: TcpStream, visit: &Visit) -> io::Result<Visitor> {
     let stream = match &visit.port.tls {
         Some(tls) => Either::Right(tls.greet(stream).await?),
@@ -192,8 +193,8 @@ async fn serve_requests(
                 connection.as_mut().graceful_shutdown();
             }
             reason = &mut ended => {
-                // Another has the place of one that was evicted; one that was
-                // idle for long may hear of its end.
+                // The place of an evicted connection belongs to another one already. A
+                // connection that was idle for long may get a goodbye.
                 if reason == Ok(Closed::Idle) {
                     connection.as_mut().graceful_shutdown();
                     let _ = tokio::time::timeout(GOODBYE, connection.as_mut()).await;

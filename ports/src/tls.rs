@@ -1,4 +1,4 @@
-//! TLS of ports, whose files may be exchanged while they serve.
+//! TLS of ports. The files may be exchanged while the ports serve.
 
 mod nodes;
 mod plain;
@@ -30,19 +30,19 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 pub use nodes::NodeTls;
 use validity::{Untimely, Validity};
 
-/// How often the files are looked at.
+/// Interval at which the files are checked.
 const LOOK: Duration = Duration::from_secs(2);
-/// A look that takes longer is told of.
+/// Time after which a slow check is logged.
 const SLOW: Duration = Duration::from_secs(10);
-/// Bytes of a file at the most; chains of certificates have some thousands.
+/// Maximum bytes of a file; chains of certificates have some thousands.
 const MOST_BYTES: u64 = 1 << 20;
-/// What is spoken inside, as TLS calls it (RFC 7301).
+/// Names of the protocols inside TLS (RFC 7301).
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 /// Bytes of an answer that may wait to be encrypted and sent.
 const SEND_BUFFER: usize = 16 << 10;
 
-/// What ports show clients, and ask of them.
+/// The certificate that ports show, and the certificates that they require.
 pub struct Tls {
     files: TlsFiles,
     state: Mutex<State>,
@@ -50,23 +50,23 @@ pub struct Tls {
 
 struct State {
     config: Arc<ServerConfig>,
-    /// What the files held when it was made.
+    /// Contents of the files when `config` was made.
     seen: Contents,
-    /// What was wrong with them at the last look, if anything.
+    /// Error of the last check, if any.
     wrong: Option<String>,
-    /// When their certificate is good.
+    /// Period in which the certificate is valid.
     validity: Option<Validity>,
-    /// What was said of that last.
+    /// The last warning about the period.
     said: Option<Untimely>,
 }
 
-/// What is wrong with a file.
+/// Problem with a file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {message}", path.display())]
 pub struct TlsError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
 }
 
@@ -83,8 +83,8 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`]: one can't be read, holds something else, or the key is not the
-    /// certificate's.
+    /// [`TlsError`] if a file cannot be read or holds something else, or if the key
+    /// does not belong to the certificate.
     pub fn load(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
         let seen = Contents::read(files)?;
         let config = seen.config(files)?;
@@ -96,28 +96,28 @@ impl Tls {
                 seen,
                 wrong: None,
                 validity,
-                // Who starts a server tells of it: see `warning`.
+                // The code that starts the server reports it: see `warning`.
                 said: validity.and_then(|validity| validity.at(UnixTime::now())),
             }),
         }))
     }
 
-    /// What people should know of the certificate's time: that it has expired, which
-    /// clients that check nothing don't mind, or will soon, or is not valid yet.
+    /// Returns a warning about the certificate's period: it has expired, expires soon,
+    /// or is not valid yet. Clients without checks accept even an expired certificate.
     pub fn warning(&self) -> Option<String> {
         self.state().said.map(|untimely| untimely.to_string())
     }
 
-    /// Reads the files of nodes, which show each other certificates.
+    /// Reads the files of nodes, which require certificates of each other.
     ///
     /// # Errors
-    /// As [`Self::load`]; and no roots are named.
+    /// The errors of [`Self::load`], and an error if no roots are named.
     pub fn of_nodes(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
         nodes::roots_of(files)?;
         Self::load(files)
     }
 
-    /// Agrees with a client on keys.
+    /// Performs the TLS handshake with a client.
     pub(crate) async fn greet(&self, stream: TcpStream) -> io::Result<Box<TlsStream<TcpStream>>> {
         let stream = plain::refused(stream).await?;
         let acceptor = TlsAcceptor::from(self.state().config.clone());
@@ -127,8 +127,8 @@ impl Tls {
         Ok(Box::new(stream))
     }
 
-    /// Looks at the files every few seconds, without end, and has new connections use
-    /// what they hold. What is wrong with them is logged, and nothing changes.
+    /// Checks the files every few seconds, without end. New connections use the new
+    /// contents. A problem is logged and changes nothing.
     pub(crate) async fn watch(self: &Arc<Self>) {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -136,7 +136,7 @@ impl Tls {
             ticks.tick().await;
             let own = self.clone();
             let mut look = tokio::task::spawn_blocking(move || own.look());
-            // A file system that does not answer is waited for by that thread alone.
+            // If the file system does not answer, only that thread waits.
             let looked = match timeout(SLOW, &mut look).await {
                 Ok(looked) => looked,
                 Err(_) => {
@@ -163,7 +163,7 @@ impl Tls {
         }
     }
 
-    /// What there is to say of the certificate's time, once for each kind.
+    /// Returns a new warning about the certificate's period, once for each kind.
     fn aged(&self, now: UnixTime) -> Option<Untimely> {
         let mut state = self.state();
         let before = state.said;
@@ -172,13 +172,13 @@ impl Tls {
         state.said.filter(|_| kind(state.said) != kind(before))
     }
 
-    /// Takes the files in where they have changed; whether they were. The same that is
-    /// wrong is said once.
+    /// Loads the files if they have changed; returns true if they were loaded. The same
+    /// problem is returned as an error only once.
     fn look(&self) -> Result<bool, TlsError> {
         self.take_in(Contents::read)
     }
 
-    /// Nobody who greets a client waits while `read` does.
+    /// Loads changed files. No handshake waits while `read` runs.
     fn take_in(
         &self,
         read: impl FnOnce(&TlsFiles) -> Result<Contents, TlsError>,
@@ -216,7 +216,7 @@ impl Tls {
     }
 }
 
-/// Without the key.
+/// Leaves out the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
@@ -227,7 +227,7 @@ impl fmt::Debug for Tls {
 
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// What the files hold.
+/// Contents of the files.
 #[derive(PartialEq, Eq)]
 struct Contents {
     certificate: Vec<u8>,
@@ -245,7 +245,7 @@ impl Contents {
         })
     }
 
-    /// The certificate, with those up to its root, and its key.
+    /// Returns the certificate with its chain, and its key.
     fn pair(&self, files: &TlsFiles) -> Result<Pair, TlsError> {
         let chain = certificates(&files.certificate, &self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| {
@@ -256,8 +256,9 @@ impl Contents {
         Ok((chain, key))
     }
 
-    /// When the server's own certificate is good; those above it may be one of several
-    /// ways to a root.
+    /// Returns the period in which the server's own certificate is valid. The
+    /// certificates above it do not count, since they may be one of several ways to a
+    /// root.
     fn validity(&self, files: &TlsFiles) -> Result<Option<Validity>, TlsError> {
         let chain = certificates(&files.certificate, &self.certificate)?;
         Ok(chain.first().and_then(Validity::of))
@@ -296,7 +297,8 @@ impl Contents {
     }
 }
 
-/// Who tells whether a client's certificate comes from one of `roots`.
+/// Returns a verifier of client certificates that accepts those signed by one of the
+/// roots.
 fn verifier(
     path: &Path,
     pem: &[u8],
@@ -336,7 +338,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let wrong = |error: io::Error| TlsError::new(path, &error);
-    // Whatever else is there may never be opened, or never be read to its end.
+    // Other kinds of files might never open, or never end.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty());
     let file = File::from(file.map_err(|error| wrong(error.into()))?);

@@ -38,24 +38,24 @@ use crate::{
 pub(crate) struct Visit {
     pub(crate) port: Arc<Port>,
     pub(crate) router: Router,
-    /// Who called.
+    /// Address of the client.
     pub(crate) peer: SocketAddr,
     pub(crate) place: Arc<Place>,
     pub(crate) budgets: Option<Budgets>,
     pub(crate) window: Window,
-    /// One call for health at a time draws on no budget: it is answered though
-    /// strangers have taken all that services without a key may hold.
+    /// Permit for one health call at a time that draws on no budget. Such a call is
+    /// answered even if strangers have taken all memory of services without a key.
     pub(crate) probing: Arc<Semaphore>,
 }
 
-/// The room for what an HTTP/2 connection may have sent and nobody has read yet:
-/// taken by the first of its requests with a body, from what that one draws on,
-/// and given back with the last.
+/// Memory for data that an HTTP/2 connection may have sent and nobody has read yet. The
+/// first of its requests with a body takes it, from that request's budget. It is given
+/// back with the last.
 #[derive(Clone, Default)]
 pub(crate) struct Window(Arc<Mutex<Weak<Charge>>>);
 
 impl Window {
-    /// Of so many bytes.
+    /// Size of a window in bytes.
     pub(crate) const BYTES: u32 = 64 << 10;
 
     pub(crate) fn take(&self, budget: &Arc<Budget>) -> Result<Arc<Charge>, OverBudget> {
@@ -64,7 +64,7 @@ impl Window {
             return Ok(room);
         }
         let mut room = budget.charge();
-        // Where there is memory for few windows, a connection may go beyond.
+        // If there is memory for few windows only, a connection may exceed its charge.
         room.add((Self::BYTES as usize).min(budget.limit() / LEAST_WINDOWS))?;
         let room = Arc::new(room);
         *taken = Arc::downgrade(&room);
@@ -72,10 +72,10 @@ impl Window {
     }
 }
 
-/// So many connections at least may send bodies at once.
+/// Minimum number of connections that may send bodies at once.
 const LEAST_WINDOWS: usize = 16;
-/// An answer of so many bytes at most costs about what its request's head did,
-/// and is not charged.
+/// Maximum bytes of an answer that is not charged. It costs about as much as its
+/// request's head did.
 const SMALL_ANSWER: u64 = 4 << 10;
 
 impl Service<Request<Incoming>> for Visit {
@@ -94,8 +94,8 @@ impl Service<Request<Incoming>> for Visit {
         let probe = self.probe(request.uri().path());
         let budgets = self.budgets.as_ref().filter(|_| probe.is_none());
         let budget = budgets.map(|budgets| budgets.of_path(request.uri().path()).clone());
-        // What the request has brought is held until its answer begins: as
-        // bytes, and then as what was made of them.
+        // The request's data is held until its answer begins: as bytes, and then as the
+        // values made of them.
         let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
         let held = budget.as_ref().map(|budget| Held::new(budget, messages));
         let visit = self.clone();
@@ -111,8 +111,8 @@ impl Service<Request<Incoming>> for Visit {
 }
 
 impl Visit {
-    /// Leave to draw on no budget, for a call for health beside no other. What it
-    /// takes is bounded all the same: its message is a few KiB at the most.
+    /// Returns a permit to draw on no budget, for a health call while no other has the
+    /// permit. Its memory is bounded all the same: its message has a few KiB at most.
     fn probe(&self, path: &str) -> Option<OwnedSemaphorePermit> {
         let is_grpc = matches!(self.port.protocol, Protocol::Grpc { .. });
         let wanted = is_grpc && self.port.is_probe(path);
@@ -146,7 +146,7 @@ impl Visit {
             request.extensions_mut().insert(held.clone());
         }
         if let Protocol::Grpc { .. } = self.port.protocol {
-            // Where tonic's services look for it.
+            // tonic's services look for it here.
             request.extensions_mut().insert(TcpConnectInfo {
                 local_addr: None,
                 remote_addr: Some(self.peer),
@@ -172,8 +172,8 @@ impl Visit {
         }
     }
 
-    /// Room for an answer until it is taken, where the request has reserved `room`.
-    /// One that has none becomes a refusal.
+    /// Takes memory for an answer until it is taken; `room` is the request's
+    /// reservation. An answer that finds no memory becomes a refusal.
     fn make_room(
         &self,
         answer: Response,
@@ -183,7 +183,7 @@ impl Visit {
             return (answer, None);
         };
         let Some(bytes) = answer.body().size_hint().exact() else {
-            // What is reserved is for all that a stream may bring.
+            // The reservation is for all that a stream may bring.
             return (answer, Some(room));
         };
         let charged = match bytes {
@@ -199,7 +199,7 @@ impl Visit {
         }
     }
 
-    /// Says that there is no memory.
+    /// Returns the refusal for lack of memory.
     fn over(&self, over: OverBudget) -> Response {
         self.place.places().count(Closed::OverBudget);
         match &self.port.protocol {
@@ -208,8 +208,8 @@ impl Visit {
         }
     }
 
-    /// Says that there is no place; over HTTP/1.1, where that is per
-    /// connection, as the last thing.
+    /// Returns the refusal for lack of a place. Places belong to connections, so over
+    /// HTTP/1.1 this answer closes the connection.
     fn refuse(&self, full: Full, version: Version) -> Response {
         let mut answer = self.port.refusal(full);
         if version < Version::HTTP_2 {

@@ -1,8 +1,8 @@
-//! Outputs on their way to a client that may read slowly.
+//! Queue of outputs for a client that may read slowly.
 //!
-//! Outputs come as fast as the engine makes them, and leave as fast as their
-//! client takes them. Who makes them never waits. What waits is charged instead,
-//! and where there is no room for more the reader gets an error behind it.
+//! Outputs come as fast as the engine makes them, and leave as fast as their client
+//! takes them. The sender never waits. Instead, waiting outputs are charged. If there
+//! is no memory for more, the reader gets an error after the waiting outputs.
 
 use std::{
     sync::{
@@ -20,12 +20,12 @@ use crate::{
     reserve::Paid,
 };
 
-/// So many bytes wait without being charged: a reader that keeps up is not
-/// further behind. Beyond, they are charged in pieces of this size, so that
-/// requests seldom touch the budget that they share.
+/// Bytes that may wait without a charge; a reader that keeps up is not further behind.
+/// More bytes are charged in pieces of this size, so that requests seldom touch their
+/// shared budget.
 const PIECE: usize = 16 << 10;
 
-/// The client takes its answer too slowly for the memory that there is.
+/// Error: the client takes its answer too slowly for the available memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The answer was given up: its client takes it too slowly, and the server holds as many bytes \
@@ -39,8 +39,8 @@ impl From<GivenUp> for Status {
     }
 }
 
-/// A queue for the outputs of a request. What waits in it is charged to `budget`,
-/// but for as many bytes as the request has `paid` for already.
+/// Makes a queue for the outputs of a request. Waiting outputs are charged to `budget`,
+/// except as many bytes as the request has `paid` for already.
 pub fn outputs<T>(budget: &Arc<Budget>, paid: Paid) -> (OutputSender<T>, OutputReceiver<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(Waiting::default());
@@ -58,18 +58,18 @@ pub fn outputs<T>(budget: &Arc<Budget>, paid: Paid) -> (OutputSender<T>, OutputR
     (sender, receiver)
 }
 
-/// What both ends know.
+/// State shared by both ends.
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: AtomicUsize,
-    /// For what the sender left behind.
+    /// Memory for outputs that the sender left behind.
     room: OnceLock<Charge>,
 }
 
-/// Where a request's outputs go.
+/// Sending end of a request's outputs.
 #[derive(Debug)]
 pub struct OutputSender<T> {
-    /// Each with its bytes.
+    /// Outputs, each with its bytes.
     outputs: mpsc::UnboundedSender<Result<(T, usize), GivenUp>>,
     waiting: Arc<Waiting>,
     room: Charge,
@@ -78,12 +78,12 @@ pub struct OutputSender<T> {
 }
 
 impl<T> OutputSender<T> {
-    /// Sends an output that takes `bytes`. Never waits; whether the reader has
-    /// left shows in [`Self::is_closed`] alone.
+    /// Sends an output that takes `bytes`. Never waits. Only [`Self::is_closed`] shows
+    /// whether the reader has left.
     ///
     /// # Errors
-    /// [`GivenUp`] where there is no room for it, and ever after. The reader gets
-    /// the same behind what waits.
+    /// [`GivenUp`] if there is no memory for the output, and ever after. The reader
+    /// gets the same error after the waiting outputs.
     pub fn send(&mut self, output: T, bytes: usize) -> Result<(), GivenUp> {
         if self.given_up {
             return Err(GivenUp);
@@ -91,17 +91,17 @@ impl<T> OutputSender<T> {
         let waiting = self.waiting.bytes.fetch_add(bytes, Relaxed) + bytes;
         let room = self.make_room(waiting);
         self.given_up = room.is_err();
-        // Fails where the reader has left.
+        // The send fails if the reader has left.
         let _ = self.outputs.send(room.map(|()| (output, bytes)));
         room
     }
 
-    /// Whether nobody takes more.
+    /// Returns true if nobody takes more.
     pub fn is_closed(&self) -> bool {
         self.given_up || self.outputs.is_closed()
     }
 
-    /// Charges what waits, in whole pieces.
+    /// Charges the waiting bytes, in whole pieces.
     fn make_room(&mut self, waiting: usize) -> Result<(), GivenUp> {
         let wanted = match waiting.saturating_sub(PIECE) {
             0 => 0,
@@ -119,14 +119,14 @@ impl<T> OutputSender<T> {
 }
 
 impl<T> Drop for OutputSender<T> {
-    /// What still waits keeps its room until the reader has left too.
+    /// Waiting outputs keep their memory until the reader has left too.
     fn drop(&mut self) {
-        // It is set here alone.
+        // This cannot fail, because the memory is set only here.
         let _ = self.waiting.room.set(self.room.hand_over());
     }
 }
 
-/// Where a request's outputs come from.
+/// Receiving end of a request's outputs.
 #[derive(Debug)]
 pub struct OutputReceiver<T> {
     outputs: mpsc::UnboundedReceiver<Result<(T, usize), GivenUp>>,
@@ -134,13 +134,13 @@ pub struct OutputReceiver<T> {
 }
 
 impl<T> OutputReceiver<T> {
-    /// The next output; `None` once the sender has left. Cancel-safe.
+    /// Returns the next output; `None` once the sender has left. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Result<T, GivenUp>> {
         let output = self.outputs.recv().await;
         output.map(|output| self.took(output))
     }
 
-    /// The next output, if there is one.
+    /// Returns the next output, if there is one.
     pub fn try_recv(&mut self) -> Option<Result<T, GivenUp>> {
         let output = self.outputs.try_recv().ok();
         output.map(|output| self.took(output))

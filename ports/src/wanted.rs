@@ -1,29 +1,31 @@
-//! Who waits for room that others hold.
+//! Notice of requests that find no memory because other requests hold it.
 //!
-//! A request that finds none is refused at once, and comes again. What it needs may be
-//! held by bodies that don't go on: they have to hear that somebody wants their room.
+//! A request without memory is refused at once, and its client tries again. The memory
+//! may be held by bodies that do not go on. The readers of these bodies must learn that
+//! other requests want the memory.
 
 use std::{future::poll_fn, task::Poll};
 
 use tokio::sync::watch;
 
-/// Tells when somebody finds no room in a budget, or in what that is a part of. A clone
-/// knows what this one knows.
+/// Notice of a request that finds no memory in one of the watched budgets. A clone has
+/// the same knowledge.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted(Vec<watch::Receiver<()>>);
 
 impl Wanted {
-    /// Of these budgets, from now on.
+    /// Watches these budgets, from now on.
     pub(crate) fn new<'b>(budgets: impl Iterator<Item = &'b watch::Sender<()>>) -> Self {
         Self(budgets.map(watch::Sender::subscribe).collect())
     }
 
-    /// Waits until somebody is told of, which may have been before.
+    /// Waits until a request finds no memory; returns at once if one did since the
+    /// start.
     pub(crate) async fn told(self) {
         let told = self.0.into_iter().map(|mut budget| {
             Box::pin(async move {
                 if budget.changed().await.is_err() {
-                    // Of a budget that is gone nobody wants anything.
+                    // Nobody wants memory of a budget that is gone.
                     std::future::pending::<()>().await;
                 }
             })

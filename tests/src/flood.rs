@@ -1,4 +1,4 @@
-//! Many connections that do too little.
+//! Many connections that send too little.
 
 use std::{io::ErrorKind, net::SocketAddr};
 
@@ -10,18 +10,18 @@ use tokio::{
 
 use crate::raw::connect;
 
-/// `count` connections from 127.0.0.1 that say nothing.
+/// Opens `count` silent connections from 127.0.0.1.
 ///
 /// # Panics
-/// When nobody listens.
+/// If nobody listens.
 pub async fn silent(port: u16, count: usize) -> Vec<TcpStream> {
     silent_from("127.0.0.1", port, count).await
 }
 
-/// The same from another address of this machine.
+/// Opens `count` silent connections from another address of this machine.
 ///
 /// # Panics
-/// When nobody listens.
+/// If nobody listens.
 pub async fn silent_from(address: &str, port: u16, count: usize) -> Vec<TcpStream> {
     let from: SocketAddr = format!("{address}:0").parse().expect("an address");
     let to: SocketAddr = ([127, 0, 0, 1], port).into();
@@ -34,20 +34,21 @@ pub async fn silent_from(address: &str, port: u16, count: usize) -> Vec<TcpStrea
     streams
 }
 
-/// A connection that says `bytes` and no more.
+/// Opens a connection that sends `bytes` and then nothing.
 ///
 /// # Panics
-/// When nobody listens.
+/// If nobody listens.
 pub async fn begin(port: u16, bytes: &[u8]) -> TcpStream {
     let mut stream = connect(port).await;
     stream.write_all(bytes).await.expect("sent");
     stream
 }
 
-/// The same from another address of this machine.
+/// Opens a connection from another address of this machine, which sends `bytes` and
+/// then nothing.
 ///
 /// # Panics
-/// When nobody listens.
+/// If nobody listens.
 pub async fn begin_from(address: &str, port: u16, bytes: &[u8]) -> TcpStream {
     let mut streams = silent_from(address, port, 1).await;
     let mut stream = streams.pop().expect("one");
@@ -55,16 +56,17 @@ pub async fn begin_from(address: &str, port: u16, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// Waits until the server has closed them all.
+/// Waits until the server has closed all connections.
 pub async fn closed(streams: Vec<TcpStream>) {
     join_all(streams.into_iter().map(|mut stream| async move {
-        // A reset is an end too.
+        // A reset counts as an end too.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }))
     .await;
 }
 
-/// How many of them the server has not closed yet, as far as it is known here.
+/// Returns the number of connections that the server has not closed yet, as far as
+/// known here.
 pub fn open(streams: &[TcpStream]) -> usize {
     let open = |stream: &&TcpStream| {
         let read = stream.try_read(&mut [0]);

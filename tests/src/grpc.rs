@@ -6,10 +6,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::server::Server;
 
-/// A connection to a port of this machine.
+/// Connects to a port of this machine.
 ///
 /// # Errors
-/// When nobody speaks HTTP/2 there.
+/// If nobody speaks HTTP/2 there.
 pub async fn connect(port: u16) -> Result<Channel, tonic::transport::Error> {
     Endpoint::from_shared(format!("http://127.0.0.1:{port}"))?
         .connect()
@@ -17,18 +17,18 @@ pub async fn connect(port: u16) -> Result<Channel, tonic::transport::Error> {
 }
 
 impl Server {
-    /// A client of `lockstep.v1.Inference`.
+    /// Returns a client of `lockstep.v1.Inference`.
     ///
     /// # Panics
-    /// When it cannot connect.
+    /// If it cannot connect.
     pub async fn inference(&self) -> InferenceClient<Channel> {
         InferenceClient::new(connect(self.grpc_port).await.expect("connected"))
     }
 
-    /// A client of `sglang.grpc.scheduler.SglangScheduler`.
+    /// Returns a client of `sglang.grpc.scheduler.SglangScheduler`.
     ///
     /// # Panics
-    /// When it cannot connect.
+    /// If it cannot connect.
     pub async fn sglang(&self) -> SglangSchedulerClient<Channel> {
         SglangSchedulerClient::new(connect(self.sglang_port).await.expect("connected"))
     }

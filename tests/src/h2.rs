@@ -1,4 +1,4 @@
-//! HTTP/2 frames, for what no client would send (RFC 9113).
+//! HTTP/2 frames for requests that no client library would send (RFC 9113).
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -25,21 +25,21 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The preface and empty settings.
+/// Returns the preface and empty settings.
 pub fn hello() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
 }
 
-/// The preface and settings that grant no stream any window for its answer.
+/// Returns the preface and settings that grant no stream any window for its answer.
 pub fn hello_without_windows() -> Vec<u8> {
     let initial_window = [0, 4, 0, 0, 0, 0];
     [PREFACE, &frame(SETTINGS, 0, 0, &initial_window)].concat()
 }
 
-/// The head of a gRPC call whose body is to come.
+/// Returns the head of a gRPC call whose body follows.
 pub fn headers(stream: u32, path: &str) -> Vec<u8> {
-    // `:method: POST` and `:scheme: http` from the static table, the others as
-    // literals with names from there (RFC 7541).
+    // `:method: POST` and `:scheme: http` come from the static table. The others are
+    // literals with names from that table (RFC 7541).
     let mut block = vec![0x83, 0x86];
     let mut literal = |name: &[u8], value: &str| {
         block.extend(name);
@@ -52,27 +52,27 @@ pub fn headers(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &block)
 }
 
-/// A part of a stream's body.
+/// Returns a part of a stream's body.
 pub fn data(stream: u32, bytes: &[u8]) -> Vec<u8> {
     frame(DATA, 0, stream, bytes)
 }
 
-/// The last part of a stream's body.
+/// Returns the last part of a stream's body.
 pub fn last_data(stream: u32, bytes: &[u8]) -> Vec<u8> {
     frame(DATA, END_STREAM, stream, bytes)
 }
 
-/// More room for the server's answer.
+/// Returns a frame that grants more window for the server's answer.
 pub fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
 }
 
-/// Asks for an answer.
+/// Returns a ping, which asks for an answer.
 pub fn ping() -> Vec<u8> {
     frame(PING, 0, 0, &[7; 8])
 }
 
-/// Kind, flags and stream of the next frame; `None` at the connection's end.
+/// Returns kind, flags and stream of the next frame; `None` at the connection's end.
 async fn next(read: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u8, u32)> {
     let mut head = [0; 9];
     read.read_exact(&mut head).await.ok()?;
@@ -83,8 +83,8 @@ async fn next(read: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u8, u32)> {
     Some((head[3], head[4], stream))
 }
 
-/// Waits until the server ends a stream, by an answer, a reset or the
-/// connection's end.
+/// Waits until the server ends a stream: by an answer, by a reset, or with the
+/// connection.
 pub async fn stream_ends(read: &mut (impl AsyncRead + Unpin), stream: u32) {
     while let Some((kind, flags, of)) = next(read).await {
         let last = matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0;
@@ -94,7 +94,8 @@ pub async fn stream_ends(read: &mut (impl AsyncRead + Unpin), stream: u32) {
     }
 }
 
-/// Waits until the server says goodbye, or hangs up: true; or answers a ping: false.
+/// Waits for the server. Returns true if it says goodbye or hangs up, and false if it
+/// answers a ping.
 pub async fn until_goaway_or_pong(read: &mut (impl AsyncRead + Unpin)) -> bool {
     while let Some((kind, flags, _)) = next(read).await {
         match kind {

@@ -1,4 +1,4 @@
-//! HTTP as clients speak it.
+//! HTTP requests as clients send them.
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::server::Server;
 use crate::sse::Events;
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The status.
@@ -18,27 +18,27 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Returns the body as JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it is no JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
 
-    /// The body of a success.
+    /// Returns the body of a success as JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// If the answer is no success.
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text);
         self.json()
     }
 
-    /// The error object, which has OpenAI's four keys.
+    /// Returns the error object, which must have OpenAI's four keys.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no such object.
     pub fn error(&self) -> Value {
         let body = self.json();
         let error = body["error"].clone();
@@ -56,50 +56,50 @@ impl Answer {
 }
 
 impl Server {
-    /// A GET.
+    /// Sends a GET.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// If there is no answer.
     pub async fn try_get(&self, path: &str) -> reqwest::Result<Answer> {
         answer(self.client.get(self.url(path))).await
     }
 
-    /// A GET that is answered.
+    /// Sends a GET that must be answered.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not.
     pub async fn get(&self, path: &str) -> Answer {
         self.try_get(path).await.expect("answered")
     }
 
-    /// A POST.
+    /// Sends a POST.
     ///
     /// # Errors
-    /// When there is no whole answer.
+    /// If there is no complete answer.
     pub async fn try_post(&self, path: &str, body: &Value) -> reqwest::Result<Answer> {
         answer(self.client.post(self.url(path)).json(body)).await
     }
 
-    /// A POST that is answered.
+    /// Sends a POST that must be answered.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.try_post(path, body).await.expect("answered")
     }
 
-    /// A POST that succeeds.
+    /// Sends a POST that must succeed.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub async fn ok(&self, path: &str, body: &Value) -> Value {
         self.post(path, body).await.ok()
     }
 
-    /// A POST whose answer is a stream, or an error.
+    /// Sends a POST whose answer is a stream, or an error.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// If there is no answer.
     pub async fn try_stream(
         &self,
         path: &str,
@@ -115,25 +115,25 @@ impl Server {
         whole(response).await.map(Err)
     }
 
-    /// A POST whose answer begins to stream.
+    /// Sends a POST whose answer must begin to stream.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub async fn stream(&self, path: &str, body: &Value) -> Events {
         let answer = self.try_stream(path, body).await.expect("answered");
         answer.unwrap_or_else(|answer| panic!("no stream: {}", answer.text))
     }
 
-    /// The metrics.
+    /// Returns the metrics.
     pub async fn metrics(&self) -> crate::metrics::Metrics {
         crate::metrics::Metrics::parse(&self.get("/metrics").await.text)
     }
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the complete answer.
 ///
 /// # Errors
-/// When there is no whole answer.
+/// If there is no complete answer.
 pub async fn answer(request: reqwest::RequestBuilder) -> reqwest::Result<Answer> {
     whole(request.send().await?).await
 }

@@ -1,4 +1,4 @@
-//! Somebody who asks small things while others do their worst.
+//! A well-behaved client that sends small requests while others do their worst.
 
 use std::time::{Duration, Instant};
 
@@ -8,29 +8,29 @@ use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 use crate::{body::counting, server::Server};
 
-/// Between two requests.
+/// Pause between two rounds of requests.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A client that asks `/health` and a short chat in turn.
+/// A client that sends `/health` and a short chat in turn.
 #[derive(Debug)]
 pub struct Innocent {
     stop: oneshot::Sender<()>,
     asking: JoinHandle<Times>,
 }
 
-/// How long its answers took.
+/// Times of the client's answers.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
-    /// Of `/health`.
+    /// Times of `/health`.
     pub health: Vec<Duration>,
-    /// Of the chat.
+    /// Times of the chat.
     pub chat: Vec<Duration>,
-    /// What it got in place of an answer.
+    /// Errors that came instead of answers.
     pub failed: Vec<String>,
 }
 
 impl Innocent {
-    /// Begins to ask; needs a server that serves.
+    /// Begins to send requests; needs a server that serves.
     pub fn watch(server: &Server) -> Self {
         let (stop, mut stopped) = oneshot::channel::<()>();
         let client = server.client.clone();
@@ -56,17 +56,17 @@ impl Innocent {
         Self { stop, asking }
     }
 
-    /// Stops asking.
+    /// Stops, and returns the times.
     ///
     /// # Panics
-    /// When the test's runtime ends.
+    /// If the test's runtime ends.
     pub async fn end(self) -> Times {
         drop(self.stop);
         self.asking.await.expect("it asks until it is stopped")
     }
 }
 
-/// How long a request took, its whole answer included.
+/// Returns the time that a request took, its complete answer included.
 async fn ask(request: RequestBuilder) -> Result<Duration, String> {
     let begin = Instant::now();
     let answer = request.send().await.map_err(|error| error.to_string())?;

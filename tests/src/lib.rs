@@ -1,5 +1,5 @@
-//! Cross-process, golden, conformance and fault tests, and what they need to
-//! start servers, talk to them, and harm them.
+//! Cross-process, golden, conformance and fault tests, with helpers to start servers,
+//! talk to them, and harm them.
 
 #![forbid(unsafe_code)]
 
@@ -24,5 +24,5 @@ pub mod turns;
 pub mod turns_policy;
 pub mod wait;
 
-/// The model that servers under test serve.
+/// The model of servers under test.
 pub const MODEL: &str = "lockstep-demo-7m";

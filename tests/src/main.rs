@@ -1,5 +1,5 @@
-//! The program under test: Lockstep, with a policy of the tests, and ranks that go
-//! wrong where a test wants it.
+//! The program under test: Lockstep with the tests' own policy, and with ranks that can
+//! be made to fail.
 
 #![forbid(unsafe_code)]
 

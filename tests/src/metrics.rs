@@ -1,9 +1,8 @@
-//! Prometheus' text format.
+//! Parser of Prometheus' text format.
 
 use std::collections::BTreeMap;
 
-/// The series of a scrape: name with labels, without that of the model, and
-/// value.
+/// The series of a scrape: name with labels, without the model's label, and value.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(BTreeMap<String, f64>);
 
@@ -11,8 +10,7 @@ impl Metrics {
     /// Parses a scrape.
     ///
     /// # Panics
-    /// On a line that is neither a comment nor a sample, or a series that
-    /// occurs twice.
+    /// On a line that is neither a comment nor a sample, or a series that occurs twice.
     pub fn parse(text: &str) -> Self {
         let mut series = BTreeMap::new();
         for line in text.lines() {
@@ -32,10 +30,10 @@ impl Metrics {
         Self(series)
     }
 
-    /// The value of a series, by its name with labels.
+    /// Returns the value of a series by its name with labels.
     ///
     /// # Panics
-    /// When there is no such series.
+    /// If there is no such series.
     pub fn value(&self, name: &str) -> f64 {
         *self
             .0
@@ -43,7 +41,7 @@ impl Metrics {
             .unwrap_or_else(|| panic!("no series {name} in {:?}", self.0.keys()))
     }
 
-    /// The sum of all series of a name, whatever their labels.
+    /// Returns the sum of all series of a name, whatever their labels.
     pub fn sum(&self, name: &str) -> f64 {
         let labelled = format!("{name}{{");
         self.0
@@ -53,7 +51,8 @@ impl Metrics {
             .sum()
     }
 
-    /// The sum of all series of a name that have these labels, others aside.
+    /// Returns the sum of all series of a name that have these labels, whatever their
+    /// other labels.
     pub fn sum_with(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let labelled = format!("{name}{{");
         let has = |series: &str| {
@@ -69,7 +68,8 @@ impl Metrics {
     }
 }
 
-/// The name of a series without the label that all of a server have.
+/// Returns the name of a series without the model's label, which all series of a server
+/// have.
 fn without_model(name: &str) -> String {
     let Some((before, rest)) = name.split_once("model_name=\"") else {
         return name.to_owned();

@@ -1,11 +1,11 @@
-//! Requests that are nearly good ones.
+//! Slightly damaged requests.
 
 use rand::{Rng, rngs::StdRng};
 use serde_json::{Value, json};
 
 use crate::body::{chat, completion};
 
-/// Good requests: method, path and body.
+/// Returns a random good request: method, path and body.
 fn good(random: &mut StdRng) -> (&'static str, &'static str, Value) {
     let few = json!({"max_tokens": 4});
     let streamed = json!({
@@ -50,7 +50,7 @@ fn good(random: &mut StdRng) -> (&'static str, &'static str, Value) {
     all.into_iter().nth(at).expect("one of them")
 }
 
-/// What may stand where something else is expected.
+/// Returns a random value of an unexpected kind.
 fn odd(random: &mut StdRng) -> Value {
     let all = [
         json!(null),
@@ -74,7 +74,7 @@ fn odd(random: &mut StdRng) -> Value {
     all.into_iter().nth(at).expect("one of them")
 }
 
-/// Where the values of a tree are (RFC 6901).
+/// Lists the pointers to all values of a tree (RFC 6901).
 fn pointers(value: &Value, at: String, all: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -92,7 +92,7 @@ fn pointers(value: &Value, at: String, all: &mut Vec<String>) {
     all.push(at);
 }
 
-/// Takes a value out, puts another in its place, or writes it twice.
+/// Removes a value, replaces it, or adds another to a list.
 fn change(body: &mut Value, random: &mut StdRng) {
     let mut all = Vec::new();
     pointers(body, String::new(), &mut all);
@@ -131,8 +131,8 @@ pub fn damage(bytes: &mut Vec<u8>, random: &mut StdRng) {
     }
 }
 
-/// A request of HTTP/1.1 on a connection of its own, somewhat other than a good
-/// one; and whether it is HTTP as it is sent, with a whole body.
+/// Returns a damaged HTTP/1.1 request on a connection of its own. The second value is
+/// true if it is still HTTP with a complete body.
 pub fn request(random: &mut StdRng) -> (Vec<u8>, bool) {
     let (mut method, path, mut body) = good(random);
     let kind = random.random_range(0..8);
@@ -149,7 +149,7 @@ pub fn request(random: &mut StdRng) -> (Vec<u8>, bool) {
     if kind >= 3 {
         damage(&mut bytes, random);
     }
-    // The length of what was meant, or of what is sent.
+    // The length announced is the good body's, or the length that is sent.
     let length = if random.random_bool(0.05) {
         length
     } else {

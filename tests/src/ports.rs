@@ -1,20 +1,20 @@
-//! Ports that nobody uses.
+//! Free ports.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the range from which systems take ports for outgoing connections, so
-/// that a port that is free stays free until the server has it.
+/// First port of the range. It is below the range from which systems take ports for
+/// outgoing connections, so a free port stays free until the server uses it.
 const FIRST: u16 = 18_000;
 const COUNT: u16 = 14_000;
 
-/// The next port of this process that is free on 127.0.0.1.
+/// Returns the next port of this process that is free on 127.0.0.1.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn free() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test processes that run at the same time begin at different places.
+    // Test processes that run at the same time begin at different ports.
     let begin = (std::process::id() % u32::from(COUNT / 100)) as u16 * 100;
     (0..COUNT)
         .map(|_| {

@@ -5,45 +5,45 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What a process of a server is.
+/// Role of a process of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// `serve`.
+    /// The launcher, `serve`.
     Launcher,
-    /// By number.
+    /// A tokenizer-manager, by index.
     TokenizerManager(usize),
-    /// The one.
+    /// The scheduler.
     Scheduler,
-    /// By rank.
+    /// A worker, by rank.
     Worker(usize),
 }
 
 /// A living process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
-    /// What it is.
+    /// Role of the process.
     pub role: Role,
-    /// Its number.
+    /// Process id.
     pub pid: i32,
 }
 
 impl Process {
-    /// Sends it a signal. One that has ended meanwhile has nothing to lose.
+    /// Sends a signal. A process that has ended meanwhile ignores it.
     pub fn signal(self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid) {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(self) {
         self.signal(Signal::KILL);
     }
 
-    /// A figure of its memory in bytes, such as `VmRSS` (`proc(5)`, `status`).
+    /// Returns a figure of its memory in bytes, such as `VmRSS` (`proc(5)`, `status`).
     ///
     /// # Panics
-    /// When it has ended.
+    /// If the process has ended.
     pub fn memory(self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
         let status = status.expect("it lives");
@@ -52,16 +52,16 @@ impl Process {
         number.map_or(0, |kib: usize| kib << 10)
     }
 
-    /// Lets its peak, `VmHWM`, begin anew (`proc(5)`, `clear_refs`).
+    /// Resets the peak of its memory, `VmHWM` (`proc(5)`, `clear_refs`).
     ///
     /// # Panics
-    /// When it has ended.
+    /// If the process has ended.
     pub fn reset_peak(self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.pid), "5").expect("it lives");
     }
 }
 
-/// The processes whose command lines name `folder`, sorted by role.
+/// Returns the processes whose command lines name `folder`, sorted by role.
 pub fn of(folder: &Path) -> Vec<Process> {
     let folder = folder.as_os_str().as_encoded_bytes();
     let mut found: Vec<_> = std::fs::read_dir("/proc")

@@ -1,4 +1,4 @@
-//! Bytes as they are, for requests that no HTTP client would send.
+//! Raw bytes, for requests that no HTTP client would send.
 
 use std::time::Duration;
 
@@ -8,24 +8,25 @@ use tokio::net::TcpStream;
 use crate::http::Answer;
 use crate::wait::{LIMIT, within};
 
-/// A connection to a port of this machine.
+/// Connects to a port of this machine.
 ///
 /// # Panics
-/// When nobody listens.
+/// If nobody listens.
 pub async fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port))
         .await
         .expect("somebody listens")
 }
 
-/// Sends `request` and reads until the server closes the connection, or has
-/// nothing more to say for `quiet`.
+/// Sends `request` and reads until the server closes the connection, or has sent
+/// nothing for `quiet`.
 ///
 /// # Panics
-/// When the server neither answers nor closes.
+/// If the server neither answers nor closes.
 pub async fn exchange(port: u16, request: &[u8], quiet: Duration) -> Vec<u8> {
     let mut stream = connect(port).await;
-    // A server that refuses a large request may close before it has read it.
+    // The send may fail: a server that refuses a large request may close before it has
+    // read it.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
@@ -40,11 +41,11 @@ pub async fn exchange(port: u16, request: &[u8], quiet: Duration) -> Vec<u8> {
     }
 }
 
-/// Sends a whole HTTP/1.1 request on a connection of its own, which it asks to
-/// be closed, and gives the answer; `None` when the server just closes.
+/// Sends a complete HTTP/1.1 request on a connection of its own, which the request asks
+/// to close. Returns the answer; `None` if the server just closes.
 ///
 /// # Panics
-/// When the answer is no HTTP, or there is none in time.
+/// If the answer is not HTTP, or there is none in time.
 pub async fn http(port: u16, request: &[u8]) -> Option<Answer> {
     let all = within("an answer", LIMIT, read_all(port, request)).await;
     if all.is_empty() {
@@ -65,10 +66,10 @@ pub async fn http(port: u16, request: &[u8]) -> Option<Answer> {
 
 async fn read_all(port: u16, request: &[u8]) -> Vec<u8> {
     let mut stream = connect(port).await;
-    // See above.
+    // The send may fail, as in `exchange`.
     let _ = stream.write_all(request).await;
     let mut all = Vec::new();
-    // A reset after the answer leaves what was read.
+    // A reset after the answer leaves the bytes that were read.
     let _ = stream.read_to_end(&mut all).await;
     all
 }

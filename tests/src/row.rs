@@ -1,4 +1,4 @@
-//! A row of the table of what was done to a server, and what became of it.
+//! A row of the table of attacks on a server and their outcomes.
 
 use std::{fs::OpenOptions, io::Write, time::Duration};
 
@@ -8,10 +8,10 @@ use crate::{
     server::Server,
 };
 
-/// The variable that names a file to append rows to.
+/// Environment variable that names a file to append rows to.
 const TABLE: &str = "LOCKSTEP_EDGES_TABLE";
 
-/// A row that is being made: somebody innocent asks meanwhile.
+/// A row in progress: an innocent client sends requests meanwhile.
 #[derive(Debug)]
 pub struct Row {
     number: &'static str,
@@ -34,12 +34,12 @@ impl Row {
         }
     }
 
-    /// Ends it: prints the largest growth of all processes' memory, the
-    /// innocent's times, and `outcome`.
+    /// Ends the row. Prints the largest growth of all processes' memory, the innocent
+    /// client's times, and `outcome`.
     ///
     /// # Panics
-    /// When the innocent was refused anything, or other processes serve now; when
-    /// the row can't be printed, or written into the table.
+    /// If any of the innocent client's requests failed, if other processes serve now,
+    /// or if the row can't be printed or written into the table.
     pub async fn end(self, server: &Server, outcome: &str) -> Times {
         let times = self.innocent.end().await;
         let after = server.processes();
@@ -76,10 +76,10 @@ impl Row {
     }
 }
 
-/// Prints a line of a report, also while a test runs that is captured.
+/// Prints a line of a report, even in a test whose output is captured.
 ///
 /// # Panics
-/// When nobody can be told.
+/// If the line cannot be printed.
 pub fn say(line: &str) {
     let printed = std::io::stdout().write_all(format!("{line}\n").as_bytes());
     printed.expect("the line is printed");

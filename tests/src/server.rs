@@ -14,10 +14,10 @@ use crate::ports;
 use crate::processes::{self, Process, Role};
 use crate::wait::{LIMIT, blocking, until};
 
-/// Processes whose launcher was killed end within this.
+/// Time within which processes end after their launcher was killed.
 const ORPHANS: Duration = Duration::from_secs(5);
 
-/// How to start a server.
+/// Options for starting a server.
 #[derive(Debug, Clone)]
 pub struct Options {
     program: PathBuf,
@@ -28,8 +28,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// The demo model on two ranks of one thread each, with all public ports
-    /// and a small cache.
+    /// Options for the demo model on two ranks of one thread each, with all public
+    /// ports and a small cache.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -43,7 +43,7 @@ impl Options {
         .set("--max-total-tokens", "32768")
     }
 
-    /// Sets an option; a later value takes the place of an earlier one.
+    /// Sets an option; a later value replaces an earlier one.
     #[must_use]
     pub fn set(self, option: &str, value: &str) -> Self {
         let mut own = self.without(option);
@@ -51,7 +51,7 @@ impl Options {
         own
     }
 
-    /// Takes an option away, with its value.
+    /// Removes an option and its value.
     #[must_use]
     pub fn without(mut self, option: &str) -> Self {
         if let Some(at) = self.arguments.iter().position(|word| word == option) {
@@ -60,29 +60,29 @@ impl Options {
         self
     }
 
-    /// Gives an option that takes no value.
+    /// Adds an option that takes no value.
     #[must_use]
     pub fn flag(mut self, option: &str) -> Self {
         self.arguments.push(option.to_owned());
         self
     }
 
-    /// Starts all its processes under a limit of the system, as `ulimit` of the
-    /// shell takes it: `-n` for descriptors, `-v` for KiB of address space.
+    /// Starts all processes under a limit of the system, in the form of the shell's
+    /// `ulimit`: `-n` for file descriptors, `-v` for KiB of address space.
     #[must_use]
     pub fn limit(mut self, option: &str, value: u64) -> Self {
         self.limits.push(format!("ulimit {option} {value} && "));
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Lets it write its stdout and stderr to pipes that nobody reads before
+    /// Connects stdout and stderr to pipes that nobody reads before
     /// [`Server::read_output`].
     #[must_use]
     pub fn unread(mut self) -> Self {
@@ -91,17 +91,17 @@ impl Options {
     }
 }
 
-/// A started program. Dropping it kills it and checks that none of its
-/// processes is left and that none of them complained about itself.
+/// A started program. Dropping this value kills the program. The drop also checks that
+/// no process is left, and that no process reported a bug of its own.
 #[derive(Debug)]
 pub struct Server {
-    /// Of the OpenAI API.
+    /// Port of the OpenAI API.
     pub port: u16,
-    /// Of `lockstep.v1.Inference`.
+    /// Port of `lockstep.v1.Inference`.
     pub grpc_port: u16,
-    /// Of SGLang's scheduler service.
+    /// Port of SGLang's scheduler service.
     pub sglang_port: u16,
-    /// For requests; it keeps no idle connections.
+    /// HTTP client without idle connections.
     pub client: reqwest::Client,
     launcher: Mutex<Child>,
     unread: Mutex<Vec<(PipeReader, File)>>,
@@ -109,7 +109,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server that tests share which change nothing.
+    /// Returns the server shared by tests that change nothing.
     pub async fn shared(options: &Options) -> Arc<Self> {
         static SHARED: tokio::sync::Mutex<Weak<Server>> =
             tokio::sync::Mutex::const_new(Weak::new());
@@ -122,29 +122,29 @@ impl Server {
         server
     }
 
-    /// Starts one and waits until it serves.
+    /// Starts a server and waits until it serves.
     ///
     /// # Panics
-    /// With the log, when it does not.
+    /// With the log, if it does not serve.
     pub async fn start(options: Options) -> Self {
         let server = Self::launch(options);
         server.ready().await;
         server
     }
 
-    /// Starts one.
+    /// Starts a server.
     ///
     /// # Panics
-    /// When the system cannot start the program.
+    /// If the system cannot start the program.
     pub fn launch(options: Options) -> Self {
         let ports = [ports::free(), ports::free(), ports::free()];
         Self::launch_on(options, ports)
     }
 
-    /// Starts one on these ports.
+    /// Starts a server on these ports.
     ///
     /// # Panics
-    /// When the system cannot start the program.
+    /// If the system cannot start the program.
     pub fn launch_on(options: Options, [port, grpc_port, sglang_port]: [u16; 3]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("ls-test-")
@@ -194,10 +194,10 @@ impl Server {
         }
     }
 
-    /// Waits until it serves, and its launcher knows.
+    /// Waits until the server serves, and its launcher knows.
     ///
     /// # Panics
-    /// With the log, when it ends instead.
+    /// With the log, if it ends instead.
     pub async fn ready(&self) {
         until("a healthy server", LIMIT, async || {
             assert_eq!(self.ended(), None, "ended instead:\n{}", self.log());
@@ -210,20 +210,20 @@ impl Server {
         .await;
     }
 
-    /// The address of a path.
+    /// Returns the address of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// The folder of this server alone: logs, and what it makes itself.
+    /// Folder of this server alone, for its logs and its run directory.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Its run directory.
+    /// Returns the run directory.
     ///
     /// # Panics
-    /// When it has none.
+    /// If there is none.
     pub fn run_dir(&self) -> PathBuf {
         fs::read_dir(self.folder())
             .expect("the folder")
@@ -233,7 +233,7 @@ impl Server {
             .expect("a run directory")
     }
 
-    /// What it wrote so far, to stdout and then to stderr.
+    /// Returns everything written so far, first to stdout and then to stderr.
     pub fn log(&self) -> String {
         ["stdout", "stderr"]
             .map(|name| fs::read(self.folder().join(name)).unwrap_or_default())
@@ -241,7 +241,7 @@ impl Server {
             .concat()
     }
 
-    /// Starts to read what was [`Options::unread`] so far, into its log.
+    /// Starts to read the output that was [`Options::unread`] so far, into the log.
     pub fn read_output(&self) {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         for (mut pipe, mut log) in unread.drain(..) {
@@ -254,10 +254,10 @@ impl Server {
         unread.unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Waits until it has written `text`.
+    /// Waits until the server has written `text`.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub async fn says(&self, text: &str) {
         until(text, LIMIT, async || {
             self.log().contains(text).then_some(())
@@ -265,12 +265,12 @@ impl Server {
         .await;
     }
 
-    /// Its living processes, the launcher's included.
+    /// Returns the server's living processes, the launcher included.
     pub fn processes(&self) -> Vec<Process> {
         processes::of(self.folder())
     }
 
-    /// The process of a role, once it is there.
+    /// Returns the process of a role, once it exists.
     pub async fn process(&self, role: Role) -> Process {
         until("a process", LIMIT, async || {
             let mut all = self.processes().into_iter();
@@ -284,7 +284,7 @@ impl Server {
         self.process(Role::Launcher).await.signal(signal);
     }
 
-    /// Waits for the launcher's end, and then that of all others; gives its
+    /// Waits until the launcher and then all others have ended. Returns the launcher's
     /// exit code, -1 for a signal.
     pub async fn exit(&self, limit: Duration) -> i32 {
         let code = until("the launcher's end", limit, async || self.ended()).await;
@@ -295,7 +295,7 @@ impl Server {
         code
     }
 
-    /// The launcher's exit code, once it has ended; -1 for a signal.
+    /// Returns the launcher's exit code, once it has ended; -1 for a signal.
     pub fn ended(&self) -> Option<i32> {
         let mut launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
         let status = launcher.try_wait().expect("a child of this process")?;
@@ -303,7 +303,7 @@ impl Server {
     }
 }
 
-/// A client without proxies or idle connections.
+/// Returns a client without proxies or idle connections.
 fn client() -> reqwest::Client {
     reqwest::Client::builder()
         .no_proxy()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Ports that the processes listen on, over IPv4 and IPv6.
+/// Returns the ports that the processes listen on, over IPv4 and IPv6.
 pub fn listening(pids: &[i32]) -> BTreeSet<u16> {
     // Inodes of all sockets that the processes hold.
     let held: BTreeSet<u64> = pids.iter().flat_map(|pid| inodes(*pid)).collect();
@@ -19,7 +19,7 @@ pub fn listening(pids: &[i32]) -> BTreeSet<u16> {
     ports
 }
 
-/// UDP ports that the processes have opened.
+/// Returns the UDP ports that the processes have opened.
 pub fn datagram(pids: &[i32]) -> BTreeSet<u16> {
     let held: BTreeSet<u64> = pids.iter().flat_map(|pid| inodes(*pid)).collect();
     let mut ports = BTreeSet::new();
@@ -40,7 +40,8 @@ struct Row {
     inode: u64,
 }
 
-/// `sl local_address rem_address st … inode`, numbers in hexadecimal but the inode.
+/// Parses `sl local_address rem_address st … inode`. All numbers but the inode are
+/// hexadecimal.
 fn row(line: &str) -> Option<Row> {
     const LISTEN: &str = "0A";
     let words: Vec<_> = line.split_whitespace().collect();

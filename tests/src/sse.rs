@@ -1,9 +1,9 @@
-//! Server-sent events as OpenAI's clients read them.
+//! Server-sent events, read as OpenAI's clients do.
 
 use bytes::BytesMut;
 use serde_json::Value;
 
-/// What came of a stream.
+/// One event of a stream, or its end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// `data: {…}`.
@@ -17,7 +17,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The error object, if this event is one.
+    /// Returns the error object, if this event has one.
     pub fn error(&self) -> Option<&Value> {
         match self {
             Self::Json(value) => value.get("error"),
@@ -34,7 +34,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The events of a response.
+    /// Reads the events of a response.
     pub fn new(response: reqwest::Response) -> Self {
         Self {
             response,
@@ -42,10 +42,10 @@ impl Events {
         }
     }
 
-    /// The next event.
+    /// Waits for the next event.
     ///
     /// # Panics
-    /// On what is no event.
+    /// On bytes that are no event.
     pub async fn next(&mut self) -> Event {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
@@ -63,10 +63,10 @@ impl Events {
         }
     }
 
-    /// All chunks up to `[DONE]`, after which nothing may come.
+    /// Returns all chunks up to `[DONE]`, after which nothing may come.
     ///
     /// # Panics
-    /// When the stream ends otherwise.
+    /// If the stream ends otherwise.
     pub async fn chunks(mut self) -> Vec<Value> {
         let mut chunks = Vec::new();
         loop {
@@ -80,10 +80,10 @@ impl Events {
         chunks
     }
 
-    /// The rest of a stream whose request is aborted.
+    /// Reads the rest of a stream whose request was aborted.
     ///
     /// # Panics
-    /// When it ends otherwise.
+    /// If it ends otherwise.
     pub async fn aborted(mut self) {
         let error = loop {
             match self.next().await {
@@ -109,7 +109,7 @@ fn parse(event: &[u8]) -> Event {
     Event::Json(serde_json::from_str(data).unwrap_or_else(|_| panic!("no JSON: {data:?}")))
 }
 
-/// The text of a choice, joined from chat or completion chunks.
+/// Returns the text of a choice, joined from chat or completion chunks.
 pub fn text(chunks: &[Value], index: u64) -> String {
     let choices = chunks
         .iter()

@@ -1,4 +1,4 @@
-//! Strangers and clients who do all their worst at once, for as long as one looks.
+//! Strangers and clients who do their worst all at once, until the storm is dropped.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use tokio::{
 
 use crate::{body::counting, h2, server::Server};
 
-/// How long each of them stays before it comes anew.
+/// Time for which each stranger stays before it comes again.
 const STAY: Duration = Duration::from_secs(1);
-/// Of a path, of which the log keeps the beginning.
+/// Bytes of a long path, of which the log keeps the beginning.
 const PATH: usize = 6000;
 
-/// Ends when it is dropped.
+/// A running storm; dropping it ends it.
 #[derive(Debug)]
 pub struct Storm {
-    /// They never end by themselves.
+    /// The strangers' tasks, which never end by themselves.
     _strangers: JoinSet<()>,
 }
 
-/// How many of each kind there are at a time.
+/// Number of strangers of each kind at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Strength {
-    /// Connections without a word, on each port.
+    /// Silent connections, on each port.
     pub silent: usize,
-    /// Bodies and messages that have no end, on each port.
+    /// Bodies and messages that never end, on each port.
     pub unfinished: usize,
     /// Answers that nobody reads, on each port.
     pub unread: usize,
@@ -42,7 +42,7 @@ pub struct Strength {
 }
 
 impl Strength {
-    /// As much as a test's process can do at a time.
+    /// The largest storm that one test process can manage.
     pub const FULL: Self = Self {
         silent: 50,
         unfinished: 20,
@@ -50,7 +50,7 @@ impl Strength {
         resets: 500,
         logged: 8,
     };
-    /// What leaves a machine with two cores time for others.
+    /// Few enough to leave time for other work on a machine with two cores.
     pub const TENTH: Self = Self {
         silent: 5,
         unfinished: 2,
@@ -61,7 +61,8 @@ impl Strength {
 }
 
 impl Storm {
-    /// Over all public ports of a server, and `more` ports that speak gRPC.
+    /// Begins a storm over all public ports of a server, and `more` ports that speak
+    /// gRPC.
     pub fn over(server: &Server, more: &[u16], strength: Strength) -> Self {
         let mut strangers = JoinSet::new();
         let calls = "/lockstep.v1.Inference/Generate";
@@ -108,32 +109,32 @@ impl Storm {
 async fn again(one: impl AsyncFn()) {
     loop {
         one().await;
-        // Who is refused at once must not keep the others from their turn.
+        // A stranger that is refused at once must not keep others from running.
         tokio::task::yield_now().await;
     }
 }
 
-/// Says something and then nothing, until the server hangs up or for a while.
+/// Sends some bytes and then nothing, until the server hangs up or for a while.
 async fn say(port: u16, bytes: Vec<u8>) {
     let _ = timeout(STAY, async {
         let Some(mut stream) = narrow(port).await else {
             return pending().await;
         };
-        // The server may hang up before it has heard all.
+        // The server may hang up before it has read everything.
         let _ = stream.write_all(&bytes).await;
         pending::<()>().await;
     })
     .await;
 }
 
-/// A connection that takes little at a time; `None` where nobody listens.
+/// Opens a connection that takes little at a time; `None` if nobody listens.
 async fn narrow(port: u16) -> Option<TcpStream> {
     let socket = TcpSocket::new_v4().ok()?;
     socket.set_recv_buffer_size(4096).ok()?;
     socket.connect(([127, 0, 0, 1], port).into()).await.ok()
 }
 
-/// Streams that end in an error of the client's making.
+/// Makes frames for streams that end with an error of the client's making.
 fn resets(path: &str, count: u32) -> Vec<u8> {
     let mut frames = h2::hello();
     for stream in (1..2 * count).step_by(2) {
@@ -143,7 +144,7 @@ fn resets(path: &str, count: u32) -> Vec<u8> {
     frames
 }
 
-/// The begin of a body of which the rest never comes.
+/// Returns the beginning of a body whose rest never comes.
 fn unfinished(path: &str) -> Vec<u8> {
     if path.starts_with("/v1/") {
         let head = format!(
@@ -155,13 +156,13 @@ fn unfinished(path: &str) -> Vec<u8> {
     let mut frames = h2::hello();
     for stream in (1..16).step_by(2) {
         frames.extend(h2::headers(stream, path));
-        // A message of 128 KiB of which little comes.
+        // A message of 128 KiB, of which one byte comes.
         frames.extend(h2::data(stream, &[0, 0, 2, 0, 0, 7]));
     }
     frames
 }
 
-/// Requests whose answers have nowhere to go.
+/// Returns requests whose answers cannot be sent.
 fn unread(path: &str) -> Vec<u8> {
     if path.starts_with("/v1/") {
         let body = counting(&json!({"max_tokens": 200, "ignore_eos": true, "stream": true}));
@@ -183,7 +184,7 @@ fn unread(path: &str) -> Vec<u8> {
 
 async fn log(client: &Client, url: &str) {
     if client.get(url).send().await.is_err() {
-        // Nobody answers any more, or not now.
+        // The server no longer answers, or not now.
         tokio::time::sleep(STAY).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates, and clients that ask for them.
+//! Certificates, and clients that use them.
 
 use std::io;
 use std::path::Path;
@@ -13,15 +13,15 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Who signs certificates.
+/// An authority that signs certificates.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The certificate.
+    /// The certificate as PEM text.
     pub certificate: String,
-    /// Its key.
+    /// The private key as PEM text.
     pub key: String,
 }
 
@@ -35,23 +35,23 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// Its own certificate, in PEM.
+    /// Returns its own certificate, in PEM.
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate of `localhost` and 127.0.0.1.
+    /// Signs a certificate of `localhost` and 127.0.0.1.
     ///
     /// # Panics
-    /// When no key can be made.
+    /// If no key can be made.
     pub fn sign(&self) -> Pair {
         self.sign_until(2100)
     }
 
-    /// The same, good until that year begins.
+    /// Signs a certificate that is valid until the start of `year`.
     ///
     /// # Panics
-    /// As [`Self::sign`].
+    /// If no key can be made.
     pub fn sign_until(&self, year: i32) -> Pair {
         let key = KeyPair::generate().expect("a key");
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -63,10 +63,11 @@ impl Authority {
         }
     }
 
-    /// A client that trusts it, speaks `protocols` and shows a certificate, if any.
+    /// Returns a client that trusts this authority, speaks `protocols` and shows a
+    /// certificate, if any.
     ///
     /// # Panics
-    /// When `shows` is no pair.
+    /// If `shows` is not a valid pair.
     pub fn client(&self, protocols: &[&str], shows: Option<&Pair>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).expect("a root");
@@ -90,30 +91,30 @@ impl Authority {
 }
 
 impl Pair {
-    /// Writes both, the certificate first.
+    /// Writes both files, the certificate first.
     ///
     /// # Panics
-    /// When they can't be written.
+    /// If they cannot be written.
     pub fn write(&self, certificate: &Path, key: &Path) {
         std::fs::write(certificate, &self.certificate).expect("written");
         std::fs::write(key, &self.key).expect("written");
     }
 }
 
-/// A connection to `port` of this machine.
+/// Connects to `port` of this machine.
 ///
 /// # Errors
-/// That of the system, or of TLS.
+/// The system's error, or an error of TLS.
 pub async fn connect(client: &TlsConnector, port: u16) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
     client.connect(name, stream).await
 }
 
-/// Posts JSON over a connection of its own; all of the answer, its head too.
+/// Posts JSON over a connection of its own. Returns the complete answer with its head.
 ///
 /// # Errors
-/// That of the system, or of TLS.
+/// The system's error, or an error of TLS.
 pub async fn post(client: &TlsConnector, port: u16, path: &str, body: &str) -> io::Result<String> {
     let mut stream = connect(client, port).await?;
     let request = format!(

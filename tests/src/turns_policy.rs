@@ -1,12 +1,12 @@
-//! What makes a process under test decide differently than its peers.
+//! A policy that makes one process under test decide differently from its peers.
 
 use lockstep_tp_worker::conformance::Turns;
 
-/// Names the step in which a process decides differently.
+/// Environment variable with the step in which a process decides differently.
 pub const ASTRAY: &str = "TEST_ASTRAY_IN_STEP";
 
-/// Another depth in every step; on a process whose environment has [`ASTRAY`], a
-/// different one in that step.
+/// Returns a policy that chooses another depth in every step. With [`ASTRAY`] in its
+/// environment, a process decides differently in that step.
 pub fn turns() -> Turns {
     let astray = std::env::var(ASTRAY).ok();
     Turns {

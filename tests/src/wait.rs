@@ -1,17 +1,17 @@
-//! Waiting for a condition, with a deadline that only something broken reaches.
+//! Waiting for a condition, with a deadline that only a broken server reaches.
 
 use std::time::{Duration, Instant};
 
-/// Nothing in these tests takes so long unless it is broken.
+/// Time limit that only something broken exceeds in these tests.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Between two looks.
+/// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks until `look` gives something.
+/// Polls `look` until it returns something.
 ///
 /// # Panics
-/// Past `limit`, saying `what` was awaited.
+/// After `limit`, naming `what` was awaited.
 pub async fn until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
     loop {
@@ -23,7 +23,7 @@ pub async fn until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMut() -
     }
 }
 
-/// The same for threads without a runtime; tells whether it came true.
+/// Polls `look` in a thread without a runtime; returns true if it came true in time.
 pub fn blocking(limit: Duration, mut look: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !look() {
@@ -42,7 +42,7 @@ pub fn blocking(limit: Duration, mut look: impl FnMut() -> bool) -> bool {
 /// Awaits `work`.
 ///
 /// # Panics
-/// Past `limit`, saying `what` was awaited.
+/// After `limit`, naming `what` was awaited.
 pub async fn within<T>(what: &str, limit: Duration, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,

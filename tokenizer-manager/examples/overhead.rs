@@ -1,9 +1,10 @@
-//! What the tokenizer-manager adds to a request and to a streamed token.
+//! Measures the time that the tokenizer-manager adds to a request and to a streamed
+//! token.
 //!
-//! A real tokenizer-manager serves over its real sockets; the scheduler behind
-//! it answers at once. Closed loop: each client sends its next request, or has
-//! its next token sent, when it has the last. All in one process, so that one
-//! clock measures both ends.
+//! A real tokenizer-manager serves over its real sockets, and the scheduler behind it
+//! answers at once. The load is a closed loop: each client sends its next request, or
+//! has its next token sent, when it has the last. Both ends run in one process, so that
+//! one clock measures both.
 //!
 //! ```text
 //! cargo run --release -p lockstep-tokenizer-manager --example overhead [-- results.json]
@@ -34,7 +35,7 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Requests of each client before measuring starts, and while it runs.
+/// Requests of each client before measuring starts, and while measuring.
 const WARM: usize = 50;
 const REQUESTS: usize = 1000;
 /// Tokens of each streamed answer, and answers of each client.
@@ -84,7 +85,7 @@ struct Row {
     what: String,
     clients: usize,
     seconds: f64,
-    /// Microseconds.
+    /// Latency, microseconds.
     latency: Histogram<u64>,
 }
 
@@ -120,7 +121,7 @@ fn heading() {
     );
 }
 
-/// The scheduler's stream alone, which every request passes at the least.
+/// Measures the scheduler's stream alone, which every request uses.
 async fn round_trip(socket: &std::path::Path, mock: &Arc<Mock>) -> Result<Row> {
     let limit = std::time::Duration::from_secs(5);
     let channel = lockstep_process::connect_unix(socket, limit).await?;
@@ -161,14 +162,15 @@ async fn round_trip(socket: &std::path::Path, mock: &Arc<Mock>) -> Result<Row> {
     })
 }
 
-/// What is asked for one token, and the request's body.
+/// Returns a label, and the body of a request for one token.
 fn prompt(bytes: usize) -> (String, Value) {
     let text = "The quick brown fox. ".repeat(bytes / 21 + 1);
     let body = json!({"model": harness::MODEL, "prompt": &text[..bytes], "max_tokens": 1});
     (format!("prompt of {bytes} bytes"), body)
 }
 
-/// The same of a chat, whose template is rendered for it.
+/// Returns a label, and the body of a chat request for one token, which renders the
+/// template.
 fn chat(messages: usize) -> (String, Value) {
     let roles = ["user", "assistant"].into_iter().cycle();
     let turns = roles.map(|role| json!({"role": role, "content": "Hi."}));
@@ -177,7 +179,7 @@ fn chat(messages: usize) -> (String, Value) {
     (format!("chat of {messages} messages"), body)
 }
 
-/// Whole requests of one token.
+/// Measures whole requests of one token.
 async fn requests(
     address: SocketAddr,
     mock: &Arc<Mock>,
@@ -213,7 +215,7 @@ async fn requests(
     })
 }
 
-/// From a token leaving the scheduler to its event at the client.
+/// Measures the time from a token leaving the scheduler to its event at the client.
 async fn streamed(address: SocketAddr, mock: &Arc<Mock>, clients: usize) -> Result<Row> {
     let mut inboxes = HashMap::new();
     let mut tasks = tokio::task::JoinSet::new();
@@ -264,7 +266,7 @@ async fn stream_client(
         for token in 0..TOKENS {
             let sent = Instant::now();
             job.send(mock::tokens(&[mock::id('x')]));
-            // The first write holds the role too; events of a write come together.
+            // The first write also holds the role; events of one write arrive together.
             connection.until(b"\"x\"").await?;
             if token > 0 {
                 latency.record(micros(sent))?;
@@ -307,7 +309,7 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A bare HTTP/1.1 connection, so that little of what is measured is the client's.
+/// A bare HTTP/1.1 connection, so that the client adds little to the measured time.
 struct Connection {
     stream: TcpStream,
     read: Vec<u8>,

@@ -42,9 +42,9 @@ pub struct App {
     pub config_hash: String,
     /// This tokenizer-manager's index, from 0.
     pub index: usize,
-    /// What clients and operators have to show.
+    /// Keys that clients and operators must send.
     pub keys: Keys,
-    /// The folder inside which `/update_weights_from_disk` may name folders.
+    /// Folder inside which `/update_weights_from_disk` may name folders.
     pub weight_update_dir: Option<PathBuf>,
     /// Tokenizer and chat template.
     pub text: Text,
@@ -52,17 +52,17 @@ pub struct App {
     pub scheduler: SchedulerClient,
     /// Admits requests, and counts them for draining.
     pub gate: Gate,
-    /// Where clients come.
+    /// The ports on which clients connect.
     pub ports: Ports,
     /// The Prometheus metrics of this process.
     pub metrics: Metrics,
-    /// Makes spans of requests; `None` where none is traced.
+    /// Makes spans of requests; `None` if no request is traced.
     pub traces: Option<Traces>,
-    /// The public ports speak TLS.
+    /// True if the public ports speak TLS.
     pub is_encrypted: bool,
-    /// What this process tells of itself.
+    /// Source of the figures that this process reports about itself.
     pub figures: Figures,
-    /// What all told of themselves not long ago: without metrics, and with them.
+    /// Recent figures of all tokenizer-managers: without metrics, and with them.
     pub told: [Shared<Vec<FrontFigures>>; 2],
 }
 
@@ -84,23 +84,26 @@ impl App {
         std::iter::once(self.model()).chain(aliases.iter().map(String::as_str))
     }
 
-    /// What all tokenizer-managers that answer in time tell of themselves, by
-    /// their numbers; this one in any case. With their `metrics` where wanted.
-    /// The others are asked once for all who ask here at a time, and their answer is
-    /// good for a second; without one, nobody waits longer than a question may take.
+    /// Returns the figures of all tokenizer-managers that answer in time, sorted by
+    /// index. With `metrics`, the figures include each process's metrics. This process
+    /// is always among them.
+    ///
+    /// Callers that ask at the same time share one question to the other
+    /// tokenizer-managers. Its answer is reused for a second. If the others do not
+    /// answer, a caller waits no longer than the time limit of one question.
     pub async fn all_figures(&self, metrics: bool) -> Vec<FrontFigures> {
         let own = self.figures.now(metrics);
         if self.config.parallel.tokenizer_managers == 1 {
             return vec![own];
         }
-        // Without the scheduler nobody knows the others.
+        // Only the scheduler can reach the other tokenizer-managers.
         let ask = || self.scheduler.figures(metrics).map(Result::ok);
         let told = &self.told[usize::from(metrics)];
         let mut all = told.get(Instant::now, ask).await.unwrap_or_default();
         all.retain(|front| front.index != own.index);
         all.push(own);
         all.sort_by_key(|front| front.index);
-        // One that was replaced a moment ago may be there twice.
+        // A process that was replaced a moment ago may be listed twice.
         all.dedup_by_key(|front| front.index);
         all
     }
@@ -117,11 +120,11 @@ impl App {
         })
     }
 
-    /// Checks that requests are admitted and that a forward step runs on every
-    /// rank; `force_step` runs one even where the last is recent.
+    /// Checks that the gate is open and that every rank runs a forward step.
+    /// `force_step` runs a step even if the last one is recent.
     ///
     /// # Errors
-    /// 503 with the reason while draining or without a step in time.
+    /// 503 with the reason while draining, or if no step ends in time.
     pub async fn healthy(&self, force_step: bool) -> ApiResult<()> {
         if self.gate.state() != GateState::Open {
             return Err(self.unavailable("The server is shutting down.").into());
@@ -143,8 +146,9 @@ impl App {
         self.gate.enter().ok_or_else(|| self.unavailable(refused))
     }
 
-    /// What can't be served now, with the seconds until it will be, as far as they are known.
-    /// An engine that failed, and will be started anew, ends its frontends as well.
+    /// Returns an `Unavailable` error, with the seconds until requests are served again
+    /// if the scheduler knows them. (An engine that fails and is started anew ends its
+    /// tokenizer-managers as well.)
     fn unavailable(&self, message: impl Into<String>) -> RequestError {
         RequestError {
             retry_after_s: self.scheduler.served_in(),
@@ -153,14 +157,14 @@ impl App {
     }
 }
 
-/// The time, seconds since 1970.
+/// Returns the time in seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// A random id: 32 hexadecimal digits.
+/// Returns a random id of 32 hexadecimal digits.
 pub fn fresh_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

@@ -9,13 +9,13 @@ use lockstep_types::request::{ErrorKind, RequestError};
 use lockstep_types::sampling::InvalidField;
 use serde::Serialize;
 
-/// Seconds after which a client may try again where nobody knows better.
+/// Seconds after which a client may try again, if no better number is known.
 const RETRY_AFTER_S: u32 = 1;
 
-/// Bytes of a message at most: it may repeat what a client sent, and over gRPC it
-/// is a header, of which most clients take 16 KiB in all.
+/// Maximum bytes of a message. A message may repeat text that a client sent, and over
+/// gRPC it is a header. Most clients accept 16 KiB of headers in all.
 const LONGEST_MESSAGE: usize = 1024;
-/// Bytes of a field's name at most: it may hold a client's own key.
+/// Maximum bytes of a field's name. The name may be a key that the client chose.
 const LONGEST_PARAM: usize = 256;
 
 /// One refusal: an HTTP status with OpenAI's error object, or the matching gRPC status.
@@ -27,19 +27,19 @@ pub struct ApiError {
     pub kind: &'static str,
     /// OpenAI's `code`.
     pub code: Option<&'static str>,
-    /// What is wrong and what to do.
+    /// The problem, and the advice how to solve it.
     pub message: String,
     /// The request field at fault.
     pub param: Option<String>,
-    /// When to try again, seconds.
+    /// Seconds after which the client may try again.
     pub retry_after_s: Option<u32>,
 }
 
-/// What the access log says of a refusal, as an extension of the response.
+/// Error code for the access log, kept as an extension of the response.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorCode(pub &'static str);
 
-/// Shorthand for results that a client may see the error of.
+/// Shorthand for results whose error a client may see.
 pub type ApiResult<T> = Result<T, ApiError>;
 
 /// OpenAI's error object.
@@ -74,7 +74,7 @@ impl ApiError {
         }
     }
 
-    /// 400: the field `param` cannot be what it is.
+    /// Returns a 400: the value of the field `param` is invalid.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             param: Some(shortened(param.into(), LONGEST_PARAM)),
@@ -82,7 +82,7 @@ impl ApiError {
         }
     }
 
-    /// 400 without a field at fault.
+    /// Returns a 400 that names no field.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
@@ -92,7 +92,7 @@ impl ApiError {
         )
     }
 
-    /// 400: something OpenAI's API knows and this version does not do.
+    /// Returns a 400 for a feature of OpenAI's API that this version does not support.
     pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             code: Some("unsupported_parameter"),
@@ -100,17 +100,17 @@ impl ApiError {
         }
     }
 
-    /// 503: starting, draining or without a scheduler.
+    /// Returns a 503: the server is starting, draining or without a scheduler.
     pub fn unavailable(message: impl Into<String>) -> Self {
         RequestError::new(ErrorKind::Unavailable, message).into()
     }
 
-    /// 500.
+    /// Returns a 500.
     pub fn internal(message: impl Into<String>) -> Self {
         RequestError::new(ErrorKind::Internal, message).into()
     }
 
-    /// Somebody aborted the request, by its id or with all others.
+    /// Returns the error of a request that was aborted, by its id or with all others.
     pub fn aborted() -> Self {
         Self {
             code: Some("request_aborted"),
@@ -118,7 +118,8 @@ impl ApiError {
         }
     }
 
-    /// OpenAI's `code`, or the `type` where there is none: what operators look for.
+    /// Returns OpenAI's `code`, or the `type` if there is no code. Operators search
+    /// logs for it.
     pub fn code(&self) -> &'static str {
         self.code.unwrap_or(self.kind)
     }
@@ -152,7 +153,7 @@ impl ApiError {
             HeaderValue::from_static("application/json"),
         );
         if self.status == StatusCode::UNAUTHORIZED {
-            // RFC 9110, section 11.6.1: a 401 says which scheme it wants.
+            // RFC 9110, section 11.6.1: a 401 names the scheme that it requires.
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(seconds) = self.retry_after_s {
@@ -185,8 +186,8 @@ impl ApiError {
     }
 }
 
-/// At most about `most` bytes of `text`: its start, and its end, where a message
-/// says what to do.
+/// Shortens `text` to about `most` bytes. Keeps the start, and the end, where a message
+/// gives advice.
 pub fn shortened(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -196,7 +197,7 @@ pub fn shortened(text: String, most: usize) -> String {
     format!("{}…{}", &text[..start], &text[end..])
 }
 
-/// The one mapping from what the scheduler says to what clients see.
+/// The only mapping from the scheduler's errors to the errors that clients see.
 impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> Self {
         let (status, kind, code) = match error.kind {

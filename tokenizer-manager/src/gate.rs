@@ -3,27 +3,28 @@
 use tokio::sync::watch;
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
-/// What the process admits.
+/// State of admission to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateState {
     /// New requests are admitted.
     Open,
-    /// They still are, but clients should go elsewhere: a drain follows.
+    /// New requests are still admitted, but clients should go elsewhere: a drain
+    /// follows.
     Leaving,
-    /// No new requests; those that run finish.
+    /// No new requests are admitted; running requests finish.
     Draining,
-    /// No new requests; those that run end with an error.
+    /// No new requests are admitted; running requests end with an error.
     Halted,
 }
 
-/// Admits generating requests and counts those that run. Clones are the same gate.
+/// Admits requests that generate, and counts the running ones. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Gate {
     state: watch::Sender<GateState>,
     inside: TaskTracker,
 }
 
-/// Held by a request until its last byte is handed over.
+/// Proof of admission. A request holds its ticket until its last byte is handed over.
 pub type Ticket = TaskTrackerToken;
 
 impl Default for Gate {
@@ -38,7 +39,8 @@ impl Default for Gate {
 impl Gate {
     /// Admits one request; `None` while draining and after.
     pub fn enter(&self) -> Option<Ticket> {
-        // Taken before the state is read: a drain that starts now waits for this request.
+        // The ticket is taken before the state is read, so a drain that starts now
+        // waits for this request.
         let ticket = self.inside.token();
         match self.state() {
             GateState::Open | GateState::Leaving => Some(ticket),
@@ -56,7 +58,7 @@ impl Gate {
         self.state.subscribe()
     }
 
-    /// Goes on to the next state; a halted gate stays halted.
+    /// Changes to the given state; a halted gate stays halted.
     pub fn close(&self, state: GateState) {
         self.state.send_if_modified(|now| {
             let change = *now != GateState::Halted && *now != state;
@@ -67,7 +69,7 @@ impl Gate {
         });
     }
 
-    /// Requests that run.
+    /// Number of running requests.
     pub fn inside(&self) -> usize {
         self.inside.len()
     }

@@ -1,4 +1,4 @@
-//! One choice being generated: tokens from the scheduler to what a client sees.
+//! Generation of one choice: turns the scheduler's tokens into text for the client.
 
 mod pending;
 mod timing;
@@ -26,33 +26,34 @@ use crate::{
     submission::GenerateSpec,
 };
 
-/// Prompt tokens that the first output token is decoded after: enough for a
-/// character of four bytes and the space before a word.
+/// Number of prompt tokens that precede the first output token when it is decoded. That
+/// is enough for a character of four bytes and the space before a word.
 const CONTEXT_TOKENS: usize = 8;
-/// The scheduler ends a request at its time limit; this much later it is taken to hang.
+/// Grace period after a request's time limit. The scheduler ends a request at its
+/// limit; after this time the scheduler is taken to hang.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
 
-/// What a client gets of one step.
+/// Output of one step for a client.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     /// Text to show now.
     pub text: String,
-    /// Tokens whose text began to show, in order.
+    /// Tokens whose text began to show in this delta, in order.
     pub tokens: Vec<OutputToken>,
-    /// The prompt's log-probabilities, once, when asked for.
+    /// Log-probabilities of the prompt. Present in one delta only, if requested.
     pub prompt_logprobs: Vec<TokenLogprob>,
     /// Tokens generated so far.
     pub completion_tokens: u32,
-    /// The version of the weights that computed it; `None` = the first ones.
+    /// Version of the weights that computed the step; `None` = the first weights.
     pub weight_version: Option<Arc<str>>,
-    /// The DP rank that it ran in, where there are several.
+    /// DP rank that runs the request, if there are several.
     pub dp_rank: Option<u32>,
-    /// With the last delta.
+    /// Present in the last delta only.
     pub end: Option<End>,
 }
 
 impl Delta {
-    /// Bytes that its log-probabilities take, about.
+    /// Approximate bytes that the delta's log-probabilities take.
     pub(crate) fn logprob_bytes(&self) -> usize {
         let tokens = self.tokens.iter();
         let logprobs = tokens.filter_map(|token| token.logprob.as_ref());
@@ -61,20 +62,20 @@ impl Delta {
     }
 }
 
-/// How a choice ended.
+/// The end of a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// Why it ended.
+    /// Reason of the end.
     pub reason: FinishReason,
-    /// What matched, after [`FinishReason::Stop`].
+    /// The token or stop string that matched, after [`FinishReason::Stop`].
     pub matched: Option<Matched>,
     /// Token counts.
     pub usage: Usage,
-    /// Counts of speculative decoding; `None` where nothing was verified.
+    /// Counts of speculative decoding; `None` if nothing was verified.
     pub speculation: Option<SpeculationUsage>,
 }
 
-/// What ended a choice.
+/// The token or text that ended a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matched {
     /// An end or stop token.
@@ -83,10 +84,10 @@ pub enum Matched {
     Text(String),
 }
 
-/// A token that counts without showing, and its log-probability.
+/// A token that counts but is not shown, and its log-probability.
 type HiddenToken = (u32, Option<TokenLogprob>);
 
-/// What all choices of a request have in common.
+/// Options that all choices of a request share.
 #[derive(Debug, Clone)]
 pub struct GenerationOptions {
     stops: Arc<[String]>,
@@ -100,7 +101,7 @@ pub struct GenerationOptions {
 }
 
 impl GenerationOptions {
-    /// From a request that passed its checks.
+    /// Takes the options from a request that passed its checks.
     pub fn new(
         spec: &GenerateSpec,
         sampling: &SamplingParams,
@@ -122,13 +123,13 @@ impl GenerationOptions {
 }
 
 impl GenerationOptions {
-    /// The span of what its request asks of the model.
+    /// Returns the span of the request's inference.
     pub(crate) fn trace(&self) -> Option<&InferenceTrace> {
         self.trace.as_deref()
     }
 }
 
-/// One choice. Dropping it before its end aborts it at the scheduler.
+/// One choice. Dropping it before its end aborts the request at the scheduler.
 #[derive(Debug)]
 pub struct Generation {
     handle: RequestHandle,
@@ -139,10 +140,10 @@ pub struct Generation {
     deadline: Option<Pin<Box<Sleep>>>,
     timing: Timing,
     include_stop: bool,
-    /// One token more than the text has: the one that ended it.
+    /// True if a token that is not in the text ended the choice. That token counts too.
     ended_by_token: bool,
     ended: bool,
-    /// Room for the log-probabilities that the choice may still have.
+    /// Memory reserved for log-probabilities that the choice may still return.
     pub(crate) reserve: Option<Reserve>,
     _ticket: Arc<Ticket>,
 }
@@ -195,9 +196,9 @@ impl Generation {
         })
     }
 
-    /// What the next step brought: a token counts, and is a delta, also where its
-    /// text waits for more of a character or for the end of what may be a stop
-    /// string. Not to be called after an error or an `end`.
+    /// Waits for the next step's output. A step with tokens always gives a delta. Its
+    /// text may be empty while a character is incomplete or a stop string may follow.
+    /// Must not be called after an error or an `end`.
     ///
     /// # Errors
     /// The scheduler's error, or 408 beyond the request's time limit.
@@ -217,12 +218,12 @@ impl Generation {
         }
     }
 
-    /// All deltas; ends after the last one or the first error. The room of a delta's
-    /// log-probabilities is given back when the next one is asked for: who keeps them
-    /// has taken the reserve before.
+    /// Returns all deltas; the stream ends after the last delta or the first error.
+    /// Asking for the next delta frees the memory reserved for the previous delta's
+    /// log-probabilities. A caller that keeps them must take the reserve first.
     pub fn into_stream(self) -> impl Stream<Item = ApiResult<Delta>> + Send {
         futures::stream::unfold((self, 0), |(mut generation, handed_over)| async move {
-            // Who asks for more has passed on what came before.
+            // A caller that asks for more has passed on the previous delta.
             if let Some(reserve) = &mut generation.reserve {
                 reserve.went(handed_over);
             }
@@ -239,8 +240,8 @@ impl Generation {
     /// Waits for the end and joins all deltas.
     ///
     /// # Errors
-    /// The scheduler's error, 408 beyond the request's time limit, or 429 where
-    /// there is no memory for more log-probabilities than were expected.
+    /// The scheduler's error, 408 beyond the request's time limit, or 429 if the choice
+    /// has more log-probabilities than expected and memory is short.
     pub async fn complete(mut self) -> ApiResult<(Delta, End)> {
         let mut whole = Delta::default();
         loop {
@@ -329,7 +330,7 @@ impl Generation {
         None
     }
 
-    /// A stop string ended the text: the scheduler need not go on.
+    /// Ends the choice after a stop string: the scheduler need not go on.
     async fn stopped(&mut self, stop: StopMatch, finish: Option<Finish>) -> End {
         let finish = match finish {
             Some(finish) => Some(finish),
@@ -344,8 +345,8 @@ impl Generation {
         }
     }
 
-    /// Takes the end or stop token that ended the output off its tokens: it
-    /// counts, but its text is not shown, whatever kind of token it is.
+    /// Removes the end or stop token that ended the output from the tokens. The token
+    /// counts, but its text is never shown, whatever its kind.
     fn hidden(
         &self,
         finish: Option<&Finish>,

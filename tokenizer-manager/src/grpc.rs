@@ -31,7 +31,7 @@ use crate::{
     request_trace::RequestTrace,
 };
 
-/// The service's full name, as health checks ask for it.
+/// Full name of the service, by which health checks ask for it.
 const SERVICE: &str = "lockstep.v1.Inference";
 
 /// The public service.
@@ -42,7 +42,7 @@ struct InferenceService {
 /// Serves until `close`, then lets open calls end.
 ///
 /// # Errors
-/// The service's descriptors are none.
+/// Fails if the service's descriptors cannot be read.
 pub async fn serve(
     app: Arc<App>,
     listener: TcpListener,
@@ -68,11 +68,12 @@ pub async fn serve(
     Ok(())
 }
 
-/// Serving while requests are let in and steps run on every rank.
+/// Reports the service as serving while requests are admitted and steps run on every
+/// rank.
 async fn report_health(health: Health, app: Arc<App>, close: CancellationToken) {
     let period = Duration::from_secs(app.config.timeouts.health_s);
     let serves = || app.gate.state() == GateState::Open && app.scheduler.is_healthy();
-    // What it finds is known from then on.
+    // The result of a check is visible in `is_healthy` afterwards.
     let check = || async { app.healthy(false).await.is_ok() };
     let gate = WatchStream::from_changes(app.gate.subscribe()).map(|_| ());
     let link = WatchStream::from_changes(app.scheduler.state()).map(|_| ());
@@ -82,7 +83,8 @@ async fn report_health(health: Health, app: Arc<App>, close: CancellationToken) 
 }
 
 impl InferenceService {
-    /// Counts a call that generates, and follows it where it is sampled.
+    /// Makes the statistics of a call that generates, and a trace if the call is
+    /// sampled.
     fn stats(&self, metadata: &MetadataMap) -> Arc<RequestStats> {
         const METHOD: &str = "lockstep.v1.Inference/Generate";
         let stats = Arc::<RequestStats>::default();

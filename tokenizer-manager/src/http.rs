@@ -1,4 +1,4 @@
-//! The HTTP front: OpenAI's API, SGLang's native API, and what operators need.
+//! The HTTP front: OpenAI's API, SGLang's native API, and routes for operators.
 
 mod absent;
 mod access;
@@ -45,7 +45,7 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// All routes.
+/// Returns the router of all routes.
 pub fn router(app: Arc<App>) -> Router {
     let cors = tower::util::option_layer(browsers::cors(&app.config.server.web));
     let operators =
@@ -71,7 +71,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// A JSON answer.
+/// Returns a JSON answer.
 fn json<T: serde::Serialize>(value: &T) -> ApiResult<axum::response::Response> {
     use axum::{
         body::Body,

@@ -6,10 +6,10 @@
 //!                                SSE, JSON, gRPC ◀── Delta ◀── Generation (one per choice)
 //! ```
 //!
-//! A surface turns what it parsed into a [`submission::GenerateSpec`]; checks, tokens
-//! and limits are the same for all of them. A [`generation::Generation`] turns
-//! the scheduler's tokens into text and aborts its request when it is dropped,
-//! so a client that leaves, by whatever way, costs nothing from then on.
+//! A surface turns its parsed request into a [`submission::GenerateSpec`]. Checks,
+//! tokens and limits are the same for all surfaces. A [`generation::Generation`] turns
+//! the scheduler's tokens into text. Dropping it aborts its request, so a client that
+//! leaves, by whatever way, costs nothing from then on.
 
 #![forbid(unsafe_code)]
 

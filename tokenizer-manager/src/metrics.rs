@@ -1,4 +1,4 @@
-//! This process's Prometheus metrics, and those of its server.
+//! Prometheus metrics of this process and of its server.
 
 mod connections;
 mod dp_ranks;
@@ -45,45 +45,46 @@ const SECONDS: &[f64] = &[
     10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
 ];
 
-/// Upper bounds of lengths, tokens, as vLLM has them.
+/// Upper bounds of length buckets, tokens; the same bounds as in vLLM.
 const TOKENS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
 ];
 const PROMPT_LENGTHS: &str = "lockstep_request_prompt_tokens";
 const OUTPUT_LENGTHS: &str = "lockstep_request_generation_tokens";
 
-/// How often histograms are compacted, so that they stay small without a scraper.
+/// Interval between compactions of histograms. They keep histograms small without a
+/// scraper.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 
-/// The recorder of this process. Its handles are made once: recording a value
-/// looks nothing up.
+/// Metrics recorder of this process. Its handles are made once, so recording a value
+/// needs no lookup.
 #[derive(Clone)]
 pub struct Metrics {
     recorder: Arc<PrometheusRecorder>,
     handle: PrometheusHandle,
     latencies: Latencies,
-    /// Of all processes of this node.
+    /// Number of log lines that all processes of this node have lost.
     lost_log_lines: Arc<AtomicU64>,
 }
 
-/// Handles that choices record with.
+/// Handles by which choices record metrics.
 #[derive(Debug, Clone)]
 pub struct Latencies {
-    /// From arrival to the first token, seconds.
+    /// Time from arrival to the first token, seconds.
     pub first_token: Histogram,
-    /// Between tokens, seconds.
+    /// Time between two tokens, seconds.
     pub inter_token: Histogram,
-    /// From arrival to the last token, seconds.
+    /// Time from arrival to the last token, seconds.
     pub whole: Histogram,
-    /// From the first token to the last, seconds.
+    /// Time from the first token to the last, seconds.
     pub decode: Histogram,
-    /// Prompt tokens of ended choices, one by one.
+    /// Prompt tokens of each ended choice.
     pub prompt_lengths: Histogram,
-    /// Output tokens of ended choices, one by one.
+    /// Output tokens of each ended choice.
     pub output_lengths: Histogram,
-    /// Choices by why they ended.
+    /// Choices that ended, by reason.
     pub ends: Ends,
-    /// Prompt tokens of ended choices.
+    /// Prompt tokens of ended choices, in total.
     pub prompt_tokens: Counter,
     /// Tokens generated.
     pub generated_tokens: Counter,
@@ -120,7 +121,7 @@ impl Ends {
         }
     }
 
-    /// Counts one.
+    /// Counts one ended choice.
     pub fn count(&self, end: &End) {
         let counter = match end.reason {
             FinishReason::Stop => &self.stop,
@@ -132,8 +133,8 @@ impl Ends {
 }
 
 impl Metrics {
-    /// A recorder whose series carry this tokenizer-manager's number: several
-    /// may share one port, and a scrape reaches any of them.
+    /// Makes a recorder whose series carry this tokenizer-manager's index. Several
+    /// tokenizer-managers may share one port, and a scrape reaches any of them.
     ///
     /// # Errors
     /// [`BuildError`] for bucket bounds that the exporter refuses.
@@ -153,7 +154,7 @@ impl Metrics {
         })
     }
 
-    /// Handles for a choice.
+    /// Returns handles for a choice.
     pub fn latencies(&self) -> Latencies {
         self.latencies.clone()
     }
@@ -177,17 +178,17 @@ impl Metrics {
         self.recorder.register_counter(&key, &METADATA).increment(1);
     }
 
-    /// Notes how many log lines all processes of this node have lost so far.
+    /// Stores the number of log lines that all processes of this node have lost so far.
     pub fn note_lost_log_lines(&self, count: u64) {
         self.lost_log_lines.store(count, Ordering::Relaxed);
     }
 
-    /// How many those are.
+    /// Number of log lines that all processes of this node have lost.
     pub fn lost_log_lines(&self) -> u64 {
         self.lost_log_lines.load(Ordering::Relaxed)
     }
 
-    /// Everything measured here, in Prometheus' text format.
+    /// Renders all metrics of this process in Prometheus' text format.
     pub fn render(&self) -> String {
         self.handle.render()
     }

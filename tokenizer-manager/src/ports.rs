@@ -11,25 +11,26 @@ use lockstep_types::{
 
 use crate::error::ApiError;
 
-/// Room that hyper gets beyond the header limit, so that our own check, which
+/// Bytes that hyper accepts beyond the header limit. So the server's own check, which
 /// answers with an error object, comes first.
 const HEADER_SLACK: u32 = 64 * 1024;
-/// Answered also where no place is left: what operators look at then.
+/// Paths that are answered even if no connection is free, since operators look at them
+/// then.
 const PROBES: &[&str] = &["/health", "/ping", "/metrics"];
 
-/// The ports that clients reach.
+/// The public ports, for clients.
 #[derive(Debug, Clone)]
 pub struct Ports {
     /// OpenAI-compatible HTTP.
     pub http: Arc<Port>,
     /// `lockstep.v1.Inference`.
     pub grpc: Arc<Port>,
-    /// The bytes that their requests hold.
+    /// Budget of the bytes that requests on these ports hold.
     pub budget: Arc<Budget>,
 }
 
 impl Ports {
-    /// Ports with these limits, which speak TLS where there is `tls`.
+    /// Makes ports with these limits; with `tls`, the ports speak TLS.
     pub fn new(limits: &LimitsConfig, tls: Option<&Arc<Tls>>) -> Self {
         let http = Protocol::Http {
             head_bytes: limits.header_bytes.saturating_add(HEADER_SLACK),
@@ -52,7 +53,7 @@ impl Ports {
         }
     }
 
-    /// What became of their connections.
+    /// Returns the connection counts of both ports.
     pub fn reports(&self) -> [PortReport; 2] {
         [self.http.report(), self.grpc.report()]
     }

@@ -1,5 +1,5 @@
-//! Token counts and the late error of one request, collected while it is answered, for
-//! its line in the access log; and its span, where it is traced.
+//! Statistics of one request, collected while it is answered. The access log gets its
+//! token counts and late error. A traced request also has its span here.
 
 use std::sync::{
     Arc, OnceLock,
@@ -12,7 +12,7 @@ tokio::task_local! {
     static CURRENT: Arc<RequestStats>;
 }
 
-/// Counts of one request, over all its prompts and choices.
+/// Statistics of one request, over all its prompts and choices.
 #[derive(Debug, Default)]
 pub struct RequestStats {
     prompt_tokens: AtomicU64,
@@ -22,12 +22,13 @@ pub struct RequestStats {
 }
 
 impl RequestStats {
-    /// Those of the request that the current task answers; `None` where nobody counts.
+    /// Returns the statistics of the request that the current task answers; `None`
+    /// outside a request.
     pub fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Runs `work` with these as the current ones.
+    /// Runs `work` with these statistics as the current ones.
     pub async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
         CURRENT.scope(self, work).await
     }
@@ -42,29 +43,29 @@ impl RequestStats {
         self.completion_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// An error ended an answer whose status was sent already.
+    /// Records an error that ended an answer after its status was sent.
     pub fn failed(&self, code: &'static str) {
         // The first error ends the answer; there is no second.
         let _ = self.error.set(code);
     }
 
-    /// It is traced in this span, which lives as long as these do.
+    /// Stores the request's span, which lives as long as these statistics.
     pub fn follow(&self, trace: Arc<RequestTrace>) {
-        // A request has one.
+        // A request has only one span.
         let _ = self.trace.set(trace);
     }
 
-    /// Its span; `None` where it is not traced.
+    /// Returns the request's span; `None` if it is not traced.
     pub fn trace(&self) -> Option<&RequestTrace> {
         self.trace.get().map(Arc::as_ref)
     }
 
-    /// The code of that error.
+    /// Returns the code of the error that ended the answer.
     pub fn error(&self) -> Option<&'static str> {
         self.error.get().copied()
     }
 
-    /// Tokens of the prompts and of the output so far.
+    /// Returns the number of prompt tokens, and of output tokens so far.
     pub fn tokens(&self) -> (u64, u64) {
         (
             self.prompt_tokens.load(Ordering::Relaxed),

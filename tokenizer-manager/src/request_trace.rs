@@ -1,5 +1,5 @@
-//! The spans of a client's request that is traced: the request itself, what it asks of the
-//! model, and each choice's way to text.
+//! Spans of a traced client request: the request itself, its inference, and each
+//! choice's conversion to text.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,20 +14,20 @@ use lockstep_types::{
 
 use crate::error::ApiError;
 
-/// The span of a client's request, as its transport has it. It ends when nobody holds it any
-/// more: when the answer was taken, or the client has left.
+/// Span of a client's request on its transport. It ends when nobody holds it any more:
+/// when the answer was taken, or the client has left.
 #[derive(Debug)]
 pub struct RequestTrace(Mutex<Span>);
 
-/// What a request asks of the model, shared by its choices.
+/// Span of a request's inference, shared by its choices.
 #[derive(Debug)]
 pub struct InferenceTrace(Mutex<Inference>);
 
-/// One choice's part in that.
+/// Span of one choice, a part of the inference.
 #[derive(Debug)]
 pub struct ChoiceTrace {
     of: Arc<InferenceTrace>,
-    /// From its first token on.
+    /// Span from the first token to the end.
     stream: Option<Span>,
     tokens: i64,
     chunks: i64,
@@ -39,7 +39,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl RequestTrace {
-    /// Begins, where the request is sampled; `header` finds what its caller sent.
+    /// Begins the span if the request is sampled. `header` looks up a header that the
+    /// caller sent.
     pub fn begin<'a>(
         traces: &Traces,
         name: String,
@@ -50,64 +51,64 @@ impl RequestTrace {
         Some(Arc::new(Self(Mutex::new(span))))
     }
 
-    /// Says something of the request.
+    /// Sets an attribute of the request.
     pub fn set(&self, name: &'static str, value: impl Into<Value>) {
         locked(&self.0).set(name, value);
     }
 
-    /// The server failed it.
+    /// Marks the request as failed by the server.
     pub fn fail(&self, code: &'static str, message: String) {
         let mut span = locked(&self.0);
         span.set(names::ERROR_TYPE, code);
         span.fail(message);
     }
 
-    /// A part of it that begins now.
+    /// Begins a child span.
     pub fn child(&self, name: &'static str) -> Span {
         locked(&self.0).child(name)
     }
 
-    /// The trace's number, for log lines.
+    /// Returns the trace id, for log lines.
     pub fn id(&self) -> String {
         locked(&self.0).trace_id()
     }
 
-    /// For answers: where to find it.
+    /// Returns the trace context, for answers.
     pub fn context(&self) -> TraceContext {
         locked(&self.0).context()
     }
 }
 
 impl InferenceTrace {
-    /// Begins as a part of a request.
+    /// Begins the span as a child of a request.
     pub fn begin(request: &RequestTrace, asked: &Asked<'_>) -> Arc<Self> {
         let inference = Inference::begin(&locked(&request.0), asked);
         Arc::new(Self(Mutex::new(inference)))
     }
 
-    /// A part of it that begins now.
+    /// Begins a child span.
     pub fn child(&self, name: &'static str) -> Span {
         locked(&self.0).span().child(name)
     }
 
-    /// Where the scheduler goes on.
+    /// Returns the context in which the scheduler continues the trace.
     pub fn context(&self) -> TraceContext {
         locked(&self.0).span().context()
     }
 
-    /// Its prompts have so many tokens.
+    /// Sets the number of prompt tokens.
     pub fn prompts(&self, tokens: usize) {
         locked(&self.0).prompts(tokens);
     }
 
-    /// It failed, or one of its choices did.
+    /// Marks the inference as failed, by itself or by one of its choices.
     pub fn fail(&self, error: &ApiError) {
         locked(&self.0).fail(error.code(), error.message.clone());
     }
 }
 
 impl ChoiceTrace {
-    /// Of a choice without tokens.
+    /// Makes the trace of a choice that has no tokens yet.
     pub fn new(of: Arc<InferenceTrace>) -> Self {
         Self {
             of,
@@ -118,7 +119,7 @@ impl ChoiceTrace {
         }
     }
 
-    /// So many tokens came.
+    /// Records that `tokens` tokens arrived.
     pub fn output(&mut self, tokens: usize) {
         if self.stream.is_none() {
             let mut inference = locked(&self.of.0);
@@ -129,17 +130,17 @@ impl ChoiceTrace {
         self.chunks += 1;
     }
 
-    /// Tokens have become text in this time.
+    /// Adds time that detokenizing took.
     pub fn detokenized(&mut self, took: Duration) {
         self.detokenize_us += took.as_micros();
     }
 
-    /// It ended well.
+    /// Ends the choice well.
     pub fn end(&mut self, reason: FinishReason, usage: &Usage) {
         locked(&self.of.0).ended(reason, usage);
     }
 
-    /// It failed.
+    /// Marks the choice as failed.
     pub fn fail(&mut self, error: &ApiError) {
         self.of.fail(error);
     }
@@ -147,7 +148,7 @@ impl ChoiceTrace {
 
 impl Drop for ChoiceTrace {
     fn drop(&mut self) {
-        // It ends before what it is a part of.
+        // The choice's span must end before the inference.
         if let Some(mut stream) = self.stream.take() {
             stream.set(names::TOKENS, self.tokens);
             stream.set(names::CHUNKS, self.chunks);

@@ -1,4 +1,4 @@
-//! The process: from its context to its end.
+//! Life of the tokenizer-manager process, from its context to its end.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -18,43 +18,43 @@ use crate::{
     text::Text,
 };
 
-/// From the halt to the end: connections get so long to take their last bytes.
+/// Time after a halt in which connections may take their last bytes.
 const FLUSH: Duration = Duration::from_millis(700);
-/// How long running work on other threads may hold up the end.
+/// Maximum time for which work on other threads may delay the end of the process.
 const THREADS: Duration = Duration::from_millis(200);
-/// Connections get so long to close after the last request of a drain.
+/// Time in which connections may close after the last request of a drain.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// Why the process could not serve.
+/// Reason why the process could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The role is another one.
+    /// The process was started in another role.
     #[error("this is the tokenizer-manager's entry, but the role is {0}")]
     Role(Role),
     /// The tokenizer or the chat template cannot be used.
     #[error("the model's tokenizer cannot be used")]
     Text(#[from] TokenizerError),
-    /// A public port cannot be had.
+    /// A public port cannot be opened.
     #[error("cannot listen on {address}; choose another --host or --port")]
     Listen {
-        /// What was asked for.
+        /// The requested address.
         address: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A certificate or its key can't be used.
+    /// A certificate or its key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No runtime.
+    /// The async runtime could not be started.
     #[error("the runtime could not be started")]
     Runtime(#[source] io::Error),
     /// The scheduler was started with another configuration.
     #[error("{0}")]
     Incompatible(String),
-    /// Clients must show a key, but this node has none.
+    /// Clients must send a key, but this node has none.
     #[error("the configuration asks clients for an API key but holds none; set --api-key")]
     NoKey,
-    /// The exporter refused its constants.
+    /// The metrics exporter refused its constants.
     #[error("metrics cannot be recorded")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     /// The gRPC server ended.
@@ -220,7 +220,8 @@ fn build(
     Ok((Arc::new(app), link))
 }
 
-/// Reports readiness, then waits for the end: drained, halted, or no scheduler to serve with.
+/// Reports readiness, then waits until the process is drained or halted, or the
+/// scheduler turns out incompatible.
 async fn run_until_shutdown(
     app: &App,
     context: &RoleContext,

@@ -1,5 +1,5 @@
-//! The client of the scheduler: submits requests and receives their outputs over
-//! one stream. Dropping a request's handle aborts the request.
+//! The client of the scheduler: submits requests and receives their outputs over one
+//! stream. Dropping a request's handle aborts the request.
 
 mod handle;
 mod link;
@@ -35,7 +35,7 @@ use tonic::transport::Channel;
 
 use self::link::{Link, LinkCommand};
 
-/// How long a unary call other than a health check may take.
+/// Time limit of a unary call other than a health check.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The scheduler's address and this process's identity.
@@ -47,37 +47,37 @@ pub struct LinkOptions {
     pub config_hash: String,
     /// This process's name in the scheduler's log.
     pub name: String,
-    /// Requests that may run and wait at once. The scheduler would refuse more.
+    /// Number of requests that may run and wait; the scheduler would refuse more.
     pub capacity: usize,
-    /// For outputs that wait for their clients.
+    /// Budget that outputs are charged to while they wait for their clients.
     pub budget: Arc<Budget>,
-    /// When there will be a scheduler again, while there is none.
+    /// Forecast of the time until there is a scheduler again, while there is none.
     pub outlook: Outlook,
 }
 
-/// What this process tells of itself when any tokenizer-manager asks for all;
-/// true = with metrics.
+/// Returns this process's own figures when any tokenizer-manager asks for all figures;
+/// the argument is true if metrics are wanted.
 pub type OwnFigures = Arc<dyn Fn(bool) -> FrontFigures + Send + Sync>;
 
 /// The state of the stream to the scheduler.
 #[derive(Debug, Clone)]
 pub enum LinkState {
-    /// No scheduler yet, or the stream ended; trying again.
+    /// There is no scheduler yet, or the stream ended; the link tries again.
     Connecting,
     /// Connected; requests can be submitted.
     Ready(FrontendClient<Channel>),
-    /// The scheduler has another configuration; connecting again won't help.
+    /// The scheduler has another configuration; connecting again would not help.
     Incompatible(String),
     /// Shut down.
     Closed,
 }
 
-/// What the scheduler tells of itself.
+/// State that the scheduler reports about itself.
 #[derive(Debug, Clone)]
 struct Told {
-    /// Where they are not those of its start.
+    /// Weights in use; `None` = the weights of the start.
     weights: watch::Sender<Option<WeightsInUse>>,
-    /// Steps run on every rank, as far as is known without another one.
+    /// True if steps run on every rank, as far as is known without another step.
     healthy: watch::Sender<bool>,
 }
 
@@ -102,7 +102,7 @@ pub struct SchedulerClient {
 }
 
 impl SchedulerClient {
-    /// A client and the task that keeps it connected until `halt`.
+    /// Returns a client, and the task that keeps it connected until `halt`.
     pub fn new(
         options: LinkOptions,
         own: OwnFigures,
@@ -128,49 +128,49 @@ impl SchedulerClient {
         (scheduler, link.run())
     }
 
-    /// A receiver that is notified when the stream's state changes.
+    /// Returns a receiver that is notified when the stream's state changes.
     pub fn state(&self) -> watch::Receiver<LinkState> {
         self.state.clone()
     }
 
-    /// Whether requests can be submitted now.
+    /// Returns true if requests can be submitted now.
     pub fn is_ready(&self) -> bool {
         matches!(*self.state.borrow(), LinkState::Ready(_))
     }
 
-    /// Whether [`Self::health`] would say so, as far as is known without another step.
+    /// Returns true if [`Self::health`] would succeed, as far as is known without a step.
     pub fn is_healthy(&self) -> bool {
         self.is_ready() && *self.told.healthy.borrow()
     }
 
-    /// Seconds until requests are served that can't be now, as far as the launcher knows.
+    /// Returns the seconds until requests are served again, if the launcher knows them.
     pub fn served_in(&self) -> Option<u32> {
         self.outlook.seconds()
     }
 
-    /// A receiver that is notified when what [`Self::is_healthy`] says changes, but for
-    /// changes of the stream's state.
+    /// Returns a receiver that is notified when the steps' part of [`Self::is_healthy`]
+    /// changes. Changes of the stream's state are not notified here.
     pub fn healthy(&self) -> watch::Receiver<bool> {
         self.told.healthy.subscribe()
     }
 
-    /// Requests that were submitted and have not finished.
+    /// Number of requests that were submitted and have not finished.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// A number for a client request with several choices.
+    /// Returns a new number for a client request with several choices.
     pub fn parent(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Submits one request; `parent` is the same for all choices of one client
-    /// request, and absent where it has one. Outputs of `paid` bytes may wait
-    /// without being charged. What is traced goes on in the span `trace`.
+    /// Submits one request. All choices of one client request have the same `parent`;
+    /// it is `None` if the client request has one choice. Outputs of up to `paid` bytes
+    /// may wait without being charged. A traced request continues in the span `trace`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] without a scheduler, [`ErrorKind::Overloaded`]
-    /// beyond what the scheduler could run and queue.
+    /// [`ErrorKind::Unavailable`] without a scheduler, [`ErrorKind::Overloaded`] beyond
+    /// the number that the scheduler can run and queue.
     pub fn submit(
         &self,
         request: Request,
@@ -182,8 +182,8 @@ impl SchedulerClient {
             return Err(self.disconnected());
         }
         let live = handle::LivePermit::acquire(&self.live, self.capacity)?;
-        // Request numbers are never reused, so an output that was under way
-        // when its stream broke cannot reach another request.
+        // Request numbers are never reused, so an output that was under way when its
+        // stream broke cannot reach another request.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, outputs) = lockstep_ports::outputs(&self.budget, paid);
         let weights = handle::Version::default();
@@ -203,11 +203,11 @@ impl SchedulerClient {
         Ok(RequestHandle::new(number, outputs, commands, weights))
     }
 
-    /// Aborts the requests that clients know by one of these ids, or all, by
-    /// whichever frontend they came; returns how many.
+    /// Aborts the requests that clients know by one of these ids, or all requests, at
+    /// any frontend. Returns the number of aborted requests.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
     pub async fn abort(&self, trace_ids: Option<Vec<String>>) -> Result<usize, RequestError> {
         let (reply, count) = oneshot::channel();
         let command = LinkCommand::AbortTrace { trace_ids, reply };
@@ -223,14 +223,14 @@ impl SchedulerClient {
     /// Checks within `timeout` that a forward step runs on every rank.
     ///
     /// # Errors
-    /// The reason, as a clause for a message, where none does.
+    /// The reason, as a clause for a message, if no step runs.
     pub async fn health(&self, force_step: bool, timeout: Duration) -> Result<(), String> {
         let mut client = self.client().map_err(|error| error.message)?;
         let request = CheckHealthRequest {
             timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
             force_step,
         };
-        // The scheduler answers within the limit; the margin is for the way.
+        // The scheduler answers within the limit; the margin is for the transport.
         let call = tokio::time::timeout(
             timeout + Duration::from_millis(250),
             client.check_health(request),
@@ -242,7 +242,7 @@ impl SchedulerClient {
                     self.told.is_healthy(true);
                     Ok(())
                 } else {
-                    // The scheduler tells everybody itself, in order with what follows.
+                    // The scheduler reports this to all frontends, in order with changes.
                     Err(response.reason)
                 }
             }
@@ -263,30 +263,30 @@ impl SchedulerClient {
         }
     }
 
-    /// The scheduler's counters now.
+    /// Returns the scheduler's current counters.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
     pub async fn load(&self) -> Result<GetLoadResponse, RequestError> {
         let mut client = self.client()?;
         self.answer(client.get_load(GetLoadRequest {})).await
     }
 
-    /// Requests that have not ended, by whichever frontend they came: at most so many.
+    /// Lists requests that have not ended, of any frontend; at most `limit`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
     pub async fn requests(&self, limit: u32) -> Result<ListRequestsResponse, RequestError> {
         let mut client = self.client()?;
         self.answer(client.list_requests(ListRequestsRequest { limit }))
             .await
     }
 
-    /// What all tokenizer-managers know of themselves, as far as they answer in
-    /// time; with their metrics where those are wanted.
+    /// Returns the figures of all tokenizer-managers that answer in time, with their
+    /// metrics if `metrics` is true.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
     pub fn figures(
         &self,
         metrics: bool,
@@ -302,16 +302,16 @@ impl SchedulerClient {
     /// Empties the prefix cache.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
     pub async fn flush(&self) -> Result<FlushCacheResponse, RequestError> {
         let mut client = self.client()?;
         self.answer(client.flush_cache(FlushCacheRequest {})).await
     }
 
-    /// Lets ranks decide on these depths alone; `None` = on any.
+    /// Restricts the ranks' choice to these depths; `None` = any depth.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the scheduler does not answer in time.
+    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
     pub async fn set_depth_range(&self, range: Option<DepthRange>) -> Result<(), RequestError> {
         let mut client = self.client()?;
         let range = range.map(Into::into);
@@ -320,13 +320,13 @@ impl SchedulerClient {
         Ok(())
     }
 
-    /// The weights in use; `None` = those that the engine started with.
+    /// Returns the weights in use; `None` = the weights that the engine started with.
     pub fn weights(&self) -> Option<WeightsInUse> {
         self.told.weights.borrow().clone()
     }
 
-    /// Replaces the weights. Waits for running requests and for the files to be
-    /// read; dropping the future before they are read cancels the update.
+    /// Replaces the weights. Waits until running requests have ended and the files are
+    /// read. Dropping the future before the files are read cancels the update.
     ///
     /// # Errors
     /// The reason why the old weights stay, or [`ErrorKind::Unavailable`].
@@ -346,8 +346,8 @@ impl SchedulerClient {
     /// Sends a command to the drafter.
     ///
     /// # Errors
-    /// The drafter's reason why nothing changed, [`ErrorKind::Overloaded`] while
-    /// others wait, [`ErrorKind::Unavailable`] without a scheduler.
+    /// The drafter's reason why nothing changed, [`ErrorKind::Overloaded`] while other
+    /// commands wait, [`ErrorKind::Unavailable`] without a scheduler.
     pub async fn command_drafter(&self, command: DrafterCommand) -> DrafterResult {
         let mut client = self.client()?;
         let reply = client
@@ -367,7 +367,7 @@ impl SchedulerClient {
         disconnected(self.served_in())
     }
 
-    /// The answer to a call, where it comes in time.
+    /// Returns the answer to a call, if it comes in time.
     async fn answer<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
@@ -386,8 +386,8 @@ async fn answer<T>(
     }
 }
 
-/// The error while there is no scheduler, with the seconds until there is one, where they
-/// are known.
+/// Returns the error while there is no scheduler, with the seconds until there is one,
+/// if known.
 pub fn disconnected(retry_after_s: Option<u32>) -> RequestError {
     RequestError {
         retry_after_s,

@@ -1,5 +1,5 @@
-//! From a [`GenerateSpec`] to requests at the scheduler: checks, tokenization and
-//! limits are the same for every API.
+//! Conversion of a [`GenerateSpec`] to requests at the scheduler. Checks, tokenization
+//! and limits are the same for every API.
 
 mod check;
 mod context;
@@ -35,15 +35,15 @@ use crate::{
 /// The running choices of one client request.
 #[derive(Debug)]
 pub struct Submission {
-    /// The tokens of each prompt.
+    /// Tokens of each prompt.
     pub prompts: Vec<Arc<[u32]>>,
     /// Choices per prompt.
     pub n: usize,
-    /// All choices: those of the first prompt, then of the second, …
+    /// All choices: the first prompt's, then the second's, …
     pub generations: Vec<Generation>,
 }
 
-/// What the checks that need no tokenizer make of a [`GenerateSpec`].
+/// Result of the checks of a [`GenerateSpec`] that need no tokenizer.
 #[derive(Debug)]
 struct Checked {
     sampling: SamplingParams,
@@ -55,13 +55,13 @@ struct Checked {
 }
 
 impl Submission {
-    /// Checks, tokenizes and submits what a request asks for that has `held` its
-    /// part of the memory. Nothing is submitted unless every choice is valid;
-    /// dropping the future or the result aborts what was submitted.
+    /// Checks, tokenizes and submits the request; `held` is the request's part of the
+    /// memory budget. Nothing is submitted unless every choice is valid. Dropping the
+    /// future or the result aborts the submitted choices.
     ///
     /// # Errors
-    /// 400 for a field out of range or a prompt that does not fit, 429 where too
-    /// many requests run and wait, 503 while draining or without a scheduler.
+    /// 400 for a field out of range or a prompt that does not fit, 429 if too many
+    /// requests run and wait, 503 while draining or without a scheduler.
     pub async fn new(app: &App, mut spec: GenerateSpec, held: Option<&Held>) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.admit()?;
@@ -156,7 +156,7 @@ impl Submission {
     }
 }
 
-/// Every check that needs no tokenizer.
+/// Makes every check that needs no tokenizer.
 fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
     let limits = &app.config.server.limits.request;
     let fields = &spec.fields;
@@ -200,7 +200,7 @@ fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
     })
 }
 
-/// A `prompt_start` beyond the prompt reports no prompt position.
+/// Removes a `prompt_start` beyond the prompt, as no prompt position is reported then.
 fn logprobs_within(logprobs: LogprobParams, prompt_len: usize) -> LogprobParams {
     LogprobParams {
         prompt_start: logprobs

@@ -11,16 +11,16 @@ use tokio::sync::Semaphore;
 
 use crate::error::{ApiError, ApiResult};
 
-/// Texts up to this many bytes are worked on in place: it takes a tenth of a
-/// millisecond, about what moving them to another thread may take.
+/// Texts up to this many bytes are worked on in place. It takes a tenth of a
+/// millisecond, about as long as moving them to another thread.
 const INLINE_BYTES: usize = 512;
 
-/// Of more bytes than this, one body or prompt is worked on at a time: what is
-/// made of it may be several times as large.
+/// Size in bytes above which only one body or prompt is worked on at a time, since the
+/// result may be several times as large.
 pub const LARGE: usize = 1 << 20;
 
-/// The most tokens that are counted for a client, which may be more than the
-/// model takes: who cuts a text by its tokens learns how far it is off.
+/// Returns the maximum number of tokens counted for a client. The number may exceed the
+/// model's context. A client that cuts a text by tokens then learns how much to cut.
 pub fn most_counted(server: &ServerConfig) -> usize {
     const MOST: usize = 1 << 20;
     server.context_length.max(MOST)
@@ -31,16 +31,16 @@ pub fn most_counted(server: &ServerConfig) -> usize {
 pub struct Text {
     /// The model's tokenizer.
     pub tokenizer: Tokenizer,
-    /// The model's chat template, where it has one.
+    /// The model's chat template; `None` if the model has none.
     pub template: Option<ChatTemplate>,
-    /// Its source.
+    /// Source of the chat template.
     pub template_source: Option<String>,
     /// Threads for templates and long texts.
     pub pool: Pool,
 }
 
 impl Text {
-    /// Loads what the model's folder holds.
+    /// Loads tokenizer and chat template from the model's folder.
     ///
     /// # Errors
     /// [`TokenizerError`] names the file.
@@ -56,7 +56,7 @@ impl Text {
     /// Renders a conversation as a prompt.
     ///
     /// # Errors
-    /// 400 when the messages do not suit the template, or the model has none.
+    /// 400 if the messages do not suit the template, or the model has no template.
     pub async fn render(&self, chat: Conversation) -> ApiResult<String> {
         let Some(template) = self.template.clone() else {
             return Err(ApiError::invalid(
@@ -75,7 +75,8 @@ impl Text {
                 kwargs: chat.kwargs.as_ref(),
             })
         };
-        // However short the messages, a template may do anything with them.
+        // Never in place: a template may do anything with messages, however short they
+        // are.
         let bytes = bytes.saturating_add(INLINE_BYTES + 1);
         self.pool.run(bytes, render).await?.map_err(|error| {
             if error.is_client_error() {
@@ -88,7 +89,7 @@ impl Text {
     }
 }
 
-/// The template that renders chats without tools.
+/// Returns the source of the template that renders chats without tools.
 fn template_source(dir: &Path) -> Result<Option<String>, TokenizerError> {
     let mut templates = TokenizerConfig::load(dir)?.chat_templates;
     let default = templates
@@ -101,20 +102,20 @@ fn template_source(dir: &Path) -> Result<Option<String>, TokenizerError> {
 /// Messages to render.
 #[derive(Debug, Clone, Default)]
 pub struct Conversation {
-    /// The messages as they came.
+    /// The messages as the client sent them.
     pub messages: Vec<Value>,
     /// Tool definitions.
     pub tools: Option<Vec<Value>>,
-    /// The prompt ends with the start of the assistant's turn.
+    /// True if the prompt ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
-    /// The prompt ends inside the last message.
+    /// True if the prompt ends inside the last message.
     pub continue_final_message: bool,
     /// Further variables of the template.
     pub kwargs: Option<Map<String, Value>>,
 }
 
 impl Conversation {
-    /// Bytes of the messages' texts.
+    /// Returns the bytes of the messages' texts.
     pub fn text_bytes(&self) -> usize {
         let texts = |content: &Value| match content {
             Value::String(text) => text.len(),
@@ -129,7 +130,7 @@ impl Conversation {
     }
 }
 
-/// A bounded number of threads for work that would hold up the reactor.
+/// A bounded number of threads for work that would block the reactor.
 #[derive(Debug)]
 pub struct Pool {
     large: Arc<Semaphore>,
@@ -147,12 +148,12 @@ impl Pool {
         }
     }
 
-    /// Runs `work` on about `bytes` bytes of a prompt: here if they are few,
-    /// otherwise on another thread once one is free. What is large waits for what
-    /// else is.
+    /// Runs `work` on about `bytes` bytes of a prompt: in place if they are few,
+    /// otherwise on another thread once one is free. Work on more than [`LARGE`] bytes
+    /// waits for other such work.
     ///
     /// # Errors
-    /// 500 where `work` panics.
+    /// 500 if `work` panics.
     pub async fn run<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
     where
         T: Send + 'static,
@@ -162,11 +163,11 @@ impl Pool {
         run(large, &self.prompts, bytes, work).await
     }
 
-    /// Runs `work` on about `bytes` bytes that are no prompt: on one thread of its
-    /// own, so that long texts never delay prompts.
+    /// Runs `work` on about `bytes` bytes that are no prompt. Such work has one thread
+    /// of its own, so that long texts never delay prompts.
     ///
     /// # Errors
-    /// 500 where `work` panics.
+    /// 500 if `work` panics.
     pub async fn run_aside<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
     where
         T: Send + 'static,
@@ -195,7 +196,7 @@ where
         let permit = permits.clone().acquire_owned().await;
         held.push(permit.map_err(|_| failed())?);
     }
-    // The work holds the permits: it goes on when its client leaves.
+    // The work holds the permits, since it goes on after its client leaves.
     let work = move || {
         let _held = held;
         work()

@@ -1,8 +1,9 @@
-//! Checks that what documents point to is there.
+//! Checks that links in documents have targets, and that files named in documents
+//! exist.
 
 use crate::{Finding, Tree};
 
-/// Endings by which a word in backticks is known to be a file of ours.
+/// Endings that mark a word in backticks as a file of this repository.
 const FILES: [&str; 7] = [".rs", ".md", ".proto", ".svg", ".py", ".yaml", ".cu"];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -25,7 +26,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
                 }
             }
             for file in named_files(line) {
-                // Named from the root, or from the document's own folder.
+                // The name is relative to the root or to the document's own folder.
                 if !tree.has(file) && !tree.has(&resolve(folder, file)) {
                     report("names", file);
                 }
@@ -35,15 +36,15 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Targets of links inside the repository, without the place in them.
+/// Returns the targets of links inside the repository, without their fragments.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1);
     let targets = targets.filter_map(|rest| rest.split([')', '#']).next());
     targets.filter(|target| !target.is_empty() && !target.contains("://"))
 }
 
-/// Words in backticks that are paths of files: with a folder, one of our
-/// endings, and nothing that stands for something else.
+/// Returns the words in backticks that are paths of files: a word with a folder and one
+/// of our endings, but no placeholders.
 fn named_files(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split('`').skip(1).step_by(2);
     words.filter(|word| {
@@ -53,7 +54,7 @@ fn named_files(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `target` as seen from `folder`, relative to the root.
+/// Resolves `target` against `folder`. Returns a path relative to the root.
 fn resolve(folder: &str, target: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.split('/') {

@@ -1,12 +1,12 @@
-//! Checks which crates may know which.
+//! Checks the direction of dependencies between crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Finding, Tree, workspace};
 
-/// The crates by folder, floor by floor from the ground up. A crate depends on
-/// crates of floors below its own alone, its tests included: no test has had to
-/// look up so far.
+/// The folders of all crates, floor by floor from the ground up. A crate depends only
+/// on crates of lower floors, and so do its tests: no test has needed a higher floor so
+/// far.
 const FLOORS: [&[&str]; 13] = [
     &[
         "adaptive",
@@ -42,8 +42,8 @@ const FLOORS: [&[&str]; 13] = [
     &["examples/block-drafter"],
 ];
 
-/// Crates that compute, and nothing else: they reach none of [`OUTSIDE`], through
-/// whatever crates of ours.
+/// Crates that only compute. They must not depend on any of [`OUTSIDE`], directly or
+/// through our other crates.
 const PURE: [&str; 6] = [
     "adaptive",
     "adaptive/proof",
@@ -53,29 +53,30 @@ const PURE: [&str; 6] = [
     "tp-worker/model",
 ];
 
-/// What speaks to the outside: the wire and the command line.
+/// Crates for the outside world: the wire and the command line.
 const OUTSIDE: [&str; 2] = ["tonic", "clap"];
 
-/// How the folders of concrete backends begin, and who alone builds on them.
+/// Prefix of the folders of concrete backends, and the only crate that may depend on
+/// them.
 const CONCRETE: (&str, &str) = ("tp-worker/backend-", "tp-worker/devices");
 
-/// Crates that only tests build on, so that no program ships them.
+/// Crates for tests. No program ships them, because only tests may depend on them.
 const FOR_TESTS: [&str; 3] = [
     "hub/loopback",
     "tp-worker/backend-cuda/fake",
     "traces/collector",
 ];
 
-/// A crate's dependencies by name.
+/// Names of a crate's dependencies.
 struct Crate {
-    /// Of the crate itself, for its build script too.
+    /// Dependencies of the crate itself and of its build script.
     own: BTreeSet<String>,
-    /// Of its tests.
+    /// Dependencies of the tests.
     tests: BTreeSet<String>,
 }
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    // What is wrong with the manifests themselves is found by `workspace`.
+    // The check `workspace` reports errors in the manifests.
     let members = workspace::members(tree).unwrap_or_default();
     let mut crates = BTreeMap::new();
     let mut folders = BTreeMap::new();
@@ -125,7 +126,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Crates that stand on no floor, and floors that name crates which are gone.
+/// Reports crates without a floor, and floors with crates that are gone.
 fn listed(crates: &BTreeMap<&str, Crate>) -> Vec<Finding> {
     let unlisted = crates.keys().filter(|folder| floor(folder).is_none());
     let unlisted = unlisted.map(|folder| {
@@ -144,12 +145,14 @@ fn listed(crates: &BTreeMap<&str, Crate>) -> Vec<Finding> {
     unlisted.chain(gone).collect()
 }
 
-/// Counted from the ground; `None` where the list lacks the crate.
+/// Returns the index of a crate's floor, from the ground; `None` if the list lacks the
+/// crate.
 fn floor(folder: &str) -> Option<usize> {
     FLOORS.iter().position(|floor| floor.contains(&folder))
 }
 
-/// How a crate reaches [`OUTSIDE`], if it does: "tonic through proto".
+/// Returns the path from a crate to one of [`OUTSIDE`], such as "tonic through
+/// `proto`"; `None` if there is no path.
 fn way_out(
     from: &str,
     crates: &BTreeMap<&str, Crate>,
@@ -173,7 +176,7 @@ fn way_out(
     None
 }
 
-/// Names of the crates in a table of dependencies, as their packages call them.
+/// Returns the package names of the crates in a table of dependencies.
 fn names(manifest: &toml::Table, table: &str) -> BTreeSet<String> {
     let table = manifest.get(table).and_then(toml::Value::as_table);
     let name = |(key, value): (&String, &toml::Value)| {
@@ -192,8 +195,9 @@ mod tests {
     use super::{FLOORS, check};
     use crate::Tree;
 
-    /// What is said of a workspace of all listed crates when `change` is
-    /// added to the manifest of one; each is called as its folder, with dashes.
+    /// Checks a workspace of all listed crates after `change` was added to the manifest
+    /// of `folder`. Returns the messages. Each crate has the name of its folder, with
+    /// dashes.
     fn messages(folder: &str, change: &str) -> Vec<String> {
         let folders: Vec<&str> = FLOORS.into_iter().flatten().copied().collect();
         let quoted: Vec<String> = folders.iter().map(|path| format!("{path:?}")).collect();
@@ -315,7 +319,7 @@ mod tests {
             out.collect::<Vec<_>>(),
             ["tp-worker/model/Cargo.toml: reaches tonic through `proto`: move the plain data down"]
         );
-        // Everything else that the list names is missing here.
+        // All other crates of the list are missing here.
         assert!(
             found
                 .iter()

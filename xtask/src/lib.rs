@@ -1,8 +1,8 @@
-//! Checks that clippy cannot make: the repository's habits, as code.
+//! The repository's rules as code: checks that clippy cannot make.
 //!
-//! [`check`] looks at every text file of the repository and returns what is
-//! wrong, one finding per place. The crate's own tests run it over the
-//! repository, so `cargo test` fails when a habit is broken.
+//! [`check`] looks at every text file of the repository and returns its findings, one
+//! for each place. The crate's own tests run it over the repository, so `cargo test`
+//! fails when a rule is broken.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ mod workspace;
 
 pub use tree::{Finding, Tree};
 
-/// Everything that is wrong in `tree`, sorted by place.
+/// Returns all findings in `tree`, sorted by place.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let checks = [

@@ -41,8 +41,8 @@ fn tidy() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// The tests that hold these files write them, so that this crate need not
-/// build the program.
+/// Writes the generated files, by running the tests that check these files. So this
+/// crate need not build the program.
 fn schema() -> anyhow::Result<ExitCode> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut tests = Command::new(cargo);

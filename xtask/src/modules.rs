@@ -1,8 +1,8 @@
-//! Checks that modules beside each other know each other in one direction.
+//! Checks that dependencies between sibling modules go one way.
 //!
-//! A part may use what its parent shares with all parts, which is how Rust's
-//! modules are meant; but two parts of one module that need each other can only
-//! be read together.
+//! A module may use everything that its parent shares with all its parts, as Rust's
+//! modules are meant. But if two parts of one module need each other, a reader must
+//! read both together.
 
 mod circles;
 mod names;
@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use crate::{Finding, Tree, workspace};
 use names::{Crate, Path};
 
-/// Circles that stay: the crate's folder, the modules sorted by name, and why.
+/// Known circles that stay: the folder of the crate, the modules sorted by name, and
+/// the reason.
 const KNOWN: [(&str, &[&str], &str); 16] = [
     (
         "config",
@@ -135,7 +136,7 @@ const KNOWN: [(&str, &[&str], &str); 16] = [
 ];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    // What is wrong with the manifests themselves is found by `workspace`.
+    // The check `workspace` reports errors in the manifests.
     let members = workspace::members(tree).unwrap_or_default();
     let mut findings = Vec::new();
     let mut found = Vec::new();
@@ -169,12 +170,13 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The circles among parts of one module, each by the sorted paths of its parts.
+/// Returns the circles among parts of one module, each as the sorted paths of its
+/// parts.
 fn of_crate(source: &Crate) -> Vec<Vec<String>> {
     let mut knows: BTreeMap<Path, circles::Graph> = BTreeMap::new();
     for (from, to) in source.references() {
         let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-        // A module and what it is a part of are no parts beside each other.
+        // A module and its ancestor are not siblings.
         if shared < from.len() && shared < to.len() {
             let parent = knows.entry(from[..shared].to_vec()).or_default();
             let [from, to] = [from, to].map(|path| path[..=shared].join("::"));

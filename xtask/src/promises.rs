@@ -1,12 +1,12 @@
-//! Checks that the documents keep their word.
+//! Checks that the documents keep their promises.
 
 use std::collections::BTreeSet;
 
 use crate::{Finding, Tree, workspace};
 
-/// Lines that the architecture may need.
+/// Maximum number of lines of ARCHITECTURE.md.
 const ARCHITECTURE_LINES: usize = 200;
-/// Lines that the README may need.
+/// Maximum number of lines of the README.
 const README_LINES: usize = 100;
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -44,7 +44,7 @@ fn architecture(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The README is short.
+/// Checks the length of the README.
 fn readme(tree: &Tree) -> Vec<Finding> {
     const PATH: &str = "README.md";
     let Some(text) = tree.text(PATH) else {
@@ -60,21 +60,21 @@ fn readme(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The page of HTTP paths and the router know the same ones.
+/// Checks that the page of HTTP paths and the router list the same paths.
 fn routes(tree: &Tree) -> Vec<Finding> {
     let (page, router) = ("docs/http.md", "tokenizer-manager/src/http/routes.rs");
     let (Some(text), Some(code)) = (tree.text(page), tree.text(router)) else {
         return vec![Finding::new(page, 0, format!("missing, or {router} is"))];
     };
     let plain = |path: &str| path.replace("{*", "{");
-    // A line each: method, path, handler.
+    // Each route is a line: method, path, handler.
     let served: BTreeSet<String> = code
         .lines()
         .filter_map(|line| line.trim_start().split_once(" \"/"))
         .filter(|(method, _)| ["get", "post", "delete", "put"].contains(method))
         .filter_map(|(_, rest)| Some(plain(&format!("/{}", rest.split('"').next()?))))
         .collect();
-    // Rows of the table of paths; other tables name calls and not paths.
+    // These are rows of the table of paths. Other tables name calls, not paths.
     let told: BTreeSet<String> = text
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
@@ -92,7 +92,7 @@ fn routes(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The command that the README gives for the tests is the one that CI runs.
+/// Checks that the README gives the test command that CI runs.
 fn test_command(tree: &Tree) -> Vec<Finding> {
     let (readme, ci) = ("README.md", ".ci/run");
     let Some(text) = tree.text(readme) else {

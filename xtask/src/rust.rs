@@ -8,9 +8,9 @@ mod safety;
 
 use crate::{Finding, Tree};
 
-/// Lines that a file may have.
+/// Maximum number of lines of a file.
 const FILE_LINES: usize = 400;
-/// Lines that a file of tests may have.
+/// Maximum number of lines of a file of tests.
 const TEST_FILE_LINES: usize = 600;
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -51,7 +51,7 @@ fn file_limit(path: &str) -> usize {
     }
 }
 
-/// Whether the file holds nothing but tests.
+/// Returns true if the file holds only tests.
 fn is_test(path: &str) -> bool {
     path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs")
 }

@@ -1,4 +1,4 @@
-//! Checks of any text of ours: words that don't belong, and the last newline.
+//! Checks of all our text files: forbidden words, and the last newline.
 
 use crate::{Finding, Tree};
 
@@ -20,17 +20,17 @@ const OURS: [&str; 14] = [
     ".gitignore",
 ];
 
-/// Copied or generated data, kept byte by byte.
+/// Copied or generated data, which must stay byte for byte.
 const DATA: [&str; 2] = ["/fixtures/", "/goldens/"];
 
-/// Marks of unfinished work, split so that this file doesn't contain them.
+/// Marks of unfinished work, split so that this file does not contain them.
 const MARKS: [&str; 3] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
     concat!("XX", "X"),
 ];
 
-/// Macros that stand for missing code, and paths that exist on one machine only.
+/// Macros for missing code, and paths that exist on one machine only.
 const PHRASES: [(&str, &str); 5] = [
     (concat!("todo", "!("), "write the code"),
     (
@@ -72,7 +72,7 @@ fn is_ours(path: &str) -> bool {
     OURS.iter().any(|ending| path.ends_with(ending)) && !DATA.iter().any(|data| path.contains(data))
 }
 
-/// Whether `line` has `word` with no letter, digit or `_` next to it.
+/// Returns true if `line` contains `word` with no letter, digit or `_` next to it.
 fn has_word(line: &str, word: &str) -> bool {
     let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(start, _)| {

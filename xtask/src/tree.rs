@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// Directories that hold no source of ours, wherever they are.
+/// Names of directories without our sources, at any depth.
 const SKIPPED: [&str; 5] = [
     "target",
     ".git",
@@ -20,33 +20,35 @@ const SKIPPED: [&str; 5] = [
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
-    /// Files that are no text, such as pictures: documents point to them too.
+    /// Paths of other files, such as pictures, because documents link to them too.
     others: BTreeSet<String>,
 }
 
-/// Something wrong, and where.
+/// A broken rule and its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Path relative to the root.
     pub path: String,
-    /// Line, from 1; 0 for the file as a whole.
+    /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     pub message: String,
 }
 
 impl Tree {
-    /// Reads all UTF-8 files below `root`, except build output and the like.
+    /// Reads all UTF-8 files below `root`, except in directories such as the build
+    /// output.
     ///
     /// # Errors
-    /// When a directory or file can't be read.
+    ///
+    /// Fails if a directory or file can't be read.
     pub fn read(root: &Path) -> anyhow::Result<Self> {
         let mut tree = Self::default();
         tree.read_below(root, "")?;
         Ok(tree)
     }
 
-    /// A tree of given paths and texts.
+    /// Makes a tree of the given paths and texts.
     #[must_use]
     pub fn of(files: &[(&str, &str)]) -> Self {
         let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
@@ -56,8 +58,8 @@ impl Tree {
         }
     }
 
-    /// What `check` says of the files `good` when `path` has `text` instead, or
-    /// is missing.
+    /// Returns the messages of `check` about the files `good`, after `path` was changed
+    /// to `text` or removed.
     #[cfg(test)]
     pub(crate) fn changed(
         good: &[(&str, &str)],
@@ -71,20 +73,20 @@ impl Tree {
         findings.iter().map(ToString::to_string).collect()
     }
 
-    /// All paths and texts, sorted by path.
+    /// Returns all paths and texts, sorted by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files
             .iter()
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The text of the file at `path`.
+    /// Returns the text of the file at `path`.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether there is a file or a folder of them at `path`.
+    /// Returns true if a file is at `path` or below it.
     #[must_use]
     pub fn has(&self, path: &str) -> bool {
         let below = format!("{path}/");
@@ -120,7 +122,7 @@ impl Tree {
 }
 
 impl Finding {
-    /// A finding at a line (from 1; 0 for the whole file).
+    /// Makes a finding at a line (from 1; 0 for the whole file).
     pub(crate) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self {
             path: path.to_owned(),

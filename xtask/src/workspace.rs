@@ -2,8 +2,8 @@
 
 use crate::{Finding, Tree};
 
-/// Crates that may hold unsafe code: the allocator's calls, kernels, shared memory,
-/// mapped weights, and what plays a driver.
+/// Crates that may hold unsafe code, for calls of the allocator, kernels, shared
+/// memory, mapped weights, and the fake driver.
 const MAY_BE_UNSAFE: [&str; 6] = [
     "process",
     "tp-worker/backend-cpu",
@@ -15,7 +15,7 @@ const MAY_BE_UNSAFE: [&str; 6] = [
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// The paths of the workspace's crates, or what is wrong with the manifest.
+/// Returns the paths of the workspace's crates, or the error in the manifest.
 pub(crate) fn members(tree: &Tree) -> Result<Vec<String>, Finding> {
     let manifest = parse(tree, "Cargo.toml")?;
     let members = manifest
@@ -29,7 +29,7 @@ pub(crate) fn members(tree: &Tree) -> Result<Vec<String>, Finding> {
         .collect())
 }
 
-/// The parsed TOML file at `path`.
+/// Parses the TOML file at `path`.
 pub(crate) fn parse(tree: &Tree, path: &str) -> Result<toml::Table, Finding> {
     let text = tree
         .text(path)

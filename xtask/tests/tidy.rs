@@ -1,4 +1,4 @@
-//! The repository keeps its habits: `cargo xtask tidy` as a test.
+//! Runs `cargo xtask tidy` as a test: the repository keeps its rules.
 
 use std::path::Path;
 

@@ -5,6 +5,7 @@ mod llama;
 mod mistral;
 mod qwen2;
 mod qwen3;
+mod rope;
 
 use lockstep_types::{Architecture, LayerSpec, ModelConfigError};
 

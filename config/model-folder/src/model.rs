@@ -10,8 +10,6 @@ use crate::families::{self, Family};
 use crate::raw::Raw;
 use crate::{head, tokenizer};
 
-pub(crate) mod rope;
-
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
 

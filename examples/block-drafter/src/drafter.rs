@@ -1,4 +1,4 @@
-//! What the algorithm does on the device.
+//! The algorithm's work on the device.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use lockstep_speculation::{
 
 use crate::guesses::Guesses;
 
-/// Tokens that a request may lack in the draft model's cache at a round's end:
-/// the last known one, which the next pass takes in anyway.
+/// Smallest number of tokens missing from the draft model's cache that is worth a pass.
+/// A single missing token, the last known one, waits for the next draft.
 const LAG: usize = 2;
 
 /// Drafts blocks with a whole model.
@@ -19,27 +19,28 @@ pub(crate) struct BlockDrafter<B: Backend> {
     transformer: Transformer<B>,
     cache: B::KvCache,
     kv_bytes: usize,
-    /// Tokens of one request in a pass, the last known one included.
+    /// Maximum number of tokens of one request in a pass, the last known token
+    /// included.
     width: usize,
     slots: Vec<Slot>,
     pass: Pass,
-    /// The most likely token after each token whose logits were wanted.
+    /// The most likely token after each token whose logits the pass wants.
     said: Vec<u32>,
-    /// How many of these belong to each row of the pass.
+    /// Number of entries of `said` for each row of the pass.
     widths: Vec<usize>,
 }
 
-/// What is kept of a request.
+/// State of a request.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Leading tokens that have keys and values.
+    /// Number of leading tokens that have keys and values.
     known: usize,
     guesses: Guesses,
 }
 
 impl Slot {
-    /// Counts the guesses of the last pass that the text has confirmed: their
-    /// keys and values are in place.
+    /// Counts the guesses of the last pass that the text has confirmed. Their keys and
+    /// values are in place.
     fn settle(&mut self, text: &[u32]) {
         self.known += self.guesses.right(text);
     }
@@ -78,7 +79,7 @@ impl<B: Backend> BlockDrafter<B> {
         })
     }
 
-    /// Runs the pass.
+    /// Runs the pass and stores the most likely tokens in `said`.
     fn run(&mut self, device: &mut Device<'_, B>) -> Result<(), DraftError> {
         self.said.clear();
         if self.pass.is_empty() {
@@ -106,8 +107,8 @@ impl<B: Backend> Drafter<B> for BlockDrafter<B> {
         slot.guesses.clear();
     }
 
-    /// One pass for all rows: what is not known yet up to the last token, then
-    /// the guesses.
+    /// Drafts with one pass for all rows. The pass runs over the tokens not known yet,
+    /// the last one included, and then over the guesses.
     fn draft(
         &mut self,
         device: &mut Device<'_, B>,
@@ -150,8 +151,8 @@ impl<B: Backend> Drafter<B> for BlockDrafter<B> {
         Ok(())
     }
 
-    /// Catches up with what the target has committed: whole prompt chunks, and
-    /// accepted tokens that no guess was right about.
+    /// Runs over tokens that the target has committed: whole prompt chunks, and
+    /// accepted tokens that the guesses had missed.
     fn extend(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
         self.pass.clear();
         for row in rows {
@@ -169,7 +170,7 @@ impl<B: Backend> Drafter<B> for BlockDrafter<B> {
     }
 }
 
-/// The first of the largest; 0 where nothing is a number.
+/// Returns the first of the largest logits; 0 if no logit is a number.
 fn most_likely(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     for (token, logit) in (0..).zip(logits) {

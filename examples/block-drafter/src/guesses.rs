@@ -1,29 +1,29 @@
-//! A request's block from round to round.
+//! The block of a request from round to round.
 
-/// What the last pass ran over and what came of it.
+/// Input and output of a request's last pass.
 ///
-/// A pass runs over the last known token, at position `p - 1`, and guesses for
-/// the positions from `p` on. What the model says after each of these tokens is
-/// the block, for the positions from `p` on too, and one further than the guesses.
+/// A pass runs over the last known token, at position `p - 1`, and over guesses for the
+/// positions from `p` on. The model's output after these tokens is the block. The block
+/// starts at position `p` too, and is one token longer than the guesses.
 #[derive(Debug, Default)]
 pub(crate) struct Guesses {
-    /// `p`.
+    /// The position `p`.
     position: usize,
-    /// What the pass ran over.
+    /// The guesses that the pass ran over.
     guesses: Vec<u32>,
-    /// What it said.
+    /// The output of the pass.
     block: Vec<u32>,
 }
 
 impl Guesses {
-    /// Forgets everything: another request.
+    /// Forgets everything, because the slot gets another request.
     pub(crate) fn clear(&mut self) {
         self.guesses.clear();
         self.block.clear();
     }
 
-    /// `count` guesses of what follows `text`: the part of the last block that
-    /// lies behind it, then its last token over and over.
+    /// Returns `count` guesses for the tokens after `text`: first the part of the last
+    /// block that lies beyond `text`, then the block's last token again and again.
     pub(crate) fn guess(&mut self, text: &[u32], count: usize) -> &[u32] {
         let behind = text.len().saturating_sub(self.position);
         let rest = self.block.iter().skip(behind).copied();
@@ -35,15 +35,15 @@ impl Guesses {
         &self.guesses
     }
 
-    /// Takes in what the model said after the last known token and each guess.
+    /// Stores the model's output after the last known token and after each guess.
     pub(crate) fn said(&mut self, block: &[u32]) {
         self.block.clear();
         self.block.extend_from_slice(block);
     }
 
-    /// How many tokens of `text` the guesses were right about, up to the first
-    /// that was wrong: the draft model has keys and values for these. Asked once
-    /// per pass.
+    /// Returns the number of guesses that equal the tokens of `text`, up to the first
+    /// wrong guess. The draft model has keys and values for these tokens. Call this
+    /// once per pass.
     pub(crate) fn right(&mut self, text: &[u32]) -> usize {
         let known = text.get(self.position..).unwrap_or(&[]);
         let pairs = self.guesses.iter().zip(known);
@@ -64,7 +64,7 @@ mod tests {
         let mut state = Guesses::default();
         assert_eq!(state.guess(&[1, 2], 3), [2, 2, 2]);
         state.said(&[3, 4, 5, 6]);
-        // 3 was drafted and accepted, and 9 came after it.
+        // 3 was drafted and accepted, and 9 came after 3.
         let text = [1, 2, 3, 9];
         assert_eq!(state.right(&text), 0);
         assert_eq!(state.guess(&text, 3), [5, 6, 6]);
@@ -75,9 +75,9 @@ mod tests {
     }
 
     proptest! {
-        /// With a model that looks at the last token alone: a block is its own text
-        /// one token further than the guesses were, and what was right stays so as
-        /// the text moves on.
+        /// The model here looks at the last token alone. A block is right one token
+        /// further than its guesses were. A right part stays right while the text moves
+        /// on.
         #[test]
         fn a_block_is_right_one_token_further_than_its_guesses(
             next in prop::collection::vec(0u32..8, 8),

@@ -1,10 +1,10 @@
 //! BLOCK: a draft model drafts a whole block of tokens in one pass.
 //!
-//! An example to copy; the README next to it walks through the parts. The
-//! algorithm as configuration sees it is here, what it does on the device in
-//! `drafter`, and how guesses become a block in `guesses`. A second algorithm,
-//! with an option of its own and texts to draft from, is in `phrases`, and a
-//! policy that adapts the depth of either in `streaks`.
+//! This crate is an example to copy; the README next to it walks through the parts.
+//! This module holds the algorithm as configuration sees it. `drafter` holds its work
+//! on the device, and `guesses` turns guesses into a block. `phrases` holds a second
+//! algorithm with an option of its own and with texts to draft from. `streaks` holds a
+//! policy that adapts the depth of either algorithm.
 
 #![forbid(unsafe_code)]
 
@@ -24,16 +24,16 @@ use lockstep_types::{
 pub use phrases::Phrases;
 pub use streaks::Streaks;
 
-/// Guesses that a pass carries beyond the tokens that will be verified: they
-/// have one round more to become right.
+/// Number of guesses in a pass beyond the tokens that the target verifies. These
+/// guesses have one more round to become right.
 const LOOKAHEAD: usize = 3;
 
-/// The algorithm. It drafts with a small model that has the target's tokenizer,
-/// and like DFLASH it takes one pass per round however deep it drafts: the pass
-/// runs over the last known token and a block of guesses, and what the model
-/// says after each of them is the block (a Jacobi iteration, as in Santilli et
-/// al., arXiv:2305.10427). The first token is always the model's own; a later
-/// one is, where the guesses before it were right.
+/// The algorithm drafts with a small model that has the target's tokenizer. Like DFLASH
+/// it takes one pass per round at any depth. The pass runs over the last known token
+/// and a block of guesses, and the model's output after these tokens is the block (a
+/// Jacobi iteration, as in Santilli et al., arXiv:2305.10427). The first token is
+/// always the model's own. A later token is the model's own if all guesses before it
+/// were right.
 #[derive(Debug, Clone, Copy)]
 pub struct Block;
 
@@ -51,7 +51,7 @@ impl Algorithm for Block {
             needs_draft_model: true,
             draft_kv: DraftKv::Tokens,
             supports_tree: false,
-            // Its passes have several tokens per request.
+            // A pass has several tokens per request.
             supports_target_verify_for_draft: true,
             draft_probabilities: false,
             carries_hidden_states: false,
@@ -84,8 +84,9 @@ impl Algorithm for Block {
         lockstep_model_folder::draft::whole_model(path, target).map(Some)
     }
 
-    /// The target verifies what is drafted; the draft model's passes are wider.
-    /// The reserve of cache positions follows the larger of the two.
+    /// Returns the tokens that the target verifies, or the width of the draft model's
+    /// passes, which are wider. The reserve of cache positions follows the larger
+    /// number.
     fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
         if is_draft {
             draft_tokens + LOOKAHEAD

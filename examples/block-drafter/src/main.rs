@@ -1,4 +1,4 @@
-//! The `lockstep` program with two algorithms and a policy more.
+//! The `lockstep` program with two more algorithms and one more policy.
 
 #![forbid(unsafe_code)]
 

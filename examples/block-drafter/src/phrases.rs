@@ -1,9 +1,8 @@
-//! PHRASES: drafts are what follows the request's last tokens, in its own text or
-//! in texts that operators give.
+//! PHRASES drafts the tokens that follow an earlier place with the request's last
+//! tokens, in the request's own text or in texts from operators.
 //!
-//! It shows what an algorithm may declare beyond its drafter: an option, which
-//! becomes a flag of the program, and that it drafts from texts, which opens the
-//! server's routes for them.
+//! The example shows two declarations beyond a drafter. An option becomes a flag of the
+//! program. Drafting from texts opens the server's routes for texts.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,7 +16,7 @@ use lockstep_types::{
     OptionSpec,
 };
 
-/// How much of a request's end has to be found again.
+/// Number of tokens at a request's end that the drafter looks for.
 const LENGTH: NumberOption = NumberOption {
     flag: "--speculative-phrase-length",
     unit: "TOKENS",
@@ -27,7 +26,7 @@ const LENGTH: NumberOption = NumberOption {
     help: "tokens at a request's end that are looked for, at most 16",
 };
 
-/// The algorithm. Drafters that are built from one share its texts.
+/// The algorithm. All drafters that it builds share its texts.
 #[derive(Debug, Clone, Default)]
 pub struct Phrases {
     texts: Corpora<Text>,
@@ -82,7 +81,7 @@ impl<B: Backend> DrafterFactory<B> for Phrases {
 }
 
 struct PhraseDrafter {
-    /// Tokens of a phrase.
+    /// Number of tokens in a phrase.
     length: usize,
     texts: CorporaView<Text>,
 }
@@ -122,8 +121,9 @@ impl<B: Backend> Drafter<B> for PhraseDrafter {
     }
 }
 
-/// A given text as it is: phrases are looked for from end to start. An algorithm
-/// for long texts would sort them here, on a thread that no step waits for.
+/// The tokens of a given text, searched for phrases from end to start. An algorithm for
+/// long texts would build its index in [`CorpusIndex::new`], on a thread that no step
+/// waits for.
 #[derive(Debug)]
 struct Text(Vec<u32>);
 
@@ -137,7 +137,7 @@ impl CorpusIndex for Text {
     }
 }
 
-/// Behind the last place in `text` where `phrase` stands.
+/// Returns the index behind the last `phrase` in `text`.
 fn after(text: &[u32], phrase: &[u32]) -> Option<usize> {
     let place = text
         .windows(phrase.len())

@@ -1,21 +1,23 @@
-//! STREAKS: a policy of a user's own for adaptive depth.
+//! STREAKS: an example of a user's own policy for adaptive depth.
 
 use lockstep_adaptive::{AdaptiveConfig, Digest, Moment, Policy, PolicyFactory};
 
-/// Steps in a row that agree before the depth moves.
+/// Number of steps in a row that must agree before the depth moves.
 const STREAK: u32 = 4;
 
-/// Goes one candidate deeper after some steps in a row whose drafts were all
-/// accepted, and one less deep after as many in which most were not. Depth 0
-/// shows nothing, so it is left again after a while.
+/// Policy that goes one candidate deeper after four steps in a row whose drafts were
+/// all accepted. It goes one candidate less deep after four steps in a row with less
+/// than half of the drafts accepted. A step at depth 0 has no drafts, so all of them
+/// count as accepted, and the policy leaves depth 0 after a while.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Streaks;
 
-/// What it remembers; all ranks the same.
+/// State of the policy, the same on all ranks.
 #[derive(Debug)]
 struct Streak {
     depth: u32,
-    /// Steps in a row that spoke for going deeper, and against.
+    /// Number of steps in a row that spoke for a larger depth. `shallower` counts the
+    /// steps that spoke for a smaller one.
     deeper: u32,
     shallower: u32,
 }
@@ -29,12 +31,12 @@ impl PolicyFactory for Streaks {
         "deeper after full acceptance in a row, less deep after rejections in a row"
     }
 
-    /// It has no numbers to tune.
+    /// The policy has no parameters.
     fn obeys(&self, _key: &str) -> bool {
         false
     }
 
-    /// Nothing is measured for it before serving.
+    /// The policy needs no measured costs, so nothing is measured before serving.
     fn reads_costs(&self) -> bool {
         false
     }
@@ -53,7 +55,7 @@ impl Policy for Streak {
         let seen = moment.seen;
         let proposed: u32 = seen.at_risk.iter().sum();
         let accepted: u32 = seen.accepted.iter().sum();
-        // A step without drafts says nothing against them.
+        // A step without drafts counts as fully accepted.
         (self.deeper, self.shallower) = match (proposed, accepted) {
             (proposed, accepted) if proposed == accepted => (self.deeper + 1, 0),
             (proposed, accepted) if accepted * 2 < proposed => (0, self.shallower + 1),
@@ -118,7 +120,7 @@ mod tests {
             }
             decider.depth()
         };
-        // What is decided last holds two steps later.
+        // A decision takes effect two steps later.
         let found = [3, 3, 3, 0, 0, 0].map(&mut run);
         assert_eq!(found, [1, 3, 7, 7, 3, 1]);
     }

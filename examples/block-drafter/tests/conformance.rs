@@ -1,4 +1,4 @@
-//! The example passes the battery that every algorithm has to pass.
+//! The example passes the tests that every algorithm must pass.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -37,14 +37,15 @@ fn phrases_conform() {
     assert!(report.drafted > 0 && report.trees == 0);
 }
 
-/// A model of random weights, small enough for a GPU that is played.
+/// A model of random weights, small enough for the fake GPU.
 fn small() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
-/// Started by cargo on the fake GPU, started by hand on the machine's own.
+/// Checks the algorithm on a GPU. Cargo starts the test on the fake GPU; started by
+/// hand, the test uses the machine's own GPU.
 fn on_gpu(registry: &Registry, name: &str, draft: Option<&Path>) -> Report {
-    // The device has memory for one at a time.
+    // The device has memory for one test at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);

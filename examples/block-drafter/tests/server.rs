@@ -1,4 +1,4 @@
-//! An algorithm's own option and texts, through a server of real processes.
+//! The algorithm's own option and texts, through a server of real processes.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep-example-block-drafter");
 const PATH: &str = "/ngram/corpus";
 
-/// What the program prints, standard output and errors.
+/// Runs the program and returns its standard output and standard error.
 fn printed(arguments: &[&str]) -> String {
     let output = Command::new(PROGRAM).args(arguments).output();
     let output = output.expect("the program runs");
@@ -21,13 +21,14 @@ fn printed(arguments: &[&str]) -> String {
         .concat()
 }
 
-/// What the demo model answers when it counts from `first` on.
+/// The answer of the demo model that counts ten numbers from `first`.
 fn counted(first: u32) -> String {
     let numbers: Vec<String> = (first..first + 10).map(|n| n.to_string()).collect();
     numbers.join(", ")
 }
 
-/// Lets it count; gives the drafted tokens that were accepted, and the text.
+/// Lets the demo model count from `first`. Returns the number of accepted draft tokens
+/// and the text.
 async fn count(server: &Server, first: u32) -> (u64, String) {
     let prompt = format!("Count from {first} to {}.", first + 9);
     let answer = server

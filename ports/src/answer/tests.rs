@@ -13,14 +13,14 @@ use crate::{
 
 type Connection = (Arc<Places>, Arc<Place>, oneshot::Receiver<Closed>);
 
-/// A connection whose answers' parts are to be taken in eight hours.
+/// Returns a connection whose answers' parts must be taken within eight hours.
 fn connection() -> Connection {
     let places = Places::new(PortLimits::for_tests(1, 1));
     let (place, end) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
     (places, place, end)
 }
 
-/// A body made of what is sent to it; the sender hears of its end.
+/// A body made of the parts sent to it. The sender notices when the body is dropped.
 struct Parts(mpsc::Receiver<usize>);
 
 impl HttpBody for Parts {
@@ -88,7 +88,7 @@ async fn an_answer_that_is_not_taken_is_dropped_alone() {
         sender.send(bytes).await.expect("read");
     }
     assert_eq!(next(&mut untaken).await.expect("a part").ok(), Some(PART));
-    // Its engine may take as long as it likes.
+    // The engine may take as long as it likes.
     assert!(is_pending(&mut awaited));
     places.sweep(Instant::now());
     assert!(!sender.is_closed());
@@ -110,7 +110,7 @@ async fn an_answer_that_is_not_taken_is_dropped_alone() {
 #[tokio::test]
 async fn a_connection_ends_with_its_last_answer_that_is_not_taken() {
     let (places, place, mut end) = connection();
-    // Not even asked for once, as with a peer that grants no window at all.
+    // Nothing is asked for even once, as with a peer that grants no window.
     let answers = [answer(&place), answer(&place)];
     places.sweep(in_nine_hours());
     assert_eq!(end.try_recv(), Ok(Closed::Stalled));
@@ -217,7 +217,7 @@ async fn what_a_stream_gives_back_leaves_with_its_next_part_or_none() {
     sender.send(10).await.expect("open");
     assert_eq!(next(&mut streamed).await.expect("a part").ok(), Some(10));
     assert_eq!(budget.taken(), 6 * PART);
-    // What came at once has the room that was reserved for it, until it is taken.
+    // A part that came at once keeps its reserved room until the part is taken.
     first.went(6 * PART);
     sender.send(6 * PART).await.expect("open");
     for left in (0..6).rev() {

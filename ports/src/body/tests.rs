@@ -59,10 +59,11 @@ fn silence_is_what_is_waited_for_since_the_last_byte() {
     let mut body = pace(300, 1);
     assert_eq!(body.silent(begin), begin + seconds(20));
     body.came(1_000_000, begin + seconds(15));
-    // Whatever it has brought; the server's own time is nobody's silence.
+    // The number of bytes so far does not matter, and the server's own time is not
+    // silence.
     let later = begin + seconds(1000);
     assert_eq!(body.silent(later), later + seconds(20));
-    // A part without a byte brings nothing.
+    // A part without bytes does not end the silence.
     body.came(0, later + seconds(7));
     assert_eq!(body.silent(later + seconds(9)), later + seconds(9 + 20 - 7));
     body.came(0, later + seconds(100));
@@ -73,7 +74,7 @@ fn silence_is_what_is_waited_for_since_the_last_byte() {
     assert_eq!(body.silent(late), late + seconds(20));
 }
 
-/// A body made of what is sent to it.
+/// A body made of the parts sent to it.
 struct Parts(mpsc::UnboundedReceiver<&'static str>);
 
 impl Body for Parts {
@@ -128,7 +129,7 @@ async fn a_stream_of_messages_is_charged_one_at_a_time() {
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
     let held = Held::new(&budget, true);
     let (sender, received) = mpsc::unbounded_channel();
-    // Of 60 bytes each, and one of 20.
+    // The messages have 60 bytes each, and the last one 20.
     let full = "x".repeat(60).leak();
     for _ in 0..100 {
         for part in ["\0\0\0\0\x3c", full] {
@@ -148,7 +149,7 @@ async fn what_is_over_the_budget_ends_and_gives_all_back() {
     let budget = Budget::new(100);
     let places = Places::new(PortLimits::for_tests(1, 1));
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
-    // Of messages, what their heads announce counts: here 60 bytes, then 120.
+    // The bytes that messages announce in their heads count: here 60, then 120.
     let message = "\0\0\0\0\x3c";
     let full = "x".repeat(60).leak();
     for (messages, parts) in [
@@ -173,7 +174,8 @@ async fn what_is_over_the_budget_ends_and_gives_all_back() {
     assert!(closed.contains(&(Closed::OverBudget, 2)), "{closed:?}");
 }
 
-/// A body whose part this is, and which may not be silent where others find no room.
+/// Returns a body that begins with this part. It may not be silent if other requests
+/// find no memory.
 fn held_body(
     part: &'static str,
     held: &Held,
@@ -191,7 +193,7 @@ fn held_body(
     (sender, body)
 }
 
-/// Its next part, or why there is none.
+/// Returns the size of the body's next part, or the body's error.
 async fn next(body: &mut Paced<Parts>) -> Result<usize, BodyError> {
     let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
     let frame = tokio::time::timeout(seconds(60), frame).await;
@@ -199,9 +201,9 @@ async fn next(body: &mut Paced<Parts>) -> Result<usize, BodyError> {
     Ok(frame.data_ref().map_or(0, Bytes::len))
 }
 
-/// Whether more of it is waited for, although it has been silent for long enough.
+/// Returns true if the body waits for more, although it has been silent long enough.
 async fn is_waited_for(body: &mut Paced<Parts>) -> bool {
-    // It is looked at once more when this later time has come.
+    // The timeout comes after the body's own timer, so the body is polled once more.
     let more = tokio::time::timeout(Duration::ZERO, next(body)).await;
     more.is_err()
 }
@@ -209,7 +211,8 @@ async fn is_waited_for(body: &mut Paced<Parts>) -> bool {
 #[tokio::test]
 async fn silence_ends_a_body_only_where_others_find_no_room() {
     const LARGE: usize = 300_000;
-    // It has brought nothing, and holds nothing, unless its connection does for it.
+    // A silent body that holds nothing is left alone, unless its connection holds a
+    // window.
     for has_window in [false, true] {
         let budget = Budget::new(1 << 20);
         let held = Held::new(&budget.of_peer(Peer::from([10, 0, 0, 1])), false);
@@ -225,25 +228,27 @@ async fn silence_ends_a_body_only_where_others_find_no_room() {
         assert!(third.charge().add(LARGE).is_err());
         assert_eq!(is_waited_for(&mut body).await, !has_window);
     }
-    // As it is read, or as a message whose head announces as much.
+    // Once read as plain bytes, and once as a message whose head announces as many.
     let message = format!("\0\0\x04\0\0{}", "x".repeat(100));
     for (messages, part) in [(false, "x".repeat(LARGE)), (true, message)] {
         let part = part.leak();
-        // Of which an address has half, and its large requests three quarters of that.
+        // An address has half of this, and its large requests three quarters of that
+        // half.
         let budget = Budget::new(1 << 20);
         let [own, other] = [1, 2].map(|last| budget.of_peer(Peer::from([10, 0, 0, last])));
         let add = |part: &Arc<Budget>, bytes| part.charge().add(bytes);
         for whole in [false, true] {
             let held = Held::new(&own, messages);
             let (sender, mut body) = held_body(part, &held);
-            // Before it is silent.
+            // A request found no memory before the silence began.
             let mut filled = own.charge();
             filled.add(200_000).expect("there is room");
             assert_eq!(add(&own, LARGE), Err(OverBudget::Peer));
             drop(filled);
             assert_eq!(next(&mut body).await.expect("a part"), part.len());
             assert!(is_waited_for(&mut body).await, "nobody wants its room");
-            // Another address has taken its part, and somebody wants what nobody has.
+            // Another address has used its part, and a request wants more than anybody
+            // may have.
             let mut others = other.charge();
             others.add(384 << 10).expect("three quarters of its half");
             assert_eq!(add(&other, LARGE), Err(OverBudget::Peer));
@@ -260,7 +265,7 @@ async fn silence_ends_a_body_only_where_others_find_no_room() {
             } else {
                 assert_eq!(add(&own, LARGE), Err(OverBudget::Peer));
             }
-            // A part without a byte is silence, too.
+            // A part without bytes does not end the silence.
             sender.send("").expect("read");
             assert_eq!(next(&mut body).await.expect("a part"), 0);
             let error = next(&mut body).await.expect_err("it is silent");

@@ -7,7 +7,7 @@ use tonic_health::pb::{
 
 use super::*;
 
-/// Any service that has descriptors.
+/// Name of a service that has descriptors.
 const NAME: &str = "grpc.health.v1.Health";
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn what_a_check_hangs_on_is_told_all_the_same() {
     report.await.expect("ended");
 }
 
-/// Nobody else may ask, and say that all is well again.
+/// Perhaps nobody else checks, so this must find out that all is well again.
 #[tokio::test]
 async fn what_was_not_well_is_looked_at_again_soon() {
     let made = Health::routes(NAME, FILE_DESCRIPTOR_SET).await;

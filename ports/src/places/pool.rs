@@ -1,4 +1,4 @@
-//! A number of places, and who waits in them for how long.
+//! A limited number of places, with the connections that wait and their waiting times.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,19 +9,19 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{outgoing::Outgoing, peer::Peer, report::Closed};
 
-/// What a connection without a request has to do next.
+/// The next thing that a connection without a request has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// To send its first bytes.
+    /// The connection must send its first bytes.
     FirstBytes,
-    /// To end the head that it has begun.
+    /// The connection must end the head that it has begun.
     Head,
-    /// To begin a request, if it wants.
+    /// The connection may begin a request.
     Request,
 }
 
 impl Wait {
-    /// The reason for which one ends that has waited for too long.
+    /// Returns the reason for closing a connection that has waited too long.
     pub(crate) fn outlasted(self) -> Closed {
         match self {
             Self::FirstBytes => Closed::Silent,
@@ -35,7 +35,7 @@ impl Wait {
 pub(super) struct Pool {
     limit: usize,
     open: BTreeMap<u64, Open>,
-    /// Those without a request, the one that waits longest first.
+    /// Connections without a request, the longest waiting first.
     waiting: BTreeSet<(Instant, u64)>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Pool {
 pub(super) struct Stalled {
     pub(super) connection: u64,
     pub(super) answers: Vec<Arc<Outgoing>>,
-    /// Whether they were all that was on it.
+    /// True if no other request is on the connection.
     pub(super) all: bool,
 }
 
@@ -52,29 +52,29 @@ pub(super) struct Open {
     pub(super) peer: Peer,
     pub(super) end: oneshot::Sender<Closed>,
     requests: BTreeMap<u64, Request>,
-    /// Of them, those for whose sake the connection keeps its place.
+    /// Number of requests for which the connection keeps its place.
     working: usize,
     wait: Wait,
-    /// Since when it waits for that; `None` while requests work.
+    /// Time since which the connection waits; `None` while requests work.
     since: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Request {
-    /// What is to be taken of its answer.
+    /// State of the answer.
     outgoing: Arc<Outgoing>,
     works: bool,
 }
 
 impl Open {
-    /// Takes a request off, and says whether it was the last that works.
+    /// Removes a request, and returns true if it was the last one that works.
     fn take_off(&mut self, request: u64) -> Option<(Arc<Outgoing>, bool)> {
         let Request { outgoing, works } = self.requests.remove(&request)?;
         self.working -= usize::from(works);
         Some((outgoing, works && self.working == 0))
     }
 
-    /// From now on another request may begin.
+    /// Records that the connection waits for another request from now on.
     fn idle(&mut self) -> Instant {
         let now = Instant::now();
         (self.wait, self.since) = (Wait::Request, Some(now));
@@ -121,7 +121,8 @@ impl Pool {
         Some(open)
     }
 
-    /// A connection waits for something else from now on, unless requests came.
+    /// Records that a connection waits for something else from now on, unless requests
+    /// came.
     pub(super) fn waits(&mut self, id: u64, wait: Wait) {
         let Some(open) = self.open.get_mut(&id) else {
             return;
@@ -147,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// Whether that was the last request that works on it.
+    /// Removes a request; returns true if it was the last one that works.
     pub(super) fn leave(&mut self, id: u64, request: u64) -> bool {
         let Some(open) = self.open.get_mut(&id) else {
             return false;
@@ -159,8 +160,8 @@ impl Pool {
         true
     }
 
-    /// Takes the requests off whose answers' last parts were handed over before
-    /// `time` and are not taken.
+    /// Removes the requests whose answers' last parts were handed over before `time`
+    /// and are not taken.
     pub(super) fn stalled_since(&mut self, time: u64) -> Vec<Stalled> {
         let mut stalled = Vec::new();
         for (id, open) in &mut self.open {

@@ -2,7 +2,7 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use super::*;
 
-/// As many places in all as `connections`, of which an address gets `per_peer`.
+/// Returns `connections` places, of which an address gets `per_peer`.
 fn places(connections: usize, per_peer: usize) -> Arc<Places> {
     Places::new(PortLimits::for_tests(connections, per_peer))
 }
@@ -31,7 +31,8 @@ fn who_waits_longest_gives_way_and_who_works_stays() {
     let mut newest = admit(&places, 4);
     assert_eq!(ended(&mut oldest), Some(Closed::Evicted));
     assert!(newest.0.full.is_none());
-    // A request that ends makes its connection the one that waits shortest.
+    // After its request ends, a connection waits anew, so it has waited the shortest
+    // time.
     let again = newer.0.enter();
     drop(again);
     let last = admit(&places, 5);
@@ -53,7 +54,8 @@ fn a_peer_beyond_its_share_pays_itself() {
     let third = admit(&places, 2);
     assert_eq!(ended(&mut first), Some(Closed::Evicted));
     assert_eq!(ended(&mut other), None);
-    // Where all of its own work, it gets none, though there is room.
+    // If all connections of a peer work, the peer gets no place, although there is
+    // room.
     let requests = [second.0.enter(), third.0.enter()];
     assert_eq!(admit(&places, 2).0.full, Some(Full::Peer));
     assert_eq!(admit(&places, 3).0.full, None);
@@ -72,7 +74,7 @@ fn probes_have_places_of_their_own() {
     }
     assert!(probes.iter().all(|probe| probe.0.full == Some(Full::Port)));
     assert_eq!(ended(&mut probes[0]), Some(Closed::Evicted));
-    // None of those left waits: the next one is sent away.
+    // None of the remaining connections waits, so the next one is refused.
     let requests: Vec<_> = probes.iter().map(|probe| probe.0.enter()).collect();
     assert!(places.admit(address(3)).is_none());
     let report = places.report("x");
@@ -100,7 +102,7 @@ fn probes_have_places_of_their_own() {
 fn every_wait_has_its_limit() {
     let places = places(8, 8);
     let hours = |hours: u64| Instant::now() + Duration::from_secs(hours * 3600);
-    // First bytes in an hour, a head in two, a request in four.
+    // Time limits: first bytes one hour, a head two, a request four.
     let mut silent = admit(&places, 1);
     let mut begun = admit(&places, 1);
     begun.0.detected(false);
@@ -119,7 +121,7 @@ fn every_wait_has_its_limit() {
     assert_eq!(after(hours(4)), [None, None, Some(Closed::Idle)]);
     places.sweep(hours(1000));
     assert_eq!(ended(&mut working), None);
-    // After its request it is idle, until a byte begins another head.
+    // After its request the connection is idle, until a byte begins another head.
     drop(request);
     places.sweep(hours(3));
     assert_eq!(ended(&mut working), None);
@@ -137,7 +139,7 @@ fn calls_without_an_end_keep_no_place() {
     let mut working = admit(&places, 2);
     assert_eq!(ended(&mut watching), Some(Closed::Evicted));
     drop(watches);
-    // A watch beside a request that works: the request counts.
+    // With a watch beside a request that works, the request counts.
     let _watch = working.0.enter_endless();
     let request = working.0.enter();
     assert!(!places.evict());

@@ -22,29 +22,30 @@ use crate::{
     port::{BodyLimits, PortLimits},
 };
 
-/// Small, so that an answer does not vanish in them.
+/// Socket buffer size in bytes; small, so that an answer does not fit into the buffers.
 const SOCKET_BUFFER: u32 = 4096;
 
-/// A port on which `/` is so many bytes, and a client that has asked for them.
+/// Serves `/`, an answer of `bytes` bytes; returns the port and a client that has asked
+/// for it.
 async fn ask(bytes: usize) -> (Arc<Port>, TcpStream) {
     let (port, address) = open(bytes, None).await;
     (port, asking(address).await)
 }
 
-/// A port on which `/` is so many bytes, and its address.
+/// Serves `/`, an answer of `bytes` bytes; returns the port and its address.
 async fn open(bytes: usize, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
     let answer = get(async move || vec![b'x'; bytes]).post(taken);
     listening(Router::new().route("/", answer), budget).await
 }
 
-/// A port with these routes, and its address.
+/// Serves these routes; returns the port and its address.
 async fn listening(router: Router, budget: Option<Arc<Budget>>) -> (Arc<Port>, SocketAddr) {
     let port = Port::for_tests(PortLimits::for_tests(9, 9), budget, None);
     let address = serving(&port, router).await;
     (port, address)
 }
 
-/// The address of a port that serves these routes from now on.
+/// Serves these routes on a port; returns the address.
 async fn serving(port: &Arc<Port>, router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -57,7 +58,7 @@ async fn serving(port: &Arc<Port>, router: Router) -> SocketAddr {
     address
 }
 
-/// Whether a body was taken, or why not.
+/// Answers whether the body was taken, or why not.
 async fn taken(body: Body) -> String {
     match axum::body::to_bytes(body, usize::MAX).await {
         Ok(_) => "taken".to_owned(),
@@ -65,7 +66,7 @@ async fn taken(body: Body) -> String {
     }
 }
 
-/// A client that has asked for `/`.
+/// Returns a client that has asked for `/`.
 async fn asking(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a descriptor");
     let buffer = socket.set_recv_buffer_size(SOCKET_BUFFER);
@@ -76,7 +77,7 @@ async fn asking(address: SocketAddr) -> TcpStream {
     client
 }
 
-/// Looks until it is so.
+/// Polls until `is_so` returns true.
 async fn until(is_so: impl Fn() -> bool) {
     let wait = async {
         while !is_so() {
@@ -86,7 +87,7 @@ async fn until(is_so: impl Fn() -> bool) {
     in_time(wait).await;
 }
 
-/// Waits for what comes soon, or never.
+/// Waits for something that comes soon or never.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(60);
     tokio::time::timeout(limit, what).await.expect("in time")
@@ -108,7 +109,7 @@ fn closed(port: &Port, why: Closed) -> u64 {
         .sum()
 }
 
-/// Reads until so many bytes of the answer's body have come.
+/// Reads until `bytes` bytes of the answer's body have come.
 async fn read(client: &mut TcpStream, bytes: usize) {
     let mut buffer = [0; 1024];
     let mut come = 0;
@@ -124,7 +125,7 @@ async fn an_answer_keeps_its_place_until_it_is_sent() {
     let in_five_hours = || Instant::now() + Duration::from_secs(5 * 3600);
     for bytes in [100_000, 4_000_000] {
         let (port, mut client) = ask(bytes).await;
-        // The answer has begun: hyper has taken what it would.
+        // The answer has begun: hyper has taken all that it takes at first.
         read(&mut client, 1).await;
         assert!(!port.places.evict(), "{bytes} bytes: it works");
         port.places.sweep(in_five_hours());
@@ -140,7 +141,7 @@ async fn an_answer_that_nobody_takes_ends_its_connection() {
         port.places
             .sweep(Instant::now() + Duration::from_secs(8 * 3600 + 1));
         let mut answer = Vec::new();
-        // A reset is an end too.
+        // A reset counts as an end too.
         let _ = client.read_to_end(&mut answer).await;
         assert!(answer.len() < bytes, "all {bytes} bytes came");
         let closed = port.report().closed;
@@ -150,7 +151,7 @@ async fn an_answer_that_nobody_takes_ends_its_connection() {
 
 #[tokio::test]
 async fn answers_that_wait_are_charged() {
-    // Of which an address has half, and large requests three quarters of that.
+    // An address has half of this, and large requests three quarters of that half.
     let budget = Budget::new(1 << 20);
     let (port, address) = open(300_000, Some(budget.clone())).await;
     let first = asking(address).await;
@@ -168,7 +169,7 @@ async fn answers_that_wait_are_charged() {
     until(|| budget.taken() == 0).await;
 }
 
-/// Has room for less than its answer needs, before that is made.
+/// Reserves less than its answer needs, before the answer is made.
 async fn reserving(Extension(held): Extension<Held>) -> Vec<u8> {
     let sizes = [100_000, 200_000];
     let mut reserves = match held.reserve(&sizes) {
@@ -183,7 +184,7 @@ async fn reserving(Extension(held): Extension<Held>) -> Vec<u8> {
 
 #[tokio::test]
 async fn what_was_reserved_is_the_answers_room() {
-    // Of which an address has half, and large requests three quarters of that.
+    // An address has half of this, and large requests three quarters of that half.
     let budget = Budget::new(1 << 20);
     let router = Router::new().route("/", get(reserving));
     let (port, address) = listening(router, Some(budget.clone())).await;
@@ -210,7 +211,7 @@ async fn an_answer_that_outgrows_its_reserve_takes_no_room_of_small_requests() {
     let router = Router::new().route("/", get(reserving));
     let (port, address) = listening(router, Some(budget.clone())).await;
     let mut others = budget.charge();
-    // What is reserved fits into the three quarters that are for large requests.
+    // The reservation fits into the three quarters that are for large requests.
     others.add(460_000).expect("there is room");
     let mut client = asking(address).await;
     let mut answer = vec![0; 1000];
@@ -219,7 +220,7 @@ async fn an_answer_that_outgrows_its_reserve_takes_no_room_of_small_requests() {
     assert!(answer.contains("--max-request-memory allows"), "{answer}");
     assert_eq!(over_budget(&port), 1);
     until(|| budget.taken() == 460_000).await;
-    // One that could reserve nothing before it was made may have it.
+    // An answer that could reserve nothing beforehand may use the last quarter.
     others.add(140_000).expect("there is room");
     let (port, address) = open(300_000, Some(budget.clone())).await;
     let client = asking(address).await;
@@ -249,7 +250,7 @@ async fn a_small_answer_is_sent_where_the_budget_is_full() {
     let (port, address) = listening(router, Some(budget.clone())).await;
     let mut client = asking(address).await;
     client.readable().await.expect("answered");
-    // It gives back what was reserved for it, before it is taken.
+    // The answer gives back its reservation before it is taken.
     until(|| budget.taken() == FULL - 100).await;
     read(&mut client, 4 << 10).await;
     assert_eq!(over_budget(&port), 0);
@@ -267,7 +268,7 @@ async fn heads_of_a_kept_connection_count_one_by_one() {
     let router = Router::new().route("/", answer);
     let (_port, address) = listening(router, Some(budget)).await;
     let mut client = TcpStream::connect(address).await.expect("served");
-    // Two of them have more than what is not charged of one.
+    // Two such heads together exceed the bytes that are not charged for one.
     let long = "a".repeat(3000);
     for _ in 0..20 {
         let request = format!("GET / HTTP/1.1\r\nhost: y\r\nlong: {long}\r\n\r\n");
@@ -277,14 +278,14 @@ async fn heads_of_a_kept_connection_count_one_by_one() {
     assert_eq!(most.load(Relaxed), 0, "bytes were charged");
 }
 
-/// HTTP/2's preface and settings, the head of a call of `path`, and `body` without
-/// an end.
+/// Returns HTTP/2's preface and settings, the head of a call of `path`, and `body`
+/// without an end.
 fn begun_over_http2(path: &str, body: &[u8]) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u8, content: &[u8]| {
         let length = u32::try_from(content.len()).expect("small").to_be_bytes();
         [&length[1..], &[kind, flags, 0, 0, 0, stream], content].concat()
     };
-    // `:method: POST`, `:scheme: http` and `:path` (RFC 7541, appendix A).
+    // The fields `:method: POST`, `:scheme: http` and `:path` (RFC 7541, appendix A).
     let length = u8::try_from(path.len()).expect("short");
     let head = [&[0x83, 0x86, 0x44, length], path.as_bytes()].concat();
     let mut begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
@@ -296,8 +297,8 @@ fn begun_over_http2(path: &str, body: &[u8]) -> Vec<u8> {
     begun
 }
 
-/// A body of each kind that has brought something and goes on with nothing, and what it
-/// holds then of a part of 128 KiB.
+/// Returns a body of each kind that has sent something and then nothing more. The
+/// number is the bytes that it then holds of a part of 128 KiB.
 fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
     const WINDOW: usize = (128 << 10) / 16;
     let http = || {
@@ -310,11 +311,11 @@ fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
         let head = format!("POST /x.Y/Z HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n");
         [head.as_bytes(), &body].concat()
     };
-    // A message of as many bytes, of which some came.
+    // A message of 60,000 bytes, of which 1,000 came.
     let message = [&[0, 0, 0, 0xea, 0x60], &body[..1000]].concat();
     [
         (http(), over_http1("content-length: 90000"), 60_000),
-        // A chunk of 90,000 bytes, which begins with a line's end.
+        // A chunk of 90,000 bytes. It begins with a line end, which is two bytes.
         (
             http(),
             over_http1("transfer-encoding: chunked\r\n\r\n15f90"),
@@ -334,7 +335,8 @@ fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
 #[tokio::test]
 async fn a_silent_body_of_any_kind_gives_way_to_who_finds_no_room() {
     for (at, (protocol, begun, holds)) in begun_bodies().into_iter().enumerate() {
-        // Of which an address has half, and its large requests three quarters of that.
+        // An address has half of this, and its large requests three quarters of that
+        // half.
         let budget = Budget::new(256 << 10);
         let mut limits = PortLimits::for_tests(9, 9);
         limits.body = Some(BodyLimits {
@@ -348,7 +350,7 @@ async fn a_silent_body_of_any_kind_gives_way_to_who_finds_no_room() {
         let mut silent = TcpStream::connect(address).await.expect("served");
         silent.write_all(&begun).await.expect("sent");
         until(|| budget.taken() == holds).await;
-        // Others find room, and it goes on waiting.
+        // Other requests find memory, so the body goes on waiting.
         let own = budget.of_peer(crate::peer::of(address.ip()));
         own.charge().add(10_000).expect("there is room");
         assert_eq!(slow_bodies(&port), 0, "{at}");
@@ -371,7 +373,7 @@ async fn heads_that_do_not_end_are_charged() {
     let budget = Budget::new(24 << 10);
     let (port, address) = open(10, Some(budget.clone())).await;
     let connect = async || TcpStream::connect(address).await.expect("served");
-    // One that asks again and again holds nothing in between.
+    // A client that asks again and again holds nothing in between.
     let mut steady = connect().await;
     for _ in 0..20 {
         let request = format!(
@@ -407,7 +409,7 @@ async fn heads_are_charged_while_an_answer_is_unread() {
     until(|| budget.taken() > 2 << 10).await;
     read(&mut client, 60_000).await;
     client.write_all(b"\r\n\r\n").await.expect("sent");
-    // Its answer.
+    // The answer to the second request.
     read(&mut client, 60_000).await;
     until(|| budget.taken() == 0).await;
 }

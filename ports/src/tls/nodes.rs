@@ -1,4 +1,4 @@
-//! TLS between nodes, which tell each other by the roots of their certificates.
+//! TLS between nodes, which recognise each other by the roots of their certificates.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,16 +16,16 @@ use rustls::{
 
 use super::{Contents, HTTP2, TlsError, roots};
 
-/// What the processes of a node show others, and ask of them: a certificate that one
-/// of the group's own roots has signed. Nodes come and go by address, so that names in
-/// certificates say nothing.
+/// The certificate that a node's processes show others, and the certificates that they
+/// require. These must be signed by one of the group's own roots. Names in certificates
+/// do not count, since nodes come and go by address.
 #[derive(Debug, Clone)]
 pub struct NodeTls {
-    /// Of who connects.
+    /// Configuration of the connecting side.
     pub client: Arc<ClientConfig>,
-    /// Of who accepts.
+    /// Configuration of the accepting side.
     pub server: Arc<ServerConfig>,
-    /// What people should know of the certificate's time: that it expires soon.
+    /// Warning about the certificate's period: it expires soon.
     pub warning: Option<String>,
 }
 
@@ -33,9 +33,10 @@ impl NodeTls {
     /// Reads the files, all three.
     ///
     /// # Errors
-    /// [`TlsError`]: one is not named or can't be read, holds something else, the key is
-    /// not the certificate's, which has expired or is not valid yet, or the roots have not
-    /// signed that for both sides.
+    /// [`TlsError`] if a file is not named, cannot be read or holds something else. The
+    /// error also comes if the key does not belong to the certificate, if the
+    /// certificate has expired or is not valid yet, or if the roots have not signed it
+    /// for both sides.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsError> {
         let path = roots_of(files)?;
         let contents = Contents::read(files)?;
@@ -74,14 +75,14 @@ impl NodeTls {
     }
 }
 
-/// The roots of nodes' certificates, without which any other node would be let in.
+/// Returns the file of nodes' roots. Without roots any other node would be accepted.
 pub(super) fn roots_of(files: &TlsFiles) -> Result<&Path, TlsError> {
     let roots = files.client_roots.as_deref();
     roots.ok_or_else(|| TlsError::new(&files.certificate, &"no roots of other nodes are named"))
 }
 
-/// Whether a node with the same roots would take this certificate, from who connects and
-/// from who accepts.
+/// Checks that a node with the same roots would accept this certificate, from a
+/// connecting and from an accepting side.
 fn would_take(
     servers: &OfRoots,
     clients: &dyn ClientCertVerifier,
@@ -95,7 +96,7 @@ fn would_take(
     clients.verify_client_cert(own, others, now).map(|_| ())
 }
 
-/// Takes a certificate that one of the roots has signed, whatever its name.
+/// Accepts a certificate that one of the roots has signed, whatever its name.
 #[derive(Debug)]
 struct OfRoots {
     roots: RootCertStore,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::port::{Port, PortLimits};
 
-/// Who signs certificates.
+/// An authority that signs certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -28,7 +28,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).expect("signed"))
     }
 
-    /// A certificate of `localhost`, and its key, in PEM.
+    /// Returns a certificate of `localhost`, and its key, in PEM.
     fn sign(&self) -> [String; 2] {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
@@ -37,7 +37,7 @@ impl Authority {
     }
 }
 
-/// Files of a server whose certificate `authority` has signed.
+/// Writes the files of a server whose certificate `authority` has signed.
 fn files(folder: &TempDir, authority: &Authority) -> TlsFiles {
     let at = |name| folder.path().join(name);
     let files = TlsFiles {
@@ -54,7 +54,7 @@ fn write(files: &TlsFiles, [certificate, key]: &[String; 2]) {
     fs::write(&files.key, key).expect("written");
 }
 
-/// A port on which `/` is `hello`.
+/// Serves `/`, which answers `hello`.
 async fn serve(tls: &Arc<Tls>) -> (Arc<Port>, SocketAddr) {
     let limits = PortLimits::for_tests(9, 9);
     let port = Port::for_tests(limits, None, Some(tls.clone()));
@@ -66,11 +66,11 @@ async fn serve(tls: &Arc<Tls>) -> (Arc<Port>, SocketAddr) {
     (port, address)
 }
 
-/// What is not sent yet keeps a place, though TLS has taken it.
+/// Data that is not sent yet keeps a place, even if TLS has taken it.
 #[tokio::test]
 async fn an_answer_keeps_its_place_until_tls_has_sent_it() {
     const SOCKET_BUFFER: usize = 4096;
-    // More than the sockets hold, and less than that and what TLS keeps.
+    // More than the sockets hold, and less than the sockets and TLS hold together.
     const UNREAD: usize = 20_000;
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     let tls = Tls::load(&files(&folder, &authority)).expect("read");
@@ -107,7 +107,8 @@ async fn an_answer_keeps_its_place_until_tls_has_sent_it() {
     }
 }
 
-/// What a client trusts and shows.
+/// Returns the configuration of a client: the authority that it trusts, and the
+/// certificate that it shows.
 fn client(trusts: &Authority, shows: Option<[String; 2]>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(trusts.0.der().clone()).expect("a root");
@@ -141,8 +142,8 @@ async fn agree(
         .await
 }
 
-/// Both ends of a connection. A port would look at the files by itself, whenever it
-/// comes to it.
+/// Returns both ends of a connection. No port is used here, since a port would check
+/// the files by itself at any time.
 async fn greeted(
     tls: &Tls,
     authority: &Authority,
@@ -157,7 +158,7 @@ async fn greeted(
     ends.expect("agreed")
 }
 
-/// What `/` is, over HTTP/1.1.
+/// Returns the answer of `/` over HTTP/1.1.
 async fn ask(stream: &mut client::TlsStream<TcpStream>) -> io::Result<String> {
     let request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
     stream.write_all(request).await?;
@@ -170,7 +171,7 @@ async fn ask(stream: &mut client::TlsStream<TcpStream>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// The certificate that a connection was shown.
+/// Returns the certificate that a connection was shown.
 fn shown(stream: &client::TlsStream<TcpStream>) -> Vec<u8> {
     let (_, session) = stream.get_ref();
     session.peer_certificates().expect("shown")[0].to_vec()
@@ -199,7 +200,7 @@ async fn both_versions_of_http_are_offered() {
     stranger.expect_err("another authority");
 }
 
-/// What does not speak TLS is told so, and has no place for long.
+/// A client that does not speak TLS is told so, and soon loses its place.
 #[tokio::test]
 async fn plain_http_is_told_to_use_tls() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
@@ -221,7 +222,7 @@ async fn plain_http_is_told_to_use_tls() {
     }
 }
 
-/// Nothing but an alert, or nothing at all, for what is neither.
+/// Bytes that are neither get an alert at most.
 #[tokio::test]
 async fn what_is_neither_tls_nor_http_gets_no_answer() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
@@ -246,7 +247,7 @@ async fn whoever_never_agrees_on_keys_is_sent_away() {
     while port.report().open == 0 {
         tokio::task::yield_now().await;
     }
-    // Longer than the first bytes may take.
+    // Longer than the time limit for first bytes.
     let later = tokio::time::Instant::now() + Duration::from_secs(3700);
     port.places.sweep(later);
     let mut answer = Vec::new();
@@ -264,7 +265,7 @@ async fn files_are_exchanged_while_connections_stay() {
     let tls = Tls::load(&files).expect("read");
     let mut first = greeted(&tls, &authority).await;
     assert!(!tls.look().expect("as before"));
-    // The certificate without its key, as one moment between the two has it.
+    // The certificate without its key, as between two writes.
     let [certificate, key] = authority.sign();
     fs::write(&files.certificate, &certificate).expect("written");
     let error = tls.look().expect_err("no pair").to_string();
@@ -307,7 +308,7 @@ async fn clients_show_certificates_where_roots_are_named() {
         (None, false),
         (Some(authority.sign()), false),
     ] {
-        // A client hears of its certificate's refusal when it reads.
+        // A client learns that its certificate is refused only when it reads.
         let answered = async {
             let mut stream = connect(address, client(&authority, shows)).await?;
             ask(&mut stream).await

@@ -1,4 +1,4 @@
-//! From when to when a certificate is good.
+//! Period in which a certificate is valid.
 
 use std::{fmt, time::Duration};
 
@@ -12,33 +12,35 @@ use rustls::{
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// A certificate that ends within this time, and within the last tenth of its own, should
-/// have been replaced: programs that renew certificates do so when a third is left.
+/// Time before the end of a certificate at which it should have been replaced. A
+/// certificate with a short period gets the last tenth of its period instead. Programs
+/// that renew certificates do so when a third of the period is left.
 const SOON: u64 = 14 * DAY;
 
-/// The seconds since 1970 between which a certificate is good.
+/// Period in which a certificate is valid, seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Validity {
     from: u64,
     until: u64,
 }
 
-/// What there is to say of a certificate's time.
+/// Warning about a certificate's period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Untimely {
-    /// For so many seconds more.
+    /// Valid only after so many seconds.
     NotYet(u64),
-    /// In so many seconds.
+    /// Expires in so many seconds.
     Ends(u64),
-    /// So many seconds ago.
+    /// Expired so many seconds ago.
     Ended(u64),
 }
 
 impl Validity {
-    /// What stands in the certificate; `None` where it can't be read.
+    /// Reads the period of a certificate; `None` if the certificate cannot be read.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = ParsedCertificate::try_from(certificate).ok()?;
-        // Time is looked at before who has signed it, and the error has the bounds.
+        // The verification checks the time before the signature, and its error contains
+        // the bounds.
         let at = |seconds| {
             let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
             let roots = RootCertStore::empty();
@@ -58,7 +60,7 @@ impl Validity {
         Some(Self { from, until })
     }
 
-    /// What there is to say of it at a time, if anything.
+    /// Returns the warning at a time, if any.
     pub(super) fn at(self, now: UnixTime) -> Option<Untimely> {
         let now = now.as_secs();
         let soon = SOON.min(self.until.saturating_sub(self.from) / 10);
@@ -74,7 +76,7 @@ impl Validity {
 }
 
 impl Untimely {
-    /// Whether it is refused by who checks it.
+    /// Returns true if a peer that checks the certificate refuses it.
     pub(super) fn is_refused(self) -> bool {
         !matches!(self, Self::Ends(_))
     }
@@ -100,7 +102,7 @@ impl fmt::Display for Untimely {
     }
 }
 
-/// "3 days", as precise as anybody needs it.
+/// Returns a rounded time such as "3 days".
 fn span(seconds: u64) -> String {
     let (unit, name) = match seconds {
         DAY.. => (DAY, "day"),
@@ -147,7 +149,7 @@ mod tests {
             from: 1000 * DAY,
             until: 1365 * DAY,
         };
-        // A tenth of it is three days.
+        // A tenth of this period is three days.
         let month = Validity {
             from: 1335 * DAY,
             ..year

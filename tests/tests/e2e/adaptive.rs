@@ -1,4 +1,4 @@
-//! A server whose depth follows its work, and obeys an operator.
+//! A server whose depth follows its load and obeys an operator.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ async fn shown(server: &Server) -> Value {
     server.get(PATH).await.ok()
 }
 
-/// Keeps the server at work until `look` finds what it waits for.
+/// Keeps the server at work until `look` returns something.
 async fn working<T>(server: &Server, what: &str, look: impl Fn(&Value) -> Option<T>) -> T {
     until(what, LIMIT, async || {
         let answer = server
@@ -33,15 +33,15 @@ async fn working<T>(server: &Server, what: &str, look: impl Fn(&Value) -> Option
     .await
 }
 
-/// Steps that ran at `depth`.
+/// Returns the number of steps that ran at `depth`.
 fn steps(shown: &Value, depth: u64) -> u64 {
     let depths = shown["by_depth"].as_array().expect("a list");
     let of = depths.iter().find(|of| of["depth"] == depth);
     of.and_then(|of| of["steps"].as_u64()).unwrap_or(0)
 }
 
-/// Two depths, 1 and 3, of which 1 is the first and 3 soon chosen, as what is counted
-/// is foreseen; in a folder that holds the files of options.
+/// Returns options with two depths, 1 and 3. The server starts at 1 and soon chooses 3,
+/// since drafts of counting are good. `folder` holds the files of options.
 fn two_depths(folder: &Path) -> Options {
     let content = json!({
         "strategy": "ema", "update_interval": 1, "warmup_batches": 0, "ema_alpha": 1,
@@ -55,8 +55,8 @@ fn two_depths(folder: &Path) -> Options {
     options().set("--config", &config.display().to_string())
 }
 
-/// An engine that is started anew obeys from its first step on what its operator said
-/// to the one before.
+/// An engine that is started anew obeys from its first step on the pin of its
+/// predecessor.
 #[tokio::test]
 async fn a_pin_outlives_a_restart() {
     for (pin, range, depths) in [
@@ -102,7 +102,8 @@ async fn a_pin_outlives_a_restart() {
     }
 }
 
-/// Who drafts nothing hears what to start the server with, and that works.
+/// The error on a server that drafts nothing advises how to start it, and the advice
+/// works.
 #[tokio::test]
 async fn without_an_algorithm_the_advice_can_be_followed() {
     let _turn = turns::shared().await;
@@ -120,7 +121,7 @@ async fn without_an_algorithm_the_advice_can_be_followed() {
         assert!(output.status.success(), "{line}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    // As somebody would who reads it.
+    // Follows the advice as a reader would.
     assert!(runs("serve --help").contains("NGRAM the texts seen so far"));
     runs(&format!("config {}", advice.replace("NAME", "NGRAM")));
 }
@@ -141,7 +142,7 @@ async fn the_depth_changes_by_itself_and_by_an_operators_hand() {
 
     let pinned = server.ok(PATH, &json!({"depth": 1})).await;
     assert_eq!(pinned["range"], json!({"min_depth": 1, "max_depth": 1}));
-    // What was decided before the pin still runs; then nothing but depth 1 does.
+    // Steps decided before the pin still run; after them only depth 1 runs.
     let before = working(&server, "the pinned depth", |shown| {
         (shown["depth"] == 1).then(|| shown.clone())
     })

@@ -1,7 +1,7 @@
 //! Two nodes whose ranks agree on the depth of every step over TCP.
 //!
-//! On loopback in every run; between network namespaces, which takes the right to
-//! make some and iproute2, on request:
+//! They run on loopback in every run. A test between network namespaces needs iproute2
+//! and the right to make namespaces, and runs on request:
 //!
 //! ```text
 //! cargo test -p lockstep-tests --test e2e -- --ignored network_namespaces
@@ -39,21 +39,21 @@ const PATH: &str = "/v1/chat/completions";
 /// A step of a request that runs long.
 const STEP: u64 = 60;
 
-/// How two nodes reach each other.
+/// Setup of two nodes that reach each other.
 pub struct Nodes {
-    /// Of the first one.
+    /// Address of the first node.
     address: String,
-    /// What starts each of them.
+    /// Programs that start the nodes.
     programs: [PathBuf; 2],
-    /// What both compute on.
+    /// Adds the options of the device that both use.
     pub device: fn(Options) -> Options,
-    /// Ranks, and the DP ranks that they form.
+    /// Number of ranks, and number of DP ranks that they form.
     pub ranks: (usize, usize),
     folder: tempfile::TempDir,
 }
 
 impl Nodes {
-    /// Two ranks on the processor.
+    /// Two ranks on CPU cores.
     pub fn on_loopback() -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep-under-test"));
         Self {
@@ -89,7 +89,7 @@ impl Nodes {
         servers
     }
 
-    /// Texts are those of `single`, one node without speculation.
+    /// Checks that the texts equal those of `single`, one node without speculation.
     async fn agree(&self, single: &Server) {
         let [first, second] = self.start(self.options(1)).await;
         for fields in [
@@ -104,7 +104,7 @@ impl Nodes {
         end([first, second]).await;
     }
 
-    /// Both count together, on each DP rank.
+    /// Checks that both nodes count correctly together, on each DP rank.
     pub async fn count(&self) {
         let servers = self.start(self.options(1)).await;
         let (ranks, dp_ranks) = self.ranks;
@@ -118,8 +118,8 @@ impl Nodes {
         end(servers).await;
     }
 
-    /// The second node's last rank gets `signal` while requests run: their clients are told
-    /// within `limit`, both nodes end, and the first one names the rank.
+    /// Sends `signal` to the second node's last rank while requests run. The clients
+    /// are told within `limit`, both nodes end, and the first one names the rank.
     pub async fn lose(&self, signal: Signal, limit: Duration) {
         let servers = self.start(self.options(1)).await;
         let last = self.ranks.0 - 1;
@@ -155,8 +155,8 @@ impl Nodes {
         }
     }
 
-    /// The second node's rank decides differently in one step: the next one ends
-    /// the run, and both rows are shown.
+    /// Makes the second node's rank decide differently in one step. The next step ends
+    /// the run, and the log shows both rows.
     pub async fn diverge(&self) {
         let astray = self.options(1).env(ASTRAY, &STEP.to_string());
         let servers = self.start(astray).await;
@@ -181,7 +181,7 @@ impl Nodes {
     }
 }
 
-/// Lets two nodes end as they are told to.
+/// Ends two nodes by a signal to the first one.
 async fn end(servers: [Server; 2]) {
     servers[0].signal(Signal::TERM).await;
     for server in &servers {
@@ -195,7 +195,8 @@ async fn two_nodes_agree_on_the_depth_of_every_step() {
     Nodes::on_loopback().agree(&*shared().await).await;
 }
 
-/// One rank each, two, and three of which one is of a DP rank on both nodes.
+/// The cases have one rank per DP rank, two, and three DP ranks of which one spans both
+/// nodes.
 #[tokio::test]
 async fn dp_ranks_of_two_nodes_agree_on_every_step() {
     let _turn = turns::shared().await;
@@ -218,12 +219,12 @@ async fn a_node_that_decides_differently_ends_both() {
     Nodes::on_loopback().diverge().await;
 }
 
-/// A network namespace and the process that keeps it.
+/// A network namespace, and the process that keeps it.
 struct Namespace(Child);
 
 impl Namespace {
-    /// One with a cable to this process's own; here the cable ends at 10.99.0.1,
-    /// there at 10.99.0.2.
+    /// Makes a namespace with a cable to this process's own. The cable ends at
+    /// 10.99.0.1 here and at 10.99.0.2 there.
     fn new() -> Self {
         let mut keeper = Command::new("unshare");
         keeper.args(["-n", "sleep", "infinity"]);
@@ -249,7 +250,7 @@ impl Namespace {
         keeper
     }
 
-    /// Nodes here and there.
+    /// Returns a setup with one node in each namespace.
     fn nodes(&self) -> Nodes {
         let mut nodes = Nodes::on_loopback();
         nodes.address = format!("10.99.0.1:{}", ports::free());
@@ -272,7 +273,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs itself again where it may do as it likes.
+/// Runs itself again in a namespace where it has all rights.
 #[tokio::test]
 #[ignore = "needs iproute2 and the right to make network namespaces"]
 async fn two_nodes_in_network_namespaces() {

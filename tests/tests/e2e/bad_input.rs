@@ -1,5 +1,5 @@
-//! Bad input of every kind: each row gets its status and error, while a steady
-//! stream of good requests is served and no process is lost.
+//! Bad input of every kind. Each row gets its status and error, while a steady stream
+//! of good requests is served and no process is lost.
 
 mod grpc;
 mod half_open;
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::options;
 
-/// What a row of HTTP is answered with.
+/// Expected answer to a row of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Expected {
     status: u16,
@@ -29,12 +29,12 @@ struct Expected {
     code: &'static str,
 }
 
-/// 400 without a code.
+/// A 400 without a code.
 const fn invalid(param: &'static str) -> Expected {
     coded(param, "")
 }
 
-/// 400.
+/// A 400 with a code.
 const fn coded(param: &'static str, code: &'static str) -> Expected {
     Expected {
         status: 400,
@@ -43,17 +43,17 @@ const fn coded(param: &'static str, code: &'static str) -> Expected {
     }
 }
 
-/// 400 for a value of another JSON type.
+/// A 400 for a value of another JSON type.
 const fn mistyped(param: &'static str) -> Expected {
     coded(param, "invalid_type")
 }
 
-/// 400 for what OpenAI has and this server has not.
+/// A 400 for a feature of OpenAI's API that this server does not support.
 const fn unsupported(param: &'static str) -> Expected {
     coded(param, "unsupported_parameter")
 }
 
-/// Another status, with neither field nor code.
+/// Another status, without field or code.
 const fn status(status: u16) -> Expected {
     Expected {
         status,
@@ -61,7 +61,7 @@ const fn status(status: u16) -> Expected {
     }
 }
 
-/// Adds to `wrong` what is not as expected, so that one run shows all of it.
+/// Adds each deviation to `wrong`, so that one run shows all of them.
 fn check(row: &str, answer: &Answer, expected: Expected, wrong: &mut Vec<String>) {
     let error = answer.error();
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
@@ -81,7 +81,7 @@ fn check(row: &str, answer: &Answer, expected: Expected, wrong: &mut Vec<String>
     }
 }
 
-/// Runs `rows` beside good requests and checks that neither these nor the
+/// Runs `rows` beside good requests and checks that neither the good requests nor the
 /// processes suffer.
 async fn beside_good_requests(rows: impl AsyncFnOnce(&Server) -> Vec<String>) {
     let _turn = turns::shared().await;

@@ -1,4 +1,4 @@
-//! Web pages and operators, at a server of real processes.
+//! CORS for web pages and keys for operators, on a server of real processes.
 
 use lockstep_proto::pb::{lockstep::AbortRequest, smg::grpc::common::FlushCacheRequest};
 use lockstep_tests::{
@@ -85,7 +85,7 @@ async fn listed_pages_are_served_and_operators_have_a_key() {
             .map(|key| ("authorization", key))
             .into_iter()
             .collect();
-        // An answer may come while its last step is still in flight.
+        // The answer may come while the last step of the request is still in flight.
         let flushed = until("an idle server", LIMIT, async || {
             let flushed = ask(&server, Method::POST, "/flush_cache", &headers).await;
             (flushed.status != 400).then_some(flushed)

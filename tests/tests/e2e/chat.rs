@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`.
+//! Tests of `/v1/chat/completions`.
 
 use lockstep_tests::{
     MODEL,
@@ -134,7 +134,7 @@ async fn choices_are_numbered_and_counted_once() {
 #[tokio::test]
 async fn stop_strings_end_the_text_and_are_never_shown() {
     let (_turn, server) = (turns::shared().await, shared().await);
-    // Within a token, across tokens, the first of several, none.
+    // Stop strings within a token, across tokens, the first of several, and none.
     for (stop, expected) in [
         (json!("8"), "3, 4, 5, 6, 7, "),
         (json!(["7, 8, 9"]), "3, 4, 5, 6, "),
@@ -168,7 +168,7 @@ async fn logprobs_describe_every_token() {
         assert!(logprob <= 0.0);
         let top = token["top_logprobs"].as_array().expect("alternatives");
         assert_eq!(top.len(), 3);
-        // Greedy: the token is the most likely one.
+        // Sampling is greedy: the token is the most likely one.
         assert_eq!(top[0]["token"], token["token"]);
         assert_eq!(top[0]["logprob"], token["logprob"]);
         let own = token["bytes"].as_array().expect("bytes");

@@ -1,4 +1,4 @@
-//! Commands that answer and end: what they end with, and where nobody reads them.
+//! Commands that answer and end: their exit codes, also if nobody reads their output.
 
 use std::process::{Command, Stdio};
 
@@ -68,7 +68,7 @@ async fn what_is_wrong_with_the_configuration_has_one_exit_code_in_all_commands(
     }
 }
 
-/// As `git log | head` does: whoever left has read enough.
+/// A reader that closes the pipe, such as `head` in `git log | head`, has read enough.
 #[tokio::test]
 async fn a_reader_that_left_ends_no_command_with_an_error() {
     let _turn = turns::shared().await;
@@ -87,21 +87,23 @@ async fn a_reader_that_left_ends_no_command_with_an_error() {
         "bench planner --running 1 --steps 20",
         "bench roundtrip --rows 1 --steps 20",
     ] {
-        // Of bytes that nobody takes, and where nobody hears of errors either.
+        // Nobody reads the output. In the second case nobody reads the error messages
+        // either.
         for (stderr, heard) in [(Stdio::piped(), true), (closed(), false)] {
             let mut command = lockstep(line);
             command.current_dir(&folder).stdout(closed()).stderr(stderr);
             let output = command.output().expect("it runs");
             let log = String::from_utf8_lossy(&output.stderr);
             let code = output.status.code();
-            // What that finds of this machine is not what this is about.
+            // The exit code of `doctor` depends on the machine and is not the subject
+            // here.
             let fine = code == Some(0) || line == "doctor" && code == Some(exit::PROBLEMS.into());
             assert!(fine, "{line}, {heard}: {code:?}\n{log}");
         }
     }
 }
 
-/// They ask for one request, and each DP rank has to run one at least.
+/// Each of the commands asks for one request, but each DP rank must run at least one.
 #[tokio::test]
 async fn commands_without_a_server_run_on_dp_ranks() {
     let _turn = turns::shared().await;
@@ -119,7 +121,7 @@ async fn commands_without_a_server_run_on_dp_ranks() {
     }
 }
 
-/// A server says it at its start.
+/// A server logs this note at its start. Commands without a server must print it too.
 #[tokio::test]
 async fn what_people_should_know_is_said_by_commands_without_a_server() {
     let _turn = turns::shared().await;
@@ -130,7 +132,7 @@ async fn what_people_should_know_is_said_by_commands_without_a_server() {
     assert!(log.contains("Note: the weights are random"), "{log}");
 }
 
-/// What could not be written is not taken for written.
+/// A failed write of the output must not pass for success.
 #[tokio::test]
 async fn an_answer_that_could_not_be_written_is_an_error() {
     let _turn = turns::shared().await;

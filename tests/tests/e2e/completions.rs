@@ -1,4 +1,4 @@
-//! `/v1/completions` and `/v1/models`.
+//! Tests of `/v1/completions` and `/v1/models`.
 
 use lockstep_tests::{MODEL, body::completion, sse, turns};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::shared;
 
 const PATH: &str = "/v1/completions";
-/// The demo model goes on counting.
+/// Prompt that the demo model continues by counting.
 const PROMPT: &str = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,";
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn every_form_of_a_prompt_means_the_same() {
                 .as_str()
                 .is_some_and(|id| id.starts_with("cmpl-"))
         );
-        // OpenAI's default.
+        // The default of OpenAI's API.
         assert_eq!(answer["usage"]["completion_tokens"], 16);
         texts.push(answer["choices"][0]["text"].clone());
     }

@@ -1,4 +1,4 @@
-//! Texts that a server is given to draft from.
+//! Texts that clients give to a server as a source of drafts.
 
 use lockstep_tests::{body::chat, server::Server, turns};
 use serde_json::{Value, json};
@@ -7,13 +7,14 @@ use crate::options;
 
 const PATH: &str = "/ngram/corpus";
 
-/// What the demo model answers when it counts from `first` on.
+/// The answer of the demo model that counts ten numbers from `first`.
 fn counted(first: u32) -> String {
     let numbers: Vec<String> = (first..first + 10).map(|n| n.to_string()).collect();
     numbers.join(", ")
 }
 
-/// Lets it count; gives the drafted tokens that were accepted, and the text.
+/// Lets the demo model count from `first`. Returns the number of accepted draft tokens
+/// and the text.
 async fn count(server: &Server, first: u32) -> (u64, String) {
     let prompt = format!("Count from {first} to {}.", first + 9);
     let answer = server

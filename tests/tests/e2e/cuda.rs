@@ -1,5 +1,5 @@
-//! A server on a GPU: cargo puts fake libraries of CUDA's where libraries are
-//! looked for, here and in all that is started from here.
+//! Tests of a server on a GPU. Cargo puts fake CUDA libraries on the library path of
+//! the tests and of all processes that they start.
 
 use std::path::Path;
 
@@ -17,14 +17,14 @@ use crate::{options, weights::copy_demo};
 
 mod ranks;
 
-/// The demo model and its head on one GPU.
+/// Serves the demo model and its head on one GPU.
 fn on_gpu() -> Options {
     small_on_gpus(options())
         .without("--tp-size")
         .set("--context-length", "256")
 }
 
-/// The demo model and its head, one rank on each GPU, with a small cache.
+/// Serves the demo model and its head with a small cache, one rank on each GPU.
 fn small_on_gpus(options: Options) -> Options {
     options
         .without("--threads-per-rank")
@@ -45,7 +45,8 @@ async fn a_text_is_served_from_a_gpu() {
     assert!(log.contains(", cuda 0 "), "{log}");
 }
 
-/// Two copies of the weights don't fit: what is served goes on, nobody waits.
+/// Two copies of the weights do not fit into memory. The update is refused at once, and
+/// the server goes on with the present weights.
 #[tokio::test]
 async fn an_update_without_room_is_refused_with_sizes() {
     if !lockstep_fake_cuda::seed(1) {
@@ -57,9 +58,9 @@ async fn an_update_without_room_is_refused_with_sizes() {
     copy_demo(&folder);
     let options = on_gpu()
         .set("--weight-update-dir", &dir.path().to_string_lossy())
-        // No steps are timed before serving.
+        // With fixed depths no steps are timed before serving.
         .flag("--speculative-adaptive=false")
-        // Kept free for graphs is more than those of the fake take.
+        // The memory kept free for graphs is more than the fake's graphs take.
         .flag("--disable-cuda-graph")
         .env("FAKE_CUDA_CODE", "67108864")
         .env("FAKE_CUDA_MEMORY", "186000000");
@@ -83,7 +84,7 @@ async fn an_update_without_room_is_refused_with_sizes() {
     assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
 }
 
-/// A folder with some of CUDA's libraries.
+/// Makes a folder with the CUDA libraries `names`.
 fn libraries(names: &[&str]) -> tempfile::TempDir {
     let path = std::env::var("LD_LIBRARY_PATH").expect("cargo sets it");
     let mut all = path
@@ -99,8 +100,8 @@ fn libraries(names: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-/// A kernel that fails while a request runs: its client is told, and the server
-/// ends as one whose worker died. The log says all of `reasons`.
+/// Lets a kernel fail while a request runs. The client gets an error, and the server
+/// ends with [`exit::PROCESS_DIED`]. The log must contain all of `reasons`.
 async fn fails_at(launch: &str, options: Options, reasons: &[&str]) {
     let server = Server::start(options.env("FAKE_CUDA_FAULT", launch)).await;
     let asked = counting(&json!({}));
@@ -120,14 +121,14 @@ async fn a_kernel_that_fails_ends_the_server() {
         return; // A real kernel fails when nobody wants it.
     }
     let _turn = turns::alone().await;
-    // Without drafts and graphs: how often steps run before serving is left open.
+    // Without drafts and graphs, the number of steps before serving does not matter.
     let options = on_gpu()
         .set("--speculative-algorithm", "none")
         .flag("--disable-cuda-graph");
     fails_at("attend:40", options, &["Xid"]).await;
 }
 
-/// A start that is stopped while weights come to the device, which hangs.
+/// Stops a start while the copy of the weights to the device hangs.
 #[tokio::test]
 async fn a_load_that_is_stopped_ends_as_it_was_asked_to() {
     if !lockstep_fake_cuda::seed(1) {
@@ -150,7 +151,7 @@ async fn a_load_that_is_stopped_ends_as_it_was_asked_to() {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// Weights that end before a matrix does.
+/// The weights file ends in the middle of a matrix.
 #[tokio::test]
 async fn a_load_that_fails_ends_the_start() {
     let _turn = turns::shared().await;
@@ -177,7 +178,7 @@ async fn a_load_that_fails_ends_the_start() {
     assert!(!log.contains("panicked"), "{log}");
 }
 
-/// Memory that somebody else takes behind configuration's back fails the start.
+/// The start fails if another process takes memory that the configuration counted on.
 #[tokio::test]
 async fn a_worker_without_memory_ends_the_start() {
     if !lockstep_fake_cuda::seed(1) {
@@ -196,7 +197,7 @@ async fn a_worker_without_memory_ends_the_start() {
     assert!(log.contains(said), "{log}");
 }
 
-/// What is missing is said before any process starts.
+/// A missing library, GPU or amount of memory is named before any process starts.
 #[tokio::test]
 async fn gpus_that_cannot_serve_are_refused_with_the_remedy() {
     if !lockstep_fake_cuda::seed(1) {

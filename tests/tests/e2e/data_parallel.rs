@@ -28,15 +28,15 @@ use crate::{
 };
 
 const PATH: &str = "/v1/chat/completions";
-/// What drafts for the demo model, served by itself.
+/// Folder of the demo model's drafter, which is served here as the model itself.
 const SMALL_MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../models/lockstep-demo-1m-draft"
 );
-/// The step in which a planted fault strikes: a long request runs then.
+/// The step in which a planted fault strikes. A long request runs at that time.
 const STEP: u64 = 60;
 
-/// Ranks that form DP ranks, whose depth differs in every step.
+/// Options for ranks that form DP ranks, with another draft depth in every step.
 fn ranks(tp: usize, dp: usize, folder: &tempfile::TempDir) -> Options {
     let options = drafting(data_parallel(options(), (tp, dp)));
     taking_turns(options, &[0, 1, 2, 3], folder.path())
@@ -71,10 +71,10 @@ async fn requests_are_answered_on_every_dp_rank() {
             own.extend(sampled.as_object().expect("an object").clone());
             texts.push(server.ok(PATH, &counting(&fields)).await["choices"].clone());
         }
-        // Bit for bit the same, wherever it was.
+        // The answer is the same bit for bit on every DP rank.
         assert_eq!(texts[0], texts[1]);
         assert_eq!(texts[0], texts[2]);
-        // All at once.
+        // Now all requests at once.
         let body = counting(&json!({}));
         let all = futures::future::join_all((0..12).map(|_| server.ok(PATH, &body))).await;
         assert!(all.iter().all(|answer| content(answer) == COUNTED));
@@ -87,7 +87,7 @@ async fn requests_are_answered_on_every_dp_rank() {
     }
 }
 
-/// Files in which ranks have left their last steps, by rank.
+/// Returns the files in which ranks have written their last steps, sorted by rank.
 fn left_steps(server: &Server) -> Vec<PathBuf> {
     let files = fs::read_dir(server.folder()).expect("the folder").flatten();
     let files = files.map(|entry| entry.path());
@@ -97,7 +97,8 @@ fn left_steps(server: &Server) -> Vec<PathBuf> {
     files
 }
 
-/// What rank 1 gets wrong is found in the very step, by name, and ends the engine.
+/// A mistake of rank 1 is found in the same step and ends the engine. The log names
+/// rank 1.
 #[tokio::test]
 async fn ranks_that_differ_end_within_a_step_and_leave_their_last_ones() {
     let _turn = turns::shared().await;
@@ -119,7 +120,7 @@ async fn ranks_that_differ_end_within_a_step_and_leave_their_last_ones() {
         assert_eq!(answer.status, 503, "{kind}: {}", answer.text);
         assert_ne!(server.exit(LIMIT).await, i32::from(exit::OK), "{kind}");
         let log = server.log();
-        // The rank that is wrong, and whichever of the others has found it first.
+        // The line names the faulty rank and the other rank that has noticed first.
         let others = ["rank 0", "rank 2", "rank 3"];
         let both =
             |line: &str| line.contains("rank 1") && others.iter().any(|other| line.contains(other));
@@ -130,7 +131,7 @@ async fn ranks_that_differ_end_within_a_step_and_leave_their_last_ones() {
             let digests: BTreeSet<_> = line.split("group digest ").skip(1).collect();
             assert_eq!(digests.len(), 2, "{line}");
         }
-        // Every rank has written down what it did, up to that step.
+        // Every rank has written its steps to a file, up to that step.
         let files = left_steps(&server);
         assert_eq!(files.len(), tp, "{kind}: {files:?}\n{log}");
         for file in files {
@@ -138,14 +139,15 @@ async fn ranks_that_differ_end_within_a_step_and_leave_their_last_ones() {
             let last = text.lines().last().expect("a step");
             let last: Value = serde_json::from_str(last).expect("JSON");
             let step = last["step"].as_u64().expect("a number");
-            // A rank that skips an exchange may only meet the others in the next step.
+            // A rank that skips an exchange may meet the other ranks only in the next
+            // step.
             let last_step = STEP + u64::from(kind == "skipped-exchange");
             assert!((STEP - 1..=last_step).contains(&step), "{kind}: {last}");
         }
     }
 }
 
-/// A row that comes late is waited for.
+/// The other rank waits for a row that arrives late.
 #[tokio::test]
 async fn a_late_rank_changes_nothing() {
     let _turn = turns::shared().await;
@@ -158,7 +160,7 @@ async fn a_late_rank_changes_nothing() {
     assert!(begun.elapsed() >= Duration::from_secs(1), "it was not late");
 }
 
-/// A rank that is gone is noticed at once, one that stands still by the watchdog.
+/// A killed rank is noticed at once, a stopped rank by the watchdog.
 #[tokio::test]
 async fn a_rank_that_stops_or_dies_fails_every_request() {
     let _turn = turns::alone().await;
@@ -187,7 +189,7 @@ async fn a_rank_that_stops_or_dies_fails_every_request() {
     }
 }
 
-/// Commands to the drafter and other weights are for all of them.
+/// Corpora for the drafter and new weights reach all DP ranks.
 #[tokio::test]
 async fn corpora_and_weights_reach_every_dp_rank() {
     let _turn = turns::shared().await;
@@ -207,7 +209,7 @@ async fn corpora_and_weights_reach_every_dp_rank() {
     let corpus = json!({"name": "numbers", "text": COUNTED});
     server.ok("/ngram/corpus", &corpus).await;
     for rank in [0, 1] {
-        // What it has not served yet it knows from the corpus.
+        // This DP rank has not served the text yet: it knows the text from the corpus.
         let (text, accepted) = ask(rank).await;
         assert_eq!(text, COUNTED);
         assert!(accepted > Some(10), "DP rank {rank}");
@@ -219,8 +221,9 @@ async fn corpora_and_weights_reach_every_dp_rank() {
     assert_eq!(first, second);
 }
 
-/// Random load on a small model until `TEST_STEPS` steps have run, 1,000,000 by default,
-/// half of them with overlap: all DP ranks busy, only one, and few requests, in turn.
+/// Random load on a small model until `TEST_STEPS` steps have run (default: 1,000,000).
+/// Half of the steps run with overlap. In turn all DP ranks are busy, only one is, and
+/// few requests run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for many minutes"]
 async fn dp_ranks_stay_well_for_many_steps() {
@@ -229,7 +232,7 @@ async fn dp_ranks_stay_well_for_many_steps() {
     let steps = std::env::var("TEST_STEPS").ok();
     let steps: f64 = steps.map_or(1e6, |steps| steps.parse().expect("a number"));
     for overlap in [true, false] {
-        // Less than what the requests come to that are let in.
+        // The cache is smaller than the need of the admitted requests.
         let options = ranks(2, 2, &folder)
             .set("--model-path", SMALL_MODEL)
             .set("--served-model-name", MODEL)

@@ -1,4 +1,4 @@
-//! The end that an operator asks for.
+//! The orderly end that an operator asks for.
 
 use lockstep_process::exit;
 use lockstep_tests::{
@@ -20,14 +20,14 @@ fn body(tokens: u32, choices: u32) -> Value {
     chat("Hello.", &fields)
 }
 
-/// A stream that has begun.
+/// Starts a stream and waits for its first event.
 async fn begun(server: &Server, tokens: u32, choices: u32) -> Events {
     let mut events = server.stream(PATH, &body(tokens, choices)).await;
     assert!(matches!(events.next().await, Event::Json(_)));
     events
 }
 
-/// Waits until new requests are refused, or nobody is there to ask.
+/// Waits until the server refuses new requests or no longer accepts connections.
 async fn refused(server: &Server) {
     until("refusal of new requests", LIMIT, async || {
         let Ok(answer) = server
@@ -108,7 +108,8 @@ async fn past_the_drain_limit_the_rest_gets_an_error() {
     server.signal(Signal::TERM).await;
     assert_eq!(error(&mut events).await["type"], "server_error");
     assert_eq!(server.exit(LIMIT).await, i32::from(exit::DRAIN_LIMIT));
-    // An end that was asked for is told as one, with what could be done.
+    // The log reports an end that was asked for, not an error, and names the option
+    // that helps.
     let log = server.log();
     assert!(log.contains("--drain-timeout gives them longer"), "{log}");
     assert!(log.contains("exit code 4"), "{log}");
@@ -121,7 +122,7 @@ async fn an_idle_server_ends_at_once() {
     let server = Server::start(options()).await;
     server.signal(Signal::TERM).await;
     assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
-    // Nothing but the logs is left of it.
+    // Only the logs are left of the server.
     let left: Vec<_> = std::fs::read_dir(server.folder())
         .expect("the folder")
         .flatten()

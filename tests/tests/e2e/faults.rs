@@ -18,7 +18,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::{grpc, options, sglang};
 
-/// What is promised to clients of an engine that dies.
+/// Time within which clients of a lost engine get their errors.
 const PROMISE: Duration = Duration::from_secs(2);
 const PATH: &str = "/v1/chat/completions";
 const ROLES: [Role; 5] = [
@@ -34,7 +34,7 @@ fn long(stream: bool) -> Value {
     chat("Hello.", &fields)
 }
 
-/// Clients with requests that will not end by themselves.
+/// Clients whose requests do not end by themselves.
 struct Clients<W> {
     streams: Vec<Events>,
     calls: Vec<Streaming<GenerateResponse>>,
@@ -42,13 +42,13 @@ struct Clients<W> {
     whole: W,
 }
 
-/// What one client was told at the end.
+/// End of one client's request.
 #[derive(Debug)]
 enum Told {
-    /// OpenAI's error object, with its status unless it came in a stream.
+    /// OpenAI's error object. The status is absent if the error came in a stream.
     Error(Option<u16>, Value),
     Status(Status),
-    /// The connection broke, as the client says.
+    /// The connection broke. Holds the error that the client library reports.
     Broken(String),
 }
 
@@ -106,8 +106,8 @@ async fn load(server: &Server) -> Clients<Whole> {
     }
 }
 
-/// Reads clients to their ends; what each was told: those of HTTP, those of our
-/// gRPC.
+/// Reads all clients to their ends. Returns how the HTTP requests ended, and how the calls of
+/// `lockstep.v1.Inference` ended.
 async fn ends(
     streams: Vec<Events>,
     calls: Vec<Streaming<GenerateResponse>>,
@@ -152,8 +152,8 @@ async fn call_end<T>(mut call: Streaming<T>) -> Told {
     }
 }
 
-/// Kills `role` under load and checks what clients are told, and when.
-/// The gateway talks to the engine itself, and loses nothing if that lives on.
+/// Kills `role` under load and checks the errors that clients get, and their delay. The gateway's
+/// call goes straight to the engine: with `engine_lives` it must complete.
 async fn kill_under_load(server: &Server, role: Role, engine_lives: bool) {
     let Clients {
         streams,
@@ -180,7 +180,7 @@ async fn kill_under_load(server: &Server, role: Role, engine_lives: bool) {
                 assert_eq!(error["type"], "server_error", "{role:?}");
                 assert_eq!(error["code"], "service_unavailable", "{role:?}");
             }
-            // Only who talked to it can lose the connection.
+            // Only clients of the killed tokenizer-manager can lose their connection.
             Told::Broken(error) => assert_eq!(role, Role::TokenizerManager(0), "{error}"),
             Told::Status(status) => panic!("{status}"),
         }
@@ -193,7 +193,7 @@ async fn kill_under_load(server: &Server, role: Role, engine_lives: bool) {
         let Told::Status(status) = told else {
             panic!("{told:?}")
         };
-        // Of a connection that breaks, the client's own library tells.
+        // After a broken connection the status comes from the client's own library.
         let broken = [Code::Unknown, Code::Internal, Code::Cancelled];
         let defined = status.code() == Code::Unavailable || broken.contains(&status.code());
         assert!(defined, "{role:?}: {status:?}");
@@ -230,7 +230,8 @@ async fn an_engine_is_restarted_as_often_as_allowed() {
         let before = server.processes();
         let front = matches!(role, Role::TokenizerManager(_));
         kill_under_load(&server, *role, front).await;
-        // All of it is new but the launcher; a tokenizer-manager alone is.
+        // A restart replaces every process but the launcher. A lost tokenizer-manager is replaced
+        // alone.
         let expected = if front { before.len() - 1 } else { 1 };
         until("a new engine", LIMIT, async || {
             assert_eq!(server.ended(), None, "{}", server.log());
@@ -252,8 +253,8 @@ async fn an_engine_is_restarted_as_often_as_allowed() {
     }
 }
 
-/// The pause before the restart, which is none, and what the last start took; nobody knows better
-/// where no restart is left.
+/// `Retry-After` is the pause before the restart (here 0) plus the duration of the last start.
+/// Without a restart left it is 1 second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_lost_an_engine_hears_when_the_next_one_serves() {
     let _turn = turns::alone().await;
@@ -272,7 +273,7 @@ async fn who_lost_an_engine_hears_when_the_next_one_serves() {
             assert_eq!(answer.status, 503, "{}", answer.text);
             let after = answer.headers["retry-after"].to_str().expect("digits");
             let after: f64 = after.parse().expect("a number");
-            // What is left of the engine takes half a second to end.
+            // The rest of the engine takes half a second to end.
             let expected = match restarts {
                 0 => 1.0..=1.0,
                 _ => took + 0.4..=took + 2.0,

@@ -1,4 +1,4 @@
-//! Several tokenizer-managers behind one port.
+//! Several tokenizer-managers that share one port.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,9 +20,9 @@ use tonic::{Code, Streaming};
 
 use crate::{grpc::greedy, options};
 
-/// Longer than one tokenizer-manager waits for another.
+/// Time limit for an answer, longer than one tokenizer-manager waits for another.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Long enough that no request ends by itself before it is aborted.
+/// Answer length in tokens: long enough that no request ends before its abort.
 const TOKENS: u32 = 1900;
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn tokenizer_managers_share_the_port_and_the_engine() {
         .into_iter()
         .filter(|process| matches!(process.role, Role::TokenizerManager(_)));
     assert_eq!(fronts.count(), 2);
-    // The kernel spreads connections over them.
+    // The kernel spreads connections over the tokenizer-managers.
     let mut seen = BTreeSet::new();
     until("an answer from both", LIMIT, async || {
         let info = server.get("/server_info").await.ok();
@@ -60,7 +60,7 @@ async fn whichever_front_is_asked_tells_of_all() {
     for _ in 0..16 {
         server.ok(path, &body).await;
     }
-    // Every scrape has a connection of its own, which the kernel gives to either.
+    // Every scrape opens a connection, and the kernel picks the tokenizer-manager.
     for scrape in 0..8 {
         let metrics = server.metrics().await;
         let answered = metrics.sum_with("lockstep_http_requests_total", &[("route", path)]);
@@ -71,14 +71,14 @@ async fn whichever_front_is_asked_tells_of_all() {
             assert!(memory > 0.0, "{scrape}: {front}");
         }
         assert_eq!(metrics.value("lockstep_tokenizer_managers_silent"), 0.0);
-        // What the server runs for itself, at start and for its health, is none of them.
+        // The server's own requests, at the start and for its health, are not counted.
         assert_eq!(metrics.value("lockstep_requests_total"), 16.0);
     }
     let mut streams = Vec::new();
     for at in 0..3 {
         streams.push(begun(&server, &format!("load-{at}"), true).await);
     }
-    // Each knows of the other what it was a second ago at the most.
+    // Each tokenizer-manager knows the load of the other, at most a second late.
     for _ in 0..8 {
         until("all three", LIMIT, async || {
             let load = server.get("/load").await.ok();
@@ -95,7 +95,7 @@ async fn a_front_that_hangs_is_counted_by_the_other() {
     let server = Server::start(two.set("--ping-timeout", "0")).await;
     let hung = server.process(Role::TokenizerManager(1)).await;
     hung.signal(Signal::STOP);
-    // Connections of the one that hangs get no answer.
+    // Connections to the hanging tokenizer-manager get no answer.
     let client = reqwest::Client::builder().no_proxy().timeout(ANSWER);
     let client = client.build().expect("a client");
     let text = until("an answer of the other", LIMIT, async || {
@@ -112,7 +112,7 @@ async fn a_front_that_hangs_is_counted_by_the_other() {
     assert_eq!(memory("1"), 0.0);
 }
 
-/// A stream that has begun, of a request that its client calls `id`.
+/// Starts a stream whose client names the request `id`, and waits for its first event.
 async fn begun(server: &Server, id: &str, chats: bool) -> Events {
     let endless = json!({"max_tokens": TOKENS, "ignore_eos": true, "stream": true});
     let (path, body): (_, Value) = match chats {
@@ -126,7 +126,8 @@ async fn begun(server: &Server, id: &str, chats: bool) -> Events {
     events
 }
 
-/// A call that has begun, whose client calls it `id`.
+/// Starts a gRPC call whose client names the request `id`, and waits for its first
+/// message.
 async fn called(server: &Server, id: &str) -> Streaming<GenerateResponse> {
     let mut request = GenerateRequest {
         request_id: Some(id.to_owned()),
@@ -155,7 +156,7 @@ async fn an_abort_reaches_the_front_that_has_the_request() {
     let _turn = turns::shared().await;
     let server = Server::start(options().set("--tokenizer-managers", "2")).await;
     let abort = async |body: Value| server.ok("/abort_request", &body).await;
-    // Every call has a connection of its own, which the kernel gives to either.
+    // Every call opens a connection, and the kernel picks the tokenizer-manager.
     let mut streams = Vec::new();
     for at in 0..10 {
         streams.push(begun(&server, &format!("mine-{at}"), at % 2 == 0).await);

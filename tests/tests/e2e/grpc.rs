@@ -1,4 +1,4 @@
-//! `lockstep.v1.Inference`, health and reflection.
+//! Tests of `lockstep.v1.Inference` and of gRPC's health and reflection services.
 
 use futures::StreamExt;
 use lockstep_proto::pb::lockstep::{
@@ -23,7 +23,7 @@ use crate::shared;
 
 const PROMPT: &str = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,";
 
-/// A greedy request.
+/// A request with greedy sampling.
 pub fn greedy(input: Input, tokens: u32) -> GenerateRequest {
     GenerateRequest {
         input: Some(input),
@@ -121,7 +121,7 @@ async fn text_tokens_and_chats_are_generated_from() {
 #[tokio::test]
 async fn absent_fields_are_defaults_and_zero_is_a_choice() {
     let (_turn, server) = (turns::shared().await, shared().await);
-    // Absent: temperature 1, as long as the context allows.
+    // Absent fields mean temperature 1 and as many tokens as the context allows.
     let mut request = greedy(counting(), 0);
     request.max_new_tokens = None;
     assert_eq!(text(&collect(&server, request).await), COUNTED);
@@ -274,7 +274,8 @@ async fn health_and_reflection_are_on_every_grpc_port() {
             let check = HealthCheckRequest {
                 service: name.to_owned(),
             };
-            // Follows the engine's own health, hence may say it a moment later.
+            // The health service follows the engine's own health, perhaps a moment
+            // later.
             lockstep_tests::wait::until(
                 "the port to serve",
                 lockstep_tests::wait::LIMIT,

@@ -1,4 +1,4 @@
-//! Processes that stop without ending.
+//! Processes that are stopped but do not end.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use serde_json::json;
 
 use crate::options;
 
-/// With `--health-timeout 1`.
+/// Time limit for an answer of `/health` with `--health-timeout 1`.
 const HEALTH: Duration = Duration::from_secs(4);
 
 async fn unhealthy(server: &Server) {
-    // A step of a moment ago counts as health.
+    // A step of a moment ago still counts as health.
     until("an unhealthy answer", LIMIT, async || {
         let health = within("any answer of /health", HEALTH, server.get("/health")).await;
         if health.status == 200 {

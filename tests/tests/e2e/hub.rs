@@ -1,4 +1,4 @@
-//! Models by name: from an empty cache to an answer.
+//! Models that are given by name: from an empty cache to an answer.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ const MODEL: &str = "lockstep/demo-7m";
 const HEAD: &str = "lockstep/demo-7m-eagle3";
 const WEIGHTS: &str = "model.safetensors";
 
-/// A hub with the demo model and its head, and an empty cache.
+/// Starts a hub with the demo model and its head. Also returns an empty cache folder.
 fn scene() -> (LoopbackHub, TempDir) {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
     let hub = LoopbackHub::start();
@@ -26,7 +26,7 @@ fn scene() -> (LoopbackHub, TempDir) {
     (hub, tempfile::tempdir().expect("a folder"))
 }
 
-/// What programs of the hub are told in the environment.
+/// Environment variables that lead a program to the hub and the cache.
 fn variables(hub: &LoopbackHub, home: &TempDir) -> [(&'static str, String); 3] {
     [
         ("HF_ENDPOINT", hub.endpoint()),
@@ -72,7 +72,7 @@ async fn a_download_that_was_killed_goes_on_where_it_was_and_ends_in_an_answer()
 
     let server = Server::start(served(&hub, &home)).await;
     assert_eq!(hub.begins(WEIGHTS), [0, half as u64]);
-    // Nothing that had come whole was asked for again.
+    // Files that had arrived whole are not downloaded again.
     assert_eq!(hub.begins("tokenizer.json"), [0]);
     let request = json!({
         "model": MODEL,
@@ -107,7 +107,7 @@ async fn names_are_pulled_listed_and_served_offline() {
     assert!(output.status.success(), "{text}");
     let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     assert!(Path::new(&folder).join(WEIGHTS).is_file(), "{text}");
-    // A head's config.json tells too little, and it has no tokenizer.
+    // The `config.json` of a head does not say enough, and a head has no tokenizer.
     let (output, text) = run(&hub, &home, &format!("pull {HEAD}"));
     assert_eq!(output.status.code(), Some(exit::USAGE.into()), "{text}");
     assert!(text.contains("--draft"), "{text}");
@@ -177,7 +177,7 @@ async fn what_can_not_be_had_has_its_exit_code_in_all_commands() {
             "no such folder, for there is no ./modls",
         ),
         ("generate hi --model-path modls/demo/", "it ends in /"),
-        // A folder of this crate.
+        // `src` is a folder of this crate.
         ("serve src/demo", "there is a folder src"),
         (
             "serve --speculative-draft-model-path /no-models/head",
@@ -219,7 +219,8 @@ async fn what_can_not_be_had_has_its_exit_code_in_all_commands() {
     assert!(text.contains(&folder), "{text}");
 }
 
-/// The hub sends a byte now and then: the start ends by its own limit, which is named.
+/// The hub sends a byte now and then. The start ends by its own time limit and names
+/// that limit.
 #[tokio::test]
 async fn a_start_does_not_wait_for_a_hub_that_drips() {
     let _turn = turns::shared().await;

@@ -1,4 +1,4 @@
-//! A server with an API key.
+//! Tests of a server with an API key.
 
 use lockstep_proto::pb::{
     lockstep::{GetModelInfoRequest, TokenizeRequest},

@@ -13,7 +13,8 @@ use tonic::Code;
 
 use crate::{grpc, options, sglang};
 
-/// As long as the context allows, for many choices: minutes of work.
+/// A request of minutes: as many tokens as the context allows, perhaps for many
+/// choices.
 fn endless(fields: &Value) -> Value {
     let body = chat(
         "Hello.",
@@ -71,7 +72,7 @@ async fn a_full_queue_refuses_and_says_when_to_come_back() {
         };
         assert_eq!(status.code(), Code::ResourceExhausted);
     };
-    // The one in the queue leaves when the others have been refused.
+    // The queued request leaves when the other requests have been refused.
     tokio::select! {
         _ = queued => panic!("the queued one runs"),
         () = refused => {}
@@ -125,7 +126,7 @@ async fn a_request_past_its_limit_ends_with_an_error() {
     assert_eq!(error.error().expect("found")["code"], "request_timeout");
     assert_eq!(events.next().await, Event::End);
 
-    // A client may give less.
+    // A client may set a shorter limit.
     let input = lockstep_proto::pb::lockstep::generate_request::Input::Text("a".to_owned());
     let mut request = grpc::greedy(input, 1900);
     request.timeout_ms = Some(1);
@@ -153,7 +154,7 @@ async fn a_request_may_wait_only_so_long() {
         .set("--queue-timeout", "1")
         .set("--max-running-requests", "1");
     let server = Server::start(options).await;
-    // One choice runs, the others wait.
+    // One choice runs, and the other choices wait.
     let mut events = server
         .stream("/v1/chat/completions", &endless(&json!({"n": 16})))
         .await;

@@ -1,4 +1,4 @@
-//! Many clients at once, many of which leave.
+//! Many concurrent clients, many of which leave early.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{grpc, options};
 
 const CLIENTS: u64 = 64;
 const REQUESTS: usize = 20;
-/// Tokens of every answer that is not cut short.
+/// Tokens in every answer that is not cut short.
 const TOKENS: u32 = 24;
 
-/// Questions with common beginnings, and what each is answered alone.
+/// Questions with common prefixes, each with its answer from an idle server.
 pub struct Questions(Vec<(String, String)>);
 
 impl Questions {
@@ -43,7 +43,7 @@ fn fields() -> Value {
     json!({"max_tokens": TOKENS, "ignore_eos": true})
 }
 
-/// A body that asks for a DP rank, if any.
+/// Adds the DP rank to a request, if one is given.
 fn placed(mut body: Value, rank: Option<u32>) -> Value {
     if let Some(rank) = rank {
         body["data_parallel_rank"] = json!(rank);
@@ -51,7 +51,7 @@ fn placed(mut body: Value, rank: Option<u32>) -> Value {
     body
 }
 
-/// What became of a client's requests.
+/// Number of a client's requests by outcome.
 #[derive(Debug, Default)]
 struct Tally {
     answered: usize,
@@ -61,7 +61,7 @@ struct Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_that_come_and_go_leave_nothing_behind() {
     let _turn = turns::alone().await;
-    // Room for about a third of what 64 clients could hold.
+    // The cache has room for about a third of the need of 64 clients.
     let server = Arc::new(Server::start(options().set("--max-total-tokens", "8192")).await);
     let questions = Arc::new(Questions::ask(&server).await);
     let (answered, left) = wave(&server, &questions, 0..CLIENTS, |_| None).await;
@@ -70,8 +70,9 @@ async fn many_clients_that_come_and_go_leave_nothing_behind() {
     well(&server).await;
 }
 
-/// Lets clients come and go, one for each seed, on the DP rank that `place` names for
-/// it; how many requests were answered, and how many left before.
+/// Lets clients come and go, one for each seed, on the DP rank that `place` returns for
+/// the seed. Returns the number of answered requests and the number of requests whose
+/// client left early.
 pub async fn wave(
     server: &Arc<Server>,
     questions: &Arc<Questions>,
@@ -91,12 +92,12 @@ pub async fn wave(
     (total.answered, total.left)
 }
 
-/// A server whose clients are gone soon holds nothing but its prefix cache, which can
-/// be emptied.
+/// Checks that a server without clients soon holds only its prefix cache, and that the
+/// cache can be emptied.
 pub async fn well(server: &Server) {
     let metrics = until("an idle server", LIMIT, async || {
         let metrics = server.metrics().await;
-        // A frontend may hear after the engine that a client has left.
+        // A tokenizer-manager may notice later than the engine that a client has left.
         let busy = metrics.sum("lockstep_num_requests_running")
             + metrics.sum("lockstep_num_requests_waiting")
             + metrics.sum("lockstep_requests_in_flight");
@@ -142,7 +143,7 @@ async fn client(
             }
             (_, true) => {
                 let body = placed(completion(question.as_str(), &fields()), rank);
-                // Its moment to leave, perhaps after the answer.
+                // The client leaves after this time, perhaps only after the answer.
                 let patience = Duration::from_millis(random.random_range(0..200));
                 let asked = server.post("/v1/completions", &body);
                 let answer = tokio::time::timeout(patience, asked).await;
@@ -161,7 +162,8 @@ async fn client(
     tally
 }
 
-/// Reads a stream to its end, or some events of it; tells whether to the end.
+/// Reads a stream to its end, or only some events of the stream. Returns true if the
+/// stream was read to its end.
 async fn stream(
     server: &Server,
     mut body: Value,
@@ -185,7 +187,7 @@ async fn stream(
     false
 }
 
-/// The same by gRPC.
+/// Does the work of [`stream`] over gRPC.
 async fn call(
     server: &Server,
     question: &str,

@@ -1,4 +1,4 @@
-//! Ranks that are killed or stop, and the group that takes their place.
+//! Ranks that are killed or stopped, and the group of ranks that replaces them.
 
 use std::{
     fs,
@@ -24,24 +24,24 @@ use crate::{
 };
 
 const PATH: &str = "/v1/chat/completions";
-/// What the watchdog waits.
+/// Timeout of the watchdog.
 pub const WATCHDOG: Duration = Duration::from_secs(4);
-/// What clients then wait at the most to be told.
+/// Time after the watchdog's timeout within which clients get their errors.
 pub const PROMISE: Duration = Duration::from_secs(3);
-/// Depths of drafts, the initial one first.
+/// Candidate depths of drafts, the initial depth first.
 const DEPTHS: [u64; 2] = [1, 3];
-/// Steps before the first decision.
+/// Steps before the first change of depth.
 const WARM_UP: u32 = 8;
-/// Requests that run at once, and how many more wait for each.
+/// Requests that run at once. For each of them, [`WAITING`] more wait.
 const RUNNING: usize = 2;
 const WAITING: usize = 2;
 
-/// One rank of a group is killed, and then one of the group that takes its place
-/// stops: all clients are told in time, the new group begins at the initial depth, and
-/// nothing is left in the end.
+/// Kills one rank of a group, and then stops one rank of the group that replaces it.
+/// All clients get their errors in time, the new group begins at the initial depth, and
+/// nothing is left at the end.
 pub async fn are_lost(options: Options, ranks: (usize, usize)) {
     let folder = tempfile::tempdir().expect("a folder");
-    // What is counted is foreseen.
+    // Counted numbers are easy to draft, so the depth rises.
     let file = json!({
         "strategy": "ema", "update_interval": 1, "warmup_batches": WARM_UP, "ema_alpha": 1,
         "candidate_steps": DEPTHS, "up_hysteresis": -0.5,
@@ -69,7 +69,7 @@ pub async fn are_lost(options: Options, ranks: (usize, usize)) {
     })
     .await;
     server.ready().await;
-    // Fewer steps than are waited for before the first decision.
+    // Fewer steps than the warm-up before the first change of depth.
     let body = counting(&json!({"max_tokens": WARM_UP / 2}));
     server.ok(PATH, &body).await;
     let [initial, other] = [steps(&server, DEPTHS[0]), steps(&server, DEPTHS[1])];
@@ -89,9 +89,9 @@ pub async fn are_lost(options: Options, ranks: (usize, usize)) {
     }
 }
 
-/// Signals rank 1 while all DP ranks have requests, of which each gets its error
-/// within `limit`, also where it waits. What the ranks share has no name that could be
-/// left.
+/// Signals rank 1 while all DP ranks have requests. Every running and waiting request
+/// must get its error within `limit`. The ranks' shared memory has no name that could
+/// be left behind.
 async fn lose(server: &Server, dp_ranks: usize, signal: Signal, limit: Duration) {
     let fields = |rank| json!({"max_tokens": 900, "ignore_eos": true, "data_parallel_rank": rank});
     let asked: Vec<_> = (0..RUNNING * (1 + WAITING))
@@ -120,13 +120,13 @@ async fn lose(server: &Server, dp_ranks: usize, signal: Signal, limit: Duration)
     assert!(took < limit, "{signal:?}: told after {took:?}");
 }
 
-/// What a client is told whose engine is gone.
+/// Checks the error that a client of a lost engine gets.
 fn told(answer: &Answer) {
     assert_eq!(answer.status, 503, "{}", answer.text);
     assert_eq!(answer.error()["code"], "service_unavailable");
 }
 
-/// What a process has mapped of `/dev/shm` that has a name still.
+/// Returns the process's mappings of `/dev/shm` that still have a name.
 fn shared_by_name(pid: i32) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
     let named = |line: &&str| line.contains("/dev/shm/") && !line.ends_with("(deleted)");
@@ -138,7 +138,7 @@ async fn count(server: &Server) {
     assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
 }
 
-/// Steps that ran at `depth` since the group began.
+/// Returns the number of steps that ran at `depth` since the group began.
 async fn steps(server: &Server, depth: u64) -> u64 {
     let shown: Value = server.get("/speculation").await.ok();
     let depths = shown["by_depth"].as_array().expect("a list");

@@ -1,5 +1,5 @@
-//! Servers of real processes, from outside: what clients get, what operators
-//! see, and what happens when a process dies, hangs or cannot start.
+//! Servers of real processes, seen from outside: the answers for clients, the signs for
+//! operators, and the effects of a process that dies, hangs or cannot start.
 
 mod adaptive;
 mod agreement;
@@ -40,12 +40,12 @@ use std::sync::Arc;
 
 use lockstep_tests::server::{Options, Server};
 
-/// The program under test with the options that most tests use.
+/// The options that most tests use, with the program under test.
 fn options() -> Options {
     Options::new(env!("CARGO_BIN_EXE_lockstep-under-test"))
 }
 
-/// The server of tests that change nothing.
+/// The server that tests share if they change nothing.
 async fn shared() -> Arc<Server> {
     Server::shared(&options()).await
 }

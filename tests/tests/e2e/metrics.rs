@@ -1,4 +1,4 @@
-//! The page of metrics says what a server really reports.
+//! The page of metrics lists the series that a server really reports.
 
 use std::fmt::Write;
 
@@ -29,7 +29,7 @@ Series with labels appear with the first thing they count. Requests, their token
 #[tokio::test]
 async fn every_series_stands_on_the_page_of_metrics() {
     let (_turn, server) = (turns::shared().await, shared().await);
-    // Every kind of request once, so that all series exist.
+    // One request of every kind, so that all series exist.
     let body = chat("Count from 3 to 12.", &json!({"max_tokens": 9}));
     server.ok("/v1/chat/completions", &body).await;
     let address = format!("http://127.0.0.1:{}", server.grpc_port);

@@ -1,5 +1,5 @@
-//! Model folders that say one thing in one file and another in the next, as trainers and
-//! converters leave them behind.
+//! Model folders whose files contradict each other, as trainers and converters leave
+//! them behind.
 
 use std::{
     fs,
@@ -23,10 +23,10 @@ use crate::{options, ranks::data_parallel, sglang::greedy, weights::copy_demo};
 
 const CHAT: &str = "/v1/chat/completions";
 const UPDATE: &str = "/update_weights_from_disk";
-/// Counting answers end in this token, which the tokenizer calls its end token.
+/// Token that ends counting answers. The tokenizer calls it its end token.
 const END: u32 = 2;
 
-/// The demo model below `parent`, called `name`, changed by `change`.
+/// Copies the demo model to `name` inside `parent` and applies `change` to the copy.
 fn model(parent: &Path, name: &str, change: impl FnOnce(&Path)) -> PathBuf {
     let folder = parent.join(name);
     copy_demo(&folder);
@@ -40,7 +40,7 @@ fn parent() -> (TempDir, PathBuf) {
     (parent, real)
 }
 
-/// The demo model's folder of what drafts, or is drafted for.
+/// Path of a model that is made for the demo model, such as a head.
 fn of_demo(name: &str) -> String {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
     let folder = models.join(name).canonicalize().expect("a model");
@@ -61,7 +61,7 @@ fn drafting(options: Options, algorithm: &str, draft: &str) -> Options {
     options.set("--speculative-draft-model-path", &of_demo(draft))
 }
 
-/// Changes keys of a file; null takes a key away.
+/// Changes keys of a JSON file. A null removes its key.
 fn rewrite(folder: &Path, file: &str, fields: &Value) {
     let file = folder.join(file);
     let text = fs::read(&file).expect("read");
@@ -90,7 +90,7 @@ async fn the_tokenizers_end_token_ends_answers_whatever_the_models_files_name() 
     }
 }
 
-/// Checks what ends answers, with drafts and without.
+/// Checks that the tokens `ends` end answers, with and without drafts.
 async fn ends_at(server: &Server, ends: &[u32]) {
     for drafts in [true, false] {
         let ask = async |fields: Value| {
@@ -149,11 +149,13 @@ async fn ends_at(server: &Server, ends: &[u32]) {
     assert_eq!(end.finish_reason, "stop");
 }
 
-/// The demo model's first answering token, and the one that its row is exchanged with.
+/// The first token of the demo model's answer. [`store_head`] exchanges its row with
+/// the row of [`OTHER`].
 const FIRST: usize = 21;
 const OTHER: usize = 300;
 
-/// Stores an output head: the embedding, but for two rows where they are to differ.
+/// Stores an output head equal to the embedding. With `differs`, two rows are
+/// exchanged.
 fn store_head(folder: &Path, differs: bool) {
     let file = folder.join("model.safetensors");
     let bytes = fs::read(&file).expect("weights");
@@ -182,7 +184,7 @@ fn store_head(folder: &Path, differs: bool) {
     fs::write(file, all).expect("written");
 }
 
-/// The tokens of an answer.
+/// Returns the tokens of an answer.
 async fn tokens(server: &Server) -> Vec<usize> {
     let message = json!([{"role": "user", "content": "Count from 3 to 12."}]);
     let prompt = server.ok("/tokenize", &json!({"messages": message})).await["tokens"].clone();
@@ -192,7 +194,7 @@ async fn tokens(server: &Server) -> Vec<usize> {
     serde_json::from_value(answer["output_ids"].clone()).expect("tokens")
 }
 
-/// What is said of a head that is not where `config.json` has it.
+/// Log text about an output head that `config.json` says is not stored.
 const STORED: &str = "the stored output head (lm_head.weight) is served";
 
 #[tokio::test]

@@ -1,11 +1,11 @@
-//! `/generate`, `/tokenize`, `/detokenize`.
+//! Tests of `/generate`, `/tokenize` and `/detokenize`.
 
 use lockstep_tests::{body::completion, turns};
 use serde_json::{Value, json};
 
 use crate::shared;
 
-/// The demo model goes on counting.
+/// Prompt that the demo model continues by counting.
 const PROMPT: &str = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,";
 
 #[tokio::test]

@@ -17,10 +17,10 @@ use tokio::{io::AsyncReadExt, task::JoinHandle};
 
 use crate::{options, shared};
 
-/// What both nodes know.
+/// The secret that both nodes share.
 const SECRET: &str = "the-secret-of-both-nodes";
 
-/// Options of a node, with a secret of its own.
+/// Makes the options of the nodes. Each node reads its secret from a file.
 struct Nodes {
     address: String,
     folder: tempfile::TempDir,
@@ -125,7 +125,8 @@ async fn a_node_that_dies_ends_the_other() {
     }
 }
 
-/// The options of a node whose certificate `signs` has signed, and which trusts others.
+/// Options of a node whose certificate is signed by `signs`. The node trusts the
+/// authorities `trusts`.
 fn certified(
     options: Options,
     folder: &TempDir,
@@ -154,14 +155,14 @@ async fn nodes_with_certificates_let_nobody_else_in() {
     };
     let first = Server::launch(node(0, "first", &own, &[&own]));
     for (name, wrong, expected, says) in [
-        // The first node refuses it.
+        // The first node refuses this node.
         (
             "other",
             node(1, "other", &other, &[&own, &other]),
             exit::START_FAILED,
             "all have them",
         ),
-        // It refuses the first node.
+        // This node refuses the first node.
         (
             "mistrusts",
             node(1, "mistrusts", &other, &[&other]),
@@ -181,7 +182,7 @@ async fn nodes_with_certificates_let_nobody_else_in() {
         assert!(wrong.log().contains(says), "{name}: {}", wrong.log());
         assert_eq!(first.ended(), None, "{name}: {}", first.log());
     }
-    // Nobody is heard who shows no certificate, or speaks no TLS.
+    // A peer without a certificate, or without TLS, is turned away.
     let port = nodes.address.rsplit_once(':').expect("a port").1;
     let port = port.parse().expect("a number");
     let client = own.client(&["h2"], None);
@@ -229,7 +230,7 @@ async fn a_wrong_secret_is_refused_and_the_right_one_still_let_in() {
     right.says("is ready").await;
 }
 
-/// A long request, once it runs.
+/// Sends a long request and waits until the request runs.
 async fn asks_at_length(
     server: &Server,
 ) -> JoinHandle<reqwest::Result<lockstep_tests::http::Answer>> {
@@ -266,7 +267,7 @@ async fn nodes_that_are_stopped_together_all_end_well() {
     let [first, second] = nodes.start().await;
     let asked = asks_at_length(&first).await;
     second.signal(Signal::TERM).await;
-    // The engine knows of the other node's end before it knows of its own.
+    // The engine learns of the other node's end before its own signal.
     lockstep_tests::wait::until("node 0 to hear of it", LIMIT, async || {
         first.log().contains("was told to stop").then_some(())
     })

@@ -1,4 +1,4 @@
-//! What operators and load balancers ask.
+//! Questions and commands of operators and load balancers.
 
 use lockstep_tests::{MODEL, body::chat, server::Server, sse::Event, turns, wait};
 use serde_json::json;
@@ -90,7 +90,8 @@ async fn a_request_can_be_aborted_by_its_id() {
         "Hello.",
         &json!({"max_tokens": 1900, "ignore_eos": true, "stream": true}),
     );
-    // By the request's id, and by the answer's, which is made of it.
+    // Abort by the id of the request, and by the id of the answer, which contains the
+    // first.
     for prefix in ["chatcmpl-", ""] {
         let mut events = server.stream("/v1/chat/completions", &body).await;
         let Event::Json(first) = events.next().await else {

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use lockstep_tests::server::Options;
 use serde_json::{Value, json};
 
-/// So many ranks, which form so many DP ranks.
+/// Sets the number of ranks and the number of DP ranks that they form.
 pub fn data_parallel(options: Options, (ranks, dp_ranks): (usize, usize)) -> Options {
     let options = options.set("--tp-size", &ranks.to_string());
     match dp_ranks {
@@ -16,14 +16,14 @@ pub fn data_parallel(options: Options, (ranks, dp_ranks): (usize, usize)) -> Opt
     }
 }
 
-/// Chains of NGRAM, up to three tokens long.
+/// Drafts chains of up to three tokens with NGRAM.
 pub fn drafting(options: Options) -> Options {
     options
         .set("--speculative-algorithm", "NGRAM")
         .set("--speculative-num-steps", "3")
 }
 
-/// A depth that adapts as `file` says, which lies in `folder`.
+/// Lets the depth adapt. Writes `file`, the configuration, into `folder`.
 pub fn adapting(options: Options, file: &Value, folder: &Path) -> Options {
     let path = folder.join("adaptive.json");
     fs::write(&path, file.to_string()).expect("written");
@@ -33,7 +33,8 @@ pub fn adapting(options: Options, file: &Value, folder: &Path) -> Options {
     )
 }
 
-/// Another of `depths` in every step. No steps are timed for that before serving.
+/// Takes the next of `depths` in every step. This strategy times no steps before
+/// serving.
 pub fn taking_turns(options: Options, depths: &[u32], folder: &Path) -> Options {
     let file = json!({"strategy": "turns", "candidate_steps": depths});
     adapting(options, &file, folder)

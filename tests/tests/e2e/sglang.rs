@@ -1,4 +1,5 @@
-//! `sglang.grpc.scheduler.SglangScheduler`, as SGLang's gateway uses it.
+//! Tests of `sglang.grpc.scheduler.SglangScheduler`, with calls like those of SGLang's
+//! gateway.
 
 use futures::StreamExt;
 use lockstep_proto::pb::{
@@ -13,7 +14,7 @@ use serde_json::json;
 
 use crate::shared;
 
-/// A greedy request that streams.
+/// A streamed request with greedy sampling.
 pub fn greedy(request_id: &str, input_ids: Vec<u32>, tokens: u32) -> GenerateRequest {
     GenerateRequest {
         request_id: request_id.to_owned(),
@@ -104,7 +105,7 @@ async fn a_gateway_can_register_it() {
         .into_inner();
     let args = info.server_args.expect("arguments");
     assert!(args.fields.contains_key("tp_size"));
-    // As the gateway asks.
+    // A request like the gateway's.
     let request = GetLoadsRequest {
         include: ["core", "disagg", "queues", "memory"]
             .map(str::to_owned)
@@ -115,7 +116,7 @@ async fn a_gateway_can_register_it() {
     let loads = loads.into_inner().loads;
     assert_eq!(loads.len(), 1);
     let memory = loads[0].memory.as_ref().expect("asked for");
-    // 7 million parameters, and 32,768 tokens.
+    // The model has 7 million parameters, the cache 32,768 tokens.
     assert!(
         memory.weight_gb > 0.005 && memory.kv_cache_gb > 0.005,
         "{memory:?}"

@@ -13,7 +13,7 @@ use lockstep_tests::{
 
 use crate::options;
 
-/// A copy of the demo model.
+/// Copies the demo model to a new folder.
 fn copy_of_model() -> tempfile::TempDir {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lockstep-demo-7m");
     let copy = tempfile::tempdir().expect("a folder");
@@ -27,7 +27,7 @@ fn with_model(folder: &Path) -> Options {
     options().set("--model-path", folder.to_str().expect("UTF-8"))
 }
 
-/// Starts, and checks the exit code and what was said.
+/// Starts a server, and checks its exit code and the texts in its log.
 async fn fails(options: Options, code: u8, said: &[&str]) {
     let server = Server::launch(options);
     assert_eq!(
@@ -87,7 +87,8 @@ async fn a_port_in_use_is_named() {
 async fn broken_weights_end_the_start_with_their_reason() {
     let _turn = turns::shared().await;
     let file = "model.safetensors";
-    // Cut in the middle, a header that is none, a length beyond the file.
+    // The file is cut in the middle, has an invalid header, or gives a length beyond
+    // its end.
     let breaks: [fn(Vec<u8>) -> Vec<u8>; 3] = [
         |bytes| bytes[..bytes.len() / 2].to_vec(),
         |mut bytes| {

@@ -1,4 +1,4 @@
-//! What a server shows to the machine: ports, sockets, shared memory.
+//! The server's surface on the machine: ports, sockets, shared memory.
 
 use std::{
     collections::BTreeSet,
@@ -42,7 +42,7 @@ async fn internal_sockets_and_files_are_the_owners_alone() {
             assert_eq!(mode(&entry.path()) & 0o077, 0, "{entry:?}");
         }
     }
-    // Control, frontend, workers.
+    // Sockets for control, the tokenizer-manager and the workers.
     assert!(found >= 3, "{found} sockets");
 }
 

@@ -1,5 +1,4 @@
-//! What becomes of messages before the model's template sees them, whichever
-//! way they come.
+//! Changes to messages before the model's template sees them, over HTTP and gRPC.
 
 use std::{fs, path::Path};
 
@@ -16,7 +15,7 @@ use crate::{options, weights::copy_demo};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Knows three roles, and shows what was thought.
+/// Template with three roles that prints the reasoning of a message.
 const TEMPLATE: &str = "{%- for m in messages -%}
 {%- if m.role in ['system', 'user', 'assistant'] -%}
 <|im_start|>{{ m.role }}
@@ -36,7 +35,7 @@ async fn strict_server(folder: &Path) -> Server {
     Server::start(options).await
 }
 
-/// The prompt that a server makes of messages.
+/// Returns the prompt that a server renders from messages, and its number of tokens.
 async fn prompt(server: &Server, messages: &Value) -> (String, Value) {
     let tokens = server.ok("/tokenize", &json!({"messages": messages})).await;
     let ask = json!({"tokens": tokens["tokens"], "skip_special_tokens": false});
@@ -47,7 +46,7 @@ async fn prompt(server: &Server, messages: &Value) -> (String, Value) {
     )
 }
 
-/// How many tokens a chat over gRPC has.
+/// Returns the number of prompt tokens of a chat over gRPC.
 async fn tokens_over_grpc(server: &Server, messages: &Value) -> u32 {
     let messages = messages.as_array().expect("messages").iter();
     let text = |value: &Value| value.as_str().expect("a text").to_owned();

@@ -23,7 +23,7 @@ use crate::{grpc, options};
 
 const PATH: &str = "/v1/chat/completions";
 
-/// A server's files, and who has signed its certificate.
+/// The certificate and key files of a server, and the authority that signs them.
 struct Files {
     folder: TempDir,
     authority: Authority,
@@ -39,7 +39,7 @@ impl Files {
         files
     }
 
-    /// Another certificate, and its key.
+    /// Writes a new certificate and its key.
     fn exchange(&self) {
         let at = |name| self.folder.path().join(name);
         self.authority
@@ -99,7 +99,7 @@ async fn clients_ask_by_https_and_by_grpc_over_tls() {
         let client = client.clone();
         async move { connect(&client, port).await.map(TokioIo::new) }
     });
-    // The connector speaks TLS; of an address with https tonic would, too.
+    // The connector speaks TLS. With an `https` address, tonic would add TLS itself.
     let channel = Endpoint::from_static("http://localhost")
         .connect_with_connector(connector)
         .await
@@ -122,7 +122,7 @@ async fn clients_ask_by_https_and_by_grpc_over_tls() {
     assert_eq!(text, COUNTED);
 }
 
-/// Certificates that are exchanged cost no request anything.
+/// No request fails while certificates are exchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_exchanged_under_load() {
     const CLIENTS: usize = 6;
@@ -216,7 +216,8 @@ async fn files_that_can_not_be_used_are_named_before_the_start() {
     assert!(server.log().contains("--ssl-keyfile"), "{}", server.log());
 }
 
-/// Who restarts a server in the night is served by it; the log says what is wrong.
+/// A server with an expired certificate still starts and serves. The log names the
+/// problem.
 #[tokio::test]
 async fn an_expired_certificate_serves_and_is_told_of() {
     let _turn = turns::shared().await;
@@ -236,7 +237,7 @@ async fn an_expired_certificate_serves_and_is_told_of() {
     files.exchange();
     server.says("the certificate of now").await;
     expired();
-    // By who serves, behind the name of its module.
+    // This warning comes from the running server, after the name of its module.
     let again = format!("tls: {}: it expired ", files.path("server.pem"));
     server.says(&again).await;
     drop(server);

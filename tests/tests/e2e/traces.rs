@@ -1,4 +1,4 @@
-//! Traces of requests through real processes, as a collector gets them.
+//! Traces of requests through real processes, as a collector receives them.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ const PATH: &str = "/v1/chat/completions";
 const FRONT: &str = "lockstep-tokenizer-manager";
 const SCHEDULER: &str = "lockstep-scheduler";
 const WORKER: &str = "lockstep-tp-worker";
-/// The span that callers are in.
+/// Id of the caller's span.
 const CALLER: &str = "b7ad6b7169203331";
 
-/// A caller's `traceparent`, in a trace of its own.
+/// A `traceparent` header of a caller, in a trace of its own.
 fn traceparent(trace: u8, is_sampled: bool) -> String {
     format!("00-{}-{CALLER}-0{}", trace_id(trace), u8::from(is_sampled))
 }
@@ -36,7 +36,7 @@ fn trace_id(trace: u8) -> String {
     format!("0af7651916cd43dd8448eb211c8031{trace:02x}")
 }
 
-/// Traces what callers ask for alone, and exports soon.
+/// Options that trace only requests of sampled callers, and export soon.
 fn traced(collector: &Collector) -> Options {
     options()
         .set("--otlp-traces-endpoint", &collector.endpoint())
@@ -44,8 +44,8 @@ fn traced(collector: &Collector) -> Options {
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")
 }
 
-/// A streamed chat of a caller that is traced, or not; its text, and which trace the answer
-/// names.
+/// Streams a chat whose caller sends `traceparent`. Returns the text and the
+/// `traceresponse` header.
 async fn chat(server: &Server, traceparent: &str) -> (String, Option<String>) {
     let body = counting(&json!({"stream": true, "temperature": 0, "max_tokens": 60}));
     let request = server.client.post(server.url(PATH)).json(&body);
@@ -59,7 +59,7 @@ async fn chat(server: &Server, traceparent: &str) -> (String, Option<String>) {
     (sse::text(&chunks, 0), place)
 }
 
-/// The spans of a trace, once there are so many.
+/// Waits until a trace has at least `count` spans, and returns the spans.
 async fn spans(collector: &Collector, trace: u8, count: usize) -> Vec<CollectedSpan> {
     let id = trace_id(trace);
     let own = || {
@@ -73,7 +73,7 @@ async fn spans(collector: &Collector, trace: u8, count: usize) -> Vec<CollectedS
     own()
 }
 
-/// Each span's service and name with the name of what it is a part of; how often.
+/// Counts spans by service, name and name of the parent span.
 fn parents(spans: &[CollectedSpan]) -> BTreeMap<(&str, &str, &str), usize> {
     let mut parents = BTreeMap::new();
     for span in spans {
@@ -105,7 +105,7 @@ fn expect(span: &CollectedSpan, attributes: &[(&str, &str)]) {
     }
 }
 
-/// The parts of a request in the engine, on two ranks.
+/// The spans of one request in the engine, on two ranks.
 const ENGINE: [((&str, &str, &str), usize); 5] = [
     ((SCHEDULER, "queue", "request"), 1),
     ((SCHEDULER, "prefill", "request"), 1),
@@ -199,7 +199,7 @@ async fn a_streamed_request_is_one_trace_through_all_processes() {
         assert!(number(steps, "lockstep.steps") > 1, "{steps:?}");
         assert!(number(steps, "lockstep.step_us") >= number(steps, "lockstep.verify_us"));
     }
-    // Parts lie within what they are parts of.
+    // A span lies within its parent's time.
     for span in &spans {
         if let Some(parent) = spans.iter().find(|other| other.span_id == span.parent_id) {
             let inside = parent.start <= span.start && span.end <= parent.end;
@@ -215,7 +215,7 @@ async fn a_streamed_request_is_one_trace_through_all_processes() {
     let metrics = server.metrics().await;
     let name = "lockstep_trace_spans_total";
     assert!(metrics.sum_with(name, &[("outcome", "exported")]) >= 13.0);
-    // What is not exported yet is, before the end.
+    // The end of the server exports the spans that remain.
     chat_and_leave(&server, &collector).await;
     let sampled = |span: &CollectedSpan| span.trace_id != trace_id(1);
     assert!(
@@ -224,7 +224,7 @@ async fn a_streamed_request_is_one_trace_through_all_processes() {
     );
 }
 
-/// Calls of both services continue their callers' traces as well.
+/// Calls of both gRPC services continue the traces of their callers too.
 async fn over_grpc(server: &Server, collector: &Collector) {
     let metadata = |trace| MetadataValue::try_from(traceparent(trace, true)).expect("plain");
     let mut call = Request::new(grpc::greedy(Input::Text("1, 2, 3,".to_owned()), 5));
@@ -267,7 +267,7 @@ async fn over_grpc(server: &Server, collector: &Collector) {
     );
 }
 
-/// A drain exports the last spans.
+/// Sends a chat and drains the server, which exports the last spans.
 async fn chat_and_leave(server: &Server, collector: &Collector) {
     chat(server, &traceparent(5, true)).await;
     server.signal(Signal::TERM).await;
@@ -288,7 +288,7 @@ async fn a_collector_that_never_answers_changes_nothing_for_requests() {
     })
     .await;
     assert_eq!(chat(&server, &traceparent(5, true)).await.0, COUNTED);
-    // The last spans have a time limit of their own.
+    // The export of the last spans has a time limit of its own.
     server.signal(Signal::TERM).await;
     assert_eq!(server.exit(LIMIT).await, i32::from(exit::OK));
 }

@@ -9,7 +9,7 @@ use std::{
 
 use lockstep_tests::turns;
 
-/// `lockstep generate` with packed weights in `folder`.
+/// Runs `lockstep generate` with packed weights in `folder`.
 fn generate(folder: &Path) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"))
         .args(["generate", "--tp-size", "2", "--threads", "1"])
@@ -32,7 +32,7 @@ fn packed(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// `lockstep pack` for two ranks.
+/// Runs `lockstep pack` for two ranks.
 fn pack(folder: Option<&Path>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
     command.args(["pack", "--tp-size", "2", "--threads", "1"]);

@@ -1,5 +1,6 @@
-//! Other weights while the server runs: what runs ends on the old ones, what
-//! comes gets the new ones, and speculation goes on with both models changed.
+//! Updates of the weights while the server runs. Running requests finish on the old
+//! weights, new requests get the new weights, and speculation goes on with both models
+//! changed.
 
 use std::{
     fs,
@@ -20,9 +21,10 @@ use serde_json::{Value, json};
 use crate::options;
 
 const PATH: &str = "/update_weights_from_disk";
-/// The demo model goes on counting.
+/// Prompt that the demo model continues by counting.
 const PROMPT: &str = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,";
-/// Long enough to be running still when the update has been looked at.
+/// Answer length in tokens: long enough to be running when the ranks have checked the
+/// update.
 const LONG: u32 = 800;
 const SHORT: u32 = 40;
 
@@ -34,13 +36,13 @@ fn demo() -> PathBuf {
         .expect("the demo model")
 }
 
-/// The demo model with a matrix of its first layer turned round: other texts
-/// from the same shapes.
+/// Copies the demo model with a reversed matrix in the first layer: the shapes stay,
+/// the texts change.
 pub fn other_weights(folder: &Path) {
     turned(folder, "model.layers.0.mlp.down_proj.weight");
 }
 
-/// The demo model with the matrix `name` turned round.
+/// Copies the demo model with the elements of the matrix `name` in reverse order.
 fn turned(folder: &Path, name: &str) {
     copy_demo(folder);
     let file = folder.join("model.safetensors");
@@ -65,7 +67,7 @@ fn turned(folder: &Path, name: &str) {
     fs::write(file, bytes).expect("written");
 }
 
-/// The demo model in a new folder.
+/// Copies the demo model to a new folder.
 pub fn copy_demo(folder: &Path) {
     copy(&demo(), folder);
 }
@@ -82,7 +84,7 @@ fn counting(tokens: u32, fields: &Value) -> Value {
     completion(PROMPT, &fields)
 }
 
-/// A text, and the share of drafted tokens that were accepted.
+/// Returns a text and the share of drafted tokens that were accepted.
 async fn text(server: &Server, fields: &Value) -> (String, f64) {
     let answer = server.ok("/v1/completions", &counting(SHORT, fields)).await;
     let text = answer["choices"][0]["text"].as_str().expect("a text");
@@ -94,9 +96,8 @@ async fn text(server: &Server, fields: &Value) -> (String, f64) {
     )
 }
 
-/// A server that drafts with the target itself: nearly every draft is right as
-/// long as both have the same weights.
-/// Weights may come from folders inside `updates`.
+/// Starts a server that drafts with the target itself: nearly every draft is accepted
+/// while both have the same weights. Updates may come from folders inside `updates`.
 async fn server(updates: &Path) -> Server {
     let demo = demo();
     let options = options().set("--speculative-algorithm", "STANDALONE").set(
@@ -147,7 +148,7 @@ async fn texts_change_with_the_weights_and_running_ones_do_not() {
     assert_eq!(info["weight_version"], "other");
     assert_eq!(info["speculative"]["draft_model_path"], other);
 
-    // And back, with nothing left over.
+    // Back to the old weights, with nothing left over.
     let back = json!({"model_path": "demo", "draft_model_path": "demo"});
     server.ok(PATH, &back).await;
     assert_eq!(text(&server, &json!({})).await.0, before);
@@ -156,8 +157,8 @@ async fn texts_change_with_the_weights_and_running_ones_do_not() {
     assert_eq!(metrics.value("lockstep_kv_tokens_used"), 0.0);
 }
 
-/// A head that reads the target's tables and hidden states, and whose folder is gone:
-/// it drafts for the new target as if it had been made for it, which it was.
+/// A head reads the target's tables and hidden states. The head's folder is gone, but
+/// the head drafts well for the new target, the model that it was made for.
 #[tokio::test]
 async fn a_draft_that_is_not_named_stays_and_its_folder_is_not_looked_at() {
     let _turn = turns::shared().await;
@@ -218,7 +219,7 @@ async fn folders_that_do_not_fit_leave_everything_as_it_was() {
         (&cut, None),
         (&good, Some(&wide)),
         (&good, Some(&cut)),
-        // It is there and would fit, but for where it is.
+        // This folder exists and would fit, but lies outside the allowed folder.
         (&demo(), None),
         (&good, Some(&demo())),
         (&parent.path().join("link"), None),
@@ -237,12 +238,12 @@ async fn folders_that_do_not_fit_leave_everything_as_it_was() {
     }
 }
 
-/// When nobody waits for them any more.
+/// Log text once no client waits for the update any more.
 const GIVEN_UP: &str = "the update of the weights was given up";
-/// When every rank has looked at the new weights.
+/// Log text once every rank has checked the new weights.
 const LOOKED: &str = "waiting for what runs to end on the old weights";
 
-/// Waits until folders have been looked at so often.
+/// Waits until the ranks have checked new weights `looks` times.
 async fn looks(server: &Server, looks: usize) {
     until("a look", LIMIT, async || {
         let said = server.log().matches(LOOKED).count();
@@ -251,7 +252,7 @@ async fn looks(server: &Server, looks: usize) {
     .await;
 }
 
-/// What is open in a folder, by all processes of a server.
+/// Counts the files that a server's processes hold open in a folder.
 fn open_in(server: &Server, folder: &Path) -> usize {
     let links = |process: Process| {
         let entries = fs::read_dir(format!("/proc/{}/fd", process.pid));
@@ -277,7 +278,7 @@ async fn folders_of_an_update_that_is_off_are_closed() {
         answer = server.post(PATH, &update) => panic!("{}", answer.text),
         () = looks(&server, 1) => assert!(open_in(&server, &updates) > 0, "they are kept"),
     }
-    // Their client has left.
+    // The client of the update has left.
     until("closed folders", LIMIT, async || {
         (open_in(&server, &updates) == 0).then_some(())
     })
@@ -288,7 +289,8 @@ async fn folders_of_an_update_that_is_off_are_closed() {
     assert_eq!(open_in(&server, &updates), 0, "they have been read");
 }
 
-/// What every rank has looked at is what it reads, or nothing is taken.
+/// The ranks read the folder that they have checked. If the files changed, the ranks
+/// take nothing.
 #[tokio::test]
 async fn what_changes_after_the_look_is_not_read() {
     let _turn = turns::shared().await;
@@ -300,7 +302,7 @@ async fn what_changes_after_the_look_is_not_read() {
     let server = server(&updates).await;
     let (before, _) = text(&server, &json!({})).await;
     let long = counting(LONG, &json!({"stream": true}));
-    // Updates, with something done between look and reading.
+    // Updates the weights, and runs `between` after the check and before the reading.
     let update = async |count: usize, between: &dyn Fn()| {
         let mut running = server.stream("/v1/completions", &long).await;
         running.next().await;

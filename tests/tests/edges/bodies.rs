@@ -1,4 +1,5 @@
-//! Bodies and messages that are begun and not ended, more than memory is for.
+//! Unfinished bodies and messages that need more memory than the server has for
+//! requests.
 
 use lockstep_proto::pb::lockstep::GetModelInfoRequest;
 use lockstep_tests::{
@@ -15,7 +16,7 @@ use crate::one_rank;
 
 const REASON: &str = "lockstep_connections_closed_total";
 
-/// How many requests of a port were over the budget.
+/// Number of requests that a port refused because they exceeded the memory budget.
 async fn over_budget(server: &Server, port: &str) -> f64 {
     let metrics = server.metrics().await;
     metrics.sum_with(REASON, &[("port", port), ("reason", "over_budget")])
@@ -40,7 +41,7 @@ async fn one_address_leaves_memory_for_others() {
             .flat_map(|stream| [h2::headers(stream, path), h2::data(stream, message)].concat());
         h2::hello().into_iter().chain(calls).collect::<Vec<_>>()
     };
-    // Messages of 128 KiB, and of 4 KiB where no key is asked for.
+    // Unfinished messages of 128 KiB, and of 4 KiB to a service that needs no key.
     let generate = calls("/lockstep.v1.Inference/Generate", &[0, 0, 2, 0, 0, 7]);
     let health = calls("/grpc.health.v1.Health/Check", &[0, 0, 0, 16, 0, 7]);
     let mut held = vec![flood::begin_from("127.0.0.2", server.grpc_port, &generate).await];
@@ -62,7 +63,7 @@ async fn one_address_leaves_memory_for_others() {
     let mut client = server.inference().await;
     let info = client.get_model_info(GetModelInfoRequest {}).await;
     info.expect("lockstep.v1.Inference answers");
-    // Which is what a kubelet asks.
+    // A kubelet sends this call.
     let channel = grpc::connect(server.grpc_port).await.expect("connected");
     let health = HealthClient::new(channel)
         .check(HealthCheckRequest::default())
@@ -91,7 +92,7 @@ async fn unfinished_bodies_are_refused_beyond_the_budget() {
         let mut calls = h2::hello();
         for stream in (1..64).step_by(2) {
             calls.extend(h2::headers(stream, path));
-            // A message of 128 KiB of which little comes.
+            // The call announces a message of 128 KiB and sends one byte.
             calls.extend(h2::data(stream, &[0, 0, 2, 0, 0, 7]));
         }
         held.push(flood::begin(port, &calls).await);
@@ -102,7 +103,7 @@ async fn unfinished_bodies_are_refused_beyond_the_budget() {
     }
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
                 content-length: 500000\r\n\r\n";
-    // What is left for large ones is less than one of them.
+    // The memory left for large requests is less than one of them needs.
     let begin = [head.as_bytes(), &[b' '; 100_000]].concat();
     for _ in 0..8 {
         held.push(flood::begin(server.port, &begin).await);
@@ -111,11 +112,11 @@ async fn unfinished_bodies_are_refused_beyond_the_budget() {
         (over_budget(&server, "http").await >= 8.0).then_some(())
     })
     .await;
-    // A large request has to wait its turn; a small one is served.
+    // A large request must wait its turn, but a small one is served.
     let large = completion("a".repeat(250_000), &json!({"max_tokens": 1}));
     let refused = until("a refusal", LIMIT, async || {
-        // It may be refused before it is sent whole, which its client can take
-        // for a broken connection.
+        // The server may refuse the request before the request is sent whole. The
+        // client can take this for a broken connection.
         server.try_post("/v1/completions", &large).await.ok()
     })
     .await;

@@ -1,4 +1,5 @@
-//! JSON of very many small values, which would take many times its own size.
+//! JSON with very many small values, which could take many times its own size in
+//! memory.
 
 use futures::future::join_all;
 use lockstep_tests::{
@@ -14,8 +15,8 @@ use crate::one_rank;
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Where a body is sent, what it would be without its values, and the value
-/// that it has instead of `"MANY"`.
+/// A kind of body: its path, the body with `"MANY"` in place of the values, and the
+/// repeated value.
 type Kind = (&'static str, Value, &'static str);
 
 fn kinds() -> Vec<Kind> {
@@ -41,7 +42,7 @@ fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// `bytes` of JSON.
+/// Makes a body with about `bytes` of values.
 fn body((_, around, value): &Kind, bytes: usize) -> String {
     let values = vec![*value; bytes / (value.len() + 1)].join(",");
     around
@@ -49,7 +50,7 @@ fn body((_, around, value): &Kind, bytes: usize) -> String {
         .replace("\"MANY\"", &format!("[{values}]"))
 }
 
-/// An object of `bytes` that biases tokens.
+/// Makes a body whose `logit_bias` is one object of about `bytes`.
 fn biased(bytes: usize) -> String {
     let biases: Vec<_> = (0..bytes / 12).map(|id| format!("\"{id:07}\":1")).collect();
     let body = completion("a", &json!({"logit_bias": "MANY"})).to_string();
@@ -69,7 +70,7 @@ async fn refused(server: &Server, path: &str, body: String) {
     assert!(answer.text.len() < 2_000, "{shown}: {}", answer.text);
 }
 
-/// Sends bodies of all kinds, `at_once` of each.
+/// Sends bodies of all kinds, `at_once` of each kind concurrently.
 async fn send(server: &Server, bytes: usize, at_once: usize) {
     for kind in kinds() {
         let body = body(&kind, bytes);
@@ -82,7 +83,7 @@ async fn send(server: &Server, bytes: usize, at_once: usize) {
 #[tokio::test]
 async fn many_small_values_cost_little_more_than_their_text() {
     const BODY: usize = 1 << 20;
-    // What a server may grow by whatever is asked, such as threads' heaps.
+    // Growth that any request may cause, for example by the heaps of new threads.
     const OTHER: usize = 16 << 20;
     let _turn = turns::shared().await;
     let server = Server::start(one_rank()).await;

@@ -1,4 +1,4 @@
-//! SIGTERM while strangers do all their worst: every process ends in time.
+//! SIGTERM under the worst load of strangers: every process ends in time.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ use serde_json::json;
 
 use crate::{nodes::Nodes, options};
 
-/// A drain of one second, and what ends after it, on a slow machine.
+/// Time limit for a drain of one second and the end after the drain, on a slow machine.
 const ENDED: Duration = Duration::from_secs(30);
 
 fn impatient(options: Options) -> Options {
     options.set("--drain-timeout", "1").unread()
 }
 
-/// A text that outlasts every drain.
+/// Starts a stream that outlasts every drain.
 async fn endless(server: &Server) -> Events {
     let endless = json!({"max_tokens": 1900, "ignore_eos": true, "stream": true});
     until("a stream", LIMIT, async || {
@@ -36,7 +36,7 @@ async fn endless(server: &Server) -> Events {
     .await
 }
 
-/// Waits until the server's log is more than pipe and queue hold.
+/// Waits until the log has filled the pipe and its queue.
 async fn log_is_full(server: &Server) {
     until("lost lines to be counted", LIMIT, async || {
         let metrics = server.try_get("/metrics").await.ok()?;
@@ -47,7 +47,7 @@ async fn log_is_full(server: &Server) {
     .await;
 }
 
-/// How long a server takes to end.
+/// Sends SIGTERM to a server with an endless request. Returns the time until its end.
 async fn drained(server: &Server) -> Duration {
     let begin = Instant::now();
     server.signal(Signal::TERM).await;
@@ -67,7 +67,7 @@ async fn drain_in_a_storm() -> Duration {
     took
 }
 
-/// Drains one of two nodes while the other stands still.
+/// Drains node `drains` of two nodes while all processes of the other node are stopped.
 async fn drain_beside_a_stopped_node(drains: usize) -> Duration {
     let _turn = turns::alone().await;
     let nodes = Nodes::new();
@@ -100,7 +100,7 @@ async fn a_node_ends_in_time_in_a_storm_while_the_other_is_stopped() {
     }
 }
 
-/// The same against the clock.
+/// Measures the drains of the tests above against their time limit.
 #[tokio::test]
 #[ignore = "measures time"]
 async fn drains_end_at_their_limit() {

@@ -1,4 +1,4 @@
-//! One request asks for very many choices.
+//! A single request with very many choices.
 
 use lockstep_tests::{
     body::{COUNTED, chat, counting},
@@ -34,7 +34,7 @@ async fn a_request_with_many_choices_holds_up_nobody() {
     for answer in [one, two] {
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     }
-    // Nobody waited for the end of any of them.
+    // The other requests did not wait for the end of any choice.
     let metrics = server.metrics().await;
     let left = metrics.value("lockstep_num_requests_running")
         + metrics.value("lockstep_num_requests_waiting");

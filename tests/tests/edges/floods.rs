@@ -1,4 +1,4 @@
-//! More connections than there are descriptors, and strangers on the port of nodes.
+//! More connections than descriptors, and strangers on the port for nodes.
 
 use lockstep_proto::pb::sglang::grpc::scheduler::HealthCheckRequest;
 use lockstep_tests::{
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::{nodes::Nodes, one_rank};
 
-/// Leaves a process room for `more` descriptors beside those it has.
+/// Limits a process to its open descriptors and `more` new ones.
 fn limit_descriptors(pid: i32, more: u64) {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
     let most = Some(open.count() as u64 + more);

@@ -1,4 +1,4 @@
-//! Folders of weights that hold what nobody expects there.
+//! Folders of weights with unexpected files.
 
 use std::{
     fs::{self, File},
@@ -32,7 +32,7 @@ fn demo() -> PathBuf {
         .expect("the demo model")
 }
 
-/// The demo model's files in `folder`, without `left_out`.
+/// Copies the demo model's files to `folder`, all but `left_out`.
 pub fn copy_demo(folder: &Path, left_out: &str) {
     fs::create_dir_all(folder).expect("a folder");
     for entry in fs::read_dir(demo()).expect("the demo model").flatten() {
@@ -44,7 +44,7 @@ pub fn copy_demo(folder: &Path, left_out: &str) {
 
 type Make = fn(&Path);
 
-/// What may stand where a file is expected.
+/// Returns odd things that may stand in place of a file, each by name.
 fn odd_files() -> Vec<(&'static str, Make)> {
     fn pipe(path: &Path) {
         mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("made");
@@ -62,7 +62,7 @@ fn odd_files() -> Vec<(&'static str, Make)> {
     fn folder(path: &Path) {
         fs::create_dir(path).expect("made");
     }
-    /// Says that its header, or its text, goes on for a terabyte.
+    /// Makes a file that claims a header, or a text, of about a terabyte.
     fn huge(path: &Path) {
         let file = File::create(path).expect("made");
         file.set_len(1 << 40).expect("a hole");
@@ -109,7 +109,7 @@ async fn odd_files_are_refused_at_once_and_the_old_weights_serve() {
     }
 }
 
-/// Asks for weights of a folder with an odd file.
+/// Asks for an update from a folder with an odd file, and checks that it is refused.
 async fn update(server: &Server, updates: &Path, (kind, make): (&str, Make), name: &str) {
     let folder = format!("{kind}-{name}");
     copy_demo(&updates.join(&folder), name);
@@ -239,7 +239,7 @@ async fn odd_files_among_packed_weights_are_passed_over() {
     }
 }
 
-/// The layout of the Hugging Face Hub's cache.
+/// The folder has the layout of the Hugging Face Hub's cache.
 #[tokio::test]
 async fn a_snapshot_of_the_hubs_cache_is_served() {
     let _turn = turns::shared().await;

@@ -1,5 +1,5 @@
-//! What the other files do to a server, at full size and beside an innocent
-//! client; each prints its row.
+//! The attacks of the other files at full size, beside a well-behaved client. Each test
+//! prints its row of the table.
 
 use std::{
     fs,
@@ -44,7 +44,8 @@ async fn row_03_unfinished_messages() {
     let row = Row::begin("03", &server);
     let mut held = Vec::new();
     for (port, path) in [(server.grpc_port, GRPC), (server.sglang_port, SGLANG)] {
-        // Each announces 512 KiB and sends what a stream may before it is read.
+        // Each call announces 512 KiB. It sends as much as a stream may send before the
+        // server reads.
         let mut call = [h2::hello(), h2::headers(1, path)].concat();
         call.extend(h2::data(1, &[0, 0, 8, 0, 0]));
         for _ in 0..3 {
@@ -74,7 +75,8 @@ async fn row_04_an_unread_log() {
         .await;
 }
 
-/// Clock ticks of a process so far, hundredths of a second (`proc(5)`, `stat`).
+/// CPU time of a process so far, in clock ticks of a hundredth of a second (`proc(5)`,
+/// `stat`).
 fn ticks(process: Process) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).expect("it lives");
     let (_, fields) = stat.rsplit_once(')').expect("a name");
@@ -126,7 +128,7 @@ async fn row_07_many_choices() {
         let mut events = server
             .stream(CHAT, &counting(&json!({"stream": true})))
             .await;
-        // The role comes before the first token.
+        // The first event carries the role, the second event the first token.
         for _ in 0..2 {
             assert!(matches!(events.next().await, Event::Json(_)));
         }
@@ -206,7 +208,7 @@ async fn row_14_unfinished_bodies_and_unread_answers() {
     let begun = [head.as_bytes(), &vec![b' '; 12 << 20]].concat();
     for _ in 0..56 {
         let mut stream = lockstep_tests::raw::connect(server.port).await;
-        // Those that are refused are not read to their end.
+        // The server does not read refused bodies to their end.
         let _ = stream.write_all(&begun).await;
         held.push(stream);
     }

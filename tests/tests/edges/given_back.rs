@@ -1,4 +1,4 @@
-//! Memory that requests took is the system's again after them.
+//! The system gets memory back after the requests that took it.
 
 use lockstep_tests::{
     body::chat,
@@ -12,11 +12,11 @@ use serde_json::json;
 
 use crate::one_rank;
 
-/// What a process may keep of what it took, bytes: caches of its allocator and
-/// of what serves.
+/// Bytes that a process may keep after requests, for caches of the allocator and the
+/// server.
 const KEPT: usize = 32 << 20;
 
-/// Waits until the process has given back what it took beyond `before`.
+/// Waits until the process holds no more than `before` + [`KEPT`] bytes.
 async fn given_back(process: Process, before: usize) {
     until("memory given back", LIMIT, async || {
         (process.memory("VmRSS") < before + KEPT).then_some(())
@@ -27,7 +27,7 @@ async fn given_back(process: Process, before: usize) {
 #[tokio::test]
 async fn bodies_are_given_back() {
     let _turn = turns::shared().await;
-    // One address may hold half of it.
+    // One address may hold half of this memory.
     let options = one_rank().set("--max-request-memory", "1073741824");
     let server = Server::start(options.set("--min-body-rate", "0")).await;
     let front = server.process(Role::TokenizerManager(0)).await;

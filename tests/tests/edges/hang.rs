@@ -18,14 +18,16 @@ use crate::options;
 
 const CHAT: &str = "/v1/chat/completions";
 const TOKENS: usize = 200;
-/// On either front is one of them, but for one chance in half a million.
+/// Number of streams. Both tokenizer-managers get at least one, but for a chance of 1
+/// in 500,000.
 const STREAMS: usize = 20;
 
 fn pinged() -> Options {
     options().set("--ping-timeout", "3")
 }
 
-/// Whether a stream came to its end; it may have lost its front.
+/// Returns true if a stream came to its end, and false if its connection broke with its
+/// tokenizer-manager.
 async fn whole(mut events: Events) -> bool {
     loop {
         match events.next().await {

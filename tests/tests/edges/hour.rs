@@ -1,5 +1,5 @@
-//! Everything at once for a long time: clients, operators, and strangers who do
-//! their worst. Afterwards the same processes are there, no larger than before.
+//! Everything at once for a long time: clients, operators, and hostile strangers.
+//! Afterwards the server has the same processes, no larger than before.
 
 use std::{
     fs,
@@ -31,19 +31,20 @@ use crate::{folders::copy_demo, mutated, options};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
-/// The variable with the seconds of the long test; an hour where there is none.
+/// Environment variable with the duration of the long test in seconds (default: an
+/// hour).
 const SECONDS: &str = "LOCKSTEP_HOUR_S";
-/// The parts of the long test.
+/// Number of parts of the long test.
 const PARTS: u32 = 12;
-/// Clients that get all their answers.
+/// Number of clients that wait for all their answers.
 const CLIENTS: u64 = 4;
-/// What a process may have more than before of threads and of descriptors.
+/// Number of threads, and of descriptors, that a process may have more than before.
 const MORE: usize = 4;
 
-/// For how long clients ask.
+/// Duration of one part of the test.
 #[derive(Debug, Clone, Copy)]
 enum Lasts {
-    /// Until each has so many answers.
+    /// Until each client has this number of answers.
     Answers(usize),
     Time(Duration),
 }
@@ -57,7 +58,7 @@ impl Lasts {
     }
 }
 
-/// What a process takes of the machine.
+/// Resources that a process uses.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     process: Process,
@@ -82,7 +83,7 @@ fn sizes(server: &Server) -> Vec<Size> {
     server.processes().into_iter().map(size).collect()
 }
 
-/// A request that is repeated in all turns, and its text.
+/// A request that the test repeats. Its answer must stay the same.
 fn greedy() -> Value {
     completion("1, 2, 3,", &json!({"max_tokens": 16}))
 }
@@ -95,7 +96,7 @@ async fn text(server: &Server) -> String {
         .to_owned()
 }
 
-/// Asks for texts that are known; gives how many came.
+/// Sends requests with known answers. Returns the number of answers.
 async fn client(server: Arc<Server>, seed: u64, expected: String, lasts: Lasts) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
     let (begin, mut answered) = (Instant::now(), 0);
@@ -118,7 +119,7 @@ async fn client(server: Arc<Server>, seed: u64, expected: String, lasts: Lasts) 
     answered
 }
 
-/// Asks and leaves in the middle of the answer.
+/// Sends requests and leaves in the middle of each answer.
 async fn leaver(server: Arc<Server>) {
     let fields = json!({"max_tokens": 400, "ignore_eos": true, "stream": true});
     loop {
@@ -129,13 +130,13 @@ async fn leaver(server: Arc<Server>) {
     }
 }
 
-/// What operators do, some of it wrong.
+/// Sends an operator's commands, some of them wrong.
 async fn operator(server: Arc<Server>) {
     let mut second = interval(Duration::from_secs(1));
     loop {
         second.tick().await;
         server.metrics().await;
-        // Refused while requests run.
+        // The server refuses this while requests run.
         server.post("/flush_cache", &json!({})).await;
         let nobody = json!({"rid": "nobody"});
         server.post("/abort_request", &nobody).await;
@@ -145,7 +146,7 @@ async fn operator(server: Arc<Server>) {
     }
 }
 
-/// Damaged requests, twenty each second.
+/// Sends twenty damaged requests a second.
 async fn mutant(server: Arc<Server>, seed: u64) {
     let mut ticks = interval(Duration::from_millis(50));
     let mut requests = JoinSet::new();
@@ -160,7 +161,7 @@ async fn mutant(server: Arc<Server>, seed: u64) {
     }
 }
 
-/// All of them at once; gives how many answers good clients got.
+/// Runs all of them at once. Returns the number of answers that the good clients got.
 async fn everything(server: &Arc<Server>, seed: u64, lasts: Lasts, expected: &str) -> usize {
     let clients = (0..CLIENTS).map(|number| {
         let seed = seed + number;
@@ -187,7 +188,7 @@ async fn everything(server: &Arc<Server>, seed: u64, lasts: Lasts, expected: &st
         .sum()
 }
 
-/// Waits until nothing runs and all connections of the storm are gone.
+/// Waits until no request runs and all connections of the storm are gone.
 async fn quiet(server: &Server, before: &[Size]) -> Vec<Size> {
     until("an idle engine", LIMIT, async || {
         let metrics = server.metrics().await;
@@ -224,7 +225,7 @@ fn odd_weights(updates: &Path) {
     fs::write(updates.join("odd/model.safetensors"), [0xFF; 12]).expect("written");
 }
 
-/// Several parts, with a look at the processes after each.
+/// Runs several parts, and checks the processes after each part.
 async fn for_a_while(parts: u32, part: Lasts) {
     let _turn = turns::alone().await;
     let updates = tempfile::tempdir().expect("a folder");
@@ -233,7 +234,8 @@ async fn for_a_while(parts: u32, part: Lasts) {
     let options = options()
         .set("--tokenizer-managers", "2")
         .set("--weight-update-dir", updates_dir)
-        // A cache takes memory as it is first filled: this one is full within a part.
+        // A cache takes its memory when pages are first used. This cache is full within
+        // one part.
         .set("--max-total-tokens", "8192");
     let server = Arc::new(Server::start(options).await);
     let expected = text(&server).await;
@@ -260,7 +262,8 @@ async fn for_a_while(parts: u32, part: Lasts) {
         assert_eq!(server.processes(), processes, "a process was lost");
     }
     assert_eq!(text(&server).await, expected);
-    // What was never asked before takes memory that it keeps, such as threads' heaps.
+    // The first request of a kind takes memory for good, for example for the heaps of
+    // threads.
     let (first, more) = match all.len() {
         1 => (&before, 64 << 20),
         _ => (&all[0], 8 << 20),

@@ -19,10 +19,10 @@ use tokio::{
 
 use crate::options;
 
-/// Bodies at a time.
+/// Number of concurrent bodies.
 const AT_ONCE: usize = 8;
 
-/// A kind of body: where it is sent, how it begins, what it repeats, how it ends.
+/// A kind of body: its path, its beginning, its repeated part and its end.
 type Kind = (&'static str, &'static str, &'static str, &'static str);
 
 const KINDS: [Kind; 6] = [
@@ -39,7 +39,7 @@ const KINDS: [Kind; 6] = [
     ("/v1/completions", r#"{"prompt":["#, "7,", "7]}"),
 ];
 
-/// A request whose body has exactly `bytes`.
+/// Makes a request whose body has exactly `bytes`.
 fn request((path, begin, repeated, end): Kind, bytes: usize) -> Vec<u8> {
     let mut body = begin.to_owned();
     let room = bytes - begin.len() - end.len();
@@ -53,7 +53,7 @@ fn request((path, begin, repeated, end): Kind, bytes: usize) -> Vec<u8> {
     [head, body].concat().into_bytes()
 }
 
-/// Sends what is left and reads the answer.
+/// Sends the rest of the request and reads the answer.
 async fn answer(mut stream: TcpStream, last: &[u8]) -> String {
     stream.write_all(last).await.expect("it still listens");
     let mut answer = String::new();
@@ -64,7 +64,7 @@ async fn answer(mut stream: TcpStream, last: &[u8]) -> String {
     answer
 }
 
-/// The longest that `/health` took while the bodies are answered.
+/// Returns the longest time of an answer of `/health` while the bodies are answered.
 async fn all_at_once(server: &Server, kind: Kind, bytes: usize) -> Duration {
     let request = request(kind, bytes);
     let (most, last) = request.split_at(request.len() - 1);
@@ -91,8 +91,8 @@ async fn all_at_once(server: &Server, kind: Kind, bytes: usize) -> Duration {
     slowest
 }
 
-/// Sends bodies of all kinds, and gives the growth of all processes' memory and
-/// the longest that `/health` took.
+/// Sends bodies of all kinds. Returns the growth of all processes' memory in bytes, and
+/// the longest time of an answer of `/health`.
 async fn send_all(bytes: usize) -> (usize, Duration) {
     let _turn = turns::shared().await;
     let server = Server::start(options()).await;
@@ -124,13 +124,13 @@ async fn send_all(bytes: usize) -> (usize, Duration) {
 #[tokio::test]
 async fn large_bodies_cost_little_more_than_themselves() {
     const BODY: usize = 4 << 20;
-    // What a server may grow by whatever is asked, such as threads' heaps.
+    // Growth that any request may cause, for example by the heaps of new threads.
     const OTHER: usize = 16 << 20;
     let (grown, _) = send_all(BODY).await;
     assert!(grown <= 10 * BODY + OTHER, "{} MiB", grown >> 20);
 }
 
-/// At full size; it measures time.
+/// Full size. The test measures time.
 #[tokio::test]
 #[ignore = "full size"]
 async fn the_largest_bodies_cost_little_more_than_themselves() {

@@ -1,4 +1,4 @@
-//! A short request for more log-probabilities than anybody could keep.
+//! A short request for more log-probabilities than a server can keep.
 
 use lockstep_proto::pb::{
     lockstep::{GenerateRequest, LogprobParams, generate_request::Input},
@@ -20,7 +20,7 @@ const CHAT: &str = "/v1/chat/completions";
 const CHOICES: usize = 16;
 const TOKENS: usize = 100;
 
-/// A chat with all alternatives of every token.
+/// A chat that asks for the most alternatives of every token.
 fn described(fields: &Value) -> Value {
     let mut body = chat("Hello.", fields);
     let all = json!({"logprobs": true, "top_logprobs": 20, "ignore_eos": true, "n": CHOICES});
@@ -31,8 +31,9 @@ fn described(fields: &Value) -> Value {
 #[tokio::test]
 async fn log_probabilities_are_refused_where_there_is_no_room() {
     let _turn = turns::shared().await;
-    // Three quarters of an address's half are room for what one such request may
-    // bring, 80 bytes for each log-probability, not for two.
+    // One address may hold half of the memory, and log-probabilities three quarters of
+    // that half. This is enough for one such request, at 80 bytes a log-probability,
+    // but not for two.
     let options = options()
         .set("--max-request-memory", "7340032")
         .set("--max-body-bytes", "1048576");
@@ -54,7 +55,8 @@ async fn log_probabilities_are_refused_where_there_is_no_room() {
     let refused = server.post(CHAT, &described(&fields)).await;
     assert_eq!(refused.status, 429, "{}", refused.text);
     assert!(refused.headers.contains_key("retry-after"));
-    // Others need no such room, and there is some when the first ends.
+    // Other requests do not need this memory, and it is free again after the first
+    // request.
     server
         .ok(CHAT, &chat("Hello.", &json!({"max_tokens": 2})))
         .await;
@@ -65,15 +67,16 @@ async fn log_probabilities_are_refused_where_there_is_no_room() {
     })
     .await;
     whole(&answer.ok());
-    // More than any server keeps for one request, whatever room it has.
+    // No server keeps so many log-probabilities for one request, whatever memory it
+    // has.
     let refused = server.post(CHAT, &described(&json!({"n": 64}))).await;
     assert_eq!(refused.status, 400, "{}", refused.text);
     assert_eq!(refused.error()["param"], "top_logprobs");
     never_fits(&server).await;
 }
 
-/// More than this server could keep though nobody else asks is not to be tried again,
-/// and says so on every port.
+/// A request that exceeds the server's memory even without other requests must not be
+/// repeated. The refusal says so on every port.
 async fn never_fits(server: &Server) {
     const OPTION: &str = "--max-request-memory";
     let one_more = json!({"n": CHOICES + 1, "max_tokens": TOKENS});

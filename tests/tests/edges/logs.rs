@@ -1,4 +1,4 @@
-//! Nobody reads what the server writes.
+//! A server whose output nobody reads.
 
 use std::time::Duration;
 
@@ -19,20 +19,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::options;
 
 const CHAT: &str = "/v1/chat/completions";
-/// Bytes of a path, of which the log keeps most.
+/// Length of a path in bytes. The log keeps most of a path.
 const PATH: usize = 300;
-/// About what a request with such a path leaves in the log, rather less.
+/// Bytes that a request with such a path adds to the log, rather too few than too many.
 pub const LINE: usize = 400;
-/// More lines than pipes and queues hold: what waits, what is on its way out,
-/// and a pipe.
+/// Number of log lines that fill the queue (1 MiB), the writer (1 MiB) and a pipe.
 pub const ALL_FULL: usize = ((2 << 20) + (128 << 10)) / LINE;
-/// More than a pipe holds.
+/// Number of log lines that fill a pipe.
 const PIPE_FULL: usize = (128 << 10) / LINE;
-/// A drain of one second, and what ends after it, on a slow machine.
+/// Time limit for a drain of one second and the end after the drain, on a slow machine.
 const ENDED: Duration = Duration::from_secs(30);
 
-/// Makes it log so many lines, by as many requests on one connection that don't
-/// wait for each other's answers.
+/// Lets the server log `lines` lines, by pipelined requests on one connection.
 pub async fn flood(server: &Server, lines: usize) {
     const REFUSED: &[u8] = b"HTTP/1.1 404";
     let path = "x".repeat(PATH);
@@ -50,7 +48,7 @@ pub async fn flood(server: &Server, lines: usize) {
             text.extend_from_slice(&buffer[..came]);
             let begins = text.windows(REFUSED.len());
             seen += begins.filter(|begin| *begin == REFUSED).count();
-            // What may be the begin of the next is looked at again.
+            // The end of the text may be the beginning of the next match.
             text.drain(..text.len().saturating_sub(REFUSED.len() - 1));
         }
     };

@@ -1,8 +1,8 @@
-//! What strangers, closed pipes and hanging processes may not do to a server,
-//! one file per thing they do: at a size that runs everywhere, and ignored at
-//! full size (`cargo test --release -p lockstep-tests --test edges -- --ignored
-//! --test-threads 1 --nocapture`), where each says what it did to the server, most
-//! in a row of a table. `LOCKSTEP_EDGES_TABLE=FILE` gathers the rows.
+//! Hostile clients, closed pipes and hanging processes, and the harm that they must not
+//! do. Each file tries one attack at a size that runs everywhere. The tests of full
+//! size are ignored (`cargo test --release -p lockstep-tests --test edges -- --ignored
+//! --test-threads 1 --nocapture`). Each of them prints the effect on the server, most
+//! as a row of a table. `LOCKSTEP_EDGES_TABLE=FILE` collects the rows.
 
 mod bodies;
 mod containers;
@@ -29,20 +29,20 @@ mod unread;
 
 use lockstep_tests::server::Options;
 
-/// KiB of address space that each process of a server may have.
+/// Address space of each process of a server in KiB.
 const ADDRESS_SPACE: u64 = 4 << 20;
 
-/// Another program to test in place of this one, such as an older one.
+/// Environment variable with another program to test, such as an older version.
 const PROGRAM: &str = "LOCKSTEP_EDGES_PROGRAM";
 
-/// The program under test with the options that most tests use, in little memory.
+/// The options that most tests use, with the program under test, in little memory.
 fn options() -> Options {
     let under_test = || env!("CARGO_BIN_EXE_lockstep-under-test").into();
     let program = std::env::var_os(PROGRAM).unwrap_or_else(under_test);
     Options::new(program).limit("-v", ADDRESS_SPACE)
 }
 
-/// The same on one rank, where what happens behind the ports does not matter.
+/// Options for a single rank, for tests of the ports alone.
 fn one_rank() -> Options {
     options().set("--tp-size", "1")
 }

@@ -1,4 +1,4 @@
-//! Thousands of requests that are nearly good ones, beside good ones.
+//! Thousands of slightly damaged requests beside good ones.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -31,10 +31,11 @@ use tonic::{
 
 use crate::options;
 
-/// What nobody answers by then is waiting for more of a body, or for a long text.
+/// Time limit for an answer. After that the server is waiting for the rest of a body,
+/// or generates a long text.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Messages as the bytes that they are.
+/// Codec that passes messages on as raw bytes.
 #[derive(Default)]
 struct Bytes;
 
@@ -73,12 +74,12 @@ impl Decoder for Bytes {
     }
 }
 
-/// Sends one of HTTP; what is wrong with the answer.
+/// Sends a damaged HTTP request. Returns the error in the answer, if there is one.
 async fn http(server: &Server, random: &mut StdRng) -> Option<String> {
     let (request, whole) = request(random);
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port)).await.ok()?;
-        // It may be answered before it is sent whole.
+        // The answer may come before the request is sent whole.
         let _ = stream.write_all(&request).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -91,7 +92,7 @@ async fn http(server: &Server, random: &mut StdRng) -> Option<String> {
         .and_then(|rest| rest.get(2..5));
     match status {
         Some(status) if !wrong(status) => None,
-        // Of half a body nothing need be said.
+        // The server may close a connection with half a body without an answer.
         None if answer.is_empty() && !whole => None,
         _ => Some(format!(
             "{:?}:\n{answer}",
@@ -100,7 +101,7 @@ async fn http(server: &Server, random: &mut StdRng) -> Option<String> {
     }
 }
 
-/// A damaged message of gRPC, and where it is sent.
+/// Makes a damaged gRPC message. Returns its port, its path and its bytes.
 fn call(server: &Server, random: &mut StdRng) -> (u16, &'static str, Vec<u8>) {
     let ids = lockstep::TokenIds { ids: vec![17, 18] };
     let generate = lockstep::GenerateRequest {
@@ -116,7 +117,7 @@ fn call(server: &Server, random: &mut StdRng) -> (u16, &'static str, Vec<u8>) {
         ..Default::default()
     };
     let gateway = sglang::GenerateRequest {
-        // Two of one id at a time would be an error.
+        // Two requests with one id at a time would be an error.
         request_id: format!("mutated-{}", random.random::<u64>()),
         tokenized: Some(tokenized),
         sampling_params: Some(sglang::SamplingParams {
@@ -140,7 +141,7 @@ fn call(server: &Server, random: &mut StdRng) -> (u16, &'static str, Vec<u8>) {
     (port, path, message)
 }
 
-/// Sends one of gRPC; what is wrong with the answer.
+/// Sends a damaged gRPC message. Returns the error in the answer, if there is one.
 async fn message(server: &Server, random: &mut StdRng) -> Option<String> {
     let (port, path, message) = call(server, random);
     let shown = format!("{path} {message:?}");
@@ -163,14 +164,14 @@ async fn message(server: &Server, random: &mut StdRng) -> Option<String> {
     };
     let status = tokio::time::timeout(PATIENCE, exchange).await.ok()??;
     let wrong = match status.code() {
-        // So gRPC calls bytes that are no message.
+        // gRPC uses this code for bytes that do not decode.
         Code::Internal => !status.message().contains("decode"),
         code => matches!(code, Code::Unknown | Code::DataLoss),
     };
     wrong.then(|| format!("{shown}: {status}"))
 }
 
-/// Sends one; what is wrong with the answer.
+/// Sends one damaged request. Returns the error in the answer, if there is one.
 pub async fn one(server: &Server, seed: u64) -> Option<String> {
     let mut random = StdRng::seed_from_u64(seed);
     if random.random_bool(0.75) {
@@ -180,7 +181,7 @@ pub async fn one(server: &Server, seed: u64) -> Option<String> {
     }
 }
 
-/// Sends `count`, some at a time, beside good requests.
+/// Sends `count` damaged requests, 16 at a time, beside good requests.
 async fn send(server: &Server, count: u64) {
     let before = server.processes();
     let over = AtomicBool::new(false);

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 
 use crate::one_rank;
 
-/// What both nodes are started with: each has one rank.
+/// Port and secret of two nodes with one rank each.
 pub struct Nodes {
-    /// Where node 0 listens for the other.
+    /// The port where node 0 listens for node 1.
     pub port: u16,
     secret: TempDir,
 }
@@ -27,7 +27,7 @@ impl Nodes {
         }
     }
 
-    /// Of node `rank`.
+    /// Options of node `rank`.
     pub fn options(&self, rank: usize) -> Options {
         let secret = self.secret.path().join("secret");
         one_rank()

@@ -1,5 +1,5 @@
-//! Streams that a client makes the server reset ("made you reset",
-//! CVE-2025-8671): each costs the client two small frames.
+//! Streams that a client makes the server reset ("made you reset", CVE-2025-8671). Each
+//! reset costs the client two small frames.
 
 use lockstep_tests::{
     h2,
@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::{nodes::Nodes, one_rank};
 
-/// Makes a port reset streams, and waits until that has an end.
+/// Makes a port reset streams, and waits until the server ends the connection.
 pub async fn provoke(port: u16, path: &str) {
     let (mut read, mut write) = connect(port).await.into_split();
     let provoke = async {
@@ -21,7 +21,7 @@ pub async fn provoke(port: u16, path: &str) {
             frames.extend(h2::headers(stream, path));
             frames.extend(h2::window_update(stream, 0x7fff_ffff));
             if frames.len() > 16 << 10 {
-                // The server may have hung up.
+                // The server may have closed the connection.
                 let _ = write.write_all(&frames).await;
                 frames.clear();
             }
@@ -57,7 +57,7 @@ async fn a_client_that_provokes_resets_is_sent_away() {
 async fn the_port_of_nodes_sends_such_a_client_away_too() {
     let _turn = turns::shared().await;
     let nodes = Nodes::new();
-    // It listens long before the other node comes.
+    // Node 0 listens long before node 1 starts.
     let _first = Server::launch(nodes.options(0));
     nodes.open().await;
     provoke(nodes.port, "/lockstep.v1.WorkerGateway/Attach").await;

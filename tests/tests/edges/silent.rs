@@ -1,4 +1,4 @@
-//! Connections that say nothing, more than there are places.
+//! Silent connections, more than the server has places.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 
 use crate::{nodes::Nodes, one_rank};
 
-/// A chat, and a call on each gRPC port, as somebody who comes now.
+/// Checks that a new client gets its answers: health, a chat, and a call on each gRPC
+/// port.
 async fn innocents_are_served(server: &Server) {
     assert_eq!(server.get("/health").await.status, 200);
     let answer = server
@@ -64,7 +65,8 @@ async fn one_address_leaves_room_for_others() {
         .set("--max-connections", "8")
         .set("--max-connections-per-peer", "2");
     let server = Server::start(options).await;
-    // Its third connection costs this address its first, though there is room.
+    // The third connection of this address evicts the first one of the address,
+    // although there is room.
     let mut silent = flood::silent_from("127.0.0.2", server.port, 3).await;
     let rest = silent.split_off(1);
     within("an end to the oldest", LIMIT, flood::closed(silent)).await;
@@ -83,7 +85,7 @@ async fn probes_are_answered_when_every_place_works() {
         events.next().await;
         running.push(events);
     }
-    // The two places work, so neither is given away.
+    // Both places are at work, so the server gives neither away.
     assert_eq!(server.get("/health").await.status, 200);
     let refused = server.post("/v1/chat/completions", &endless).await;
     assert_eq!(refused.status, 503, "{}", refused.text);
@@ -98,8 +100,8 @@ async fn probes_are_answered_when_every_place_works() {
     .await;
 }
 
-/// Connections of each kind of the full-size test: half of them from either
-/// of two addresses.
+/// Number of silent connections on each port at full size, half of them from each of
+/// two addresses.
 const EACH: usize = 5000;
 
 async fn five_thousand(port: u16) -> Vec<TcpStream> {
@@ -110,8 +112,8 @@ async fn five_thousand(port: u16) -> Vec<TcpStream> {
     silent
 }
 
-/// 5,000 on every port from two addresses, on the port of nodes also while the
-/// nodes start; needs some 16,000 descriptors in each process.
+/// Opens 5,000 connections on every port from two addresses. On the port for nodes they
+/// also stand open while the nodes start. Each process needs some 16,000 descriptors.
 #[tokio::test]
 #[ignore = "full size: takes a minute, and the ports of two addresses"]
 async fn five_thousand_silent_connections_on_every_port() {
@@ -140,7 +142,7 @@ async fn five_thousand_silent_connections_on_every_port() {
         let asked = Instant::now();
         innocents_are_served(&first).await;
         let served = asked.elapsed();
-        // `--first-byte-timeout`, and what is looked at each second.
+        // `--first-byte-timeout` plus the interval of a second between checks.
         within("an end", Duration::from_secs(13), flood::closed(silent)).await;
         let outcome = format!(
             "{} ports, all closed; served within {served:.1?}",

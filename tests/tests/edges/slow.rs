@@ -1,4 +1,4 @@
-//! Connections that begin something and don't go on.
+//! Connections that begin a request, or a protocol, and do not go on.
 
 use lockstep_tests::{
     flood, http,
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::one_rank;
 
-/// Limits that nobody else would want.
+/// Time limits of a second, too short for real use.
 fn impatient() -> Options {
     one_rank()
         .set("--first-byte-timeout", "1")
@@ -30,13 +30,13 @@ async fn what_is_begun_and_not_ended_is_closed() {
         for preface in ["P", "PRI * HTTP/2.0\r\n\r\nSM"] {
             begun.push(flood::begin(port, preface.as_bytes()).await);
         }
-        // A connection that opens no stream is idle.
+        // A connection without streams is idle.
         begun.push(flood::begin(port, &lockstep_tests::h2::hello()).await);
     }
     for head in ["GET", "GET /health HTTP/1.1\r\nhost: x\r\n"] {
         begun.push(flood::begin(server.port, head.as_bytes()).await);
     }
-    // An answered request, and then nothing.
+    // This connection is idle after its first answer.
     let mut idle = connect(server.port).await;
     let request = b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n";
     idle.write_all(request).await.expect("sent");
@@ -76,7 +76,7 @@ async fn a_body_that_stops_is_refused() {
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert!(answer.contains("request_timeout"), "{answer}");
 
-    // An unfinished message on each gRPC port, to a service without a key too.
+    // An unfinished message on each gRPC port, also to a service that needs no key.
     for (port, path) in [
         (server.grpc_port, "/lockstep.v1.Inference/Generate"),
         (server.grpc_port, "/grpc.health.v1.Health/Check"),
@@ -88,7 +88,7 @@ async fn a_body_that_stops_is_refused() {
     ] {
         let mut call = lockstep_tests::h2::hello();
         call.extend(lockstep_tests::h2::headers(1, path));
-        // A message of 1,000 bytes of which one byte comes.
+        // The call announces a message of 1,000 bytes and sends one byte.
         call.extend(lockstep_tests::h2::data(1, &[0, 0, 0, 3, 232, 7]));
         let mut stream = connect(port).await;
         stream.write_all(&call).await.expect("sent");

@@ -16,8 +16,9 @@ use crate::{folders::copy_demo, options};
 
 const PATH: &str = "/update_weights_from_disk";
 
-/// What the dynamic linker puts before the system's own: reading a part of a file below
-/// a folder `stalled` waits until somebody writes to the pipe `GATE`.
+/// Source of a library that is preloaded before the system's own. Reads in the range
+/// from `FROM` to `TO` of a file inside a folder `stalled` block until the pipe `GATE`
+/// has a writer.
 const STALLS: &str = r#"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -42,7 +43,7 @@ extern "C" ssize_t pread64(int fd, void *into, size_t size, off64_t at) {
 }
 "#;
 
-/// [`STALLS`] as a library in `folder`.
+/// Compiles [`STALLS`] to a library in `folder`.
 fn library(folder: &Path) -> PathBuf {
     let (source, library) = (folder.join("stalls.cc"), folder.join("stalls.so"));
     fs::write(&source, STALLS).expect("written");
@@ -56,8 +57,8 @@ fn library(folder: &Path) -> PathBuf {
     library
 }
 
-/// Where the upper half of the matrix `name` lies in its file, which the first of two
-/// ranks reads alone.
+/// Returns the offsets in the file of the upper half of the matrix `name`. Only the
+/// first of two ranks reads this half.
 fn upper_half(file: &Path, name: &str) -> (u64, u64) {
     let bytes = fs::read(file).expect("weights");
     let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
@@ -101,7 +102,7 @@ async fn a_disk_that_stalls_leaves_the_old_weights_serving() {
     let after = server.ok("/v1/completions", &greedy).await;
     assert_eq!(after["choices"], before["choices"]);
 
-    // Nor does what still hangs keep others from being read.
+    // The read that still hangs does not block the reading of other weights.
     let good = server.ok(PATH, &json!({"model_path": "good"})).await;
     assert_eq!(good["success"], true, "{good}");
     assert_eq!(server.processes(), processes, "nobody was replaced");
@@ -111,7 +112,7 @@ async fn a_disk_that_stalls_leaves_the_old_weights_serving() {
         gate_options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         gate_options.open(&gate)
     };
-    // Somebody was reading, or nothing was shown.
+    // A rank must have been blocked at the gate, or the test has shown nothing.
     drop(until("the reader", LIMIT, async || writer().ok()).await);
     let after = server.ok("/v1/completions", &greedy).await;
     assert_eq!(after["choices"], before["choices"]);

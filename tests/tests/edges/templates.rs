@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{folders::copy_demo, options};
 
-/// What the last message asks for: nothing wild at first, so that the template
-/// is fit for chats.
+/// Template whose behaviour the last message selects. Other messages select nothing
+/// wild, so the server accepts the template for chats.
 const TEMPLATE: &str = "{%- set ns = namespace(v='ab') -%}
 {%- set wild = messages[-1].content -%}
 {%- if wild == 'double' -%}

@@ -1,12 +1,12 @@
-//! Texts of a whole body, of one character that tokenizers or their patterns
-//! take badly.
+//! Texts as long as a body, of one character that is costly for tokenizers or their
+//! patterns.
 
 use lockstep_tests::{processes::Role, server::Server, turns};
 use serde_json::json;
 
 use crate::options;
 
-/// Bytes of a text, somewhat less than a body may have.
+/// Bytes of a text, somewhat less than the limit of a body.
 const TEXT: usize = 15 << 20;
 
 #[tokio::test]
@@ -20,12 +20,12 @@ async fn the_longest_texts_cost_little_more_than_themselves() {
     send(&server).await;
     let grown = front.memory("VmHWM") - before;
     assert!(grown < 10 * TEXT, "{} MiB", grown >> 20);
-    // As before, and by the same process.
+    // The answer and the process are the same as before.
     assert_eq!(server.ok("/tokenize", &counted).await, expected);
     assert_eq!(server.process(Role::TokenizerManager(0)).await, front);
 }
 
-/// Sends a text of each character wherever one is tokenized.
+/// Sends a text of each character to every path that tokenizes.
 pub async fn send(server: &Server) {
     for character in ["7", " ", "\n", "a", "日"] {
         let written = json!(character).to_string().len() - 2;

@@ -1,4 +1,4 @@
-//! Answers that nobody takes.
+//! Answers whose clients do not read.
 
 use lockstep_tests::{
     flood, h2,

@@ -1,6 +1,6 @@
-//! What this tokenizer-manager knows of itself. Several share one port, so a
-//! client reaches any of them and means them all: they ask each other by the
-//! scheduler.
+//! Figures that this tokenizer-manager reports about itself. Several tokenizer-managers
+//! share one port. A client reaches any of them but asks about all, so they ask each
+//! other through the scheduler.
 
 use lockstep_proto::pb::lockstep::{FrontFigures, PortLoad};
 use lockstep_traces::Traces;
@@ -11,25 +11,25 @@ use crate::{
     ports::Ports,
 };
 
-/// What one tokenizer-manager tells of itself.
+/// Source of one tokenizer-manager's figures.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Its number, from 0.
+    /// Index of the tokenizer-manager, from 0.
     pub index: usize,
-    /// When its process started, seconds since 1970.
+    /// Start time of the process, seconds since 1970.
     pub started: u64,
     /// Counts the requests in progress.
     pub gate: Gate,
     /// Counts connections.
     pub ports: Ports,
-    /// Counts spans, where requests are traced.
+    /// Counts spans; `None` if no request is traced.
     pub traces: Option<Traces>,
     /// Counts everything else.
     pub metrics: Metrics,
 }
 
 impl Figures {
-    /// The figures now; their text is empty without `metrics`.
+    /// Returns the current figures; their text is empty without `metrics`.
     pub fn now(&self, metrics: bool) -> FrontFigures {
         FrontFigures {
             index: u32::try_from(self.index).unwrap_or(u32::MAX),
@@ -38,7 +38,7 @@ impl Figures {
         }
     }
 
-    /// As Prometheus reads it.
+    /// Returns the metrics in the text format of Prometheus.
     fn text(&self) -> String {
         let mut text = self.metrics.render();
         let ports = self.ports.reports().map(PortLoad::from);

@@ -1,5 +1,5 @@
-//! A question that all share who ask at once, and its answer, which all share who ask
-//! within a second of it.
+//! A question shared by all callers who ask at the same time. Its answer is reused for
+//! a second.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,20 +12,20 @@ use futures::{
 };
 use tokio::time::Instant;
 
-/// So long after it came an answer is good enough for who asks the same.
+/// Time for which an answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The last answer and the question that is open.
 #[derive(Debug)]
 pub struct Shared<T: Clone>(Mutex<State<T>>);
 
-/// An answer, and until when it is shared.
+/// An answer, and the time until which it is reused.
 type Answer<T> = (Instant, T);
 
 #[derive(Debug)]
 struct State<T: Clone> {
     answer: Option<Answer<T>>,
-    /// It lasts as long as somebody waits for it.
+    /// The open question. It is dropped when nobody waits for it any more.
     question: Option<WeakShared<BoxFuture<'static, Option<Answer<T>>>>>,
 }
 
@@ -39,9 +39,11 @@ impl<T: Clone> Default for Shared<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Shared<T> {
-    /// The last answer where it is fresh by the clock `now`; else that of the question
-    /// that others wait for already; else that of `ask`. `None` where there is none,
-    /// which is nobody's who asks later. So nobody waits longer than one question lasts.
+    /// Returns the last answer if it is fresh by the clock `now`. Otherwise it waits
+    /// for the question that others have asked already, or else asks with `ask`.
+    ///
+    /// `None` means that the question failed. A failure is not reused: the next caller
+    /// asks again. So nobody waits longer than one question lasts.
     pub async fn get<F>(
         &self,
         now: impl Fn() -> Instant + Send + 'static,
@@ -58,8 +60,8 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
                 return Some(answer.clone());
             }
             let open = state.question.as_ref().and_then(WeakShared::upgrade);
-            // One that has ended may still have somebody who has not heard of it, or
-            // who has not kept its answer yet.
+            // Some callers may not yet have seen that the question has ended, or may
+            // not yet have stored its answer.
             let ended = open.as_ref().and_then(|open| open.peek());
             if let Some(Some((until, answer))) = ended
                 && now() < *until
@@ -80,7 +82,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
         };
         let answer = question.await?;
         let mut state = self.state();
-        // Who is slow may come back behind the next answer.
+        // A slow caller may return after a newer answer was stored.
         if state.answer.as_ref().is_none_or(|last| last.0 < answer.0) {
             state.answer = Some(answer.clone());
         }
@@ -104,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// Questions whose answers are their numbers, from 0; one is answered when `answer`
-    /// says so, at the time `at`, in milliseconds.
+    /// A shared question whose answer is its number, from 0. Each call of `answer`
+    /// answers one question at the time `at`, in milliseconds.
     #[derive(Clone)]
     struct World {
         begin: Instant,
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!((answer, world.asked()), (Some(1), 2));
     }
 
-    /// Whoever hears of it late.
+    /// Also while an earlier caller has not yet seen the failure.
     #[tokio::test]
     async fn a_question_that_has_ended_is_nobodys_who_asks_later() {
         let world = World::new();
@@ -202,7 +204,8 @@ mod tests {
         assert_eq!(late.await, None);
     }
 
-    /// As between two threads, one of which has its answer and keeps it in a moment.
+    /// Plays the moment between two threads when one has its answer but has not stored
+    /// it.
     #[tokio::test]
     async fn an_answer_that_nobody_has_kept_yet_is_shared() {
         let world = World::new();
@@ -226,7 +229,8 @@ mod tests {
         drop(first);
         let (answer, ()) = join!(other, world.answer(1));
         assert_eq!((answer, world.asked()), (Some(0), 1));
-        // Where all have given up, its answer would be of a time long ago.
+        // If all callers have given up, their question must not be continued: its
+        // answer would be from long ago.
         world.at.store(5000, Relaxed);
         let mut given_up = Box::pin(world.get(false));
         assert_eq!(futures::poll!(&mut given_up), std::task::Poll::Pending);

@@ -1,6 +1,5 @@
-//! Tokens wait here until their text shows, so that what is said of a token
-//! (its id, its log-probability) never comes before its text, and nothing is
-//! said of the tokens of a stop string.
+//! Queue of tokens whose text does not show yet. A token's id and log-probability are
+//! never sent before its text, and never for the tokens of a stop string.
 
 use std::collections::VecDeque;
 
@@ -9,15 +8,15 @@ use lockstep_types::sampling::TokenLogprob;
 /// One output token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputToken {
-    /// Its id.
+    /// Token id.
     pub id: u32,
-    /// Where its text starts, in characters from the start of the output.
+    /// Start of the token's text, in characters from the start of the output.
     pub text_offset: usize,
-    /// When asked for.
+    /// Log-probability, if requested.
     pub logprob: Option<TokenLogprob>,
 }
 
-/// Tokens in order, those not shown yet, and how much text is.
+/// Tokens not shown yet, in order, and the number of characters shown.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     tokens: VecDeque<OutputToken>,
@@ -39,7 +38,7 @@ impl Pending {
         self.push(id, self.shown, logprob);
     }
 
-    /// More text was shown.
+    /// Counts `text` as shown.
     pub(super) fn showed(&mut self, text: &str) {
         self.shown += text.chars().count();
     }

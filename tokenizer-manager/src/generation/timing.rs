@@ -1,4 +1,4 @@
-//! When a choice's tokens came.
+//! Times at which a choice's tokens arrive.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{
     error::ApiError, metrics::Latencies, request_stats::RequestStats, request_trace::ChoiceTrace,
 };
 
-/// Clock of one choice.
+/// Clock and metrics of one choice.
 #[derive(Debug)]
 pub(super) struct Timing {
     latencies: Latencies,
@@ -33,7 +33,8 @@ impl Timing {
         }
     }
 
-    /// `tokens` new tokens came. Several at once share the time since the last.
+    /// Records `tokens` new tokens. Tokens that arrive together share the time since
+    /// the last arrival equally.
     pub(super) fn output(&mut self, tokens: usize) {
         if tokens == 0 {
             return;
@@ -60,26 +61,27 @@ impl Timing {
         self.last = Some(now);
     }
 
-    /// Tokens become text from now on; the time, where somebody wants to know.
+    /// Returns the time at which detokenizing starts; `None` if the choice is not
+    /// traced.
     pub(super) fn detokenizing(&self) -> Option<Instant> {
         self.trace.as_ref().map(|_| Instant::now())
     }
 
-    /// Tokens have become text since then.
+    /// Records that detokenizing took the time since `since`.
     pub(super) fn detokenized(&mut self, since: Option<Instant>) {
         if let (Some(trace), Some(since)) = (&mut self.trace, since) {
             trace.detokenized(since.elapsed());
         }
     }
 
-    /// The choice failed.
+    /// Records that the choice failed.
     pub(super) fn failed(&mut self, error: &ApiError) {
         if let Some(trace) = &mut self.trace {
             trace.fail(error);
         }
     }
 
-    /// The choice ended well.
+    /// Records that the choice ended well.
     pub(super) fn end(&mut self, end: &End) {
         if let Some(trace) = &mut self.trace {
             trace.end(end.reason, &end.usage);

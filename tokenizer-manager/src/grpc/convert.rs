@@ -1,4 +1,5 @@
-//! From a gRPC request to a spec. Absent fields are absent: zero is a choice.
+//! Conversion of a gRPC request to a spec. A field that is absent has no value; zero is
+//! a value.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,7 @@ use crate::{
     text::Conversation,
 };
 
-/// Checks what is gRPC's own and renders a chat.
+/// Checks the fields that only gRPC has, renders a chat, and returns the spec.
 pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<GenerateSpec> {
     let id = match request.request_id {
         None => fresh_id(),
@@ -122,7 +123,7 @@ fn sampling(wire: SamplingParams) -> SamplingSpec {
     }
 }
 
-/// The shortest decimal of an `f32`, so that 0.1 is said as 0.1 in messages.
+/// Returns the shortest decimal of an `f32`, so that messages show 0.1 as 0.1.
 fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

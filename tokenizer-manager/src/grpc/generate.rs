@@ -1,4 +1,4 @@
-//! `Generate`: a message per step, or one per choice at its end.
+//! `Generate`: one message per step, or one per choice at its end.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     submission::Submission,
 };
 
-/// Submits a request; a refusal before the first token is the call's own status.
+/// Submits a request. An error before the first token becomes the call's own status.
 pub(super) async fn generate(
     app: &Arc<App>,
     request: GenerateRequest,
@@ -45,7 +45,7 @@ pub(super) async fn generate(
         Some(first) => Some(Ok(first?)),
         None => None,
     };
-    // After an error nothing more comes: dropping the rest aborts it.
+    // Nothing follows an error: dropping the other streams aborts their choices.
     let answers = stream::iter(first)
         .chain(answers)
         .scan(false, |over, answer| {

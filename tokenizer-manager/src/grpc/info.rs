@@ -1,4 +1,4 @@
-//! The calls that generate nothing.
+//! Calls that generate nothing.
 
 use lockstep_proto::pb::lockstep::{
     DetokenizeRequest, DetokenizeResponse, GetModelInfoResponse, GetServerInfoResponse,
@@ -71,7 +71,7 @@ pub(super) async fn server(app: &App) -> ApiResult<GetServerInfoResponse> {
     })
 }
 
-/// A configuration value as its JSON name.
+/// Returns a configuration value's name in JSON.
 fn name(value: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().map(str::to_owned).unwrap_or_default()

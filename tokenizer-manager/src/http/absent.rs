@@ -1,4 +1,4 @@
-//! Paths that nothing is served under.
+//! Answers for paths that are not served.
 
 use axum::{
     extract::Request,
@@ -7,7 +7,7 @@ use axum::{
 
 use crate::error::ApiError;
 
-/// What clients of other APIs ask for, and what to ask for instead.
+/// Paths of other servers' APIs, and advice about the route to use instead.
 const ABSENT: &[(&[&str], &str)] = &[
     (
         &[
@@ -76,7 +76,8 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// 404, which says what is served instead where other servers have the path.
+/// Returns a 404. For a path that other servers have, it names the route to use
+/// instead.
 pub(super) async fn unknown(request: Request) -> ApiError {
     let (method, path) = (request.method(), request.uri().path());
     let below = |known: &&&str| {
@@ -104,7 +105,7 @@ fn invalid_url(method: &Method, path: &str) -> String {
     format!("Invalid URL ({method} {path}). GET / and GET /openapi.json say what is served.")
 }
 
-/// 405.
+/// Returns a 405.
 pub(super) async fn wrong_method(request: Request) -> ApiError {
     let (method, path) = (request.method(), request.uri().path());
     ApiError {

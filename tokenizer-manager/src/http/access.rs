@@ -1,6 +1,6 @@
-//! The access log: one line per request, under the target `access`, once its
-//! answer is sent or its client has left. What machines ask again and again is told of
-//! at the level DEBUG, as long as the answer is good.
+//! The access log: one line per request, under the target `access`, once the answer is
+//! sent or the client has left. Successful answers to health checks and Prometheus are
+//! logged at level DEBUG.
 
 use std::{
     pin::Pin,
@@ -23,15 +23,15 @@ use tokio::time::Instant;
 use super::middleware::RequestId;
 use crate::{error::ErrorCode, request_stats::RequestStats, request_trace::RequestTrace};
 
-/// nginx's status for a client that left before it was answered.
+/// nginx's status for a client that left before it got an answer.
 const CLIENT_LEFT: u16 = 499;
-/// Bytes of a path in the log: all that a route needs, and much less than a
-/// stranger may send, whose lines would take others' room.
+/// Maximum bytes of a path in the log. Every route fits. A stranger may send a much
+/// longer path, and such lines would fill the log.
 const PATH: usize = 256;
-/// The same of a method, which may be any word.
+/// Maximum bytes of a method in the log. A method may be any word.
 const METHOD: usize = 16;
 
-/// Paths that health checks and Prometheus ask for every few seconds.
+/// Paths that health checks and Prometheus request every few seconds.
 const POLLED: [&str; 4] = ["/health", "/ping", "/health_generate", "/metrics"];
 
 /// Logs the request once it is finished.
@@ -55,12 +55,12 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     response.map(|body| Body::new(Logged { body, line }))
 }
 
-/// A text, or its first `most` bytes.
+/// Returns the first `most` bytes of a text, or all of a shorter one.
 fn beginning(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// A request's line, written when it is dropped.
+/// The log line of a request, written on drop.
 struct Line {
     request: Option<Arc<str>>,
     method: String,
@@ -69,9 +69,9 @@ struct Line {
     stats: Arc<RequestStats>,
     status: u16,
     code: Option<&'static str>,
-    /// The whole answer was taken, and no error ended it.
+    /// True if the whole answer was taken and no error ended it.
     complete: bool,
-    /// What the transport did not take of a body that gave all it had at once.
+    /// Counts the unsent bytes of a body that was handed over whole.
     unsent: Option<Unsent>,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Line {
                 trace.set(names::ERROR_TYPE, code);
             }
         }
-        // A level is a constant of the line.
+        // The level of a line must be a constant.
         macro_rules! finished {
             ($level:ident) => {
                 tracing::$level!(
@@ -114,7 +114,7 @@ impl Drop for Line {
     }
 }
 
-/// An answer's body and its line.
+/// The body of an answer, with the line to log.
 struct Logged {
     body: Body,
     line: Line,
@@ -135,7 +135,7 @@ impl HttpBody for Logged {
         frame
     }
 
-    // Whoever sends the body may ask for no frame after this says so.
+    // A server need not ask for another frame once this returns true.
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
     }
@@ -216,7 +216,7 @@ mod tests {
         Err(ApiError::unsupported("lora", "no"))
     }
 
-    /// An answer whose stream an error ends.
+    /// An answer whose stream ends with an error.
     async fn break_off() -> &'static str {
         let stats = RequestStats::current().expect("within a request");
         stats.failed("internal_error");
@@ -237,7 +237,7 @@ mod tests {
             .layer(from_fn(log))
     }
 
-    /// A port on which `/large` is so many bytes, and its address.
+    /// Serves `/large`, an answer of `bytes` bytes, and returns the address.
     async fn serving(bytes: usize) -> std::net::SocketAddr {
         let limits = ConnectionLimits {
             per_port: 9,
@@ -265,7 +265,8 @@ mod tests {
         address
     }
 
-    /// More than the system keeps for a client, whose first part it takes, or all.
+    /// The answer is larger than the system's send buffer. One client reads its first
+    /// part, the other all.
     #[tokio::test]
     async fn what_a_client_did_not_wait_for_is_not_complete() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -17,20 +17,21 @@ use crate::{
     metrics::{merge, render_server, render_sglang, with_model},
 };
 
-/// `GET /health`, `GET /ping`: 200 only if a forward step ran on every rank recently, or one runs now.
+/// `GET /health`, `GET /ping`: 200 if a forward step ran on every rank recently, or if
+/// one runs now.
 pub(super) async fn health(State(app): State<Arc<App>>) -> ApiResult<Response> {
     app.healthy(false).await?;
     json(&json!({"status": "ok"}))
 }
 
-/// `GET /health_generate`: 200 after a step of its own.
+/// `GET /health_generate`: 200 after a forward step that this request started.
 pub(super) async fn health_generate(State(app): State<Arc<App>>) -> ApiResult<Response> {
     app.healthy(true).await?;
     json(&json!({"status": "ok"}))
 }
 
-/// `GET /flush_cache`, as SGLang has it, but not for browsers: they send a GET
-/// for every picture of a page.
+/// `GET /flush_cache`, as in SGLang. Browsers are refused, since they send a GET for
+/// every picture of a page.
 pub(super) async fn get_flush_cache(
     state: State<Arc<App>>,
     request: Request,
@@ -53,15 +54,16 @@ pub(super) async fn flush_cache(State(app): State<Arc<App>>) -> ApiResult<Respon
     json(&json!({"flushed": true, "tokens": flushed.tokens}))
 }
 
-/// Which requests to abort.
+/// Body of `/abort_request`.
 #[derive(Deserialize)]
 pub(super) struct AbortRequest {
     rid: Option<String>,
     abort_all: Option<bool>,
 }
 
-/// `POST /abort_request`: by the id in the answer (`chatcmpl-…`, `rid`), by the
-/// client's own `X-Request-Id`, or all; of any tokenizer-manager.
+/// `POST /abort_request`: aborts by the id in the answer (`chatcmpl-…`, `rid`), by the
+/// client's own `X-Request-Id`, or aborts all requests. Reaches the requests of every
+/// tokenizer-manager.
 pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     Json(request): Json<AbortRequest>,
@@ -80,8 +82,8 @@ pub(super) async fn abort_request(
     json(&json!({"aborted": aborted}))
 }
 
-/// `GET /metrics`: the series of all tokenizer-managers that answer in time, and
-/// the scheduler's if it can be reached.
+/// `GET /metrics`: the series of all tokenizer-managers that answer in time, and the
+/// scheduler's if the scheduler can be reached.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let (fronts, load) = tokio::join!(app.all_figures(true), app.scheduler.load());
     let silent = app

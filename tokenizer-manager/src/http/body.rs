@@ -1,4 +1,4 @@
-//! Request bodies: JSON within limits, errors that name the field.
+//! Request bodies: JSON within limits, and errors that name the field.
 
 mod encoding;
 mod explain;
@@ -26,8 +26,8 @@ use crate::{
     text::{LARGE, most_counted},
 };
 
-/// Bodies up to this many bytes are parsed in place: that takes a tenth of a
-/// millisecond or so.
+/// Bodies up to this size in bytes are parsed on the caller's thread. That takes about
+/// a tenth of a millisecond.
 const INLINE_BYTES: usize = 64 * 1024;
 
 /// A JSON body of type `T`.
@@ -41,8 +41,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Json<T> {
     }
 }
 
-/// What `parse` makes of a body that says it is JSON and is within the limits.
-/// Large bodies are worked on in a thread of their own.
+/// Reads a JSON body within the limits and applies `parse` to it. Large bodies are
+/// parsed on a thread of their own.
 pub(super) async fn read_json<T: Send + 'static>(
     request: Request,
     app: &App,
@@ -56,15 +56,15 @@ pub(super) async fn read_json<T: Send + 'static>(
     let body = read(request, most).await?;
     let structure = Structure {
         depth: limits.json_depth,
-        // What a client may count, it may also give.
+        // A client may send as many values as it may have counted by `tokenize`.
         plain: most_counted(&app.config.server),
     };
     let body = match encoding {
         Encoding::Identity => body,
         Encoding::Gzip => {
             let held = held.clone();
-            // How much it becomes, nobody knows before; but that is charged as it
-            // grows, so it takes no turn.
+            // The decoded size is not known in advance. It is charged as it grows, so
+            // decoding waits for no turn.
             let decode = move || encoding.decode(body, most, held.as_ref());
             app.text.pool.run(LARGE, decode).await??
         }
@@ -83,7 +83,8 @@ pub(super) async fn read_json<T: Send + 'static>(
     app.text.pool.run(bytes, parse).await?
 }
 
-/// A missing type is taken for JSON; another one is refused.
+/// Checks the content type. A missing type is taken for JSON; any type but JSON is
+/// refused.
 fn is_json(headers: &HeaderMap) -> ApiResult<()> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
@@ -103,8 +104,8 @@ fn is_json(headers: &HeaderMap) -> ApiResult<()> {
     })
 }
 
-/// The whole body, in memory that grows as it comes: what is announced and not
-/// sent takes none.
+/// Reads the whole body. Memory grows as bytes arrive: bytes that are announced but not
+/// sent take none.
 async fn read(request: Request, limit: usize) -> ApiResult<Vec<u8>> {
     let announced = request
         .headers()
@@ -116,7 +117,7 @@ async fn read(request: Request, limit: usize) -> ApiResult<Vec<u8>> {
     let mut body: Body = request.into_body();
     let mut all = Vec::new();
     while let Some(frame) = body.frame().await {
-        // Trailers say nothing here.
+        // Trailers are ignored.
         let Ok(data) = frame.map_err(|error| unreadable(&error))?.into_data() else {
             continue;
         };
@@ -156,7 +157,7 @@ fn too_large(limit: usize) -> ApiError {
     }
 }
 
-/// The first of an error's causes that is an `E`.
+/// Returns the first of an error's causes that is an `E`.
 fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes.into_iter().find_map(|error| error.downcast_ref())

@@ -1,10 +1,11 @@
-//! What a web page may make a browser send here.
+//! Protection against requests that a web page makes a browser send.
 //!
-//! A page can have the browser of whoever reads it send requests to servers
-//! that the page's author cannot reach. Where no key is asked for, such a request
-//! is told by what browsers alone write and pages cannot change: `Origin` (RFC
-//! 6454) and `Sec-Fetch-Site` (W3C Fetch Metadata). A page whose own name leads
-//! here (DNS rebinding) is of the same origin, but its name is none of ours.
+//! A page can make its reader's browser send requests to servers that the page's author
+//! cannot reach. Where the server asks for no key, such a request is recognised by
+//! headers that browsers set and pages cannot change: `Origin` (RFC 6454) and
+//! `Sec-Fetch-Site` (W3C Fetch Metadata). With DNS rebinding, the page's own host name
+//! leads to this server, so its requests have the same origin. They are recognised by
+//! the host name, which is not one of the server's.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -23,14 +24,14 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// How long a browser may remember what a page was allowed.
+/// Time for which a browser may remember a page's permissions.
 const PREFLIGHT_AGE: std::time::Duration = std::time::Duration::from_secs(600);
-/// Names below these cannot be registered by a stranger (RFC 6761, 6762, 8375;
-/// ICANN's reservation of `internal`; Kubernetes' names of services).
+/// Suffixes of names that a stranger cannot register (RFC 6761, 6762, 8375; ICANN's
+/// reservation of `internal`; Kubernetes' names of services).
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".internal", ".home.arpa", ".svc"];
 
-/// CORS for the listed origins, pre-flight requests included; nothing is said
-/// of origins where none is listed.
+/// Returns the CORS layer for the listed origins, pre-flight requests included. `None`,
+/// and so no CORS headers, if no origin is listed.
 pub(super) fn cors(web: &WebConfig) -> Option<CorsLayer> {
     if web.cors_allowed_origins.is_empty() {
         return None;
@@ -54,8 +55,8 @@ pub(super) fn cors(web: &WebConfig) -> Option<CorsLayer> {
     Some(layer)
 }
 
-/// Refuses what a page asks for in its reader's name. With a key there is
-/// nothing to borrow: a page that shows it was given it.
+/// Refuses requests that a foreign page sends in its reader's name. If the server has a
+/// key, nothing is refused here: a page that sends the key was given it.
 pub(super) async fn guard(
     State(app): State<Arc<App>>,
     request: Request,
@@ -98,8 +99,9 @@ fn check(request: &Request, own: &str, web: &WebConfig) -> ApiResult<()> {
     Ok(())
 }
 
-/// Whether a request comes from a page of ours, a listed one, or none at all.
-/// A reader may follow a link from anywhere; the page with it sees nothing.
+/// Checks that the request comes from this server's page, from a page of a listed
+/// origin, or from no page. Following a link from any page is allowed too, since the
+/// page with the link does not see the answer.
 fn from_our_page(request: &Request, web: &WebConfig) -> ApiResult<()> {
     let headers = request.headers();
     let text = |name: &str| Some(headers.get(name)?.to_str().unwrap_or("?"));
@@ -146,8 +148,8 @@ fn foreign_host(host: &str) -> ApiError {
     }
 }
 
-/// Whether a browser sends it: it says so, and no page of another origin can
-/// take that back.
+/// Returns true if a browser sends the request. Browsers set the headers looked for,
+/// and no page of another origin can remove them.
 pub(super) fn is_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(header::USER_AGENT).map(HeaderValue::as_bytes);
     agent.is_some_and(|agent| agent.starts_with(b"Mozilla/"))
@@ -169,7 +171,7 @@ fn same(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
 }
 
-/// The host of `host:port`, without the dot that may end a name.
+/// Returns the host of `host:port`, without the dot that may end a name.
 fn without_port(authority: &str) -> &str {
     let host = authority
         .rsplit_once('@')
@@ -181,7 +183,7 @@ fn without_port(authority: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
-/// Whether nobody but us can have a page under this name. Addresses are nobody's
+/// Returns true if no stranger can have a page under this name. An address is not a
 /// name, and a name without a dot is given by the machine or its network.
 fn is_ours(host: &str, own: &str, web: &WebConfig) -> bool {
     let host = host.to_ascii_lowercase();

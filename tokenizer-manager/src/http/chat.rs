@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{app::App, error::ApiResult, submission::Submission};
 
-/// The request's fields and their types.
+/// Names and types of the request's fields.
 pub(super) const FIELDS: &[(&str, &str)] = types::ChatRequest::FIELDS;
 
 pub(super) async fn create(

@@ -1,9 +1,9 @@
-//! `/console`: a page for operators that shows the server's own figures, its
-//! requests, and a place to try a chat.
+//! `/console`: a page for operators that shows the server's figures and requests, and
+//! has a place to try a chat.
 //!
-//! Its files are a part of the program and hold nothing of the server, so they
-//! are given without a key: a browser shows none when it opens a page. What the page
-//! then asks for is asked for like anybody else's, with the key that its reader types.
+//! The page's files are compiled into the program and hold nothing of the server. They
+//! are served without a key, since a browser sends none when it opens a page. The
+//! page's own requests need the key that its reader types, like any other client's.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -22,10 +22,10 @@ use lockstep_types::WebConfig;
 use super::absent::wrong_method;
 use crate::app::App;
 
-/// The page's path, and the label of all of it in metrics.
+/// Path of the page. Also the label of all its files in metrics.
 pub(super) const PATH: &str = "/console";
-/// Where people who write a slash more are sent; relative, so that it also holds
-/// behind a proxy that serves all this below a path of its own.
+/// Redirect target for a path with a slash at its end. It is relative, so it also works
+/// behind a proxy that serves the whole server below a path of its own.
 const WITHOUT_SLASH: &str = "../console";
 
 /// A file of the page.
@@ -45,7 +45,8 @@ macro_rules! files {
     };
 }
 
-/// All that is served, each by its whole path: there is none to be guessed.
+/// All files that are served, each under its whole path. No path is derived from a
+/// request.
 const FILES: &[File] = files! {
     "/console" "text/html; charset=utf-8" "index.html";
     "/console/console.css" "text/css; charset=utf-8" "console.css";
@@ -61,11 +62,11 @@ const FILES: &[File] = files! {
     "/console/icon.svg" "image/svg+xml" "icon.svg";
 };
 
-/// What browsers are told of every file. Nothing but this server's own files may run,
-/// be shown or be asked, nobody may put the page in a frame of theirs, where its
-/// reader could be led to abort requests unknowingly, and nothing of it is told to
-/// others. A file may be kept if it is asked for again each time, so that after an
-/// upgrade no page of two versions is put together.
+/// Headers of every file. The page may run, show and request nothing but this server's
+/// own files. No other page may show it in a frame, where its reader could be led to
+/// abort requests unknowingly. No referrer is sent to others. A browser may cache a
+/// file but must revalidate it each time, so that after an upgrade no page mixes two
+/// versions.
 const HEADERS: [(HeaderName, &str); 8] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -91,7 +92,7 @@ const HEADERS: [(HeaderName, &str); 8] = [
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
-/// The routes, none where the console is off.
+/// Returns the routes of the console; none if the console is off.
 pub(super) fn router(web: &WebConfig) -> Router<Arc<App>> {
     let mut router = Router::new();
     if !web.console {
@@ -113,13 +114,13 @@ pub(super) fn router(web: &WebConfig) -> Router<Arc<App>> {
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// Whether a path is the console's.
+/// Returns true for the paths of the console.
 pub(super) fn has(path: &str) -> bool {
     let rest = path.strip_prefix(PATH);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The file, or 304 where the browser has it.
+/// Returns the file, or 304 if the browser has it already.
 fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     let had = asked
         .get(header::IF_NONE_MATCH)
@@ -145,11 +146,13 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     response
 }
 
-/// A file's entity tag (RFC 9110, section 8.8.3): one for each content.
+/// Returns a file's entity tag (RFC 9110, section 8.8.3), which differs for each
+/// content.
 fn tag(bytes: &[u8]) -> HeaderValue {
     let mut hasher = DefaultHasher::new();
     (env!("CARGO_PKG_VERSION"), bytes).hash(&mut hasher);
     let tag = format!("\"{:016x}\"", hasher.finish());
-    // Hexadecimal digits make a header's value; an empty one fits nothing.
+    // Hexadecimal digits are always a valid header value; an empty tag would match
+    // nothing.
     HeaderValue::from_str(&tag).unwrap_or(HeaderValue::from_static(""))
 }

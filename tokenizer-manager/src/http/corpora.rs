@@ -1,5 +1,5 @@
-//! Texts to draft from beside those that are served: under names of our own, and
-//! under SGLang's.
+//! Routes that manage corpora, the texts to draft from besides the served ones. Each
+//! route exists under this project's name and under SGLang's.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// Tokens of one corpus at the most, as in SGLang.
+/// Maximum tokens of one corpus, as in SGLang.
 const MOST_TOKENS: usize = 10_000_000;
 
-/// A corpus as a text or as tokens.
+/// Body of `POST /ngram/corpus`: a corpus as text or as tokens.
 #[derive(Deserialize)]
 pub(super) struct AddRequest {
     name: String,
@@ -31,7 +31,7 @@ pub(super) struct AddRequest {
     token_ids: Option<Vec<u32>>,
 }
 
-/// A corpus as SGLang has it.
+/// Body of `POST /add_external_corpus`, as in SGLang.
 #[derive(Deserialize)]
 pub(super) struct AddExternalRequest {
     corpus_id: Option<String>,
@@ -40,13 +40,13 @@ pub(super) struct AddExternalRequest {
     file_path: Option<Value>,
 }
 
-/// Which corpus to forget.
+/// Body of `POST /remove_external_corpus`.
 #[derive(Deserialize)]
 pub(super) struct RemoveExternalRequest {
     corpus_id: String,
 }
 
-/// `POST /ngram/corpus`: adds a corpus, in place of one of the same name.
+/// `POST /ngram/corpus`: adds a corpus, and replaces one of the same name.
 pub(super) async fn add(
     State(app): State<Arc<App>>,
     Json(request): Json<AddRequest>,
@@ -67,7 +67,7 @@ pub(super) async fn add(
     json(&json!({"name": name, "tokens": added.tokens, "corpora": added.corpora}))
 }
 
-/// `GET /ngram/corpus`: all there are.
+/// `GET /ngram/corpus`: lists all corpora.
 pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
     json(&json!({"corpora": sizes(&command(&app, CorpusCommand::List).await?)}))
 }
@@ -81,7 +81,7 @@ pub(super) async fn remove(
     json(&json!({"name": name, "removed": true, "corpora": sizes(&left)}))
 }
 
-/// `POST /add_external_corpus`: documents become one corpus.
+/// `POST /add_external_corpus`: joins the documents into one corpus.
 pub(super) async fn add_external(
     State(app): State<Arc<App>>,
     Json(request): Json<AddExternalRequest>,
@@ -151,8 +151,8 @@ async fn external(app: &App, request: AddExternalRequest) -> ApiResult<(String, 
     Ok((name, added.tokens))
 }
 
-/// The tokens of texts, each behind the last one's end token: what follows the
-/// end of one text is not the beginning of the next.
+/// Returns the tokens of all texts, with an end token between any two. Without it, the
+/// end of one text would seem to be followed by the beginning of the next.
 async fn joined(app: &App, texts: Vec<String>, field: &str) -> ApiResult<Vec<u32>> {
     let end = app.config.model.eos_token_ids.first().copied();
     let tokenizer = app.text.tokenizer.clone();
@@ -176,7 +176,7 @@ struct Added {
     corpora: Value,
 }
 
-/// Adds a corpus; both arguments come with their fields' names.
+/// Adds a corpus; the name and the tokens come with the names of their request fields.
 async fn insert(
     app: &App,
     (name_field, name): (&str, &str),
@@ -208,7 +208,7 @@ async fn insert(
     })
 }
 
-/// Sends a command; gives all corpora that there are then.
+/// Sends a command and returns all corpora that exist afterwards.
 async fn command(app: &App, command: CorpusCommand) -> ApiResult<Vec<CorpusSize>> {
     drafts_from_texts(app)?;
     let command = DrafterCommand::Corpora(command);
@@ -216,7 +216,7 @@ async fn command(app: &App, command: CorpusCommand) -> ApiResult<Vec<CorpusSize>
     Ok(corpora)
 }
 
-/// 400 unless the server drafts from texts.
+/// Returns a 400 unless the server drafts from texts.
 fn drafts_from_texts(app: &App) -> ApiResult<()> {
     let speculation = &app.config.speculation;
     if speculation.drafts_from_texts {
@@ -237,7 +237,7 @@ fn sizes(corpora: &[CorpusSize]) -> Value {
     corpora.iter().map(size).collect()
 }
 
-/// As any refusal, with SGLang's fields beside the error object.
+/// Returns a refusal that has SGLang's fields beside the error object.
 fn refusal(error: ApiError) -> ApiResult<Response> {
     let mut body = json!(error.body());
     body["success"] = false.into();

@@ -1,4 +1,5 @@
-//! What this server is: for people, for SGLang's tools, for load balancers.
+//! Routes that describe this server: for people, for SGLang's tools, for load
+//! balancers.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -44,10 +45,10 @@ pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
-/// Roles that special tokens may have.
+/// Roles of special tokens.
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
-/// `GET /tokenizer_info`, as vLLM has it and lm_eval reads it: the parts of
+/// `GET /tokenizer_info`, as in vLLM and as lm_eval reads it. Returns the parts of
 /// `tokenizer_config.json` that clients need to write prompts themselves.
 pub(super) async fn tokenizer_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let mut info = json!({
@@ -61,7 +62,7 @@ pub(super) async fn tokenizer_info(State(app): State<Arc<App>>) -> ApiResult<Res
     json(&info)
 }
 
-/// `GET /props`, as llama.cpp has it.
+/// `GET /props`, as in llama.cpp.
 pub(super) async fn props(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let special = app.text.tokenizer.special_tokens();
     json(&json!({
@@ -77,7 +78,7 @@ pub(super) async fn props(State(app): State<Arc<App>>) -> ApiResult<Response> {
     }))
 }
 
-/// `GET /version`, as vLLM has it.
+/// `GET /version`, as in vLLM.
 pub(super) async fn version() -> ApiResult<Response> {
     json(&json!({"version": env!("CARGO_PKG_VERSION")}))
 }
@@ -101,7 +102,7 @@ struct ModelInfo<'a> {
     weight_version: &'a str,
 }
 
-/// How the server speculates; names as those of the options.
+/// Speculation settings, under the names of the options.
 #[derive(Serialize)]
 struct Speculation<'a> {
     algorithm: &'a str,
@@ -146,14 +147,14 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> ApiResult<Respons
     })
 }
 
-/// `GET /server_info`: the resolved configuration, which holds no secret, and
-/// the scheduler's load, `null` without a scheduler.
+/// `GET /server_info`: the resolved configuration, which holds no secret, and the
+/// scheduler's load. The load is `null` without a scheduler.
 pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let load = app.scheduler.load().await.ok();
     let speculation = load.as_ref().and_then(|load| load.speculation.as_ref());
     let depth = speculation.and_then(|load| load.depths.as_ref());
     let depth = depth.map(|depths| depths.depth as usize);
-    // Where SGLang's tools look for it.
+    // SGLang's tools look for these figures here.
     let internal_states = json!([{
         "speculative_num_steps": depth.unwrap_or(app.config.speculation.num_steps),
         "avg_spec_accept_length": speculation.and_then(accept_length),
@@ -173,7 +174,7 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Respon
     let config = &app.config;
     json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
-        // Where SGLang's gateway looks for it.
+        // SGLang's gateway looks for the path here.
         "model_path": weights.model_path,
         "served_model_name": app.model(),
         "tp_size": config.parallel.tp_size,

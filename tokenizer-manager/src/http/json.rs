@@ -1,4 +1,4 @@
-//! JSON values that may take several forms, with errors that say which.
+//! JSON values that may take several forms. Their errors name the forms.
 
 use std::{fmt, marker::PhantomData};
 
@@ -33,7 +33,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
 
 struct OneOrManyVisitor<T>(PhantomData<T>);
 
-/// A single value is handed on to `T`.
+/// Makes visitor methods that pass a single value on to `T`.
 macro_rules! one {
     ($($visit:ident: $type:ty),*) => {$(
         fn $visit<E: de::Error>(self, value: $type) -> Result<Self::Value, E> {
@@ -64,8 +64,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
     }
 }
 
-/// A struct that comes as a JSON object only. serde alone would also take a
-/// list for the fields in their order.
+/// A struct that must come as a JSON object. serde alone would also accept a list of
+/// the fields in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Object<T>(pub T);
 
@@ -217,8 +217,8 @@ impl<'de> Visitor<'de> for LogitBiasVisitor {
     }
 }
 
-/// An integer, also written as a number with a point: many languages have no
-/// other numbers.
+/// An integer, which may be written with a decimal point: many languages have no other
+/// numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Integer(pub i64);
 
@@ -254,13 +254,13 @@ impl Visitor<'_> for IntegerVisitor {
     }
 }
 
-/// The integer that a decimal is, where it is exact: below 2^53.
+/// Returns the integer that a decimal stands for, if it is exact: at most 2^53.
 fn whole(number: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i64)
 }
 
-/// For serde's `deserialize_with`: an optional [`Integer`] that fits the field.
+/// An optional [`Integer`] that fits the field, for serde's `deserialize_with`.
 pub(super) fn integer<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -309,8 +309,8 @@ impl Visitor<'_> for SeedVisitor {
     }
 }
 
-/// How much speculation a request takes. A field that is misspelt would be
-/// taken for the default, so unknown ones are errors.
+/// Limits of speculation for one request. An unknown field is an error, since a
+/// misspelt field would silently mean the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Speculative {

@@ -1,4 +1,4 @@
-//! Whom a request comes from: a client, or an operator.
+//! Authentication of clients and operators by key.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use lockstep_process::{BearerError, check_bearer};
 use super::middleware::is_open;
 use crate::{app::App, error::ApiError};
 
-/// The keys of a server; `None` = none is asked for.
+/// The keys of a server; `None` = no key is required.
 #[derive(Debug, Clone, Default)]
 pub struct Keys {
-    /// What clients show.
+    /// Key of clients.
     pub client: Option<String>,
-    /// What operators show, who may do what clients may, too.
+    /// Key of operators, which is also good on the routes of clients.
     pub operator: Option<String>,
 }
 
 impl Keys {
-    /// Asks for `Authorization: Bearer <key>`, where the server has a key.
+    /// Requires `Authorization: Bearer <key>` if the server has a client key.
     pub(crate) fn check_client(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
         let Some(key) = &self.client else {
             return Ok(());
@@ -34,7 +34,7 @@ impl Keys {
         }
     }
 
-    /// Asks for the operators' key, where the server has one, or for the clients'.
+    /// Requires the operators' key if the server has one, or else the clients' key.
     pub(crate) fn check_operator(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
         const WHY: &str = " This route is for operators: it asks for the key of \
                            --admin-api-key-file.";
@@ -47,7 +47,7 @@ impl Keys {
     }
 }
 
-/// 401.
+/// Returns a 401.
 fn refusal(error: BearerError, key: &str, why: &str) -> ApiError {
     let message = match error {
         BearerError::Missing => format!(
@@ -68,7 +68,7 @@ fn shown(request: &Request) -> Option<&[u8]> {
     header.map(HeaderValue::as_bytes)
 }
 
-/// Asks clients for their key on every route but `/health` and `/ping`.
+/// Requires the clients' key on every route but `/health` and `/ping`.
 pub(super) async fn clients(
     State(app): State<Arc<App>>,
     request: Request,
@@ -82,7 +82,7 @@ pub(super) async fn clients(
     next.run(request).await
 }
 
-/// Asks operators for theirs.
+/// Requires the operators' key.
 pub(super) async fn operators(
     State(app): State<Arc<App>>,
     request: Request,
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_key_is_asked_for_where_there_is_one() {
-        // Keys of clients and operators; what is shown; whether it opens the
-        // routes of clients, and those of operators.
+        // Keys of clients and operators; the key sent; whether it opens the routes of
+        // clients, and the routes of operators.
         for (client, operator, shown, opens) in [
             (None, None, None, (true, true)),
             (Some("c"), None, None, (false, false)),

@@ -1,4 +1,4 @@
-//! What load balancers ask about: how busy this server is.
+//! Routes by which load balancers ask how busy this server is.
 
 mod prometheus;
 
@@ -19,19 +19,20 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// Sections that may be asked for, as SGLang names them; `core` always comes.
-/// There is no LoRA here, and what is not there has no section.
+/// Sections that a client may ask for, by SGLang's names; `core` always comes. An
+/// absent part, such as LoRA, has no section in the answer.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
-/// `GET /load`, as vLLM has it: requests in progress, at all tokenizer-managers.
+/// `GET /load`, as in vLLM: the number of requests in progress at all
+/// tokenizer-managers.
 pub(super) async fn in_flight(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let fronts = app.all_figures(false).await;
     let load: u64 = fronts.iter().map(|front| front.in_progress).sum();
     json(&json!({"server_load": load}))
 }
 
-/// `GET /get_load`, as SGLang's router reads it: one entry per DP rank. What waits
-/// for any of them is told in equal parts.
+/// `GET /get_load`, as SGLang's router reads it: one entry per DP rank. Requests that
+/// wait for any DP rank are counted in equal parts.
 pub(super) async fn get_load(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let load = app.scheduler.load().await?;
     let entries = (0..).zip(&load.dp_ranks).map(|(at, own)| {
@@ -46,7 +47,7 @@ pub(super) async fn get_load(State(app): State<Arc<App>>) -> ApiResult<Response>
     json(&entries.collect::<Vec<_>>())
 }
 
-/// What may be asked of `/v1/loads`.
+/// Names and descriptions of the query parameters of `/v1/loads`.
 pub(super) const PARAMETERS: [(&str, &str); 3] = [
     (
         "include",
@@ -63,7 +64,7 @@ pub(super) struct LoadsQuery {
     format: Option<String>,
 }
 
-/// `GET /v1/loads`, as SGLang has them and its gateway reads them.
+/// `GET /v1/loads`, as in SGLang and as its gateway reads it.
 pub(super) async fn loads(
     State(app): State<Arc<App>>,
     query: Result<Query<LoadsQuery>, QueryRejection>,
@@ -107,7 +108,7 @@ pub(super) async fn loads(
     json(&json!({
         "timestamp": jiff::Timestamp::now().to_string(),
         "version": concat!("lockstep-", env!("CARGO_PKG_VERSION")),
-        // SGLang has none either where it does not know the device.
+        // SGLang sends null too if it does not know the device.
         "accelerator": null,
         "num_accelerators": app.config.parallel.tp_size,
         "dp_rank_count": count,
@@ -116,7 +117,7 @@ pub(super) async fn loads(
     }))
 }
 
-/// The DP ranks asked for.
+/// Returns the range of DP ranks that the client asks for.
 fn wanted(asked: Option<&str>, ranks: usize) -> ApiResult<Range<usize>> {
     let Some(asked) = asked else {
         return Ok(0..ranks);
@@ -130,7 +131,7 @@ fn wanted(asked: Option<&str>, ranks: usize) -> ApiResult<Range<usize>> {
     })
 }
 
-/// The sections asked for.
+/// Returns the sections that the client asks for.
 fn sections(include: Option<&str>) -> ApiResult<Vec<&str>> {
     let sections: Vec<&str> = include.unwrap_or("all").split(',').map(str::trim).collect();
     let unknown = sections.iter().find(|name| !SECTIONS.contains(name));
@@ -142,7 +143,8 @@ fn sections(include: Option<&str>) -> ApiResult<Vec<&str>> {
     Ok(sections)
 }
 
-/// The load of DP rank `at`, with its part of what belongs to all of them.
+/// Returns the load of DP rank `at`, with its share of the figures that belong to all
+/// DP ranks.
 fn rank(
     app: &App,
     load: &GetLoadResponse,
@@ -199,15 +201,16 @@ fn rank(
     one
 }
 
-/// Tokens per verification of a request that had not ended: accepted drafts, and
-/// the target's own; `None` before the first.
+/// Returns the mean number of tokens per verification: the accepted drafts, and one
+/// token of the target. Verifications of requests that had ended are not counted.
+/// `None` before the first verification.
 pub(super) fn accept_length(load: &SpeculationLoad) -> Option<f64> {
     let accepted: u64 = load.accepted.iter().sum();
     let used = load.proposed.first().copied().filter(|used| *used > 0)?;
     Some(1.0 + accepted as f64 / used as f64)
 }
 
-/// Bytes as SGLang tells them: "GB" of 2^30.
+/// Converts bytes to SGLang's "GB" of 2^30 bytes.
 fn gb(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }

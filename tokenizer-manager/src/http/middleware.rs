@@ -1,4 +1,4 @@
-//! What happens to every request before its route sees it.
+//! Layers that every request passes before its route.
 
 use std::{any::Any, sync::Arc};
 
@@ -18,33 +18,32 @@ use crate::{
 
 /// The header that carries a request's id in and out.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Longest id taken over from a client, bytes.
+/// Maximum bytes of an id that is taken over from a client.
 const ID_BYTES: usize = 128;
-/// Longest id that requests are looked for by, bytes. Those of the SGLang
-/// gateway may be of any length; its own port aborts longer ones.
+/// Maximum bytes of an id that a client asks to abort. Ids of the SGLang gateway may
+/// have any length; its own port aborts longer ones.
 const SOUGHT_ID_BYTES: usize = 1024;
-/// What the id of a chat's answer begins with; the rest is the request's.
+/// Prefix of the id of a chat's answer; the rest is the request's id.
 pub(super) const CHAT: &str = "chatcmpl";
-/// What the id of a completion's answer begins with.
+/// Prefix of the id of a completion's answer.
 pub(super) const COMPLETION: &str = "cmpl";
 
-/// The id of an HTTP request: the client's, or drawn here.
+/// Id of an HTTP request: the client's, or a random one.
 #[derive(Debug, Clone)]
 pub(super) struct RequestId(pub Arc<str>);
 
 impl RequestId {
-    /// The id of the object that answers, which begins with [`CHAT`] or
-    /// [`COMPLETION`].
+    /// Returns the id of the answer, which begins with [`CHAT`] or [`COMPLETION`].
     pub(super) fn object(&self, prefix: &str) -> String {
         answer_id(prefix, &self.0)
     }
 }
 
-/// The ids by which the engine may know what a client calls `id`: one that it
-/// chose, or that of an answer.
+/// Returns the possible ids in the engine of the request with the client's id `id`. The
+/// client may mean an id that it chose, or the id of an answer.
 ///
 /// # Errors
-/// An invalid `field`, for an id too long.
+/// An invalid `field`, for an id that is too long.
 pub(crate) fn known_as(field: &'static str, id: &str) -> ApiResult<Vec<String>> {
     if id.len() > SOUGHT_ID_BYTES {
         let message = format!(
@@ -61,7 +60,7 @@ fn answer_id(prefix: &str, id: &str) -> String {
     format!("{prefix}-{id}")
 }
 
-/// Gives the request its id and a tracing span, and counts the answer.
+/// Gives the request an id and a tracing span, and counts the answer.
 pub(super) async fn identify(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -70,7 +69,7 @@ pub(super) async fn identify(
     let id = client_id(request.headers()).unwrap_or_else(|| fresh_id().into());
     request.extensions_mut().insert(RequestId(id.clone()));
     let path = request.extensions().get::<MatchedPath>();
-    // Labels stay few: unknown paths share one.
+    // All unknown paths share one label, so that there are few labels.
     let route = path.map_or("other", |path| routes::label(path.as_str()));
     let span = tracing::info_span!("http", request = &*id, route);
     let mut response = next.run(request).instrument(span).await;
@@ -81,22 +80,22 @@ pub(super) async fn identify(
     response
 }
 
-/// A client's id is taken over if it is short and plain enough for logs.
+/// Returns the client's id if it is short and plain enough for logs.
 pub(crate) fn client_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     valid_id(id).then(|| id.into())
 }
 
-/// Whether an id can stand in logs and headers as it is.
+/// Returns true if an id can stand in logs and headers as it is.
 fn valid_id(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
 }
 
-/// Refuses an id that a client gave as `field`.
+/// Refuses an id that a client gave in `field`.
 ///
 /// # Errors
-/// 400 for one that is not a [`valid_id`].
+/// 400 for an id that is not a [`valid_id`].
 pub(crate) fn check_id(field: &str, id: &str) -> ApiResult<()> {
     if valid_id(id) {
         return Ok(());
@@ -109,7 +108,7 @@ pub(crate) fn check_id(field: &str, id: &str) -> ApiResult<()> {
     Err(ApiError::invalid(field, message))
 }
 
-/// Refuses more bytes of headers than the configuration allows.
+/// Refuses requests whose headers have more bytes than the configuration allows.
 pub(super) async fn limit_headers(
     State(app): State<Arc<App>>,
     request: Request,
@@ -135,14 +134,13 @@ pub(super) async fn limit_headers(
     next.run(request).await
 }
 
-/// Whether a request is answered whoever asks: health, as load balancers ask
-/// for it.
+/// Returns true if a request needs no key: health checks, as load balancers send them.
 pub(super) fn is_open(request: &Request) -> bool {
     matches!(request.uri().path(), "/health" | "/ping")
         && matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
-/// The answer when a route panics: the others go on.
+/// Returns the answer when a route panics. Other requests go on.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the signature tower-http asks for"

@@ -1,4 +1,4 @@
-//! `/v1/models`: the one model that is served, once by each of its names.
+//! `/v1/models`: the one served model, listed once under each of its names.
 
 use std::sync::Arc;
 

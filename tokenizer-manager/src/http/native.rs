@@ -12,7 +12,7 @@ use lockstep_ports::Held;
 use super::{middleware::RequestId, unsupported::GenerateJson};
 use crate::{app::App, error::ApiResult};
 
-/// The request's fields and their types, and those of `sampling_params`.
+/// Names and types of the fields of a request, and of its `sampling_params`.
 pub(super) const FIELDS: &[(&str, &str)] = types::GenerateRequest::FIELDS;
 pub(super) const SAMPLING_FIELDS: &[(&str, &str)] = types::SamplingFields::FIELDS;
 

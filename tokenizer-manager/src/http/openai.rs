@@ -1,4 +1,4 @@
-//! What OpenAI's two generating routes have in common.
+//! Common parts of OpenAI's two generating routes.
 
 pub(super) mod envelope;
 pub(super) mod logprobs;
@@ -15,8 +15,8 @@ use crate::{
     generation::End,
 };
 
-/// The `model` of a request must be the one that is served, by any of its
-/// names; without one, or as `default`, it can mean no other.
+/// Checks that the request's `model` is one of the served model's names. No `model`, or
+/// `default`, means the served model too.
 pub(super) fn check_model(app: &App, model: Option<&str>) -> ApiResult<()> {
     match model {
         None | Some("" | "default") => Ok(()),
@@ -25,7 +25,7 @@ pub(super) fn check_model(app: &App, model: Option<&str>) -> ApiResult<()> {
     }
 }
 
-/// 404 for a model that is not served.
+/// Returns a 404 for a model that is not served.
 pub(super) fn model_not_found(app: &App, model: &str) -> ApiError {
     let names: Vec<_> = app.names().map(|name| format!("`{name}`")).collect();
     ApiError {
@@ -42,8 +42,8 @@ pub(super) fn model_not_found(app: &App, model: &str) -> ApiError {
     }
 }
 
-/// OpenAI's name for why a choice ended. OpenAI has no word for a choice that
-/// somebody else aborted: that is an error.
+/// Returns OpenAI's name for the reason why a choice ended. An abort is an error, since
+/// OpenAI has no name for it.
 pub(super) fn finish_reason(end: &End) -> ApiResult<&'static str> {
     match end.reason {
         FinishReason::Stop => Ok("stop"),

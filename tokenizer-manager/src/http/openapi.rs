@@ -1,5 +1,5 @@
-//! `/openapi.json`: what is served, made of the routes and of the types that
-//! requests are parsed as.
+//! `/openapi.json`: a description of the server, made from the routes and from the
+//! types that requests are parsed as.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{app::App, error::ApiResult};
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// Requests whose fields are described.
+/// Routes whose body is described: path, fields, required fields.
 const BODIES: &[(&str, Fields, &[&str])] = &[
     ("/v1/chat/completions", chat::FIELDS, &["messages"]),
     ("/v1/completions", completions::FIELDS, &["prompt"]),
@@ -88,7 +88,7 @@ fn operation(app: &App, route: &Route, tag: &str) -> Value {
     operation
 }
 
-/// OpenAI's error object.
+/// Returns the schema of OpenAI's error object.
 fn error() -> Value {
     let text = json!({"type": ["string", "null"]});
     json!({
@@ -107,7 +107,8 @@ fn error() -> Value {
     })
 }
 
-/// The schema of a request; fields that it does not name are ignored or refused.
+/// Returns the schema of a request. Fields that it does not name are ignored or
+/// refused.
 fn object(fields: Fields, required: &[&str]) -> Value {
     let properties = fields
         .iter()
@@ -116,7 +117,7 @@ fn object(fields: Fields, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// The schema of a field by its type in Rust.
+/// Returns the schema of a field from its Rust type.
 fn schema(kind: &str) -> Value {
     let kind: String = kind.split_whitespace().collect();
     let (outer, inner) = match kind.split_once('<') {

@@ -1,4 +1,4 @@
-//! Which requests run and wait, without their texts.
+//! List of running and waiting requests, without their texts.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::json;
 use crate::{app::App, error::ApiResult};
 
-/// Requests of one answer: more than a batch has.
+/// Maximum requests in one answer; more than a batch has.
 const MOST: u32 = 1000;
 
-/// `GET /requests`: those of the whole server that have not ended, by whichever
-/// tokenizer-manager or port they came; those that run first, then those that
-/// wait, each oldest first. A request of several choices has an entry for each.
+/// `GET /requests`: all requests of the server that have not ended, whichever
+/// tokenizer-manager or port they came through. Running requests come first, then
+/// waiting ones, each oldest first. A request of several choices has an entry for each.
 pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let live = app.scheduler.requests(MOST).await?;
     let requests: Vec<_> = live.requests.iter().map(told).collect();

@@ -1,5 +1,5 @@
-//! The routes, each said once: for the router, for `/openapi.json` and for the
-//! metrics' labels.
+//! The table of routes, used by the router, by `/openapi.json` and by the metrics'
+//! labels.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::app::App;
 /// One method of one path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Route {
-    /// In lower case.
+    /// Method in lower case.
     pub method: &'static str,
-    /// With axum's `{*name}` for what may be anything.
+    /// Path with axum's `{*name}` for a part that may be any text.
     pub path: &'static str,
-    /// What it does.
+    /// Description in one line.
     pub summary: &'static str,
 }
 
@@ -43,7 +43,7 @@ macro_rules! routes {
 }
 
 routes! {
-    /// What every client may ask.
+    /// Routes open to every client.
     clients CLIENTS
     get "/" info::index, "A page for people.";
     get "/openapi.json" openapi::describe, "This description.";
@@ -74,7 +74,7 @@ routes! {
 }
 
 routes! {
-    /// What changes the server for everybody.
+    /// Routes for operators, which change the server for everybody.
     operators OPERATORS
     get "/flush_cache" admin::get_flush_cache, "Empties the prefix cache; not for browsers.";
     post "/flush_cache" admin::flush_cache, "Empties the prefix cache.";
@@ -88,7 +88,7 @@ routes! {
     post "/update_weights_from_disk" weights::update_from_disk, "Other weights of the same shapes.";
 }
 
-/// The label of a route in metrics: paths that answer alike share one.
+/// Returns a route's label in metrics; paths with the same answer share one.
 pub(super) fn label(path: &str) -> &'static str {
     match path {
         "/get_model_info" => return "/model_info",

@@ -1,8 +1,8 @@
-//! The sampling parameters that all HTTP APIs have in common.
+//! Sampling parameters that all HTTP APIs share.
 
-/// Declares a request type: its own fields, then the sampling parameters, of
-/// which `min_tokens` is named as the API names it. (serde's `flatten` would do
-/// without a macro, but its errors no longer name the field at fault.)
+/// Declares a request type: its own fields, then the sampling parameters. The API
+/// chooses the name of `min_tokens`. (serde's `flatten` would avoid the macro, but its
+/// errors do not name the field at fault.)
 macro_rules! with_sampling_fields {
     (
         $(#[$meta:meta])*
@@ -30,7 +30,7 @@ macro_rules! with_sampling_fields {
         }
 
         impl $name {
-            /// The fields that are obeyed, with their types.
+            /// The supported fields, with their types.
             pub const FIELDS: &'static [(&'static str, &'static str)] = &[
                 $((stringify!($field), stringify!($type)),)*
                 ("temperature", "Option<f64>"),
@@ -69,8 +69,9 @@ macro_rules! with_sampling_fields {
         }
     };
 }
-/// Temperature and nucleus, where an empty nucleus stands for its limit: the
-/// likeliest token alone. A temperature out of range stays one.
+/// Returns temperature and `top_p`. A `top_p` of 0 stands for its limit, the likeliest
+/// token alone, and becomes temperature 0. A temperature out of range is kept, so that
+/// it is still refused.
 pub(in crate::http) fn nucleus(
     temperature: Option<f64>,
     top_p: Option<f64>,

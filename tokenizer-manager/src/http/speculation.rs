@@ -1,4 +1,4 @@
-//! How deep is drafted, and an operator's hand on it.
+//! Routes that show the depth of drafting and let an operator set it.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// `GET /speculation`: what is drafted, how deep, what that takes, and what was
-/// expected of it.
+/// `GET /speculation`: the algorithm, the depth of drafting, its costs, and the
+/// expected costs.
 pub(super) async fn show(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let config = &app.config.speculation;
     let load = app.scheduler.load().await?.speculation.unwrap_or_default();
@@ -42,7 +42,7 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> ApiResult<Response> {
     }))
 }
 
-/// Depths that have been run.
+/// Returns steps and time for each depth that has been run.
 fn by_depth(depths: &DepthLoad) -> Value {
     let counted = depths.steps.iter().zip(&depths.us).enumerate();
     let ran = counted.filter(|(_, (steps, _))| **steps > 0);
@@ -51,7 +51,7 @@ fn by_depth(depths: &DepthLoad) -> Value {
     ))
 }
 
-/// Positions that have been proposed, counted from 1.
+/// Returns acceptance for each position that has been proposed; positions count from 1.
 fn acceptance(load: &SpeculationLoad) -> Value {
     let counted = load.proposed.iter().zip(&load.accepted).enumerate();
     let known = counted.filter(|(_, (proposed, _))| **proposed > 0);
@@ -65,8 +65,8 @@ fn acceptance(load: &SpeculationLoad) -> Value {
     }))
 }
 
-/// The mean time of a step, as expected and as it was; `null` before the first of
-/// which a time was expected.
+/// Returns the mean expected time and the mean measured time of a step. `null` before
+/// the first step with an expected time.
 fn expected(depths: &DepthLoad) -> Option<Value> {
     let steps = depths.predicted_steps;
     let mean = |us: u64| seconds(us) / steps as f64;
@@ -83,7 +83,7 @@ fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-/// Which depths an operator allows.
+/// Range of depths that an operator allows.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DepthRequest {
@@ -129,7 +129,7 @@ pub(super) async fn set(
     json(&json!({"range": range}))
 }
 
-/// The depths up to `most`, which has to leave out something or be the deepest tier.
+/// Returns the range of depths up to `most`. `most` must not exceed the deepest tier.
 fn capped(adaptive: &AdaptiveConfig, most: u32) -> ApiResult<DepthRange> {
     let deepest = adaptive.tiers.iter().map(|tier| tier.depth).max();
     let deepest = deepest.unwrap_or_default();
@@ -145,7 +145,7 @@ fn capped(adaptive: &AdaptiveConfig, most: u32) -> ApiResult<DepthRange> {
     ))
 }
 
-/// The range that holds one depth, which has to be a tier.
+/// Returns the range of the single depth `depth`, which must be a tier.
 fn pinned(adaptive: &AdaptiveConfig, depth: u32) -> ApiResult<DepthRange> {
     if adaptive.tiers.iter().any(|tier| tier.depth == depth) {
         return Ok(DepthRange {

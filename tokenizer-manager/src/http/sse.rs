@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::{error::ApiError, request_stats::RequestStats};
 
-/// Frames of one write.
+/// Frames that are sent in one write.
 #[derive(Debug)]
 pub(super) struct Frames {
     bytes: BytesMut,
@@ -21,7 +21,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// None yet, for the request that the caller works for.
+    /// Makes an empty write for the request whose statistics are `stats`.
     fn new(stats: Option<Arc<RequestStats>>) -> Self {
         Self {
             bytes: BytesMut::new(),
@@ -34,7 +34,8 @@ impl Frames {
         self.bytes.put_slice(b"data: ");
         let start = self.bytes.len();
         if let Err(error) = serde_json::to_writer((&mut self.bytes).writer(), value) {
-            // Answers are plain structs, which always serialise; say so if one does not.
+            // Answers are plain structs, which always serialise; report it if one does
+            // not.
             self.bytes.truncate(start);
             let error = ApiError::internal(format!("The answer could not be written: {error}"));
             self.failed(&error);
@@ -49,7 +50,7 @@ impl Frames {
         self.event(&error.body());
     }
 
-    /// Has the access log say so.
+    /// Records the error for the access log.
     fn failed(&self, error: &ApiError) {
         if let Some(stats) = &self.stats {
             stats.failed(error.code());
@@ -61,35 +62,36 @@ impl Frames {
         self.bytes.put_slice(b": keep-alive\n\n");
     }
 
-    /// Adds OpenAI's last event.
+    /// Adds OpenAI's final event.
     pub(super) fn done(&mut self) {
         self.bytes.put_slice(b"data: [DONE]\n\n");
     }
 
-    /// The bytes, if any.
+    /// Takes the bytes, if there are any.
     pub(super) fn take(&mut self) -> Option<Bytes> {
         (!self.bytes.is_empty()).then(|| self.bytes.split().freeze())
     }
 }
 
-/// What turns deltas into frames.
+/// Turns deltas into frames.
 pub(super) trait Framer: Send + 'static {
-    /// What comes in.
+    /// Type of the stream's items.
     type Item: Send;
 
-    /// Frames for one item; `false` after the last one, which is an error.
+    /// Adds the frames of one item; returns `false` if the stream ends with it, as
+    /// after an error.
     fn item(&mut self, item: Self::Item, frames: &mut Frames) -> bool;
 
-    /// Frames after the last item.
+    /// Adds the frames after the last item.
     fn end(&mut self, frames: &mut Frames);
 }
 
-/// How long a stream stays silent: proxies end connections that are silent for
-/// longer, often from a minute on.
+/// Maximum silence of a stream. Proxies close connections that are silent for longer,
+/// often after a minute.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// A stream's silence. Its timer is set anew only when it rings, not for every
-/// event.
+/// Measures the silence of a stream. Its timer is reset only when it fires, not for
+/// every event.
 struct Silence {
     limit: Duration,
     last: Instant,
@@ -105,12 +107,12 @@ impl Silence {
         }
     }
 
-    /// Something was said.
+    /// Restarts the silence: something was sent.
     fn broken(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Waits until nothing was said for the whole limit.
+    /// Waits until nothing was sent for the whole limit.
     async fn lasts(&mut self) {
         loop {
             self.timer.as_mut().await;
@@ -125,8 +127,8 @@ impl Silence {
     }
 }
 
-/// Answers with events, and comments while there are none. The client leaving
-/// drops `items`.
+/// Answers with events, and with comments during silence. When the client leaves,
+/// `items` is dropped.
 pub(super) fn response<F>(
     items: impl Stream<Item = F::Item> + Send + Unpin + 'static,
     framer: F,
@@ -142,12 +144,12 @@ where
         HeaderValue::from_static("text/event-stream; charset=utf-8"),
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Asks nginx not to collect the stream before passing it on.
+    // Asks nginx not to buffer the stream.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// The bytes of a stream, one write each.
+/// Returns the bytes of a stream, one item per write.
 fn frames<F: Framer>(
     items: impl Stream<Item = F::Item> + Send + Unpin + 'static,
     framer: F,
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_can_not_be_written_has_failed() {
-        // Keys of JSON's objects are texts.
+        // JSON allows only texts as keys of objects.
         let unwritable = std::collections::BTreeMap::from([((), 1)]);
         let stats = Arc::new(RequestStats::default());
         let mut frames = Frames::new(Some(stats.clone()));
@@ -233,7 +235,7 @@ mod tests {
         let (send, words) = mpsc::unbounded();
         let mut stream = Box::pin(frames(words, Words, Duration::from_millis(1)));
         let mut comments = 0;
-        // Each is waited for: the stream speaks up as long as nobody else does.
+        // Each comment is awaited: comments go on until an event comes.
         while comments < 3 {
             let bytes = stream.next().await.expect("open").expect("bytes");
             assert_eq!(&*bytes, b": keep-alive\n\n");

@@ -22,7 +22,7 @@ use crate::{
     text::{Conversation, most_counted},
 };
 
-/// A text, texts or a conversation.
+/// Body of `/tokenize`: a text, several texts or a conversation.
 #[derive(Deserialize)]
 pub(super) struct TokenizeRequest {
     model: Option<String>,
@@ -51,7 +51,7 @@ struct Tokenized<'a> {
     token_strs: Option<Spelled<'a>>,
 }
 
-/// Tokens as the vocabulary spells them, each made when it is written.
+/// Tokens in the vocabulary's spelling; each text is made when it is written.
 struct Spelled<'a> {
     tokenizer: &'a Tokenizer,
     ids: &'a [u32],
@@ -115,7 +115,7 @@ pub(super) async fn tokenize(
     })
 }
 
-/// The value alone unless a list was given.
+/// Returns the only value, or a list if the request was a list.
 fn nested<T>(mut values: Vec<T>, is_list: bool) -> Nested<T> {
     match values.pop() {
         Some(only) if !is_list => Nested::One(only),
@@ -160,7 +160,7 @@ async fn rendered(
     app.text.render(conversation).await
 }
 
-/// Tokenizes a text of at most `most` tokens.
+/// Tokenizes a text; more than `most` tokens are an error.
 async fn encode(app: &App, text: String, special: bool, most: usize) -> ApiResult<Vec<u32>> {
     let tokenizer = app.text.tokenizer.clone();
     let bytes = text.len();
@@ -169,7 +169,7 @@ async fn encode(app: &App, text: String, special: bool, most: usize) -> ApiResul
     encoded.map_err(|error| ApiError::invalid("prompt", error.to_string()))
 }
 
-/// Tokens of one text, or of several.
+/// Body of `/detokenize`: the tokens of one text, or of several.
 #[derive(Deserialize)]
 pub(super) struct DetokenizeRequest {
     model: Option<String>,
@@ -205,8 +205,8 @@ pub(super) async fn detokenize(
     for id in lists.iter().flatten() {
         token_in_vocabulary("tokens", *id, vocabulary)?;
     }
-    // vLLM shows special tokens, SGLang hides them; as there, hiding is the
-    // default where the client says nothing.
+    // vLLM shows special tokens by default, and SGLang hides them. Hiding is the
+    // default here too.
     let skip = request.skip_special_tokens.unwrap_or(true);
     let tokenizer = app.text.tokenizer.clone();
     let is_list = lists.len() > 1;
@@ -219,7 +219,7 @@ pub(super) async fn detokenize(
     };
     let texts: Vec<String> = app.text.pool.run_aside(bytes, work).await?;
     let text = || match texts.as_slice() {
-        // `[]` is one text without tokens.
+        // `[]` stands for one text without tokens.
         [] => Nested::One(""),
         _ => nested(texts.iter().map(String::as_str).collect(), is_list),
     };

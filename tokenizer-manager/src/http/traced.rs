@@ -1,4 +1,4 @@
-//! Requests that generate, traced.
+//! Tracing of requests that generate.
 
 use axum::{
     body::Body,
@@ -12,12 +12,12 @@ use crate::{request_stats::RequestStats, request_trace::RequestTrace};
 
 /// The routes that generate.
 const GENERATING: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/generate"];
-/// Tells the caller which trace its request became a part of, as the W3C's draft of level 2
-/// of trace context has it.
+/// Header that tells the caller the trace of its request, as in W3C's draft of trace
+/// context level 2.
 const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 
-/// Begins the span of a request that generates and is sampled. The request's stats keep it,
-/// as long as the answer is on its way.
+/// Begins the span of a request that generates and is sampled. The request's statistics
+/// keep the span until the answer is sent.
 pub(super) async fn trace(
     State((traces, scheme)): State<(Traces, &'static str)>,
     request: Request,

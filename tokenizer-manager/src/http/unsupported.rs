@@ -1,5 +1,5 @@
-//! What other servers' requests can ask for and this version does not do:
-//! said, not ignored. One table for all routes that generate.
+//! Refusal of fields that other servers support and this version does not. They are
+//! refused rather than ignored. One table serves all routes that generate.
 
 use std::{fmt, sync::Arc};
 
@@ -13,8 +13,8 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// A route that generates, one bit each, since a field may mean one thing on
-/// one route and nothing on another.
+/// A set of generating routes, one bit each, since a field may have a meaning on one
+/// route only.
 #[derive(Clone, Copy)]
 pub(super) struct Routes(u8);
 
@@ -29,11 +29,11 @@ const SAMPLING_PARAMS: Routes = Routes(8);
 const OPENAI: Routes = Routes(1 | 2);
 const ALL: Routes = Routes(1 | 2 | 4 | 8);
 
-/// A request that is known to this version by its fields and by those it refuses.
+/// A request type with its route. The route decides which fields are refused.
 pub(super) trait Generating: DeserializeOwned + Send + 'static {
-    /// Where it comes in.
+    /// Route of the request.
     const ROUTE: Routes;
-    /// The keys of its `sampling_params` that are obeyed, with their types.
+    /// Supported keys of the request's `sampling_params`, with their types.
     const PARAMS: Params = &[];
 }
 
@@ -54,7 +54,7 @@ impl<T: Generating> FromRequest<Arc<App>> for GenerateJson<T> {
     }
 }
 
-/// What a value must be to ask for nothing, besides null, false and empty ones.
+/// A value that requests nothing, besides null, false and empty values.
 #[derive(Clone, Copy)]
 enum Neutral {
     Nothing,
@@ -66,7 +66,7 @@ struct Field {
     name: &'static str,
     routes: Routes,
     neutral: Neutral,
-    /// What to do about it.
+    /// Advice about the field.
     remedy: &'static str,
 }
 
@@ -95,7 +95,7 @@ const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Fi
     }
 }
 
-/// Fields of OpenAI, SGLang, vLLM and llama.cpp.
+/// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
 const FIELDS: &[Field] = &[
     // Structured output.
     field("guided_json", ALL),
@@ -112,7 +112,7 @@ const FIELDS: &[Field] = &[
     field("lora_path", ALL),
     field("lora", ALL),
     field("lora_request", ALL),
-    // What would change the result.
+    // Fields that would change the result.
     field("bad_words", ALL),
     field("allowed_token_ids", ALL),
     field("use_beam_search", ALL),
@@ -133,7 +133,7 @@ const FIELDS: &[Field] = &[
         ..neutral("repeat_penalty", 1.0)
     },
     Field {
-        // Without a limit, as chat is anyway.
+        // -1 means no limit, which is the chat route's default.
         neutral: Neutral::Number(-1.0),
         ..instead("n_predict", CHAT, "use 'max_tokens'")
     },
@@ -163,7 +163,7 @@ const FIELDS: &[Field] = &[
         routes: SAMPLING_PARAMS,
         ..neutral("stream_interval", 1.0)
     },
-    // What would stand in the prompt, or keep it apart.
+    // Fields that would change the prompt, or keep its cache apart.
     instead(
         "truncate_prompt_tokens",
         ALL,
@@ -184,7 +184,7 @@ const FIELDS: &[Field] = &[
         OPENAI,
         "the operator chooses the template when the server starts, so leave it out",
     ),
-    // What would stand in the answer.
+    // Fields that would change the form of the answer.
     instead(
         "prompt_logprobs",
         CHAT,
@@ -212,8 +212,8 @@ const FIELDS: &[Field] = &[
     },
 ];
 
-/// Refuses a body that asks for what this version does not do. One that is not
-/// a JSON object is let through: parsing it says more.
+/// Refuses a body that asks for an unsupported feature. A body that is not a JSON
+/// object passes: parsing gives a better error.
 fn check(body: &[u8], route: Routes, params: Params) -> ApiResult<()> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     Scan(route, params)
@@ -222,7 +222,7 @@ fn check(body: &[u8], route: Routes, params: Params) -> ApiResult<()> {
         .map_or(Ok(()), Err)
 }
 
-/// Looks at the fields at the top and skips everything else.
+/// Visits the top-level fields and skips everything else.
 struct Scan(Routes, Params);
 
 impl<'de> DeserializeSeed<'de> for Scan {
@@ -261,7 +261,7 @@ fn find(name: &str, route: Routes) -> Option<&'static Field> {
         .find(|field| field.name == name && field.routes.0 & route.0 != 0)
 }
 
-/// An object of fields, or a list of such objects.
+/// Checks an object of fields, or a list of such objects.
 fn nested(name: &str, params: Params, value: &Value) -> Option<ApiError> {
     let prefix = format!("{name}.");
     let in_object = |fields: &Map<String, Value>| {
@@ -283,11 +283,12 @@ fn nested(name: &str, params: Params, value: &Value) -> Option<ApiError> {
     }
 }
 
-/// Of SGLang's `sampling_params`, what changes nothing with any tokenizer that is served.
+/// Keys of SGLang's `sampling_params` that change nothing with any served tokenizer.
 const WITHOUT_EFFECT: [&str; 1] = ["spaces_between_special_tokens"];
 
-/// Parameters are closed, as SGLang's are: one that is misspelt would otherwise be the
-/// default's text. Fields at the top are open, as OpenAI's clients add some of their own.
+/// Returns the error for an unknown key of `sampling_params`. As in SGLang, unknown
+/// keys are refused, since a misspelt key would silently give the default's text.
+/// Unknown fields at the top are accepted, since OpenAI's clients add some.
 fn unknown(param: String) -> ApiError {
     let message =
         format!("Unknown parameter: '{param}'. /openapi.json lists those that are known.");
@@ -308,7 +309,7 @@ fn refuse(field: &Field, prefix: &str, value: &Value) -> Option<ApiError> {
         Value::Object(fields) => fields.is_empty(),
         Value::String(text) => text.is_empty(),
         Value::Number(number) => match field.neutral {
-            // The neutral values are small whole numbers, which compare exactly.
+            // The neutral values are small whole numbers, so the comparison is exact.
             Neutral::Number(neutral) => number.as_f64() == Some(neutral),
             Neutral::Nothing | Neutral::Text => false,
         },

@@ -1,4 +1,4 @@
-//! Other weights while the server runs.
+//! Update of the weights while the server runs.
 
 mod folder;
 
@@ -19,8 +19,8 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// What to compute with, as SGLang names it. Paths are relative to
-/// `--weight-update-dir`, or absolute.
+/// The new weights, under SGLang's names. Paths are relative to `--weight-update-dir`,
+/// or absolute.
 #[derive(Deserialize)]
 pub(super) struct UpdateRequest {
     model_path: String,
@@ -34,10 +34,10 @@ pub(super) struct UpdateRequest {
     keep_pause: Option<bool>,
 }
 
-/// `POST /update_weights_from_disk`: target and draft together, from folders
-/// inside `--weight-update-dir`; several nodes have them in the same places.
-/// Answers when new requests are let in again. SGLang's answer; a refusal has
-/// the error object beside it.
+/// `POST /update_weights_from_disk`: updates target and draft together, from folders
+/// inside `--weight-update-dir`. Several nodes must have the folders in the same
+/// places. Answers when new requests are admitted again. The answer is SGLang's; a
+/// refusal also has the error object.
 pub(super) async fn update_from_disk(
     State(app): State<Arc<App>>,
     request: Request,
@@ -52,9 +52,9 @@ pub(super) async fn update_from_disk(
     }
 }
 
-/// Gives the folder of the weights that compute now.
+/// Updates the weights and returns their folder.
 async fn update(app: &Arc<App>, request: Request) -> ApiResult<(String, UpdateWeightsResponse)> {
-    // Before the body is looked at.
+    // The permission is checked before the body is read.
     let dir = UpdateDir::of(app)?;
     let Json(request) = Json::from_request(request, app).await?;
     let mut wanted = wanted(request)?;
@@ -67,7 +67,7 @@ async fn update(app: &Arc<App>, request: Request) -> ApiResult<(String, UpdateWe
     Ok((path, updated))
 }
 
-/// The usual error object, with SGLang's fields beside it.
+/// Returns the usual error object, with SGLang's fields beside it.
 fn refusal(error: ApiError) -> ApiResult<Response> {
     let mut body = json!(error.body());
     body["success"] = false.into();
@@ -104,7 +104,7 @@ fn wanted(request: UpdateRequest) -> ApiResult<UpdateWeightsRequest> {
     })
 }
 
-/// What SGLang can be asked for and this version does not do.
+/// Refuses options of SGLang that this version does not support.
 fn unsupported(request: &UpdateRequest) -> ApiResult<()> {
     let format = request.load_format.as_deref();
     for (field, asked, remedy) in [

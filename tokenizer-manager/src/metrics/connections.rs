@@ -1,10 +1,10 @@
-//! What became of connections, in Prometheus' text format.
+//! Connection counts in Prometheus' text format.
 
 use std::fmt::Write;
 
 use lockstep_proto::pb::lockstep::PortLoad;
 
-/// Name without its prefix, kind, what it says, its values by further labels.
+/// A series: name without prefix, kind, description, values by further labels.
 type Series = (&'static str, &'static str, &'static str, Values);
 type Values = fn(&PortLoad) -> Vec<(String, u64)>;
 
@@ -31,8 +31,8 @@ const SERIES: [Series; 3] = [
     ),
 ];
 
-/// Renders the ports of a tokenizer-manager, or those of the scheduler, which
-/// carry no number.
+/// Renders the ports of tokenizer-manager `front`, or the scheduler's ports, which
+/// carry no index.
 pub fn render_connections(front: Option<usize>, ports: &[PortLoad]) -> String {
     let front = front.map_or_else(String::new, |index| {
         format!("tokenizer_manager=\"{index}\",")

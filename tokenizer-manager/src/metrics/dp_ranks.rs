@@ -1,10 +1,10 @@
-//! What belongs to one DP rank, in Prometheus' text format.
+//! Figures of each DP rank in Prometheus' text format.
 
 use std::fmt::Write;
 
 use lockstep_proto::pb::lockstep::DpRankLoad;
 
-/// Name, kind, what it says, where it is.
+/// A series: name, kind, description, accessor of the value.
 type Series = (
     &'static str,
     &'static str,
@@ -12,7 +12,7 @@ type Series = (
     fn(&DpRankLoad) -> u64,
 );
 
-/// What belongs to a DP rank, by its number.
+/// Series of one DP rank; the DP rank's number is a label.
 const SERIES: &[Series] = &[
     (
         "dp_rank_num_requests_running",
@@ -70,7 +70,7 @@ const SERIES: &[Series] = &[
     ),
 ];
 
-/// Renders each series by the DP rank's number, which is its label.
+/// Renders each series with the DP rank's number as label.
 pub(super) fn render(out: &mut String, ranks: &[DpRankLoad]) {
     if ranks.is_empty() {
         return;

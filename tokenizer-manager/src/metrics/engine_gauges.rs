@@ -1,5 +1,5 @@
 //! The scheduler's counters in Prometheus' text format. They carry no
-//! tokenizer-manager's number: whichever is scraped reports the same series.
+//! tokenizer-manager's index, since each tokenizer-manager reports the same series.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use lockstep_proto::pb::lockstep::{DepthLoad, GetLoadResponse, SpeculationLoad, 
 
 use super::dp_ranks;
 
-/// Name, what it says, where it is.
+/// A series: name, description, accessor of the value.
 type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
 
 const GAUGES: &[Series] = &[
@@ -120,8 +120,8 @@ fn series(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
     );
 }
 
-/// What each rank's steps took, by its own clock: who is slower than the others, and
-/// is waited for.
+/// Renders the time of each rank's steps, by its own clock. The times show a slow rank,
+/// for which the other ranks wait.
 fn ranks(out: &mut String, us: &[u64]) {
     let name = "lockstep_rank_step_seconds_total";
     // Writing to a string cannot fail.
@@ -135,7 +135,7 @@ fn ranks(out: &mut String, us: &[u64]) {
     }
 }
 
-/// What speculation brought, in all and by position; positions count from 1.
+/// Renders the counts of speculation, in total and by position; positions count from 1.
 fn speculated(out: &mut String, load: &SpeculationLoad) {
     let accepted = load.accepted.iter().sum();
     for (name, help, value) in [
@@ -181,7 +181,7 @@ fn speculated(out: &mut String, load: &SpeculationLoad) {
     }
 }
 
-/// How deep steps drafted and what that took; depths that never ran are left out.
+/// Renders the depths of drafting and their times; depths that never ran are left out.
 fn drafted_deep(out: &mut String, load: &DepthLoad) {
     let depth = load.depth.into();
     series(

@@ -1,7 +1,8 @@
-//! The label that every series of ours carries.
+//! The model's name, as a label of every series of this project.
 
-/// Adds `model_name` to every sample, as dashboards of several models want it,
-/// but for those of processes, which all programs name alike.
+/// Adds the label `model_name` to every sample, for dashboards of several models.
+/// Samples of `process_…` series stay as they are, since all programs share their
+/// names.
 pub fn with_model(text: &str, model: &str) -> String {
     // The format's escapes: backslash, quotation mark, line end.
     let model = model

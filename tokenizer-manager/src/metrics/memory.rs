@@ -1,7 +1,7 @@
-//! What requests hold of `--max-request-memory`, in Prometheus' text format.
+//! Memory that requests hold of `--max-request-memory`, in Prometheus' text format.
 
-/// Renders the bytes of a tokenizer-manager, or those of the scheduler, which
-/// carry no number.
+/// Renders the bytes of tokenizer-manager `front`, or the scheduler's bytes, which
+/// carry no index.
 pub fn render_memory(front: Option<usize>, bytes: u64) -> String {
     let name = "lockstep_request_memory_bytes";
     let labels = front.map_or_else(String::new, |index| {

@@ -1,12 +1,13 @@
-//! One text in Prometheus' format out of several.
+//! Merge of several texts in Prometheus' format.
 
 use std::collections::BTreeMap;
 
-/// The comments of a family, and its samples.
+/// The comments and the samples of one family.
 type Family<'a> = (Vec<&'a str>, Vec<&'a str>);
 
-/// Puts the samples of each family of series together, as the format wants them,
-/// under one set of comments. In each text a family begins with its comments.
+/// Merges texts so that the samples of each family stand together, under one set of
+/// comments, as the format requires. In each text a family must begin with its
+/// comments.
 pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut families = BTreeMap::<&str, Family<'_>>::new();
     let mut length = 0;
@@ -15,7 +16,7 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
         let mut family = "";
         for line in text.lines().filter(|line| !line.is_empty()) {
             let comment = line.strip_prefix("# ");
-            // HELP or TYPE, then the name.
+            // The word after HELP or TYPE is the family's name.
             family = comment
                 .and_then(|rest| rest.split(' ').nth(1))
                 .unwrap_or(family);

@@ -1,12 +1,12 @@
-//! What Prometheus' client libraries tell of their process, by their names.
+//! Process metrics, under the names that Prometheus' client libraries use.
 
 use std::{fmt::Write as _, fs};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// This process's use of the machine. `index` is the tokenizer-manager's number,
-/// `started` when it started, seconds since 1970. What the system does not tell
-/// is left out.
+/// Renders this process's use of the machine. `index` is the tokenizer-manager's index,
+/// and `started` is the start time, seconds since 1970. Figures that the system does
+/// not give are left out.
 pub fn render_process(index: usize, started: u64) -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |key| number(&status, key).map(|kib| kib as f64 * 1024.0);
@@ -42,7 +42,7 @@ pub fn render_process(index: usize, started: u64) -> String {
             "open_fds",
             "gauge",
             "Open file descriptors.",
-            // The listing itself is one.
+            // The listing itself holds one descriptor.
             fs::read_dir("/proc/self/fd")
                 .ok()
                 .map(|all| all.count().saturating_sub(1) as f64),
@@ -71,7 +71,7 @@ pub fn render_process(index: usize, started: u64) -> String {
     out
 }
 
-/// The first number behind a key at the start of a line.
+/// Returns the first number behind a key at the start of a line.
 fn number(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What is the same for all tokenizer-managers of a server, whichever is asked.
+//! Series that are the same for all tokenizer-managers of a server.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,9 @@ use super::{
     traces::render_traces,
 };
 
-/// Renders the server's own series: `load` is the scheduler's where it answered,
-/// `silent` counts tokenizer-managers that did not, `lost` log lines of this node.
+/// Renders the server's own series. `load` is the scheduler's answer, `None` if it did
+/// not answer. `silent` is the number of tokenizer-managers that did not answer, and
+/// `lost` the number of lost log lines of this node.
 pub fn render_server(load: Option<&GetLoadResponse>, silent: usize, lost: u64) -> String {
     let up = u64::from(load.is_some());
     let mut text = String::with_capacity(8192);

@@ -1,11 +1,11 @@
-//! Figures that SGLang has, under SGLang's names: its dashboards, and recipes of autoscalers
-//! for it, work unchanged.
+//! Figures under SGLang's names, so that its dashboards and recipes of autoscalers for
+//! it work unchanged.
 
 use std::fmt::Write as _;
 
 use lockstep_proto::pb::lockstep::GetLoadResponse;
 
-/// Families that mean the same: ours, and SGLang's name for them.
+/// Families with the same meaning: this project's name, and SGLang's name.
 const SAME: &[(&str, &str)] = &[
     ("lockstep_num_requests_running", "num_running_reqs"),
     ("lockstep_num_requests_waiting", "num_queue_reqs"),
@@ -40,8 +40,9 @@ const SAME: &[(&str, &str)] = &[
     ),
 ];
 
-/// What of `text`, in Prometheus' format with each family under its comments, SGLang has, by
-/// its names; and of the scheduler's `load` what stands in no family of ours.
+/// Renders SGLang's families. Most are renamed families of `text`, which is in
+/// Prometheus' format with each family under its comments. The rest comes from the
+/// scheduler's `load`.
 pub fn render_sglang(text: &str, load: Option<&GetLoadResponse>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut family: Option<&(&str, &str)> = None;

@@ -1,11 +1,11 @@
-//! What became of spans, in Prometheus' text format.
+//! Counts of trace spans, in Prometheus' text format.
 
 use std::fmt::Write as _;
 
 use lockstep_traces::SpanCounts;
 
-/// Renders the spans of a tokenizer-manager, or those of the scheduler, which carry no
-/// number. Where nothing is traced there are none.
+/// Renders the spans of tokenizer-manager `front`, or the scheduler's spans, which
+/// carry no index. The counts are 0 if nothing is traced.
 pub fn render_traces(front: Option<usize>, counts: SpanCounts) -> String {
     let name = "lockstep_trace_spans_total";
     let front = front.map_or_else(String::new, |index| {

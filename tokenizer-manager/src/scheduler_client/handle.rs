@@ -14,24 +14,25 @@ use tokio::sync::mpsc;
 
 use super::{disconnected, link::LinkCommand};
 
-/// How long a stopped request's final counts are waited for.
+/// Time limit for the final counts of a stopped request.
 const FINISH_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The version of the weights that serve a request, set with its first output;
-/// `None` = those that the engine started with.
+/// Version of the weights that serve a request, set with its first output; `None` = the
+/// weights that the engine started with.
 pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
 
-/// The outputs of one request. Dropping it before the last output aborts the request.
+/// Receiver of one request's outputs. Dropping it before the last output aborts the
+/// request.
 ///
-/// Outputs wait in memory until they are taken, so a client that reads slowly
-/// delays nobody. They are charged, and where there is no room for more, its
-/// request is given up.
+/// Outputs wait in memory until they are taken, so a client that reads slowly delays
+/// nobody. The bytes are charged to the budget. If the budget is spent, the request is
+/// given up.
 #[derive(Debug)]
 pub struct RequestHandle {
     number: u64,
     outputs: OutputReceiver<Output>,
     commands: mpsc::UnboundedSender<LinkCommand>,
-    /// A failure that arrived together with tokens, which are returned first.
+    /// A failure that arrived together with tokens. The tokens are returned first.
     failure: Option<Output>,
     finished: bool,
     weights: Version,
@@ -54,8 +55,8 @@ impl RequestHandle {
         }
     }
 
-    /// The next output, joined with all further ones that arrived. Not to be
-    /// called after an output with `finish`. Cancel-safe.
+    /// Returns the next output, joined with all further outputs that have arrived. Must
+    /// not be called after an output with `finish`. Cancel-safe.
     pub async fn next(&mut self) -> Output {
         let mut output = match self.failure.take() {
             Some(failure) => failure,
@@ -82,14 +83,14 @@ impl RequestHandle {
         output
     }
 
-    /// The version of the weights that serve it, once an output arrived; `None` =
-    /// those that the engine started with.
+    /// Returns the version of the weights that serve the request, once an output
+    /// arrived; `None` = the weights that the engine started with.
     pub fn weight_version(&self) -> Option<Arc<str>> {
         self.weights.get().cloned().flatten()
     }
 
-    /// Ends the request early because its text is complete, and waits briefly for
-    /// its final counts; `None` if they do not arrive.
+    /// Ends the request early because its text is complete, and waits briefly for its
+    /// final counts. `None` if the counts do not arrive.
     pub async fn stop(&mut self) -> Option<Finish> {
         if self.finished {
             return None;
@@ -143,7 +144,7 @@ fn given_up(given_up: GivenUp) -> Output {
     ))
 }
 
-/// The last output of a request that failed.
+/// Returns the last output of a request that failed.
 pub(super) fn failed(error: RequestError) -> Output {
     Output {
         finish: Some(Finish {
@@ -156,8 +157,8 @@ pub(super) fn failed(error: RequestError) -> Output {
     }
 }
 
-/// Counts one request against the capacity until the scheduler has finished it:
-/// a client that reads its output slowly holds no permit.
+/// Counts one request against the capacity until the scheduler has finished it. A
+/// client that reads its output slowly holds no permit.
 #[derive(Debug)]
 pub(super) struct LivePermit(Arc<AtomicUsize>);
 
@@ -167,7 +168,7 @@ impl LivePermit {
         if live.0.fetch_add(1, Ordering::Relaxed) >= capacity {
             return Err(RequestError::new(
                 ErrorKind::Overloaded,
-                // The scheduler's words for a full queue, which this is.
+                // The scheduler's words for a full queue, since this is one.
                 format!(
                     "the queue is full: {capacity} requests run and wait \
                      (too many requests; --max-queued-requests)"

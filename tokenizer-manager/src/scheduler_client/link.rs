@@ -28,37 +28,38 @@ use super::{
 
 /// Pause between attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
-/// One attempt to connect; the socket appears when the scheduler starts.
+/// Time limit of one attempt to connect; the socket appears when the scheduler starts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a scheduler may take from the connection to its welcome. It
-/// answers at once; only one that hangs does not.
+/// Time limit from the connection to the scheduler's welcome. A scheduler answers at
+/// once unless it hangs.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message from the client or a request's handle to the link's task.
 #[derive(Debug)]
 pub(super) enum LinkCommand {
-    /// A new request and where its outputs go.
+    /// A new request, and the channel for its outputs.
     Submit {
         number: u64,
-        /// The number of the client request that it is one of several choices of.
+        /// Number of the client request, if the request is one of its several choices.
         parent: Option<u64>,
         request: Box<Request>,
-        /// The span that it goes on in.
+        /// The span in which the request continues.
         trace: Option<TraceContext>,
         outputs: OutputSender<Output>,
         live: LivePermit,
         weights: Version,
     },
-    /// The handle was dropped before the request ended.
+    /// Abort: the handle was dropped before the request ended.
     Abort { number: u64 },
-    /// The text is complete; only the last output is still awaited.
+    /// Early end: the text is complete, and only the last output is awaited.
     Stop { number: u64 },
     /// The handle was dropped after the request ended.
     Forget { number: u64 },
-    /// Aborts the requests of all frontends that clients know by one of these ids,
-    /// `None` = all. Their handles receive
-    /// [`FinishReason::Abort`](lockstep_types::request::FinishReason::Abort), and
-    /// `reply` how many there were; it is dropped where nobody could be asked.
+    /// Aborts the requests that clients know by one of these ids, at all frontends;
+    /// `None` = all requests. Their handles receive
+    /// [`FinishReason::Abort`](lockstep_types::request::FinishReason::Abort). `reply`
+    /// receives the number of aborted requests, or is dropped if the scheduler could
+    /// not be asked.
     AbortTrace {
         trace_ids: Option<Vec<String>>,
         reply: oneshot::Sender<usize>,
@@ -70,9 +71,9 @@ pub(super) struct Connection {
     pub client: FrontendClient<Channel>,
     pub outbound: mpsc::Sender<FrontendMessage>,
     pub inbound: Streaming<FrontendEvent>,
-    /// The weights in use; `None` = those of the start.
+    /// The weights in use; `None` = the weights of the start.
     pub weights: Option<WeightsInUse>,
-    /// Steps run on every rank, as far as is known.
+    /// True if steps run on every rank, as far as is known.
     pub healthy: bool,
 }
 
@@ -86,7 +87,7 @@ pub(super) struct Link {
 }
 
 enum ConnectError {
-    /// May succeed later.
+    /// An error that may go away later.
     Retry(String),
     /// The scheduler has another configuration.
     Incompatible(String),
@@ -157,7 +158,7 @@ impl Link {
         }
     }
 
-    /// Runs `work` and meanwhile refuses whatever arrives; `None` once halted.
+    /// Runs `work` and refuses all commands that arrive meanwhile; `None` once halted.
     async fn refuse_during<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
@@ -190,8 +191,8 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
     let mut client = FrontendClient::new(channel)
         .max_decoding_message_size(INTERNAL_MESSAGE_BYTES)
         .max_encoding_message_size(INTERNAL_MESSAGE_BYTES);
-    // Room for all that may live at once, so that only a scheduler that takes
-    // nothing fills it.
+    // The queue has room for all live requests, so only a scheduler that takes nothing
+    // can fill it.
     let (outbound, messages) = mpsc::channel(options.capacity.max(1) + 1);
     let hello = FrontendMessage {
         kind: Some(Kind::Hello(FrontendHello {
@@ -199,7 +200,7 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
             name: options.name.clone(),
         })),
     };
-    // The receiver is held right here, and there is room.
+    // This cannot fail: the receiver is held here, and the queue is empty.
     let _ = outbound.try_send(hello);
     let response = client.exchange(ReceiverStream::new(messages)).await;
     let mut inbound = response
@@ -227,7 +228,8 @@ async fn handshake(options: &LinkOptions) -> Result<Connection, ConnectError> {
     })
 }
 
-/// A scheduler with another configuration answers FAILED_PRECONDITION.
+/// Converts a refusal. A scheduler with another configuration answers
+/// FAILED_PRECONDITION.
 fn refused(status: &tonic::Status, options: &LinkOptions) -> ConnectError {
     if status.code() == tonic::Code::FailedPrecondition {
         return incompatible(status.message(), options);

@@ -1,5 +1,5 @@
-//! One connection to the scheduler: commands go out and events come in, on one task
-//! and without a lock.
+//! One connection to the scheduler. A single task sends commands and receives events,
+//! without a lock.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,9 +23,9 @@ use super::{
     link::{Connection, LinkCommand},
 };
 
-/// How long a halt waits for events already on their way.
+/// Time for which a halt waits for events already on their way.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
-/// Aborts by id that may be on their way at once. The scheduler answers them
+/// Maximum number of aborts by id that await an answer. The scheduler answers them
 /// between two steps.
 const QUERIES: usize = 1024;
 
@@ -36,25 +36,25 @@ struct LiveRequest {
 }
 
 struct Session {
-    // Looked up by number only; its order affects nothing.
+    // Looked up by number only, so its order affects nothing.
     live: HashMap<u64, LiveRequest>,
     outbound: mpsc::Sender<FrontendMessage>,
-    /// Aborts and stops that found `outbound` full. No request is accepted before
-    /// they are sent, so there are never more of them than live requests; and
-    /// aborts by id, at most [`QUERIES`].
+    /// Commands that found `outbound` full. Aborts and stops never outnumber live
+    /// requests, since no request is accepted before they are sent. Aborts by id are at
+    /// most [`QUERIES`].
     unsent: VecDeque<Kind>,
-    /// Who waits for the number of requests that an abort by id ended. They stay
-    /// until the scheduler answers, and hear by being dropped that it does not.
+    /// Callers of aborts by id, which wait for the number of ended requests. Each stays
+    /// until the scheduler answers; dropping one tells the caller that no answer comes.
     queries: HashMap<u64, oneshot::Sender<usize>>,
     next_query: u64,
     told: Told,
-    /// The version of the weights in use; `None` = those of the start.
+    /// Version of the weights in use; `None` = the weights of the start.
     version: Option<Arc<str>>,
     own: OwnFigures,
 }
 
-/// Serves requests until the stream ends or `halt`. Then `on_end` runs, so that
-/// new requests are refused at once, and every live request ends with an error.
+/// Serves requests until the stream ends or `halt`. Then it runs `on_end`, so that new
+/// requests are refused at once, and ends every live request with an error.
 pub(super) async fn serve(
     connection: Connection,
     inbox: &mut mpsc::UnboundedReceiver<LinkCommand>,
@@ -122,11 +122,11 @@ pub(super) async fn serve(
     }
 }
 
-/// The answer to a command while there is no stream.
+/// Refuses a command while there is no stream.
 pub(super) fn refuse(command: LinkCommand, outlook: &Outlook) {
     match command {
         LinkCommand::Submit { outputs, .. } => fail(outputs, disconnected(outlook.seconds())),
-        // Who asked to abort by id hears it by the reply's end.
+        // The caller of an abort by id sees its reply dropped.
         LinkCommand::AbortTrace { .. }
         | LinkCommand::Abort { .. }
         | LinkCommand::Stop { .. }
@@ -135,8 +135,8 @@ pub(super) fn refuse(command: LinkCommand, outlook: &Outlook) {
 }
 
 impl Session {
-    /// Handles the events that the scheduler sent before it ended. Where it fails,
-    /// the halt and the reason arrive at about the same time, and clients should
+    /// Handles the events that the scheduler sent before it ended. If the scheduler
+    /// fails, the halt and the reason arrive at about the same time, and clients should
     /// get the reason.
     async fn drain(&mut self, inbound: &mut tonic::Streaming<FrontendEvent>) {
         let rest = async {
@@ -144,7 +144,8 @@ impl Session {
                 self.dispatch(event);
             }
         };
-        // Usually nothing arrives: a scheduler that keeps running is not waited for.
+        // Usually nothing arrives: the halt does not wait for a scheduler that keeps
+        // running.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
     }
 
@@ -159,7 +160,7 @@ impl Session {
         if let Some(done) = event.trace_aborted
             && let Some(reply) = self.queries.remove(&done.query)
         {
-            // A caller that is gone needs no count.
+            // The send may fail: a caller that is gone needs no count.
             let _ = reply.send(done.requests as usize);
         }
         if let Some(wanted) = event.figures_wanted {
@@ -183,7 +184,7 @@ impl Session {
         let Some(entry) = self.live.get_mut(&number) else {
             return;
         };
-        // All of a request's outputs are of the same weights.
+        // All outputs of a request come from the same weights.
         entry.weights.get_or_init(|| self.version.clone());
         let bytes = output.bytes();
         if output.finish.is_none() {
@@ -194,20 +195,20 @@ impl Session {
         } else if let Some(mut entry) = self.live.remove(&number) {
             // The permit is free before anybody can know that the request ended.
             drop(entry.live);
-            // Its handle hears of it where there is no room.
+            // If the budget is spent, the handle learns it from the channel.
             let _ = entry.outputs.send(output, bytes);
         }
     }
 
-    /// Forgets a request and has the scheduler end it.
+    /// Forgets a request and tells the scheduler to end it.
     fn abort(&mut self, number: u64) {
         if self.live.remove(&number).is_some() {
             self.send(Kind::Abort(Abort { request: number }));
         }
     }
 
-    /// Tells what this process knows of itself, on a task of its own: metrics take
-    /// a while to be written, which outputs don't wait for.
+    /// Sends this process's own figures from a task of its own, since rendering metrics
+    /// takes a while and outputs must not wait.
     fn tell_figures(&self, FiguresWanted { query, metrics }: FiguresWanted) {
         let (own, outbound) = (self.own.clone(), self.outbound.clone());
         tokio::spawn(async move {
@@ -215,7 +216,7 @@ impl Session {
                 query,
                 figures: Some(own(metrics)),
             };
-            // Without a stream nobody waits for it.
+            // Without a stream nobody waits for the figures.
             let _ = outbound
                 .send(FrontendMessage {
                     kind: Some(Kind::Figures(answer)),
@@ -279,7 +280,8 @@ impl Session {
         }
     }
 
-    /// Room for a new request in the outbound queue; `None` while it is full.
+    /// Reserves room for a new request in the outbound queue; `None` while the queue is
+    /// full.
     fn reserve(&self) -> Option<mpsc::Permit<'_, FrontendMessage>> {
         match self.unsent.is_empty() {
             true => self.outbound.try_reserve().ok(),
@@ -287,9 +289,9 @@ impl Session {
         }
     }
 
-    /// Sends now or, where the queue is full, as soon as there is room.
+    /// Sends now or, if the queue is full, as soon as it has room.
     fn send(&mut self, kind: Kind) {
-        // That a stream has ended shows on its inbound half.
+        // A stream that has ended shows on its inbound half.
         match self.outbound.try_reserve() {
             Ok(permit) if self.unsent.is_empty() => {
                 permit.send(FrontendMessage { kind: Some(kind) });
@@ -299,7 +301,7 @@ impl Session {
     }
 }
 
-/// The error while the outbound queue is full.
+/// Returns the error for a full outbound queue.
 fn behind() -> RequestError {
     RequestError::new(
         ErrorKind::Unavailable,
@@ -307,9 +309,9 @@ fn behind() -> RequestError {
     )
 }
 
-/// Ends a request, which needs no room.
+/// Ends a request with an error, which takes no budget.
 fn fail(mut outputs: OutputSender<Output>, error: RequestError) {
-    // Who has been given up knows why.
+    // A request that was given up has its reason already.
     let _ = outputs.send(failed(error), 0);
 }
 

@@ -1,4 +1,4 @@
-//! Range checks in OpenAI's words.
+//! Range checks whose errors have OpenAI's words.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use lockstep_types::{RequestLimits, ScheduleConfig};
 use super::GenerateSpec;
 use crate::error::{ApiError, ApiResult};
 
-/// A number within `[low, high]`, or `(low, high]` with `open_low`.
+/// Checks that a number is within `[low, high]`, or `(low, high]` with `open_low`.
 pub(super) fn decimal(
     param: &str,
     value: f64,
@@ -15,7 +15,7 @@ pub(super) fn decimal(
     high: f64,
     open_low: bool,
 ) -> ApiResult<f64> {
-    // NaN fails both comparisons and lands in the first branch.
+    // NaN fails both comparisons, so it lands in the first branch.
     let above_low = if open_low { value > low } else { value >= low };
     let (code, bound) = if !above_low {
         let sign = if open_low { ">" } else { ">=" };
@@ -28,7 +28,7 @@ pub(super) fn decimal(
     Err(out_of_range(param, "decimal", code, &bound, &value))
 }
 
-/// An integer within `[low, high]`.
+/// Checks that an integer is within `[low, high]`.
 ///
 /// # Errors
 /// 400 naming the field and the bound.
@@ -43,7 +43,7 @@ pub fn integer(param: &str, value: i64, low: i64, high: i64) -> ApiResult<i64> {
     Err(out_of_range(param, "integer", code, &bound, &value))
 }
 
-/// An integer that counts something, as `u32`.
+/// Checks an integer that counts something, and returns it as `u32`.
 ///
 /// # Errors
 /// 400 naming the field and the bound.
@@ -52,7 +52,7 @@ pub fn non_negative(param: &str, value: i64) -> ApiResult<u32> {
         .map(|value| u32::try_from(value).unwrap_or(u32::MAX))
 }
 
-/// The number of a DP rank that a request names.
+/// Checks the number of a DP rank that a request names.
 pub(super) fn dp_rank(asked: i64, dp_size: usize) -> ApiResult<u32> {
     let dp_rank = u32::try_from(asked).ok();
     let dp_rank = dp_rank.filter(|dp_rank| (*dp_rank as usize) < dp_size);
@@ -68,7 +68,7 @@ pub(super) fn dp_rank(asked: i64, dp_size: usize) -> ApiResult<u32> {
     })
 }
 
-/// At most `most` items.
+/// Checks that a list has at most `most` items.
 ///
 /// # Errors
 /// 400 naming the field, the length and the limit.
@@ -112,7 +112,7 @@ fn out_of_range(
     }
 }
 
-/// `n`, so that all choices of the request stay within the limit.
+/// Returns `n` after checking that all choices of the request stay within the limit.
 pub(super) fn choices(spec: &GenerateSpec, limits: &RequestLimits) -> ApiResult<usize> {
     let n = integer(&spec.fields.name("n"), spec.n, 1, limits.choices as i64)?;
     let n = usize::try_from(n).unwrap_or(1);
@@ -130,9 +130,9 @@ pub(super) fn choices(spec: &GenerateSpec, limits: &RequestLimits) -> ApiResult<
     Ok(n)
 }
 
-/// What a request brings at once must fit the batch and the queue together:
-/// otherwise some of its choices would be refused however often it came, and
-/// each of them is a copy of its prompt until then.
+/// Checks that all prompts of a request fit the batch and the queue together. Otherwise
+/// some of its choices would be refused however often the client tried again, and until
+/// then each choice would hold a copy of its prompt.
 pub(super) fn tokens(
     spec: &GenerateSpec,
     prompts: &[Arc<[u32]>],
@@ -144,7 +144,7 @@ pub(super) fn tokens(
     let longest = lengths.max().unwrap_or(0);
     let running = longest.saturating_mul(schedule.max_running_requests);
     let queued = all.saturating_sub(running);
-    // One request is always queued, however long.
+    // One request may always wait, however long it is.
     if queued <= schedule.max_queued_tokens.max(longest) {
         return Ok(());
     }
@@ -161,7 +161,7 @@ pub(super) fn tokens(
     ))
 }
 
-/// Number and lengths of stop strings.
+/// Checks the number and the lengths of stop strings.
 pub(super) fn stops(stops: &[String], param: &str, limits: &RequestLimits) -> ApiResult<()> {
     count(param, stops.len(), limits.stops)?;
     for stop in stops {

@@ -1,4 +1,4 @@
-//! Whether prompt and output fit the context.
+//! Checks that prompt and output fit the context.
 
 use std::fmt::Display;
 
@@ -9,8 +9,8 @@ use crate::{
     text::Conversation,
 };
 
-/// The output's limit behind a prompt of `prompt_len` tokens. Prompt, output and
-/// the tokens reserved for drafts fit the context together.
+/// Returns the limit of output tokens after a prompt of `prompt_len` tokens. Prompt,
+/// output and the tokens reserved for drafts fit the context together.
 pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) -> ApiResult<u32> {
     let context = app.config.server.context_length;
     let reserved = app.config.speculation.max_speculative_num_draft_tokens;
@@ -47,13 +47,13 @@ pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) 
     Ok(tokens)
 }
 
-/// Refuses messages that by their length alone have too many tokens, before a
-/// template makes several copies of them. What a template leaves out, such as
-/// earlier answers' thoughts, counts here too; as all tokens are taken to be as
-/// long as the longest, only contexts of few tokens notice.
+/// Refuses messages whose text has too many tokens at any rate, before a template makes
+/// several copies of it. Text that a template leaves out, such as the thoughts in
+/// earlier answers, counts here too. The check takes every token to be as long as the
+/// longest, so it matters only with contexts of few tokens.
 ///
 /// # Errors
-/// 400, with the fewest tokens that they can have.
+/// 400, with the smallest number of tokens that the messages can have.
 pub fn fits(app: &App, fields: &FieldNames, chat: &Conversation) -> ApiResult<()> {
     let context = app.config.server.context_length;
     let least = app.text.tokenizer.min_tokens(chat.text_bytes());
@@ -65,7 +65,8 @@ pub fn fits(app: &App, fields: &FieldNames, chat: &Conversation) -> ApiResult<()
     Err(prompt_too_long(fields, least, context, reserved))
 }
 
-/// `max_tokens` 0: valid only where the prompt's log-probabilities are asked for.
+/// Checks a request with `max_tokens` 0, which is valid only if it asks for
+/// log-probabilities of the prompt.
 fn scoring_only(spec: &GenerateSpec, prompt_len: usize, context: usize) -> ApiResult<u32> {
     let fields = &spec.fields;
     if spec.logprobs.prompt_start.is_none() {
@@ -103,8 +104,8 @@ fn minimum_within(spec: &GenerateSpec, max_new_tokens: u32) -> ApiResult<()> {
     Ok(())
 }
 
-/// The error for a prompt that leaves no room for a single token. `prompt_len`
-/// is its tokens, or `at least` so many where they were not counted.
+/// Returns the error for a prompt that leaves no room for a single token. `prompt_len`
+/// is its number of tokens, or a text such as `at least 9000` if they were not counted.
 pub(super) fn prompt_too_long(
     fields: &FieldNames,
     prompt_len: impl Display,

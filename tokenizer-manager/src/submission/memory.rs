@@ -1,4 +1,4 @@
-//! Room for log-probabilities, which can be a thousand times what asks for them.
+//! Memory for log-probabilities, which may be a thousand times as large as the request.
 
 use std::sync::Arc;
 
@@ -8,12 +8,13 @@ use lockstep_types::sampling::{LogprobParams, check_logprobs};
 use super::{GenerateSpec, MaxTokens};
 use crate::error::{ApiError, ApiResult};
 
-/// Takes room in what the request has `held` for the log-probabilities of `n`
-/// choices for each prompt: for each choice its part, those of the first prompt
-/// first; none where nothing is held.
+/// Reserves memory for the log-probabilities of `n` choices for each prompt, within the
+/// memory that the request has `held`. Returns one reserve per choice, the first
+/// prompt's choices first; empty if nothing is held.
 ///
 /// # Errors
-/// 400 for more than one request may ever have, 429 where there is no room now.
+/// 400 for more memory than one request may ever have, 429 if there is not enough
+/// memory now.
 pub(super) fn reserve(
     held: Option<&Held>,
     spec: &GenerateSpec,

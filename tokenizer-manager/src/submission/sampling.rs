@@ -1,4 +1,4 @@
-//! Sampling parameters: as given, and checked with their defaults filled in.
+//! Sampling parameters as a client gave them, and their check.
 
 use lockstep_types::sampling::SamplingParams;
 
@@ -14,29 +14,29 @@ use crate::{
 /// Sampling parameters as a client gave them; `None` = not given.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingSpec {
-    /// In [0, 2]; 0 = greedy.
+    /// Temperature in [0, 2]; 0 = greedy.
     pub temperature: Option<f64>,
-    /// Nucleus, in (0, 1].
+    /// Size of the nucleus, in (0, 1].
     pub top_p: Option<f64>,
-    /// The `k` most likely tokens; -1 or 0 = all.
+    /// Number of most likely tokens kept; -1 or 0 = all.
     pub top_k: Option<i64>,
-    /// In [0, 1], relative to the most likely token.
+    /// Minimum probability relative to the most likely token, in [0, 1].
     pub min_p: Option<f64>,
-    /// In [-2, 2], once for every token already in the output.
+    /// Penalty in [-2, 2], once for every token already in the output.
     pub presence_penalty: Option<f64>,
-    /// In [-2, 2], per occurrence in the output.
+    /// Penalty in [-2, 2], for each occurrence in the output.
     pub frequency_penalty: Option<f64>,
-    /// In (0, 2], a factor on the logits of tokens seen.
+    /// Factor in (0, 2] on the logits of tokens seen.
     pub repetition_penalty: Option<f64>,
-    /// (token id, bias in [-100, 100]).
+    /// Pairs of token id and bias in [-100, 100].
     pub logit_bias: Vec<(u32, f64)>,
-    /// Drawn at random when absent.
+    /// Seed; drawn at random if absent.
     pub seed: Option<u64>,
-    /// No end or stop token is sampled before so many output tokens.
+    /// Number of output tokens before which no end or stop token is sampled.
     pub min_tokens: Option<i64>,
-    /// Token ids that end the output, besides the model's.
+    /// Token ids that end the output, besides the model's end tokens.
     pub stop_token_ids: Vec<u32>,
-    /// The model's own end tokens do not end the output.
+    /// True if the model's own end tokens do not end the output.
     pub ignore_eos: bool,
     /// The API's name of `min_tokens`, for error messages.
     pub min_tokens_field: &'static str,
@@ -105,14 +105,14 @@ pub(super) fn resolve(
     params.validated(vocabulary(app)).map_err(ApiError::from)
 }
 
-/// Lower bound, upper bound (inclusive), and whether the lower bound is excluded.
+/// Lower bound, upper bound (inclusive), and true if the lower bound is excluded.
 #[derive(Clone, Copy)]
 struct Range(f64, f64, bool);
 
-/// Of presence and frequency penalties.
+/// Range of presence and frequency penalties.
 const PENALTY: Range = Range(-2.0, 2.0, false);
 
-/// A decimal number in its range, or the default.
+/// Checks a decimal number against its range, or returns the default.
 fn within(name: &str, value: Option<f64>, default: f32, range: Range) -> ApiResult<f32> {
     let Range(low, high, open_low) = range;
     value.map_or(Ok(default), |value| {
@@ -120,7 +120,7 @@ fn within(name: &str, value: Option<f64>, default: f32, range: Range) -> ApiResu
     })
 }
 
-/// The vocabulary size: valid token ids are below it.
+/// Returns the vocabulary size: valid token ids are below it.
 pub(super) fn vocabulary(app: &App) -> u32 {
     u32::try_from(app.config.model.vocab_size).unwrap_or(u32::MAX)
 }
@@ -135,7 +135,7 @@ fn logit_bias(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<Vec<(u32, f
         .collect()
 }
 
-/// The request's own end tokens and, unless they are ignored, the model's.
+/// Returns the request's own end tokens and, unless ignored, the model's.
 fn stop_tokens(spec: &SamplingSpec, app: &App) -> Vec<u32> {
     let mut ids = spec.stop_token_ids.clone();
     if !spec.ignore_eos {

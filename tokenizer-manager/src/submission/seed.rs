@@ -1,8 +1,8 @@
 //! Seeds of the choices of one request.
 
-/// One seed per choice. Choice 0 has the request's seed itself, and each
-/// further one a seed that depends on it and the choice's index alone, so that
-/// choice `i` of a seed is the same however many others are asked for.
+/// Returns one seed per choice. Choice 0 has the request's seed. Each further seed
+/// depends only on the request's seed and on the choice's index, so choice `i` is the
+/// same for every `n`.
 pub(super) fn seeds(seed: Option<u64>, n: usize) -> Vec<u64> {
     let seed = seed.unwrap_or_else(rand::random);
     (0..n as u64)
@@ -13,8 +13,8 @@ pub(super) fn seeds(seed: Option<u64>, n: usize) -> Vec<u64> {
         .collect()
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a
-/// bijection, so distinct indices give distinct seeds.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). It is a bijection,
+/// so distinct indices give distinct seeds.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -4,22 +4,22 @@ use std::borrow::Cow;
 
 use super::SamplingSpec;
 
-/// The names of fields that differ between APIs, for error messages.
+/// Names of the fields that differ between APIs, for error messages.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldNames {
-    /// The field that holds the prompt, such as `prompt` or `messages`.
+    /// Field that holds the prompt, such as `prompt` or `messages`.
     pub input: &'static str,
-    /// The word for the prompt in sentences: "the messages", "your prompt".
+    /// Word for the prompt in sentences: "the messages", "your prompt".
     pub noun: &'static str,
-    /// The field that limits the output's length.
+    /// Field that limits the output's length.
     pub max_tokens: &'static str,
     /// The object around the sampling parameters with its dot, such as
-    /// `sampling_params.`; empty where they stand at the top level.
+    /// `sampling_params.`; empty if the parameters stand at the top level.
     pub prefix: &'static str,
 }
 
 impl FieldNames {
-    /// The full name of a sampling field.
+    /// Returns the full name of a sampling field.
     pub fn name(&self, field: &'static str) -> Cow<'static, str> {
         if self.prefix.is_empty() {
             Cow::Borrowed(field)
@@ -34,10 +34,10 @@ impl FieldNames {
 pub enum Input {
     /// A text to tokenize.
     Text {
-        /// The prompt, any length.
+        /// The prompt, of any length.
         text: String,
-        /// Whether the tokenizer adds its special tokens, such as the one that
-        /// begins a sequence; a rendered chat template has them already.
+        /// True if the tokenizer adds its special tokens, such as the one that begins a
+        /// sequence. A rendered chat template has them already.
         add_special_tokens: bool,
     },
     /// Token ids, used as they are.
@@ -47,33 +47,34 @@ pub enum Input {
 /// The limit of the output's length, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokens {
-    /// The client's own limit; an error where the context leaves less.
+    /// The client's own limit; an error if the context leaves less.
     Exact(i64),
-    /// The API's default; reduced to what the context leaves.
+    /// The API's default; reduced to the rest of the context.
     Default(u32),
-    /// Whatever the context leaves.
+    /// The rest of the context.
     Rest,
 }
 
-/// Which log-probabilities are reported.
+/// Log-probabilities to report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogprobSpec {
-    /// Those of output tokens.
+    /// True if log-probabilities of output tokens are reported.
     pub output: bool,
-    /// Most likely tokens per position.
+    /// Number of most likely tokens per position.
     pub top: i64,
-    /// The field that holds `top`.
+    /// Name of the field that holds `top`.
     pub top_field: Cow<'static, str>,
-    /// Those of prompt tokens from this position on; `None` = of no prompt token.
+    /// First prompt position whose log-probabilities are reported; `None` = of no
+    /// prompt token.
     pub prompt_start: Option<u32>,
 }
 
 /// A request's limits on speculative decoding; `None` = not given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpeculativeSpec {
-    /// `false` turns it off for this request.
+    /// `false` turns speculation off for this request.
     pub enabled: Option<bool>,
-    /// GenerateSpec steps at the most.
+    /// Maximum draft steps.
     pub max_steps: Option<i64>,
 }
 
@@ -82,38 +83,39 @@ pub struct SpeculativeSpec {
 pub struct GenerateSpec {
     /// Field names for error messages.
     pub fields: FieldNames,
-    /// The request id that clients and logs see.
+    /// Request id that clients and logs see.
     pub trace_id: String,
     /// The prompts; each gets `n` choices.
     pub inputs: Vec<Input>,
     /// Choices per prompt.
     pub n: i64,
-    /// The number of a client request that this is a part of; `None` = it is whole.
+    /// Number of the client request of which this is a part; `None` = this is all of
+    /// it.
     pub parent: Option<u64>,
-    /// The limit of the output's length.
+    /// Limit of the output's length.
     pub max_tokens: MaxTokens,
     /// Sampling parameters.
     pub sampling: SamplingSpec,
-    /// Which log-probabilities are reported.
+    /// Log-probabilities to report.
     pub logprobs: LogprobSpec,
     /// Strings that end the output.
     pub stops: Vec<String>,
-    /// Whether the output includes the stop string that matched.
+    /// True if the output includes the stop string that matched.
     pub include_stop: bool,
-    /// Whether special tokens are left out of the text.
+    /// True if special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// Higher runs first; `None` = 0.
+    /// Priority; requests of a higher priority run first; `None` = 0.
     pub priority: Option<i32>,
-    /// Time limit, milliseconds; `None` = the server's.
+    /// Time limit, milliseconds; `None` = the server's limit.
     pub timeout_ms: Option<u32>,
-    /// Its limits on speculative decoding.
+    /// The request's limits on speculative decoding.
     pub speculative: SpeculativeSpec,
-    /// The DP rank that it runs in; `None` = the scheduler chooses.
+    /// DP rank that runs the request; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<i64>,
 }
 
 impl GenerateSpec {
-    /// A request with the default of every optional field.
+    /// Makes a request with the default of every optional field.
     pub fn new(fields: FieldNames, trace_id: String, inputs: Vec<Input>) -> Self {
         Self {
             fields,

@@ -1,17 +1,19 @@
-//! How much speculation a request takes.
+//! A request's limit on speculation.
 
 use lockstep_types::SpeculationConfig;
 
 use super::{SpeculativeSpec, check::integer};
 use crate::error::{ApiError, ApiResult};
 
-/// The deepest that a request may ask for: far beyond what any draft is worth.
+/// Largest number of draft steps that a request may ask for. It is far beyond any
+/// useful depth.
 const MOST_STEPS: i64 = 64;
 
-/// GenerateSpec steps of a request at the most; 0 = none, `None` = as the server does.
+/// Returns the request's maximum draft steps; 0 = none, `None` = the server's default.
 ///
 /// # Errors
-/// 400 for a depth out of range, and for asking a server that does not speculate.
+/// 400 for a depth out of range, and for a request for speculation at a server without
+/// it.
 pub(super) fn max_draft_steps(
     spec: SpeculativeSpec,
     server: &SpeculationConfig,

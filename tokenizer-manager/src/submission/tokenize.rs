@@ -1,4 +1,4 @@
-//! Prompts to tokens, off the reactor where they are long.
+//! Tokenization of prompts. Long prompts run outside the async reactor.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// The tokens of each prompt, in order.
+/// Returns the tokens of each prompt, in order.
 pub(super) async fn tokenize(
     app: &App,
     fields: &FieldNames,

@@ -1,4 +1,4 @@
-//! What a traced request asks of the model.
+//! Trace of a request's inference.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     request_trace::{InferenceTrace, RequestTrace},
 };
 
-/// Begins its span.
+/// Begins the inference's span.
 pub(super) fn begin(
     request: &RequestTrace,
     app: &App,

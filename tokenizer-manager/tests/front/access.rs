@@ -1,4 +1,4 @@
-//! The access log, with tokens from real requests.
+//! The access log, with token counts from real requests.
 
 use std::{
     io::{self, Write},
@@ -18,13 +18,13 @@ use super::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Hands each line on. The formatter writes a line at once.
+/// Sends each log line to the test. The formatter writes a line at once.
 #[derive(Clone)]
 struct Lines(UnboundedSender<Vec<u8>>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Lines after the test has ended interest nobody.
+        // The send may fail: nobody reads lines after the test has ended.
         let _ = self.0.send(bytes.to_vec());
         Ok(bytes.len())
     }
@@ -42,7 +42,8 @@ impl MakeWriter<'_> for Lines {
     }
 }
 
-/// The line of a request, among those of tests that run at the same time.
+/// Returns the log line of one request, among the lines of tests that run at the same
+/// time.
 async fn line(lines: &mut UnboundedReceiver<Vec<u8>>, id: &str) -> Value {
     loop {
         // A line that never comes fails the test instead of hanging it.
@@ -108,7 +109,7 @@ async fn lines_count_the_tokens_of_all_choices() {
         assert_eq!(line["prompt_tokens"], prompt, "{line}");
         assert_eq!(line["completion_tokens"], 6, "{line}");
     }
-    // An error after the status is on its line as well.
+    // The line also has an error that came after the status.
     let body = chat(&json!({"stream": true}));
     let scheduler = async {
         let job = front.mock.job().await;

@@ -1,4 +1,4 @@
-//! How deep is drafted, and an operator's hand on it.
+//! The depth of drafting, and an operator's control of it.
 
 use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Tier};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ async fn what_can_not_be_done_is_refused_with_a_remedy() {
         refused(&front, &wanted, names).await;
     }
     assert_eq!(shown(&front).await["range"], Value::Null, "nothing changed");
-    // Where the depth is fixed, nothing sets it.
+    // A fixed depth cannot be set.
     let fixed = start_with(|engine, _| {
         engine.speculation.algorithm = Some("EAGLE3".to_owned());
         engine.speculation.num_steps = 3;

@@ -1,4 +1,4 @@
-//! What a web page can make a browser send, and what becomes of it.
+//! Requests that a web page can make a browser send.
 
 use lockstep_types::EngineConfig;
 use reqwest::{Method, RequestBuilder, Response, header};
@@ -13,9 +13,9 @@ use super::{
     harness::{Front, start, start_with},
 };
 
-/// A page of somebody else.
+/// Origin of a stranger's page.
 const FOREIGN: &str = "https://evil.example";
-/// One that the server is told of.
+/// Origin that the server is configured to accept.
 const LISTED: &str = "https://chat.example";
 const FIREFOX: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
@@ -69,7 +69,7 @@ async fn pages_of_others_command_nothing() {
         }
         let (status, text) = send(request(&front, Method::GET, "/v1/models", headers)).await;
         assert_eq!(status == 200, *served, "{headers:?}: {text}");
-        // Load balancers ask as they like.
+        // Load balancers may use any headers.
         let (status, _) = send(request(&front, Method::GET, "/health", headers)).await;
         assert_eq!(status, 200);
     }
@@ -171,7 +171,7 @@ async fn a_browser_says_that_it_sends_json() {
         let typed = request(&front, Method::POST, "/tokenize", &json).body(body.clone());
         assert_eq!(send(typed).await.0, 200, "{browser:?}");
     }
-    // Tools often leave it out.
+    // Tools often leave out the content type.
     let bare = request(&front, Method::POST, "/tokenize", &[]).body(body);
     assert_eq!(send(bare).await.0, 200);
 }
@@ -231,7 +231,7 @@ async fn a_listed_page_asks_before_and_needs_no_key_for_that() {
     let refused = preflight(FOREIGN).await.expect("answered");
     assert_eq!(headers_of(&refused, "access-control-allow-origin"), "");
 
-    // The page may read what it is told, errors too.
+    // The page may read every answer, errors too.
     let models = |key: &'static str| {
         request(&front, Method::GET, "/v1/models", &[("origin", LISTED)])
             .bearer_auth(key)
@@ -264,7 +264,7 @@ async fn a_listed_page_is_served_without_a_key() {
         let allowed = headers_of(&answer, "access-control-allow-origin");
         assert_eq!(!allowed.is_empty(), served, "{listed} {origin}: {allowed}");
     }
-    // Nobody is listed: nothing is said of origins at all.
+    // If no origin is listed, answers have no CORS headers.
     let front = start().await;
     let answer = request(&front, Method::GET, "/health", &[("origin", FOREIGN)]);
     let answer = answer.send().await.expect("answered");
@@ -275,7 +275,7 @@ async fn a_listed_page_is_served_without_a_key() {
     );
 }
 
-/// What operators alone do, and what every client may.
+/// Routes of operators alone, and routes of every client.
 const COMMANDS: &[(Method, &str)] = &[
     (Method::POST, "/flush_cache"),
     (Method::GET, "/flush_cache"),

@@ -121,7 +121,7 @@ async fn choices_have_seeds_of_their_own_and_stream_by_index() {
     }
     assert_eq!(texts, ["A", "B"]);
 
-    // Choice 1 of seed 11 is the same request again, also when streamed together with more.
+    // Choice 1 of seed 11 is the same request again, even among more choices.
     let body = chat(&json!({"n": 3, "seed": 11}));
     let scheduler = async {
         let mut seeds = Vec::new();
@@ -136,7 +136,7 @@ async fn choices_have_seeds_of_their_own_and_stream_by_index() {
     let (answer, seeds) = tokio::join!(front.ok("/v1/chat/completions", &body), scheduler);
     assert_eq!(seeds[1], seed);
     assert_eq!(answer["choices"].as_array().map(Vec::len), Some(3));
-    // The prompt counts once, the output of all choices.
+    // The prompt counts once; the output of every choice counts.
     assert_eq!(answer["usage"]["completion_tokens"], 3);
     assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
 }
@@ -178,7 +178,7 @@ async fn a_stop_string_across_tokens_is_never_shown_and_ends_the_request() {
             tokens += choice["logprobs"]["content"].as_array().map_or(0, Vec::len);
         }
         assert_eq!(shown, "abENx");
-        // Nothing is said of the tokens of the stop string.
+        // The tokens of the stop string are not reported.
         assert_eq!(tokens, 5);
         let last = &chunks[chunks.len() - 1];
         assert_eq!(last["choices"][0]["finish_reason"], "stop");

@@ -1,10 +1,10 @@
-//! Requests as clients make them.
+//! Requests in the form that clients send.
 
 use serde_json::{Value, json};
 
 use super::harness::{Front, MODEL};
 
-/// The events of a stream, without `data: `.
+/// Returns the events of a stream, without `data: `.
 pub fn events(body: &str) -> Vec<String> {
     body.split_terminator("\n\n")
         .map(|event| {
@@ -16,7 +16,7 @@ pub fn events(body: &str) -> Vec<String> {
         .collect()
 }
 
-/// The events as JSON; the last must be `[DONE]` and is left out.
+/// Returns the events as JSON. The last event must be `[DONE]` and is left out.
 pub fn chunks(body: &str) -> Vec<Value> {
     let mut events = events(body);
     assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{body}");
@@ -26,7 +26,7 @@ pub fn chunks(body: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A chat request of one short message, with `fields` on top.
+/// Returns a chat request of one short message, with `fields` added.
 pub fn chat(fields: &Value) -> Value {
     with(
         json!({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}),
@@ -34,12 +34,12 @@ pub fn chat(fields: &Value) -> Value {
     )
 }
 
-/// A completions request of a short prompt, with `fields` on top.
+/// Returns a completions request of a short prompt, with `fields` added.
 pub fn completion(fields: &Value) -> Value {
     with(json!({"model": MODEL, "prompt": "ab"}), fields)
 }
 
-/// `base` with the fields of `fields`; null takes a field away.
+/// Returns `base` with the fields of `fields`; null removes a field.
 pub fn with(mut base: Value, fields: &Value) -> Value {
     let (Some(into), Some(fields)) = (base.as_object_mut(), fields.as_object()) else {
         panic!("not objects");
@@ -55,7 +55,7 @@ pub fn with(mut base: Value, fields: &Value) -> Value {
 }
 
 impl Front {
-    /// Sends a POST; the status and the body come once it is answered.
+    /// Sends a POST, and returns status and body of the answer.
     pub async fn post(&self, path: &str, body: &Value) -> (u16, String) {
         let request = self.client.post(format!("{}{path}", self.url)).json(body);
         let response = request.send().await.expect("answered");
@@ -63,7 +63,7 @@ impl Front {
         (status, response.text().await.expect("body"))
     }
 
-    /// Sends a GET.
+    /// Sends a GET, and returns status and body of the answer.
     pub async fn get(&self, path: &str) -> (u16, String) {
         let request = self.client.get(format!("{}{path}", self.url));
         let response = request.send().await.expect("answered");
@@ -71,7 +71,7 @@ impl Front {
         (status, response.text().await.expect("body"))
     }
 
-    /// A POST that must succeed, as JSON.
+    /// Sends a POST that must succeed, and returns the answer as JSON.
     pub async fn ok(&self, path: &str, body: &Value) -> Value {
         let (status, text) = self.post(path, body).await;
         assert_eq!(status, 200, "{text}");

@@ -73,7 +73,8 @@ async fn special_tokens_show_when_asked_for() {
     }
 }
 
-/// What lm_eval sends to score a continuation, and what it reads.
+/// The request is lm_eval's for scoring a continuation, and the checks cover what
+/// lm_eval reads.
 #[tokio::test]
 async fn echo_with_logprobs_scores_the_prompt() {
     let front = start().await;
@@ -117,7 +118,7 @@ async fn echo_with_logprobs_scores_the_prompt() {
             vec![
                 Value::Null,
                 json!({"B": -0.5}),
-                // The prompt's token is listed though another one is likelier.
+                // The prompt's token is listed although another one is likelier.
                 json!({"X": -0.1, "C": -2.0}),
             ],
             vec![json!(0), json!(1), json!(2)],
@@ -224,7 +225,7 @@ async fn every_parameter_reaches_the_scheduler() {
         assert_eq!(sampling.logit_bias.get(&9), Some(&1.5));
         assert_eq!(sampling.seed, Some(u64::MAX));
         assert_eq!(sampling.min_new_tokens, Some(2));
-        // Sorted, and without the model's own end token.
+        // The ids are sorted and exclude the model's own end token.
         assert_eq!(sampling.stop_token_ids, [5, 9]);
         assert_eq!(sampling.ignore_eos, Some(true));
         job.tokens(&ids("xy"));

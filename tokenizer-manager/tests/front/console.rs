@@ -1,4 +1,4 @@
-//! The console: which files, with which headers, to whom; and the list of requests.
+//! The console: its files, their headers and their access; and the list of requests.
 
 use std::collections::BTreeSet;
 
@@ -21,13 +21,14 @@ async fn get(front: &Front, path: &str, headers: &[(&str, &str)]) -> Response {
     request.send().await.expect("answered")
 }
 
-/// What stands between quotes in a text, where `known` says that it is a file.
+/// Returns the texts between quotes for which `known` is true.
 fn quoted(text: &str, known: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let parts = text.split('"').filter(|part| known(part));
     parts.map(str::to_owned).collect()
 }
 
-/// The page's files: those that it names, and those that these name.
+/// Returns the paths of the page's files: those that the page names, and those that its
+/// main script imports.
 async fn files(front: &Front) -> BTreeSet<String> {
     let page = get(front, "/console", &[])
         .await
@@ -81,7 +82,8 @@ async fn every_file_of_the_page_is_there_and_closed_to_others() {
             assert_eq!(headers[name], value, "{path}");
         }
         let text = response.text().await.expect("text");
-        // Nothing from elsewhere, but the name of SVG's elements.
+        // Nothing comes from other servers; the name of SVG's elements looks like a
+        // URL.
         let plain = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!plain.contains("://"), "{path} names another server");
         for inline in ["<style", " style=", " onclick=", "innerHTML", "eval("] {
@@ -137,7 +139,7 @@ async fn its_files_need_no_key_and_all_that_it_shows_does() {
     for path in files(&front).await {
         assert_eq!(get(&front, &path, &[]).await.status(), 200, "{path}");
     }
-    // What nobody serves is no way around the key.
+    // A path without a file does not bypass the key.
     for path in ["/console/x", "/consoles", "/console/main.js/"] {
         assert_eq!(get(&front, path, &[]).await.status(), 401, "{path}");
     }
@@ -184,7 +186,7 @@ async fn pages_of_others_get_nothing_of_it() {
     assert_eq!(get(&front, "/console", &link).await.status(), 200);
 }
 
-/// The status of a target that no client would send.
+/// Returns the status for a request target that no HTTP client would send.
 async fn status_of(front: &Front, target: &str) -> u16 {
     let mut stream = TcpStream::connect(front.address).await.expect("connected");
     let head = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");

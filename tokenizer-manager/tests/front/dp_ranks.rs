@@ -1,4 +1,5 @@
-//! DP ranks: which one a request names, where it ran, and what each has to do.
+//! DP ranks: a request may name one, the answer names one, and `/metrics` and load
+//! routes report each.
 
 use lockstep_proto::pb::lockstep::{
     DpRankLoad, FinishReason, GenerateRequest, Output, generate_request::Input,
@@ -13,7 +14,7 @@ use super::{
     mock::{ended, ids, tokens},
 };
 
-/// A front of an engine with two DP ranks.
+/// Starts a front whose engine has two DP ranks.
 async fn two_dp_ranks() -> Front {
     let front = start_with(|engine, _| {
         engine.parallel.tp_size = 4;
@@ -23,7 +24,7 @@ async fn two_dp_ranks() -> Front {
     .await;
     let load = |running_requests: u32, kv_tokens_used| DpRankLoad {
         running_requests,
-        // All wait for the second.
+        // All waiting requests wait for the second DP rank.
         waiting_requests: 4 * (running_requests / 2),
         waiting_tokens: 10 * u64::from(running_requests / 2),
         retracted_requests: 2 * (running_requests / 2),
@@ -68,7 +69,7 @@ async fn a_request_names_its_dp_rank_on_every_surface() {
         (json!({"data_parallel_rank": null}), None),
         (json!({"data_parallel_rank": 0}), Some(0)),
         (json!({"data_parallel_rank": 1}), Some(1)),
-        // As newer servers of SGLang call it.
+        // Newer servers of SGLang use this name.
         (json!({"routed_dp_rank": 1}), Some(1)),
     ] {
         for (path, body) in bodies(&fields) {
@@ -85,7 +86,7 @@ async fn a_request_names_its_dp_rank_on_every_surface() {
         });
         answer.expect("served");
     }
-    // All prompts of a list, and all choices.
+    // The DP rank applies to all prompts of a list, and to all choices.
     let body = json!({
         "text": ["a", "b"], "data_parallel_rank": 1, "sampling_params": {"n": 2}
     });
@@ -98,7 +99,7 @@ async fn a_request_names_its_dp_rank_on_every_surface() {
     });
 }
 
-/// Nothing is submitted for one that is not there.
+/// A request for a missing DP rank is not submitted.
 #[tokio::test]
 async fn a_dp_rank_that_is_not_there_is_refused_by_name() {
     let (two, one) = (two_dp_ranks().await, start().await);
@@ -130,14 +131,14 @@ async fn a_dp_rank_that_is_not_there_is_refused_by_name() {
         let param = status.metadata().get("param");
         assert_eq!(param.expect("a parameter"), "data_parallel_rank");
     }
-    // Rank 0 of one is the only one.
+    // Rank 0 is valid with one DP rank.
     let body = native(&json!({"data_parallel_rank": 0}));
     tokio::join!(one.ok("/generate", &body), async {
         one.mock.job().await.finish(FinishReason::Stop, 0);
     });
 }
 
-/// SGLang's field, in every answer; there is none where there is one DP rank.
+/// SGLang's field is in every answer; it is absent if there is one DP rank.
 #[tokio::test]
 async fn meta_info_tells_where_a_request_ran() {
     let front = two_dp_ranks().await;
@@ -173,7 +174,8 @@ async fn loads_tell_of_every_dp_rank() {
     };
     let json =
         async |path: &str| -> Value { serde_json::from_str(&ask(path).await).expect("json") };
-    // Of five requests and eleven tokens that wait, four and ten do for the second.
+    // Five requests and eleven tokens wait; four and ten of them wait for the second DP
+    // rank.
     let entry = |dp_rank, running: u32, waiting, tokens| {
         json!({
             "dp_rank": dp_rank, "num_reqs": running + waiting, "num_waiting_reqs": waiting,

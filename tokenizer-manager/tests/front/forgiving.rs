@@ -1,4 +1,4 @@
-//! Requests as clients write them, a little off OpenAI's form.
+//! Requests that deviate slightly from OpenAI's form, as clients write them.
 
 use std::io::Write as _;
 
@@ -12,7 +12,8 @@ use super::{
     mock::ids,
 };
 
-/// Sends a generating request, answers it, and gives what the scheduler got.
+/// Sends a generating request, answers it, and returns the request that reached the
+/// scheduler.
 async fn submitted(
     front: &Front,
     path: &str,
@@ -143,7 +144,8 @@ async fn bodies_may_be_compressed_and_stay_bounded() {
     );
 }
 
-/// A completion of one token whose body becomes `bytes` bytes.
+/// Sends a compressed completion of one token whose body decodes to `bytes` bytes, and
+/// returns the status.
 async fn compressed(front: &Front, bytes: usize) -> u16 {
     let body = completion(&json!({"max_tokens": 1})).to_string();
     let padding = " ".repeat(bytes - body.len());
@@ -161,12 +163,12 @@ async fn compressed(front: &Front, bytes: usize) -> u16 {
 #[tokio::test]
 async fn what_bodies_inflate_to_is_charged_while_requests_hold_it() {
     let front = start_with(|engine, _| {
-        // Of which one address may hold half.
+        // One address may hold half of this.
         engine.server.limits.memory_bytes = 2 << 20;
         engine.server.limits.body_bytes = 1 << 20;
     })
     .await;
-    // One by itself is more than large requests may take.
+    // This body alone exceeds the share of large requests.
     assert_eq!(compressed(&front, 900 << 10).await, 429);
     // Three leave no room for a fourth until they are answered.
     let requests = async { tokio::join!(held(&front), held(&front), held(&front)) };
@@ -193,13 +195,13 @@ async fn held(front: &Front) -> u16 {
 
 #[tokio::test]
 async fn what_json_becomes_is_charged() {
-    // Of which an address has half, and large requests three quarters of that.
+    // An address may hold half of this, and large requests three quarters of that half.
     let front = start_with(|engine, _| engine.server.limits.memory_bytes = 2 << 20).await;
     let tokenize = async |lists: usize| {
         let body = json!({"prompt": "a", "chat_template_kwargs": {"a": vec![json!([]); lists]}});
         front.post("/tokenize", &body).await.0
     };
-    // Some 9 KB of JSON, and hundreds of bytes for each list.
+    // A body of some 9 KB of JSON takes hundreds of bytes for each list.
     assert_eq!(tokenize(3_000).await, 200);
     assert_eq!(tokenize(3_600).await, 429);
     assert_eq!(tokenize(3_000).await, 200, "all is given back");

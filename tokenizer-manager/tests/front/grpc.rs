@@ -113,7 +113,7 @@ async fn a_chat_with_a_stop_string_in_one_message() {
     };
     let scheduler = async {
         let job = front.mock.job().await;
-        // <|im_start|> opens the rendered prompt.
+        // The rendered prompt begins with <|im_start|>.
         assert_eq!(job.submit.input_ids.first(), Some(&1));
         for character in "abST".chars() {
             let mut output = tokens(&[id(character)]);
@@ -315,6 +315,6 @@ async fn the_service_describes_itself() {
     };
     let mut names: Vec<&str> = list.service.iter().map(|s| s.name.as_str()).collect();
     names.sort_unstable();
-    // What the port serves and nothing of the inside.
+    // The services of this port, and no internal ones.
     assert_eq!(names, ["grpc.health.v1.Health", "lockstep.v1.Inference"]);
 }

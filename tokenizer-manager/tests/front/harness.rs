@@ -14,14 +14,14 @@ use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
 use super::mock::Mock;
 
-/// The model's name in these tests.
+/// Model name in these tests.
 pub const MODEL: &str = "demo";
-/// The configuration's hash in these tests.
+/// Hash of the configuration in these tests.
 pub const HASH: &str = "0123456789abcdef0123456789abcdef";
-/// The context in these tests, tokens.
+/// Context length in these tests, tokens.
 pub const CONTEXT: usize = 256;
 
-/// Seconds until requests are served that can't be, as a launcher would say.
+/// Seconds until requests are served again, in place of a launcher's forecast.
 pub const SERVED_IN: u32 = 7;
 
 /// A running tokenizer-manager.
@@ -37,12 +37,12 @@ pub struct Front {
     _run_dir: tempfile::TempDir,
 }
 
-/// Starts with the defaults of these tests.
+/// Starts a front with the defaults of these tests.
 pub async fn start() -> Front {
     start_with(|_, _| {}).await
 }
 
-/// Starts with a changed configuration and waits until it reports readiness.
+/// Starts a front with a changed configuration and waits until it reports readiness.
 pub async fn start_with(change: impl FnOnce(&mut EngineConfig, &mut NodeConfig)) -> Front {
     let run_dir = tempfile::tempdir().expect("run dir");
     let (mut engine, mut node) = (engine_config(), node_config(run_dir.path().to_owned()));
@@ -55,7 +55,7 @@ pub async fn start_with(change: impl FnOnce(&mut EngineConfig, &mut NodeConfig))
     }
 }
 
-/// Starts without waiting.
+/// Starts a front without waiting for readiness.
 pub async fn launch(
     engine: EngineConfig,
     node: NodeConfig,
@@ -98,7 +98,7 @@ pub async fn launch(
     }
 }
 
-/// A configuration of the demo model with a short context.
+/// Returns a configuration of the demo model with a short context.
 pub fn engine_config() -> EngineConfig {
     EngineConfig {
         model: model_config(),
@@ -241,7 +241,7 @@ fn model_config() -> ModelConfig {
     }
 }
 
-/// A node whose sockets are in `run_dir`.
+/// Returns the configuration of a node whose sockets are in `run_dir`.
 pub fn node_config(run_dir: PathBuf) -> NodeConfig {
     NodeConfig {
         node_rank: 0,

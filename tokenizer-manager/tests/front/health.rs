@@ -1,4 +1,4 @@
-//! Health as load balancers ask for it over gRPC, and places for connections.
+//! Health checks of load balancers over gRPC, and limits of connections.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -50,7 +50,7 @@ async fn health_follows_the_drain_and_a_key_is_asked_for() {
 
 #[tokio::test]
 async fn health_follows_the_steps_of_the_engine() {
-    // Nobody asks for a step meanwhile.
+    // No health check runs a step meanwhile.
     let front = start_with(|engine, _| engine.timeouts.health_s = 3600).await;
     let mut health = HealthClient::new(channel(&front).await);
     let request = HealthCheckRequest {
@@ -62,10 +62,10 @@ async fn health_follows_the_steps_of_the_engine() {
             front.mock.steps(serving);
             while (watch.message().await.expect("open").expect("open").status == 1) != serving {}
         }
-        // A scheduler that is lost runs no steps that anybody knows of.
+        // The steps of a lost scheduler are unknown, so the service is not healthy.
         front.mock.disconnect();
         while watch.message().await.expect("open").expect("open").status == 1 {}
-        // The next one says so with its welcome.
+        // The next connection's welcome reports that steps run.
         while watch.message().await.expect("open").expect("open").status != 1 {}
     };
     tokio::time::timeout(Duration::from_secs(30), follow)
@@ -96,7 +96,7 @@ async fn calls_without_a_place_are_refused_but_for_health() {
     let watch = HealthCheckRequest {
         service: String::new(),
     };
-    // A call that is being answered keeps its connection at work.
+    // A call that is being answered keeps its connection busy.
     let mut working = client(&front).await;
     let (held, job) = tokio::join!(working.generate(text("ab")), async {
         let job = front.mock.job().await;

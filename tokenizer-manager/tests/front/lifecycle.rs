@@ -1,4 +1,4 @@
-//! Clients that leave or dawdle, schedulers that die, and the process's own end.
+//! Clients that leave or are slow, schedulers that die, and the end of the process.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
     mock::{Mock, ids, tokens},
 };
 
-/// A raw request on a connection of its own.
+/// Sends a raw request on a connection of its own.
 async fn raw(address: std::net::SocketAddr, path: &str, body: &Value) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.expect("connected");
     let body = body.to_string();
@@ -32,7 +32,7 @@ async fn raw(address: std::net::SocketAddr, path: &str, body: &Value) -> TcpStre
 async fn a_client_that_leaves_aborts_its_request() {
     let front = start().await;
     for stream in [false, true] {
-        // Before the first token, and after it.
+        // Leaves before the first token, and after it.
         for started in [false, true] {
             let body = chat(&json!({"stream": stream, "n": 2}));
             let mut client = raw(front.address, "/v1/chat/completions", &body).await;
@@ -56,9 +56,10 @@ async fn a_client_that_leaves_aborts_its_request() {
 
 #[tokio::test]
 async fn a_slow_client_holds_up_nobody() {
-    // Room for what it does not take.
+    // The memory has room for the output that a slow client does not take.
     let front = start_with(|engine, _| engine.server.limits.memory_bytes = 64 << 20).await;
-    // This one never reads. Its output is far more than the sockets' buffers hold.
+    // These clients never read. Their output is far more than the sockets' buffers
+    // hold.
     let body = json!({"text": "a", "stream": true, "sampling_params": {"max_new_tokens": 240}});
     let slow: Vec<TcpStream> = {
         let mut slow = Vec::new();
@@ -248,7 +249,7 @@ async fn who_comes_after_a_halt_hears_when_to_come_back() {
         body.len()
     );
     client.write_all(head.as_bytes()).await.expect("sent");
-    // It is asked to go on by who waits for its body.
+    // The handler that waits for the body asks the client to go on.
     let mut first = [0; 12];
     client.read_exact(&mut first).await.expect("a first line");
     assert_eq!(&first, b"HTTP/1.1 100");
@@ -301,7 +302,7 @@ async fn choices_that_never_fit_together_are_refused_before_any_is_queued() {
     let (status, text) = front.post("/v1/completions", &body).await;
     assert_eq!(status, 400, "{text}");
     assert!(text.contains("--max-queued-tokens"), "{text}");
-    // Three: two run and one waits.
+    // Three choices fit: two run and one waits.
     let body = completion(&json!({"prompt": prompt, "n": 3}));
     let (answer, ()) = tokio::join!(front.ok("/v1/completions", &body), async {
         for _ in 0..3 {

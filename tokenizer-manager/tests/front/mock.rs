@@ -1,4 +1,4 @@
-//! A scheduler that does what a test says, behind the real protocol.
+//! A scheduler that follows a test's script, behind the real protocol.
 
 use std::{
     path::Path,
@@ -32,7 +32,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Sink = Arc<Mutex<Option<UnboundedSender<Result<FrontendEvent, Status>>>>>;
 
-/// What the tokenizer-manager asked for.
+/// A message from the tokenizer-manager.
 #[derive(Debug)]
 pub enum Asked {
     Submit(Box<Job>),
@@ -44,7 +44,7 @@ pub enum Asked {
     Figures(FiguresAnswer),
 }
 
-/// One submitted request and the way back.
+/// One submitted request, and the stream for its outputs.
 #[derive(Debug)]
 pub struct Job {
     pub submit: Submit,
@@ -52,7 +52,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Sends an output; whether anybody still listens.
+    /// Sends an output; returns true if somebody still listens.
     pub fn send(&self, output: Output) -> bool {
         let event = FrontendEvent {
             outputs: vec![Output {
@@ -66,19 +66,19 @@ impl Job {
             .is_some_and(|sink| sink.send(Ok(event)).is_ok())
     }
 
-    /// One token per output.
+    /// Sends one output per token.
     pub fn tokens(&self, ids: &[u32]) {
         for id in ids {
             self.send(tokens(&[*id]));
         }
     }
 
-    /// The end, with counts.
+    /// Sends the end, with counts.
     pub fn finish(&self, reason: FinishReason, completion_tokens: u32) {
         self.send(ended(reason, self.usage(completion_tokens), None));
     }
 
-    /// The end by an end token, which is the last of the output.
+    /// Sends the end by an end token, which is the last token of the output.
     pub fn end_token(&self, id: u32, completion_tokens: u32) {
         let usage = self.usage(completion_tokens);
         self.send(Output {
@@ -87,7 +87,7 @@ impl Job {
         });
     }
 
-    /// The end with an error.
+    /// Sends the end with an error.
     pub fn fail(&self, error: RequestError) {
         self.send(Output {
             finish: Some(Finish {
@@ -98,7 +98,7 @@ impl Job {
         });
     }
 
-    /// Two prompt tokens are from the cache.
+    /// Returns counts in which two prompt tokens come from the cache.
     pub fn usage(&self, completion_tokens: u32) -> Usage {
         Usage {
             prompt_tokens: u32::try_from(self.submit.input_ids.len()).expect("short"),
@@ -108,7 +108,7 @@ impl Job {
     }
 }
 
-/// An output of these tokens.
+/// Returns an output of these tokens.
 pub fn tokens(ids: &[u32]) -> Output {
     Output {
         token_ids: ids.to_vec(),
@@ -116,7 +116,7 @@ pub fn tokens(ids: &[u32]) -> Output {
     }
 }
 
-/// A last output.
+/// Returns a last output.
 pub fn ended(reason: FinishReason, usage: Usage, matched_token: Option<u32>) -> Output {
     Output {
         finish: Some(Finish {
@@ -129,7 +129,7 @@ pub fn ended(reason: FinishReason, usage: Usage, matched_token: Option<u32>) -> 
     }
 }
 
-/// A token with a probability and alternatives.
+/// Returns a token with a log-probability and alternatives.
 pub fn logprob(id: u32, logprob: Option<f32>, top: &[(u32, f32)]) -> TokenLogprob {
     TokenLogprob {
         token_id: id,
@@ -139,12 +139,12 @@ pub fn logprob(id: u32, logprob: Option<f32>, top: &[(u32, f32)]) -> TokenLogpro
     }
 }
 
-/// The byte-level token of an ASCII character in the demo model's vocabulary.
+/// Returns the byte-level token of an ASCII character in the demo model's vocabulary.
 pub fn id(character: char) -> u32 {
     u32::from(character) - 30
 }
 
-/// The tokens of an ASCII text, one per character.
+/// Returns the tokens of an ASCII text, one per character.
 pub fn ids(text: &str) -> Vec<u32> {
     text.chars()
         .map(|c| if c == ' ' { SPACE } else { id(c) })
@@ -156,19 +156,19 @@ pub const SPACE: u32 = 223;
 /// The demo model's end token.
 pub const EOS: u32 = 2;
 
-/// The scheduler's side, shared by its connections.
+/// The scheduler's state, shared by its connections.
 pub struct Mock {
     pub asked: tokio::sync::Mutex<UnboundedReceiver<Asked>>,
     pub healthy: AtomicBool,
-    /// How often somebody asked for that.
+    /// Number of health checks so far.
     pub health_asked: AtomicUsize,
-    /// What other tokenizer-managers tell of themselves.
+    /// Figures of other tokenizer-managers.
     pub others: Mutex<Vec<FrontFigures>>,
-    /// How often that was asked for.
+    /// Number of requests for figures so far.
     pub figures_asked: AtomicUsize,
-    /// What an operator wants.
+    /// Range of depths that an operator set.
     depth_range: Mutex<Option<DepthRange>>,
-    /// The load by DP rank.
+    /// Load of each DP rank.
     pub dp_ranks: Mutex<Vec<DpRankLoad>>,
     /// Requests that have not ended.
     pub live: Mutex<ListRequestsResponse>,
@@ -207,13 +207,13 @@ impl Mock {
         mock
     }
 
-    /// The next of what the tokenizer-manager asks.
+    /// Waits for the next message from the tokenizer-manager.
     async fn next(&self) -> Asked {
         let next = self.asked.lock().await.recv().await;
         next.expect("the scheduler is there")
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub async fn job(&self) -> Job {
         match self.next().await {
             Asked::Submit(job) => *job,
@@ -221,7 +221,7 @@ impl Mock {
         }
     }
 
-    /// The next abort.
+    /// Waits for the next abort.
     pub async fn abort(&self) -> u64 {
         match self.next().await {
             Asked::Abort(number) => number,
@@ -229,7 +229,7 @@ impl Mock {
         }
     }
 
-    /// The next abort by id.
+    /// Waits for the next abort by id.
     pub async fn abort_trace(&self) -> AbortTrace {
         match self.next().await {
             Asked::AbortTrace(abort) => abort,
@@ -237,7 +237,7 @@ impl Mock {
         }
     }
 
-    /// Says how many requests an abort by id ended.
+    /// Answers an abort by id with the number of aborted requests.
     pub fn aborted(&self, abort: &AbortTrace, requests: u32) {
         self.say(FrontendEvent {
             trace_aborted: Some(TraceAborted {
@@ -248,8 +248,8 @@ impl Mock {
         });
     }
 
-    /// Asks for figures, as when another tokenizer-manager wants those of all; the
-    /// answer.
+    /// Asks for figures, as if another tokenizer-manager wanted all figures; returns
+    /// the answer.
     pub async fn figures(&self, wanted: FiguresWanted) -> FiguresAnswer {
         self.say(FrontendEvent {
             figures_wanted: Some(wanted),
@@ -261,7 +261,7 @@ impl Mock {
         }
     }
 
-    /// The next stop of a request whose client has all it wants.
+    /// Waits for the next early end of a request whose client has all it wants.
     pub async fn stop(&self) -> u64 {
         match self.next().await {
             Asked::Stop(number) => number,
@@ -269,7 +269,7 @@ impl Mock {
         }
     }
 
-    /// The next corpus's tokens.
+    /// Waits for the tokens of the next corpus.
     pub async fn corpus(&self) -> Vec<u32> {
         match self.next().await {
             Asked::Corpus(tokens) => tokens,
@@ -277,7 +277,8 @@ impl Mock {
         }
     }
 
-    /// The next update of the weights, and where its outcome goes.
+    /// Waits for the next update of the weights; returns the sender for its outcome
+    /// too.
     pub async fn update(&self) -> (UpdateWeightsRequest, oneshot::Sender<UpdateWeightsResponse>) {
         match self.next().await {
             Asked::Update(update, reply) => (update, reply),
@@ -285,7 +286,7 @@ impl Mock {
         }
     }
 
-    /// Says that other weights compute from now on.
+    /// Announces that other weights are in use from now on.
     pub fn announce(&self, weights: WeightsInUse) {
         self.say(FrontendEvent {
             weights: Some(weights),
@@ -293,7 +294,7 @@ impl Mock {
         });
     }
 
-    /// Steps run on every rank, or don't any more, and every frontend is told.
+    /// Tells every frontend that steps run on every rank, or no longer run.
     pub fn steps(&self, run: bool) {
         self.healthy.store(run, Ordering::Relaxed);
         self.say(FrontendEvent {
@@ -448,7 +449,8 @@ impl Frontend for Service {
         Ok(Response::new(SetDepthRangeResponse {}))
     }
 
-    /// There is one corpus, "old", and what is added.
+    /// Acts as a drafter with one corpus, "old"; an added corpus is listed in the
+    /// answer.
     async fn command_drafter(
         &self,
         request: Request<DrafterCommand>,

@@ -142,12 +142,13 @@ async fn aborts_are_of_one_id_or_of_all_or_refused() {
     });
     assert_eq!(answer, json!({"aborted": 12}));
 
-    // Some would not fit into a message to the scheduler, whose stream would end.
+    // A longer id might not fit into a message to the scheduler, and the stream would
+    // end.
     let long = json!({"rid": "x".repeat(2000)});
     let refused = front.post("/abort_request", &long).await;
     assert_eq!(refused.0, 400, "{}", refused.1);
 
-    // Nobody answers any more.
+    // The scheduler is lost before it answers.
     let one = json!({"rid": "a"});
     let (lost, ()) = tokio::join!(front.post("/abort_request", &one), async {
         front.mock.abort_trace().await;

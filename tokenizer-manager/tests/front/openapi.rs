@@ -1,5 +1,5 @@
-//! `/openapi.json` says what the handlers do, and the routes beside it what
-//! other servers' clients read.
+//! `/openapi.json` agrees with the handlers, and the other descriptive routes have the
+//! fields that clients of other servers read.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -66,7 +66,8 @@ async fn described_fields_are_read_as_described() {
     }
 }
 
-/// Sends each field as another type than described; how many there were.
+/// Sends each field with a type other than the described one. Returns the number of
+/// fields sent.
 async fn refuse_each(
     front: &Front,
     path: &str,
@@ -108,7 +109,7 @@ async fn dp_ranks_are_described_as_far_as_they_go() {
             let most = dp_size - 1;
             let expected = json!({"type": "integer", "minimum": 0, "maximum": most});
             assert_eq!(*rank, expected, "{path}");
-            // Those beyond are refused.
+            // Ranks beyond the range are refused.
             for asked in [-1, dp_size as i64] {
                 let body = with(good.clone(), &json!({"data_parallel_rank": asked}));
                 let (status, text) = front.post(path, &body).await;

@@ -1,4 +1,4 @@
-//! What operators, load balancers and tools ask.
+//! Requests of operators, load balancers and tools.
 
 use std::{sync::atomic::Ordering, time::Instant};
 
@@ -87,7 +87,7 @@ async fn what_is_tokenized_can_be_given_back() {
         engine.server.limits.memory_bytes = 256 << 20;
     })
     .await;
-    // More than a body may have of other values.
+    // More tokens than a body may have of other values.
     let text = "7".repeat(300_000);
     let given = json!({"prompt": text, "add_special_tokens": false});
     let tokens = front.ok("/tokenize", &given).await["tokens"].take();
@@ -268,7 +268,7 @@ async fn a_key_closes_everything_but_health() {
             status == 401
         );
     }
-    // One message for a key that is missing, another for one that is wrong.
+    // A missing key and a wrong key have different messages.
     let missing = front.get("/v1/models").await.1;
     let wrong = front.client.get(&url).bearer_auth("x").send().await;
     let wrong = wrong.expect("answered").text().await.expect("text");
@@ -294,7 +294,7 @@ async fn request_ids_come_back() {
     assert_eq!(response.headers()["x-request-id"], "abc-1");
     let answer: Value = response.json().await.expect("json");
     assert_eq!(answer["id"], "chatcmpl-abc-1");
-    // One that is not fit for logs is replaced.
+    // An id that is not fit for logs is replaced.
     let request = front
         .client
         .get(format!("{}/v1/models", front.url))

@@ -1,4 +1,5 @@
-//! Bad input: each gets its status and an error object, and the others are served.
+//! Bad input: each request gets its status and an error object, and other requests are
+//! served.
 
 use lockstep_proto::pb::lockstep::{
     FinishReason, GenerateRequest, Output, generate_request::Input,
@@ -15,7 +16,8 @@ use super::{
     mock::{id, ids, logprob, tokens},
 };
 
-/// Checks OpenAI's error object: all four keys, the field at fault named.
+/// Checks that the answer is OpenAI's error object, with all four keys and the field at
+/// fault.
 fn check_error(case: &str, status: u16, param: &str, (got, text): &(u16, String)) {
     assert_eq!(*got, status, "{case}: {text}");
     let body: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{case}: {text}"));
@@ -36,7 +38,7 @@ fn check_error(case: &str, status: u16, param: &str, (got, text): &(u16, String)
     );
 }
 
-/// The server still answers.
+/// Checks that the server still answers.
 async fn serves(front: &Front) {
     let body = completion(&json!({}));
     let (answer, ()) = tokio::join!(front.ok("/v1/completions", &body), async {
@@ -47,7 +49,7 @@ async fn serves(front: &Front) {
     assert_eq!(answer["choices"][0]["text"], "ok");
 }
 
-/// (fields, status, param)
+/// Cases: (fields, status, param).
 fn common() -> Vec<(Value, u16, &'static str)> {
     vec![
         (json!({"model": "other"}), 404, "model"),
@@ -113,8 +115,8 @@ fn common() -> Vec<(Value, u16, &'static str)> {
     ]
 }
 
-/// What is as long as a request may be: a byte that takes seven in JSON's text of
-/// Rust's text of it.
+/// Returns a text as long as a request may be. Each of its bytes takes seven bytes once
+/// the text is escaped by Rust and again by JSON.
 fn long() -> String {
     "\u{7f}".repeat(1 << 20)
 }
@@ -176,8 +178,8 @@ async fn log_probabilities_that_nobody_could_hold_are_refused() {
         engine.server.limits.memory_bytes = 5 << 18;
     })
     .await;
-    // 8 choices of 200 tokens with 21 log-probabilities each are 2.7 MB, and an
-    // address has half a MB.
+    // 8 choices of 200 tokens with 21 log-probabilities each take 2.7 MB, and an
+    // address may hold half a MB.
     for tokens in [200, 10_000] {
         let fields = json!({"n": 8, "logprobs": true, "top_logprobs": 20, "max_tokens": tokens});
         let answer = front.post("/v1/chat/completions", &chat(&fields)).await;
@@ -186,7 +188,7 @@ async fn log_probabilities_that_nobody_could_hold_are_refused() {
             assert!(answer.1.contains(named), "{}", answer.1);
         }
     }
-    // One takes most of that, until it has ended.
+    // One such request takes most of an address's memory until it has ended.
     let half = chat(&json!({"n": 1, "logprobs": true, "top_logprobs": 20, "max_tokens": 250}));
     for _ in 0..2 {
         let answer = async { front.ok("/v1/chat/completions", &half).await };
@@ -201,14 +203,15 @@ async fn log_probabilities_that_nobody_could_hold_are_refused() {
     serves(&front).await;
 }
 
-/// What is let in is answered, and what would not be is refused before its work.
+/// A request that is admitted is answered. A request that could not be answered is
+/// refused before any work.
 #[tokio::test]
 async fn room_for_log_probabilities_is_that_of_the_answer() {
     const TOKENS: usize = 250;
     let fields = json!({"logprobs": true, "top_logprobs": 20, "max_tokens": TOKENS});
     let (path, asked) = ("/v1/chat/completions", chat(&fields));
-    // 80 bytes for each of 21 log-probabilities: more than an address may have of
-    // the smaller one, less than it may have of the larger one.
+    // 21 log-probabilities of 80 bytes for each token exceed an address's share of the
+    // smaller budget, and fit its share of the larger one.
     let start = async |bytes| {
         let front = start_with(|engine, _| {
             engine.server.context_length = 1000;
@@ -427,7 +430,7 @@ async fn a_length_that_was_not_counted_is_a_bound() {
     assert!(bound.contains("resulted in at least "), "{bound}");
 }
 
-/// Sends bytes as they are; the status and the body of the answer.
+/// Sends bytes unchanged; returns status and body of the answer.
 async fn raw(front: &Front, request: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(front.address).await.expect("connected");
     stream.write_all(request).await.expect("sent");

@@ -1,4 +1,4 @@
-//! Room for answers, taken before they begin.
+//! Memory for answers, reserved before they begin.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::{
     mock::{id, logprob, tokens},
 };
 
-/// Tokens that each choice may bring, with so many log-probabilities each.
+/// Maximum tokens of each choice, and alternatives of each token.
 const LONGEST: usize = 200;
 const ALTERNATIVES: usize = 20;
 
-/// A choice's next tokens with all alternatives.
+/// Returns the next `count` tokens of a choice with all alternatives.
 fn described(count: usize) -> Output {
     let token = id('a');
     let top = [(token, -0.5); ALTERNATIVES];
@@ -25,7 +25,7 @@ fn described(count: usize) -> Output {
     }
 }
 
-/// Bytes that requests hold.
+/// Returns the bytes that requests hold.
 async fn held(front: &Front) -> usize {
     let text = front.get("/metrics").await.1;
     let start = "lockstep_request_memory_bytes{model_name=\"demo\",tokenizer_manager=\"0\"} ";
@@ -36,7 +36,7 @@ async fn held(front: &Front) -> usize {
 
 #[tokio::test]
 async fn room_for_log_probabilities_is_given_back_as_they_leave() {
-    // What a transport may have, and what belongs to no reserve.
+    // Bytes that the transport may hold, outside every reserve.
     const BESIDE: usize = 320 << 10;
     let choice = LONGEST * (ALTERNATIVES + 1) * 80;
     let openai = json!({
@@ -65,12 +65,12 @@ async fn room_for_log_probabilities_is_given_back_as_they_leave() {
             }
             jobs[0].send(described(1));
             until("all is reserved", &|held| held > 3 * choice).await;
-            // Two bring no more than a token.
+            // Two choices return no more than one token each.
             jobs[0].finish(FinishReason::Stop, 1);
             jobs[1].send(described(1));
             jobs[1].finish(FinishReason::Stop, 1);
             until("two ended", &|held| held < 2 * choice + BESIDE).await;
-            // What the others have brought has left, or stays for the next object.
+            // The other choices' data has been sent, or is kept for the next object.
             for job in &jobs[2..] {
                 job.send(described(LONGEST - 10));
             }

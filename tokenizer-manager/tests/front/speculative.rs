@@ -1,4 +1,4 @@
-//! Speculation per request: what may be asked for, and what is told of it.
+//! Speculation per request: the limits that it may set, and the counts in its answer.
 
 use lockstep_proto::pb::lockstep::{
     FinishReason, GenerateRequest, Output, SpeculationUsage, Speculative, generate_request::Input,
@@ -13,7 +13,7 @@ use super::{
     mock::{Job, ended, ids},
 };
 
-/// A front whose engine drafts three tokens at a time.
+/// Starts a front whose engine drafts three tokens at a time.
 async fn speculating() -> Front {
     start_with(|engine, _| {
         engine.speculation.algorithm = Some("EAGLE3".to_owned());
@@ -23,7 +23,7 @@ async fn speculating() -> Front {
     .await
 }
 
-/// Ends a choice of one token with what speculation brought.
+/// Ends a choice of one token with counts of speculation.
 fn finish(job: &Job, verify_steps: u32, draft_tokens: u32, proposed: &[u32], accepted: &[u32]) {
     job.tokens(&ids("x"));
     let mut last = ended(FinishReason::Stop, job.usage(1), None);
@@ -100,7 +100,7 @@ async fn a_batch_takes_one_cap_for_each_prompt() {
     });
 }
 
-/// The error's parameter.
+/// Returns the error's parameter.
 async fn refused(front: &Front, path: &str, body: &Value) -> String {
     let (status, text) = front.post(path, body).await;
     assert_eq!(status, 400, "{path} {body}: {text}");
@@ -188,7 +188,7 @@ fn sums() -> (Value, Value) {
     (details, speculative)
 }
 
-/// Two choices: of two and of three verifications.
+/// Answers two choices, with two and with three verifications.
 async fn two_choices(front: &Front) {
     let (first, second) = (front.mock.job().await, front.mock.job().await);
     finish(&first, 2, 6, &[2, 2, 2], &[2, 1]);

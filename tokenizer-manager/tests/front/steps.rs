@@ -1,4 +1,4 @@
-//! A chunk for every step, whether or not its token completes a text.
+//! Every step gives a chunk, even if its token completes no text.
 
 use std::collections::VecDeque;
 
@@ -81,7 +81,7 @@ async fn a_step_without_a_text_has_a_chunk() {
             },
             open(&front, path, &body)
         );
-        // The next token is sent only once the chunk of this one was read.
+        // The next token is sent only after the client has read this token's chunk.
         let steps = [
             (HALVES[1], ""),
             (id('x'), "é"),

@@ -1,4 +1,4 @@
-//! Other weights while the server runs.
+//! Update of the weights while the server runs.
 
 use std::{fs::create_dir, os::unix::fs::symlink};
 
@@ -16,8 +16,8 @@ use super::{
 
 const PATH: &str = "/update_weights_from_disk";
 
-/// A front whose requests may name the folders `new` and `head`, and more that
-/// the test makes.
+/// Starts a front that allows updates from the folders `new` and `head`, and from
+/// others that the test makes.
 async fn start_updatable() -> (Front, TempDir) {
     let dir = tempfile::tempdir().expect("a folder");
     for name in ["new", "head"] {
@@ -86,7 +86,8 @@ async fn answers_name_the_weights_they_come_of() {
             }
             job.tokens(&ids("x"));
             job.finish(FinishReason::Stop, 1);
-            // What comes later changes nothing of it, however late it is read.
+            // A later update changes nothing of this answer, however late the answer is
+            // read.
             if version != "default" {
                 front.mock.announce(WeightsInUse {
                     model_path: "/models/newer".to_owned(),

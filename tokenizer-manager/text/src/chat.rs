@@ -1,5 +1,5 @@
-//! Chat templates: messages to a prompt, as `tokenizer.apply_chat_template` of transformers renders
-//! it.
+//! Chat templates: rendering of messages as a prompt, with the same result as transformers'
+//! `tokenizer.apply_chat_template`.
 
 mod clock;
 mod content;
@@ -36,12 +36,12 @@ pub use request::ChatRequest;
 
 use crate::tokenizer::{NamedTemplate, TokenizerConfig, TokenizerError};
 
-/// What a template is compiled with.
+/// Options that a template is compiled with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TemplateOptions {
-    /// Bounds on each rendering.
+    /// Limits of each rendering.
     pub limits: TemplateLimits,
-    /// The time behind `strftime_now`.
+    /// The clock that `strftime_now` reads.
     pub clock: Clock,
 }
 
@@ -67,11 +67,11 @@ struct Compiled {
 }
 
 impl ChatTemplate {
-    /// Loads the chat template of a model directory, or `None` where the model has none (a base
-    /// model).
+    /// Loads the chat template of a model directory. `None` if the model has none (a base model).
     ///
     /// # Errors
-    /// [`TokenizerError`] for files that cannot be read, [`TokenizerError::Template`] for a faulty template.
+    /// [`TokenizerError`] for files that cannot be read, [`TokenizerError::Template`] for a
+    /// faulty template.
     pub fn from_dir(dir: &Path, options: TemplateOptions) -> Result<Option<Self>, TokenizerError> {
         let config = TokenizerConfig::load(dir)?;
         if config.chat_templates.is_empty() {
@@ -86,12 +86,12 @@ impl ChatTemplate {
         .map_err(TokenizerError::Template)
     }
 
-    /// Compiles templates. The one named `default` (or the only one) renders chats; one named
-    /// `tool_use` renders those with tools. `special_tokens` are the variables `bos_token`,
-    /// `eos_token` and so on.
+    /// Compiles templates. The template named `default` (or the only one) renders chats. A
+    /// template named `tool_use` renders chats with tools. `special_tokens` are the variables
+    /// `bos_token`, `eos_token` and so on.
     ///
     /// # Errors
-    /// [`TemplateError::Broken`] on a syntax error or where no template is the default one.
+    /// [`TemplateError::Broken`] on a syntax error, or if no template is the default one.
     pub fn new(
         templates: &[NamedTemplate],
         special_tokens: &[(String, String)],
@@ -130,8 +130,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Renders a prompt. Time and memory are bounded by the limits, time by
-    /// [`TemplateLimits::time`]; a server renders off its event loop.
+    /// Renders a prompt within the limits of time and memory. A rendering may take as long as
+    /// [`TemplateLimits::time`], so a server renders off its event loop.
     ///
     /// # Errors
     /// See [`TemplateError`]; never panics on any messages.
@@ -159,7 +159,7 @@ impl ChatTemplate {
         }
     }
 
-    /// The shape of content the default template handles.
+    /// Returns the shape of content that the default template handles.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {
         self.inner.default.shape.content
@@ -172,8 +172,8 @@ impl ChatTemplate {
         }
     }
 
-    /// The template's variables. As in transformers, `tools` and `documents` are `none` where there
-    /// are none.
+    /// Returns the template's variables. As in transformers, absent `tools` and `documents` are
+    /// `none`.
     fn variables(&self, messages: Vec<Message<'_>>, request: &ChatRequest<'_>) -> Value {
         let list =
             |values: Option<&[serde_json::Value]>| values.map_or(Value::from(()), jinja::list_of);

@@ -1,4 +1,4 @@
-//! Token ids to text, as they come.
+//! Incremental conversion of token ids to text.
 
 #[cfg(test)]
 mod tests;
@@ -7,25 +7,24 @@ use crate::tokenizer::Tokenizer;
 use crate::utf8::Utf8Stream;
 
 /// Turns a growing sequence of token ids into text, each token in constant time. The pieces,
-/// joined, are
-/// [`Tokenizer::decode`] of the whole sequence: bytes of a character that is split between tokens are held back
-/// until it is complete, and only bytes that can no longer become a character are replaced by
-/// U+FFFD.
+/// joined, are [`Tokenizer::decode`] of the whole sequence. Bytes of a character that is split
+/// between tokens are held back until the character is complete. Only bytes that can no longer
+/// become a character are replaced by U+FFFD.
 #[derive(Debug, Clone)]
 pub struct IncrementalDetokenizer {
     tokenizer: Tokenizer,
     skip_special_tokens: bool,
     utf8: Utf8Stream,
-    /// Whether the next token starts the text.
+    /// True if the next token starts the text and the first token decodes differently.
     first: bool,
-    /// Characters that may still be stripped from the start of the text.
+    /// Character that may still be stripped from the start of the text, and how often.
     strip: Option<(char, usize)>,
     /// The last piece of text; kept for its allocation.
     piece: String,
 }
 
-/// Tokens with text at the end of a prompt that decide how the next token decodes: UTF-8 is known
-/// after four bytes, and no decoder strips more than a few spaces.
+/// Number of tokens with text at the end of a prompt that decide how the next token decodes. A
+/// UTF-8 character is decided after four bytes, and no decoder strips more than a few spaces.
 const TAIL: usize = 8;
 
 impl IncrementalDetokenizer {
@@ -43,9 +42,9 @@ impl IncrementalDetokenizer {
         }
     }
 
-    /// Starts behind `prompt`, whose text is not given out. What follows decodes as in that context:
-    /// it keeps the space before its first word, and completes a character that the prompt leaves
-    /// open. Only the end of a long prompt is looked at.
+    /// Starts after `prompt`, whose text is not returned. The next tokens decode in that context:
+    /// the text keeps the space before its first word, and completes a character that the prompt
+    /// leaves open. Only the end of a long prompt is read.
     #[must_use]
     pub fn after_prompt(tokenizer: Tokenizer, skip_special_tokens: bool, prompt: &[u32]) -> Self {
         let mut detokenizer = Self::new(tokenizer, skip_special_tokens);
@@ -64,14 +63,14 @@ impl IncrementalDetokenizer {
         detokenizer
     }
 
-    /// Adds a token and gives the text that it completes, often its own, sometimes none.
+    /// Adds a token and returns the text that it completes: often its own text, sometimes none.
     pub fn push(&mut self, id: u32) -> &str {
         self.piece.clear();
         self.append(id);
         &self.piece
     }
 
-    /// Adds tokens and gives the text that they complete together.
+    /// Adds tokens and returns the text that they complete together.
     pub fn push_all(&mut self, ids: &[u32]) -> &str {
         self.piece.clear();
         for &id in ids {
@@ -80,8 +79,8 @@ impl IncrementalDetokenizer {
         &self.piece
     }
 
-    /// Ends the text: gives a replacement character for a character that never got complete, mostly
-    /// nothing.
+    /// Ends the text. Returns a replacement character for an incomplete character; mostly there
+    /// is none.
     pub fn finish(&mut self) -> &str {
         self.piece.clear();
         self.utf8.finish(&mut self.piece);
@@ -111,7 +110,7 @@ impl IncrementalDetokenizer {
         !vocabulary.contains(id) || (self.skip_special_tokens && vocabulary.is_special(id))
     }
 
-    /// What a token contributes to a text it does not start.
+    /// Returns the bytes that a token contributes to a text, unless it is the first token.
     fn bytes(&self, id: u32) -> &[u8] {
         if self.is_left_out(id) {
             &[]
@@ -120,7 +119,7 @@ impl IncrementalDetokenizer {
         }
     }
 
-    /// Strips the start of the text, of which everything before `start` has been looked at.
+    /// Strips the start of the text. Everything before `start` is stripped already.
     fn strip_from(&mut self, start: usize) {
         while let Some((content, left)) = self.strip {
             match self.piece[start..].chars().next() {

@@ -1,5 +1,5 @@
-//! Text in and out of token ids: tokenizing, chat templates, incremental detokenizing, stop
-//! strings.
+//! Conversion between text and token ids: tokenizing, chat templates, incremental detokenizing,
+//! stop strings.
 //!
 //! ```text
 //! messages ──ChatTemplate──▶ prompt ──Tokenizer──▶ ids ──▶ (scheduler)
@@ -8,9 +8,8 @@
 //! ```
 //!
 //! Nothing here knows of HTTP, gRPC or other processes. Every type works on one request at a time
-//! except
-//! [`Tokenizer`] and [`ChatTemplate`], which are immutable after loading, shared by `Arc` and safe to use from any
-//! number of threads.
+//! except [`Tokenizer`] and [`ChatTemplate`]. Both are immutable after loading, shared by `Arc`
+//! and safe to use from any number of threads.
 
 #![forbid(unsafe_code)]
 

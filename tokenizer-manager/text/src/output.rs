@@ -1,4 +1,4 @@
-//! A request's output: tokens in, what the client sees out.
+//! Conversion of a request's output tokens to the text that its client sees.
 
 #[cfg(test)]
 mod tests;
@@ -7,19 +7,19 @@ use crate::detokenize::IncrementalDetokenizer;
 use crate::stop::{StopError, StopMatch, StopMatcher};
 use crate::tokenizer::Tokenizer;
 
-/// How a request wants its output text.
+/// Options of a request's output text.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputOptions<'a> {
-    /// Leave special tokens out of the text.
+    /// True if special tokens are left out of the text.
     pub skip_special_tokens: bool,
     /// Stop strings, none of them empty.
     pub stops: &'a [String],
-    /// Show the stop string that ended the text.
+    /// True if the stop string that ended the text is shown.
     pub include_stop_str_in_output: bool,
-    /// A stop string ends the text only with this many tokens or more.
+    /// Minimum tokens before a stop string can end the text.
     pub min_tokens: usize,
-    /// The prompt or its last tokens, for the first token to decode in context; empty to start a
-    /// text (also for `echo`, where the prompt's tokens are pushed like the others).
+    /// The prompt or its last tokens, so that the first token decodes in context. Empty to start
+    /// a text (also for `echo`, where the prompt's tokens are pushed like the others).
     pub prompt: &'a [u32],
 }
 
@@ -35,23 +35,23 @@ impl Default for OutputOptions<'_> {
     }
 }
 
-/// What one more token does to the text.
+/// Effect of one more token on the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenText<'a> {
-    /// Text to give out now. It may lag behind the tokens: part of a character or of a stop string
-    /// is held back.
+    /// Text to send now. It may lag behind the tokens: part of a character or of a stop string is
+    /// held back.
     pub text: &'a str,
-    /// Where the token's text starts, in Unicode characters from the start of this output
-    /// (`text_offset` of the completions API). Tokens that only continue a character share the
+    /// Start of the token's text, in Unicode characters from the start of this output
+    /// (`text_offset` of the completions API). Tokens that only continue a character have the
     /// offset of its first token.
     pub text_offset: usize,
-    /// The stop string that ended the text. The token count that was needed is
-    /// [`OutputText::tokens`].
+    /// The stop string that ended the text. [`OutputText::tokens`] is then the number of tokens
+    /// that it took.
     pub stop: Option<StopMatch>,
 }
 
-/// Detokenizer and stop strings of one output. Constant time per token, no allocation once the
-/// buffers have grown.
+/// Detokenizer and stop strings of one output. Each token takes constant time and, once the
+/// buffers have grown, no allocation.
 #[derive(Debug, Clone)]
 pub struct OutputText {
     detokenizer: IncrementalDetokenizer,
@@ -79,7 +79,7 @@ impl OutputText {
         })
     }
 
-    /// Adds a token. After a match nothing more is given out, and tokens are no longer counted.
+    /// Adds a token. After a match nothing more is returned, and tokens are no longer counted.
     pub fn push(&mut self, id: u32) -> TokenText<'_> {
         self.visible.clear();
         let text_offset = self.chars;
@@ -100,7 +100,8 @@ impl OutputText {
         }
     }
 
-    /// Ends the output for another reason than a stop string: gives out all that was held back.
+    /// Ends the output for another reason than a stop string, and returns all text that was held
+    /// back.
     pub fn finish(&mut self) -> &str {
         self.visible.clear();
         self.stops
@@ -109,13 +110,13 @@ impl OutputText {
         &self.visible
     }
 
-    /// Tokens pushed, up to and including the one that completed a stop string.
+    /// Number of tokens pushed, up to and including the one that completed a stop string.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// The stop string that ended the output, if one did.
+    /// Returns the stop string that ended the output; `None` if none did.
     #[must_use]
     pub fn stop(&self) -> Option<StopMatch> {
         self.stops.matched()

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-/// Why a list of stop strings is refused.
+/// Reason why a list of stop strings is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
     /// An empty string would stop everything.
@@ -14,18 +14,18 @@ pub enum StopError {
 /// The stop string that ended a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopMatch {
-    /// Its index in the list given.
+    /// Index of the stop string in the list given.
     pub index: usize,
 }
 
-/// Watches a growing text for stop strings, also where they come in pieces. Text that may be the
-/// start of one is held back until that is decided, so that no part of a stop string is ever given
-/// out; it is held back no further than the longest stop string reaches.
+/// Finds stop strings in a growing text, even if they arrive in pieces. Text that may be the
+/// start of a stop string is held back until the rest is known, so no part of a stop string is
+/// ever returned. Other text is not held back.
 ///
-/// The match is decided by the first [`push`](Self::push) after which the text contains a stop
-/// string: of all that it contains then, the one that starts first, and of those that start
-/// together the one listed first. The time is linear in the text, for each stop string (Knuth,
-/// Morris and Pratt).
+/// The first [`push`](Self::push) after which the text contains a stop string decides the match.
+/// If the text then contains several, the one that starts first wins, and of those with the same
+/// start the one listed first. The time is linear in the text for each stop string (Knuth, Morris
+/// and Pratt).
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     stops: Vec<Stop>,
@@ -45,8 +45,8 @@ struct Stop {
 }
 
 impl StopMatcher {
-    /// Watches for `stops`. With `include`, the stop string that matched is given out, and nothing
-    /// is held back.
+    /// Makes a matcher of `stops`. With `include`, the matched stop string is returned as text
+    /// too, and nothing is held back.
     ///
     /// # Errors
     /// [`StopError::Empty`].
@@ -63,8 +63,8 @@ impl StopMatcher {
         })
     }
 
-    /// Adds text, appends to `out` what can be given out, and tells whether a stop string ended the
-    /// text. After a match, further text is ignored.
+    /// Adds text, and appends to `out` the text that need not be held back. Returns the stop
+    /// string that ended the text, if one did. After a match, further text is ignored.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<StopMatch> {
         if self.matched.is_some() {
             return self.matched;
@@ -92,8 +92,8 @@ impl StopMatcher {
         self.matched
     }
 
-    /// Like [`push`](Self::push) for text in which stop strings do not count, as before
-    /// `min_tokens`. A stop string that only ends in later text counts.
+    /// Adds text like [`push`](Self::push), but stop strings in it do not count, as before
+    /// `min_tokens`. A stop string that ends in later text counts.
     pub fn push_unmatched(&mut self, text: &str, out: &mut String) {
         if self.matched.is_some() {
             return;
@@ -108,20 +108,21 @@ impl StopMatcher {
         self.release(out);
     }
 
-    /// Ends the text without a match: gives out what was held back.
+    /// Ends the text without a match, and appends the text that was held back.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
     }
 
-    /// What ended the text, if anything did.
+    /// Returns the stop string that ended the text; `None` if none did.
     #[must_use]
     pub fn matched(&self) -> Option<StopMatch> {
         self.matched
     }
 
     fn end(&mut self, found: &Found, out: &mut String) {
-        // Without `include`, all that a match could start in is held, so the start is not negative.
+        // Without `include`, the held text contains the start of every possible match, so the
+        // start is not negative.
         let kept = if self.include {
             found.end
         } else {
@@ -149,8 +150,8 @@ impl StopMatcher {
     }
 }
 
-/// A match, in bytes from the start of the held text. It may start before that where nothing is
-/// held back.
+/// A match, in bytes from the start of the held text. If nothing is held back, the match may
+/// start before the held text.
 struct Found {
     start: isize,
     end: usize,
@@ -179,7 +180,8 @@ impl Stop {
         })
     }
 
-    /// Reads bytes up to the end of the first match and gives that end, or reads them all.
+    /// Reads bytes up to the end of the first match and returns that end; `None` if it reads all
+    /// bytes without a match.
     fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         let pattern = self.text.as_bytes();
         for (at, &byte) in bytes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Text to token ids and back.
+//! Conversion of text to token ids and back.
 
 mod bound;
 mod config;
@@ -27,15 +27,15 @@ use vocabulary::Vocabulary;
 
 use crate::detokenize::IncrementalDetokenizer;
 
-/// A Hugging Face tokenizer (`tokenizer.json`). Cloning copies a pointer; all methods may be called
-/// from any number of threads at once.
+/// A Hugging Face tokenizer (`tokenizer.json`). Cloning copies a pointer. All methods may be
+/// called from any number of threads at once.
 ///
-/// Encoding is the `tokenizers` crate's. Decoding is done here, from a table of each token's bytes:
-/// it gives the text of `tokenizers::Tokenizer::decode` for every sequence of valid UTF-8, and
-/// always for byte-level tokenizers. Byte-fallback tokenizers differ on bytes that are not UTF-8:
-/// there `tokenizers` gives up the whole run of byte tokens, its valid characters included, while
-/// only the invalid bytes are replaced here (one U+FFFD each), because text that was streamed
-/// cannot be taken back.
+/// Encoding is done by the `tokenizers` crate. Decoding is done here, from a table of each
+/// token's bytes. It gives the text of `tokenizers::Tokenizer::decode` for every sequence of
+/// valid UTF-8, and always for byte-level tokenizers. Byte-fallback tokenizers differ on bytes
+/// that are not UTF-8. There `tokenizers` replaces the whole run of byte tokens, its valid
+/// characters included. Here only the invalid bytes are replaced (one U+FFFD each), because text
+/// that was streamed cannot be taken back.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -48,18 +48,18 @@ struct Inner {
     decoder: Decoder,
     special_tokens: SpecialTokens,
     stream: Option<Stream>,
-    /// What stands before and after a text with special tokens.
+    /// Tokens before and after a text with special tokens.
     frame: [Vec<u32>; 2],
     max_bytes_per_token: Option<usize>,
 }
 
-/// Longer texts are tokenized word by word, bytes.
+/// Texts longer than this, in bytes, are tokenized word by word.
 const LONG: usize = 64 << 10;
 
-/// The longest text for a tokenizer with steps that cannot be taken word by word, bytes.
+/// Maximum bytes of a text if the tokenizer has steps that cannot be done word by word.
 const LONGEST_WHOLE: usize = 1 << 20;
 
-/// The parts of `tokenizer.json` that are looked at here; the vocabulary is skipped over.
+/// The parts of `tokenizer.json` that are read here; the vocabulary is skipped.
 #[derive(Deserialize)]
 struct Fields {
     #[serde(default)]
@@ -152,9 +152,9 @@ impl Tokenizer {
         })
     }
 
-    /// Tokenizes a text. `add_special_tokens` adds what the model expects around a text, mostly a
-    /// BOS token; a prompt rendered by a chat template has these already. Special tokens written in
-    /// the text are recognised.
+    /// Tokenizes a text. `add_special_tokens` adds the tokens that the model expects around a
+    /// text, mostly a BOS token. A prompt rendered by a chat template has these already. Special
+    /// tokens written in the text are recognised.
     ///
     /// The time is about linear in the text; the caller bounds its length.
     ///
@@ -164,9 +164,10 @@ impl Tokenizer {
         self.encode_bounded(text, add_special_tokens, usize::MAX)
     }
 
-    /// Tokenizes a text of at most `max_tokens` tokens, special tokens included. A text that cannot
-    /// fit by its mere length is refused without being tokenized, and a long one is left where it
-    /// has too many, so that its cost is bounded by `max_tokens`, not by its length.
+    /// Tokenizes a text of at most `max_tokens` tokens, special tokens included. A text that
+    /// cannot fit because of its length alone is refused without being tokenized. Tokenizing a
+    /// long text stops where it has too many tokens, so the cost is bounded by `max_tokens`, not
+    /// by the length.
     ///
     /// # Errors
     /// [`EncodeError::TooLong`] or [`EncodeError::Failed`].
@@ -211,10 +212,10 @@ impl Tokenizer {
         Ok(ids.ids)
     }
 
-    /// The ids of a text of moderate length, without what stands around it.
+    /// Returns the ids of a text of moderate length, without the tokens around it.
     fn encode_whole(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         let failed = |message: String| EncodeError::Failed { message };
-        // Where a pattern gives up, `tokenizers` panics; nothing of it is kept.
+        // `tokenizers` panics if a pattern gives up; nothing it computed is kept.
         let encode = || self.inner.tokenizer.encode_fast(text, false);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(encode)) {
             Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
@@ -223,9 +224,9 @@ impl Tokenizer {
         }
     }
 
-    /// The fewest tokens that a text of `bytes` bytes can have: its length divided by what the
-    /// longest token of the vocabulary covers. Zero where this tokenizer has no such bound, because
-    /// it may drop or merge any amount.
+    /// Returns the minimum number of tokens that a text of `bytes` bytes can have: its length
+    /// divided by the most bytes that one token covers. Zero if this tokenizer has no such bound,
+    /// because it may drop or merge any amount of text.
     #[must_use]
     pub fn min_tokens(&self, bytes: usize) -> usize {
         self.inner
@@ -233,8 +234,8 @@ impl Tokenizer {
             .map_or(0, |most| bytes.div_ceil(most.max(1)))
     }
 
-    /// The text of `ids`, the same that an [`IncrementalDetokenizer`] gives in pieces. Ids without
-    /// a token are left out, and special tokens too if `skip_special_tokens`.
+    /// Returns the text of `ids`, equal to the joined pieces of an [`IncrementalDetokenizer`].
+    /// Ids without a token are left out, and special tokens too if `skip_special_tokens`.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         let mut detokenizer = IncrementalDetokenizer::new(self.clone(), skip_special_tokens);
@@ -246,34 +247,36 @@ impl Tokenizer {
         text
     }
 
-    /// The bytes that a token contributes to a text it does not start, possibly not UTF-8 on their
-    /// own: a space mark is a space, `<0x0A>` is a newline. `None` for an id without a token.
+    /// Returns the bytes that a token contributes to a text, unless it is the first token. They
+    /// may not be UTF-8 on their own. A space mark is a space, `<0x0A>` is a newline. `None` for
+    /// an id without a token.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let vocabulary = &self.inner.vocabulary;
         vocabulary.contains(id).then(|| vocabulary.bytes(id))
     }
 
-    /// [`Self::token_bytes`] as text, with replacement characters where a token is part of a character.
+    /// Returns [`Self::token_bytes`] as text, with replacement characters if the token is part of
+    /// a character.
     #[must_use]
     pub fn token_text(&self, id: u32) -> Option<String> {
         self.token_bytes(id)
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// A token as the vocabulary spells it, such as `Ġthe` or `▁the`.
+    /// Returns a token in the vocabulary's spelling, such as `Ġthe` or `▁the`.
     #[must_use]
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         self.inner.tokenizer.id_to_token(id)
     }
 
-    /// The id of a token as the vocabulary spells it.
+    /// Returns the id of a token in the vocabulary's spelling.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.inner.tokenizer.token_to_id(token)
     }
 
-    /// Whether `skip_special_tokens` leaves this token out.
+    /// Returns true if `skip_special_tokens` leaves this token out.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
         self.inner.vocabulary.is_special(id)
@@ -286,19 +289,19 @@ impl Tokenizer {
         self.inner.vocabulary.tokens()
     }
 
-    /// One more than the largest token id.
+    /// Largest token id plus one.
     #[must_use]
     pub fn id_limit(&self) -> usize {
         self.inner.vocabulary.id_limit()
     }
 
-    /// The special tokens that have a role.
+    /// Returns the special tokens that have a role.
     #[must_use]
     pub fn special_tokens(&self) -> &SpecialTokens {
         &self.inner.special_tokens
     }
 
-    /// The id of the token with a role such as `bos_token` or `eos_token`.
+    /// Returns the id of the token with a role such as `bos_token` or `eos_token`.
     #[must_use]
     pub fn special_token_id(&self, role: &str) -> Option<u32> {
         self.token_to_id(self.special_tokens().get(role)?)
@@ -312,7 +315,7 @@ impl Tokenizer {
         &self.inner.decoder
     }
 
-    /// The bytes of a token that starts a text.
+    /// Returns the bytes of a token that starts a text.
     pub(crate) fn first_piece(&self, id: u32) -> Vec<u8> {
         self.id_to_token(id)
             .map(|token| self.inner.decoder.piece(&token, true))
@@ -320,7 +323,7 @@ impl Tokenizer {
     }
 }
 
-/// What the tokenizer's post-processor puts before and after a text.
+/// Returns the tokens that the tokenizer's post-processor puts before and after a text.
 fn surroundings(tokenizer: &HfTokenizer) -> tokenizers::Result<[Vec<u32>; 2]> {
     // No token has this id.
     const TEXT: u32 = u32::MAX;
@@ -333,9 +336,9 @@ fn surroundings(tokenizer: &HfTokenizer) -> tokenizers::Result<[Vec<u32>; 2]> {
     Ok([(); 2].map(|()| sides.next().unwrap_or_default()))
 }
 
-/// Adds the tokens that only `tokenizer_config.json` knows, and marks as special those with a role.
-/// A role whose token the vocabulary lacks gets no id: the model could not have been trained with
-/// one.
+/// Adds the tokens that only `tokenizer_config.json` knows, and marks tokens with a role as
+/// special. A role whose token is not in the vocabulary gets no id: the model cannot have been
+/// trained with that token.
 fn add_tokens(tokenizer: &mut HfTokenizer, config: &TokenizerConfig) -> tokenizers::Result<()> {
     let known = tokenizer.get_added_tokens_decoder();
     let changed = config

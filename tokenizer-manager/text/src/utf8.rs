@@ -1,15 +1,16 @@
-//! UTF-8 arriving in pieces.
+//! Decoding of UTF-8 that arrives in pieces.
 
-/// How many replacement characters stand for bytes that are not UTF-8.
+/// Number of replacement characters for bytes that are not UTF-8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Invalid {
-    /// One per maximal invalid sequence, as `String::from_utf8_lossy` (byte-level tokenizers).
+    /// One for each maximal invalid sequence, as in `String::from_utf8_lossy` (byte-level
+    /// tokenizers).
     PerSequence,
-    /// One per byte (byte-fallback tokenizers).
+    /// One for each byte (byte-fallback tokenizers).
     PerByte,
 }
 
-/// Turns bytes into text, keeping the bytes of a character that is not complete yet.
+/// Turns bytes into text, and keeps the bytes of a character that is not complete yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Utf8Stream {
     pending: [u8; 4],
@@ -55,7 +56,7 @@ impl Utf8Stream {
         }
     }
 
-    /// Appends replacement characters for a character that never got complete.
+    /// Appends replacement characters for a character that stays incomplete.
     pub(crate) fn finish(&mut self, out: &mut String) {
         if self.len > 0 {
             self.replace(self.len, out);
@@ -63,7 +64,7 @@ impl Utf8Stream {
         }
     }
 
-    /// Moves what is decided about the pending bytes to `out`.
+    /// Moves the decided part of the pending bytes to `out`.
     fn settle(&mut self, out: &mut String) {
         while self.len > 0 {
             match std::str::from_utf8(&self.pending[..self.len]) {
@@ -72,7 +73,8 @@ impl Utf8Stream {
                     self.len = 0;
                 }
                 Err(error) => {
-                    // Pending bytes start one character, so nothing before the error is valid.
+                    // The pending bytes start one character, so nothing before the error is
+                    // valid.
                     let Some(length) = error.error_len() else {
                         return;
                     };

@@ -3,16 +3,20 @@
 
 pub(crate) mod allocate;
 mod attention;
+mod distinct;
 mod gated_mlp;
 mod layer;
 mod linear;
 mod norm;
 pub(crate) mod parts;
+mod place;
 mod rope;
 
-pub(crate) use attention::{Attention, AttentionBuffers, attention_shapes, rope_tables};
-pub(crate) use gated_mlp::{Boundary, GatedMlp, MlpBuffers, mlp_widths};
-pub(crate) use layer::{Layer, LayerBuffers, LayerContext, LayerPlace};
+pub(crate) use attention::{Attention, AttentionBuffers, attention_shapes};
+pub(crate) use gated_mlp::{Boundary, GatedMlp, MlpBuffers, MlpOperands, mlp_widths};
+pub(crate) use layer::{Layer, LayerBuffers};
 pub(crate) use linear::Linear;
 pub(crate) use norm::Norm;
+pub(crate) use place::{LayerContext, LayerPlace};
 pub use rope::rope_table;
+pub(crate) use rope::rope_tables;

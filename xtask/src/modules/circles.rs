@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// By node, where its edges lead.
+/// The targets of the edges of each node.
 pub(super) type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The sets of nodes that reach each other, sorted, those of one node left out.
+/// Returns the sets of nodes that reach each other, sorted. Sets of one node are left
+/// out.
 pub(super) fn circles(graph: &Graph) -> Vec<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> = graph
         .keys()
@@ -23,7 +24,8 @@ pub(super) fn circles(graph: &Graph) -> Vec<Vec<String>> {
     all.into_iter().filter(|circle| circle.len() > 1).collect()
 }
 
-/// All that can be reached from `start`, itself only through others.
+/// Returns all nodes that can be reached from `start`. `start` itself counts only if a
+/// path leads back to it.
 fn reachable<'a>(graph: &'a Graph, start: &String) -> BTreeSet<&'a String> {
     let mut seen = BTreeSet::new();
     let mut next: Vec<&String> = graph.get(start).into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! The modules of a crate, and which of them each one names.
+//! The modules of a crate, and the modules that each module names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,28 +6,29 @@ use syn::visit::{self, Visit};
 
 use crate::Tree;
 
-/// A path from the crate's root, which itself is empty.
+/// Path from the crate's root. The root itself has an empty path.
 pub(super) type Path = Vec<String>;
 
-/// Imports of imports that are followed: far more than anybody writes.
+/// Limit of imports followed in a chain, far more than real code has.
 const MAX_HOPS: usize = 16;
 
-/// The modules of a crate, its tests left out: they may look at everything.
+/// The modules of a crate without its tests, which may use everything.
 pub(super) struct Crate {
     modules: BTreeMap<Path, Module>,
 }
 
-/// One module.
+/// Imports and paths of one module.
 #[derive(Default)]
 struct Module {
-    /// Names that it imports, and the paths that they stand for, as written.
+    /// The path of each imported name, as written.
     imports: BTreeMap<String, Path>,
-    /// All paths in it that may lead to other modules, as written.
+    /// All paths in the module that may lead to other modules, as written.
     named: BTreeSet<Path>,
 }
 
 impl Crate {
-    /// Reads the sources of the library in `folder`, or of the program.
+    /// Reads the sources of the library in `folder`, or of the program if there is no
+    /// library.
     pub(super) fn read(tree: &Tree, folder: &str) -> Self {
         let sources = format!("{folder}/src/");
         let root = ["lib.rs", "main.rs"].into_iter();
@@ -42,7 +43,7 @@ impl Crate {
             else {
                 continue;
             };
-            // What does not parse is found by `rust`.
+            // The check `rust` reports files that do not parse.
             let Ok(file) = syn::parse_file(text) else {
                 continue;
             };
@@ -59,7 +60,8 @@ impl Crate {
         Self { modules }
     }
 
-    /// Every pair of modules of which the first names the second or something in it.
+    /// Returns all pairs of modules whose first module names the second, or an item of
+    /// the second.
     pub(super) fn references(&self) -> BTreeSet<(Path, Path)> {
         let of = |(from, module): (&Path, &Module)| -> Vec<(Path, Path)> {
             let targets = module
@@ -71,8 +73,8 @@ impl Crate {
         self.modules.iter().flat_map(of).collect()
     }
 
-    /// The module that `path`, written in `from`, leads to: where the thing is
-    /// that it names, not where that is handed on. `None`: in another crate.
+    /// Returns the module that holds the item at `path`, written in `from`. Re-exports
+    /// are followed to the original module. `None` means another crate.
     fn resolve(&self, from: &Path, path: &[String], hops: usize) -> Option<Path> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
@@ -87,8 +89,8 @@ impl Crate {
         }))
     }
 
-    /// Where `name` in `module` leads, unless it is an item of the module itself
-    /// or of another crate.
+    /// Returns the module that `name` in `module` leads to; `None` for an item of the
+    /// module itself or of another crate.
     fn step(&self, module: &Path, name: &str, hops: usize) -> Option<Path> {
         let mut part = module.clone();
         part.push(name.to_owned());
@@ -106,7 +108,7 @@ struct Reader {
     modules: BTreeMap<Path, Module>,
     /// Modules that exist in tests alone.
     tests: BTreeSet<Path>,
-    /// The module that is being read.
+    /// The module at hand.
     at: Path,
 }
 
@@ -121,7 +123,7 @@ impl Reader {
         self.modules.entry(self.at.clone()).or_default()
     }
 
-    /// Notes every leaf of a `use`, below `prefix`.
+    /// Records every leaf of a `use` below `prefix`.
     fn import(&mut self, mut prefix: Path, tree: &syn::UseTree) {
         let (name, alias) = match tree {
             syn::UseTree::Path(path) => {
@@ -190,7 +192,7 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
-/// Of the kinds of items that are written for tests.
+/// Returns the attributes of an item of a kind that tests contain.
 fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     match item {
         syn::Item::Fn(item) => &item.attrs,
@@ -202,7 +204,7 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// Whether one of them is `#[cfg(test)]`.
+/// Returns true if one of the attributes is `#[cfg(test)]`.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = attribute.parse_args::<syn::Ident>();

@@ -3,7 +3,7 @@ use crate::Tree;
 
 const ROOT: (&str, &str) = ("Cargo.toml", "[workspace]\nmembers = [\"a\"]\n");
 
-/// What is said of a crate `a` of these sources.
+/// Returns the messages about a crate `a` with these sources.
 fn messages(sources: &[(&str, &str)]) -> Vec<String> {
     let files: Vec<(&str, &str)> = [&[ROOT], sources].concat();
     check(&Tree::of(&files))
@@ -12,7 +12,7 @@ fn messages(sources: &[(&str, &str)]) -> Vec<String> {
         .collect()
 }
 
-/// The beginning of the one message that names these modules.
+/// Checks that there is one message, and that it names these modules.
 fn found(modules: &str, sources: &[(&str, &str)]) {
     let said = messages(sources);
     let expected = format!("a/src: {modules} need each other in a circle");
@@ -68,7 +68,7 @@ fn follows_what_is_handed_on() {
             ("a/src/y.rs", y),
         ],
     );
-    // An item of the root itself is no part beside its user.
+    // An item of the root itself is no sibling of its user.
     let good = [
         ("a/src/lib.rs", "mod m; mod y; pub struct Y;"),
         ("a/src/m.rs", "mod x; pub use x::X;"),
@@ -101,7 +101,7 @@ fn accepts_one_direction_parents_and_tests() {
     assert_eq!(messages(&good), [""; 0]);
 }
 
-/// Imports of each other are no way to make this run for ever.
+/// Two modules that import each other must not make the check run for ever.
 #[test]
 fn ends_on_imports_that_lead_nowhere() {
     let turning = [

@@ -1,27 +1,28 @@
-//! What an algorithm can do is asked of it: nothing else compares its name.
+//! No code may compare an algorithm's name: it must ask for the algorithm's
+//! capabilities.
 
 use crate::Finding;
 
-/// The name of the algorithm whose options and texts are the most of its own.
+/// Name of the algorithm with the most options and texts of its own.
 const NAME: &str = "ngram";
 
-/// Where the name stands beside the algorithm itself: in words that users know
-/// and that must not change, and where the program lists what it comes with.
+/// Paths outside the rule: the algorithm itself, words that users know and that must
+/// not change, and the program's list of its algorithms.
 const ALLOWED: [&str; 10] = [
-    // The algorithm, and that the program comes with it.
+    // The algorithm itself, and the program's list.
     "tp-worker/speculation/src/ngram.rs",
     "tp-worker/speculation/src/ngram/",
     "tp-worker/speculation/src/lib.rs",
     "tp-worker/speculation/src/builtin.rs",
-    // Remedies and reports that name it.
+    // Remedies and reports that name the algorithm.
     "tp-worker/speculation/src/nextn.rs",
     "bench/src/speculate.rs",
-    // Flags of SGLang's that are refused.
+    // Refused flags of SGLang.
     "config/src/args/refused",
-    // Routes, and a remedy.
+    // Routes and a remedy.
     "tokenizer-manager/src/http/corpora.rs",
     "tokenizer-manager/src/http/routes.rs",
-    // This rule.
+    // The rule itself.
     "xtask/",
 ];
 

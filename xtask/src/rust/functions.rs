@@ -1,4 +1,4 @@
-//! The length of functions.
+//! Limits the length of functions.
 
 use proc_macro2::Span;
 use syn::visit::{self, Visit};
@@ -6,9 +6,9 @@ use syn::visit::{self, Visit};
 use super::is_test;
 use crate::Finding;
 
-/// Lines that a function may have, from `fn` to the closing brace.
+/// Maximum number of lines of a function, from `fn` to the closing brace.
 const LINES: usize = 70;
-/// Lines that a function in a file of tests may have.
+/// Maximum number of lines of a function in a file of tests.
 const TEST_LINES: usize = 120;
 
 pub(super) fn check(path: &str, file: &syn::File) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! The reason in front of every unsafe block and unsafe implementation.
+//! Requires a reason in front of every unsafe block and unsafe implementation.
 
 use proc_macro2::Span;
 use syn::visit::{self, Visit};
@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 use crate::Finding;
 
 const WORD: &str = "SAFETY:";
-/// Lines of the same statement that may lie between the reason and `unsafe`.
+/// Maximum number of lines of the same statement between the reason and `unsafe`.
 const STATEMENT: usize = 4;
 
 pub(super) fn check(path: &str, text: &str, file: &syn::File) -> Vec<Finding> {
@@ -21,7 +21,7 @@ pub(super) fn check(path: &str, text: &str, file: &syn::File) -> Vec<Finding> {
         .collect()
 }
 
-/// Lines, from 1, of unsafe blocks and implementations.
+/// Line numbers, from 1, of unsafe blocks and implementations.
 #[derive(Default)]
 struct Places(Vec<usize>);
 
@@ -45,8 +45,8 @@ impl<'ast> Visit<'ast> for Places {
     }
 }
 
-/// Whether the comment that ends above `line` (from 1), or above the few lines
-/// of the statement that it is in, gives a reason.
+/// Returns true if a comment gives a reason. The comment ends at most [`STATEMENT`]
+/// lines above `line` (from 1).
 fn has_reason(lines: &[&str], line: usize) -> bool {
     let is_comment = |index: &usize| lines[*index].trim_start().starts_with("//");
     let above = (0..line).rev();

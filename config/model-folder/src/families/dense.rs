@@ -2,7 +2,8 @@
 
 use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfigError};
 
-use crate::{model::rope, raw::Raw};
+use super::rope;
+use crate::raw::Raw;
 
 /// Largest believable number of layers.
 const DEEPEST_MODEL: usize = 10_000;

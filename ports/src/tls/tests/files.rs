@@ -1,4 +1,4 @@
-//! What is read of the files, and what is said of it.
+//! Reading of the files, and the errors about them.
 
 use super::*;
 

@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use super::beside_good_requests;
 use crate::{grpc, sglang};
 
-/// Name, what is harmed in a good request, and the field that is named.
+/// Name, damage to a good request, and the field that the error names.
 type Row<T> = (&'static str, fn(&mut T), &'static str);
 
 fn sampling(request: &mut GenerateRequest) -> &mut SamplingParams {
@@ -260,7 +260,7 @@ fn sglang_rows() -> Vec<Row<SglangRequest>> {
     ]
 }
 
-/// The status that a call ends with.
+/// Returns the status that a call ends with.
 async fn refusal<T>(
     called: Result<tonic::Response<tonic::Streaming<T>>, Status>,
 ) -> Option<Status> {
@@ -322,7 +322,7 @@ async fn gateway(server: &Server, wrong: &mut Vec<String>) {
     assert_eq!(status.code(), Code::Unimplemented);
 }
 
-/// Calls what is not there, and sends what is no message of the method.
+/// Calls methods that do not exist, and sends messages of another type.
 async fn wrong_calls(server: &Server, wrong: &mut Vec<String>) {
     let unknown = [
         (server.grpc_port, "/lockstep.v1.Inference/NoSuchMethod"),
@@ -342,7 +342,7 @@ async fn wrong_calls(server: &Server, wrong: &mut Vec<String>) {
             other => wrong.push(format!("{path}: {other:?}")),
         }
     }
-    // A number where a string is expected.
+    // Messages with a number where a string is expected.
     let garbled = [
         (server.grpc_port, "/lockstep.v1.Inference/Generate"),
         (

@@ -1,4 +1,4 @@
-//! Clients that stop in the middle, on every port.
+//! Clients that stop in the middle of a request, on every port.
 
 use lockstep_tests::{
     MODEL, raw,
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::beside_good_requests;
 
-/// HTTP/2's first bytes.
+/// The first bytes of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 fn beginnings() -> Vec<Vec<u8>> {
@@ -19,7 +19,7 @@ fn beginnings() -> Vec<Vec<u8>> {
         body.len()
     );
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-    // A header frame that says it is 16 KiB long and is not.
+    // A header frame that announces 16 KiB and has none.
     let headers = [0, 0x40, 0, 1, 4, 0, 0, 0, 1];
     vec![
         Vec::new(),
@@ -43,8 +43,8 @@ async fn who_stops_in_the_middle_holds_up_nobody() {
         let mut held = Vec::new();
         for port in ports {
             for beginning in beginnings() {
-                // One of each stays open over all that follows, one ends its
-                // side, one is reset with bytes unread.
+                // Of each kind, one connection stays open until the end, one ends its
+                // side, and one is reset with bytes unread.
                 for at in 0..3 {
                     let mut stream = raw::connect(port).await;
                     stream.write_all(&beginning).await.expect("sent");
@@ -53,7 +53,8 @@ async fn who_stops_in_the_middle_holds_up_nobody() {
                         1 => {
                             stream.shutdown().await.expect("ended");
                             let mut rest = Vec::new();
-                            // The server closes in its turn, with or without an answer.
+                            // The server closes its side too, with or without an
+                            // answer.
                             let closed = stream.read_to_end(&mut rest);
                             let _ = within("the server's end", LIMIT, closed).await;
                         }
@@ -77,7 +78,7 @@ async fn garbage_on_any_port_closes_its_own_connection_only() {
         vec![0xff; 1000],
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
         [PREFACE, &[0xff; 100]].concat(),
-        // A frame of a size that nobody allowed, on a stream that is not open.
+        // A frame of a forbidden size, on a stream that is not open.
         [PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 7], &[0; 50]].concat(),
         (0..=255).collect(),
     ];
@@ -85,7 +86,7 @@ async fn garbage_on_any_port_closes_its_own_connection_only() {
         for port in [server.port, server.grpc_port, server.sglang_port] {
             for row in &rows {
                 let mut stream = raw::connect(port).await;
-                // It may be closed before all is sent.
+                // The connection may be closed before everything is sent.
                 let _ = stream.write_all(row).await;
                 let _ = stream.shutdown().await;
                 let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! Well-formed JSON that asks for what cannot be.
+//! Well-formed JSON with invalid requests.
 
 use lockstep_tests::body::{completion, counting, with};
 use serde_json::{Value, json};
@@ -299,7 +299,7 @@ fn completions() -> Vec<Row> {
     ]
 }
 
-/// Whole bodies of other routes.
+/// Complete bodies of other routes.
 fn others() -> Vec<(&'static str, Value, Expected)> {
     let text = |params: Value| json!({"text": "a", "sampling_params": params});
     vec![
@@ -393,7 +393,7 @@ async fn what_cannot_be_is_refused_by_name() {
                 && !body.contains_key("stream_options")
                 && path.starts_with("/v1/")
             {
-                // A refusal comes as a status, never inside a stream.
+                // A refusal is an error status, never part of a stream.
                 body.insert("stream".to_owned(), json!(true));
                 let answer = server.post(path, &streamed).await;
                 check(

@@ -1,4 +1,4 @@
-//! Bytes that are no proper request.
+//! Raw bytes that are no valid HTTP request, or carry no valid body.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Expected, beside_good_requests, check, invalid, status};
 
-/// Long enough for a second answer, if there were one.
+/// Time in which a second answer would arrive, if the server sent one.
 const QUIET: Duration = Duration::from_millis(100);
 
 const JSON: &str = "content-type: application/json\r\n";
@@ -30,7 +30,7 @@ fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").into_bytes()
 }
 
-/// Bodies that are no JSON, or none that may be.
+/// Bodies that are no JSON, or JSON that a server must refuse.
 fn unreadable() -> Vec<(&'static str, Vec<u8>)> {
     let nested = format!("{{\"prompt\": {}1{}}}", "[".repeat(100), "]".repeat(100));
     let two = format!("{}{}", good(), good());
@@ -59,7 +59,7 @@ fn unreadable() -> Vec<(&'static str, Vec<u8>)> {
     rows.map(|(row, body)| (row, post(JSON, body))).into()
 }
 
-/// Chunks that are none.
+/// Bodies with broken chunk sizes.
 fn miscut() -> Vec<(&'static str, Vec<u8>)> {
     [
         (
@@ -73,7 +73,8 @@ fn miscut() -> Vec<(&'static str, Vec<u8>)> {
     .into()
 }
 
-/// Requests that are too large, of another type, or go nowhere.
+/// Well-formed requests that the server refuses: too large, of another content type, or
+/// with a wrong path or method.
 fn unwelcome() -> Vec<(&'static str, Vec<u8>, Expected)> {
     let large = "x".repeat(1_000_001);
     let chunk = format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
@@ -137,8 +138,8 @@ fn unwelcome() -> Vec<(&'static str, Vec<u8>, Expected)> {
     ]
 }
 
-/// Requests that HTTP itself forbids: the connection is closed after a status
-/// of 400 or the like, which has no body.
+/// Requests that HTTP itself forbids. The server answers with a status such as 400 and
+/// no body, and closes the connection.
 fn forbidden() -> Vec<(&'static str, Vec<u8>, u16)> {
     let head = |headers: &str, body: &str| format!("{LINE}{headers}\r\n{body}").into_bytes();
     vec![
@@ -261,19 +262,21 @@ async fn bytes_that_are_no_request_are_refused() {
     .await;
 }
 
-/// A request inside another's body, for a proxy and a server that disagree
-/// about where the first one ends: at most one of them may be answered.
+/// Sends a request inside the body of another request. A proxy and a server may
+/// disagree about the end of the outer body. The server may answer one of the two
+/// requests at most.
 #[tokio::test]
 async fn no_request_is_smuggled_inside_another() {
     let open = LINE.replace("connection: close\r\n", "");
     let inner = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
     let rows = [
-        // The chunks end at once; a reader of the length takes the rest for the body.
+        // The chunks end at once. A reader that goes by the length takes the rest for
+        // the body.
         format!(
             "{open}content-length: {}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{inner}",
             inner.len() + 5
         ),
-        // The length ends early; a reader of the chunks goes on.
+        // The length ends early. A reader that goes by the chunks goes on.
         format!(
             "{open}transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n{:x}\r\n{inner}\r\n0\r\n\r\n{inner}",
             inner.len()
@@ -286,8 +289,8 @@ async fn no_request_is_smuggled_inside_another() {
         format!(
             "GET / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n{inner}"
         ),
-        // A body without a length is none, and what follows is the next
-        // request only where nothing was announced.
+        // A request without a length has no body. The bytes that follow are the next
+        // request only if the first request announced no body.
         format!("{open}transfer-encoding: chunked\r\n\r\n0\nX: y\r\n\r\n{inner}"),
     ];
     beside_good_requests(async |server| {

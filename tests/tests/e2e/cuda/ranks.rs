@@ -1,6 +1,5 @@
-//! Ranks on GPUs of their own, whose data goes from one to the other, or which share
-//! one: then it passes through the host. Cargo's are fake, and so may do wrong what a
-//! test wants.
+//! Several ranks on GPUs. Data goes from GPU to GPU, or through the host where ranks share a GPU.
+//! Cargo's CUDA libraries are fakes, which a test can let fail.
 
 use lockstep_process::exit;
 use lockstep_tests::{
@@ -24,15 +23,15 @@ use crate::{
 
 const PATH: &str = "/v1/chat/completions";
 
-/// The demo model on GPUs, with room for long requests.
+/// Serves the demo model on GPUs, with room for long requests.
 fn long_on_gpus(options: Options) -> Options {
     small_on_gpus(options)
         .set("--max-total-tokens", "8192")
         .set("--context-length", "1024")
 }
 
-/// Two DP ranks of two ranks each, which draft with a head as deep as they agree on, and
-/// end as one when a rank is killed.
+/// Two DP ranks of two ranks each agree on the depth of their drafts, which a head makes. They
+/// end together when a rank is killed.
 #[tokio::test]
 async fn dp_ranks_answer_from_their_gpus_and_end_together() {
     if !lockstep_fake_cuda::seed(1) {
@@ -40,7 +39,7 @@ async fn dp_ranks_answer_from_their_gpus_and_end_together() {
     }
     let _turn = turns::alone().await;
     let folder = tempfile::tempdir().expect("a folder");
-    // What is counted is foreseen.
+    // Counted numbers are easy to draft, so the depth rises.
     let file = json!({
         "strategy": "ema", "update_interval": 1, "warmup_batches": 0, "ema_alpha": 1,
         "candidate_steps": [1, 3], "up_hysteresis": -0.5,
@@ -78,7 +77,8 @@ async fn dp_ranks_answer_from_their_gpus_and_end_together() {
     end_together(server).await;
 }
 
-/// Kills a rank that leads no DP rank, while both have requests, and waits for the end.
+/// Kills a rank other than the first of a DP rank while both DP ranks have requests, and waits
+/// for the end of the server.
 async fn end_together(server: Server) {
     let fields = |rank| json!({"max_tokens": 900, "ignore_eos": true, "data_parallel_rank": rank});
     let asked = [0, 1].map(|rank| {
@@ -104,7 +104,8 @@ async fn end_together(server: Server) {
     assert!(!run_dir.exists(), "it has the sockets");
 }
 
-/// Recorded or not, from GPU to GPU or through the host.
+/// The answer is the same with and without recorded passes, and whether data goes from GPU to GPU
+/// or through the host.
 #[tokio::test]
 async fn ranks_answer_alike_whichever_way_their_data_goes() {
     if !lockstep_fake_cuda::seed(1) {
@@ -121,7 +122,7 @@ async fn ranks_answer_alike_whichever_way_their_data_goes() {
             "data of the 2 ranks passes through the host's",
         ),
     ] {
-        // No steps are timed before serving.
+        // With fixed depths no steps are timed before serving.
         let options = on_gpu().set("--tp-size", "2");
         let options = options.flag("--speculative-adaptive=false");
         let options = options.set("--collective-backend", way);
@@ -139,8 +140,8 @@ async fn ranks_answer_alike_whichever_way_their_data_goes() {
     }
 }
 
-/// The cache gets all memory but what is kept for others, NCCL among them; where that takes
-/// more, ranks say so before they load anything.
+/// The cache gets all memory that is not kept for other uses, NCCL among them. If NCCL takes more
+/// than its part, the ranks say so before they load anything.
 #[tokio::test]
 async fn ranks_fit_into_what_nccl_leaves() {
     if !lockstep_fake_cuda::seed(1) {
@@ -165,7 +166,7 @@ async fn ranks_fit_into_what_nccl_leaves() {
         assert!(log.contains("data goes from GPU to GPU by NCCL"), "{log}");
         assert!(!log.contains("NCCL has taken more"), "{log}");
     }
-    // The other rank says the same or that it is left alone, which is no reason.
+    // The other rank may report its lost peer instead, which is not the reason of the failure.
     for (memory, said) in [
         ("1828000000", "set NCCL_MAX_CTAS to 8 or less"),
         (
@@ -186,8 +187,8 @@ async fn ranks_fit_into_what_nccl_leaves() {
     }
 }
 
-/// NCCL would not tell ranks that begin different passes: they agree before, also where
-/// no depth is to be agreed on.
+/// NCCL does not report that ranks begin different passes. The ranks compare their passes
+/// beforehand, even if there is no depth to agree on.
 #[tokio::test]
 async fn ranks_that_would_begin_different_passes_are_named() {
     if !lockstep_fake_cuda::seed(1) {
@@ -215,15 +216,15 @@ async fn ranks_that_would_begin_different_passes_are_named() {
     assert!(!log.contains("step 21"), "{log}");
 }
 
-/// The GPU of one of two ranks fails, which share it: the other has nobody to wait
-/// for, and the server ends with the reason.
+/// The GPU that two ranks share fails in one of them. The other rank must not wait, and the
+/// server ends with the reason.
 #[tokio::test]
 async fn a_rank_whose_kernel_fails_ends_its_group() {
     if !lockstep_fake_cuda::seed(1) {
         return; // A real kernel fails when nobody wants it.
     }
     let _turn = turns::alone().await;
-    // The first rank drafts, and comes to that launch long before the other.
+    // Only the first rank drafts, so it reaches that launch long before the other rank.
     let options = data_parallel(on_gpu(), (2, 1))
         .set("--gpu-id-step", "0")
         .set("--speculative-num-steps", "3")
@@ -242,7 +243,7 @@ async fn ranks_that_are_lost_cost_what_ran_alone() {
     }
 }
 
-/// Each node has one of two ranks on its first GPU.
+/// Two nodes with one rank each, on the first GPU of the node.
 #[tokio::test]
 async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
     if !lockstep_fake_cuda::seed(1) {
@@ -259,7 +260,7 @@ async fn ranks_on_gpus_of_two_nodes_agree_on_every_step() {
     }
 }
 
-/// Data goes by NCCL, which waits for ever for a rank that is gone; hosts' words go over TCP.
+/// Data goes by NCCL, which waits for ever for a lost rank. The ranks' own messages go over TCP.
 #[tokio::test]
 async fn a_lost_gpu_of_another_node_ends_both() {
     if !lockstep_fake_cuda::seed(1) {
@@ -280,8 +281,8 @@ async fn a_lost_gpu_of_another_node_ends_both() {
     }
 }
 
-/// What rank 1 gets wrong is found in the very step, and both sides are named: by the
-/// agreement before a recorded pass, or by the rows that travel with it.
+/// A mistake of rank 1 is found in the same step, and the message names both ranks. Either the
+/// agreement before a recorded pass finds it, or the rows that travel with the pass.
 #[tokio::test]
 async fn ranks_that_differ_end_within_a_step() {
     differ(&[

@@ -1,4 +1,4 @@
-//! Bodies that clients compressed (RFC 9110, section 8.4).
+//! Decoding of bodies that clients compressed (RFC 9110, section 8.4).
 
 use std::io::Read as _;
 
@@ -9,10 +9,10 @@ use lockstep_ports::Held;
 use super::too_large;
 use crate::error::{ApiError, ApiResult};
 
-/// Bytes of the plain body that are made before they are charged.
+/// Maximum bytes of the plain body that are decoded before they are charged.
 const PIECE: u64 = 64 << 10;
 
-/// What can be done about a body's encoding.
+/// The encodings that are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Identity,
@@ -20,10 +20,10 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// The one that the headers name.
+    /// Returns the encoding that the headers name.
     ///
     /// # Errors
-    /// 415 for one that is not known here, or several.
+    /// 415 for an unknown encoding, or for several.
     pub(super) fn of(headers: &HeaderMap) -> ApiResult<Self> {
         let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
         let name = match (values.next(), values.next()) {
@@ -43,12 +43,12 @@ impl Encoding {
         }
     }
 
-    /// The body itself, of `limit` bytes at most. What it grows by is charged to
-    /// its request.
+    /// Decodes a body of at most `limit` plain bytes. Every byte of the growth is
+    /// charged to the request.
     ///
     /// # Errors
-    /// 413 for a larger one, 429 for one that is over the budget, 400 for one that
-    /// is not of this encoding.
+    /// 413 for a larger body, 429 for a body over the budget, 400 for a body that is
+    /// not of this encoding.
     pub(super) fn decode(
         self,
         body: Vec<u8>,

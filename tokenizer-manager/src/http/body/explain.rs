@@ -1,11 +1,11 @@
-//! Errors of parsing in words for those who write JSON, not Rust.
+//! Explains parse errors in words for people who write JSON, not Rust.
 
 use std::ops::Range;
 
 use crate::error::ApiError;
 
-/// The answer to a body that could not be parsed. `path` is where in it the
-/// error is, `.` for the top.
+/// Returns the error for a body that could not be parsed. `path` is the error's place
+/// in the body, `.` for the top.
 pub(super) fn explain(body: &[u8], path: &str, error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
     // serde_json appends a position; the field's name says more.
@@ -59,7 +59,7 @@ pub(super) fn explain(body: &[u8], path: &str, error: &serde_json::Error) -> Api
     }
 }
 
-/// `integer `5`, expected a string` in plain words.
+/// Rewrites ``integer `5`, expected a string`` in plain words.
 fn mismatch(text: &str) -> Option<String> {
     let (got, expected) = text.rsplit_once(", expected ")?;
     Some(format!(
@@ -78,7 +78,8 @@ fn mismatch_of_value(text: &str) -> Option<String> {
     ))
 }
 
-/// What serde expects, by the names of JSON. Visitors of our own say it already.
+/// Translates a type that serde expects into JSON's word for it. The project's own
+/// visitors use such words already.
 fn wanted(expected: &str) -> &str {
     match expected {
         "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
@@ -91,7 +92,8 @@ fn wanted(expected: &str) -> &str {
     }
 }
 
-/// What came. A string may hold anything, and be long: its kind is enough.
+/// Describes the value that was sent. A string may hold anything, and be long: its kind
+/// is enough.
 fn given(got: &str) -> String {
     let number = quoted(got);
     match (got.split([' ', '`']).next(), number) {
@@ -105,7 +107,7 @@ fn given(got: &str) -> String {
     }
 }
 
-/// The text between backticks.
+/// Returns the text between backticks.
 fn quoted(text: &str) -> Option<&str> {
     text.split('`').nth(1)
 }
@@ -125,15 +127,16 @@ fn syntax(body: &[u8], text: &str, error: &serde_json::Error) -> ApiError {
     ))
 }
 
-/// Where in the body an error is. Lines count from 1, columns are bytes.
+/// Returns the offset of an error in the body. Lines count from 1, columns are bytes.
 fn offset(body: &[u8], line: usize, column: usize) -> usize {
     let lines = body.split_inclusive(|byte| *byte == b'\n');
     let before: usize = lines.take(line.saturating_sub(1)).map(<[u8]>::len).sum();
     (before + column).min(body.len())
 }
 
-/// The escape at fault, if it is half of a surrogate pair: the last escape
-/// before the error, or the one before that, whose other half it is not.
+/// Returns the escape at fault, if it is half of a surrogate pair. That is the last
+/// escape before the error, or the escape before the last one if the last one is not
+/// its other half.
 fn surrogate(body: &[u8], end: usize, text: &str) -> Option<Range<usize>> {
     if !text.contains("hex escape") {
         return None;

@@ -1,31 +1,32 @@
-//! How large what a body describes is, found out before anything is built of it.
+//! Estimates the memory that a body needs once it is parsed, before anything is built.
 
 use crate::error::{ApiError, ApiResult};
 
-/// Containers, and strings, keys among them. A `[]` takes two bytes in a body and
-/// tens of bytes in memory.
+/// Maximum number of containers and strings in a body, keys included. A `[]` takes two
+/// bytes in a body and tens of bytes in memory.
 const MOST_PARTS: usize = 1 << 16;
 
-/// About what `serde_json` takes for each, in bytes, besides the characters of
-/// strings: an object is made with room for four fields, a list for four values.
+/// Approximate bytes that `serde_json` takes for each, besides the characters of
+/// strings. An object is made with room for four fields, a list with room for four
+/// values.
 const OBJECT: usize = 512;
 const LIST: usize = 256;
 const STRING: usize = 128;
 const PLAIN: usize = 64;
 
-/// What a body may consist of.
+/// Limits of a body's structure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Structure {
-    /// Levels of nesting.
+    /// Maximum levels of nesting.
     pub depth: usize,
-    /// Numbers and other plain values.
+    /// Maximum number of numbers, booleans and nulls.
     pub plain: usize,
 }
 
 impl Structure {
-    /// Counts what stands outside strings, and the strings, and gives the bytes
-    /// that are made of it, besides the strings' own. Of a body that is no JSON it
-    /// may count anything; parsing refuses that afterwards.
+    /// Counts the body's parts and returns the bytes that parsing will take, besides
+    /// the characters of strings. The count for a body that is not JSON may be wrong;
+    /// parsing refuses that body afterwards.
     ///
     /// # Errors
     /// 400 with the limit that is exceeded.
@@ -139,7 +140,7 @@ mod tests {
         })
     }
 
-    /// Levels, parts and plain values of a parsed body.
+    /// Returns the levels, parts and plain values of a parsed body.
     fn count(value: &Value) -> [usize; 3] {
         let of_all = |items: &mut dyn Iterator<Item = &Value>, keys: usize| {
             items.map(count).fold([1, 1 + keys, 0], |all, item| {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a parser counts, however it is printed.
+        /// The counts are a parser's counts, whether the JSON is pretty-printed or not.
         #[test]
         fn nothing_is_miscounted(value in value(), pretty in any::<bool>()) {
             let body = match pretty {

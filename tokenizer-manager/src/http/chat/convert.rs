@@ -1,4 +1,4 @@
-//! From a chat request to a spec.
+//! Conversion of a chat request to a spec.
 
 pub(crate) mod messages;
 mod unsupported;
@@ -17,7 +17,8 @@ use crate::{
 /// OpenAI's limit of `top_logprobs`.
 const MOST_TOP_LOGPROBS: i64 = 20;
 
-/// Checks what is the chat API's own and renders the messages.
+/// Checks the fields that only the chat API has, renders the messages, and returns the
+/// spec.
 pub(super) async fn spec(
     app: &App,
     request: &mut ChatRequest,

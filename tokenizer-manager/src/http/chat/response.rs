@@ -1,4 +1,4 @@
-//! A whole answer.
+//! The answer of a chat request without streaming.
 
 use axum::response::Response;
 use futures::future::try_join_all;
@@ -26,7 +26,7 @@ struct Message {
     refusal: Option<()>,
 }
 
-/// Waits for all choices. The first that fails ends the others.
+/// Waits for all choices. The first choice that fails ends the others.
 pub(super) async fn answer(
     envelope: &Envelope,
     logprobs: bool,

@@ -1,5 +1,5 @@
-//! A streamed answer: a chunk with the role, one per delta, one with the reason
-//! of the end; then, if asked for, one with the counts.
+//! A streamed answer: one chunk with the role, one per delta, and one with the finish
+//! reason. If requested, a last chunk has the token counts.
 
 use axum::response::Response;
 use serde::Serialize;
@@ -39,7 +39,7 @@ struct Part<'a> {
 
 struct ChatChoices {
     logprobs: bool,
-    /// Choices whose role was said.
+    /// True for each choice whose role was sent.
     greeted: Vec<bool>,
 }
 
@@ -86,7 +86,8 @@ impl Choices for ChatChoices {
             };
             chunks.choice(greeting, frames);
         }
-        // A step's chunk may be empty, but not beside the one with the end.
+        // A step's chunk may be empty, but an empty one is left out before the chunk
+        // with the finish reason.
         let shows = !delta.text.is_empty() || (self.logprobs && !delta.tokens.is_empty());
         if shows || delta.end.is_none() {
             let tokenizer = &chunks.envelope.app.text.tokenizer;

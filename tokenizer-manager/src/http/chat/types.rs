@@ -1,4 +1,4 @@
-//! The request's fields.
+//! Fields of a chat request.
 
 use serde_json::{Map, Value};
 

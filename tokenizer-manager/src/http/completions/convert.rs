@@ -1,4 +1,4 @@
-//! From a completions request to a spec.
+//! Conversion of a completions request to a spec.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ const FIELDS: FieldNames = FieldNames {
     prefix: "",
 };
 
-/// Checks what is the completions API's own.
+/// Checks the fields that only the completions API has, and returns the spec.
 pub(super) fn spec(
     request: &mut CompletionRequest,
     trace_id: String,
@@ -50,8 +50,8 @@ pub(super) fn spec(
         output: shape.logprobs,
         top,
         top_field: Cow::Borrowed("logprobs"),
-        // An echo alone needs no probabilities, but a request without output
-        // must ask for some.
+        // An echo alone needs no log-probabilities, but a request without output must
+        // ask for some.
         prompt_start: (shape.echo && (shape.logprobs || !shape.output)).then_some(0),
     };
     spec.max_tokens = match request.max_tokens {

@@ -1,16 +1,16 @@
-//! The prompt in front of its completion.
+//! Echo of the prompt before its completion.
 
 use lockstep_text::{IncrementalDetokenizer, Tokenizer};
 use lockstep_types::sampling::TokenLogprob;
 
 use crate::http::openai::logprobs::CompletionLogprobs;
 
-/// A prompt's text and where its tokens start in it.
+/// A prompt's text, and the offset of each token in it.
 pub(super) struct Echo {
-    /// The text, without a character that the prompt leaves open: that comes
-    /// with the output.
+    /// The text without a trailing incomplete character: that character comes with the
+    /// output.
     pub text: String,
-    /// Its length in characters.
+    /// Length of the text in characters.
     pub chars: usize,
     offsets: Vec<usize>,
 }

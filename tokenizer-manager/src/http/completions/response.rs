@@ -1,4 +1,4 @@
-//! A whole answer.
+//! The answer of a completions request without streaming.
 
 use std::sync::Arc;
 
@@ -17,21 +17,21 @@ use crate::{
     submission::Submission,
 };
 
-/// What a choice shows.
+/// The parts that a choice shows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// The prompt before the output.
+    /// True if the prompt is shown before the output.
     pub echo: bool,
-    /// Log-probabilities.
+    /// True if log-probabilities are shown.
     pub logprobs: bool,
-    /// Any output at all.
+    /// True if there is any output.
     pub output: bool,
-    /// As for the output, so for the echo.
+    /// True if special tokens are left out of the output and of the echo.
     pub skip_special_tokens: bool,
 }
 
 impl Shape {
-    /// The prompts to show, one per prompt; empty without echo.
+    /// Returns the texts to echo, one per prompt; empty without echo.
     pub(super) async fn echoes(self, app: &App, submission: &Submission) -> ApiResult<Vec<Echo>> {
         if !self.echo {
             return Ok(Vec::new());
@@ -48,7 +48,8 @@ impl Shape {
         app.text.pool.run_aside(bytes, work).await
     }
 
-    /// The log-probabilities of a delta; those of the prompt come with the first.
+    /// Returns the log-probabilities of a delta. The prompt's log-probabilities come
+    /// with the first delta.
     pub(super) fn logprobs(
         self,
         app: &App,
@@ -77,7 +78,7 @@ struct Choice {
     finish_reason: &'static str,
 }
 
-/// Waits for all choices. The first that fails ends the others.
+/// Waits for all choices. The first choice that fails ends the others.
 pub(super) async fn answer(
     envelope: &Envelope,
     shape: Shape,

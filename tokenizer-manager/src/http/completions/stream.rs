@@ -1,5 +1,5 @@
-//! A streamed answer: a chunk per delta, the last one with the reason of the
-//! end; then, if asked for, one with the counts.
+//! A streamed answer: one chunk per delta, of which the last has the finish reason. If
+//! requested, one more chunk has the token counts.
 
 use axum::response::Response;
 use serde::Serialize;
@@ -34,7 +34,7 @@ struct CompletionChoices {
     shape: Shape,
     n: usize,
     echoes: Vec<Echo>,
-    /// Choices whose prompt was shown.
+    /// True for each choice whose prompt was sent.
     echoed: Vec<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! The request's fields.
+//! Fields of a completions request.
 
 use serde_json::Value;
 

@@ -1,12 +1,12 @@
-//! DP ranks' loads as Prometheus reads it, under SGLang's names.
+//! Loads of DP ranks in the text format of Prometheus, under SGLang's names.
 
 use std::fmt::Write as _;
 
 use axum::{http::header, response::IntoResponse};
 use serde_json::{Map, Value};
 
-/// What the names of a section's figures begin with; those of the core have no
-/// more than `sglang_`.
+/// Sections and the prefixes of their figures' names, after `sglang_`. Figures of the
+/// core section have no further prefix.
 const PREFIXES: [(&str, &str); 4] = [
     ("memory", "memory_"),
     ("speculative", "spec_"),
@@ -14,8 +14,8 @@ const PREFIXES: [(&str, &str); 4] = [
     ("queues", "queues_"),
 ];
 
-/// One gauge for each figure of a rank's load, of all ranks. What is no number is
-/// left out.
+/// Returns one gauge for each figure, with a sample per DP rank. Figures that are not
+/// numbers are left out.
 pub(super) fn render(ranks: &[Value]) -> impl IntoResponse + use<> {
     let mut text = String::new();
     gauges(&mut text, "", ranks, |rank| rank.as_object());
@@ -26,7 +26,8 @@ pub(super) fn render(ranks: &[Value]) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, kind)], text)
 }
 
-/// A section, which the first rank has where all have it.
+/// Writes the gauges of one section. The first rank has the section if all ranks have
+/// it.
 fn gauges(
     text: &mut String,
     prefix: &str,

@@ -1,4 +1,4 @@
-//! From a native request to one [`GenerateSpec`] per prompt.
+//! Conversion of a native request to one [`GenerateSpec`] per prompt.
 
 use std::borrow::Cow;
 
@@ -16,16 +16,16 @@ use crate::{
 /// SGLang's default of `max_new_tokens`.
 const MAX_NEW_TOKENS: u32 = 128;
 
-/// The prompts of a request, and how to answer.
+/// The prompts of a request, and the form of the answer.
 pub(super) struct NativeSpecs {
     pub specs: Vec<GenerateSpec>,
-    /// The request was a list, and so is the answer.
+    /// True if the request was a list. Then the answer is one too.
     pub is_list: bool,
-    /// Log-probabilities come with their token's text.
+    /// True if log-probabilities come with their token's text.
     pub text_in_logprobs: bool,
 }
 
-/// One [`GenerateSpec`] per prompt of the request.
+/// Returns one [`GenerateSpec`] per prompt of the request.
 pub(super) fn specs(
     app: &App,
     mut request: GenerateRequest,
@@ -111,8 +111,8 @@ fn inputs(request: &mut GenerateRequest) -> ApiResult<(Vec<Input>, bool, &'stati
             not_empty(texts.collect(), is_list, "text")
         }
         (None, Some(Prompt::Tokens(lists))) if lists.len() == 1 => {
-            // One list of tokens is one prompt; SGLang answers a list of one
-            // list with a list, which cannot be told apart after parsing.
+            // One list of tokens is one prompt. SGLang answers a list that holds one
+            // list with a list; after parsing the two forms cannot be told apart.
             not_empty(
                 lists.into_iter().map(Input::Ids).collect(),
                 false,
@@ -153,7 +153,8 @@ fn not_empty(
     Ok((inputs, is_list, field))
 }
 
-/// A field's value for each of `len` prompts: one for all, or a list.
+/// Returns a field's value for each of `len` prompts. The field has one value for all,
+/// or a list.
 fn per_prompt<T: Clone>(
     field: &str,
     values: Option<OneOrMany<T>>,
@@ -203,12 +204,13 @@ fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) {
         .unwrap_or_default();
     spec.include_stop = params.no_stop_trim.unwrap_or(false);
     spec.skip_special_tokens = params.skip_special_tokens.unwrap_or(true);
-    // SGLang's name of the seed comes before OpenAI's.
+    // SGLang's name of the seed takes precedence over OpenAI's.
     params.seed = params.sampling_seed.or(params.seed);
     spec.sampling = params.sampling();
 }
 
-/// `logprob_start_len` of -1 means: output tokens only.
+/// Returns the log-probabilities to compute. `logprob_start_len` of -1 means: output
+/// tokens only.
 fn logprobs(wanted: bool, start: i64, top: i64) -> ApiResult<LogprobSpec> {
     let prompt_start = match start {
         -1 => None,

@@ -1,4 +1,4 @@
-//! SGLang's answers: whole objects, or a stream of objects whose text grows.
+//! Answers in SGLang's form: whole objects, or a stream of objects whose text grows.
 
 mod meta;
 
@@ -74,7 +74,7 @@ impl Choices {
     }
 }
 
-/// Waits for all choices.
+/// Waits for all choices and returns them.
 pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
     let is_list = choices.is_list;
     let answers = choices.choices.into_iter().map(|choice| async move {
@@ -99,7 +99,7 @@ pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
 }
 
 struct NativeFramer {
-    /// Each with room for what it keeps.
+    /// Answers so far, each with the memory reserved for its log-probabilities.
     metas: Vec<(Meta, Option<Reserve>)>,
     is_list: bool,
 }
@@ -108,7 +108,7 @@ struct NativeFramer {
 pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
     let (mut metas, mut deltas) = (Vec::new(), Vec::new());
     for (index, mut choice) in request.choices.into_iter().enumerate() {
-        // Each object has all that came, so that nothing of it is given back.
+        // Each object repeats everything so far, so no reserved memory is given back.
         metas.push((choice.meta, choice.generation.reserve.take()));
         let generated = choice.generation.into_stream();
         deltas.push(Box::pin(generated.map(move |delta| (index, delta))));
@@ -121,13 +121,13 @@ pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
     Ok(sse::response(deltas, framer))
 }
 
-/// Adds what came, as far as there is room for it.
+/// Adds a delta, if there is memory for its log-probabilities.
 fn add(meta: &mut Meta, reserve: &mut Option<Reserve>, delta: Delta) -> ApiResult<()> {
     if let Some(reserve) = reserve {
         reserve.came(delta.logprob_bytes())?;
     }
     if delta.end.is_some() {
-        // Room for more is not needed.
+        // The choice has ended and needs no more memory.
         reserve.take();
     }
     meta.add(delta)

@@ -1,5 +1,6 @@
-//! The request's fields, as SGLang names them. Fields listed neither here nor
-//! among the unsupported are ignored, but for keys of `sampling_params`.
+//! Fields of a native request, under SGLang's names. Other fields are ignored, unless
+//! they are listed among the unsupported. Unknown keys of `sampling_params` are
+//! refused.
 
 use serde::Deserialize;
 
@@ -22,7 +23,7 @@ macro_rules! with_fields {
         }
 
         impl $name {
-            /// The fields that are obeyed, with their types.
+            /// The supported fields, with their types.
             pub const FIELDS: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($field), stringify!($type)),)*];
         }
@@ -30,8 +31,8 @@ macro_rules! with_fields {
 }
 
 with_fields! {
-    /// A native request: one prompt, or a list of them with every other field one
-    /// for all or one for each.
+    /// A native request for one prompt or a list of prompts. In a list, every other
+    /// field has one value for all prompts, or one for each.
     pub(in crate::http) struct GenerateRequest {
         pub text: Option<OneOrMany<String>>,
         pub input_ids: Option<Prompt>,

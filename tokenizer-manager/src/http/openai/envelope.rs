@@ -60,7 +60,7 @@ impl Envelope {
         }
     }
 
-    /// A whole answer.
+    /// Returns a whole answer.
     pub(crate) fn whole<C: Serialize>(
         &self,
         object: &'static str,
@@ -79,7 +79,7 @@ impl Envelope {
     }
 }
 
-/// The chunks of a streamed answer.
+/// State of the chunks of a streamed answer.
 pub(crate) struct Chunks {
     pub envelope: Envelope,
     pub object: &'static str,
@@ -88,7 +88,7 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// A chunk with one choice.
+    /// Adds a chunk with one choice.
     pub(crate) fn choice<C: Serialize>(&self, choice: C, frames: &mut Frames) {
         let usage = match self.streaming {
             Streaming {
@@ -124,7 +124,7 @@ pub(crate) trait Choices: Send + 'static {
     /// Adds the chunks of one delta of choice `index`.
     ///
     /// # Errors
-    /// A choice that somebody else aborted; the error ends the stream.
+    /// Fails for a choice that was aborted; the error ends the stream.
     fn delta(
         &mut self,
         chunks: &mut Chunks,
@@ -134,7 +134,7 @@ pub(crate) trait Choices: Send + 'static {
     ) -> ApiResult<()>;
 }
 
-/// Frames of a route's chunks; at the end, if asked for, one with the counts.
+/// Frames of a route's chunks; if requested, a last chunk has the token counts.
 pub(crate) struct ChunkFramer<C> {
     pub chunks: Chunks,
     pub choices: C,

@@ -1,4 +1,4 @@
-//! Log-probabilities in the chat API's and in the completions API's shape.
+//! Log-probabilities in the form of the chat API and of the completions API.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::generation::OutputToken;
 
-/// What OpenAI reports for a probability too small to say; JSON has no infinity.
+/// OpenAI's value for a probability that is too small to report; JSON has no infinity.
 const TINY: f32 = -9999.0;
 
 /// `choices[].logprobs` of the chat API.
@@ -33,7 +33,7 @@ struct ChatAlternative {
 }
 
 impl ChatLogprobs {
-    /// From tokens that carry their log-probabilities.
+    /// Lists the tokens that have log-probabilities.
     pub(crate) fn new(tokenizer: &Tokenizer, tokens: &[OutputToken]) -> Self {
         let content = tokens
             .iter()
@@ -80,7 +80,7 @@ impl CompletionLogprobs {
         self.top_logprobs.push(logprob.logprob.map(|own| {
             let mut top = Alternatives::default();
             for (id, value) in &logprob.top {
-                // Two ids of one text: the likelier comes first and stays.
+                // If two ids have the same text, the likelier id comes first and stays.
                 top.add(token_name(tokenizer, *id), *value);
             }
             // The token itself is listed even if it is not among the likeliest.
@@ -89,7 +89,7 @@ impl CompletionLogprobs {
         }));
     }
 
-    /// Adds output tokens, `base` characters into the choice's text.
+    /// Adds output tokens; the output starts `base` characters into the choice's text.
     pub(crate) fn extend(&mut self, tokenizer: &Tokenizer, tokens: &[OutputToken], base: usize) {
         for token in tokens {
             if let Some(logprob) = &token.logprob {
@@ -99,13 +99,14 @@ impl CompletionLogprobs {
     }
 }
 
-/// Token names and their log-probabilities: a JSON object with the same decimals
-/// as `token_logprobs`, for clients compare them to see what greedy would choose.
+/// Token names and their log-probabilities. They become a JSON object with the same
+/// decimals as `token_logprobs`, since clients compare the two to find the greedy
+/// choice.
 #[derive(Debug, Default)]
 struct Alternatives(Vec<(String, f32)>);
 
 impl Alternatives {
-    /// Adds a name that is not there yet.
+    /// Adds a name unless it is present already.
     fn add(&mut self, name: String, logprob: f32) {
         if !self.0.iter().any(|(known, _)| *known == name) {
             self.0.push((name, finite(logprob)));
@@ -119,8 +120,8 @@ impl Serialize for Alternatives {
     }
 }
 
-/// A token's text; OpenAI's `bytes:\xe2\x82` where it is no text by itself, so
-/// that different tokens have different names.
+/// Returns a token's text. A token that is no text by itself gets OpenAI's form
+/// `bytes:\xe2\x82`, so that different tokens have different names.
 fn token_name(tokenizer: &Tokenizer, id: u32) -> String {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {

@@ -1,5 +1,5 @@
-//! Parameters of OpenAI's generating routes, with the extensions that SGLang
-//! and vLLM share.
+//! Parameters of OpenAI's generating routes, with the extensions that SGLang and vLLM
+//! share.
 
 use serde::Deserialize;
 
@@ -8,7 +8,8 @@ use crate::{
     http::json::Object,
 };
 
-/// Declares a request type: its own fields, then those of both generating routes.
+/// Declares a request type: its own fields, then the fields that both generating routes
+/// have.
 macro_rules! openai_request {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
         $crate::http::sampling::with_sampling_fields! {
@@ -50,7 +51,7 @@ macro_rules! openai_request {
                 Ok(())
             }
 
-            /// Whether and how the answer is streamed.
+            /// Returns the streaming options; `None` for an answer without streaming.
             pub fn streaming(&self) -> $crate::error::ApiResult<Option<$crate::http::openai::params::Streaming>> {
                 $crate::http::openai::params::streaming(self.stream, self.stream_options)
             }
@@ -59,7 +60,7 @@ macro_rules! openai_request {
 }
 pub(crate) use openai_request;
 
-/// `n`, where `best_of` asks for no more.
+/// Returns `n`. A `best_of` other than `n` is an error.
 pub(crate) fn choices(n: Option<i64>, best_of: Option<i64>) -> ApiResult<i64> {
     let n = n.unwrap_or(1);
     match best_of {
@@ -81,12 +82,13 @@ pub(crate) struct StreamOptions {
     continuous_usage_stats: Option<bool>,
 }
 
-/// How an answer is streamed.
+/// Options of a streamed answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Streaming {
-    /// One more chunk with the counts; the others say `usage: null`.
+    /// True if one more chunk has the token counts. The other chunks then have `usage:
+    /// null`.
     pub usage: bool,
-    /// Counts in every chunk.
+    /// True if every chunk has the token counts.
     pub continuous: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The choices of a request as one stream.
+//! All choices of a request as one stream.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use futures::{Stream, StreamExt, stream};
 
 use crate::{error::ApiResult, generation::Delta, http::sse::KEEP_ALIVE, submission::Submission};
 
-/// Deltas of all choices as they come, with the choice's index.
+/// Deltas of all choices in order of arrival, each with its choice's index.
 pub(crate) type Deltas = stream::BoxStream<'static, (usize, ApiResult<Delta>)>;
 
-/// Merges the choices and waits for the first delta, so that a request refused
-/// by the scheduler is answered with a status and not with a stream, unless that
-/// takes so long that somebody on the way might give up the connection.
+/// Merges the choices and waits for the first delta. So a request that the scheduler
+/// refuses is answered with an error status instead of a stream. The wait ends after
+/// [`KEEP_ALIVE`], before a proxy could close the silent connection.
 ///
 /// # Errors
 /// The error of the choice whose result comes first, such as 429 or 503.
@@ -26,10 +26,10 @@ pub(crate) async fn start(submission: Submission) -> ApiResult<Deltas> {
     first(merge(choices.collect()), KEEP_ALIVE).await
 }
 
-/// Waits for the first delta, `patience` at the most.
+/// Waits for the first delta, for at most `patience`.
 ///
 /// # Errors
-/// The first delta's.
+/// The error that came in place of the first delta.
 pub(crate) async fn first<S>(mut deltas: S, patience: Duration) -> ApiResult<Deltas>
 where
     S: Stream<Item = (usize, ApiResult<Delta>)> + Send + Unpin + 'static,

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use crate::{generation::End, request_stats::RequestStats, submission::Submission};
 
-/// OpenAI's `usage` object. What speculation brought stands in it twice: in
-/// OpenAI's words, and by position.
+/// OpenAI's `usage` object. It has the counts of speculation twice: under OpenAI's
+/// names, and by position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct UsageBody {
     prompt_tokens: u64,
@@ -24,7 +24,7 @@ struct PromptDetails {
     cached_tokens: u64,
 }
 
-/// A drafted token that was verified is a prediction.
+/// OpenAI's counts of predictions: a prediction is a drafted token that was verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct CompletionDetails {
     accepted_prediction_tokens: u32,
@@ -65,9 +65,9 @@ impl From<&SpeculationUsage> for SpeculativeBody {
     }
 }
 
-/// Counts over all choices. A prompt counts once, however many choices it has;
-/// of its cached tokens those that its first choice found count, since the
-/// others find what the first one left.
+/// Token counts over all choices. A prompt counts once for any number of choices.
+/// Cached tokens count only for a prompt's first choice, because the other choices find
+/// the tokens that the first one left.
 #[derive(Debug, Clone)]
 pub(crate) struct UsageMeter {
     n: usize,
@@ -90,12 +90,12 @@ impl UsageMeter {
         }
     }
 
-    /// Choice `index` has so many tokens by now.
+    /// Sets the number of tokens that choice `index` has so far.
     pub(crate) fn progress(&mut self, index: usize, completion_tokens: u32) {
         self.choices[index].completion_tokens = completion_tokens;
     }
 
-    /// Choice `index` ended.
+    /// Records the end of choice `index`.
     pub(crate) fn end(&mut self, index: usize, end: &End) {
         self.choices[index] = end.usage;
         if let Some(usage) = &end.speculation {
@@ -103,7 +103,7 @@ impl UsageMeter {
         }
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub(crate) fn body(&self) -> UsageBody {
         let completion_tokens: u64 = self
             .choices

@@ -1,4 +1,4 @@
-//! Which folders a request may name: those inside `--weight-update-dir`.
+//! Check of the folders that a request may name: those inside `--weight-update-dir`.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct UpdateDir(PathBuf);
 
 impl UpdateDir {
-    /// The folder that this server was started with.
+    /// Returns the folder that this server was started with.
     ///
     /// # Errors
     /// 403 on a server without `--weight-update-dir`.
@@ -31,11 +31,12 @@ impl UpdateDir {
         })
     }
 
-    /// The real path of the folder that `path`, the request's `field`, names.
+    /// Returns the real path of the folder `path`. `field` is the request's field for
+    /// errors.
     ///
     /// # Errors
-    /// 400 for every other path, with one message for all of them, so that requests
-    /// cannot find out what else is on the disk; 503 where the disk does not answer.
+    /// 400 for every other path. All have the same message, so that requests cannot
+    /// find out what else is on the disk. 503 if the disk does not answer.
     pub(super) async fn find(&self, field: &str, path: String) -> ApiResult<String> {
         let dir = self.0.clone();
         let look = move || within(LONGEST_LOOK, move || inside(&dir, Path::new(&path)));
@@ -56,9 +57,9 @@ impl UpdateDir {
     }
 }
 
-/// The real path of a folder below `dir`; `None` for all others, links that lead
-/// out of it and `dir` itself among them. Outside nothing is looked at, so that
-/// the time of an answer says nothing either.
+/// Returns the real path of a folder below `dir`. `None` for all other paths, for `dir`
+/// itself, and for links that lead out of it. Paths outside are never looked up, so
+/// that the time of an answer reveals nothing either.
 fn inside(dir: &Path, path: &Path) -> Option<String> {
     if path.components().any(|part| part == Component::ParentDir) {
         return None;
@@ -84,7 +85,7 @@ mod tests {
         let parent = tempfile::tempdir().expect("a folder");
         let parent = parent.path().canonicalize().expect("real");
         let (dir, other) = (parent.join("dir"), parent.join("other"));
-        // A neighbour whose name begins alike.
+        // A neighbour whose name begins with the same letters.
         let alike = parent.join("dir-2");
         for folder in [&dir.join("a/b"), &other.join("secret"), &alike] {
             fs::create_dir_all(folder).expect("made");

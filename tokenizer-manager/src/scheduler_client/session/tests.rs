@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use super::*;
 use crate::scheduler_client::RequestHandle;
 
-/// A session without requests, whose messages there is so much room for.
+/// Returns a session without requests whose outbound queue has room for `room`
+/// messages.
 fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
     let (outbound, messages) = mpsc::channel(room);
     let session = Session {

@@ -1,9 +1,9 @@
-//! The time behind `strftime_now`.
+//! The clock that `strftime_now` reads.
 
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use minijinja::{Error, ErrorKind};
 
-/// Where `strftime_now` takes the time from.
+/// Source of the time for `strftime_now`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Clock {
     /// The system's clock in the system's time zone, as `datetime.now()` in Python.
@@ -15,7 +15,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Formats the time by a C `strftime` format. Fails on a conversion that does not exist.
+    /// Formats the time by a C `strftime` format. Fails on an unknown conversion.
     pub(super) fn strftime(self, format: &str) -> Result<String, Error> {
         let invalid = |e: jiff::Error| {
             Error::new(

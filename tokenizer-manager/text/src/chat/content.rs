@@ -5,7 +5,8 @@ use serde_json::Value as Json;
 
 use super::jinja;
 
-/// Joins the text parts of a message whose template wants a string, as vLLM and llama.cpp do.
+/// Separator between the text parts of a message if the template needs a string, as in vLLM and
+/// llama.cpp.
 pub(super) const PART_SEPARATOR: &str = "\n";
 
 /// The shape of `content` that a template handles.
@@ -15,12 +16,12 @@ pub enum ContentFormat {
     String,
     /// Strings as well as lists of `{"type": "text", "text": …}`.
     OpenAi,
-    /// Lists of parts only; strings are wrapped in one.
+    /// Lists of parts only; a string is wrapped in a list.
     PartsOnly,
 }
 
 impl ContentFormat {
-    /// A text as content.
+    /// Returns a text as content.
     pub(super) fn wrap(self, text: &str) -> Value {
         match self {
             Self::PartsOnly => Value::from(vec![text_part(&Json::Null, text)]),
@@ -29,7 +30,7 @@ impl ContentFormat {
     }
 }
 
-/// The text of content, alone or in parts.
+/// Returns the text of content, whether it is a string or parts.
 pub(super) fn text_of(content: &Value) -> String {
     if let Some(text) = content.as_str() {
         return text.to_owned();
@@ -39,18 +40,18 @@ pub(super) fn text_of(content: &Value) -> String {
     texts.collect::<Vec<_>>().join(PART_SEPARATOR)
 }
 
-/// The parts of content that has some.
+/// Returns the parts of content; none if the content is a string.
 pub(super) fn parts(content: &Value) -> impl Iterator<Item = Value> {
     let parts = content.as_object().and_then(|parts| parts.try_iter());
     parts.into_iter().flatten()
 }
 
-/// The part as templates know it: type `text`, other fields of it kept.
+/// Returns a part in the form that templates know: type `text`, with the part's other fields.
 pub(super) fn text_part(part: &Json, text: &str) -> Value {
     with_fields(part, [("type", "text"), ("text", text)])
 }
 
-/// A part's fields with these texts instead of its own of their names.
+/// Returns a part's fields, of which those named in `texts` have the given texts.
 pub(super) fn with_fields<const N: usize>(part: &Json, texts: [(&str, &str); N]) -> Value {
     let kept = part.as_object().into_iter().flatten();
     let kept = kept.filter(|(name, _)| !texts.iter().any(|(known, _)| known == name));
@@ -63,7 +64,7 @@ pub(super) fn with_fields<const N: usize>(part: &Json, texts: [(&str, &str); N])
     )
 }
 
-/// The text of a part that holds one.
+/// Returns the text of a part.
 pub(super) fn part_text(part: &Json) -> Result<&str, String> {
     if let Json::String(text) = part {
         return Ok(text);

@@ -6,7 +6,8 @@ use super::TemplateError;
 use super::content::parts;
 use super::message::Message;
 
-/// Ends the last message's content. The trailing space shows whether the template trims content.
+/// Tag that ends the last message's content. Its trailing space shows whether the template trims
+/// content.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Appends the tag to the text of the last message (its last text part).
@@ -42,8 +43,8 @@ fn marked(content: &Value) -> Option<Value> {
     Some(Value::from(parts))
 }
 
-/// Cuts the rendered prompt at the tag, with the whitespace before it where the template trims
-/// content (`apply_chat_template` in transformers).
+/// Cuts the rendered prompt at the tag. If the template trims content, the whitespace before the
+/// tag goes too (`apply_chat_template` in transformers).
 pub(super) fn cut(mut prompt: String) -> Result<String, TemplateError> {
     let Some(at) = prompt.rfind(TAG.trim_end()) else {
         return Err(TemplateError::invalid(

@@ -24,9 +24,9 @@ pub(super) struct Jinja {
 const NAME: &str = "chat_template";
 
 impl Jinja {
-    /// Compiles `template`, which stays in memory to the program's end: a program loads the
-    /// templates of one model. Fails with [`TemplateError::Broken`] on a syntax error, and where
-    /// the template uses what cannot be rendered as Jinja2 renders it.
+    /// Compiles `template`. The source stays in memory until the program ends, since a program
+    /// loads the templates of one model only. Fails with [`TemplateError::Broken`] on a syntax
+    /// error, and if the template uses a feature that cannot be rendered as in Jinja2.
     pub(super) fn new(
         template: &str,
         limits: TemplateLimits,
@@ -51,7 +51,7 @@ impl Jinja {
         })
     }
 
-    /// Renders with `context` as the variables, which hold about `bytes` bytes.
+    /// Renders with `context` as the variables. The variables hold about `bytes` bytes.
     pub(super) fn render(&self, context: Value, bytes: usize) -> Result<String, TemplateError> {
         let limits = &self.limits;
         let more = limits.value_bytes_per_byte.saturating_mul(bytes as u64);
@@ -80,7 +80,8 @@ impl Jinja {
     }
 }
 
-/// Nothing of the engine's own: what Jinja2 has not is an error here too.
+/// Makes the environment without the engine's own filters, tests and functions. A name that
+/// Jinja2 does not have is an error here too.
 fn environment(limits: TemplateLimits, clock: Clock) -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_fuel(Some(limits.fuel));
@@ -97,7 +98,7 @@ fn environment(limits: TemplateLimits, clock: Clock) -> Environment<'static> {
     environment
 }
 
-/// A JSON value as the engine's; recursive, for values whose depth is bounded.
+/// Converts a JSON value to the engine's. It is recursive, so the depth must be bounded.
 pub(super) fn value_of(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     match json {
@@ -114,7 +115,7 @@ pub(super) fn value_of(json: &serde_json::Value) -> Value {
     }
 }
 
-/// A JSON object as the engine's, of whose fields each becomes what `value` makes of it.
+/// Converts a JSON object to the engine's. `value` converts each field.
 pub(super) fn fields_of(
     fields: &serde_json::Map<String, serde_json::Value>,
     value: impl Fn(&str, &serde_json::Value) -> Value,
@@ -126,7 +127,7 @@ pub(super) fn fields_of(
     )
 }
 
-/// A list of JSON values as the engine's.
+/// Converts a list of JSON values to the engine's.
 pub(super) fn list_of(items: &[serde_json::Value]) -> Value {
     items.iter().map(value_of).collect()
 }

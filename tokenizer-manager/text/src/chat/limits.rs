@@ -1,27 +1,30 @@
-//! What rendering one prompt may cost.
+//! Limits of the cost of rendering one prompt.
 
 use std::time::Duration;
 
-/// Bounds on one rendering, of a template that may be anything; it comes from the model's folder all
-/// the same, and never from a request.
+/// Limits of one rendering. A template comes from the model's folder and never from a request,
+/// but it may do anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateLimits {
-    /// Template instructions (minijinja's fuel). A message costs some hundred; a chat of a thousand
-    /// messages stays below a million.
+    /// Maximum template instructions (minijinja's fuel). A message costs some hundred; a chat of
+    /// a thousand messages stays below a million.
     pub fuel: u64,
-    /// Bytes of rendered prompt.
+    /// Maximum bytes of the rendered prompt.
     pub output_bytes: usize,
-    /// Bytes of all values that a template makes on the way, the prompt included; a list's element
-    /// counts as 32.
+    /// Maximum bytes of all values that a template makes while it renders, the prompt included. A
+    /// list's element counts as 32 bytes.
     pub value_bytes: u64,
-    /// The same for each byte of the request: a template copies a message a few times.
+    /// Further bytes of values for each byte of the request, since a template copies a message a
+    /// few times.
     pub value_bytes_per_byte: u64,
-    /// The longest time. Instructions and values bound it too; this is for what they do not see.
+    /// Maximum time. The limits of instructions and values also bound the time; this one is for
+    /// work that neither counts.
     pub time: Duration,
-    /// Nesting of lists and objects in messages, tools, documents and keyword arguments, and in
-    /// what `tojson` prints.
+    /// Maximum nesting of lists and objects in messages, tools, documents and keyword arguments,
+    /// and in the output of `tojson`.
     pub json_depth: usize,
-    /// Nesting of macro calls and recursive loops, chosen to fit a thread with a stack of 2 MiB.
+    /// Maximum nesting of macro calls and recursive loops, chosen to fit a thread with a stack of
+    /// 2 MiB.
     pub call_depth: usize,
 }
 

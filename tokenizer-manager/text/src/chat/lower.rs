@@ -1,9 +1,9 @@
-//! From a parsed template to one that means in the engine what it means in Jinja2.
+//! Conversion of a parsed template to one that the engine runs with Jinja2's meaning.
 //!
-//! minijinja (3.0.5) parses Jinja2, but computes with rules of its own: what is undefined or none,
-//! how kinds compare, how macros take arguments, and where names are visible. So each operation of
-//! Python becomes a filter of ours (`operations`), whose name no template can spell, and blocks that
-//! have a scope in Jinja2 get one.
+//! minijinja (3.0.5) parses Jinja2, but has rules of its own for undefined and none values, for
+//! comparisons of kinds, for arguments of macros, and for the visibility of names. So each
+//! operation of Python becomes a filter of this project (`operations`), with a name that no
+//! template can spell. Blocks that have a scope in Jinja2 get one.
 
 mod chains;
 mod expressions;
@@ -16,8 +16,8 @@ use minijinja::{Error, ErrorKind, Value};
 
 use operations as op;
 
-/// A template as the engine has to run it; fails where it uses what cannot be rendered as Jinja2
-/// renders it, with the line.
+/// Converts a template for the engine. Fails, with the line, if the template uses a feature that
+/// cannot be rendered as in Jinja2.
 pub(super) fn lower(template: &Stmt<'static>) -> Result<Stmt<'static>, Error> {
     let Stmt::Template(template) = template else {
         return Err(Error::new(ErrorKind::SyntaxError, "this is no template"));
@@ -32,18 +32,19 @@ pub(super) fn lower(template: &Stmt<'static>) -> Result<Stmt<'static>, Error> {
 type Expression = Expr<'static>;
 type Statement = Stmt<'static>;
 
-/// What is known of the place in the template.
+/// State at the current place in the template.
 #[derive(Debug, Default)]
 struct Lowering {
-    /// Inside a condition, where Jinja2 looks for filters and tests when it gets there.
+    /// True inside a condition. Jinja2 looks up the filters and tests of a condition only when it
+    /// runs.
     in_condition: bool,
-    /// Expressions inside each other.
+    /// Nesting depth of the current expression.
     depth: usize,
-    /// The names `caller`, `kwargs` and `varargs`, as far as the macros that are open use them.
+    /// The use of the names `caller`, `kwargs` and `varargs` in each macro that is open.
     specials: Vec<macros::Specials>,
 }
 
-/// An error with its place.
+/// Makes an error with its place.
 fn refused(span: Span, message: impl std::fmt::Display) -> Error {
     let line = span.start_line;
     Error::new(ErrorKind::SyntaxError, format!("{message} (line {line})"))
@@ -58,7 +59,7 @@ fn variable(id: &'static str, span: Span) -> Expression {
     Expr::Var(Spanned::new(ast::Var { id }, span))
 }
 
-/// An operation as the filter that computes it.
+/// Makes the filter that computes an operation.
 fn apply(name: &'static str, first: Expression, rest: Vec<Expression>, span: Span) -> Expression {
     let args = rest.into_iter().map(ast::CallArg::Pos).collect();
     let expr = Some(first);
@@ -73,7 +74,7 @@ fn set(target: Expression, expr: Expression, span: Span) -> Statement {
     Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
 }
 
-/// A scope of its own.
+/// Makes a block with a scope of its own.
 fn scope(body: Vec<Statement>, span: Span) -> Statement {
     let assignments = Vec::new();
     Stmt::WithBlock(Spanned::new(ast::WithBlock { assignments, body }, span))
@@ -88,7 +89,7 @@ impl Lowering {
         Ok(lowered)
     }
 
-    /// A body that is no condition's, whatever is around it.
+    /// Converts a body that is not a condition's, even inside a condition.
     fn inner(&mut self, body: &[Statement]) -> Result<Vec<Statement>, Error> {
         let in_condition = std::mem::replace(&mut self.in_condition, false);
         let lowered = self.body(body);
@@ -185,7 +186,7 @@ impl Lowering {
         Ok(Stmt::IfCond(Spanned::new(lowered, cond.span())))
     }
 
-    /// All values are computed outside before a name is set.
+    /// Computes all values outside the block before a name is set.
     fn with(&mut self, with: &Spanned<ast::WithBlock<'static>>) -> Result<Statement, Error> {
         let span = with.span();
         let (mut values, mut names) = (Vec::new(), Vec::new());
@@ -241,8 +242,8 @@ impl Lowering {
         Ok(())
     }
 
-    /// The value for a target; where several names take it apart, a list, as texts are none in the
-    /// engine.
+    /// Converts the value for a target. If several names take the value apart, it becomes a list,
+    /// since the engine does not take texts apart.
     fn unpacked(
         &mut self,
         target: &Expression,
@@ -256,7 +257,8 @@ impl Lowering {
         })
     }
 
-    /// A target whose attributes of namespaces are set by statements of their own, behind it.
+    /// Converts a target. Attributes of namespaces are set by statements of their own after it;
+    /// these are added to `attributes`.
     fn target(
         &mut self,
         target: &Expression,
@@ -284,7 +286,7 @@ impl Lowering {
     }
 }
 
-/// A target that consists of names.
+/// Copies a target that consists of names.
 fn plain_target(target: &Expression) -> Result<Expression, Error> {
     match target {
         Expr::Var(name) => Ok(variable(name.id, name.span())),
@@ -300,7 +302,7 @@ fn plain_target(target: &Expression) -> Result<Expression, Error> {
     }
 }
 
-/// A name that no template has.
+/// Returns a name that no template can use.
 fn temporary(at: usize, span: Span) -> Result<&'static str, Error> {
     const NAMES: [&str; 12] = [
         "%0", "%1", "%2", "%3", "%4", "%5", "%6", "%7", "%8", "%9", "%10", "%11",
@@ -309,7 +311,8 @@ fn temporary(at: usize, span: Span) -> Result<&'static str, Error> {
     name.ok_or_else(|| refused(span, "too many names are assigned at once"))
 }
 
-/// Jinja2 has no loader in transformers, and fails when it gets there.
+/// Makes a statement that fails when it runs. In transformers, Jinja2 has no loader and fails at
+/// that time too.
 fn other_template(span: Span) -> Statement {
     let message = constant("chat templates cannot load other templates", span);
     emit(apply(op::REFUSE, message, Vec::new(), span), span)

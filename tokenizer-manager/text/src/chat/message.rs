@@ -1,5 +1,5 @@
-//! A message on its way from the request to the template. Its texts are the engine's own, so that
-//! giving one a second name or place copies nothing.
+//! A message on its way from the request to the template. Its texts are already the engine's, so
+//! giving a text a second name or place copies nothing.
 
 use minijinja::Value;
 
@@ -15,7 +15,7 @@ impl<'a> Message<'a> {
         field.map(|(_, value)| value)
     }
 
-    /// The text of a field that is one.
+    /// Returns the text of a field; `None` if the field is no text.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.get(name)?.as_str()
     }

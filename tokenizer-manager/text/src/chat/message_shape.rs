@@ -1,8 +1,8 @@
-//! Finding out in which shape a template wants messages.
+//! Detection of the message shape that a template handles.
 //!
 //! SGLang and vLLM look for a loop over `message['content']` in the template's syntax tree. Here
-//! the template is tried instead, which also sees through macros and renamed variables (as
-//! llama.cpp's minja does).
+//! the template is rendered with trial messages instead. That also sees through macros and
+//! renamed variables (as llama.cpp's minja does).
 
 use serde_json::{Value, json};
 
@@ -12,35 +12,36 @@ use super::probe::{MARK, Probe, shows};
 use super::roles::Roles;
 use super::thinking::Thinking;
 
-/// What stands for the content of a message that has none.
+/// Replacement for the content of a message that has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoContent {
     /// No key, as in transformers.
     Absent,
-    /// The empty string, for templates that work on the content whatever the message.
+    /// The empty string, for templates that use the content of every message.
     Empty,
-    /// `none`, by which the first templates of DeepSeek tell calls from answers.
+    /// `none`, by which DeepSeek's first templates tell calls from answers.
     Null,
 }
 
-/// What a template wants messages to look like.
+/// The shape of messages that a template handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MessageShape {
     pub content: ContentFormat,
-    /// Of a message without content.
+    /// Replacement in a message without content.
     pub no_content: NoContent,
-    /// Of a message without content that calls tools.
+    /// Replacement in a message without content that calls tools.
     pub calls_content: NoContent,
-    /// Arguments of tool calls as objects, which most templates print as JSON; otherwise as JSON in
-    /// a string, as they are on the wire (the first DeepSeek templates).
+    /// True if arguments of tool calls are objects, which most templates print as JSON. False if
+    /// they stay JSON in a string, as on the wire (the first DeepSeek templates).
     pub object_arguments: bool,
     pub roles: Roles,
-    /// The same where the request has tools, which templates may show with the instructions.
+    /// Roles in requests with tools, since templates may show tools with the instructions.
     pub roles_beside_tools: Roles,
     pub thinking: Thinking,
 }
 
-/// The shape that a template wants, and whether it rendered an ordinary conversation.
+/// Returns the shape that a template handles, and true if the template rendered an ordinary
+/// conversation.
 pub(super) fn detect(
     template: &Jinja,
     special_tokens: &[(String, String)],
@@ -91,13 +92,14 @@ fn no_content(probe: &Probe<'_>) -> NoContent {
     }
 }
 
-/// How a message that only calls tools is shown with all that it has.
+/// Finds how to render a message that only calls tools without loss: the content, and the form of
+/// the arguments.
 fn calls(probe: &Probe<'_>) -> (NoContent, bool) {
     use NoContent::{Absent, Empty, Null};
     let shapes = [true, false].map(|object| [Absent, Empty, Null].map(|none| (none, object)));
     let shown = |&(none, object): &(NoContent, bool)| {
         let text = probe.render(&tool_call(probe, none, object));
-        // A printed Python dictionary is no JSON.
+        // A printed Python dictionary is not JSON.
         text.is_some_and(|t| t.contains(MARK) && t.contains("mark_name") && !t.contains("{'"))
     };
     let shape = shapes.into_iter().flatten().find(shown);

@@ -1,4 +1,4 @@
-//! From messages as OpenAI's API carries them to messages as chat templates expect them.
+//! Conversion of messages from OpenAI's form to the form that chat templates expect.
 
 use minijinja::Value;
 use serde_json::{Value as Json, json};
@@ -11,14 +11,15 @@ use super::message_shape::{MessageShape, NoContent};
 use super::request::ChatRequest;
 use super::thinking::is_thought;
 
-/// Messages in the shape the template wants:
-/// * fields that are `null` are left out, as in transformers, and thoughts get the name that the
-///   template has for them;
-/// * content as strings or parts; where there is none, what the template takes for none;
-/// * a tool call's `arguments`, JSON in a string on the wire, become the object they spell, or stay
-///   a string. Arguments that are not a JSON object stay a string anyway: they are the model's own
-///   words from an earlier turn, not the client's fault;
-/// * roles and places of instructions as [`Roles::settle`](super::roles::Roles::settle) says.
+/// Converts messages to the template's shape:
+/// * Fields that are `null` are left out, as in transformers. Thoughts get the template's name
+///   for them.
+/// * Content becomes a string or parts; absent content becomes the template's replacement.
+/// * A tool call's `arguments`, JSON in a string on the wire, become the object that they spell,
+///   or stay a string. Arguments that are not a JSON object always stay a string: they are the
+///   model's own words from an earlier turn, not the client's fault.
+/// * Roles and places of instructions are settled by
+///   [`Roles::settle`](super::roles::Roles::settle).
 ///
 /// Everything else, unknown fields included, passes through.
 pub(super) fn normalise<'a>(

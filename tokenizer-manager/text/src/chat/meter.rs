@@ -1,10 +1,10 @@
-//! What a rendering may take beside instructions: bytes of the values that it makes, steps of work
-//! that are no instructions, nesting, and time.
+//! Limits of a rendering besides instructions: bytes of new values, steps of work outside
+//! instructions, nesting, and time.
 //!
-//! minijinja counts instructions alone, and one of those may double a text, pad it to gigabytes or
-//! print a list that holds another one a million times. Here whatever makes a value charges it
-//! before it is there, so that what exists at a time stays within what may be charged: operators,
-//! filters and methods are our own, and a text grows by charged pieces.
+//! minijinja counts only instructions. One instruction may double a text, pad it to gigabytes, or
+//! print a list that holds another list a million times. So all code that makes a value charges
+//! it first. The values alive at a time stay within the allowance. This works because operators,
+//! filters and methods are this project's own, and texts grow by charged pieces.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use minijinja::{Error, ErrorKind};
 
-/// Bytes of an element of a list, about.
+/// Approximate bytes of an element of a list.
 pub(super) const ELEMENT: usize = 32;
 
-/// Filters that apply filters inside each other. Each takes room on the stack, and templates have
-/// two at most.
+/// Maximum nesting of filters that apply filters. Each takes room on the stack, and templates
+/// nest at most two.
 const DEEPEST_CALLS: usize = 16;
 
-/// How much is charged between two looks at the clock, bytes.
+/// Bytes charged between two looks at the clock.
 const BETWEEN_LOOKS: u64 = 1 << 20;
 
-/// What is left of a rendering's allowance.
+/// The rest of a rendering's allowance.
 #[derive(Clone, Copy)]
 struct Meter {
     allowance: u64,
@@ -31,22 +31,22 @@ struct Meter {
     look_at: u64,
     begun: Instant,
     longest: Duration,
-    /// Filters that are applying filters.
+    /// Number of filters that are applying filters.
     calls: usize,
 }
 
 thread_local! {
-    /// Of the rendering on this thread: a filter gets no other way to it, as macros see no
-    /// variables of those who call them.
+    /// Meter of the rendering on this thread. It is thread-local because a filter has no other
+    /// way to it: macros see no variables of their callers.
     static METER: Cell<Option<Meter>> = const { Cell::new(None) };
-    /// What may hold itself, of the rendering on this thread.
+    /// Objects of the rendering on this thread that may hold themselves.
     static KEPT: RefCell<Vec<Arc<dyn Kept>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What may come to hold itself, and is emptied when its rendering ends; otherwise it would stay
-/// for ever, and a long chain of such would fill the stack when it goes.
+/// An object that may come to hold itself. It is emptied when its rendering ends. Otherwise it
+/// would never be freed, and freeing a long chain of such objects would overflow the stack.
 pub(super) trait Kept {
-    /// Lets go of all that it holds.
+    /// Drops all values that the object holds.
     fn empty(&self);
 }
 
@@ -55,7 +55,7 @@ pub(super) fn keep(object: Arc<dyn Kept>) {
     KEPT.with_borrow_mut(|kept| kept.push(object));
 }
 
-/// Puts back what was there before, also after a panic.
+/// Restores the previous meter and list of kept objects, also after a panic.
 struct Restore(Option<Meter>, usize);
 
 impl Drop for Restore {
@@ -66,7 +66,8 @@ impl Drop for Restore {
     }
 }
 
-/// Runs a rendering that may make values of `allowance` bytes altogether and take `longest`.
+/// Runs a rendering that may make values of `allowance` bytes altogether and take the time
+/// `longest`.
 pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce() -> T) -> T {
     let meter = Meter {
         allowance,
@@ -81,7 +82,7 @@ pub(super) fn within<T>(allowance: u64, longest: Duration, render: impl FnOnce()
     render()
 }
 
-/// The mark in the engine's error chain of a rendering that took too much.
+/// The error that marks a rendering over a limit, in the engine's error chain.
 #[derive(Debug, thiserror::Error)]
 #[error("more than {0}")]
 pub(super) struct Exceeded(pub String);
@@ -91,9 +92,10 @@ pub(super) fn exceeded(limit: String) -> Error {
     error.with_source(Exceeded(limit))
 }
 
-/// Charges bytes that are about to exist, or work that is as much.
+/// Charges bytes before they exist, or work of the same cost.
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
-    // Constants are folded while a template is compiled, by expressions of its own length.
+    // There is no meter while a template is compiled. Constants are folded then, by expressions
+    // no longer than the template.
     let Some(mut meter) = METER.get() else {
         return Ok(());
     };
@@ -116,7 +118,7 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs what a filter applies, which may be a filter that applies others.
+/// Runs a call inside a filter. The call may be a filter that applies others.
 pub(super) fn inside<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let Some(meter) = METER.get() else {
         return call();
@@ -134,7 +136,7 @@ pub(super) fn inside<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     result
 }
 
-/// Charges bytes that are looked at, which is a sixteenth of the work of making them.
+/// Charges bytes that are read. Reading costs a sixteenth of making them.
 pub(super) fn charge_reading(bytes: usize) -> Result<(), Error> {
     charge(bytes / 16)
 }
@@ -157,7 +159,7 @@ impl Text {
     }
 
     pub(super) fn repeat(&mut self, text: &str, times: usize) -> Result<(), Error> {
-        // Nothing costs nothing however often it is there, so the allowance would end no loop.
+        // Empty pieces are charged nothing, so the allowance would never end the loop.
         if text.is_empty() {
             return Ok(());
         }

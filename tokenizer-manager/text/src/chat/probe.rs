@@ -1,25 +1,25 @@
-//! Conversations that a template is tried with when it is loaded.
+//! Trial conversations that a template renders when it is loaded.
 
 use serde_json::{Value, json};
 
 use super::content::ContentFormat;
 use super::jinja::{self, Jinja};
 
-/// A text that no template has, to be looked for in what it renders.
+/// A text that no template contains, to be looked for in the rendered prompt.
 pub(super) const MARK: &str = "Aq7Content7qA";
 
-/// A template and how it takes content.
+/// A template, and the form of content that it takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe<'a> {
     pub template: &'a Jinja,
     pub special_tokens: &'a [(String, String)],
     pub content: ContentFormat,
-    /// Whether conversations have a tool beside them.
+    /// True if the conversations have a tool.
     pub tools: bool,
 }
 
 impl Probe<'_> {
-    /// What the template makes of these messages, or `None` where it refuses them.
+    /// Renders these messages; `None` if the template refuses them.
     pub(super) fn render(&self, messages: &Value) -> Option<String> {
         let tools = if self.tools {
             jinja::value_of(&tool())
@@ -39,7 +39,7 @@ impl Probe<'_> {
             .ok()
     }
 
-    /// A text as the content that the template takes.
+    /// Returns a text as the content that the template takes.
     pub(super) fn text(&self, text: &str) -> Value {
         match self.content {
             ContentFormat::PartsOnly => json!([{"type": "text", "text": text}]),
@@ -47,7 +47,7 @@ impl Probe<'_> {
         }
     }
 
-    /// A message of a text.
+    /// Returns a message with a text.
     pub(super) fn message(&self, role: &str, text: &str) -> Value {
         json!({"role": role, "content": self.text(text)})
     }
@@ -59,7 +59,7 @@ fn tool() -> Value {
     json!([{"type": "function", "function": function}])
 }
 
-/// Whether the mark appears, and not inside a printed list.
+/// Returns true if the mark appears outside a printed list.
 pub(super) fn shows(text: Option<&str>) -> bool {
     let quoted = [format!("'{MARK}'"), format!("\"{MARK}\"")];
     text.is_some_and(|text| text.contains(MARK) && !quoted.iter().any(|q| text.contains(q)))

@@ -1,4 +1,5 @@
-//! Values, operations, methods, filters, tests and functions as Python and Jinja2 have them.
+//! Values, operations, methods, filters, tests and functions with the behaviour of Python and
+//! Jinja2.
 
 pub(super) mod args;
 pub(super) mod compare;

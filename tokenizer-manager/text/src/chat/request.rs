@@ -1,22 +1,22 @@
-//! What a caller wants rendered.
+//! A caller's request to render a chat.
 
 use serde_json::{Map, Value};
 
 use super::TemplateError;
 
-/// One chat to render. The values are those of the request's JSON: fields this crate does not know
-/// reach the template as they are.
+/// One chat to render. The values are the values of the request's JSON. Fields that this crate
+/// does not know reach the template unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatRequest<'a> {
-    /// The conversation, objects with at least a `role`.
+    /// The conversation: objects with at least a `role`.
     pub messages: &'a [Value],
-    /// Tool definitions, or `None` where the request has none.
+    /// Tool definitions; `None` if the request has none.
     pub tools: Option<&'a [Value]>,
     /// Documents for retrieval-augmented templates.
     pub documents: Option<&'a [Value]>,
-    /// Whether the prompt ends with the start of the assistant's turn.
+    /// True if the prompt ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
-    /// Whether the prompt ends inside the last message; excludes `add_generation_prompt`.
+    /// True if the prompt ends inside the last message; excludes `add_generation_prompt`.
     pub continue_final_message: bool,
     /// `chat_template_kwargs`: further variables such as `enable_thinking`.
     pub kwargs: Option<&'a Map<String, Value>>,
@@ -54,14 +54,14 @@ const RESERVED: &[&str] = &[
 ];
 
 impl ChatRequest<'_> {
-    /// About how many bytes of text the template may come to see.
+    /// Returns the approximate bytes of text that the template may see.
     pub(super) fn bytes(&self) -> usize {
         let lists = [Some(self.messages), self.tools, self.documents];
         let listed: usize = lists.into_iter().flatten().flatten().map(size).sum();
         listed + self.kwargs.map_or(0, size_of_fields)
     }
 
-    /// Checks what does not depend on the template.
+    /// Checks everything that does not depend on the template.
     pub(super) fn check(&self, json_depth: usize) -> Result<(), TemplateError> {
         if self.messages.is_empty() {
             return Err(TemplateError::invalid("messages must not be empty"));
@@ -90,7 +90,7 @@ impl ChatRequest<'_> {
     }
 }
 
-/// Fails where a value nests deeper than `limit`. Iterative, so that the check itself is safe.
+/// Fails if a value nests deeper than `limit`. The check is iterative, so it is safe itself.
 fn check_depth<'a>(
     what: &str,
     values: impl IntoIterator<Item = &'a Value>,
@@ -112,7 +112,7 @@ fn check_depth<'a>(
     Ok(())
 }
 
-/// About how many bytes a value holds; its nesting is bounded.
+/// Returns the approximate bytes of a value, whose nesting must be bounded.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

@@ -1,4 +1,5 @@
-//! Roles that a template may not know, and instructions in places where it would not show them.
+//! Adapts messages to a template: roles unknown to the template, and instructions in places that
+//! the template would not show.
 
 use minijinja::Value;
 use serde_json::{Value as Json, json};
@@ -8,32 +9,32 @@ use super::content::{ContentFormat, parts, text_of, text_part};
 use super::message::Message;
 use super::probe::{MARK, Probe};
 
-/// Stands between instructions that become one message, as in vLLM.
+/// Separator between instructions that become one message, as in vLLM.
 const INSTRUCTION_SEPARATOR: &str = "\n\n";
 
-/// What a template does with roles.
+/// A template's treatment of roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Roles {
-    /// Whether it knows `developer`.
+    /// True if the template knows `developer`.
     developer: bool,
-    /// Whether it knows `function`.
+    /// True if the template knows `function`.
     function: bool,
     instructions: Instructions,
 }
 
-/// Which messages of the roles `system` and `developer` it shows.
+/// The `system` and `developer` messages that a template shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instructions {
-    /// All, or it refuses those that it does not.
+    /// The template shows all, or refuses the messages that it does not show.
     All,
-    /// Only the first, without a word about the others.
+    /// The template shows only the first and silently leaves out the others.
     First,
-    /// None, without a word.
+    /// The template silently leaves out all.
     None,
 }
 
 impl Roles {
-    /// Tries the template.
+    /// Finds out the treatment by rendering trial conversations.
     pub(super) fn detect(probe: &Probe<'_>) -> Self {
         let opening = |role: &str| {
             probe.render(&json!([
@@ -42,8 +43,9 @@ impl Roles {
             ]))
         };
         let shows = |text: &Option<String>| text.as_ref().is_some_and(|t| t.contains(MARK));
-        // A template knows a role that it shows otherwise than one that nobody knows: an `else`
-        // for what is neither the user's nor the assistant's would make a turn of it.
+        // A template knows a role if it shows the role differently from an unknown one. A
+        // template may have an `else` for all roles but the user's and the assistant's; that
+        // `else` would show an unknown role as a turn.
         let knows =
             |shown: Option<String>, unknown: Option<String>| shows(&shown) && shown != unknown;
         let developer = knows(opening("developer"), opening("aq7role"));
@@ -72,8 +74,9 @@ impl Roles {
         }
     }
 
-    /// Messages in which the template shows every instruction: a role that it does not know becomes
-    /// the one that it does, and instructions become one message, first, where it would hide others.
+    /// Changes messages so that the template shows every instruction. An unknown role becomes one
+    /// that the template knows. If the template would hide later instructions, all become one
+    /// message at the start.
     ///
     /// # Errors
     /// [`TemplateError::InvalidRequest`] names the message that the template would hide.
@@ -117,8 +120,8 @@ impl Roles {
     }
 }
 
-/// Whether the template renders a conversation with an instruction of this role after the first, and
-/// leaves one out.
+/// Returns true if the template leaves out an instruction of this role that comes after the first
+/// one, without an error.
 fn hides_later(probe: &Probe<'_>, role: &str) -> bool {
     let (first, later) = (format!("{MARK}first"), format!("{MARK}later"));
     let (system, later_one) = (probe.message("system", &first), probe.message(role, &later));
@@ -138,7 +141,8 @@ fn is_instruction(message: &Message<'_>) -> bool {
     matches!(message.text("role"), Some("system" | "developer"))
 }
 
-/// All instructions as the first message, with what else the first of them says of itself.
+/// Joins all instructions into the first message. The message keeps the other fields of the first
+/// instruction.
 fn one_instruction(messages: Vec<Message<'_>>, format: ContentFormat) -> Vec<Message<'_>> {
     let (mut instructions, others): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(is_instruction);
@@ -154,7 +158,7 @@ fn one_instruction(messages: Vec<Message<'_>>, format: ContentFormat) -> Vec<Mes
     instructions
 }
 
-/// All contents as one text; as parts where some hold thoughts.
+/// Joins all contents into one text, or into parts if some hold thoughts.
 fn one_content(contents: &[&Value], format: ContentFormat) -> Value {
     let kind = |part: &Value| part.get_attr("type").unwrap_or_default();
     let is_thought = |part: Value| kind(&part).as_str() == Some("thinking");

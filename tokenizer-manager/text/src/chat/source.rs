@@ -1,22 +1,22 @@
-//! Rewrites what Jinja2 (with transformers' extensions) accepts and minijinja (3.0.5) does not, or
-//! reads otherwise, into what both mean.
+//! Rewrites syntax of Jinja2 (with transformers' extensions) that minijinja (3.0.5) refuses or
+//! reads differently, so that both read a template alike.
 //!
 //! * `{% generation %}…{% endgeneration %}` only marks spans for training. It becomes `{% with %}…{% endwith %}`,
 //!   which like it opens a scope and prints its body, and keeps the whitespace control of its tags.
-//! * Line ends are `\n`, whatever the file has.
-//! * A sign that changes nothing, `+x`, becomes `- -x`.
-//! * Tuples without parentheses get some where they are printed, walked or asked for.
-//! * String literals are spelled with the escapes that the engine reads as Python does.
+//! * All line ends become `\n`.
+//! * A plus sign without effect, `+x`, becomes `- -x`.
+//! * A tuple without parentheses gets some where it is printed, iterated or used as a condition.
+//! * String literals are written with escapes that the engine reads as Python does.
 
 mod literals;
 
 use minijinja::{Error, ErrorKind};
 
-/// The rewritten template. Text, comments and raw blocks stay as they are; a template that is not
-/// well formed is left for the engine to complain about.
+/// Rewrites a template. Text, comments and raw blocks stay as they are. A template that is not
+/// well formed is left for the engine to refuse.
 ///
 /// # Errors
-/// What Jinja2 refuses and the engine would read as something else.
+/// Fails for syntax that Jinja2 refuses and the engine would read as something else.
 pub(super) fn rewrite(source: &str) -> Result<String, Error> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len() + 64);
@@ -69,14 +69,14 @@ enum Tag {
     Block,
 }
 
-/// Blocks that a `break` may be in.
+/// Blocks that may contain a `break`.
 #[derive(PartialEq, Eq)]
 enum Open {
     For,
     Generation,
 }
 
-/// Keeps track of loops: what leaves one cannot leave a span for training with it.
+/// Keeps track of open loops and spans for training. A `break` cannot leave a span.
 fn follow(open: &mut Vec<Open>, word: &str) -> Result<(), String> {
     match word {
         "for" => open.push(Open::For),
@@ -92,8 +92,8 @@ fn follow(open: &mut Vec<Open>, word: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Length of the tag that `tag` starts with, its closing delimiter included; delimiters inside
-/// strings and inside open brackets do not count.
+/// Returns the length of the tag that `tag` starts with, its closing delimiter included.
+/// Delimiters inside strings and inside open brackets do not count.
 fn expression_end(tag: &str, close: &str) -> usize {
     let mut depth = 0usize;
     let mut at = 2;
@@ -119,13 +119,13 @@ fn expression_end(tag: &str, close: &str) -> usize {
     tag.len()
 }
 
-/// The keyword of a `{% … %}` tag.
+/// Returns the keyword of a `{% … %}` tag.
 fn block_word(tag: &str) -> &str {
     let inner = tag[2..].trim_start_matches(['-', '+']).trim_start();
     &inner[..name_length(inner)]
 }
 
-/// The tag with `generation` and `endgeneration` renamed.
+/// Renames `generation` and `endgeneration` in a tag.
 fn rename(tag: &str, word: &str) -> String {
     match word {
         "generation" => tag.replacen("generation", "with", 1),
@@ -134,7 +134,8 @@ fn rename(tag: &str, word: &str) -> String {
     }
 }
 
-/// The start of a raw block. Jinja2 leaves the line end behind it where it is, and knows no `+` there.
+/// Rewrites the start of a raw block. Jinja2 keeps the line end after the tag, and has no `+`
+/// there.
 fn raw_tag(tag: &str) -> Result<String, String> {
     match tag.strip_suffix("%}") {
         Some(start) if start.ends_with('+') => Err("there is no tag 'raw +%}'".to_owned()),
@@ -143,7 +144,7 @@ fn raw_tag(tag: &str) -> Result<String, String> {
     }
 }
 
-/// Where the body of a raw block and its end tag end.
+/// Returns the end of a raw block's body and end tag.
 fn raw_end(body: &str) -> usize {
     let mut from = 0;
     while let Some(at) = body[from..].find("{%") {
@@ -162,10 +163,10 @@ fn name_length(text: &str) -> usize {
         .unwrap_or(text.len())
 }
 
-/// Words that an operand follows.
+/// Words that are followed by an operand.
 const BEFORE_OPERAND: &[&str] = &["and", "elif", "else", "if", "in", "not", "or"];
 
-/// One tag, by its tokens. `word` is its keyword, or empty where it prints.
+/// Rewrites one tag, token by token. `word` is its keyword, empty for a tag that prints.
 fn rewrite_tag(tag: &str, word: &str) -> Result<String, String> {
     let close = if word.is_empty() { "}}" } else { "%}" };
     let marker = 2 + usize::from(tag[2..].starts_with(['-', '+']));
@@ -199,12 +200,12 @@ fn rewrite_tag(tag: &str, word: &str) -> Result<String, String> {
     Ok(format!("{}{out}{end}{close}", &tag[..marker]))
 }
 
-/// Where a tag's rewriting is.
+/// State of rewriting a tag.
 struct State<'t> {
     out: String,
-    /// The last tokens, but for blanks; all that are needed to tell what comes.
+    /// The tokens so far, without blanks. They decide how the next token is read.
     before: Vec<&'t str>,
-    /// Where a tuple without parentheses would begin.
+    /// Place where a tuple without parentheses would begin.
     tuple: Option<usize>,
     depth: usize,
     commas: bool,
@@ -212,7 +213,7 @@ struct State<'t> {
 }
 
 impl<'t> State<'t> {
-    /// Takes the token that `rest` starts with, and gives its length.
+    /// Takes the token that `rest` starts with, and returns its length.
     fn token(&mut self, rest: &'t str, c: char) -> Result<usize, String> {
         let length = match c {
             c if c.is_whitespace() => {
@@ -285,7 +286,7 @@ impl<'t> State<'t> {
         Ok(())
     }
 
-    /// Whether the last tokens are `is`, perhaps `not`, and a test's name.
+    /// Returns true if the last tokens are `is`, perhaps `not`, and a test's name.
     fn follows_test(&self) -> bool {
         match self.before.as_slice() {
             [.., "is", "not", name] | [.., "is", name] => {
@@ -299,7 +300,7 @@ impl<'t> State<'t> {
         if c == ')' && self.word == "macro" && self.depth == 1 && self.before.last() == Some(&",") {
             return Err("a comma ends the parameters of a macro".to_owned());
         }
-        // Behind a test's name a sign begins no argument, but goes on with what the test says.
+        // After a test's name, a sign does not begin an argument but continues the expression.
         if matches!(c, '-' | '+') && self.follows_test() {
             let end = self.out.trim_end().len();
             self.out.insert_str(end, "()");

@@ -1,4 +1,4 @@
-//! What a model thought in earlier turns, under the names that clients and templates have for it.
+//! A model's thoughts of earlier turns, under the names that clients and templates use.
 
 use minijinja::Value;
 use serde_json::{Value as Json, json};
@@ -8,34 +8,36 @@ use super::content::{ContentFormat, part_text, with_fields};
 use super::message::Message;
 use super::probe::{MARK, Probe, shows};
 
-/// The fields of a message that hold thoughts; transformers takes the first that is there.
+/// Fields of a message that may hold thoughts; transformers takes the first present one.
 const FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Separates the thoughts of several parts.
+/// Separator between the thoughts of several parts.
 const SEPARATOR: &str = "\n";
 
-/// A thought that no template has, to be looked for in what it renders.
+/// A thought that no template contains, to be looked for in the rendered prompt.
 const THOUGHT: &str = "Bq8Thought8qB";
 
-/// Where a template looks for thoughts.
+/// Places where a template looks for thoughts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thinking {
-    /// Whether it shows parts of the content, as Mistral's do.
+    /// True if the template shows parts of the content, like Mistral's templates.
     parts: bool,
-    /// Which of the fields it shows.
+    /// True at the index of each field of [`FIELDS`] that the template shows.
     fields: [bool; FIELDS.len()],
-    /// Whether it refuses them beside the content of a message that calls tools, as gpt-oss's does.
+    /// True if the template refuses thoughts beside the content of a message that calls tools,
+    /// like gpt-oss's template.
     alone_beside_calls: bool,
 }
 
 impl Thinking {
-    /// Tries the template; `calls` is a conversation whose second message only calls a tool.
+    /// Finds out the places by rendering trial conversations. `calls` is a conversation whose
+    /// second message only calls a tool.
     pub(super) fn detect(probe: &Probe<'_>, calls: &Json) -> Self {
         let go = probe.message("user", "Go");
         let part =
             json!([{"type": "thinking", "thinking": MARK}, {"type": "text", "text": "Gone"}]);
         let thought = json!({"role": "assistant", "content": part});
-        // Some show only what was thought since the user's last message.
+        // Some templates show only thoughts that follow the user's last message.
         let turns = |answer: &Json| [json!([go, answer]), json!([go, answer, go])];
         let parts = turns(&thought)
             .iter()
@@ -68,25 +70,28 @@ impl Thinking {
         thinking
     }
 
-    /// The fields that the template shows.
+    /// Returns the fields that the template shows.
     fn shown(self) -> impl Iterator<Item = &'static str> {
         let fields = FIELDS.into_iter().zip(self.fields);
         fields.filter_map(|(field, shown)| shown.then_some(field))
     }
 
-    /// A part of thoughts as the template knows it, or none where it shows fields alone.
+    /// Returns a part of thoughts in the template's form; `None` if the template shows only
+    /// fields.
     pub(super) fn part(self, part: &Json) -> Result<Option<Value>, String> {
         let text = thought(part)?;
         let part = || with_fields(part, [("type", "thinking"), ("thinking", &text)]);
         Ok(self.parts.then(part))
     }
 
-    /// Gives the thoughts of a message the name that the template has for them: those under another
-    /// name, and those in parts of the content that was `given`, where the template shows no parts.
-    /// Where it shows none at all, they have the names that transformers gives them.
+    /// Puts a message's thoughts into the field that the template shows. They may come from a
+    /// field with another name or, if the template shows no parts, from parts of the `given`
+    /// content. If the template shows no field, the thoughts get the field names that
+    /// transformers uses.
     ///
     /// # Errors
-    /// Parts that are not an assistant's and would be lost, or that say otherwise than a field does.
+    /// Fails for parts that are not an assistant's and would be lost, and for parts that
+    /// contradict a field.
     pub(super) fn name(
         self,
         message: &mut Message<'_>,
@@ -100,7 +105,7 @@ impl Thinking {
         if self.alone_beside_calls && is_true("tool_calls") && is_true("content") {
             return Ok(());
         }
-        // A template that looks under one name first would stop at an empty text there.
+        // A template that looks at one field first would stop at an empty text there.
         for name in FIELDS {
             if message.text(name) == Some("") {
                 message.set(name, thoughts.clone());
@@ -118,7 +123,7 @@ impl Thinking {
         Ok(())
     }
 
-    /// What is thought in fields, or else in parts that the template would not show.
+    /// Returns the thoughts in fields, or else in parts that the template would not show.
     fn thoughts(
         self,
         message: &Message<'_>,
@@ -154,12 +159,13 @@ impl Thinking {
     }
 }
 
-/// Whether a part of content holds thoughts.
+/// Returns true if a part of content holds thoughts.
 pub(super) fn is_thought(part: &Json) -> bool {
     part["type"] == "thinking" || part["type"] == "reasoning"
 }
 
-/// The text of a part of thoughts: in the field of its type or in `text`, alone or in parts.
+/// Returns the text of a part of thoughts. It stands in the field of the part's type or in
+/// `text`, as a string or as parts.
 fn thought(part: &Json) -> Result<String, String> {
     let fields = ["thinking", "reasoning", "text"];
     let found = fields.iter().find_map(|field| part.get(field));

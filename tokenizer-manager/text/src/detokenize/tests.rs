@@ -131,7 +131,7 @@ fn unknown_ids_are_left_out() {
     assert_eq!(sample.tokenizer.decode(&[3, 9], true), "");
 }
 
-/// Ids that favour bytes and special tokens, which are rare in a whole vocabulary.
+/// Ids among which bytes and special tokens are frequent; in a whole vocabulary they are rare.
 fn any_ids() -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(prop_oneof![0u32..4100, 0u32..300, 200u32..280], 0..60)
 }
@@ -166,7 +166,8 @@ proptest! {
     }
 }
 
-/// The bytes of all tokens as text, a replacement character for each byte that is not UTF-8.
+/// Returns the bytes of all tokens as text, with a replacement character for each byte that is
+/// not UTF-8.
 fn replaced_bytewise(tokenizer: &Tokenizer, ids: &[u32], skip: bool) -> String {
     let kept = ids
         .iter()

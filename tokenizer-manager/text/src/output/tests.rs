@@ -122,7 +122,8 @@ fn the_prompt_is_context_only() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The definition: after each token, the text that is complete by then is searched as a whole.
+    /// Compares with the definition: after each token, the text that is complete so far is
+    /// searched as a whole.
     #[test]
     fn output_agrees_with_searching_the_decoded_text(
         ids in proptest::collection::vec(prop_oneof![0u32..300, 0u32..4096], 0..40),

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{StopError, StopMatch, StopMatcher};
 
-/// Everything given out for `pieces`, the match, and how many pieces were needed.
+/// Returns the text given out for `pieces`, the match, and the number of pieces that it took.
 fn run(stops: &[&str], include: bool, pieces: &[&str]) -> (String, Option<usize>, usize) {
     let mut matcher = StopMatcher::new(stops, include).unwrap();
     let mut out = String::new();
@@ -15,7 +15,7 @@ fn run(stops: &[&str], include: bool, pieces: &[&str]) -> (String, Option<usize>
     (out, None, pieces.len())
 }
 
-/// The definition, by searching all the text after every piece.
+/// Computes the result by the definition: searches the whole text after every piece.
 fn oracle(stops: &[&str], include: bool, pieces: &[&str]) -> (String, Option<usize>, usize) {
     let mut text = String::new();
     for (count, piece) in pieces.iter().enumerate() {
@@ -90,8 +90,7 @@ fn the_earliest_start_wins_then_the_first_listed() {
         run(&["ab", "abc"], true, &["xabc"]),
         ("xab".to_owned(), Some(0), 1)
     );
-    // A stop string that is complete ends the text; it does not wait for a longer one to become
-    // complete.
+    // A complete stop string ends the text. It does not wait for a longer one to become complete.
     assert_eq!(
         run(&["abcd", "bc"], false, &["xabc", "d"]),
         ("xa".to_owned(), Some(1), 1)

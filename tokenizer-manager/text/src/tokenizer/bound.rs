@@ -1,4 +1,4 @@
-//! How much text one token can cover.
+//! Bound on the text that one token can cover.
 
 use serde_json::Value;
 use tokenizers::Tokenizer as HfTokenizer;
@@ -6,11 +6,12 @@ use tokenizers::Tokenizer as HfTokenizer;
 use super::Fields;
 use super::decoder::fallback_byte;
 
-/// The most bytes of input that one token can stand for, or `None` where there is no such bound: a
-/// normalizer that drops text, a pre-tokenizer that drops separators, tokens that swallow the
-/// whitespace around them, or an `<unk>` that stands for a run of any length.
+/// Returns the maximum bytes of input that one token can stand for. `None` if there is no such
+/// bound. That is so for a normalizer that drops text, a pre-tokenizer that drops separators,
+/// tokens that swallow the whitespace around them, and an `<unk>` that stands for a run of any
+/// length.
 ///
-/// The bound holds for text without added tokens in it as well as with them.
+/// The bound holds for texts with and without added tokens.
 pub(super) fn max_bytes_per_token(fields: &Fields, tokenizer: &HfTokenizer) -> Option<usize> {
     let shrink = normalizer_shrink(&fields.normalizer)?;
     if drops_text(&fields.pre_tokenizer) {
@@ -43,13 +44,15 @@ pub(super) fn max_bytes_per_token(fields: &Fields, tokenizer: &HfTokenizer) -> O
     Some(longest.max(longest_added) * shrink)
 }
 
-/// How many times shorter, in bytes, the normalizer can make a text; `None` if there is no limit.
+/// Returns the factor by which the normalizer can shorten a text in bytes; `None` if there is no
+/// limit.
 fn normalizer_shrink(normalizer: &Value) -> Option<usize> {
     match normalizer["type"].as_str() {
         None => Some(1),
         Some("Prepend" | "ByteLevel") => Some(1),
-        // A composed character comes from at most four, and the most that NFC saves is 7 bytes to 2
-        // (U+1FBE U+0308 U+0301 to U+0390). NFD only lengthens text, but added tokens too.
+        // A composed character comes from at most four, and NFC saves at most 7 bytes to 2
+        // (U+1FBE U+0308 U+0301 to U+0390). NFD only lengthens text, but it lengthens added
+        // tokens too.
         Some("NFC" | "NFD") => Some(4),
         Some("Replace") => {
             let pattern = normalizer["pattern"]["String"].as_str()?;
@@ -86,15 +89,15 @@ fn has_step(value: &Value, list: &str, kind: &str) -> bool {
             .is_some_and(|steps| steps.iter().any(|step| has_step(step, list, kind)))
 }
 
-/// Whether each of the 256 characters of the byte-level alphabet is a token, so that nothing is
-/// ever dropped.
+/// Returns true if each of the 256 characters of the byte-level alphabet is a token, so that
+/// nothing is ever dropped.
 fn vocabulary_covers_bytes(tokenizer: &HfTokenizer) -> bool {
     tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
         .into_iter()
         .all(|c| tokenizer.token_to_id(c.encode_utf8(&mut [0; 4])).is_some())
 }
 
-/// Whether each of the 256 bytes has a token of its own.
+/// Returns true if each of the 256 bytes has a token of its own.
 pub(super) fn fallback_covers_bytes(tokenizer: &HfTokenizer) -> bool {
     (0..=u8::MAX).all(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>")).is_some())
 }

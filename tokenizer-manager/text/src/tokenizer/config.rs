@@ -8,31 +8,32 @@ use tokenizers::AddedToken;
 
 use super::TokenizerError;
 
-/// What a model directory says about its tokenizer besides `tokenizer.json`. Every file is
+/// A model directory's settings of its tokenizer, besides `tokenizer.json`. Every file is
 /// optional.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerConfig {
     /// The named special tokens.
     pub special_tokens: SpecialTokens,
-    /// Chat templates. `chat_template.jinja` replaces the default one of `tokenizer_config.json`,
-    /// and `additional_chat_templates/NAME.jinja` those of their names.
+    /// Chat templates. `chat_template.jinja` replaces the default template of
+    /// `tokenizer_config.json`, and `additional_chat_templates/NAME.jinja` replaces the template
+    /// NAME.
     pub chat_templates: Vec<NamedTemplate>,
-    /// The longest input the model was trained for, in tokens, where the file gives a sensible
-    /// number.
+    /// Maximum input that the model was trained for, in tokens; `None` unless the file gives a
+    /// sensible number.
     pub model_max_length: Option<u64>,
-    /// `added_tokens_decoder`, in the order of ids.
+    /// Tokens of `added_tokens_decoder`, in the order of ids.
     pub(super) added_tokens: Vec<AddedToken>,
-    /// Whether BOS and EOS frame a text, where the tokenizer's class decides so instead of
+    /// BOS and EOS around a text, if the tokenizer's class decides this instead of
     /// `tokenizer.json`.
     pub(super) frame: Option<Frame>,
 }
 
-/// Where further templates are, how their files end, and how many are looked at.
+/// Folder of further templates, suffix of their files, and maximum number of files read.
 const MORE_TEMPLATES: &str = "additional_chat_templates";
 const TEMPLATE: &str = ".jinja";
 const MOST_TEMPLATES: usize = 64;
 
-/// A chat template and its name (`default` where it has none).
+/// A chat template and its name (`default` if it has none).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedTemplate {
     /// The name, such as `default` or `tool_use`.
@@ -49,7 +50,7 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// The token of a role such as `bos_token`, `eos_token` or `pad_token`.
+    /// Returns the token of a role such as `bos_token`, `eos_token` or `pad_token`.
     #[must_use]
     pub fn get(&self, role: &str) -> Option<&str> {
         self.named
@@ -58,13 +59,13 @@ impl SpecialTokens {
             .map(|(_, token)| token.as_str())
     }
 
-    /// Pairs of role and token; these are the variables a chat template sees.
+    /// Returns pairs of role and token; these are the variables that a chat template sees.
     #[must_use]
     pub fn named(&self) -> &[(String, String)] {
         &self.named
     }
 
-    /// All tokens, those without a role included.
+    /// Returns all tokens, those without a role included.
     pub fn contents(&self) -> impl Iterator<Item = &str> {
         self.named
             .iter()
@@ -91,8 +92,8 @@ impl SpecialTokens {
     }
 }
 
-/// What Llama-like tokenizer classes of transformers put around a text, whatever `tokenizer.json`
-/// says.
+/// Tokens that transformers' Llama-like tokenizer classes put around a text. They override
+/// `tokenizer.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     pub bos: bool,
@@ -109,7 +110,7 @@ impl TokenizerConfig {
         if let Some(fields) = read_object(dir, "tokenizer_config.json")? {
             config.read_fields(&fields, dir)?;
         }
-        // Older repositories keep the roles here only.
+        // Older repositories have the roles only in this file.
         if let Some(fields) = read_object(dir, "special_tokens_map.json")? {
             config.special_tokens.add_from(&fields);
         }
@@ -194,13 +195,14 @@ impl TokenizerConfig {
     }
 }
 
-/// A token is spelled as a string or as an object with `content`.
+/// Returns the text of a token, which is a string or an object with `content`.
 fn token_content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
-/// transformers' Llama, Gemma and Cohere classes replace the post-processor by one that follows
-/// `add_bos_token` and `add_eos_token` (`update_post_processor`); other classes ignore both.
+/// Returns the frame that the tokenizer's class decides. transformers' Llama, Gemma and Cohere
+/// classes replace the post-processor by one that follows `add_bos_token` and `add_eos_token`
+/// (`update_post_processor`); other classes ignore both.
 fn frame(fields: &Map<String, Value>) -> Option<Frame> {
     let class = fields.get("tokenizer_class").and_then(Value::as_str)?;
     let framed = ["Llama", "CodeLlama", "Gemma", "Cohere"]

@@ -1,10 +1,10 @@
 //! The tokenizer's decoder as a function of one token.
 //!
-//! A decoder of `tokenizer.json` maps a list of tokens to a text. All decoders that language models
-//! use work on each token alone, but for four things: the first token may lose its space mark,
-//! bytes of several tokens form one character, spaces may be stripped from the start of the text,
-//! and WordPiece puts spaces between words. Knowing them, text can be produced token by token,
-//! exactly and in constant time, with nothing decoded twice.
+//! A decoder of `tokenizer.json` maps a list of tokens to a text. All decoders of language models
+//! work on each token alone, with four exceptions. The first token may lose its space mark, bytes
+//! of several tokens form one character, spaces may be stripped from the start of the text, and
+//! WordPiece puts spaces between words. With these four handled, text can be produced token by
+//! token, exactly and in constant time, and nothing is decoded twice.
 
 use serde_json::Value;
 use tokenizers::Decoder as _;
@@ -14,15 +14,15 @@ use tokenizers::decoders::wordpiece;
 use super::TokenizerError;
 use crate::utf8::Invalid;
 
-/// A decoder, taken apart.
+/// A decoder as a list of steps.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     steps: Vec<Step>,
-    /// What is stripped from the start of the whole text: up to `.1` characters `.0`.
+    /// Characters stripped from the start of the whole text: up to `.1` characters `.0`.
     pub strip_start: Option<(char, usize)>,
-    /// What becomes of bytes that are not UTF-8.
+    /// Replacement of bytes that are not UTF-8.
     pub invalid: Invalid,
-    /// Whether the first token of a text decodes differently from the others.
+    /// True if the first token of a text decodes differently from the others.
     pub first_differs: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Decoder {
 enum Step {
     /// GPT-2's alphabet of printable characters for bytes.
     ByteLevel,
-    /// `<0x0A>` is a byte.
+    /// `<0x0A>` stands for a byte.
     ByteFallback,
     /// Replaces a string within a token.
     Replace { from: String, to: String },
@@ -42,9 +42,9 @@ enum Step {
         start: usize,
         stop: usize,
     },
-    /// `▁` is a space, and nothing in the first token unless `keep_first`.
+    /// `▁` stands for a space. In the first token it stands for nothing, unless `keep_first`.
     Metaspace { replacement: char, keep_first: bool },
-    /// Words are separated by spaces, continuations marked by a prefix.
+    /// Words are separated by spaces, and continuations of words are marked by a prefix.
     WordPiece { prefix: String, cleanup: bool },
     /// No decoder: tokens are separated by spaces.
     Join,
@@ -78,7 +78,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// The bytes that `token` contributes to a text, as its first token or a later one.
+    /// Returns the bytes that `token` contributes to a text, as its first token or a later one.
     pub(super) fn piece(&self, token: &str, first: bool) -> Vec<u8> {
         let mut text = token.to_owned();
         for step in &self.steps {
@@ -232,7 +232,7 @@ fn stripped(text: &str, content: char, start: usize, stop: usize) -> String {
     rest[..rest.len() - trailing * content.len_utf8()].to_owned()
 }
 
-/// The byte that a byte-fallback token stands for.
+/// Returns the byte that a byte-fallback token stands for.
 pub(crate) fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 {
@@ -242,8 +242,8 @@ pub(crate) fn fallback_byte(token: &str) -> Option<u8> {
     }
 }
 
-/// A byte-level token's bytes; a token with a character outside the alphabet (some added tokens)
-/// stands for itself.
+/// Returns a byte-level token's bytes. A token with a character outside the alphabet (some added
+/// tokens) stands for itself.
 fn byte_level(token: &str) -> Vec<u8> {
     token
         .chars()
@@ -252,8 +252,8 @@ fn byte_level(token: &str) -> Vec<u8> {
         .unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
-/// GPT-2's `bytes_to_unicode`, inverted: printable Latin-1 characters stand for themselves, the
-/// other bytes, in order, for U+0100 and up.
+/// Returns the byte of a character, the inverse of GPT-2's `bytes_to_unicode`. Printable Latin-1
+/// characters stand for themselves. The other bytes, in order, are U+0100 and up.
 fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ 0..=0xFF => Some(code as u8).filter(|&byte| stands_for_itself(byte)),
@@ -261,7 +261,7 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// GPT-2's `bytes_to_unicode`: the character that a byte-level vocabulary spells a byte with.
+/// Returns the character of a byte in a byte-level vocabulary (GPT-2's `bytes_to_unicode`).
 pub(super) fn char_of(byte: u8) -> char {
     if stands_for_itself(byte) {
         return char::from(byte);

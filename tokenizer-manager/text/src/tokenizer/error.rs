@@ -1,10 +1,10 @@
-//! What can go wrong with a tokenizer.
+//! Errors of a tokenizer.
 
 use std::path::PathBuf;
 
 use crate::chat::TemplateError;
 
-/// Why a tokenizer could not be loaded.
+/// Reason why a tokenizer could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// There is no `tokenizer.json`.
@@ -13,23 +13,23 @@ pub enum TokenizerError {
          transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
     )]
     Missing {
-        /// Where it should be.
+        /// Path where it should be.
         path: PathBuf,
     },
-    /// A file is unreadable.
+    /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is not the JSON it should be.
+    /// A file is not valid JSON, or not the expected JSON.
     #[error("{path} is not valid: {message}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
     /// The tokenizer's decoder cannot be run token by token.
@@ -38,7 +38,7 @@ pub enum TokenizerError {
          or WordPiece decoder"
     )]
     Decoder {
-        /// The step that is not supported and why.
+        /// The unsupported step, and the reason.
         message: String,
     },
     /// The chat template is faulty.
@@ -46,7 +46,7 @@ pub enum TokenizerError {
     Template(#[from] TemplateError),
 }
 
-/// Why a text could not be tokenized.
+/// Reason why a text could not be tokenized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The text has more tokens than allowed.
@@ -56,14 +56,14 @@ pub enum EncodeError {
         at_least: usize,
         /// The caller's limit.
         limit: usize,
-        /// Whether the text was tokenized to its end.
+        /// True if the text was tokenized to its end.
         exact: bool,
     },
     /// The tokenizer itself failed, for example on a character without a token in a vocabulary
     /// without `<unk>`.
     #[error("the text cannot be tokenized: {message}")]
     Failed {
-        /// The tokenizer's words.
+        /// The tokenizer's message.
         message: String,
     },
 }

@@ -8,14 +8,14 @@ use tokenizers::Tokenizer as HfTokenizer;
 
 use super::{Tokenizer, TokenizerConfig};
 
-/// A tokenizer with the `tokenizers` crate's own as the oracle.
+/// A tokenizer, with the `tokenizers` crate's own as the oracle.
 pub(crate) struct Sample {
     pub name: &'static str,
     pub tokenizer: Tokenizer,
     pub oracle: HfTokenizer,
 }
 
-/// Every sample; built once.
+/// Returns every sample; built once.
 pub(crate) fn all() -> &'static [Sample] {
     static SAMPLES: LazyLock<Vec<Sample>> = LazyLock::new(|| {
         vec![
@@ -86,7 +86,8 @@ fn bpe(vocab: &Value, merges: &[&str], byte_fallback: bool) -> Value {
            "vocab": vocab, "merges": merges})
 }
 
-/// GPT-2's alphabet, some merges, a special token and one that is added but not special.
+/// GPT-2's alphabet, some merges, a special token, and an added token that is not
+/// special.
 pub(crate) fn byte_level() -> Value {
     let mut alphabet: Vec<char> = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
         .into_iter()

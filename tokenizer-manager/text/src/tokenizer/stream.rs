@@ -1,9 +1,9 @@
-//! Long texts, word by word.
+//! Tokenization of long texts, word by word.
 //!
-//! `tokenizers` takes each of its steps for the whole text before the next, and keeps 50 to 360
-//! bytes for each byte of it. Here the same steps are taken for one word at a time: what is held
-//! beside the text is its normalized form and the ids, and a text that turns out too long is left
-//! where its limit is reached. Every id is that of `tokenizers`, whose model does the last step.
+//! `tokenizers` finishes each of its steps for the whole text before the next, and keeps 50 to
+//! 360 bytes for each byte of the text. Here the same steps are done for one word at a time. So
+//! only the normalized text and the ids are kept beside the text, and tokenizing stops where the
+//! limit is reached. Every id is the same as with `tokenizers`, whose model does the last step.
 
 mod added;
 mod normalize;
@@ -19,11 +19,11 @@ use words::Words;
 
 use super::{EncodeError, Fields};
 
-/// The longest word, bytes, of which a model may be asked for tokens. Its merges take some hundred
-/// bytes for each of them. A word is what the pre-tokenizer says.
+/// Maximum bytes of a word, as the pre-tokenizer splits words. A model's merges take some hundred
+/// bytes for each byte of a word.
 const LONGEST_WORD: usize = 256 << 10;
 
-/// A tokenizer's steps up to its model.
+/// The steps of a tokenizer before its model.
 #[derive(Debug)]
 pub(super) struct Stream {
     raw: Added,
@@ -32,10 +32,11 @@ pub(super) struct Stream {
     words: Words,
 }
 
-/// How long a text may take: patterns may look ahead over all of it from each of its characters.
+/// Time limit for one text. A pattern may look ahead over the whole text from each of its
+/// characters.
 const LONGEST_TIME: Duration = Duration::from_secs(30);
 
-/// Ids so far, at most `most` of them.
+/// The ids so far, at most `most`.
 #[derive(Debug)]
 pub(super) struct Ids {
     pub ids: Vec<u32>,
@@ -44,7 +45,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Begins with those of `first`.
+    /// Begins with the ids `first`.
     pub(super) fn new(first: &[u32], most: usize) -> Self {
         Self {
             ids: first.to_vec(),
@@ -61,7 +62,7 @@ impl Ids {
         Ok(())
     }
 
-    /// Fails with [`EncodeError::TooLong`] beyond `most`.
+    /// Adds an id; fails with [`EncodeError::TooLong`] beyond `most`.
     pub(super) fn push(&mut self, id: u32) -> Result<(), EncodeError> {
         self.ids.push(id);
         if self.ids.len() > self.most {
@@ -76,7 +77,7 @@ impl Ids {
 }
 
 impl Stream {
-    /// `None` where a step of the tokenizer is not known here.
+    /// Returns `None` if a step of the tokenizer is not supported here.
     pub(super) fn new(fields: &Fields, tokenizer: &HfTokenizer) -> Option<Self> {
         let normalizer = Normalizer::new(&fields.normalizer)?;
         let tokens = tokenizer.get_added_tokens_decoder();
@@ -100,11 +101,11 @@ impl Stream {
         })
     }
 
-    /// Appends the ids of `text`, without what stands around a text.
+    /// Appends the ids of `text`, without the tokens around a text.
     ///
     /// # Errors
-    /// [`EncodeError::TooLong`] as soon as there are more than `ids` takes,
-    /// [`EncodeError::Failed`] where the tokenizer gives up on a part of the text.
+    /// [`EncodeError::TooLong`] as soon as there are more ids than `ids` takes,
+    /// [`EncodeError::Failed`] if the tokenizer gives up on a part of the text.
     pub(super) fn encode(
         &self,
         tokenizer: &HfTokenizer,

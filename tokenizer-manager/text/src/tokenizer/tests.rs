@@ -65,7 +65,7 @@ fn a_missing_or_broken_file_is_named() {
     );
 }
 
-/// Python writes numbers that JSON has not.
+/// Python writes numbers that JSON does not have.
 #[test]
 fn a_length_that_is_infinite_is_none() {
     let dir = tempfile::tempdir().unwrap();
@@ -274,7 +274,7 @@ fn a_text_too_long_is_refused_before_it_is_tokenized() {
             exact: true,
         }
     );
-    // Its length alone decides: tokenizing would have found far more tokens.
+    // The length alone decides: tokenizing would have found far more tokens.
     let text = "7".repeat(1 << 20);
     let Err(EncodeError::TooLong {
         at_least,
@@ -337,7 +337,8 @@ proptest! {
         for sample in all().iter().filter(|s| ["demo", "byte_level", "gemma"].contains(&s.name)) {
             let ids = sample.tokenizer.encode(&text, false).unwrap();
             prop_assert!(sample.tokenizer.min_tokens(text.len()) <= ids.len());
-            // A literal space mark reads back as a space, and tokens in the text are tokens.
+            // A literal space mark reads back as a space, and special tokens in the text become
+            // tokens.
             if !text.contains(['▁', '<']) {
                 prop_assert_eq!(sample.tokenizer.decode(&ids, false), text.as_str(), "{}", sample.name);
             }

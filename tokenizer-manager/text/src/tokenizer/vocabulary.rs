@@ -1,16 +1,16 @@
-//! What each token id stands for, in one table.
+//! Table of the bytes that each token id stands for.
 
 use tokenizers::Tokenizer as HfTokenizer;
 
 use super::decoder::Decoder;
 
-/// The bytes and properties of every token id, in two flat arrays: looking a token up touches no
-/// heap and no lock.
+/// Bytes and properties of every token id, in two flat arrays. Looking up a token touches no heap
+/// and no lock.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
-    /// All tokens' bytes one after the other.
+    /// Bytes of all tokens, one after the other.
     bytes: Vec<u8>,
-    /// `ends[id]` is where the bytes of `id` end and those of `id + 1` begin.
+    /// `ends[id]` is the end of the bytes of `id` and the begin of the bytes of `id + 1`.
     ends: Vec<u32>,
     flags: Vec<u8>,
     tokens: usize,
@@ -19,8 +19,8 @@ pub(crate) struct Vocabulary {
 const PRESENT: u8 = 1;
 const SPECIAL: u8 = 2;
 
-/// More ids than any vocabulary has; a larger id in a file is a mistake that must not become a huge
-/// table.
+/// Maximum number of ids, more than any vocabulary has. A larger id in a file is a mistake and
+/// must not lead to a huge table.
 const MOST_IDS: u32 = 1 << 24;
 
 impl Vocabulary {
@@ -65,7 +65,7 @@ impl Vocabulary {
         Ok(table)
     }
 
-    /// One more than the largest token id.
+    /// Largest token id plus one.
     pub(crate) fn id_limit(&self) -> usize {
         self.ends.len()
     }
@@ -83,7 +83,8 @@ impl Vocabulary {
         self.flags(id) & SPECIAL != 0
     }
 
-    /// The bytes a token contributes to a text it does not start; empty for an id without a token.
+    /// Returns the bytes that a token contributes to a text, unless it is the first token; empty
+    /// for an id without a token.
     pub(crate) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else {

@@ -4,12 +4,13 @@
 use std::ops::Range;
 
 use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds};
-use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig};
+use lockstep_types::{AttentionSpec, ModelConfig};
 
 use super::{
     LayerContext, LayerPlace, Linear,
-    layer::{distinct, place_of},
+    distinct::{distinct, place_of},
     parts::{Convert, Form, Listed, Tensors, VectorPart},
+    rope::{rope_of, rope_tables},
 };
 use crate::{
     CollectiveStep, Shard, Topology, blocks::allocate::Allocate, split::topology::attention_axis,
@@ -86,7 +87,7 @@ impl Attention<Listed> {
         Self {
             number: place.number,
             shape,
-            rope: place_of(&rope_tables(model), &rope_table(attention)),
+            rope: place_of(&rope_tables(model), &rope_of(attention)),
             buffers: place_of(&attention_shapes(model, shard), &shape),
             eps: layer.rms_norm_eps,
             qkv: Linear::of_outputs(&prefix, &qkv, place.inputs, attention.qkv_bias),
@@ -125,16 +126,6 @@ impl Attention<Listed> {
 pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
     let shapes = model.attentions();
     distinct(shapes.map(|attention| Attention::shape(attention, shard)))
-}
-
-/// Returns the distinct rotary tables of a model's layers: frequencies and the width of a
-/// head.
-pub(crate) fn rope_tables(model: &ModelConfig) -> Vec<(RopeConfig, usize)> {
-    distinct(model.attentions().map(rope_table))
-}
-
-fn rope_table(attention: &AttentionSpec) -> (RopeConfig, usize) {
-    (attention.rope.clone(), attention.head_dim)
 }
 
 impl<F: Form> Tensors<F> for Attention<F> {

@@ -5,7 +5,7 @@ use lockstep_types::{GatedMlpSpec, Mlp, ModelConfig};
 
 use super::{
     LayerPlace, Linear,
-    layer::{SecondHalf, distinct, place_of},
+    distinct::{distinct, place_of},
     parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{
@@ -48,6 +48,18 @@ impl<T> MlpBuffers<T> {
             activated: device.activations(rows, columns, Holds::Operand)?,
         })
     }
+}
+
+/// Activations that an MLP reads and writes.
+pub(crate) struct MlpOperands<'a, T> {
+    /// The residual stream, `[n, hidden]`.
+    pub residual: &'a mut T,
+    /// Room for the MLP's sum, `[n, hidden]`.
+    pub delta: &'a mut T,
+    /// The normed residual stream, before the MLP and behind it, `[n, hidden]`.
+    pub normed: &'a mut T,
+    pub buffers: &'a mut MlpBuffers<T>,
+    pub boundary: Boundary<'a, T>,
 }
 
 /// Rows at the boundary between a layer's attention and its MLP.
@@ -126,17 +138,16 @@ impl<B: Backend> GatedMlp<B> {
         &self,
         backend: &mut B,
         axis: Axis,
-        buffers: SecondHalf<'_, B::Tensor>,
+        operands: MlpOperands<'_, B::Tensor>,
         next: RmsNorm<'_, B::Vector>,
     ) -> Result<(), BackendError> {
-        let SecondHalf {
-            attended: _,
+        let MlpOperands {
             residual,
             delta,
             normed,
-            mlp: MlpBuffers { gate_up, activated },
+            buffers: MlpBuffers { gate_up, activated },
             boundary,
-        } = buffers;
+        } = operands;
         let (gated, down) = (self.gate_up.operand(), self.down.row_parallel(axis));
         match boundary {
             Boundary::SameRows => {

@@ -3,14 +3,12 @@
 mod buffers;
 
 use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
-use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::{
-    Attention, GatedMlp, Norm,
-    attention::rope_tables,
+    Attention, GatedMlp, LayerContext, LayerPlace, Norm,
     parts::{Convert, Form, Listed, Tensors},
 };
-use crate::{CollectiveStep, Shard, Topology, rope_table, split::topology::attention_axis};
+use crate::{CollectiveStep, Topology};
 
 pub(crate) use buffers::{LayerBuffers, SecondHalf};
 
@@ -20,78 +18,6 @@ pub(crate) struct Layer<F: Form> {
     /// Norm between attention and MLP.
     pub post_norm: Norm<F>,
     pub mlp: GatedMlp<F>,
-}
-
-/// Place of a layer in a model, and the rank's shard.
-#[derive(Clone, Copy)]
-pub(crate) struct LayerPlace<'m> {
-    pub model: &'m ModelConfig,
-    pub shard: &'m Shard,
-    /// Number of the layer in the model and in the cache, from 0.
-    pub number: usize,
-    /// Prefix of the names of the layer's tensors. Example: "model.layers.3".
-    pub prefix: &'m str,
-    /// Columns of the query, key and value projections.
-    pub inputs: usize,
-}
-
-impl<'m> LayerPlace<'m> {
-    /// The layer's description.
-    pub fn spec(&self) -> &'m LayerSpec {
-        &self.model.layers[self.number]
-    }
-}
-
-/// State on a device that all layers of a model share.
-pub(crate) struct LayerContext<B: Backend> {
-    /// The ranks that MLPs are split over.
-    pub axis: Axis,
-    /// The ranks that attention is split over.
-    pub attention_axis: Axis,
-    /// Rotary angles of every served position; one table for each of [`rope_tables`].
-    pub ropes: Vec<B::Rope>,
-}
-
-impl<B: Backend> LayerContext<B> {
-    /// Creates the context for layers of `model` at positions `0..positions`, split over the
-    /// ranks of `axis`.
-    ///
-    /// # Errors
-    /// [`BackendError::OutOfMemory`].
-    pub fn new(
-        backend: &mut B,
-        axis: Axis,
-        model: &ModelConfig,
-        positions: usize,
-    ) -> Result<Self, BackendError> {
-        let tables = rope_tables(model).into_iter();
-        let tables = tables.map(|(rope, width)| rope_table(&rope, width, positions));
-        Ok(Self {
-            axis,
-            attention_axis: attention_axis(axis),
-            ropes: tables
-                .map(|table| backend.load_rope(table))
-                .collect::<Result<_, _>>()?,
-        })
-    }
-}
-
-/// Returns each distinct value of `values` once, in the order of first occurrence.
-pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    let mut each = Vec::new();
-    for value in values {
-        if !each.contains(&value) {
-            each.push(value);
-        }
-    }
-    each
-}
-
-/// Returns the index of `value` in `all`, which must contain it.
-pub(super) fn place_of<T: PartialEq>(all: &[T], value: &T) -> usize {
-    all.iter()
-        .position(|other| other == value)
-        .unwrap_or_default()
 }
 
 impl Layer<Listed> {
@@ -142,11 +68,11 @@ impl<B: Backend> Layer<B> {
         backend.matmul_add_rms_norm(
             buffers.attended,
             self.attention.output.row_parallel(context.attention_axis),
-            buffers.residual,
-            buffers.delta,
+            buffers.mlp.residual,
+            buffers.mlp.delta,
             self.post_norm.operand(),
-            buffers.normed,
+            buffers.mlp.normed,
         )?;
-        self.mlp.run(backend, context.axis, buffers, next)
+        self.mlp.run(backend, context.axis, buffers.mlp, next)
     }
 }

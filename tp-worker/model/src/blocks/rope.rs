@@ -3,7 +3,9 @@
 use std::f64::consts::PI;
 
 use lockstep_backend::RopeTable;
-use lockstep_types::{RopeConfig, RopeScaling};
+use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig, RopeScaling};
+
+use super::distinct::distinct;
 
 /// Returns cosines and sines for positions `0..positions` (Su et al., arXiv:2104.09864),
 /// computed in f64 and rounded once.
@@ -18,6 +20,16 @@ pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeT
         cos,
         sin,
     }
+}
+
+/// Returns the distinct rotary tables of a model's layers: frequencies and the width of a
+/// head.
+pub(crate) fn rope_tables(model: &ModelConfig) -> Vec<(RopeConfig, usize)> {
+    distinct(model.attentions().map(rope_of))
+}
+
+pub(super) fn rope_of(attention: &AttentionSpec) -> (RopeConfig, usize) {
+    (attention.rope.clone(), attention.head_dim)
 }
 
 /// Returns the radians per position of each pair, after scaling.

@@ -16,8 +16,8 @@ const ROLES: &[&str] = &[
     "function",
 ];
 
-/// Every message is an object with a known role and content of text, and what it tells of earlier
-/// turns has its types.
+/// Checks the types of all messages: each is an object with a known role and text as
+/// content, and its fields about earlier turns have the right types.
 pub(crate) fn check(messages: &[Value]) -> ApiResult<()> {
     if messages.is_empty() {
         return Err(ApiError {
@@ -57,7 +57,7 @@ pub(crate) fn check(messages: &[Value]) -> ApiResult<()> {
 fn check_content(at: usize, message: &Map<String, Value>) -> ApiResult<()> {
     match message.get("content") {
         Some(Value::String(_)) => Ok(()),
-        // An assistant's message may hold tool calls alone.
+        // An assistant's message may hold nothing but tool calls.
         None | Some(Value::Null) if message.get("role").is_some_and(|role| role == "assistant") => {
             Ok(())
         }

@@ -1,4 +1,5 @@
-//! What OpenAI's chat API offers and this version does not: said, not ignored.
+//! Refusal of features of OpenAI's chat API that this version does not support. They
+//! are refused rather than ignored.
 
 use serde_json::Value;
 
@@ -38,7 +39,8 @@ pub(super) fn check(request: &ChatRequest) -> ApiResult<()> {
     Ok(())
 }
 
-/// Tools may stand in the prompt, but calls are not parsed from the output.
+/// Refuses tools unless `tool_choice` is "none". Tools may stand in the prompt, but
+/// calls are not parsed from the output.
 fn tools(request: &ChatRequest) -> ApiResult<()> {
     let has_tools = request
         .tools

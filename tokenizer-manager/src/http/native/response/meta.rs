@@ -1,4 +1,4 @@
-//! One choice's answer as it grows.
+//! The growing answer of one choice.
 
 mod speculation;
 
@@ -21,14 +21,14 @@ use crate::{
 /// SGLang's `[logprob, token id, text or null]`.
 type Triple = (Option<f32>, u32, Option<String>);
 
-/// What has come of a choice so far.
+/// Output of a choice so far.
 pub(super) struct Meta {
     app: Arc<App>,
     id: String,
     text: String,
     output_ids: Vec<u32>,
     usage: Usage,
-    /// `None` = those that the engine started with.
+    /// Version of the weights; `None` = the weights that the engine started with.
     weight_version: Option<Arc<str>>,
     dp_rank: Option<u32>,
     end: Option<End>,
@@ -59,7 +59,7 @@ struct MetaInfo<'a> {
     completion_tokens: u32,
     cached_tokens: u32,
     weight_version: &'a str,
-    /// Where there are several.
+    /// Present if there are several DP ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     dp_rank: Option<u32>,
     #[serde(flatten)]
@@ -126,7 +126,7 @@ impl Meta {
         }
     }
 
-    /// Adds what one step brought.
+    /// Adds the output of one step.
     pub(super) fn add(&mut self, delta: Delta) -> ApiResult<()> {
         self.weight_version = delta.weight_version;
         self.dp_rank = delta.dp_rank;
@@ -167,7 +167,7 @@ impl Meta {
         (own, top)
     }
 
-    /// The answer so far; `index` stands in it for one choice of several.
+    /// Returns the answer so far. `index` is present for one choice of several.
     pub(super) fn answer(&self, index: Option<usize>) -> Answer<'_> {
         Answer {
             index,

@@ -1,4 +1,4 @@
-//! Several comparisons in a row.
+//! Chains of comparisons, such as `a < b < c`.
 
 use minijinja::Error;
 use minijinja::machinery::Span;
@@ -8,8 +8,9 @@ use super::operations as op;
 use super::{Expression, Lowering, apply, constant};
 
 impl Lowering {
-    /// `a < b < c` is `a < b and b < c`. What stands in the middle is computed twice, unless it
-    /// calls something: then all is computed first, also what would not have been looked at.
+    /// Converts `a < b < c` to `a < b and b < c`. A middle operand is computed twice, unless it
+    /// calls something. Then all operands are computed first, even those that Jinja2 would not
+    /// compute.
     pub(super) fn chain(
         &mut self,
         chain: &ast::Compare<'static>,
@@ -53,7 +54,7 @@ impl Lowering {
     }
 }
 
-/// The operation of a comparison, and whether its answer is turned around.
+/// Returns the operation of a comparison, and true if its result is negated.
 fn comparison(op: &CompareOpKind) -> (&'static str, bool) {
     match op {
         CompareOpKind::Eq => (op::EQUAL, false),
@@ -67,7 +68,8 @@ fn comparison(op: &CompareOpKind) -> (&'static str, bool) {
     }
 }
 
-/// Whether an expression may be computed twice: names, constants, and what is found in them.
+/// Returns true if an expression may be computed twice: names, constants, and their attributes
+/// and items.
 fn is_plain(expr: &Expression) -> bool {
     match expr {
         Expr::Var(_) | Expr::Const(_) => true,

@@ -1,4 +1,4 @@
-//! Expressions.
+//! Conversion of expressions.
 
 use minijinja::Error;
 use minijinja::machinery::Span;
@@ -8,7 +8,7 @@ use super::operations as op;
 use super::{Expression, Lowering, apply, constant, refused};
 use crate::chat::python::{filters, tests};
 
-/// Expressions inside each other, as far as a thread's stack bears.
+/// Maximum nesting of expressions, chosen to fit a thread's stack.
 const DEEPEST: usize = 200;
 
 impl Lowering {
@@ -87,7 +87,7 @@ impl Lowering {
             bound(&slice.stop)?,
             bound(&slice.step)?,
         ];
-        // Jinja2 computes what is constant by rules that forgive more.
+        // Jinja2 computes constant expressions by rules that forgive more.
         let name = if is_constant(&slice.expr) {
             op::CONSTANT_SLICE
         } else {
@@ -131,7 +131,7 @@ impl Lowering {
         Ok(apply(name, left, vec![right], span))
     }
 
-    /// `a ~ b ~ c` at once.
+    /// Converts `a ~ b ~ c` to one operation.
     fn concatenation(
         &mut self,
         binary: &ast::BinOp<'static>,
@@ -236,7 +236,8 @@ impl Lowering {
         Ok(Expr::Call(Spanned::new(ast::Call { expr, args }, span)))
     }
 
-    /// What is called: the engine tells a method or a block of the template by its shape.
+    /// Converts the callee of a call. The engine recognises a method or a block of the
+    /// template by its form.
     pub(super) fn callee(&mut self, callee: &Expression, span: Span) -> Result<Expression, Error> {
         let Expr::GetAttr(method) = callee else {
             return self.expr(callee);
@@ -293,7 +294,7 @@ impl Lowering {
     }
 }
 
-/// A list or tuple, whose nesting is looked at unless it is a constant.
+/// Makes a list or tuple. Its nesting is checked unless it is a constant.
 fn made(list: Expression, span: Span) -> Expression {
     match list.as_const() {
         Some(_) => list,
@@ -301,7 +302,7 @@ fn made(list: Expression, span: Span) -> Expression {
     }
 }
 
-/// Whether an expression names nothing and calls nothing.
+/// Returns true if an expression has no names and no calls.
 fn is_constant(expr: &Expression) -> bool {
     match expr {
         Expr::Const(_) => true,

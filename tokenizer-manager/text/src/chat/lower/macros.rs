@@ -1,4 +1,4 @@
-//! Macros and call blocks.
+//! Conversion of macros and call blocks.
 
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
@@ -11,7 +11,7 @@ use super::{
 use crate::chat::python::macros::Signature;
 use crate::chat::python::tests::MISSING;
 
-/// Names that a macro has without declaring them, if it uses them.
+/// Special names that a macro uses; a macro has them without declaring them.
 #[derive(Debug, Default)]
 pub(super) struct Specials {
     caller: bool,
@@ -30,7 +30,7 @@ impl Specials {
     }
 }
 
-/// The name of a call block's macro.
+/// Name of the macro of a call block.
 const CALLER: &str = "%caller";
 
 impl Lowering {
@@ -43,7 +43,7 @@ impl Lowering {
         self.declare(out, declared.name, name, declared)
     }
 
-    /// A macro of the engine, and before it what binds its arguments as Jinja2 does.
+    /// Adds a macro of the engine, and a value that binds its arguments as Jinja2 does.
     fn declare(
         &mut self,
         out: &mut Vec<Statement>,
@@ -96,7 +96,7 @@ impl Lowering {
         Ok(())
     }
 
-    /// `{% if name is missing %}{% set name = default %}{% endif %}`.
+    /// Makes `{% if name is missing %}{% set name = default %}{% endif %}`.
     fn default(
         &mut self,
         name: &'static str,
@@ -118,7 +118,8 @@ impl Lowering {
         Ok(Stmt::IfCond(Spanned::new(lowered, span)))
     }
 
-    /// The block becomes a macro, which the call gets as `caller`.
+    /// Converts a call block: the block becomes a macro, and the call gets the macro as
+    /// `caller`.
     pub(super) fn call_block(
         &mut self,
         out: &mut Vec<Statement>,
@@ -137,7 +138,7 @@ impl Lowering {
     }
 }
 
-/// The names of a macro's parameters.
+/// Returns the names of a macro's parameters.
 fn params(declared: &ast::Macro<'static>, span: Span) -> Result<Vec<&'static str>, Error> {
     let mut params: Vec<&'static str> = Vec::new();
     for arg in &declared.args {

@@ -1,4 +1,4 @@
-//! Operations of lowered templates: filters whose names no template can spell.
+//! Operations of converted templates: filters whose names no template can spell.
 
 use std::cmp::Ordering;
 
@@ -28,31 +28,32 @@ pub(super) const MORE: &str = "%more";
 pub(super) const AT_LEAST: &str = "%at_least";
 pub(super) const IN: &str = "%in";
 pub(super) const NOT_IN: &str = "%not_in";
-/// Several comparisons in a row, all of whose operands are there.
+/// A chain of comparisons whose operands are all computed.
 pub(super) const CHAIN: &str = "%chain";
 pub(super) const ATTRIBUTE: &str = "%attribute";
 pub(super) const ITEM: &str = "%item";
 pub(super) const SLICE: &str = "%slice";
-/// A slice of a constant, undefined where it has none.
+/// A slice of a constant; undefined if the constant cannot be sliced.
 pub(super) const CONSTANT_SLICE: &str = "%constant_slice";
-/// A mapping of keys and values, behind a value that nobody looks at.
+/// A dictionary of keys and values. The filter's own value is ignored.
 pub(super) const DICT: &str = "%dict";
 /// A list or tuple that was just made.
 pub(super) const MADE: &str = "%made";
-/// What a loop walks, as a list; with an argument, elements that are texts are taken apart too.
+/// The items that a loop visits, as a list. With an argument, items that are texts are taken
+/// apart too.
 pub(super) const ITERATE: &str = "%iterate";
-/// What several names take apart, as a list.
+/// A value that several names take apart, as a list.
 pub(super) const UNPACKED: &str = "%unpacked";
 /// A mapping as keyword arguments.
 pub(super) const NAMED: &str = "%named";
 pub(super) const SET_ATTRIBUTE: &str = "%set_attribute";
 pub(super) const MACRO: &str = "%macro";
 pub(super) const CYCLE: &str = "%cycle";
-/// What a filter makes of a block's text, which is a text again.
+/// The result of a filter block, which must be a text.
 pub(super) const TEXT: &str = "%text";
 pub(super) const REFUSE: &str = "%refuse";
 
-/// Adds them to an environment.
+/// Adds all operations to an environment.
 pub(in crate::chat) fn add_to(environment: &mut Environment<'static>) {
     for &(name, operator) in BINARY {
         environment.add_filter(name, move |a: &Value, b: &Value| operator(a, b));
@@ -166,7 +167,7 @@ fn chain(values: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(true))
 }
 
-/// What is a list already stays what it is, as nothing changes one.
+/// Returns the items as a list. A list stays as it is, since nothing changes lists.
 fn iterated(value: &Value, apart: bool) -> Result<Value, Error> {
     let whole = |item: &Value| !matches!(Py::of(item), Py::Str(_) | Py::Dict);
     let sequence = Py::of(value).is_sequence();
@@ -192,8 +193,8 @@ fn named(value: &Value) -> Result<Value, Error> {
     Ok(Value::from(fields.into_iter().collect::<Kwargs>()))
 }
 
-/// `loop.cycle(…)`: that of the engine (minijinja 3.0.5) divides by the number of its arguments,
-/// which may be none.
+/// Computes `loop.cycle(…)`. The engine's own version (minijinja 3.0.5) divides by the number of
+/// its arguments, which may be zero.
 fn cycled(state: &mut State<'_, '_>, value: &Value, args: &[Value]) -> Result<Value, Error> {
     if Py::of(value) != Py::Loop {
         return value.call_method(state, "cycle", args);

@@ -1,4 +1,4 @@
-//! Arguments of filters, methods and functions, bound as Python binds them.
+//! Arguments of filters, methods and functions, bound as in Python.
 
 use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, Value};
@@ -14,7 +14,7 @@ pub(in crate::chat) struct Args {
 }
 
 impl Args {
-    /// Of what the engine gives: keyword arguments are the last value.
+    /// Converts the engine's arguments, of which keyword arguments are the last value.
     pub(in crate::chat) fn new(args: &[Value]) -> Result<Self, Error> {
         charge(args.len().saturating_mul(ELEMENT))?;
         match args.split_last() {
@@ -32,7 +32,8 @@ impl Args {
         }
     }
 
-    /// Of a filter: the value that it is applied to, and the others.
+    /// Converts the arguments of a filter. Returns the value that the filter is applied
+    /// to, and the other arguments.
     pub(in crate::chat) fn of_filter(args: Rest<ValueOrKwargs>) -> Result<(Value, Self), Error> {
         let mut args = Self::new(&args.into_values())?;
         if args.positional.is_empty() {
@@ -42,7 +43,8 @@ impl Args {
         Ok((value, args))
     }
 
-    /// The arguments in the order of their names; `None` for those that are not given.
+    /// Returns the arguments in the order of `names`; `None` for each argument that is
+    /// not given.
     pub(in crate::chat) fn bind<const N: usize>(
         self,
         names: [&str; N],
@@ -75,7 +77,7 @@ impl Args {
         Ok(bound)
     }
 
-    /// The arguments of what takes none by name.
+    /// Returns the arguments of a call that takes no keyword arguments.
     pub(in crate::chat) fn unnamed<const N: usize>(self) -> Result<[Option<Value>; N], Error> {
         match self.named.first() {
             Some((name, _)) => Err(Error::new(
@@ -87,12 +89,12 @@ impl Args {
     }
 }
 
-/// An argument that has to be there.
+/// Returns an argument that must be given.
 pub(in crate::chat) fn required(value: Option<Value>) -> Result<Value, Error> {
     value.ok_or_else(|| Error::from(ErrorKind::MissingArgument))
 }
 
-/// A text, which nothing else is taken for.
+/// Returns a text; other types are an error.
 pub(in crate::chat) fn text(value: &Value) -> Result<&str, Error> {
     match Py::of(value) {
         Py::Str(text) => Ok(text),
@@ -100,7 +102,7 @@ pub(in crate::chat) fn text(value: &Value) -> Result<&str, Error> {
     }
 }
 
-/// A whole number, or `default` where none is given.
+/// Returns a whole number, or `default` if none is given.
 pub(in crate::chat) fn whole(value: Option<&Value>, default: i128) -> Result<i128, Error> {
     let Some(value) = value else {
         return Ok(default);
@@ -114,13 +116,13 @@ pub(in crate::chat) fn whole(value: Option<&Value>, default: i128) -> Result<i12
     })
 }
 
-/// A number of characters or elements; negative ones are none.
+/// Returns a number of characters or elements; negative numbers become 0.
 pub(in crate::chat) fn count(value: Option<&Value>, default: usize) -> Result<usize, Error> {
     let whole = whole(value, i128::try_from(default).unwrap_or(i128::MAX))?;
     Ok(usize::try_from(whole.max(0)).unwrap_or(usize::MAX))
 }
 
-/// Whether an argument is given and true.
+/// Returns true if an argument is given and true.
 pub(in crate::chat) fn flag(value: Option<&Value>) -> bool {
     value.is_some_and(Value::is_true)
 }

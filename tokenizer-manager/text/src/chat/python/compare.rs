@@ -1,4 +1,4 @@
-//! Comparisons of Python.
+//! Comparisons as in Python.
 
 use std::cmp::Ordering;
 
@@ -7,10 +7,10 @@ use minijinja::{Error, Value};
 use super::super::meter::{charge, charge_reading};
 use super::value::{Number, Py, entries, fail, hashable, iterate, length, look_up, undefined};
 
-/// Values inside each other that are compared.
+/// Maximum nesting of values that are compared.
 const DEEPEST: usize = 512;
 
-/// Whether two values are equal.
+/// Returns true if two values are equal.
 pub(in crate::chat) fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
     equal_at(a, b, 0)
 }
@@ -68,7 +68,7 @@ fn equal_at(a: &Value, b: &Value, depth: usize) -> Result<bool, Error> {
     })
 }
 
-/// Whether both are one object.
+/// Returns true if both are one object.
 pub(in crate::chat) fn same(a: &Value, b: &Value) -> bool {
     match (Py::of(a), Py::of(b)) {
         (Py::Undefined, Py::Undefined) => false,
@@ -79,7 +79,7 @@ pub(in crate::chat) fn same(a: &Value, b: &Value) -> bool {
 
 fn numbers(a: Number, b: Number) -> Option<Ordering> {
     let mixed = |x: i128, y: f64| match y.abs() < 1e38 {
-        // The whole part decides, or else what is behind the point.
+        // The whole part decides, or else the fraction.
         true => Some(
             x.cmp(&(y.floor() as i128))
                 .then(0.0f64.partial_cmp(&(y - y.floor()))?),
@@ -94,7 +94,8 @@ fn numbers(a: Number, b: Number) -> Option<Ordering> {
     }
 }
 
-/// The order of two values, none where a number is not one; fails where Python has no order.
+/// Returns the order of two values; `None` if one is not a number (NaN). Fails if Python has no
+/// order of their types.
 pub(in crate::chat) fn order(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
     order_at(a, b, 0)
 }
@@ -130,12 +131,12 @@ fn order_at(a: &Value, b: &Value, depth: usize) -> Result<Option<Ordering>, Erro
     }
 }
 
-/// The order for sorting: what has none stays where it is.
+/// Returns the order for sorting; values without an order count as equal.
 pub(in crate::chat) fn sorted_before(a: &Value, b: &Value) -> Result<Ordering, Error> {
     Ok(order(a, b)?.unwrap_or(Ordering::Equal))
 }
 
-/// Whether `container` holds `value` (`value in container`).
+/// Returns true if `container` holds `value` (`value in container`).
 pub(in crate::chat) fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
     match (Py::of(container), Py::of(value)) {
         (Py::Undefined, _) => Ok(false),

@@ -1,13 +1,13 @@
-//! Failures of what a template does.
+//! Errors of a running template.
 
 use minijinja::{Error, ErrorKind};
 
-/// A failure in our own words.
+/// Makes an error with this message.
 pub(in crate::chat) fn fail(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
-/// The failure of whatever needs a value that there is none of.
+/// Returns the error of an operation on an undefined value.
 pub(in crate::chat) fn undefined() -> Error {
     Error::new(ErrorKind::UndefinedError, "the value is undefined")
 }

@@ -13,10 +13,10 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::args::Args;
 
-/// A filter: what it is applied to, and its arguments.
+/// A filter: takes its value and its arguments.
 type Filter = fn(&mut State<'_, '_>, &Value, Args) -> Result<Value, Error>;
 
-/// All but `tojson`, which transformers replaces, and those that are refused.
+/// All filters except `tojson`, which transformers replaces, and the refused ones.
 const FILTERS: &[(&str, Filter)] = &[
     ("abs", numbers::abs),
     ("attr", attributes::attr),
@@ -65,8 +65,9 @@ const FILTERS: &[(&str, Filter)] = &[
     ("wordcount", texts::wordcount),
 ];
 
-/// Filters of Jinja2 that chat templates cannot use here: `random` gives what nobody could compare,
-/// and the others are for web pages; no template that a model came with has been seen to use them.
+/// Filters of Jinja2 that chat templates cannot use here. The result of `random` cannot be
+/// compared with Jinja2's. The others are for web pages; no template of a model has been seen to
+/// use them.
 pub(in crate::chat) const REFUSED: &[&str] = &[
     "filesizeformat",
     "pprint",
@@ -78,13 +79,13 @@ pub(in crate::chat) const REFUSED: &[&str] = &[
     "xmlattr",
 ];
 
-/// Whether Jinja2 has a filter of this name, in transformers' environment.
+/// Returns true if Jinja2 has a filter of this name in transformers' environment.
 pub(in crate::chat) fn exists(name: &str) -> bool {
     let mut own = FILTERS.iter().map(|(name, _)| *name);
     own.any(|own| own == name) || name == "tojson" || REFUSED.contains(&name)
 }
 
-/// Adds them to an environment; JSON may be nested as deeply as `json_depth`.
+/// Adds all filters to an environment. `json_depth` is the maximum nesting for `tojson`.
 pub(in crate::chat) fn add_to(environment: &mut Environment<'static>, json_depth: usize) {
     for &(name, filter) in FILTERS {
         add(environment, name, filter);

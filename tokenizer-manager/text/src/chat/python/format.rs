@@ -9,7 +9,7 @@ use super::number;
 use super::repr;
 use super::value::{Number, Py, fail, look_up};
 
-/// `format.format(…)`.
+/// Computes `format.format(…)`.
 pub(in crate::chat) fn format(format: &str, args: &Args) -> Result<String, Error> {
     let named = |name: &str| {
         let found = args.named.iter().find(|(known, _)| known == name);
@@ -18,7 +18,7 @@ pub(in crate::chat) fn format(format: &str, args: &Args) -> Result<String, Error
     run(format, &args.positional, &named)
 }
 
-/// `format.format_map(map)`.
+/// Computes `format.format_map(map)`.
 pub(in crate::chat) fn format_map(format: &str, map: &Value) -> Result<String, Error> {
     run(format, &[], &|name| look_up(map, &Value::from(name)))
 }
@@ -41,7 +41,7 @@ fn run(
 struct Fields<'a> {
     positional: &'a [Value],
     named: &'a dyn Fn(&str) -> Option<Value>,
-    /// The number of the next field without one, where fields do not number themselves.
+    /// Number of the next field that has no number; `None` if the fields number themselves.
     next: Option<usize>,
 }
 
@@ -102,7 +102,7 @@ impl Fields<'_> {
         Spec::parse(expanded.as_str())?.format(out, &value)
     }
 
-    /// What a field's name leads to.
+    /// Returns the value that a field's name stands for.
     fn value(&mut self, name: &str) -> Result<Value, Error> {
         let end = name.find(['.', '[']).unwrap_or(name.len());
         let (first, mut rest) = name.split_at(end);
@@ -157,7 +157,8 @@ fn mixed() -> Error {
     fail("cannot switch between automatic and manual field numbering")
 }
 
-/// Where a field's name ends: at its conversion, its format or its end. A bracket may hold either sign.
+/// Returns the end of a field's name: its conversion, its format or the field's end. A bracket
+/// may hold either sign.
 fn name_end(field: &str) -> usize {
     let mut inside = false;
     let end = field.find(|c| {
@@ -171,7 +172,7 @@ fn name_end(field: &str) -> usize {
     end.unwrap_or(field.len())
 }
 
-/// Where a field ends, which may hold others.
+/// Returns the end of a field, which may hold other fields.
 fn field_end(format: &str) -> Option<usize> {
     let mut depth = 0;
     format.char_indices().find_map(|(at, c)| {
@@ -185,7 +186,7 @@ fn field_end(format: &str) -> Option<usize> {
     })
 }
 
-/// `[[fill]align][sign][#][0][width][,][.precision][type]`.
+/// The format of a field: `[[fill]align][sign][#][0][width][,][.precision][type]`.
 #[derive(Debug, Default)]
 struct Spec {
     fill: Option<char>,
@@ -344,7 +345,7 @@ impl Spec {
         if separator == ',' && group != 3 {
             return Err(fail("cannot specify ',' with this format"));
         }
-        // Zeros that fill the field are digits, which are grouped too.
+        // Zeros that fill the field are digits, so they are grouped too.
         let least = match (align, self.fill) {
             ('=' | '0', Some('0')) => self.width.saturating_sub(prefix.len()),
             _ => 0,

@@ -15,16 +15,16 @@ use super::objects::{Cycler, Joiner, Namespace, Range};
 use super::repr;
 use super::value::{self, Py, charge_nested, entries, fail, iterate};
 
-/// The most elements that the sandbox lets a range have.
+/// Maximum elements of a range in Jinja2's sandbox.
 const LONGEST_RANGE: usize = 100_000;
 
-/// One of them.
+/// A function that chat templates may call.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::chat) enum Function {
     Cycler,
     Dict,
     Joiner,
-    /// Of random words, which nobody could compare.
+    /// Random words; refused, since the result cannot be compared with Jinja2's.
     Lipsum,
     Namespace,
     RaiseException,
@@ -32,7 +32,7 @@ pub(in crate::chat) enum Function {
     StrftimeNow(Clock),
 }
 
-/// Adds them to an environment.
+/// Adds all functions to an environment.
 pub(in crate::chat) fn add_to(environment: &mut Environment<'static>, clock: Clock) {
     for (name, function) in [
         ("cycler", Function::Cycler),
@@ -110,13 +110,13 @@ fn cycler(args: Args) -> Result<Value, Error> {
     }))
 }
 
-/// What was just made of other values.
+/// Charges for the nesting of a value that was just made of other values.
 fn nested(made: Value) -> Result<Value, Error> {
     charge_nested(&made).map(|()| made)
 }
 
-/// The entries that `dict` and `namespace` are called with: of a mapping or of pairs, then those
-/// that are named.
+/// Returns the entries that `dict` and `namespace` are called with: the entries of a mapping or
+/// pairs, then the keyword arguments.
 fn fields(args: Args) -> Result<Vec<(Value, Value)>, Error> {
     let mut fields = match args.positional.as_slice() {
         [] => Vec::new(),
@@ -143,18 +143,18 @@ fn dict(args: Args) -> Result<Value, Error> {
     value::dict(fields(args)?)
 }
 
-/// `namespace(mapping, name=value, …)`.
+/// Computes `namespace(mapping, name=value, …)`.
 fn namespace(args: Args) -> Result<Value, Error> {
     let namespace = Namespace::create()?;
     for (name, value) in fields(args)? {
-        // What has no text for a name can be stored in Python, and never be found again.
+        // In Python, a name that is no text can be stored, but never found again.
         let name = name.as_str().unwrap_or_default();
         namespace.set(attribute_name(name)?, value)?;
     }
     Ok(Value::from_dyn_object(namespace))
 }
 
-/// transformers keeps names with an underscore in front off namespaces.
+/// Refuses names that begin with an underscore, as transformers does for namespaces.
 fn attribute_name(name: &str) -> Result<&str, Error> {
     match name.starts_with('_') {
         true => Err(fail(format!(
@@ -164,7 +164,7 @@ fn attribute_name(name: &str) -> Result<&str, Error> {
     }
 }
 
-/// `{% set namespace.name = value %}`.
+/// Computes `{% set namespace.name = value %}`.
 pub(in crate::chat) fn set_attribute(
     namespace: &Value,
     name: &str,

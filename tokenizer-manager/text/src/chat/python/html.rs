@@ -1,4 +1,4 @@
-//! Texts that are marked as safe, and MarkupSafe's escapes.
+//! Safe texts, and MarkupSafe's escapes.
 
 use minijinja::{Error, Value};
 
@@ -6,7 +6,7 @@ use super::super::meter::Text;
 use super::repr;
 use super::value::Py;
 
-/// A text, safe if `model` is.
+/// Makes a text that is safe if `model` is.
 pub(in crate::chat) fn like(model: &Value, text: String) -> Value {
     match model.is_safe() {
         true => Value::from_safe_string(text),
@@ -32,7 +32,7 @@ pub(in crate::chat) fn push_escaped(out: &mut Text, text: &str, safe: bool) -> R
     Ok(())
 }
 
-/// A value's text with escapes, unless it is safe already.
+/// Returns a value's text with escapes, unless it is safe already.
 pub(in crate::chat) fn escaped(value: &Value) -> Result<String, Error> {
     let mut out = Text::default();
     match Py::of(value) {

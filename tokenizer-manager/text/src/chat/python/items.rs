@@ -1,4 +1,4 @@
-//! Attributes, subscripts and slices, as Jinja2's environment looks them up.
+//! Attributes, subscripts and slices, looked up as in Jinja2's environment.
 
 use minijinja::{Error, Value};
 
@@ -10,11 +10,11 @@ use super::value::{
     Number, Py, charge_nested, fail, hashable, int, length, look_up, sequence_of, size, undefined,
 };
 
-/// `value.name`: an attribute, or else an item of that name.
+/// Computes `value.name`: an attribute, or else an item of that name.
 pub(in crate::chat) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     let found = own_attribute(value, name)?;
     let found = found.or_else(|| match Py::of(value) {
-        // The sandbox finds the method, and hides it.
+        // Python finds the method, and the sandbox hides it.
         Py::Dict if names::changes(value, name) => None,
         Py::Dict => look_up(value, &Value::from(name)),
         _ => None,
@@ -22,7 +22,7 @@ pub(in crate::chat) fn attribute(value: &Value, name: &str) -> Result<Value, Err
     Ok(found.unwrap_or_default())
 }
 
-/// An attribute, and no item.
+/// Returns an attribute, never an item.
 pub(in crate::chat) fn own_attribute(value: &Value, name: &str) -> Result<Option<Value>, Error> {
     let py = Py::of(value);
     if py == Py::Undefined {
@@ -47,7 +47,7 @@ pub(in crate::chat) fn own_attribute(value: &Value, name: &str) -> Result<Option
     })
 }
 
-/// `value[key]`: an item, or else an attribute of that name.
+/// Computes `value[key]`: an item, or else an attribute of that name.
 pub(in crate::chat) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     let py = Py::of(value);
     let found = match (py, Py::of(key)) {
@@ -90,7 +90,7 @@ fn at_index(value: &Value, py: Py<'_>, at: i128) -> Result<Option<Value>, Error>
     })
 }
 
-/// `value[start:stop:step]`.
+/// Computes `value[start:stop:step]`.
 pub(in crate::chat) fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value, Error> {
     let py = Py::of(value);
     match py {
@@ -120,7 +120,7 @@ pub(in crate::chat) fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value
     match py {
         Py::Str(text) => Ok(like(value, characters(text, &range)?)),
         Py::Range(all) => {
-            // What is out of reach of a number has no element there.
+            // A place beyond 128 bits has no element.
             let place = |at: i128| all.start.saturating_add(all.step.saturating_mul(at));
             Ok(Value::from_object(Range {
                 start: place(range.start),
@@ -161,7 +161,7 @@ fn characters(text: &str, range: &Range) -> Result<String, Error> {
     Ok(indices(range).filter_map(|at| chars.get(at)).collect())
 }
 
-/// The places that a slice of `length` elements takes (`slice.indices`).
+/// Returns the places that a slice of `length` elements takes (`slice.indices`).
 fn places(length: usize, start: Option<i128>, stop: Option<i128>, step: i128) -> Range {
     let length = length as i128;
     let (lowest, highest) = match step > 0 {

@@ -1,8 +1,8 @@
-//! Macros that take arguments as Jinja2's do.
+//! Macros that take arguments as in Jinja2.
 //!
-//! Those of the engine (minijinja 3.0.5) know no `varargs` and `kwargs`, evaluate defaults from the
-//! last to the first, and take an undefined argument for a missing one. Here a macro of the engine
-//! gets all that its body may ask for by position, and this stands before it.
+//! The engine's macros (minijinja 3.0.5) have no `varargs` and `kwargs`, evaluate defaults from
+//! the last to the first, and take an undefined argument for a missing one. Here a macro of the
+//! engine gets all its arguments by position, and [`Macro`] binds them before the call.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::args::Args;
 use super::objects::Missing;
 use super::value::{dict, fail, tuple};
 
-/// What a macro can be called with.
+/// The parameters of a macro.
 #[derive(Debug, Clone, Default)]
 pub(in crate::chat) struct Signature {
     pub name: Option<String>,
     pub params: Vec<String>,
-    /// How many of the parameters, from the end, have a default.
+    /// Number of parameters, from the end, that have a default.
     pub defaults: usize,
     pub caller: bool,
     pub kwargs: bool,
@@ -39,15 +39,15 @@ pub(in crate::chat) struct Macro {
 }
 
 impl Macro {
-    /// Of a macro of the engine, whose parameters are those of the signature, then `caller`,
-    /// `kwargs` and `varargs` as far as it has them.
+    /// Wraps a macro of the engine. Its parameters are the signature's, then `caller`, `kwargs`
+    /// and `varargs` if the signature has them.
     pub(in crate::chat) fn value(body: Value, signature: &Value) -> Result<Value, Error> {
         let signature = signature.downcast_object::<Signature>();
         let signature = signature.ok_or_else(|| fail("a macro without a signature"))?;
         Ok(Value::from_object(Self { body, signature }))
     }
 
-    /// The arguments of the engine's macro.
+    /// Returns the arguments of the engine's macro.
     fn bind(&self, args: Args) -> Result<Vec<Value>, Error> {
         let signature = &self.signature;
         let Args {
@@ -101,7 +101,7 @@ impl Macro {
         Ok(bound)
     }
 
-    /// The name that it was declared with; a call's block has none.
+    /// Returns the name that the macro was declared with; a call block has none.
     pub(super) fn declared_name(&self) -> Option<&str> {
         self.signature.name.as_deref()
     }

@@ -1,7 +1,6 @@
 //! Methods of Python's `str`, `dict`, `list` and numbers.
 //!
-//! Those that change what they are called on are refused: transformers renders in an immutable
-//! sandbox.
+//! Methods that change their object are refused: transformers renders in an immutable sandbox.
 
 mod find;
 mod split;
@@ -19,7 +18,7 @@ use super::names;
 use super::objects::{View, ViewKind};
 use super::value::{Number, Py, entries, fail, hashable, iterate, list_of, look_up, size};
 
-/// The environment's callback for methods, none of which the engine knows.
+/// Calls a method. This is the environment's callback; the engine has no methods of its own.
 pub(in crate::chat) fn call(
     _: &mut State<'_, '_>,
     value: &Value,
@@ -67,7 +66,7 @@ fn dict(value: &Value, name: &str, args: Args) -> Result<Value, Error> {
     }
 }
 
-/// `dict.fromkeys(keys, value)`.
+/// Computes `dict.fromkeys(keys, value)`.
 pub(in crate::chat) fn from_keys(args: Args) -> Result<Value, Error> {
     let [keys, item] = args.unnamed()?;
     let item = item.unwrap_or(Value::from(()));
@@ -75,7 +74,7 @@ pub(in crate::chat) fn from_keys(args: Args) -> Result<Value, Error> {
     super::value::dict(keys.map(|key| (key, item.clone())).collect())
 }
 
-/// A view of a mapping.
+/// Returns a view of a mapping.
 pub(in crate::chat) fn view(map: &Value, kind: ViewKind) -> Result<Value, Error> {
     let items = entries(map)?.into_iter().map(|(key, item)| match kind {
         ViewKind::Keys => key,
@@ -83,7 +82,7 @@ pub(in crate::chat) fn view(map: &Value, kind: ViewKind) -> Result<Value, Error>
         ViewKind::Items => Value::from(Tuple::from([key, item])),
     });
     let items = items.collect();
-    // Pairs of what is in the mapping nest no deeper than it, but for themselves.
+    // Pairs of the mapping's entries nest only one level deeper than the mapping.
     Ok(Value::from_object(View { kind, items }))
 }
 

@@ -1,4 +1,4 @@
-//! Which methods values have.
+//! Names of the methods that values have.
 
 use minijinja::Value;
 
@@ -66,13 +66,13 @@ const INT: &[&str] = &[
 ];
 const FLOAT: &[&str] = &["as_integer_ratio", "conjugate", "hex", "is_integer"];
 
-/// Methods that change a mapping or a list; the sandbox hides them.
+/// Methods that change a dictionary or a list; the sandbox hides them.
 const DICT_CHANGING: &[&str] = &["clear", "pop", "popitem", "setdefault", "update"];
 const LIST_CHANGING: &[&str] = &[
     "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort",
 ];
 
-/// The name of the method that values of this kind have, if they have it.
+/// Returns the name of a method if values of this type have it.
 pub(in crate::chat) fn readable(value: &Value, name: &str) -> Option<&'static str> {
     let own = match Py::of(value) {
         Py::Str(_) => STR,
@@ -86,7 +86,7 @@ pub(in crate::chat) fn readable(value: &Value, name: &str) -> Option<&'static st
     own.iter().copied().find(|known| *known == name)
 }
 
-/// Whether it is a method that would change the value.
+/// Returns true if the method would change the value.
 pub(in crate::chat) fn changes(value: &Value, name: &str) -> bool {
     match Py::of(value) {
         Py::Dict => DICT_CHANGING.contains(&name),

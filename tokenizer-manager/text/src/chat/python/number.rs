@@ -1,19 +1,19 @@
-//! Numbers as texts.
+//! Formatting of numbers.
 
 use minijinja::{Error, Value};
 
 use super::error::fail;
 
-/// A whole number as a value.
+/// Returns a whole number as a value.
 pub(in crate::chat) fn int(value: i128) -> Value {
     i64::try_from(value).map_or_else(|_| Value::from(value), Value::from)
 }
 
-/// The widest field and the most digits that a format may ask for. The library prints no more than
-/// 65535 decimals, and `g` prints up to three zeros before the digits that it is asked for.
+/// Maximum width and number of digits of a format. The standard library prints at most 65,535
+/// decimals, and `g` prints up to three zeros before the digits that it is asked for.
 const WIDEST: usize = 65_500;
 
-/// A width or a number of digits, as far as it is not absurd.
+/// Parses a width or a number of digits; more than [`WIDEST`] is an error.
 pub(in crate::chat) fn width(digits: &str) -> Result<usize, Error> {
     match digits.parse() {
         Ok(width) if width <= WIDEST => Ok(width),
@@ -23,7 +23,7 @@ pub(in crate::chat) fn width(digits: &str) -> Result<usize, Error> {
     }
 }
 
-/// A float without its sign, by a conversion of C: `e`, `f`, `g` and their capitals.
+/// Formats a float without its sign, by a conversion of C: `e`, `f`, `g` and their capitals.
 pub(in crate::chat) fn float(
     value: f64,
     conversion: char,
@@ -82,7 +82,7 @@ fn general(value: f64, precision: usize, alternate: bool) -> String {
     }
 }
 
-/// Without zeros at the end of what is behind the point.
+/// Removes zeros at the end of the decimals.
 fn without_zeros(text: &str) -> String {
     let (digits, exponent) = text.split_at(text.find('e').unwrap_or(text.len()));
     let digits = match digits.contains('.') {
@@ -92,7 +92,7 @@ fn without_zeros(text: &str) -> String {
     format!("{digits}{exponent}")
 }
 
-/// A whole number without its sign: its digits, and what `#` puts before them.
+/// Formats a whole number without its sign. Returns its digits, and the prefix for `#`.
 pub(in crate::chat) fn whole(value: i128, conversion: char) -> (String, &'static str) {
     let value = value.unsigned_abs();
     match conversion {
@@ -104,8 +104,8 @@ pub(in crate::chat) fn whole(value: i128, conversion: char) -> (String, &'static
     }
 }
 
-/// Digits with a separator between each group, from the right, and zeros before them as far as the
-/// text is shorter than `least`; what is behind a point stays.
+/// Puts a separator between groups of digits, from the right. Zeros are put before the digits
+/// while the text is shorter than `least`. The part after a point stays as it is.
 pub(in crate::chat) fn grouped(
     digits: &str,
     separator: char,
@@ -121,7 +121,7 @@ pub(in crate::chat) fn grouped(
     let mut reversed = String::with_capacity(least.max(digits.len() * 2));
     let mut known = whole.chars().rev();
     let mut count = 0;
-    // No separator comes first, so one more digit may follow one.
+    // No separator may come first, so one more digit may follow a separator.
     while let Some(digit) = known
         .next()
         .or_else(|| (!whole.is_empty() && reversed.len() + rest.len() < least).then_some('0'))
@@ -136,9 +136,9 @@ pub(in crate::chat) fn grouped(
     whole + rest
 }
 
-/// A float as Python's `repr` prints it: the shortest digits that read back, with an exponent from
-/// 1e16 and below 1e-4. `names` are the words for infinity and not-a-number, which JSON and `repr`
-/// spell differently.
+/// Formats a float like Python's `repr`: the shortest digits that read back, with an exponent
+/// from 1e16 and below 1e-4. `names` are the words for infinity and not-a-number, which differ
+/// between JSON and `repr`.
 pub(in crate::chat) fn python_float(value: f64, names: (&str, &str)) -> String {
     if value.is_nan() {
         return names.1.to_owned();

@@ -1,4 +1,4 @@
-//! Objects of Python that the engine has none of, or others.
+//! Python's objects that the engine lacks or treats differently.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +15,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `namespace(…)`: attributes that templates may set. What holds a namespace holds it whole, so
-/// there may be circles; the rendering keeps a list of them and empties them at its end.
+/// `namespace(…)`: attributes that templates may set. An object that holds a namespace shares it,
+/// so references may form cycles. The rendering keeps a list of its namespaces and empties them
+/// at its end.
 #[derive(Default)]
 pub(in crate::chat) struct Namespace {
     fields: Mutex<Vec<(Arc<str>, Value)>>,
 }
 
 impl Namespace {
-    /// An empty namespace that belongs to the rendering on this thread.
+    /// Makes an empty namespace that belongs to the rendering on this thread.
     pub(in crate::chat) fn create() -> Result<Arc<Self>, Error> {
         charge(4 * ELEMENT)?;
         let namespace = Arc::new(Self::default());
@@ -75,13 +76,14 @@ impl Object for Namespace {
     }
 }
 
-/// What `map`, `select` and the like give: true, without a length, and gone once it is read.
+/// Result of `map`, `select` and similar filters. A generator is true, has no length, and is
+/// empty once it is read.
 #[derive(Debug)]
 pub(in crate::chat) struct Generator(Mutex<Vec<Value>>);
 
 impl Generator {
     pub(in crate::chat) fn value(mut items: Vec<Value>) -> Result<Value, Error> {
-        // An empty one is kept to the rendering's end too.
+        // An empty generator is kept to the rendering's end too, so it is charged.
         charge(items.len().saturating_add(4).saturating_mul(ELEMENT))?;
         items.reverse();
         let generator = Arc::new(Self(Mutex::new(items)));
@@ -89,7 +91,7 @@ impl Generator {
         Ok(Value::from_dyn_object(generator))
     }
 
-    /// All that is left of it.
+    /// Takes all remaining items.
     pub(in crate::chat) fn rest(&self) -> Vec<Value> {
         let mut items = std::mem::take(&mut *lock(&self.0));
         items.reverse();
@@ -107,7 +109,7 @@ impl Kept for Generator {
     }
 }
 
-/// A generator is equal to itself.
+/// A generator is equal only to itself.
 impl PartialEq for Generator {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -128,7 +130,7 @@ impl Object for Generator {
     }
 }
 
-/// Which view of a mapping.
+/// The kinds of a dictionary's views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::chat) enum ViewKind {
     Keys,
@@ -146,7 +148,7 @@ impl ViewKind {
     }
 }
 
-/// What `keys()`, `values()` and `items()` give. Mappings never change.
+/// Result of `keys()`, `values()` and `items()`. It is a copy, since dictionaries never change.
 #[derive(Debug, PartialEq)]
 pub(in crate::chat) struct View {
     pub kind: ViewKind,
@@ -186,7 +188,8 @@ impl Range {
         usize::try_from(steps).unwrap_or(usize::MAX)
     }
 
-    /// What tells its elements from those of others: how many, the first, and the step to the next.
+    /// Returns the values that two equal ranges share: the length, the first element, and the
+    /// step to the next.
     pub(in crate::chat) fn elements(&self) -> (usize, Option<i128>, Option<i128>) {
         let length = self.len();
         (length, self.at(0), (length > 1).then_some(self.step))
@@ -233,7 +236,7 @@ impl Object for Range {
     }
 }
 
-/// `cycler(…)`. What holds values lists them, so that it is seen how deeply they are nested.
+/// `cycler(…)`. An object with values enumerates them, so that their nesting can be measured.
 #[derive(Debug)]
 pub(in crate::chat) struct Cycler {
     pub items: Vec<Value>,
@@ -280,7 +283,7 @@ impl Object for Cycler {
     }
 }
 
-/// `joiner(…)`: nothing the first time, and its separator from then on.
+/// `joiner(…)`: prints nothing the first time, and its separator after that.
 #[derive(Debug)]
 pub(in crate::chat) struct Joiner {
     pub separator: Value,
@@ -305,7 +308,7 @@ impl Object for Joiner {
     }
 }
 
-/// A method that was looked up and not called.
+/// A method that was looked up but not called.
 #[derive(Debug)]
 pub(in crate::chat) struct Bound {
     pub object: Value,
@@ -326,7 +329,7 @@ impl Object for Bound {
     }
 }
 
-/// Stands for an argument that a macro was called without, where it has a default.
+/// Stands for an argument that a call of a macro left out, if the parameter has a default.
 #[derive(Debug)]
 pub(in crate::chat) struct Missing;
 
@@ -336,7 +339,7 @@ impl Object for Missing {
     }
 }
 
-/// One group of `groupby`: a tuple of two whose parts have names.
+/// One group of `groupby`: a tuple of two items with names.
 #[derive(Debug)]
 pub(in crate::chat) struct Group {
     pub grouper: Value,

@@ -1,4 +1,4 @@
-//! Arithmetic of Python.
+//! Arithmetic as in Python.
 
 use minijinja::{Error, Value};
 
@@ -19,7 +19,7 @@ fn unsupported(operator: &str, a: Py<'_>, b: Py<'_>) -> Error {
     }
 }
 
-/// Beyond 128 bits a number cannot be told as Python tells it.
+/// Returns the error for a whole number beyond 128 bits, which the engine cannot hold.
 fn too_large() -> Error {
     fail("a whole number beyond 128 bits")
 }
@@ -78,7 +78,8 @@ pub(in crate::chat) fn multiply(a: &Value, b: &Value) -> Result<Value, Error> {
             }
             Py::List | Py::Tuple => {
                 let items = iterate(value)?;
-                // Repeated without end, nothing is charged nothing.
+                // An empty list is charged nothing, so an endless repetition must be
+                // avoided here.
                 let times = if items.is_empty() { 0 } else { times };
                 charge(items.len().saturating_mul(times).saturating_mul(32))?;
                 let repeated = std::iter::repeat_n(items, times).flatten();
@@ -127,7 +128,7 @@ pub(in crate::chat) fn remainder(a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Quotient and remainder, rounded down.
+/// Returns quotient and remainder, rounded down.
 fn floor(a: i128, b: i128) -> Option<(i128, i128)> {
     let (quotient, remainder) = (a.checked_div(b)?, a.checked_rem(b)?);
     match remainder != 0 && (remainder < 0) != (b < 0) {
@@ -136,7 +137,8 @@ fn floor(a: i128, b: i128) -> Option<(i128, i128)> {
     }
 }
 
-/// The same of floats, as CPython's `float_divmod`.
+/// Returns quotient and remainder of floats, rounded down, as CPython's `float_divmod`
+/// does.
 fn float_floor(a: f64, b: f64) -> (f64, f64) {
     let mut remainder = a % b;
     let mut quotient = (a - remainder) / b;
@@ -191,7 +193,7 @@ pub(in crate::chat) fn negate(a: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `~`: the texts of all, one after the other.
+/// Computes `~`: joins the texts of all values.
 pub(in crate::chat) fn concatenate(values: &[Value]) -> Result<Value, Error> {
     let mut joined = Text::default();
     for value in values {

@@ -1,4 +1,4 @@
-//! `%` with a text at its left: printf-style formatting.
+//! printf-style formatting: the operator `%` with a text on its left.
 
 use minijinja::{Error, Value};
 
@@ -8,7 +8,7 @@ use super::number;
 use super::repr;
 use super::value::{Number, Py, fail, iterate, look_up, tuple, undefined};
 
-/// `format % values`.
+/// Computes `format % values`.
 pub(in crate::chat) fn format_value(format: &Value, values: &Value) -> Result<Value, Error> {
     let text = format.as_str().unwrap_or_default();
     let values = Values::new(values, format.is_safe())?;
@@ -22,19 +22,19 @@ pub(in crate::chat) fn format_value(format: &Value, values: &Value) -> Result<Va
     ))
 }
 
-/// `format % (value, …)`.
+/// Computes `format % (value, …)`.
 pub(in crate::chat) fn format_all(format: &Value, values: Vec<Value>) -> Result<Value, Error> {
     format_value(format, &tuple(values)?)
 }
 
-/// Where directives take their values from.
+/// Source of the values for directives.
 struct Values {
     all: Vec<Value>,
     next: usize,
     map: Option<Value>,
-    /// Whether values may be left over.
+    /// True if values may be left over.
     lenient: bool,
-    /// Whether what is put in is escaped.
+    /// True if inserted values are escaped.
     escape: bool,
 }
 
@@ -46,7 +46,7 @@ impl Values {
             Py::Dict => (vec![values.clone()], Some(values.clone())),
             _ => (vec![values.clone()], None),
         };
-        // Whatever has subscripts may stay unused.
+        // Values that have subscripts may be left over.
         let lenient = matches!(py, Py::Dict | Py::List | Py::Range(_) | Py::Undefined);
         Ok(Self {
             all,
@@ -112,7 +112,7 @@ impl Formatter {
         Ok(self.out.into_string())
     }
 
-    /// What stands before a conversion, and what is left of the format.
+    /// Parses the part before a conversion, and returns the rest of the format.
     fn directive<'f>(&mut self, format: &'f str) -> Result<(Directive, &'f str), Error> {
         let mut directive = Directive::default();
         let mut rest = format;
@@ -159,7 +159,7 @@ impl Formatter {
         ))
     }
 
-    /// A number in the format, or the next value for `*`.
+    /// Parses a number in the format, or takes the next value for `*`.
     fn amount<'f>(&mut self, format: &'f str) -> Result<(Option<i128>, &'f str), Error> {
         if let Some(rest) = format.strip_prefix('*') {
             let value = self.values.next()?;

@@ -1,4 +1,4 @@
-//! `str` and `repr` of Python.
+//! Python's `str` and `repr`.
 
 use minijinja::{Error, Value};
 
@@ -9,18 +9,17 @@ use super::objects::{Namespace, Range};
 use super::text::is_printable;
 use super::value::{Py, entries, fail, iterate};
 
-/// Values inside each other that are printed: more than any value that can be made has, but for a
-/// namespace that holds itself.
+/// Maximum nesting of values that are printed. Only a namespace that holds itself nests deeper.
 const DEEPEST: usize = 400;
 
-/// `str(value)`.
+/// Returns `str(value)`.
 pub(in crate::chat) fn string(value: &Value) -> Result<String, Error> {
     let mut out = Text::default();
     push_str(&mut out, value)?;
     Ok(out.into_string())
 }
 
-/// `repr(value)`.
+/// Returns `repr(value)`.
 pub(in crate::chat) fn repr(value: &Value) -> Result<String, Error> {
     let mut out = Text::default();
     push_repr(&mut out, value, 0)?;
@@ -96,7 +95,8 @@ fn scalar(out: &mut Text, value: &Value) -> Result<(), Error> {
             out.push_str(&format!("<LoopContext {index}/{length}>"))
         }
         _ => match value.as_object() {
-            // An address differs from run to run, so there is nothing to agree with.
+            // No address is printed: it differs from run to run, so no test could compare it with
+            // Python's.
             Some(object) => {
                 if let Some(declared) = value.downcast_object_ref::<Macro>() {
                     out.push_str("<Macro ")?;
@@ -147,7 +147,7 @@ fn mapping(out: &mut Text, fields: &[(Value, Value)], depth: usize) -> Result<()
     out.push('}')
 }
 
-/// A text in quotes, what cannot be printed escaped.
+/// Appends a text in quotes, with unprintable characters escaped.
 fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -177,7 +177,7 @@ fn quote(out: &mut Text, text: &str) -> Result<(), Error> {
     out.push(quote)
 }
 
-/// `ascii(value)`: `repr` with everything beyond ASCII escaped.
+/// Returns `ascii(value)`: `repr` with all characters beyond ASCII escaped.
 pub(in crate::chat) fn ascii(value: &Value) -> Result<String, Error> {
     let mut out = Text::default();
     for c in repr(value)?.chars() {

@@ -99,15 +99,15 @@ const TESTS: &[(&str, Test)] = &[
     ("le", |value, args| ordered(value, args, Ordering::is_le)),
 ];
 
-/// A test of lowered templates: whether a macro was called without an argument.
+/// A test for converted templates: true if a macro was called without the argument.
 pub(in crate::chat) const MISSING: &str = "%missing";
 
-/// Whether Jinja2 has a test of this name.
+/// Returns true if Jinja2 has a test of this name.
 pub(in crate::chat) fn exists(name: &str) -> bool {
     TESTS.iter().any(|(known, _)| *known == name)
 }
 
-/// Adds them to an environment.
+/// Adds all tests to an environment.
 pub(in crate::chat) fn add_to(environment: &mut Environment<'static>) {
     for &(name, test) in TESTS {
         environment.add_test(

@@ -1,4 +1,4 @@
-//! Characters, lines and words as Python tells them apart.
+//! Python's classes of characters, lines and words.
 
 use std::sync::LazyLock;
 
@@ -7,12 +7,12 @@ use onig::Regex;
 
 use super::super::meter::charge;
 
-/// Whether Python strips and splits at a character.
+/// Returns true for characters at which Python strips and splits.
 pub(in crate::chat) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// The lines of a text (`splitlines(keep_ends)`).
+/// Returns the lines of a text (`splitlines(keep_ends)`).
 pub(in crate::chat) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> + Clone {
     let breaks = |c: char| {
         matches!(
@@ -37,7 +37,8 @@ pub(in crate::chat) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item 
     })
 }
 
-/// Without characters of `set`, or without blanks, at the left, the right or both.
+/// Strips the characters of `set`, or blanks if there is no set, on the left, the right
+/// or both sides.
 pub(in crate::chat) fn strip<'a>(
     text: &'a str,
     set: Option<&str>,
@@ -45,7 +46,7 @@ pub(in crate::chat) fn strip<'a>(
     right: bool,
 ) -> Result<&'a str, Error> {
     charge(text.len())?;
-    // In order, as both may be long.
+    // Sorted for a binary search, since both texts may be long.
     let mut known: Vec<char> = Vec::new();
     if let Some(set) = set {
         charge(set.len().saturating_mul(size_of::<char>()))?;
@@ -76,15 +77,15 @@ fn matches(class: Option<&Regex>, c: char) -> bool {
     class.is_some_and(|class| class.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Whether a character is a letter (`isalpha`).
+/// Returns true for letters (`isalpha`).
 pub(in crate::chat) fn is_letter(c: char) -> bool {
     static LETTER: LazyLock<Option<Regex>> = LazyLock::new(|| class(r"\A\p{L}\z"));
     c.is_ascii_alphabetic() || (!c.is_ascii() && matches(LETTER.as_ref(), c))
 }
 
-/// What a character is worth as a decimal digit, if it is one (`isdecimal`).
+/// Returns the value of a decimal digit; `None` for other characters (`isdecimal`).
 pub(in crate::chat) fn decimal(c: char) -> Option<u32> {
-    /// All of them: each script has its ten together, from zero on.
+    /// All decimal digits. Each script has its ten digits together, from zero on.
     static DECIMALS: LazyLock<Vec<char>> = LazyLock::new(|| {
         let class = class(r"\A\p{Nd}\z");
         let numeric = (char::MIN..=char::MAX).filter(|c| c.is_numeric());
@@ -97,12 +98,12 @@ pub(in crate::chat) fn decimal(c: char) -> Option<u32> {
     u32::try_from(place % 10).ok()
 }
 
-/// Whether a character is a decimal digit (`isdecimal`).
+/// Returns true for decimal digits (`isdecimal`).
 pub(in crate::chat) fn is_decimal(c: char) -> bool {
     decimal(c).is_some()
 }
 
-/// Whether a character is a digit (`isdigit`): superscripts and encircled ones are too.
+/// Returns true for digits (`isdigit`), which include superscript and encircled digits.
 pub(in crate::chat) fn is_digit(c: char) -> bool {
     let other = matches!(u32::from(c),
         0xb2 | 0xb3 | 0xb9 | 0x2070 | 0x2074..=0x2079 | 0x2080..=0x2089 | 0x1369..=0x1371
@@ -112,7 +113,7 @@ pub(in crate::chat) fn is_digit(c: char) -> bool {
     is_decimal(c) || other
 }
 
-/// Whether `repr` leaves a character as it is.
+/// Returns true for characters that `repr` does not escape.
 pub(in crate::chat) fn is_printable(c: char) -> bool {
     static OTHER: LazyLock<Option<Regex>> = LazyLock::new(|| class(r"\A[\p{C}\p{Z}]\z"));
     match c {
@@ -122,17 +123,17 @@ pub(in crate::chat) fn is_printable(c: char) -> bool {
     }
 }
 
-/// Whether a character is a letter of either case.
+/// Returns true for letters that have a case.
 pub(in crate::chat) fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase() || is_title(c)
 }
 
-/// The digraphs that have a form of their own at the start of a word.
+/// Returns true for the digraphs that have a form of their own at the start of a word.
 fn is_title(c: char) -> bool {
     matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ')
 }
 
-/// `upper()` of a character, at the start of a word.
+/// Appends a character in the form for the start of a word.
 pub(in crate::chat) fn push_title(out: &mut String, c: char) {
     match c {
         'Ǆ' | 'ǅ' | 'ǆ' => out.push('ǅ'),
@@ -148,7 +149,7 @@ pub(in crate::chat) fn push_title(out: &mut String, c: char) {
     }
 }
 
-/// `capitalize()`.
+/// Computes `capitalize()`.
 pub(in crate::chat) fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     let mut out = String::with_capacity(text.len());
@@ -158,7 +159,7 @@ pub(in crate::chat) fn capitalized(text: &str) -> String {
     out + &chars.as_str().to_lowercase()
 }
 
-/// `title()`: every letter that follows none starts a word.
+/// Computes `title()`: every letter that does not follow a letter starts a word.
 pub(in crate::chat) fn titled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut after_letter = false;
@@ -172,13 +173,13 @@ pub(in crate::chat) fn titled(text: &str) -> String {
     out
 }
 
-/// `casefold()`.
+/// Computes `casefold()`.
 pub(in crate::chat) fn case_folded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             'ı' => out.push(c),
-            // Cherokee, which had capital letters alone at first.
+            // Cherokee had only capital letters at first.
             '\u{13a0}'..='\u{13ff}' | '\u{ab70}'..='\u{abbf}' => out.extend(c.to_uppercase()),
             c => {
                 let upper = c.to_lowercase().flat_map(char::to_uppercase);
@@ -189,7 +190,7 @@ pub(in crate::chat) fn case_folded(text: &str) -> String {
     out
 }
 
-/// `swapcase()`.
+/// Computes `swapcase()`.
 pub(in crate::chat) fn swapped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -202,7 +203,8 @@ pub(in crate::chat) fn swapped(text: &str) -> String {
     out
 }
 
-/// Whether all letters are upper (`isupper`) or lower case (`islower`), and there is one.
+/// Returns true if there is a letter, and all letters are upper case (`isupper`) or
+/// lower case (`islower`).
 pub(in crate::chat) fn is_all(text: &str, upper: bool) -> bool {
     let wrong = |c: char| match upper {
         true => c.is_lowercase() || is_title(c),
@@ -211,7 +213,7 @@ pub(in crate::chat) fn is_all(text: &str, upper: bool) -> bool {
     !text.chars().any(wrong) && text.chars().any(is_cased)
 }
 
-/// `istitle()`.
+/// Computes `istitle()`.
 pub(in crate::chat) fn is_titled(text: &str) -> bool {
     let mut after_letter = false;
     let mut any = false;

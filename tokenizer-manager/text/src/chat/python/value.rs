@@ -1,4 +1,4 @@
-//! Values as Python sees them.
+//! Values with Python's types.
 
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
@@ -8,13 +8,13 @@ pub(in crate::chat) use super::error::{fail, undefined};
 pub(in crate::chat) use super::number::int;
 use super::objects::{Generator, Group, Range, View};
 
-/// What a value is in Python.
+/// The Python type of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::chat) enum Py<'a> {
     Undefined,
     None,
     Bool(bool),
-    /// As far as 128 bits reach; Python's own have no end.
+    /// A whole number of at most 128 bits; Python's own have no limit.
     Int(i128),
     Float(f64),
     Str(&'a str),
@@ -24,9 +24,9 @@ pub(in crate::chat) enum Py<'a> {
     Range(&'a Range),
     View(&'a View),
     Generator(&'a Generator),
-    /// `loop`.
+    /// The variable `loop`.
     Loop,
-    /// A namespace, a macro, a function.
+    /// A namespace, a macro or a function.
     Other,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// The name of its type.
+    /// Returns the name of the type.
     pub(in crate::chat) fn type_name(&self) -> &'static str {
         match self {
             Self::Undefined => "Undefined",
@@ -75,7 +75,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// The number, if it is one; booleans are.
+    /// Returns the number; `None` if the value is no number. A boolean is a number.
     pub(in crate::chat) fn number(&self) -> Option<Number> {
         match *self {
             Self::Bool(value) => Some(Number::Int(i128::from(value))),
@@ -85,7 +85,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// The whole number that it is; booleans are.
+    /// Returns the whole number; `None` if the value is none. A boolean is a whole number.
     pub(in crate::chat) fn int(&self) -> Option<i128> {
         match self.number() {
             Some(Number::Int(value)) => Some(value),
@@ -98,7 +98,7 @@ impl<'a> Py<'a> {
     }
 }
 
-/// A number of Python.
+/// A number as in Python.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::chat) enum Number {
     Int(i128),
@@ -114,7 +114,7 @@ impl Number {
     }
 }
 
-/// What looks like a mapping, as the engine's loops and macros do.
+/// Returns the type of a mapping; the engine's loops and macros look like one.
 fn mapping(value: &Value) -> Py<'_> {
     match value.as_object().map(|object| object.type_name()) {
         Some(name) if name.ends_with("::Loop") => Py::Loop,
@@ -123,12 +123,13 @@ fn mapping(value: &Value) -> Py<'_> {
     }
 }
 
-/// Lists in lists, beyond which printing or dropping one might fill the stack.
+/// Maximum nesting of lists. Printing or dropping deeper lists might overflow the stack.
 const DEEPEST: usize = 256;
 
-/// Charges every element of what was just made, however deep, and refuses what nests too deeply.
-/// What is kept until the rendering ends is an element like a number: a namespace, and a generator,
-/// which gives its elements once. A loop of the engine holds what it walks, and shows it to nobody.
+/// Charges every element of a new value, at every depth, and refuses a value that nests too
+/// deeply. Namespaces and generators are kept until the rendering ends and count as one element.
+/// A generator gives its elements only once. The engine's loop object is refused as an element,
+/// because it holds the items of its iteration and does not show them to this check.
 pub(in crate::chat) fn charge_nested(value: &Value) -> Result<(), Error> {
     nested(value, 0)
 }
@@ -163,7 +164,7 @@ pub(in crate::chat) fn size(value: usize) -> Value {
     Value::from(value as u64)
 }
 
-/// A list of values that exist; their room is charged.
+/// Makes a list of existing values and charges the list's own memory.
 pub(in crate::chat) fn list(items: Vec<Value>) -> Result<Value, Error> {
     charge(items.len().saturating_mul(ELEMENT))?;
     let made = Value::from(items);
@@ -176,8 +177,9 @@ pub(in crate::chat) fn tuple(items: Vec<Value>) -> Result<Value, Error> {
     charge_nested(&made).map(|()| made)
 }
 
-/// A list of elements of `model`, in whatever order and number. It nests no deeper than that, so
-/// nobody looks into it; what a generator gives has been nobody's elements yet.
+/// Makes a list of elements of `model`, in any order and number. The list nests no deeper than
+/// `model`, so its nesting is not checked. Elements of a generator were in no list before, so
+/// they are checked.
 pub(in crate::chat) fn list_of(model: Py<'_>, items: Vec<Value>) -> Result<Value, Error> {
     match model {
         Py::Generator(_) => list(items),
@@ -188,7 +190,7 @@ pub(in crate::chat) fn list_of(model: Py<'_>, items: Vec<Value>) -> Result<Value
     }
 }
 
-/// The same as a tuple where that is one.
+/// Makes a list like [`list_of`], or a tuple if `model` is one.
 pub(in crate::chat) fn sequence_of(model: Py<'_>, items: Vec<Value>) -> Result<Value, Error> {
     match model {
         Py::Tuple => {
@@ -199,7 +201,7 @@ pub(in crate::chat) fn sequence_of(model: Py<'_>, items: Vec<Value>) -> Result<V
     }
 }
 
-/// What Python's iteration gives, as far as the value can be iterated.
+/// Returns the items of Python's iteration. Fails if the value cannot be iterated.
 pub(in crate::chat) fn iterate(value: &Value) -> Result<Vec<Value>, Error> {
     let py = Py::of(value);
     let items: Vec<Value> = match py {
@@ -226,7 +228,7 @@ pub(in crate::chat) fn iterate(value: &Value) -> Result<Vec<Value>, Error> {
     Ok(items)
 }
 
-/// Python's `len`.
+/// Computes Python's `len`.
 pub(in crate::chat) fn length(value: &Value) -> Result<usize, Error> {
     match Py::of(value) {
         Py::Undefined => Ok(0),
@@ -244,7 +246,7 @@ pub(in crate::chat) fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// The entries of a mapping.
+/// Returns the entries of a mapping.
 pub(in crate::chat) fn entries(map: &Value) -> Result<Vec<(Value, Value)>, Error> {
     charge(map.len().unwrap_or(0).saturating_mul(2 * ELEMENT))?;
     map.try_iter()?
@@ -257,7 +259,7 @@ pub(in crate::chat) fn entries(map: &Value) -> Result<Vec<(Value, Value)>, Error
         .collect()
 }
 
-/// A mapping of entries, of which later ones replace earlier ones of an equal key.
+/// Makes a mapping of entries. Of entries with equal keys the last one stays.
 pub(in crate::chat) fn dict(entries: Vec<(Value, Value)>) -> Result<Value, Error> {
     charge(entries.len().saturating_mul(2 * ELEMENT))?;
     let mut distinct: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
@@ -274,7 +276,8 @@ pub(in crate::chat) fn dict(entries: Vec<(Value, Value)>) -> Result<Value, Error
     charge_nested(&made).map(|()| made)
 }
 
-/// `True` is the key `1` and `False` is `0`, which the engine (minijinja 3.0.5) hashes differently.
+/// Merges the keys `True` and `1`, and `False` and `0`, which are equal in Python. The engine
+/// (minijinja 3.0.5) hashes them differently.
 fn merge_booleans(entries: Vec<(Value, Value)>) -> Result<Vec<(Value, Value)>, Error> {
     let mut merged: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
     for (key, item) in entries {
@@ -287,7 +290,7 @@ fn merge_booleans(entries: Vec<(Value, Value)>) -> Result<Vec<(Value, Value)>, E
     Ok(merged)
 }
 
-/// Fails where a value can be no key.
+/// Fails if a value cannot be a key.
 pub(in crate::chat) fn hashable(key: &Value) -> Result<(), Error> {
     match Py::of(key) {
         py @ (Py::List | Py::Dict | Py::View(_)) => {
@@ -298,7 +301,7 @@ pub(in crate::chat) fn hashable(key: &Value) -> Result<(), Error> {
     }
 }
 
-/// What a mapping has under a key.
+/// Returns the value of a mapping under a key.
 pub(in crate::chat) fn look_up(map: &Value, key: &Value) -> Option<Value> {
     let object = map.as_object()?;
     let other = match Py::of(key) {

@@ -1,6 +1,6 @@
 //! String and number literals.
 
-/// Length of the string literal that `text` starts with, quotes included.
+/// Returns the length of the string literal that `text` starts with, quotes included.
 pub(super) fn length(text: &str, quote: u8) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -14,8 +14,8 @@ pub(super) fn length(text: &str, quote: u8) -> usize {
     text.len()
 }
 
-/// A literal with its escapes resolved as Python resolves them, and spelled anew with those that
-/// the engine has alike.
+/// Resolves a literal's escapes as Python does, and writes it again with escapes that the engine
+/// reads in the same way.
 pub(super) fn respelled(literal: &str) -> Result<String, String> {
     let quote = literal.chars().next().unwrap_or('\'');
     let inner = literal
@@ -45,7 +45,7 @@ pub(super) fn respelled(literal: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// What the escape means that stands behind a backslash, and its length.
+/// Returns the meaning of the escape after a backslash, and its length.
 fn escape(text: &str) -> Result<(String, usize), String> {
     let Some(c) = text.chars().next() else {
         return Err("a string ends in a backslash".to_owned());
@@ -79,7 +79,7 @@ fn escape(text: &str) -> Result<(String, usize), String> {
             (octal.count(), 8, 0)
         }
         'N' => return Err("the escape \\N{…} is not supported; write the character".to_owned()),
-        // What is no escape stays as it is, its backslash included.
+        // An unknown escape stays as it is, with its backslash.
         c => return Ok((format!("\\{c}"), c.len_utf8())),
     };
     let end = start + digits;
@@ -94,7 +94,8 @@ fn escape(text: &str) -> Result<(String, usize), String> {
     Ok((resolved.to_string(), end))
 }
 
-/// Length of the number that `text` starts with; fails where Jinja2 reads another one.
+/// Returns the length of the number that `text` starts with. Fails if Jinja2 would read another
+/// number.
 pub(super) fn number_length(text: &str, after_dot: bool) -> Result<usize, String> {
     let bytes = text.as_bytes();
     let digits = |from: usize| {

@@ -1,5 +1,4 @@
-//! Templates that double, pad, repeat or nest until memory or time end: each gets an error, after
-//! few bytes.
+//! Templates that double, pad, repeat or nest values without end. Each must fail after few bytes.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ fn render_within(value_bytes: u64, template: &str, x: &Json) -> Result<String, T
     Jinja::new(template, limits, Clock::Fixed(0))?.render(variables, 0)
 }
 
-/// `body` again and again, on what it made the last time.
+/// Makes a template that runs `body` again and again on its own last result.
 fn again(body: &str) -> String {
     format!(
         "{{% set ns = namespace(v=x) %}}{{% for i in range(1000) %}}{body}{{% endfor %}}{{{{ ns.v|length }}}}"
@@ -120,8 +119,8 @@ fn one_step_to_gigabytes_is_refused() {
     }
 }
 
-/// What is larger than the allowance is refused by what makes it, before it is there: here nothing
-/// else would see it.
+/// Each operation must refuse a result beyond the allowance before it makes the result. Nothing
+/// else in these templates would charge it.
 #[test]
 fn operations_charge_in_advance() {
     for (make, name) in [
@@ -153,7 +152,7 @@ fn operations_charge_in_advance() {
             value_bytes: 300_000,
             ..TemplateLimits::default()
         };
-        // What it makes is thrown away, and so is charged nowhere else.
+        // The result is dropped, so it is charged nowhere else.
         let template = format!("{{% set y = {make} %}}");
         let variables = minijinja::Value::from_pairs([("x", "ab")]);
         let jinja = Jinja::new(&template, limits, Clock::Fixed(0)).unwrap();
@@ -165,7 +164,7 @@ fn operations_charge_in_advance() {
     }
 }
 
-/// Each of these would go on for hours.
+/// Each of these would take hours if the repetition were done.
 #[test]
 fn nothing_repeated_is_nothing() {
     for (template, expected) in [
@@ -180,7 +179,7 @@ fn nothing_repeated_is_nothing() {
     }
 }
 
-/// Each of these made a processor busy for minutes or hours, though little comes of it.
+/// Each of these kept a processor busy for minutes or hours, although the result is small.
 #[test]
 fn work_that_makes_little_ends() {
     for (template, expected) in [
@@ -198,7 +197,7 @@ fn work_that_makes_little_ends() {
     }
 }
 
-/// What the library cannot print or count is an error, or Python's answer.
+/// Results that the standard library cannot print or count are an error, or Python's answer.
 #[test]
 fn no_operation_panics() {
     for (template, expected) in [
@@ -226,7 +225,8 @@ fn no_operation_panics() {
     }
 }
 
-/// What is taken from a list costs as much as is taken, not what the list holds, at whatever depth.
+/// Taking elements from a list costs as much as the elements taken, not as much as the list, at
+/// every depth.
 #[test]
 fn what_is_chosen_costs_what_is_chosen() {
     let x: Json = vec![vec![0; 2000]; 20].into();
@@ -256,7 +256,7 @@ fn what_is_chosen_costs_what_is_chosen() {
     }
 }
 
-/// Lists that are taken apart and put together nest no deeper than others.
+/// Lists that are taken apart and put together must not nest deeper than other lists.
 #[test]
 fn what_is_chosen_nests_no_deeper() {
     for body in [
@@ -277,7 +277,7 @@ fn what_is_chosen_nests_no_deeper() {
     }
 }
 
-/// `map` applies filters, and may be one of them itself.
+/// `map` applies filters, and may apply `map` itself.
 #[test]
 fn filters_inside_each_other_end() {
     let names = ", 'map'".repeat(200);
@@ -292,7 +292,7 @@ fn filters_inside_each_other_end() {
             "{template:.60}: {refused:?}"
         );
     }
-    // As deep as both may be, on a stack of 2 MiB as tests have it.
+    // Both nest as deeply as allowed here, on a test thread's stack of 2 MiB.
     let deep = render(
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% else %}\
          {{ 'a'|map('map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'upper')|list|length }}\
@@ -308,8 +308,8 @@ fn filters_inside_each_other_end() {
     assert_eq!(nested.as_deref(), Ok("['1', '2']['3']"));
 }
 
-/// A namespace that holds itself is one, and what would print or compare it for ever fails. When
-/// its rendering ends it goes.
+/// A namespace may hold itself. Printing or comparing it without end must fail. It is freed when
+/// its rendering ends.
 #[test]
 fn what_holds_itself_ends() {
     for template in [
@@ -330,7 +330,7 @@ fn what_holds_itself_ends() {
             "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns == ns.a }}{{ ns in [ns] }}",
             "TrueTrue",
         ),
-        // A chain of more namespaces than the stack has room for.
+        // A chain of more namespaces than the stack could free by recursion.
         (
             "{% set ns = namespace(v=none) %}{% for i in range(8000) %}\
              {% set ns.v = [namespace(v=ns.v)] %}{% endfor %}{{ ns.v|length }}",
@@ -358,7 +358,7 @@ fn lists_of_lists_of_slices_end() {
     }
 }
 
-/// Slices, as in Python, and reversed lists are lists, and compare with them.
+/// Slices and reversed lists are lists, as in Python, and compare with lists.
 #[test]
 fn what_is_computed_becomes_a_list() {
     for yes in [
@@ -442,7 +442,8 @@ fn part() -> impl Strategy<Value = String> {
         prop_oneof![
             (inner.clone(), operator, inner.clone())
                 .prop_map(|(a, op, b)| format!("({a} {op} {b})")),
-            // As texts: what is computed becomes a list, and the engine orders by kind first.
+            // Compared as texts: computed values become lists, and the engine orders by kind
+            // first.
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a}|string < {b}|string)")),
             (inner.clone(), filter).prop_map(|(a, filter)| format!("({a}|{filter})")),
             inner.clone().prop_map(|a| format!("({a})[1:]")),
@@ -456,7 +457,7 @@ fn part() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever operations meet, there is a text or an error, and the same again.
+    /// Every operation gives a text or an error, and the same one again.
     #[test]
     fn operations_answer(parts in proptest::collection::vec(part(), 1..4)) {
         let body = |value: &str| {

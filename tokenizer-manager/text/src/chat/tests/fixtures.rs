@@ -1,4 +1,5 @@
-//! Templates rendered by transformers (`tests/fixtures/make_chat_templates.py`), rendered here.
+//! Comparison with templates that transformers rendered
+//! (`tests/fixtures/make_chat_templates.py`).
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;

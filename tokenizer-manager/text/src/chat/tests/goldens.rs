@@ -1,13 +1,13 @@
-//! Thousands of small templates, rendered by transformers' Jinja2
-//! (`tests/fixtures/make_jinja_cases.py`), rendered here.
+//! Comparison with thousands of small templates that transformers' Jinja2 rendered
+//! (`tests/fixtures/make_jinja_cases.py`).
 
 use minijinja::Value;
 
 use crate::chat::jinja::{self, Jinja};
 use crate::chat::{Clock, TemplateError, TemplateLimits};
 
-/// Cases that differ on purpose, each with its reason. A case that starts to agree must leave this
-/// list.
+/// Cases that differ on purpose, each with its reason. A case that starts to agree must leave
+/// this list.
 const KNOWN_DIFFERENCES: &[(&str, &str)] = &[
     ("{{ (-8) ** (1 / 3) }}", "an error: complex numbers"),
     ("{{ {(1, 2): 'a'}[1, 2] }}", "refused: several keys"),

@@ -1,5 +1,5 @@
-//! What Python and Jinja2 say of values that are none or undefined, of namespaces, and of optional
-//! arguments: each row was once answered otherwise.
+//! Results of Python and Jinja2 for none and undefined values, for namespaces, and for optional
+//! arguments. Each row once had a different result here.
 
 use serde_json::json;
 

@@ -332,8 +332,8 @@ fn tool_calls_take_the_shape_the_template_wants() {
         json!([{"role": "user", "content": "go"},
                {"role": "assistant", "content": content, "tool_calls": [call]}])
     };
-    // The first templates of DeepSeek V3 and R1: `none` tells calls from answers, and the
-    // arguments are text.
+    // The first templates of DeepSeek V3 and R1: `none` tells calls from answers, and
+    // the arguments are text.
     let deepseek = "{% for m in messages %}{% if m['role'] == 'assistant' and m['content'] is none %}\
                     {% for c in m['tool_calls'] %}{{ c['function']['name'] + ':' + c['function']['arguments'] }}\
                     {% endfor %}{% elif m['role'] == 'assistant' %}{{ m['content'] + '.' }}{% else %}\
@@ -349,7 +349,7 @@ fn tool_calls_take_the_shape_the_template_wants() {
             assert_eq!(render(deepseek, &messages).unwrap(), expected);
         }
     }
-    // What a template prints of absent content is nothing, not the word None.
+    // Absent content is printed as nothing, not as the word None.
     let printing = "{% for m in messages %}<{{ m.content }}>\
                     {% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}\
                     {% endfor %}";

@@ -210,7 +210,7 @@ fn limits_stop_runaway_templates() {
     assert!(matches!(fails(recursion), TemplateError::Broken { .. }));
 }
 
-/// Runs on a thread with the stack that tokio gives its workers.
+/// Runs on a thread with tokio's default stack size for workers, 2 MiB.
 fn on_a_small_stack<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     std::thread::Builder::new()
         .stack_size(2 << 20)

@@ -1,4 +1,4 @@
-//! Whatever templates and messages come, there is an answer.
+//! Any template and any messages give a result or an error, never a panic.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

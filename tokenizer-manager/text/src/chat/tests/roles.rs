@@ -1,11 +1,11 @@
-//! Which role and which place instructions get.
+//! Roles and places of instructions.
 
 use serde_json::{Value, json};
 
 use super::requests::{render, template};
 use crate::chat::{ChatRequest, TemplateError};
 
-/// Shows three roles and says nothing of others.
+/// Shows three roles and leaves out others silently.
 const SILENT: &str = "{% for m in messages %}{% if m.role == 'system' %}S:{{ m.content }};\
                       {% elif m.role == 'user' %}U:{{ m.content }};\
                       {% elif m.role == 'assistant' %}A:{{ m.content }};{% endif %}{% endfor %}";
@@ -18,7 +18,7 @@ const STRICT: &str = "{% for m in messages %}{% if m.role == 'system' %}\
                       {% elif m.role == 'assistant' %}A:{{ m.content }};\
                       {% else %}{{ raise_exception('unexpected role') }}{% endif %}{% endfor %}";
 
-/// Takes what is neither the user's nor an instruction for the assistant's.
+/// Treats all roles but the user's and the system's as the assistant's.
 const ELSE: &str = "{% for m in messages %}{% if m.role == 'system' %}S:{{ m.content }};\
                     {% elif m.role == 'user' %}U:{{ m.content }};{% else %}A:{{ m.content }};{% endif %}{% endfor %}";
 
@@ -27,7 +27,7 @@ const BRANCH: &str = "{% for m in messages %}{% if m.role in ['system', 'develop
                       {% elif m.role == 'user' %}U:{{ m.content }};\
                       {% elif m.role == 'assistant' %}A:{{ m.content }};{% endif %}{% endfor %}";
 
-/// Shows one instruction, the first message, as gpt-oss's does.
+/// Shows one instruction, the first message, like gpt-oss's template.
 const FIRST: &str = "{% if messages[0].role in ['system', 'developer'] %}I:{{ messages[0].content }};\
                      {% endif %}{% for m in messages %}{% if m.role == 'user' %}U:{{ m.content }};\
                      {% elif m.role == 'assistant' %}A:{{ m.content }};{% endif %}{% endfor %}";

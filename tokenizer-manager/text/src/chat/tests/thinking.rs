@@ -1,4 +1,4 @@
-//! What templates learn of thoughts, and of what is absent.
+//! Thoughts and absent content, as templates receive them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::chat::TemplateError;
 const CONTENT: &str = "{% if m.content is string %}{{ m.content }}{% else %}\
                        {% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}";
 
-/// Prints a field of each message before its content.
+/// Makes a template that prints a field of each message before its content.
 fn printing(field: &str) -> String {
     format!(
         "{{% for m in messages %}}{{% if m.{field} %}}({{{{ m.{field} }}}}){{% endif %}}{CONTENT}{{% endfor %}}"
@@ -175,7 +175,7 @@ fn only_the_name_that_the_template_reads_is_added() {
             "reasoning_content",
             "content,reasoning_content,role,thinking",
         ),
-        // Where the template shows none, they have the names that transformers gives them.
+        // If the template shows none, thoughts get the names that transformers uses.
         (
             "nothing",
             "reasoning",

@@ -1,4 +1,5 @@
-//! Ids decoded by Hugging Face tokenizers (`tests/fixtures/make_detokenize.py`), decoded here.
+//! Comparison with ids that Hugging Face tokenizers decoded
+//! (`tests/fixtures/make_detokenize.py`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,7 +52,7 @@ fn ids_decode_as_in_tokenizers() {
     assert!(compared > 1200, "only {compared} texts were compared");
 }
 
-/// The number of texts that had to agree and did.
+/// Compares a case, and returns the number of texts that had to agree and did.
 fn compare(case: &Case, tokenizer: &Tokenizer) -> Result<usize, String> {
     if let Some(source) = &case.source {
         assert_eq!(
@@ -99,9 +100,9 @@ fn compare(case: &Case, tokenizer: &Tokenizer) -> Result<usize, String> {
     Ok(compared)
 }
 
-/// Whether some run of byte-fallback tokens is UTF-8 only in part. `tokenizers` replaces every byte
-/// of such a run; here its valid characters stay, because in a stream they are out before the
-/// invalid bytes come.
+/// Returns true if some run of byte-fallback tokens is UTF-8 only in part. `tokenizers` replaces
+/// every byte of such a run. Here its valid characters stay, because a stream has sent them
+/// before the invalid bytes come.
 pub(super) fn has_partly_valid_run(tokenizer: &Tokenizer, ids: &[u32], skip: bool) -> bool {
     let mut run = Vec::new();
     let seen = ids

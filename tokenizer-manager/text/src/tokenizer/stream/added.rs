@@ -1,10 +1,11 @@
-//! Added tokens in a text.
+//! Search for added tokens in a text.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::EncodeError;
 
-/// Finds added tokens: the leftmost, of those the longest.
+/// Finds added tokens: the leftmost one, and of several with the same start the
+/// longest.
 #[derive(Debug)]
 pub(super) struct Added {
     finder: Option<AhoCorasick>,
@@ -15,12 +16,12 @@ pub(super) struct Added {
 pub(super) enum Part<'t> {
     /// An added token.
     Token(u32),
-    /// What stands between two of them.
+    /// Text between two added tokens.
     Text(&'t str),
 }
 
 impl Added {
-    /// `None` where the tokens cannot be searched for.
+    /// Returns `None` if the tokens cannot be searched for.
     pub(super) fn new(tokens: Vec<(String, u32)>) -> Option<Self> {
         let (contents, ids): (Vec<String>, Vec<u32>) = tokens.into_iter().unzip();
         let finder = if contents.is_empty() {
@@ -33,7 +34,8 @@ impl Added {
         Some(Self { finder, ids })
     }
 
-    /// Calls `each` for every piece, in order, with the byte where it begins.
+    /// Calls `each` for every piece, in order, with the byte offset where the piece
+    /// begins.
     pub(super) fn split(
         &self,
         text: &str,

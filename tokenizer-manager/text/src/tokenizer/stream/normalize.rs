@@ -1,4 +1,4 @@
-//! Normalizers whose work on a text is their work on its pieces.
+//! Normalizers that may work on each piece of a text alone.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use tokenizers::{NormalizedString, Normalizer as _};
 
 use super::{EncodeError, failed};
 
-/// How much is composed at once, and the most that may have to be.
+/// Bytes that are composed at once, and maximum bytes of a piece.
 const PIECE: usize = 16 << 10;
 const LONGEST_PIECE: usize = 256 << 10;
 
@@ -24,17 +24,17 @@ enum Step {
 }
 
 impl Normalizer {
-    /// `None` where a step is not known here.
+    /// Returns `None` if a step is not supported here.
     pub(super) fn new(json: &Value) -> Option<Self> {
         let mut steps = Vec::new();
         add(json, &mut steps)?;
         Some(Self(steps))
     }
 
-    /// The text, normalized.
+    /// Returns the normalized text.
     ///
     /// # Errors
-    /// [`EncodeError::Failed`] where characters combine over an absurd length.
+    /// [`EncodeError::Failed`] if characters combine over an absurd length.
     pub(super) fn apply<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, EncodeError> {
         let mut text = Cow::Borrowed(text);
         for step in &self.0 {
@@ -93,8 +93,9 @@ fn compose_piece(text: &str) -> Result<String, EncodeError> {
     Ok(piece.get().to_owned())
 }
 
-/// Whether a character never combines with those before it: a starter with `NFC_Quick_Check=Yes`
-/// (Unicode Standard Annex 15, section 9). These are some of them, in every common script.
+/// Returns true if a character never combines with characters before it: a starter with
+/// `NFC_Quick_Check=Yes` (Unicode Standard Annex 15, section 9). Only some such characters are
+/// listed, in every common script.
 fn begins_anew(c: char) -> bool {
     matches!(c,
         '\0'..='\u{7F}'

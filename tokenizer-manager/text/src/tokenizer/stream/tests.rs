@@ -1,4 +1,5 @@
-//! Word by word gives what `tokenizers` gives, which takes the text as a whole.
+//! Tokenizing word by word gives the ids of `tokenizers`, which takes the text as a
+//! whole.
 
 use std::sync::LazyLock;
 
@@ -21,7 +22,7 @@ fn split(pattern: &str) -> Value {
     json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-/// The pre-tokenizers and normalizers of models that are served.
+/// Pre-tokenizers and normalizers of served models.
 fn pipelines() -> Vec<(&'static str, Value)> {
     let with = |base: fn() -> Value, changes: &[(&str, Value)]| {
         let mut json = base();
@@ -153,7 +154,7 @@ fn all() -> &'static [Sample] {
     &ALL
 }
 
-/// What the stream gives, however short the text.
+/// Returns the stream's ids, even for a short text.
 fn streamed(sample: &Sample, text: &str, most: usize) -> Result<Vec<u32>, EncodeError> {
     let inner = &*sample.tokenizer.inner;
     let stream = inner.stream.as_ref().expect(sample.name);
@@ -193,7 +194,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20, ..ProptestConfig::with_cases(8) })]
 
-    /// Also where texts are composed in pieces.
+    /// Also if texts are composed in pieces.
     #[test]
     fn long_texts_have_the_ids_of_the_whole(
         parts in proptest::collection::vec(any_text(), 1..6), special: bool,
@@ -229,7 +230,7 @@ fn what_makes_a_pattern_or_a_model_give_up_is_refused() {
     for sample in all() {
         let bytes = match sample.name {
             "demo" => 16 << 20,
-            // Looks ahead to the end from every third digit.
+            // This pattern looks ahead to the end from every third digit.
             "looking around" => 32 << 10,
             _ => 512 << 10,
         };

@@ -1,4 +1,4 @@
-//! Pre-tokenizers that give their words one after the other.
+//! Pre-tokenizers that return their words one after the other.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use tokenizers::Tokenizer as HfTokenizer;
 use super::super::{Fields, bound, decoder};
 use super::{EncodeError, failed};
 
-/// What one match of a pattern may keep on its stack, entries of some 40 bytes, and how often it
-/// may try again. A pattern gives up beyond, mostly in a run of a million spaces.
+/// Maximum stack of one match of a pattern, in entries of some 40 bytes, and maximum retries. A
+/// pattern gives up beyond, mostly in a run of a million spaces.
 const MATCH_STACK: u32 = 1 << 20;
 const MATCH_RETRIES: u32 = 10_000_000;
 
-/// The pattern of a byte-level pre-tokenizer that has none of its own (GPT-2, `encoder.py`).
+/// Pattern of a byte-level pre-tokenizer that has none of its own (GPT-2, `encoder.py`).
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// A tokenizer's pre-tokenizers.
+/// The pre-tokenizers of a tokenizer.
 #[derive(Debug)]
 pub(super) struct Words {
     splitters: Vec<Splitter>,
@@ -28,13 +28,13 @@ type Emit<'e> = dyn FnMut(&str) -> Result<(), EncodeError> + 'e;
 
 #[derive(Debug)]
 enum Splitter {
-    /// Matches, and what is between them unless only matches are wanted.
+    /// Splits at matches of a pattern. The text between matches is kept if `gaps`.
     Pattern { regex: Regex, gaps: bool },
-    /// Digits, one by one or in runs.
+    /// Splits off digits, one by one or in runs.
     Digits { individual: bool },
-    /// Spaces become marks, and the text may begin with one.
+    /// Replaces spaces by marks, and may put a mark before the text.
     Metaspace { mark: char, prepend: Prepend },
-    /// Before a mark; in runs of marks before the first alone, or before each.
+    /// Splits before marks: before each mark, or only before the first of a run.
     Mark { mark: char, each: bool },
 }
 
@@ -46,7 +46,7 @@ enum Prepend {
 }
 
 impl Words {
-    /// `None` where a pre-tokenizer is not known here.
+    /// Returns `None` if a pre-tokenizer is not supported here.
     pub(super) fn new(fields: &Fields, tokenizer: &HfTokenizer) -> Option<Self> {
         let mut words = Self {
             splitters: Vec::new(),
@@ -62,7 +62,8 @@ impl Words {
         Some(words)
     }
 
-    /// Calls `emit` with each word of `text`, in order; `start` where it begins the whole text.
+    /// Calls `emit` with each word of `text`, in order; `start` is true if `text` begins the
+    /// whole text.
     pub(super) fn each(
         &self,
         text: &str,
@@ -72,7 +73,7 @@ impl Words {
         split(&self.splitters, text, start, emit)
     }
 
-    /// A word as the vocabulary spells it.
+    /// Returns a word in the vocabulary's spelling.
     pub(super) fn spell<'w>(&self, word: &'w str, buffer: &'w mut String) -> &'w str {
         if !self.byte_level {
             return word;
@@ -84,7 +85,7 @@ impl Words {
 
     fn add(&mut self, json: &Value) -> Option<()> {
         if self.byte_level {
-            // What follows would see the alphabet of bytes.
+            // Later steps would see the alphabet of bytes.
             return None;
         }
         match json["type"].as_str() {
@@ -155,9 +156,9 @@ impl Words {
 /// SentencePiece's mark for a space.
 const MARK: char = '▁';
 
-/// Whether no token reaches from another character over to `mark`, so that what stands on both
-/// sides is merged on its own. Every character has to have tokens, since runs of unknown ones may
-/// be one token.
+/// Returns true if no token reaches from another character over to `mark`, so that the text on
+/// each side of a mark is merged on its own. Every character must have tokens, since a run of
+/// unknown characters may be one token.
 fn never_merged_before(mark: char, fields: &Fields, tokenizer: &HfTokenizer) -> bool {
     let model = &fields.model;
     let reaches_over = |token: &String| {
@@ -232,7 +233,7 @@ impl Splitter {
     }
 }
 
-/// Cuts a text between two characters wherever `between` says so.
+/// Cuts a text between two characters wherever `between` returns true.
 fn cut(
     text: &str,
     between: impl Fn(char, char) -> bool,
@@ -249,8 +250,8 @@ fn cut(
     emit(&text[from..])
 }
 
-/// Calls `each` with begin and end of every match, as `onig`'s `find_iter` finds them; that one
-/// panics where a pattern gives up.
+/// Calls `each` with begin and end of every match. The matches are those of `onig`'s `find_iter`,
+/// which panics if a pattern gives up.
 fn matches(
     regex: &Regex,
     text: &str,

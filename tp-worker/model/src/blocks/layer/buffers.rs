@@ -7,7 +7,7 @@ use super::Layer;
 use crate::{
     Shard,
     blocks::allocate::Allocate,
-    blocks::{AttentionBuffers, Boundary, MlpBuffers, attention_shapes, mlp_widths},
+    blocks::{AttentionBuffers, Boundary, MlpBuffers, MlpOperands, attention_shapes, mlp_widths},
     split::crossing::Crossing,
 };
 
@@ -40,11 +40,7 @@ pub(crate) struct AllRows<T> {
 pub(crate) struct SecondHalf<'a, T> {
     /// Attention output.
     pub attended: &'a T,
-    pub residual: &'a mut T,
-    pub delta: &'a mut T,
-    pub normed: &'a mut T,
-    pub mlp: &'a mut MlpBuffers<T>,
-    pub boundary: Boundary<'a, T>,
+    pub mlp: MlpOperands<'a, T>,
 }
 
 impl<T> LayerBuffers<T> {
@@ -91,11 +87,13 @@ impl<T> LayerBuffers<T> {
     ) -> SecondHalf<'a, T> {
         SecondHalf {
             attended: &self.attention[layer.attention.buffers].attended,
-            residual: &mut self.residual,
-            delta: &mut self.delta,
-            normed: &mut self.normed,
-            mlp: &mut self.mlp[layer.mlp.buffers],
-            boundary: Boundary::new(crossing, &mut self.all),
+            mlp: MlpOperands {
+                residual: &mut self.residual,
+                delta: &mut self.delta,
+                normed: &mut self.normed,
+                buffers: &mut self.mlp[layer.mlp.buffers],
+                boundary: Boundary::new(crossing, &mut self.all),
+            },
         }
     }
 
@@ -123,11 +121,13 @@ impl<T> LayerBuffers<T> {
         backend.set_rows(&mut self.residual, wanted);
         SecondHalf {
             attended,
-            residual: &mut self.delta,
-            delta: &mut self.residual,
-            normed: &mut self.normed,
-            mlp: &mut self.mlp[layer.mlp.buffers],
-            boundary: Boundary::new(crossing, &mut self.all),
+            mlp: MlpOperands {
+                residual: &mut self.delta,
+                delta: &mut self.residual,
+                normed: &mut self.normed,
+                buffers: &mut self.mlp[layer.mlp.buffers],
+                boundary: Boundary::new(crossing, &mut self.all),
+            },
         }
     }
 

@@ -1,12 +1,12 @@
-//! What messages of earlier turns tell beside their content: thoughts, calls of tools, and whose
-//! results they are.
+//! Checks of the fields about earlier turns, besides the content: thoughts, tool calls,
+//! and the call that a result belongs to.
 
 use serde_json::{Map, Value};
 
 use super::invalid;
 use crate::error::{ApiError, ApiResult};
 
-/// Fields that are texts where they are there.
+/// Fields that must be texts if present.
 const TEXTS: &[&str] = &[
     "name",
     "tool_call_id",
@@ -15,8 +15,8 @@ const TEXTS: &[&str] = &[
     "thinking",
 ];
 
-/// Templates work with these fields as they come, so a type that none expects is refused here, by
-/// the field's name.
+/// Refuses fields of a wrong type, by the field's name. Templates use these fields
+/// without checks.
 pub(super) fn check(at: usize, message: &Map<String, Value>) -> ApiResult<()> {
     for field in TEXTS {
         let value = message.get(*field);

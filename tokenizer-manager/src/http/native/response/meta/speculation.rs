@@ -1,24 +1,24 @@
-//! What speculation brought a choice, as SGLang names it.
+//! Counts of speculation for one choice, under SGLang's names.
 
 use lockstep_types::request::SpeculationUsage;
 use serde::Serialize;
 
-/// Fields of `meta_info`. Of drafted tokens those are proposed that were
-/// verified, in all branches, and those are correct that were accepted.
+/// Fields of `meta_info`. Proposed drafts are drafted tokens that were verified, in all
+/// branches. Correct drafts are proposed drafts that were accepted.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Speculation {
     spec_verify_ct: u32,
     spec_num_proposed_drafts: u32,
     spec_num_correct_drafts: u32,
-    /// Correct drafts per proposed one.
+    /// Correct drafts per proposed draft.
     spec_accept_rate: f64,
-    /// Tokens per verification: the correct drafts, and the target's own.
+    /// Tokens per verification: the correct drafts, and one token of the target.
     spec_accept_length: f64,
-    /// At `i`: verifications with `i` correct drafts.
+    /// Number of verifications with `i` correct drafts, at index `i`.
     spec_correct_drafts_histogram: Vec<u32>,
-    /// By position: verifications that had a draft there.
+    /// Number of verifications with a draft at each position.
     spec_num_proposed_drafts_by_position: Vec<u32>,
-    /// By position: verifications that accepted it.
+    /// Number of verifications that accepted the draft at each position.
     spec_num_correct_drafts_by_position: Vec<u32>,
 }
 
@@ -40,8 +40,10 @@ impl From<&SpeculationUsage> for Speculation {
     }
 }
 
-/// A verification that accepts a position accepts all before it: what reached
-/// a position and not the next one ended there.
+/// Returns, at `i`, the number of verifications that accepted exactly `i` positions. A
+/// verification that accepts a position also accepts all positions before it. Example:
+/// of 4 verifications, 3 accept position 1 and 1 accepts position 2, so 1, 2 and 1
+/// accepted exactly 0, 1 and 2 positions.
 fn histogram(verify_steps: u32, accepted: &[u32]) -> Vec<u32> {
     let reached = std::iter::once(&verify_steps).chain(accepted);
     let further = accepted.iter().chain(std::iter::once(&0));

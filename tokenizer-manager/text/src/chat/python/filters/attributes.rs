@@ -12,16 +12,17 @@ use super::super::value::{Py, fail, iterate};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A path of attributes, `a.b.0`; whole numbers are places in lists.
+/// A path of attributes, such as `a.b.0`; whole numbers are indices of lists.
 #[derive(Debug, Default)]
 pub(super) struct Getter {
     path: Vec<Value>,
-    /// Stands for what is undefined.
+    /// Value used in place of an undefined one.
     default: Option<Value>,
 }
 
 impl Getter {
-    /// Of a text with dots or one key, or of the element itself.
+    /// Makes a path from a text with dots or from one key. Without `attribute`, the
+    /// path is empty and stands for the element itself.
     pub(super) fn new(attribute: Option<&Value>) -> Self {
         let part = |part: &str| match part.parse::<u64>() {
             Ok(at) if part.chars().all(is_digit) => Value::from(at),
@@ -60,7 +61,8 @@ pub(super) fn attr(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<V
     Ok(items::own_attribute(value, text(&name)?)?.unwrap_or_default())
 }
 
-/// The arguments of what is applied to each element, behind the element.
+/// Returns the arguments of a filter or test that is applied to an element: the
+/// element, then the given arguments.
 fn call_args(item: Value, positional: &[Value], named: &[(String, Value)]) -> Vec<Value> {
     let mut args = vec![item];
     args.extend_from_slice(positional);
@@ -73,7 +75,8 @@ fn call_args(item: Value, positional: &[Value], named: &[(String, Value)]) -> Ve
     args
 }
 
-/// The name of a filter or test; those with a sign in front are not for templates.
+/// Returns the name of a filter or test. Names that begin with `%` are not for
+/// templates.
 fn name_of(value: &Value) -> Result<&str> {
     match text(value)? {
         name if name.starts_with('%') => Err(fail(format!("there is no {name:?}"))),
@@ -104,7 +107,8 @@ pub(super) fn map(state: &mut State<'_, '_>, value: &Value, mut args: Args) -> R
     Generator::value(items.collect::<Result<_>>()?)
 }
 
-/// What passes a test, or what does not; by itself or by an attribute.
+/// Filters elements by a test on each element, or on an attribute of it. Keeps the
+/// elements that pass if `keep` is true, or else the others.
 fn filtered(
     state: &mut State<'_, '_>,
     value: &Value,

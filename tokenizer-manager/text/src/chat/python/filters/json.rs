@@ -1,6 +1,6 @@
-//! `tojson` as Hugging Face defines it: Python's `json.dumps` with `ensure_ascii=False`.
+//! `tojson` with Hugging Face's definition: Python's `json.dumps` with `ensure_ascii=False`.
 //!
-//! Jinja2's own filter escapes `<`, `>`, `&` and `'` for HTML; chat templates are written against
+//! Jinja2's own filter escapes `<`, `>`, `&` and `'` for HTML. Chat templates are written for
 //! transformers, which replaces it (`transformers/utils/chat_template_utils.py`).
 
 use minijinja::{Error, ErrorKind, State, Value};
@@ -11,8 +11,9 @@ use super::super::number::python_float;
 use super::super::value::{Py, entries, fail, iterate};
 use super::sorting::ordered;
 
-/// The filter `tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`. Fails
-/// on values that JSON cannot express and on nesting beyond `depth_limit`.
+/// Makes the filter `tojson(x, ensure_ascii=False, indent=None, separators=None,
+/// sort_keys=False)`. The filter fails on values that JSON cannot express and on nesting beyond
+/// `depth_limit`.
 pub(in crate::chat) fn tojson(
     depth_limit: usize,
 ) -> impl Fn(&mut State<'_, '_>, &Value, Args) -> Result<Value, Error> + Send + Sync + 'static {

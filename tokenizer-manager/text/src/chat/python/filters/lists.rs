@@ -58,7 +58,7 @@ pub(super) fn reverse(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resul
     let mut items = iterate(value)?;
     items.reverse();
     match py {
-        // What cannot be walked from its end becomes a list first.
+        // A value that cannot be read from its end becomes a list first.
         Py::Generator(_) => value::list(items),
         _ => Generator::value(items),
     }

@@ -1,4 +1,4 @@
-//! Filters that escape, and what marks a text as safe.
+//! Filters that escape texts or mark them as safe.
 
 use minijinja::{Error, State, Value};
 

@@ -61,7 +61,7 @@ fn truncated(number: f64) -> Result<Value> {
     }
 }
 
-/// `int(text, base)`, none where it is no number.
+/// Parses `int(text, base)`; `None` if the text is no number.
 fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
     let text = text.trim_matches(is_space);
     let (negative, digits) = match text.strip_prefix('-') {
@@ -100,7 +100,7 @@ fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
     Ok(Some(if negative { -number } else { number }))
 }
 
-/// Without underscores, which stand between digits alone.
+/// Removes underscores; `None` unless each stands between two digits.
 fn plain_digits(digits: &str) -> Option<String> {
     let misplaced = digits.starts_with('_') || digits.ends_with('_') || digits.contains("__");
     (!misplaced).then(|| digits.replace('_', ""))
@@ -127,7 +127,7 @@ pub(super) fn float(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<
     Ok(number.map_or(default, Value::from))
 }
 
-/// `float(text)`, none where it is no number.
+/// Parses `float(text)`; `None` if the text is no number.
 fn parse_float(text: &str) -> Option<f64> {
     let plain = |c: char| decimal(c).and_then(|value| char::from_digit(value, 10));
     let text = text.trim_matches(is_space).chars();
@@ -161,7 +161,7 @@ pub(super) fn round(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<
             } else {
                 scaled.floor()
             };
-            // What is whole in Python has no negative zero.
+            // Python's whole numbers have no negative zero.
             Ok(Value::from((whole + 0.0) / scale))
         }
         _ => Err(fail("the method must be common, ceil or floor")),
@@ -184,7 +184,8 @@ fn rounded_int(number: i128, precision: i32) -> Result<i128> {
     rounded.ok_or_else(|| fail("a whole number beyond 128 bits"))
 }
 
-/// To the nearest number of so many decimals, of two the even one, by its exact digits.
+/// Rounds to `precision` decimals by the number's exact digits; of two equally near
+/// numbers, to the even one.
 fn rounded(number: f64, precision: i32) -> f64 {
     match usize::try_from(precision) {
         _ if !number.is_finite() => number,

@@ -1,4 +1,4 @@
-//! Filters that bring elements into an order, and those that group them.
+//! Filters that sort elements or group them.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use super::attributes::Getter;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A text in lower case unless case counts; others as they are.
+/// Returns a text in lower case unless case counts; other values stay as they are.
 fn folded(key: Value, case_sensitive: bool) -> Result<Value> {
     match Py::of(&key) {
         Py::Str(text) if !case_sensitive => {
@@ -26,8 +26,8 @@ fn folded(key: Value, case_sensitive: bool) -> Result<Value> {
     }
 }
 
-/// Elements in the order of their keys. Those that compare equal keep theirs, also backwards. The
-/// library's own sort panics where an order contradicts itself, as that of numbers that are none.
+/// Sorts elements by their keys. Equal elements keep their order, also with `reverse`. The
+/// standard library's sort may panic on a contradictory order, such as that of NaN.
 pub(super) fn ordered<T>(items: Vec<(Value, T)>, reverse: bool) -> Result<Vec<(Value, T)>> {
     charge(items.len().saturating_mul(ELEMENT))?;
     let mut runs: Vec<Vec<(Value, T)>> = items.into_iter().map(|item| vec![item]).collect();
@@ -68,7 +68,7 @@ fn merge<T>(
     Ok(merged)
 }
 
-/// Elements in the order of keys that nobody needs any more.
+/// Sorts elements by their keys and drops the keys.
 fn sorted(keyed: Vec<(Value, Value)>, reverse: bool) -> Result<Vec<Value>> {
     let items = ordered(keyed, reverse)?.into_iter();
     Ok(items.map(|(_, item)| item).collect())
@@ -120,7 +120,7 @@ pub(super) fn dictsort(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resu
     value::list_of(Py::Dict, sorted)
 }
 
-/// The first of the elements that none is before, by `wanted`.
+/// Returns the first of the smallest elements, or of the largest, by `wanted`.
 fn extreme(value: &Value, args: Args, wanted: Ordering) -> Result<Value> {
     let [case_sensitive, attribute] = args.bind(["case_sensitive", "attribute"])?;
     let getter = Getter::new(attribute.as_ref());
@@ -155,7 +155,8 @@ pub(super) fn unique(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result
     for item in iterate(value)? {
         let key = folded(getter.get(item.clone())?, flag(case_sensitive.as_ref()))?;
         hashable(&key)?;
-        // The engine (minijinja 3.0.5) hashes booleans unlike the numbers that they equal.
+        // The engine (minijinja 3.0.5) hashes booleans differently from the numbers that they
+        // equal.
         let key = match Py::of(&key) {
             Py::Bool(key) => Value::from(i64::from(key)),
             _ => key,
@@ -187,7 +188,7 @@ pub(super) fn groupby(_: &mut State<'_, '_>, value: &Value, args: Args) -> Resul
         }
     }
     let groups = groups.into_iter().map(|(key, items)| {
-        // The key as the first of them has it, in its own case.
+        // The group's key is the first element's, in its own case.
         let grouper = match items.first() {
             Some(first) if !case_sensitive => getter.get(first.clone())?,
             _ => key,

@@ -14,7 +14,7 @@ use super::super::value::{Py, dict, fail, length, size, undefined};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A text as it is, anything else as it is printed.
+/// Returns a text as it is, and any other value as it is printed.
 fn soft(value: &Value) -> Result<Value> {
     match Py::of(value) {
         Py::Str(_) => Ok(value.clone()),
@@ -22,7 +22,7 @@ fn soft(value: &Value) -> Result<Value> {
     }
 }
 
-/// What a function makes of a text; safe if that is.
+/// Applies a function to a text. The result is safe if the text is.
 fn made(value: &Value, args: Args, make: fn(&str) -> String) -> Result<Value> {
     let [] = args.bind([])?;
     let value = soft(value)?;
@@ -60,7 +60,7 @@ pub(super) fn title(_: &mut State<'_, '_>, value: &Value, args: Args) -> Result<
         }
         out
     })?;
-    // Put together of its words, it is marked as safe no more.
+    // `title` joins words, so its result is not marked as safe.
     repr::string(&title).map(Value::from)
 }
 

@@ -1,4 +1,4 @@
-//! Methods that look for a part of a text.
+//! Methods that search a text.
 
 use minijinja::{Error, Value};
 
@@ -6,15 +6,15 @@ use super::super::super::meter::charge_reading;
 use super::super::args::{self, Args, required, whole};
 use super::super::value::{Py, fail, iterate, size};
 
-/// A position among `length` elements; negative ones count from the end.
+/// Returns a position among `length` elements; negative positions count from the end.
 pub(in crate::chat) fn bound(at: i128, length: usize) -> usize {
     let length = length as i128;
     let at = if at < 0 { at + length } else { at };
     usize::try_from(at.clamp(0, length)).unwrap_or(0)
 }
 
-/// The part of a text between two arguments, and how many characters are before it; none where the
-/// part starts behind the end, or ends before its start.
+/// Returns the part of a text between two arguments, and the number of characters before it.
+/// `None` if the part starts after the end of the text, or ends before its start.
 fn part<'a>(
     text: &'a str,
     start: Option<&Value>,
@@ -40,7 +40,7 @@ fn part<'a>(
     Ok(Some((between(text, start, stop), start)))
 }
 
-/// Characters `start` to `stop` of a text.
+/// Returns the characters `start` to `stop` of a text.
 fn between(text: &str, start: usize, stop: usize) -> &str {
     let at = |index: usize| {
         text.char_indices()
@@ -50,7 +50,7 @@ fn between(text: &str, start: usize, stop: usize) -> &str {
     &text[at(start)..at(stop)]
 }
 
-/// `find`, `rfind`, `index` and `rindex`.
+/// Computes `find`, `rfind`, `index` and `rindex`.
 pub(super) fn find(text: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [wanted, start, stop] = args.unnamed()?;
     let wanted = required(wanted)?;
@@ -70,7 +70,7 @@ pub(super) fn find(text: &str, name: &str, args: Args) -> Result<Value, Error> {
     }
 }
 
-/// `count`.
+/// Computes `count`.
 pub(super) fn count(text: &str, args: Args) -> Result<Value, Error> {
     let [wanted, start, stop] = args.unnamed()?;
     let wanted = required(wanted)?;
@@ -84,7 +84,7 @@ pub(super) fn count(text: &str, args: Args) -> Result<Value, Error> {
     Ok(size(count))
 }
 
-/// `startswith` and `endswith`, with one text or a tuple of several.
+/// Computes `startswith` and `endswith`, with one text or a tuple of several.
 pub(super) fn starts_or_ends(text: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [wanted, start, stop] = args.unnamed()?;
     let wanted = required(wanted)?;

@@ -1,4 +1,4 @@
-//! Methods that take texts apart and put them together.
+//! Methods that split texts and join them.
 
 use minijinja::value::Tuple;
 use minijinja::{Error, Value};
@@ -14,7 +14,7 @@ fn pieces(parts: Vec<&str>) -> Result<Value, Error> {
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-/// `split` and `rsplit`.
+/// Computes `split` and `rsplit`.
 pub(super) fn split(text: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [separator, limit] = args.bind(["sep", "maxsplit"])?;
     let separator = separator.filter(|separator| !separator.is_none());
@@ -41,7 +41,7 @@ pub(super) fn split(text: &str, name: &str, args: Args) -> Result<Value, Error> 
     pieces(parts)
 }
 
-/// At most `limit` words from the left, then what is left of the text.
+/// Returns at most `limit` words from the left, then the rest of the text.
 fn words(text: &str, limit: usize) -> Result<Vec<&str>, Error> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
@@ -57,7 +57,7 @@ fn words(text: &str, limit: usize) -> Result<Vec<&str>, Error> {
     Ok(parts)
 }
 
-/// The same from the right, the last word first.
+/// Returns at most `limit` words from the right, the last word first, then the rest.
 fn words_from_right(text: &str, limit: usize) -> Result<Vec<&str>, Error> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end_matches(is_space);
@@ -74,7 +74,7 @@ fn words_from_right(text: &str, limit: usize) -> Result<Vec<&str>, Error> {
     Ok(parts)
 }
 
-/// `splitlines`.
+/// Computes `splitlines`.
 pub(super) fn lines(text: &str, args: Args) -> Result<Value, Error> {
     let [keep_ends] = args.bind(["keepends"])?;
     charge(text.len())?;
@@ -83,7 +83,7 @@ pub(super) fn lines(text: &str, args: Args) -> Result<Value, Error> {
     Ok(lines.map(Value::from).collect())
 }
 
-/// `partition` and `rpartition`.
+/// Computes `partition` and `rpartition`.
 pub(super) fn partition(text: &str, name: &str, args: Args) -> Result<Value, Error> {
     let [separator] = args.unnamed()?;
     let separator = required(separator)?;
@@ -109,7 +109,7 @@ fn not_empty(separator: &str) -> Result<&str, Error> {
     }
 }
 
-/// `join`, of texts alone; those that a safe text joins are escaped.
+/// Computes `join`, which joins only texts. A safe separator escapes the items.
 pub(super) fn join(text: &str, args: Args, safe: bool) -> Result<String, Error> {
     let [items] = args.unnamed()?;
     let mut joined = Text::default();
@@ -131,7 +131,7 @@ pub(super) fn join(text: &str, args: Args, safe: bool) -> Result<String, Error> 
     Ok(joined.into_string())
 }
 
-/// A text with at most `limit` of its parts replaced.
+/// Replaces at most `limit` occurrences of `from`; a negative `limit` replaces all.
 pub(in crate::chat) fn replaced(
     text: &str,
     from: &str,

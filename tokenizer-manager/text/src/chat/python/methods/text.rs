@@ -10,7 +10,7 @@ use super::super::text;
 use super::super::value::fail;
 use super::{find, split};
 
-/// Calls a method; what is made of a safe text is safe.
+/// Calls a method. A text made from a safe text is safe.
 pub(super) fn call(value: &Value, s: &str, name: &str, mut args: Args) -> Result<Value, Error> {
     if let ("replace", true, Some(new)) = (name, value.is_safe(), args.positional.get_mut(1)) {
         *new = Value::from(html::escaped(new)?);
@@ -72,7 +72,7 @@ pub(super) fn call(value: &Value, s: &str, name: &str, mut args: Args) -> Result
     Ok(like(value, made))
 }
 
-/// Methods that fill a text up with blanks or other characters.
+/// Computes the methods that fill a text with blanks or other characters.
 fn filled(s: &str, name: &str, args: Args) -> Result<String, Error> {
     match name {
         "zfill" => {
@@ -98,7 +98,7 @@ fn filled(s: &str, name: &str, args: Args) -> Result<String, Error> {
     }
 }
 
-/// Methods without arguments that give a text.
+/// Computes the methods without arguments that return a text.
 fn changed(s: &str, name: &str) -> Option<String> {
     Some(match name {
         "upper" => s.to_uppercase(),
@@ -111,7 +111,7 @@ fn changed(s: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Methods without arguments that tell of what a text consists.
+/// Computes the methods without arguments that test a text's characters.
 fn is(s: &str, name: &str) -> bool {
     let all = |what: fn(char) -> bool| !s.is_empty() && s.chars().all(what);
     let name_part = |c: char| c == '_' || text::is_letter(c) || text::is_decimal(c);
@@ -144,7 +144,7 @@ fn zero_filled(s: &str, width: usize) -> Result<String, Error> {
     Ok(out.into_string())
 }
 
-/// A text filled to a width, at the right, the left or both.
+/// Fills a text to a width, at the right, the left or both sides.
 pub(in crate::chat) fn justified(
     s: &str,
     name: &str,
@@ -155,7 +155,7 @@ pub(in crate::chat) fn justified(
     let left = match name {
         "ljust" => 0,
         "rjust" => total,
-        // CPython puts the odd one to the left when the width is odd.
+        // CPython puts an odd fill character on the left if the width is odd.
         _ => total / 2 + (total & width & 1),
     };
     let mut out = Text::default();

@@ -8,7 +8,7 @@ use crate::raw::Raw;
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
-pub(crate) fn read(config: &Raw) -> Result<RopeConfig, ModelConfigError> {
+pub(super) fn read(config: &Raw) -> Result<RopeConfig, ModelConfigError> {
     if config
         .number("partial_rotary_factor")?
         .is_some_and(|factor| factor != 1.0)
