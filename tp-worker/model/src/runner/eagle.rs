@@ -30,8 +30,8 @@ pub use hidden::HiddenSource;
 /// the token at `i + 2`. The hidden state is the target's where that is known. While the head
 /// drafts, it is the head's own output of position `i - 1`. A pass is first fed hidden
 /// states, and then runs over the tokens. For text, the head keeps only the output of a
-/// request's last position, the root. A later step drafts from the root, reads
-/// the outputs of drafted tokens and feeds them again.
+/// request's last position, the root. A later step drafts from the root, reads the outputs of
+/// drafted tokens and feeds them again.
 ///
 /// The head is whole on one rank and waits for no other rank.
 pub struct EagleHead<B: Backend> {

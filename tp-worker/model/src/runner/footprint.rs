@@ -162,7 +162,7 @@ impl Weighed {
 }
 
 /// Returns the shape of a pass of `dp_size` DP ranks over `matrices`, and over `head` for a
-/// block of logits. Every product is charged for the rows of all DP ranks. Attention's
+/// block of logits. Each of `matrices` is charged for the rows of all DP ranks. Attention's
 /// products have fewer: the rows of one DP rank.
 fn pass(
     limits: ForwardLimits,
