@@ -1,10 +1,10 @@
-//! Why a model can't be loaded or run.
+//! Errors of loading and running models.
 
 use std::path::PathBuf;
 
 use lockstep_backend::{BackendError, WorldRows};
 
-/// A model that can't be loaded or run, and what to do about it.
+/// Error of loading or running a model. The message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The folder holds no weights.
@@ -29,7 +29,7 @@ pub enum ModelError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The reason, in words.
         reason: String,
     },
     /// Two files of one model hold the same tensor.
@@ -37,12 +37,12 @@ pub enum ModelError {
     Duplicate {
         /// The tensor.
         tensor: String,
-        /// A file that holds it.
+        /// A file that holds the tensor.
         first: PathBuf,
-        /// The other.
+        /// The other file that holds the tensor.
         second: PathBuf,
     },
-    /// A tensor the model needs is in no file.
+    /// No file holds a tensor that the model needs.
     #[error("{folder} has no tensor {tensor} (expected shape {expected:?})")]
     MissingTensor {
         /// The model's folder.
@@ -59,7 +59,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its shape.
+        /// Shape of the tensor in the file.
         found: Vec<usize>,
         /// The shape that config.json implies.
         expected: Vec<usize>,
@@ -73,17 +73,17 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor in the file.
         found: String,
     },
-    /// A tensor of whole numbers is something else.
+    /// A tensor that must hold whole numbers has another type.
     #[error("{file}: tensor {tensor} is {found}; expected I64 or I32")]
     NotIntegers {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor in the file.
         found: String,
     },
     /// Tensors that form one matrix differ in type.
@@ -93,7 +93,7 @@ pub enum ModelError {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The tensor it is fused with.
+        /// The tensor that it is fused with.
         sibling: String,
     },
     /// The model can't be split over so many ranks.
@@ -102,18 +102,18 @@ pub enum ModelError {
         if *dp_size > 1 { format!(" over --dp-size {dp_size}") } else { String::new() }
     )]
     Split {
-        /// The number asked for.
+        /// Number of ranks asked for.
         tp_size: usize,
-        /// DP ranks among them.
+        /// Number of DP ranks among them.
         dp_size: usize,
-        /// What can't be split.
+        /// Name of the dimension that can't be split.
         what: &'static str,
-        /// How many there are.
+        /// Size of that dimension in the model.
         total: usize,
-        /// Numbers that work.
+        /// Advice for the message. Example: "1, 2, 4 or 8".
         remedy: String,
     },
-    /// Layers whose keys and values differ in shape.
+    /// Layers have keys and values of different shapes.
     #[error(
         "layer {layer} caches {found:?} (key/value heads, and their width) for each token, and \
          layer 0 {expected:?}: layers with several cache shapes are not served; use a model whose \
@@ -122,93 +122,93 @@ pub enum ModelError {
     MixedCaches {
         /// The first layer that differs from layer 0.
         layer: usize,
-        /// Its key/value heads, and the width of each.
+        /// Key/value heads of that layer, and the width of each.
         found: (usize, usize),
-        /// Those of layer 0.
+        /// Key/value heads of layer 0, and the width of each.
         expected: (usize, usize),
     },
-    /// A forward pass larger than the buffers.
+    /// A forward pass does not fit into the buffers.
     #[error("a pass brings {found} {what}, buffers hold {limit}")]
     TooLarge {
-        /// What there is too much of.
+        /// Name of the things that are too many. Example: "tokens".
         what: &'static str,
-        /// How many came.
+        /// Number that the pass brings.
         found: usize,
-        /// How many fit.
+        /// Number that fits.
         limit: usize,
     },
-    /// What the DP ranks bring to a pass contradicts this rank's batch.
+    /// The rows that DP ranks are said to bring to a pass contradict this rank's batch.
     #[error(
         "the DP ranks bring {found:?}, while DP rank {dp_rank} of {dp_size} has {tokens} tokens \
          and wants {wanted} logits; buffers hold {limit} tokens of each"
     )]
     World {
-        /// What they are said to bring.
+        /// Rows that the DP ranks are said to bring.
         found: WorldRows,
-        /// This rank's.
+        /// Number of this rank's DP rank.
         dp_rank: usize,
-        /// DP ranks.
+        /// Number of DP ranks.
         dp_size: usize,
-        /// Tokens of this rank's batch.
+        /// Number of tokens of this rank's batch.
         tokens: usize,
-        /// Wanted logits of this rank's batch.
+        /// Number of wanted logits of this rank's batch.
         wanted: usize,
-        /// Tokens of a DP rank that fit.
+        /// Most tokens of each DP rank that fit.
         limit: usize,
     },
-    /// A pass of several DP ranks of which nobody says what they bring, or of one
-    /// of which somebody does.
+    /// A pass of several DP ranks was run without their row counts, or a pass of one DP rank
+    /// with row counts.
     #[error("a pass over {dp_size} DP ranks is run as if there were {}", if *dp_size == 1 { "more" } else { "one" })]
     NotDataParallel {
-        /// DP ranks.
+        /// Number of DP ranks.
         dp_size: usize,
     },
-    /// Ranks began a pass with notes that differ where they may not. Nothing of the pass
-    /// has been taken for a result.
+    /// Ranks brought different notes to a pass where all notes must agree. No result of the
+    /// pass was used.
     #[error("ranks have brought different notes to a pass: they have diverged")]
     NotesDiffer,
-    /// A hidden state that the model does not have.
+    /// A layer's input was to be captured, but the model has no such layer.
     #[error("the input of layer {layer} is to be captured, the model has {layers} layers")]
     NoSuchLayer {
         /// The layer asked for, from 0.
         layer: usize,
-        /// Layers of the model.
+        /// Number of layers of the model.
         layers: usize,
     },
-    /// A whole model where a draft head is needed.
+    /// A whole model was given where a draft head is needed.
     #[error("{folder} is a whole model, not an EAGLE head; give the algorithm STANDALONE for it")]
     NotAHead {
         /// The folder.
         folder: PathBuf,
     },
-    /// A draft head that was made for another model.
+    /// A draft head was made for another model.
     #[error(
         "{folder} has hidden size {found}, the model it drafts for {expected};          give --speculative-draft-model-path a head that was trained for this model"
     )]
     HeadWidth {
         /// The head's folder.
         folder: PathBuf,
-        /// Its hidden size.
+        /// Hidden size of the head.
         found: usize,
-        /// The target's.
+        /// Hidden size of the target.
         expected: usize,
     },
-    /// A draft head's pass without as many hidden inputs.
+    /// A draft head's pass was fed another number of hidden states than it has tokens.
     #[error("a draft pass over {tokens} tokens was fed {fed} hidden states")]
     HiddenInputs {
-        /// Tokens of the pass.
+        /// Number of tokens of the pass.
         tokens: usize,
-        /// Hidden states fed since the last pass.
+        /// Number of hidden states fed since the last pass.
         fed: usize,
     },
-    /// A stored hidden state that is not there.
+    /// The head has not stored a hidden state that was asked for.
     #[error("{what} {index} of a draft head was asked for, there are {count}")]
     NoHiddenState {
-        /// What kind of state.
+        /// Kind of the state: "root" or "output".
         what: &'static str,
-        /// Its number, from 0.
+        /// Number of the state, from 0.
         index: u32,
-        /// How many there are.
+        /// Number of stored states of that kind.
         count: usize,
     },
     /// The device failed.

@@ -43,8 +43,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Prefill, decode, mid-prompt chunks and several blocks of logits, in bf16
-/// and f32. The first round may size what the backend sizes lazily.
+/// Covers prefill, decode, mid-prompt chunks and several blocks of logits, in bf16 and f32.
+/// In the first round, the backend may still size buffers that it sizes lazily.
 #[test]
 fn a_pass_allocates_nothing() {
     let text: Vec<u32> = (0..40).collect();
@@ -98,7 +98,7 @@ fn a_pass_allocates_nothing() {
     }
 }
 
-/// The same where rows of all DP ranks come together, on idle ranks too.
+/// A pass over the rows of several DP ranks allocates nothing, on idle ranks too.
 #[test]
 fn a_pass_of_several_dp_ranks_allocates_nothing() {
     for (tp_size, dp_size) in [(2, 2), (4, 2)] {
@@ -132,7 +132,7 @@ fn count_on_a_rank(mut backend: CpuBackend, dp_size: usize) {
     let (text, all): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..32).collect());
     let mut rounds = [0; 2];
     for round in &mut rounds {
-        // What each of two DP ranks takes in, and wants of it.
+        // Tokens that each of two DP ranks takes in, and number of the logits that it wants.
         for parts in [
             [(0..32, 32), (0..32, 32)],
             [(0..32, 1), (0..5, 5)],
@@ -175,8 +175,8 @@ fn on(groups: impl Into<Groups>, dtype: Dtype) -> CpuBackend {
     CpuBackend::new(options, groups).unwrap()
 }
 
-/// Keeping hidden states, taking them into either head, and drafting a chain
-/// and a level of a tree.
+/// Keeping hidden states, taking them into either head, and drafting a chain and a level of a
+/// tree allocate nothing.
 #[test]
 fn drafting_allocates_nothing() {
     let models = fixture("../../../models");

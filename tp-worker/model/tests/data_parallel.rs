@@ -1,4 +1,4 @@
-//! Passes of several DP ranks: what they exchange, keep, refuse and take.
+//! Passes of several DP ranks: their exchanges, kept states, refusals and memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -50,7 +50,7 @@ fn load<B: Backend>(backend: &mut B, name: &str) -> (Transformer<B>, B::KvCache)
     (model, cache.unwrap())
 }
 
-/// The first tokens of a text.
+/// Returns a pass over the first tokens of a text.
 fn prompt(tokens: usize) -> Pass {
     let mut pass = Pass::default();
     if tokens > 0 {
@@ -77,7 +77,8 @@ fn cpu() -> WorldFactory<CpuBackend> {
     Arc::new(|groups| CpuBackend::new(options(), groups).unwrap())
 }
 
-/// Tokens of each DP rank, and those whose logits are wanted: the last ones.
+/// Returns several steps: tokens of each DP rank, and how many of its last tokens want
+/// logits.
 fn batches(dp_size: usize) -> Vec<WorldRows> {
     let of = |tokens: &[usize], wanted: &[usize]| WorldRows {
         tokens: tokens.iter().copied().cycle().take(dp_size).collect(),
@@ -93,7 +94,7 @@ fn batches(dp_size: usize) -> Vec<WorldRows> {
     ]
 }
 
-/// Ranks compare schedules before serving; they must say what really happens,
+/// Ranks compare schedules before serving. The schedules must list the real collectives,
 /// whatever a DP rank has to do itself.
 #[test]
 fn collectives_follow_the_schedule() {
@@ -157,14 +158,14 @@ fn a_layer_takes_as_many_exchanges_as_under_tensor_parallelism() {
     assert_eq!(tail, [AllReduce; 2]);
     let (_, tokens, tail) = kinds(4);
     assert_eq!(tokens, [AllGather, ReduceScatter].repeat(layers - 1));
-    // The head's rows come last.
+    // The gather of the head's rows comes last.
     assert_eq!(tail, [AllGather, ReduceScatter, AllGather]);
     let (_, tokens, _) = kinds(2);
     let layer = [AllReduce, AllGather, ReduceScatter];
     assert_eq!(tokens, layer.repeat(layers - 1));
 }
 
-/// What a drafter reads is of its own DP rank's rows, near what a rank alone has.
+/// A drafter reads states of its own DP rank's rows, close to those of a rank alone.
 #[test]
 fn hidden_states_are_kept_of_own_rows() {
     let spec = || CaptureSpec {
@@ -206,8 +207,8 @@ fn hidden_states_are_kept_of_own_rows() {
     }
 }
 
-/// A rank that drafts has the whole embedding, and the whole head where it loads
-/// that: with it, its hidden states give the logits of the pass.
+/// A rank that drafts has the whole embedding, and loads the whole head. With that head, its
+/// hidden states give the logits of the pass.
 #[test]
 fn a_rank_that_drafts_lacks_the_head_alone() {
     for (tp_size, dp_size) in SPLITS {
@@ -285,7 +286,7 @@ fn what_contradicts_the_batch_is_refused_before_anybody_waits() {
     });
 }
 
-/// What is charged before the start is what a rank then takes.
+/// A rank takes the memory that is charged before the start.
 #[test]
 fn ranks_take_what_is_charged() {
     for name in ["qwen3", "qwen2_untied", "llama_bias"] {
@@ -339,7 +340,7 @@ fn ranks_take_what_is_charged() {
                 assert_eq!(target.weights, taken.matrices, "{name} {at:?}");
                 assert_eq!(target.vectors, taken.vectors, "{name} {at:?}");
                 assert_eq!(8 * target.kv_per_token, taken.kv, "{name} {at:?}");
-                // Its blocks of logits may be larger than those here.
+                // Charged blocks of logits may be larger than those here.
                 assert!(target.activations >= taken.activations, "{name} {at:?}");
                 assert!(charged.scratch >= taken.scratch, "{name} {at:?}");
             });

@@ -1,4 +1,4 @@
-//! Weights that are read while others serve, from files that somebody writes to.
+//! Weights that are read while the server runs, from files that somebody writes to.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

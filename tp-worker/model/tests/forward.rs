@@ -1,4 +1,4 @@
-//! What a pass promises besides its logits.
+//! Promises of a pass besides its logits.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +49,7 @@ impl Loaded {
         })
     }
 
-    /// The wanted logits of tokens 1, 2, 3 … `length`.
+    /// Returns the wanted logits of tokens 1, 2, 3 … `length`.
     fn run(&mut self, length: usize, wanted: &[u32]) -> Result<Vec<f32>, ModelError> {
         let mut pass = Pass::default();
         let text: Vec<u32> = (1..=length as u32).collect();
@@ -67,7 +67,7 @@ impl Loaded {
     }
 }
 
-/// Ranks compare schedules before serving; they must say what really happens.
+/// Ranks compare schedules before serving. The schedules must list the real collectives.
 #[test]
 fn collectives_follow_the_schedule() {
     let mut loaded = load(3);
@@ -80,7 +80,7 @@ fn collectives_follow_the_schedule() {
     }
 }
 
-/// Asking for fewer rows, or in other blocks, changes no bit of the others.
+/// Asking for fewer rows, or in other blocks, changes no bit of the wanted rows.
 #[test]
 fn wanted_rows_do_not_depend_on_each_other() {
     let mut loaded = load(12);
@@ -100,7 +100,7 @@ fn wanted_rows_do_not_depend_on_each_other() {
     }
 }
 
-/// A device may replay a pass, which leaves nothing behind on the host.
+/// A device may replay a pass, so the pass leaves nothing behind on the host.
 #[test]
 fn a_pass_can_run_again() {
     let all: Vec<u32> = (0..10).collect();
@@ -159,7 +159,7 @@ fn passes_beyond_the_limits_are_errors() {
     assert!(loaded.run(0, &[]).unwrap().is_empty());
 }
 
-/// Rows, page tables and masks have room of their own on the device.
+/// Rows, page tables and masks each have room of their own on the device.
 #[test]
 fn batches_beyond_the_limits_are_errors() {
     type Change = fn(&mut Pass);
@@ -189,7 +189,7 @@ fn batches_beyond_the_limits_are_errors() {
     }
 }
 
-/// What config.json promises must be in the files.
+/// The files must have the tensors and shapes that config.json promises.
 #[test]
 fn files_that_contradict_the_configuration_are_errors() {
     let load = |change: fn(&mut ModelConfig)| {

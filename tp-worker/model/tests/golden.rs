@@ -52,15 +52,15 @@ struct Case {
     golden: Golden,
 }
 
-/// Logits here stay below 16, whose float32 spacing is 1e-6; sums of a few
-/// hundred terms in another order than torch's, through three layers, were
-/// seen to differ by less than 1e-4. An f32 rotary table where torch's comes
-/// from f32 frequencies adds as much at the longest prompts.
+/// Logits here stay below 16, whose float32 spacing is 1e-6. They are sums of a few hundred
+/// terms in another order than torch's, through three layers, and were seen to differ by less
+/// than 1e-4. The rotary table is rounded to f32, while torch computes it from f32
+/// frequencies. That adds as much at the longest prompts.
 const F32_TOLERANCE: f32 = 2e-4;
-/// A gap that errors of two logits do not close.
+/// Smallest gap of two logits that their errors can't close.
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
-/// The folders, and the context within which a sliding window is never full.
+/// Folders of the fixtures, and the context within which a sliding window is never full.
 const CASES: [(&str, Option<usize>); 14] = [
     ("llama", None),
     ("llama3_rope", None),
@@ -101,8 +101,8 @@ fn quantized(dtype: Dtype, quantization: Quantization) -> Factory<CpuBackend> {
     on(None, dtype, quantization)
 }
 
-/// The kernels that are chosen here, and those with the bits of AMX, whose
-/// models give theirs on every machine.
+/// Returns the kernels chosen on this machine, and those with the bits of AMX, if they can
+/// run here. The latter give the bits of AMX on every machine.
 fn kernels() -> impl Iterator<Item = Option<Isa>> {
     let emulated = Isa::AmxEmulated.is_available();
     [None, emulated.then_some(Isa::AmxEmulated)]
@@ -127,7 +127,7 @@ fn naive() -> Factory<Naive> {
     Arc::new(Naive::new)
 }
 
-/// Prompt and greedy continuation of every prompt (the last token is never fed).
+/// Returns prompt and greedy continuation of every prompt. The last token is never fed.
 fn texts(golden: &Golden) -> Vec<Vec<u32>> {
     let text = |prompt: &Prompt| {
         let mut text = prompt.ids.clone();
@@ -156,8 +156,8 @@ fn max_error(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
-/// Checks one run: last prompt logits and prompt log-probabilities within
-/// `tolerance`, greedy tokens wherever the reference's gap exceeds `clear_gap`.
+/// Checks one run: the last prompt logits within `tolerance`, prompt log-probabilities within
+/// twice that, and greedy tokens wherever the reference's gap exceeds `clear_gap`.
 fn check(name: &str, golden: &Golden, logits: &[Vec<Vec<f32>>], tolerance: f32, clear_gap: f32) {
     for (prompt, logits) in golden.prompts.iter().zip(logits) {
         let last = prompt.ids.len() - 1;
@@ -228,8 +228,8 @@ fn cpu_backend_in_float32() {
     }
 }
 
-/// transformers' own bf16 run says how far bf16 may be off: it also rounds
-/// the residual stream, which we keep in f32, so its error bounds ours.
+/// transformers' own bf16 run bounds the error of bf16. It also rounds the residual stream,
+/// which we keep in f32.
 #[test]
 fn cpu_backend_in_bfloat16() {
     for (name, case) in cases() {
@@ -265,7 +265,7 @@ fn cpu_backend_in_bfloat16() {
     }
 }
 
-/// The root of the mean squared difference over that of `exact` from its mean.
+/// Returns the root mean square error in units of the standard deviation of `exact`.
 fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     assert_eq!(found.len(), exact.len());
     let mean = exact.iter().map(|&x| f64::from(x)).sum::<f64>() / exact.len() as f64;
@@ -275,8 +275,8 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     (errors / spread).sqrt()
 }
 
-/// Rounding weights moves logits by a few hundredths of their spread with 8 bits
-/// and some tenths with 4, however many ranks share the model.
+/// Rounding weights moves logits by a few hundredths of their spread with 8 bits and by some
+/// tenths with 4 bits, on one rank and on two.
 #[test]
 fn quantized_weights_stay_near_the_reference() {
     for (format, limit) in [(Quantization::Int8, 0.05), (Quantization::Int4, 0.4)] {
@@ -299,7 +299,7 @@ fn quantized_weights_stay_near_the_reference() {
     }
 }
 
-/// Chunking, page size and company change no bit.
+/// Chunk size, page size and other texts in a pass change no bit.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical() {
     for (name, case) in cases() {

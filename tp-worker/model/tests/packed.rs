@@ -21,7 +21,7 @@ struct Loaded {
     origin: WeightOrigin,
     phases: Vec<LoadPhase>,
     bytes: usize,
-    /// Of a short text, where there is one rank.
+    /// Logits of a short text; empty with several ranks.
     logits: Vec<f32>,
 }
 
@@ -30,7 +30,7 @@ fn load(model: &ModelConfig, rank: usize, size: usize, cache: Option<&Path>) -> 
     load_watched(model, rank, size, cache, &mut |_| {})
 }
 
-/// The same, with `watch` called at every step of the way.
+/// Loads rank `rank` of `size`, and calls `watch` at every step of loading.
 fn load_watched(
     model: &ModelConfig,
     rank: usize,
@@ -199,7 +199,7 @@ fn a_folder_that_cannot_be_is_a_warning() {
     assert!(loaded.logits == load(&model, 0, 1, None).logits);
 }
 
-/// What can be written but not kept, as on a disk that is full.
+/// The packed file can be written but not kept, as on a full disk.
 #[test]
 fn a_file_that_cannot_be_written_is_a_warning_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,14 +1,15 @@
-//! Buffers made on a device, or counted for one.
+//! Buffers: allocated on a device, or only counted in bytes.
 
 use lockstep_backend::{Backend, BackendError, DeviceMemory, Holds, InputLimits};
 
-/// What buffers are made of. Each list of buffers is told once, where it is
-/// made, and counted by making it of nothing.
+/// A maker of buffers: a device, or a [`Counter`] of their bytes. Each list of buffers is
+/// written once, where the buffers are allocated. Counting runs the same code and allocates
+/// nothing.
 pub(crate) trait Allocate {
-    /// Activations.
+    /// Activations on the device; `()` if they are only counted.
     type Tensor;
 
-    /// Activations `[rows, width]`.
+    /// Allocates activations `[rows, width]`.
     fn activations(
         &mut self,
         rows: usize,
@@ -16,7 +17,7 @@ pub(crate) trait Allocate {
         holds: Holds,
     ) -> Result<Self::Tensor, BackendError>;
 
-    /// Room for `elements` floats on the host.
+    /// Reserves room for `elements` floats on the host.
     fn host(&mut self, elements: usize, what: &'static str) -> Result<Vec<f32>, BackendError>;
 }
 
@@ -43,7 +44,7 @@ impl<B: Backend> Allocate for B {
     }
 }
 
-/// Adds up bytes and makes nothing.
+/// Adds up the bytes of buffers and allocates none.
 pub(crate) struct Counter<'d> {
     pub device: &'d dyn DeviceMemory,
     pub activations: u64,
@@ -59,13 +60,13 @@ impl<'d> Counter<'d> {
         }
     }
 
-    /// Room for batches within `limits`.
+    /// Counts room for batches within `limits`.
     pub fn inputs(&mut self, limits: &InputLimits) {
         let bytes = self.device.inputs_bytes(limits);
         self.activations = self.activations.saturating_add(bytes);
     }
 
-    /// Room for `rows` rows of `width` floats on the host.
+    /// Counts room for `rows` rows of `width` floats on the host.
     pub fn host_rows(&mut self, rows: usize, width: usize) {
         let bytes = (rows as u64).saturating_mul(4 * width as u64);
         self.host = self.host.saturating_add(bytes);

@@ -18,23 +18,23 @@ use crate::{
 
 /// One rank's heads of one layer's attention.
 pub(crate) struct Attention<F: Form> {
-    /// The layer's place in the cache.
+    /// Number of the layer in the cache, from 0.
     pub number: usize,
-    /// This rank's heads.
+    /// Number and width of this rank's heads.
     pub shape: AttentionShape,
-    /// Number of its rotary table among [`rope_tables`].
+    /// Index of the layer's rotary table in [`rope_tables`].
     pub rope: usize,
-    /// Number of its buffers among those of [`attention_shapes`].
+    /// Index of the layer's buffers in the list made from [`attention_shapes`].
     pub buffers: usize,
-    /// Added to the mean square in the norms of heads.
+    /// Epsilon added to the mean square in the norms of heads.
     pub eps: f32,
-    /// Query rows, then key rows, then value rows.
+    /// Fused projection: query rows, then key rows, then value rows.
     pub qkv: Linear<F>,
-    /// Over each head of the queries, `[head_dim]`.
+    /// Norm weights over each head of the queries, `[head_dim]`.
     pub q_norm: Option<F::Vector>,
-    /// Over each head of the keys, `[head_dim]`.
+    /// Norm weights over each head of the keys, `[head_dim]`.
     pub k_norm: Option<F::Vector>,
-    /// Its bias is on the DP rank's first rank alone.
+    /// Projection back to the residual stream. Only the lead of a DP rank holds its bias.
     pub output: Linear<F>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct AttentionBuffers<T> {
 }
 
 impl<T> AttentionBuffers<T> {
-    /// For heads of `shape` and passes of at most `tokens` tokens.
+    /// Allocates buffers for heads of `shape` and passes of at most `tokens` tokens.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -64,7 +64,7 @@ impl<T> AttentionBuffers<T> {
 }
 
 impl Attention<Listed> {
-    /// The tensors of the layer at `place`.
+    /// Lists the attention tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
         let LayerPlace { model, shard, .. } = *place;
         let (layer, prefix) = (place.spec(), format!("{}.self_attn", place.prefix));
@@ -103,13 +103,14 @@ impl Attention<Listed> {
         }
     }
 
-    /// Behind the output projection: the sum over the ranks that heads are split over.
+    /// Returns the sum behind the output projection, over the ranks that heads are split
+    /// over. `None` with several DP ranks of one rank each.
     pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Option<CollectiveStep> {
         let alone = topology.dp_size() > 1 && topology.attention.size == 1;
         (!alone).then(|| CollectiveStep::sum(attention_axis(axis), hidden))
     }
 
-    /// The heads of one rank.
+    /// Returns the attention shape of the heads in `shard`.
     pub fn shape(attention: &AttentionSpec, shard: &Shard) -> AttentionShape {
         let heads = shard.heads(attention);
         AttentionShape {
@@ -121,7 +122,7 @@ impl Attention<Listed> {
     }
 }
 
-/// The shapes of all layers' attention on one rank, each once.
+/// Returns the distinct attention shapes of a model's layers on one rank.
 pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
     let shapes = model.attentions();
     distinct(shapes.map(|attention| Attention::shape(attention, shard)))
@@ -146,7 +147,8 @@ impl<F: Form> Tensors<F> for Attention<F> {
 }
 
 impl<B: Backend> Attention<B> {
-    /// From what the projections read, `[n, inputs]`, to the attention output in `buffers`.
+    /// Computes attention: reads `input` `[n, inputs]`, and writes the attention output,
+    /// before the output projection, to `buffers`.
     pub fn run(
         &self,
         backend: &mut B,

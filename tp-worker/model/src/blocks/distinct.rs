@@ -1,6 +1,6 @@
 //! Values that layers share, each once: shapes of buffers, and rotary tables.
 
-/// All of `values`, each once, in the order of their first places.
+/// Returns each distinct value of `values` once, in the order of first occurrence.
 pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut each = Vec::new();
     for value in values {
@@ -11,7 +11,7 @@ pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> 
     each
 }
 
-/// The place of `value` among `all`, which have it.
+/// Returns the index of `value` in `all`, which must contain it.
 pub(super) fn place_of<T: PartialEq>(all: &[T], value: &T) -> usize {
     all.iter()
         .position(|other| other == value)

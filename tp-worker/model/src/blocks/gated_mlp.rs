@@ -14,25 +14,27 @@ use crate::{
 
 /// One rank's columns of one layer's MLP.
 pub(crate) struct GatedMlp<F: Form> {
-    /// Number of its buffers among those of [`mlp_widths`].
+    /// Index of the layer's buffers in the list made from [`mlp_widths`].
     pub buffers: usize,
-    /// Gate rows, then up rows.
+    /// Fused projection: gate rows, then up rows.
     pub gate_up: Linear<F>,
-    /// Its bias is on the first of all ranks alone.
+    /// Projection back to the residual stream. Only the first rank of the world holds its
+    /// bias.
     pub down: Linear<F>,
 }
 
-/// Activations of an MLP, allocated once: `m` are this rank's columns, and `a` the rows of
-/// all DP ranks.
+/// Activations of an MLP, allocated once. `m` is the number of this rank's columns, and `a`
+/// the number of rows of all DP ranks.
 pub(crate) struct MlpBuffers<T> {
     /// Gate and up projections, `[a, 2·m]`.
     pub gate_up: T,
-    /// Activated, `[a, m]`.
+    /// Product of the activated gate and up, `[a, m]`.
     pub activated: T,
 }
 
 impl<T> MlpBuffers<T> {
-    /// For `columns` of this rank and passes of at most `rows` rows.
+    /// Allocates buffers for `columns` columns of this rank and passes of at most `rows`
+    /// rows.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -60,23 +62,23 @@ pub(crate) struct MlpOperands<'a, T> {
     pub boundary: Boundary<'a, T>,
 }
 
-/// What lies between a layer's attention and its MLP.
+/// Rows at the boundary between a layer's attention and its MLP.
 pub(crate) enum Boundary<'a, T> {
-    /// Both have the same rows.
+    /// Attention and MLP run over the same rows.
     SameRows,
-    /// The MLP has the rows of all DP ranks: they are gathered before it, and each
-    /// DP rank takes its own of the sum behind it.
+    /// The MLP runs over the rows of all DP ranks. The rows are gathered before the MLP, and
+    /// each DP rank takes its own rows of the sum behind it.
     AllRows {
         crossing: &'a Crossing,
         /// Normed residuals of all DP ranks, `[a, hidden]`.
         gathered: &'a mut T,
-        /// This rank's part of what is added to the residuals, `[a, hidden]`.
+        /// This rank's part of the sum that is added to the residuals, `[a, hidden]`.
         product: &'a mut T,
     },
 }
 
 impl GatedMlp<Listed> {
-    /// The tensors of the layer at `place`.
+    /// Lists the MLP tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
         let LayerPlace { model, shard, .. } = *place;
         let Mlp::Gated(GatedMlpSpec { width, bias }) = place.spec().mlp;
@@ -96,8 +98,9 @@ impl GatedMlp<Listed> {
         }
     }
 
-    /// Around the MLP: with several DP ranks their rows come together and apart, otherwise
-    /// the sum goes to all ranks.
+    /// Returns the collectives around the MLP. With one DP rank, all ranks sum their results.
+    /// With several, the rows of all DP ranks are gathered before the MLP, and the sum is
+    /// scattered behind it.
     pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
         if topology.dp_size() == 1 {
             return vec![CollectiveStep::sum(axis, hidden)];
@@ -108,7 +111,7 @@ impl GatedMlp<Listed> {
     }
 }
 
-/// The widths of all layers' MLPs, each once.
+/// Returns the distinct widths of a model's MLPs.
 pub(crate) fn mlp_widths(model: &ModelConfig) -> Vec<usize> {
     distinct(model.layers.iter().map(|layer| layer.mlp.width()))
 }
@@ -126,8 +129,8 @@ impl<F: Form> Tensors<F> for GatedMlp<F> {
 }
 
 impl<B: Backend> GatedMlp<B> {
-    /// From the normed residual to the residual stream behind the layer, and that normed
-    /// with `next`.
+    /// Reads the normed residual, adds the MLP's output to the residual stream, and norms the
+    /// sum with `next`.
     ///
     /// # Errors
     /// [`BackendError::Collective`].

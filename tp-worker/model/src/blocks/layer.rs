@@ -1,4 +1,4 @@
-//! One transformer layer, as models and draft heads run it.
+//! One transformer layer of a model or of a draft head.
 
 mod buffers;
 
@@ -15,13 +15,13 @@ pub(crate) use buffers::{LayerBuffers, SecondHalf};
 /// One layer, without the norm before its attention.
 pub(crate) struct Layer<F: Form> {
     pub attention: Attention<F>,
-    /// Between attention and MLP.
+    /// Norm between attention and MLP.
     pub post_norm: Norm<F>,
     pub mlp: GatedMlp<F>,
 }
 
 impl Layer<Listed> {
-    /// The tensors of the layer at `place`.
+    /// Lists the tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
         let norm = format!("{}.post_attention_layernorm.weight", place.prefix);
         Self {
@@ -31,8 +31,8 @@ impl Layer<Listed> {
         }
     }
 
-    /// The collectives of a pass, in a model of the width `hidden` that is split over the
-    /// ranks of `axis`.
+    /// Returns the collectives of one layer in a pass. The model has the width `hidden` and
+    /// is split over the ranks of `axis`.
     pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
         let attention = Attention::collectives(hidden, topology, axis);
         let mlp = GatedMlp::collectives(hidden, topology, axis);
@@ -53,8 +53,8 @@ impl<F: Form> Tensors<F> for Layer<F> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// From the attention output to the residual stream behind the layer, and
-    /// that normed with `next`.
+    /// Runs the second half of the layer: adds the output projection and the MLP to the
+    /// residual stream, and norms the sum with `next`.
     ///
     /// # Errors
     /// [`BackendError::Collective`].

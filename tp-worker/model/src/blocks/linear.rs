@@ -7,19 +7,19 @@ use lockstep_backend::{self as backend, Axis, Backend, MatrixRole, RowParallel};
 
 use super::parts::{Convert, Form, Listed, MatrixPart, TensorRows, Tensors, VectorPart};
 
-/// A matrix `[out, in]` with its bias `[out]`, where it has one.
+/// A matrix `[out, in]` with its bias `[out]`, if it has one.
 pub(crate) struct Linear<F: Form> {
     pub weight: F::Matrix,
     pub bias: Option<F::Vector>,
 }
 
-/// A projection that is fused with others: its name without `.weight`, its outputs in the
-/// checkpoint, and those that this rank takes.
+/// A projection that is fused with others: its name without `.weight`, the number of its
+/// outputs in the checkpoint, and the outputs that this rank takes.
 pub(crate) type Fused = (&'static str, usize, Vec<Range<usize>>);
 
 impl Linear<Listed> {
-    /// Some outputs of each of `parts`, one below the other, over all `inputs`
-    /// (column-parallel). Names begin with `prefix`.
+    /// Lists a column-parallel projection: some outputs of each of `parts`, one below the
+    /// other, over all `inputs`. The tensors' names begin with `prefix`.
     pub fn of_outputs(prefix: &str, parts: &[Fused], inputs: usize, bias: bool) -> Self {
         let tensors = |kind: &str| -> Vec<_> {
             let tensor = |(name, rows, taken): &Fused| TensorRows {
@@ -42,8 +42,8 @@ impl Linear<Listed> {
         }
     }
 
-    /// All `outputs` over some of `inputs` (row-parallel). Ranks sum what they have, so a
-    /// bias belongs on one of them alone.
+    /// Lists a row-parallel projection: all `outputs` over the inputs `taken`. Ranks sum
+    /// their results, so only one of them may hold the bias.
     pub fn of_inputs(
         name: &str,
         outputs: usize,
@@ -69,7 +69,7 @@ impl Linear<Listed> {
         }
     }
 
-    /// All outputs over all inputs.
+    /// Lists a projection that is not split: all outputs over all inputs.
     pub fn whole(name: &str, outputs: usize, inputs: usize, bias: bool) -> Self {
         Self::of_inputs(name, outputs, inputs, 0..inputs, bias)
     }
@@ -87,7 +87,7 @@ impl<F: Form> Tensors<F> for Linear<F> {
 }
 
 impl<B: Backend> Linear<B> {
-    /// What operations of the device take.
+    /// Returns the projection as the backend's operations take it.
     pub fn operand(&self) -> backend::Linear<'_, B::Matrix, B::Vector> {
         backend::Linear {
             weight: &self.weight,
@@ -95,7 +95,8 @@ impl<B: Backend> Linear<B> {
         }
     }
 
-    /// The same where the inputs are split over the ranks of `axis`.
+    /// Returns the projection for an operation whose inputs are split over the ranks of
+    /// `axis`.
     pub fn row_parallel(&self, axis: Axis) -> RowParallel<'_, B::Matrix, B::Vector> {
         RowParallel {
             axis,

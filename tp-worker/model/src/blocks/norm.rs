@@ -7,12 +7,12 @@ use super::parts::{Convert, Form, Listed, Tensors, VectorPart};
 /// A norm's weights `[hidden]`, whole on every rank.
 pub(crate) struct Norm<F: Form> {
     pub weight: F::Vector,
-    /// Added to the mean square.
+    /// Epsilon added to the mean square.
     pub eps: f32,
 }
 
 impl Norm<Listed> {
-    /// The norm whose weights are the tensor `name`.
+    /// Lists a norm of width `hidden` whose weights are the tensor `name`.
     pub fn listed(name: String, hidden: usize, eps: f32) -> Self {
         Self {
             weight: VectorPart::whole(name, hidden),
@@ -33,7 +33,7 @@ impl<F: Form> Tensors<F> for Norm<F> {
 }
 
 impl<B: Backend> Norm<B> {
-    /// What operations of the device take.
+    /// Returns the norm as the backend's operations take it.
     pub fn operand(&self) -> RmsNorm<'_, B::Vector> {
         RmsNorm {
             weight: &self.weight,

@@ -1,19 +1,20 @@
-//! The tensors of a block, each said once.
+//! The tensors of a block, each listed once.
 //!
 //! A block is a struct of matrices and vectors in some [`Form`]: listed from the model's
-//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::weights::Found`]), or on a
-//! device (every [`Backend`] is a form). It lists them once, and from the list follow what
-//! is read and packed, what a device is charged for, and how many parameters there are.
+//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::weights::Found`]),
+//! or on a device (every [`Backend`] is a form). Each block lists its tensors once. The list
+//! decides which tensors are read and packed, how many bytes a device is charged for, and how
+//! many parameters there are.
 
 use std::{convert::Infallible, ops::Range};
 
 use lockstep_backend::{Backend, MatrixRole, MatrixShape};
 
-/// What the tensors of a block are, at one stage between model and device.
+/// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
-    /// A matrix.
+    /// Type of a matrix.
     type Matrix;
-    /// A vector.
+    /// Type of a vector.
     type Vector;
 }
 
@@ -23,7 +24,7 @@ impl<B: Backend> Form for B {
     type Vector = B::Vector;
 }
 
-/// Tensors by name, shape and this rank's part. No file and no device is there yet.
+/// Tensors described by name, shape and this rank's part, before any file or device is used.
 #[derive(Debug)]
 pub(crate) enum Listed {}
 
@@ -32,48 +33,48 @@ impl Form for Listed {
     type Vector = VectorPart;
 }
 
-/// One rank's part of a matrix `[out, in]`: some rows and columns of one tensor, or of several,
-/// one below the other.
+/// One rank's part of a matrix `[out, in]`: some rows and columns of one tensor, or of
+/// several, one below the other.
 ///
-/// Example: queries, keys and values of rank 1 of 2, with 8 heads of 64 over 4 of keys and
-/// values, are the rows 256..512 of `q_proj` and the rows 128..256 of `k_proj` and of `v_proj`.
+/// Example: a model has 8 heads of width 64 and 4 heads of keys and values. Rank 1 of 2 takes
+/// the rows 256..512 of `q_proj`, and the rows 128..256 of `k_proj` and of `v_proj`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MatrixPart {
-    /// From top to bottom.
+    /// The tensors, from top to bottom.
     pub tensors: Vec<TensorRows>,
-    /// Columns of each tensor in the checkpoint.
+    /// Number of columns of each tensor in the checkpoint.
     pub width: usize,
     /// The columns that this rank takes.
     pub columns: Range<usize>,
-    /// What it is read for.
+    /// Use of the matrix: a projection, or a table of tokens.
     pub role: MatrixRole,
 }
 
 /// One rank's part of a vector: elements of one tensor, or of several, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VectorPart {
-    /// From first to last.
+    /// The tensors, from first to last.
     pub tensors: Vec<TensorRows>,
 }
 
 /// The rows of one tensor that a rank takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TensorRows {
-    /// Its name in the checkpoint.
+    /// Name of the tensor in the checkpoint.
     pub name: String,
-    /// All of its rows there.
+    /// Number of rows of the whole tensor.
     pub rows: usize,
-    /// Those that are taken, in order. A row may be taken more than once.
+    /// Ranges of rows that the rank takes, in order. A row may be taken more than once.
     pub taken: Vec<Range<usize>>,
 }
 
 impl MatrixPart {
-    /// All of the table of tokens `name`, `[rows, width]`.
+    /// Lists all rows of the table of tokens `name`, `[rows, width]`.
     pub fn table(name: &str, rows: usize, width: usize) -> Self {
         Self::table_rows(name, rows, width, 0..rows)
     }
 
-    /// The rows `taken` of the table of tokens `name`, `[rows, width]`.
+    /// Lists the rows `taken` of the table of tokens `name`, `[rows, width]`.
     pub fn table_rows(name: &str, rows: usize, width: usize, taken: Range<usize>) -> Self {
         Self {
             tensors: vec![TensorRows {
@@ -87,7 +88,7 @@ impl MatrixPart {
         }
     }
 
-    /// Its shape on this rank.
+    /// Shape of the matrix on this rank.
     pub fn shape(&self) -> MatrixShape {
         MatrixShape {
             rows: taken(&self.tensors),
@@ -98,7 +99,7 @@ impl MatrixPart {
 }
 
 impl VectorPart {
-    /// All `len` elements of the vector `name`.
+    /// Lists all `len` elements of the vector `name`.
     pub fn whole(name: String, len: usize) -> Self {
         Self {
             tensors: vec![TensorRows {
@@ -109,7 +110,7 @@ impl VectorPart {
         }
     }
 
-    /// Elements on this rank.
+    /// Number of elements on this rank.
     pub fn len(&self) -> usize {
         taken(&self.tensors)
     }
@@ -120,11 +121,11 @@ fn taken(tensors: &[TensorRows]) -> usize {
     ranges.map(Range::len).sum()
 }
 
-/// The way of single tensors from the form `F` to another.
+/// Converts single tensors from the form `F` to another form.
 pub(crate) trait Convert<F: Form> {
-    /// The other form.
+    /// Form of the result.
     type To: Form;
-    /// Why it can't be had.
+    /// Reason why a tensor can't be converted.
     type Error;
 
     /// Converts a matrix.
@@ -150,18 +151,18 @@ pub(crate) trait Convert<F: Form> {
     }
 }
 
-/// What has tensors in the form `F`: a block, a layer or a model.
+/// A block, a layer or a model with tensors in the form `F`.
 pub(crate) trait Tensors<F: Form> {
-    /// The same with tensors in the form `T`.
+    /// This block, layer or model with tensors in the form `T`.
     type In<T: Form>;
 
-    /// Converts all tensors, in the order that packed files have.
+    /// Converts all tensors, in the order of packed files.
     ///
     /// # Errors
-    /// What the first tensor says that can't be converted.
+    /// The error of the first tensor that can't be converted.
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Self::In<C::To>, C::Error>;
 
-    /// Shows all tensors, in the same order.
+    /// Calls `matrix` and `vector` on all tensors, in the order of [`Self::convert`].
     fn each(&self, matrix: impl FnMut(&F::Matrix), vector: impl FnMut(&F::Vector)) {
         let Ok(_) = self.convert(&mut Shown { matrix, vector });
     }
@@ -183,13 +184,13 @@ impl<F: Form, T: Tensors<F>> Tensors<F> for Vec<T> {
     }
 }
 
-/// Shows tensors to two closures.
+/// Conversion that only shows tensors to two closures.
 struct Shown<M, V> {
     matrix: M,
     vector: V,
 }
 
-/// What is left of tensors that were only shown.
+/// Form of tensors that were only shown: nothing is left of them.
 enum Nothing {}
 
 impl Form for Nothing {

@@ -1,4 +1,4 @@
-//! A layer's place in its model, and what it shares with the others.
+//! Place of a layer in its model, and the state that all layers share.
 
 use lockstep_backend::{Axis, Backend, BackendError};
 use lockstep_types::{LayerSpec, ModelConfig};
@@ -6,16 +6,16 @@ use lockstep_types::{LayerSpec, ModelConfig};
 use super::rope::{rope_table, rope_tables};
 use crate::{Shard, split::topology::attention_axis};
 
-/// Where a layer stands in a model, and what a rank takes of it.
+/// Place of a layer in a model, and the rank's shard.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerPlace<'m> {
     pub model: &'m ModelConfig,
     pub shard: &'m Shard,
-    /// Its place among the model's layers, and in the cache.
+    /// Number of the layer in the model and in the cache, from 0.
     pub number: usize,
-    /// The beginning of its tensors' names: "model.layers.3".
+    /// Prefix of the names of the layer's tensors. Example: "model.layers.3".
     pub prefix: &'m str,
-    /// Columns of its query, key and value projections.
+    /// Columns of the query, key and value projections.
     pub inputs: usize,
 }
 
@@ -26,18 +26,19 @@ impl<'m> LayerPlace<'m> {
     }
 }
 
-/// What all layers of a model share on a device.
+/// State on a device that all layers of a model share.
 pub(crate) struct LayerContext<B: Backend> {
     /// The ranks that MLPs are split over.
     pub axis: Axis,
     /// The ranks that attention is split over.
     pub attention_axis: Axis,
-    /// Angles of every position served, a table for each of [`rope_tables`].
+    /// Rotary angles of every served position; one table for each of [`rope_tables`].
     pub ropes: Vec<B::Rope>,
 }
 
 impl<B: Backend> LayerContext<B> {
-    /// For the layers of `model` at positions `0..positions`, over the ranks of `axis`.
+    /// Creates the context for layers of `model` at positions `0..positions`, split over the
+    /// ranks of `axis`.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].

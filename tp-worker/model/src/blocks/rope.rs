@@ -1,4 +1,4 @@
-//! Rotary angles.
+//! Rotary angles of positions.
 
 use std::f64::consts::PI;
 
@@ -7,8 +7,8 @@ use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig, RopeScaling};
 
 use super::distinct::distinct;
 
-/// Cosines and sines for positions `0..positions` (Su et al.,
-/// arXiv:2104.09864), computed in f64 and rounded once.
+/// Returns cosines and sines for positions `0..positions` (Su et al., arXiv:2104.09864),
+/// computed in f64 and rounded once.
 pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
     let frequencies = inverse_frequencies(rope, head_dim);
     let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
@@ -22,7 +22,8 @@ pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeT
     }
 }
 
-/// The rotary tables of all layers, each once: frequencies and the width of a head.
+/// Returns the distinct rotary tables of a model's layers: frequencies and the width of a
+/// head.
 pub(crate) fn rope_tables(model: &ModelConfig) -> Vec<(RopeConfig, usize)> {
     distinct(model.attentions().map(rope_of))
 }
@@ -31,7 +32,7 @@ pub(super) fn rope_of(attention: &AttentionSpec) -> (RopeConfig, usize) {
     (attention.rope.clone(), attention.head_dim)
 }
 
-/// Radians per position of each pair, after scaling.
+/// Returns the radians per position of each pair, after scaling.
 fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
     (0..head_dim / 2)
         .map(|pair| rope.theta.powf(-2.0 * pair as f64 / head_dim as f64))
@@ -39,7 +40,7 @@ fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
         .collect()
 }
 
-/// One frequency after scaling, as transformers' `modeling_rope_utils` does it.
+/// Scales one frequency like transformers' `modeling_rope_utils`.
 fn scaled(scaling: RopeScaling, frequency: f64) -> f64 {
     match scaling {
         RopeScaling::Default => frequency,

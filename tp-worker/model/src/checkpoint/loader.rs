@@ -16,13 +16,13 @@ pub(crate) struct Loader<'l> {
     done: u64,
     total: u64,
     progress: &'l mut dyn FnMut(LoadProgress),
-    /// A matrix that was read; its memory serves the next one.
+    /// Bytes of the last matrix that was read. The memory is reused for the next one.
     read: Vec<u8>,
 }
 
-/// Where matrices come from.
+/// Source of a loader's matrices.
 pub(crate) enum Source<'l> {
-    /// The model folder. Packed matrices are written as long as that works.
+    /// The model folder. Packed matrices are also written to a file, until a write fails.
     Checkpoint {
         weights: &'l Weights,
         writer: std::io::Result<Option<Writer>>,
@@ -32,7 +32,7 @@ pub(crate) enum Source<'l> {
 }
 
 impl<'l> Loader<'l> {
-    /// Begins to load `tensors`, of which it reports.
+    /// Creates a loader for `tensors` and reports that none is loaded yet.
     pub fn new<'d>(
         source: Source<'l>,
         tensors: &impl Tensors<Found<'d>>,
@@ -53,7 +53,7 @@ impl<'l> Loader<'l> {
         loader
     }
 
-    /// From the model folder, keeping nothing for the next time.
+    /// Creates a loader that reads the model folder and writes no packed file.
     pub fn checkpoint<'d>(
         weights: &'l Weights,
         tensors: &impl Tensors<Found<'d>>,
@@ -63,7 +63,7 @@ impl<'l> Loader<'l> {
         Self::new(Source::Checkpoint { weights, writer }, tensors, progress)
     }
 
-    /// The source again, behind what was loaded.
+    /// Returns the source, advanced past the loaded matrices.
     pub fn finish(self) -> Source<'l> {
         self.source
     }
@@ -71,8 +71,8 @@ impl<'l> Loader<'l> {
     /// Loads `tensors`, in their order.
     ///
     /// # Errors
-    /// [`Restored::Device`] when the device refuses it, [`Restored::Damaged`] when
-    /// a packed file doesn't have what it should, [`Restored::Checkpoint`] when a
+    /// [`Restored::Device`] when the device refuses a tensor, [`Restored::Damaged`] when a
+    /// packed file lacks a matrix or holds a wrong one, [`Restored::Checkpoint`] when a
     /// checkpoint can't be read.
     pub fn load<'d, B: Backend, T: Tensors<Found<'d>>>(
         &mut self,
@@ -136,7 +136,7 @@ impl From<Restored> for ModelError {
     }
 }
 
-/// The way from a checkpoint to a device.
+/// Conversion that brings tensors of a checkpoint to a device.
 struct Load<'x, 'l, B> {
     loader: &'x mut Loader<'l>,
     backend: &'x mut B,

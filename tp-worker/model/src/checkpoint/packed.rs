@@ -1,10 +1,10 @@
 //! Packed weights kept on disk, so that the next start reads them as they are.
 //!
-//! A file holds one rank's matrices in the backend's packed form. Its name is
-//! made of its key, a hash of everything that the packed bytes follow from:
-//! the checkpoint's content, the shapes, the split, the backend's formats.
-//! Nothing in it is believed: every part is compared with its checksum while
-//! it is read, and what does not match is packed anew.
+//! A file holds one rank's matrices in the backend's packed form. The file's name begins with
+//! its key. The key is a hash of everything that decides the packed bytes: the checkpoint's
+//! content, the shapes, the split, the backend's formats. Nothing in the file is trusted:
+//! each part is compared with its checksum while it is read. A file that does not match is
+//! not used, and the weights are packed anew.
 
 mod checkpoint;
 mod folder;
@@ -35,17 +35,18 @@ pub(crate) struct Cache {
     folder: Folder,
     key: Hash,
     name: String,
-    /// What the checkpoint's files were when the key was made.
+    /// State of the checkpoint's files when the key was made.
     stamps: Vec<checkpoint::Stamp>,
 }
 
 impl Cache {
-    /// Opens or makes the folder and finds the rank's key, for which the
-    /// checkpoint is read unless its files were seen before; `packed` are the
-    /// backend's [`formats`], and `tensors` the rank's. Also what went wrong on the way without stopping it.
+    /// Opens or creates the folder and finds the rank's key. The checkpoint is read for the
+    /// key, unless its files were hashed before. `packed` holds the backend's [`formats`],
+    /// and `tensors` the rank's tensors. Also returns a warning if the hash could not be
+    /// remembered.
     ///
     /// # Errors
-    /// Why packed weights can't be kept, in words.
+    /// The reason why packed weights can't be kept, in words.
     pub fn open(
         path: &Path,
         packed: &str,
@@ -70,22 +71,21 @@ impl Cache {
         Ok((cache, warning))
     }
 
-    /// Whether the checkpoint's files are still those that the key was made of:
-    /// one that is overwritten while it is packed makes a file that must not
-    /// be kept.
+    /// Returns true if the checkpoint's files have not changed since the key was made. A
+    /// packed file must not be kept if the checkpoint was overwritten while it was packed.
     pub fn still_describes(&self, weights: &Weights) -> bool {
         checkpoint::stamps(weights).is_ok_and(|stamps| stamps == self.stamps)
     }
 
-    /// The file, there or not.
+    /// Path of the packed file, which may not exist.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join(&self.name)
     }
 
-    /// Opens the file; `None` where there is none.
+    /// Opens the packed file. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Why it can't be used, in words.
+    /// The reason why the file can't be used, in words.
     pub fn reader(&self) -> Result<Option<Reader>, String> {
         match self.folder.open_own(&self.name) {
             Ok(Some(file)) => Reader::open(file, &self.key).map(Some),
@@ -94,10 +94,10 @@ impl Cache {
         }
     }
 
-    /// Begins a file in place of the one that is there, if one is.
+    /// Begins a new packed file, which replaces an existing one.
     ///
     /// # Errors
-    /// What the folder says.
+    /// I/O errors of the folder.
     pub fn writer(&self) -> io::Result<Writer> {
         self.folder.sweep();
         Ok(Writer::new(self.folder.temporary(&self.name)?, self.key))

@@ -1,19 +1,19 @@
-//! How far loading is, for people who wait.
+//! Progress of loading, to show to people.
 
-/// How far loading is.
+/// Progress of one phase of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// What is being done.
+    /// The current phase.
     pub phase: LoadPhase,
-    /// Bytes of this rank's weights, as the checkpoint has them, that are
-    /// loaded; bytes of the checkpoint that are read; passes that are recorded; or
+    /// Amount done in this phase: bytes of this rank's weights that are loaded, as large as
+    /// in the checkpoint; bytes of the checkpoint that are read; passes that are recorded; or
     /// steps that are timed.
     pub done: u64,
-    /// All of them.
+    /// Amount of the whole phase, in the unit of `done`.
     pub total: u64,
 }
 
-/// Steps of loading.
+/// Phases of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadPhase {
     /// The checkpoint is read to find out whether it was packed before.
@@ -24,12 +24,12 @@ pub enum LoadPhase {
     Restoring,
     /// The device records the passes that it will repeat.
     Recording,
-    /// Made-up steps are timed, for costs by depth.
+    /// Made-up steps are timed to learn the cost of each draft depth.
     Timing,
 }
 
 impl LoadPhase {
-    /// For people.
+    /// Name of the phase, to show to people.
     pub fn label(self) -> &'static str {
         match self {
             Self::Checking => "reading the checkpoint",

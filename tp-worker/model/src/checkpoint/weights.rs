@@ -1,4 +1,4 @@
-//! A model folder's tensors, mapped and named; or what stands in for them.
+//! Tensors of a model folder, by name; random tensors where there is no checkpoint.
 
 mod dummy;
 mod found;
@@ -30,16 +30,16 @@ use tensor::little_endian;
 pub use mapping::FileAccess;
 pub use tensor::HostTensor;
 
-/// All tensors of a model folder: one `model.safetensors`, or the files named
-/// by `model.safetensors.index.json`. Opening reads their headers alone.
+/// All tensors of a model folder: one `model.safetensors`, or the files named by
+/// `model.safetensors.index.json`. Opening reads only the files' headers.
 #[derive(Debug)]
 pub struct Weights {
     folder: PathBuf,
     files: Vec<MappedFile>,
-    /// Bytes of their headers.
+    /// Bytes of all files' headers.
     headers: u64,
     tensors: BTreeMap<String, Entry>,
-    /// There are no files: every tensor that is asked for is made up.
+    /// True if there are no files and every tensor is made up.
     dummy: bool,
 }
 
@@ -65,7 +65,7 @@ impl Weights {
     /// Opens the safetensors of `folder`.
     ///
     /// # Errors
-    /// Those of [`Self::open`].
+    /// The errors of [`Self::open`].
     pub fn open_with(folder: &Path, access: FileAccess) -> Result<Self, ModelError> {
         let mut weights = Self::none(folder, false);
         for name in weight_files(folder)? {
@@ -74,10 +74,10 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Those of a model, which has none where they are made up.
+    /// Opens the weights of `model`. Opens no files if the weights are made up.
     ///
     /// # Errors
-    /// Those of [`Self::open`].
+    /// The errors of [`Self::open`].
     pub(crate) fn of(model: &ModelConfig, access: FileAccess) -> Result<Self, ModelError> {
         match model.load_format {
             LoadFormat::Auto => Self::open_with(&model.path, access),
@@ -95,20 +95,20 @@ impl Weights {
         }
     }
 
-    /// Names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Whether a tensor is there.
+    /// Returns true if the files hold the tensor `name`.
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// The matrix `name`, `[rows, cols]`, for ranks to take parts of.
+    /// Returns the matrix `name`, `[rows, cols]`. Ranks take parts of it.
     ///
     /// # Errors
-    /// Those of [`Self::matrix`].
+    /// The errors of [`Self::matrix`].
     pub(crate) fn table(
         &self,
         name: &str,
@@ -122,7 +122,7 @@ impl Weights {
         self.matrix(name, rows, cols).map(Table::File)
     }
 
-    /// The matrix `name` of the files, which must be `[rows, cols]`.
+    /// Returns the matrix `name` of the files, which must be `[rows, cols]`.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -136,7 +136,7 @@ impl Weights {
         self.tensor(name, &[rows, cols])
     }
 
-    /// The vector `name` of length `len`.
+    /// Returns the vector `name` of length `len`.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -145,7 +145,7 @@ impl Weights {
         self.tensor(name, &[len])
     }
 
-    /// The elements of [`Self::vector`].
+    /// Returns the elements of the vector `name` of length `len`.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -163,7 +163,7 @@ impl Weights {
         Ok(vector.to_f32(0..len))
     }
 
-    /// The vector `name` of `len` whole numbers.
+    /// Returns the vector `name` of `len` whole numbers.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -187,18 +187,18 @@ impl Weights {
         }
     }
 
-    /// The files and their names.
+    /// Returns the paths and handles of all files.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &fs::File)> {
         self.files.iter().map(|file| (file.path(), file.file()))
     }
 
-    /// Lets the system read ahead: all will be packed.
+    /// Asks the system to read all files ahead.
     pub(crate) fn read_ahead(&self) {
         self.files.iter().for_each(MappedFile::read_ahead);
     }
 
-    /// Takes the pages of a matrix that has been packed out of this process's
-    /// memory; they are read again should anybody look at them.
+    /// Drops the memory pages of a matrix after it has been packed. The system reads the pages
+    /// again if they are accessed.
     pub(crate) fn release(&self, matrix: &HostMatrix<'_>) {
         let width = matrix.cols * matrix.dtype.bytes();
         for block in matrix.blocks.iter().filter(|block| block.rows > 0) {
@@ -209,7 +209,8 @@ impl Weights {
         }
     }
 
-    /// The file that holds `name`, for messages.
+    /// Returns the path of the file that holds `name`, for messages; the folder if no file
+    /// does.
     pub(crate) fn file_of(&self, name: &str) -> PathBuf {
         self.tensors.get(name).map_or_else(
             || self.folder.clone(),
@@ -217,7 +218,7 @@ impl Weights {
         )
     }
 
-    /// A tensor of any type, which must have the shape `expected`.
+    /// Finds a tensor of any type, which must have the shape `expected`.
     fn find(&self, name: &str, expected: &[usize]) -> Result<(&Entry, &[u8]), ModelError> {
         let entry = self
             .tensors
@@ -265,7 +266,7 @@ impl Weights {
         })
     }
 
-    /// Maps one file and takes its tensors in.
+    /// Opens one file and adds its tensors.
     fn add(&mut self, name: &str, access: FileAccess) -> Result<(), ModelError> {
         let mapped = MappedFile::open(&self.folder, name, access)?;
         let (file, mapping) = (mapped.path(), mapped.bytes());
@@ -311,7 +312,7 @@ impl Drop for Weights {
     }
 }
 
-/// A safetensors file begins with the length of its header, a `u64`.
+/// Bytes at the beginning of a safetensors file that hold the header's length, a `u64`.
 const HEADER_LENGTH_BYTES: usize = 8;
 
 fn entry(file: usize, data: usize, info: &TensorInfo) -> Entry {
@@ -329,7 +330,8 @@ fn header_length(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(length.try_into().ok()?))
 }
 
-/// Says by how much a file is too short, when its header can still be read.
+/// Describes in words by how much a file's size is wrong. `None` if the size is right, or if
+/// the header can't be parsed.
 fn truncation(bytes: &[u8]) -> Option<String> {
     let header = usize::try_from(header_length(bytes)?).ok()?;
     let data = header.checked_add(HEADER_LENGTH_BYTES)?;

@@ -1,20 +1,19 @@
-//! What a pass leaves for a drafter.
+//! Hidden states that a pass keeps for a drafter.
 
 use lockstep_types::{DraftKind, DraftModel};
 
-/// Which hidden states of every token a pass keeps, one after the other in the
-/// columns of [`crate::Transformer::features`].
+/// Hidden states that a pass keeps for every token. They lie side by side in the columns of
+/// [`crate::Transformer::features`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CaptureSpec {
-    /// Layers whose input, the residual stream before any norm, is kept;
-    /// ascending.
+    /// Layers whose input, the residual stream before any norm, is kept; ascending.
     pub layers: Vec<usize>,
-    /// The last hidden state after the final norm: what the head reads.
+    /// True if the last hidden state after the final norm, which the head reads, is kept.
     pub last_hidden: bool,
 }
 
 impl CaptureSpec {
-    /// What a draft model reads of the target.
+    /// Returns the hidden states of the target that a draft model reads.
     pub fn of_draft(draft: &DraftModel) -> Self {
         match &draft.kind {
             DraftKind::Model => Self::default(),
@@ -29,8 +28,8 @@ impl CaptureSpec {
         }
     }
 
-    /// What rank `rank` of a DP rank keeps where the first of them drafts: the last hidden state takes
-    /// collectives over every token, so all ranks keep it.
+    /// Returns the hidden states that rank `rank` of a DP rank keeps, where the lead drafts.
+    /// The last hidden state takes collectives over every token, so all ranks keep it.
     pub fn on_rank(self, rank: usize) -> Self {
         match rank {
             0 => self,
@@ -41,12 +40,12 @@ impl CaptureSpec {
         }
     }
 
-    /// Columns, for a model of width `hidden`.
+    /// Number of columns, for a model of width `hidden`.
     pub fn width(&self, hidden: usize) -> usize {
         (self.layers.len() + usize::from(self.last_hidden)) * hidden
     }
 
-    /// Nothing is kept.
+    /// Returns true if nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty() && !self.last_hidden
     }

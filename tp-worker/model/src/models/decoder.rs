@@ -14,27 +14,27 @@ use crate::{
 
 /// One rank's part of a model.
 pub(crate) struct Decoder<F: Form> {
-    /// See [`Shard::embedding`].
+    /// Rows of the embedding, see [`Shard::embedding`].
     pub embedding: F::Matrix,
-    /// See [`Shard::vocab`]; `None` where the embedding is the output head.
+    /// Rows of the output head, see [`Shard::vocab`]; `None` where the embedding is the
+    /// output head.
     pub head: Option<F::Matrix>,
     /// The norm before each layer's attention.
     pub input_norms: Vec<Norm<F>>,
     pub layers: Vec<Layer<F>>,
-    /// Before the output head.
+    /// Norm before the output head.
     pub norm: Norm<F>,
 }
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// The rows `taken` of the embedding `[vocab, hidden]`.
+/// Lists the rows `taken` of the embedding `[vocab, hidden]`.
 pub(crate) fn embedding(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
     MatrixPart::table_rows(EMBEDDING, model.vocab_size, model.hidden_size, taken)
 }
 
-/// The rows `taken` of the output head `[vocab, hidden]`, which is the embedding where they
-/// are tied.
+/// Lists the rows `taken` of the output head `[vocab, hidden]`. A tied head is the embedding.
 pub(crate) fn head(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
     let name = match model.tie_word_embeddings {
         true => EMBEDDING,
@@ -44,7 +44,7 @@ pub(crate) fn head(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
 }
 
 impl Decoder<Listed> {
-    /// The tensors of a rank's part of `model`.
+    /// Lists the tensors of a rank's part of `model`.
     pub fn listed(model: &ModelConfig, shard: &Shard) -> Self {
         let hidden = model.hidden_size;
         let prefix = |number: usize| format!("model.layers.{number}");
@@ -74,12 +74,13 @@ impl Decoder<Listed> {
 }
 
 impl<F: Form> Decoder<F> {
-    /// This rank's rows of the output head.
+    /// Returns this rank's rows of the output head.
     pub fn head(&self) -> &F::Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// The norm before layer `number`, or before the output head behind the last one.
+    /// Returns the norm before layer `number`. Behind the last layer, returns the norm before
+    /// the output head.
     pub fn norm_before(&self, number: usize) -> &Norm<F> {
         self.input_norms.get(number).unwrap_or(&self.norm)
     }
@@ -88,7 +89,7 @@ impl<F: Form> Decoder<F> {
 impl<F: Form> Tensors<F> for Decoder<F> {
     type In<T: Form> = Decoder<T>;
 
-    /// Tables of tokens come first: while a matrix is packed it is in memory twice, which
+    /// Converts tables of tokens first. A matrix is in memory twice while it is packed, which
     /// costs nothing extra before the layers are there.
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Decoder<C::To>, C::Error> {
         Ok(Decoder {

@@ -1,5 +1,5 @@
-//! EAGLE's draft heads in the names of the public checkpoints: one layer, and what joins it
-//! to its target.
+//! EAGLE's draft heads in the names of the public checkpoints: one layer, and the tensors
+//! that join it to its target.
 
 use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
@@ -13,43 +13,44 @@ use crate::{
 
 /// A head, whole on the rank that drafts.
 pub(crate) struct Eagle<F: Form> {
-    /// `None`: the table of the target.
+    /// The head's own embedding; `None` if it reads the target's.
     pub embedding: Option<F::Matrix>,
-    /// `None`: the table of the target.
+    /// The head's own output head; `None` if it reads the target's.
     pub head: Option<F::Matrix>,
-    /// `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]` for EAGLE-3.
+    /// Projection of the inputs: `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]`
+    /// for EAGLE-3.
     pub fc: Linear<F>,
     pub layer: Layer<F>,
     pub wiring: Wiring<F>,
 }
 
-/// How the two generations connect embedding, hidden state and layer.
+/// Connections between embedding, hidden state and layer in the two generations of heads.
 pub(crate) enum Wiring<F: Form> {
     /// `fc` joins embedding and hidden state to the layer's residual stream.
     Eagle {
-        /// Before the attention; the public checkpoints have none.
+        /// Norm before the attention; the public checkpoints have none.
         input_norm: Option<Norm<F>>,
     },
-    /// `fc` joins the target's hidden states to the residual stream, and the
-    /// attention reads embedding and residual stream side by side.
+    /// `fc` joins the target's hidden states to the residual stream. The attention reads
+    /// embedding and residual stream side by side.
     Eagle3 {
         embedding_norm: Norm<F>,
         hidden_norm: Norm<F>,
-        /// Before the output head.
+        /// Norm before the output head.
         norm: Norm<F>,
     },
 }
 
-/// Which tensors a head's checkpoint has of those that may be left out.
+/// Optional tensors that a head's checkpoint has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Present {
-    /// An embedding; otherwise it reads the target's.
+    /// True if there is an embedding; otherwise the head reads the target's.
     pub embedding: bool,
-    /// An output head; otherwise it reads the target's.
+    /// True if there is an output head; otherwise the head reads the target's.
     pub head: bool,
-    /// A bias of `fc`.
+    /// True if `fc` has a bias.
     pub fc_bias: bool,
-    /// EAGLE-1's norm before the attention.
+    /// True if there is EAGLE-1's norm before the attention.
     pub input_norm: bool,
 }
 
@@ -58,7 +59,7 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const FC_BIAS: &str = "fc.bias";
 pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm.weight";
 
-/// Rows of a head's logits: of its own table, or of the target's.
+/// Returns the number of rows of a head's logits: of its own table, or of the target's.
 pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
     match draft.kind {
         DraftKind::Model => draft.model.vocab_size,
@@ -70,7 +71,8 @@ pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
 }
 
 impl Eagle<Listed> {
-    /// The tensors of `draft`, a head for `target`, of which `present` are there.
+    /// Lists the tensors of `draft`, a head for `target`. `present` says which optional ones
+    /// are there.
     pub fn listed(draft: &DraftModel, target: &ModelConfig, present: Present) -> Self {
         let (model, hidden) = (&draft.model, draft.model.hidden_size);
         let shard = Shard::of(model, Topology::alone());

@@ -1,29 +1,30 @@
-//! The collectives a forward pass issues, known before it runs.
+//! The collectives that a forward pass issues, known before it runs.
 
 use lockstep_backend::{Axis, Exchanged};
 use lockstep_types::{Dtype, ModelConfig};
 
 use crate::{CollectiveKind, CollectiveStep, Topology, blocks::Layer, split::crossing::Crossing};
 
-/// All collectives of a pass, in order. Their list depends on the model and its
-/// split alone; the batches of all DP ranks only say how many rows they carry and
-/// how often `block` runs.
+/// All collectives of a pass, in order. The list depends on the model and its split alone.
+/// The batches of all DP ranks decide only how many rows each collective carries and how
+/// often `block` runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Over every token, up to the last layer's attention.
+    /// Collectives over every token, up to the last layer's attention.
     pub tokens: Vec<CollectiveStep>,
-    /// Over the tokens whose logits are wanted; absent when no DP rank wants any.
+    /// Collectives over the tokens whose logits are wanted. A pass skips them when no DP rank
+    /// wants any.
     pub logit_tokens: Vec<CollectiveStep>,
-    /// Once per block of `block_rows` wanted rows of all DP ranks.
+    /// Collectives of each block of `block_rows` wanted rows of all DP ranks.
     pub block: Vec<CollectiveStep>,
-    /// Rows of a block.
+    /// Number of rows of a block.
     pub block_rows: usize,
 }
 
 impl Schedule {
-    /// Those of a `model` that is split over the ranks of `axis`, on the rank at
-    /// `topology`: equal on all ranks. The last layer's run over the wanted tokens
-    /// alone, unless what it gives for all of them is `kept`.
+    /// Creates the schedule of a `model` that is split over the ranks of `axis`, on the rank
+    /// at `topology`. All ranks get equal schedules. The last layer's collectives run over
+    /// the wanted tokens alone, unless its outputs for all tokens are `kept`.
     pub fn new(
         model: &ModelConfig,
         topology: Topology,
@@ -40,7 +41,7 @@ impl Schedule {
         match several {
             // The head reads rows of all DP ranks.
             true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),
-            // Behind the embedding.
+            // The sum behind the embedding.
             false => tokens.insert(0, CollectiveStep::sum(axis, hidden)),
         }
         Self {
@@ -51,8 +52,8 @@ impl Schedule {
         }
     }
 
-    /// The collectives of a pass over some tokens of which `logit_rows` rows of
-    /// logits are wanted, by all DP ranks together.
+    /// Returns the collectives of a pass in which all DP ranks together want `logit_rows`
+    /// rows of logits.
     pub fn steps(&self, logit_rows: usize) -> impl Iterator<Item = &CollectiveStep> {
         let blocks = logit_rows.div_ceil(self.block_rows);
         let tail = if logit_rows > 0 {
@@ -65,13 +66,13 @@ impl Schedule {
             .chain(tail)
             .chain(std::iter::repeat_n(&self.block, blocks).flatten())
     }
-    /// What devices exchange in a pass that they repeat, to which each DP rank brings
-    /// so many `tokens` and wants the logits of all, on the rank at `topology`: equal on
-    /// all ranks. Products read operands of the type `operand` there.
+    /// Returns the exchanges between devices in a pass that they repeat, on the rank at
+    /// `topology`. Each DP rank brings `tokens` tokens and wants the logits of all. Products
+    /// read operands of the type `operand`. All ranks get equal lists.
     pub fn exchanges(&self, topology: Topology, tokens: usize, operand: Dtype) -> Vec<Exchanged> {
         let mut crossing = Crossing::new(topology);
         crossing.set(&vec![tokens; topology.dp_size()]);
-        // Where logits are several blocks, their rows cross behind what is recorded.
+        // Rows of several blocks of logits cross behind the recorded pass.
         let several = topology.dp_size() > 1 && crossing.all() > self.block_rows;
         let tail = self.logit_tokens.len() - usize::from(several);
         let mut all = Vec::new();
@@ -97,7 +98,8 @@ impl Schedule {
                     let lens = crossing.counts.iter().map(|rows| rows * width);
                     all.extend(Exchanged::gather(axis, lens, operand));
                 }
-                // To hosts, behind what is recorded; or to devices that choose from it.
+                // Logits go to hosts behind the recorded pass, or to devices that choose from
+                // them.
                 CollectiveKind::Gather => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Tables of tokens, whole: what a drafter reads of the target.
+//! Whole tables of tokens, which a drafter reads of the target.
 
 use lockstep_backend::Backend;
 use lockstep_types::ModelConfig;
@@ -17,11 +17,11 @@ use crate::{
 pub struct Tables<'a, B: Backend> {
     /// The embedding, `[vocab, hidden]`.
     pub embedding: &'a B::Matrix,
-    /// The output head, `[vocab, hidden]`; the embedding where they are tied.
+    /// The output head, `[vocab, hidden]`; equal to the embedding where the two are tied.
     pub head: &'a B::Matrix,
 }
 
-// Derived, these would ask the same of the backend.
+// Derived, these would require `B: Clone` and `B: Copy`.
 impl<B: Backend> Clone for Tables<'_, B> {
     fn clone(&self) -> Self {
         *self
@@ -29,19 +29,19 @@ impl<B: Backend> Clone for Tables<'_, B> {
 }
 impl<B: Backend> Copy for Tables<'_, B> {}
 
-/// The tables of a model whose shards hold parts of them, for the rank that
-/// drafts.
+/// The whole tables of a model whose shards hold parts of them, for the rank that drafts.
 pub struct WholeTables<B: Backend>(Whole<B>);
 
 /// Tables of tokens that are not split.
 pub(crate) struct Whole<F: Form> {
     pub embedding: F::Matrix,
-    /// `None` where it is the embedding, or nobody asks for it.
+    /// `None` where the head is the embedding, or is not needed.
     pub head: Option<F::Matrix>,
 }
 
 impl Whole<Listed> {
-    /// Those of `model`; the head where `head` asks for it and it is not the embedding.
+    /// Lists the tables of `model`. The output head is listed if `head` is true and the model
+    /// has a table of its own for it.
     pub fn listed(model: &ModelConfig, head: bool) -> Self {
         let all = 0..model.vocab_size;
         Self {
@@ -63,11 +63,11 @@ impl<F: Form> Tensors<F> for Whole<F> {
 }
 
 impl<B: Backend> WholeTables<B> {
-    /// Loads the embedding, and the output head where `head` asks for it and it
-    /// is not the embedding.
+    /// Loads the embedding. Also loads the output head if `head` is true and the model has a
+    /// table of its own for it.
     ///
     /// # Errors
-    /// [`ModelError`]: what is wrong with the files or the memory.
+    /// [`ModelError`] names the problem with the files or the memory.
     pub fn load(
         backend: &mut B,
         model: &ModelConfig,
@@ -81,8 +81,7 @@ impl<B: Backend> WholeTables<B> {
         Ok(Self(loader.load(backend, &found)?))
     }
 
-    /// The tables. Where the head was not asked for, the embedding stands in
-    /// its place.
+    /// Returns the tables. If the head was not loaded, the embedding stands in its place.
     pub fn tables(&self) -> Tables<'_, B> {
         Tables {
             embedding: &self.0.embedding,
@@ -90,7 +89,7 @@ impl<B: Backend> WholeTables<B> {
         }
     }
 
-    /// Bytes on the device.
+    /// Bytes of the tables on the device.
     pub fn weight_bytes(&self, backend: &B) -> usize {
         let mut bytes = 0;
         self.0
@@ -99,11 +98,11 @@ impl<B: Backend> WholeTables<B> {
     }
 }
 
-/// Loads the output head, whole, of a `model` whose head is a table of its own: all
-/// that a rank lacks that holds the embedding whole.
+/// Loads the whole output head of a `model` whose head is a table of its own. A rank that
+/// holds the whole embedding lacks nothing else.
 ///
 /// # Errors
-/// [`ModelError`]: what is wrong with the files or the memory.
+/// [`ModelError`] names the problem with the files or the memory.
 pub fn whole_head<B: Backend>(
     backend: &mut B,
     model: &ModelConfig,

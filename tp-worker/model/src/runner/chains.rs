@@ -1,44 +1,44 @@
-//! Chains and trees of drafts that a device drafts by itself, in passes that it repeats
-//! as one.
+//! Chains and trees of drafts that a device drafts by itself, in passes that it repeats as
+//! one.
 
 use lockstep_backend::{Backend, MOST_CANDIDATES, PassKey, TreePass, TreeSize};
 
 use crate::ForwardLimits;
 
-/// How a draft's passes make chains of drafts one behind the other, or trees, which a
-/// device may record together: one graph for each number of them, whatever their depth.
-/// Levels that none has are passes over nothing.
+/// Passes of a draft that make chains of drafts, one behind the other, or trees. A device may
+/// record them together: one graph for each number of chains, whatever their depth. Levels
+/// that no chain has are passes over nothing.
 pub struct Chains<B: Backend> {
     pub(crate) passes: B::Passes,
     first: usize,
-    /// Drafts of a chain, or levels of a tree, at the most.
+    /// Most drafts of a chain, or most levels of a tree.
     deepest: usize,
-    /// Nodes that are expanded of a level of a tree, at the most; 1: they are chains.
+    /// Most nodes that each level of a tree expands; 1 for chains.
     branches: usize,
-    /// The passes that are recorded, the largest first.
+    /// Sizes of the recorded passes, the largest first.
     recorded: Vec<PassKey>,
 }
 
-/// Some chains.
+/// Size of the passes that draft some chains.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChainsSize {
-    /// Of the recorded pass, or of one that is not: of every pass behind the first one.
+    /// Size of every pass behind the first one, recorded or not.
     pub key: PassKey,
-    /// Passes.
+    /// Number of passes.
     pub levels: usize,
 }
 
-/// The passes of some trees.
+/// Sizes of the passes that draft some trees.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TreeLevels {
-    /// Tokens of each that the first one takes in at the most.
+    /// Most tokens of each tree that the first pass takes in.
     pub first: usize,
-    /// What comes behind each of them.
+    /// Size of the recorded pass, and the nodes that each level expands.
     pub pass: TreePass,
 }
 
 impl TreeLevels {
-    /// Tokens of pass number `level`, and how many of them are wanted.
+    /// Returns the number of tokens of pass number `level`, and the number of wanted ones.
     pub fn tokens(&self, level: usize) -> (usize, usize) {
         let TreePass { size, branches } = self.pass;
         let (tokens, wanted) = match level {
@@ -50,8 +50,8 @@ impl TreeLevels {
 }
 
 impl<B: Backend> Chains<B> {
-    /// Of up to `deepest` drafts, the first of which is drafted behind up to `first` tokens
-    /// that have to be taken in; with more than one of `branches`, of trees.
+    /// Creates chains of up to `deepest` drafts, or trees if `branches` is more than 1. The
+    /// first draft follows up to `first` tokens that have to be taken in.
     pub fn new(first: usize, deepest: usize, branches: usize) -> Self {
         Self {
             passes: B::Passes::default(),
@@ -62,17 +62,18 @@ impl<B: Backend> Chains<B> {
         }
     }
 
-    /// Tokens of each chain that the first pass takes in at the most.
+    /// Most tokens of each chain that the first pass takes in.
     pub fn first(&self) -> usize {
         self.first
     }
 
-    /// Nodes that a level of a tree expands at the most; 1: they are chains.
+    /// Most nodes that a level of a tree expands; 1 for chains.
     pub fn branches(&self) -> usize {
         self.branches
     }
 
-    /// Whether the device drafts them by itself, of tokens among `vocab`.
+    /// Returns true if the device drafts these chains or trees by itself, among `vocab`
+    /// tokens.
     pub fn serve(&self, backend: &mut B, vocab: usize) -> bool {
         let Some(device) = backend.drafter() else {
             return false;
@@ -81,7 +82,7 @@ impl<B: Backend> Chains<B> {
         self.branches == 1 || grows && device.trees().is_some()
     }
 
-    /// Whether buffers within `limits` hold so many chains.
+    /// Returns true if buffers within `limits` hold `chains` chains.
     pub fn fit(&self, limits: &ForwardLimits, chains: usize) -> bool {
         let (mut each, mut wanted) = (self.first, 1);
         if self.branches > 1 {
@@ -93,7 +94,7 @@ impl<B: Backend> Chains<B> {
             && chains <= limits.requests
     }
 
-    /// The passes of trees that run as `key`.
+    /// Returns the sizes of the passes of trees that run as `key`.
     pub(crate) fn tree_levels(&self, key: PassKey) -> TreeLevels {
         let pass = TreePass {
             size: key,
@@ -105,7 +106,8 @@ impl<B: Backend> Chains<B> {
         }
     }
 
-    /// The pass that serves so many chains, the deepest of `depth` drafts.
+    /// Returns the size of the passes that draft `chains` chains, the deepest of `depth`
+    /// drafts. It is the smallest recorded size that fits, if there is one.
     pub(crate) fn size(&self, chains: usize, depth: usize) -> ChainsSize {
         let recorded = self.recorded.iter().rfind(|key| key.requests >= chains);
         let key = recorded.copied().unwrap_or(PassKey {
@@ -117,7 +119,8 @@ impl<B: Backend> Chains<B> {
         ChainsSize { key, levels }
     }
 
-    /// Forgets what was recorded; all passes that are to be, the largest first.
+    /// Forgets the recorded passes. Returns the sizes of all passes to record, the largest
+    /// first.
     pub(crate) fn begin(
         &mut self,
         backend: &B,
@@ -141,7 +144,8 @@ impl<B: Backend> Chains<B> {
     }
 }
 
-/// Whether devices grow trees of so many levels and branches, if they grow any.
+/// Returns true if a tree of `steps` levels and `branches` branches has few enough candidates
+/// for a device that grows trees.
 pub(crate) fn are_grown(steps: usize, branches: usize) -> bool {
     let size = TreeSize {
         steps: steps as u32,

@@ -22,20 +22,21 @@ pub(crate) use buffers::{Buffers, Sizes};
 
 pub use hidden::HiddenSource;
 
-/// An EAGLE-1/2 (Li et al., arXiv:2401.15077, arXiv:2406.16858) or EAGLE-3
-/// head (arXiv:2503.01840) on one device, in the layouts of the public
-/// checkpoints, with all buffers its passes need.
+/// An EAGLE-1/2 (Li et al., arXiv:2401.15077, arXiv:2406.16858) or EAGLE-3 head
+/// (arXiv:2503.01840) on one device, in the layouts of the public checkpoints, with all
+/// buffers that its passes need.
 ///
-/// Position `i` takes the pair of a hidden state of position `i` and the token
-/// at `i + 1`, and predicts the token at `i + 2`. The hidden state is the
-/// target's where that is known, and the head's own output of position `i - 1`
-/// while it drafts. A pass is fed hidden states and run over the tokens. Of a text
-/// it keeps the output of a request's last position, its root, from which a later
-/// step drafts; what is drafted then is read, and fed again.
+/// Position `i` takes the hidden state of position `i` and the token at `i + 1`, and predicts
+/// the token at `i + 2`. The hidden state is the target's where that is known. While the head
+/// drafts, it is the head's own output of position `i - 1`. A pass is first fed hidden
+/// states, and then runs over the tokens. For text, the head keeps only the output of a
+/// request's last position, the root. A later step drafts from the root, reads the outputs of
+/// drafted tokens and feeds them again.
 ///
-/// It is whole on one rank and waits for no other.
+/// The head is whole on one rank and waits for no other rank.
 pub struct EagleHead<B: Backend> {
-    /// Of the weights and the buffers, which go after it.
+    /// Recorded passes over the weights and the buffers. The field comes first, so that it is
+    /// dropped before them.
     passes: B::Passes,
     capture: CaptureSpec,
     /// Width of the residual stream.
@@ -45,34 +46,35 @@ pub struct EagleHead<B: Backend> {
     requests: usize,
     context: LayerContext<B>,
     weights: Eagle<B>,
-    /// The target's token for each of the head's; empty where they are the same.
+    /// The target's token for each token of the head; empty where the two are the same.
     targets: Vec<u32>,
-    /// The same where the device drafts by itself.
+    /// `targets` on the device, if the device drafts by itself.
     ids: Option<B::Vector>,
     buffers: Buffers<B::Tensor>,
-    /// The batch of the pass.
+    /// The staged batch of a pass.
     inputs: B::Inputs,
     picks: Picks,
     /// `0..requests`: row numbers of outputs that become roots.
     numbers: Vec<u32>,
-    /// Hidden inputs of the next pass.
+    /// Number of hidden inputs fed for the next pass.
     fed: usize,
-    /// Tokens of the last pass; 0 where it failed.
+    /// Number of tokens of the last pass; 0 if it failed.
     outputs: usize,
 }
 
 impl<B: Backend> EagleHead<B> {
-    /// What the target's passes must keep for [`Self::feed_features`].
+    /// Returns the hidden states that the target's passes must keep for
+    /// [`Self::feed_features`].
     pub fn capture(&self) -> CaptureSpec {
         self.capture.clone()
     }
 
-    /// What the buffers were allocated for.
+    /// Sizes that the buffers were allocated for.
     pub fn limits(&self) -> ForwardLimits {
         self.limits
     }
 
-    /// The cache the head needs for `pages` pages.
+    /// Shape of the cache that the head needs for `pages` pages.
     pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
         KvShape {
             layers: 1,
@@ -84,7 +86,7 @@ impl<B: Backend> EagleHead<B> {
         }
     }
 
-    /// Bytes of packed weights on the device, tables of its own included.
+    /// Bytes of packed weights on the device, including the head's own tables.
     pub fn weight_bytes(&self, backend: &B) -> usize {
         let mut bytes = 0;
         self.weights
@@ -92,13 +94,13 @@ impl<B: Backend> EagleHead<B> {
         bytes
     }
 
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// Whether the embedding and the output head are its own, and not those of
-    /// the tables passed in.
+    /// Returns true for the embedding and for the output head if the head has one of its own.
+    /// Otherwise it reads that of the tables passed in.
     pub fn own_tables(&self) -> (bool, bool) {
         let Eagle {
             embedding, head, ..
@@ -106,7 +108,7 @@ impl<B: Backend> EagleHead<B> {
         (embedding.is_some(), head.is_some())
     }
 
-    /// The target's token for one of [`Self::vocab`].
+    /// Returns the target's token for the head's token `draft_id`.
     pub fn target_token(&self, draft_id: u32) -> u32 {
         let target = self.targets.get(draft_id as usize);
         target.copied().unwrap_or(draft_id)

@@ -4,8 +4,8 @@ use lockstep_backend::{Backend, BackendError, Holds};
 
 use crate::blocks::allocate::Allocate;
 
-/// Features that no head has read yet, for a head that reads them later: of
-/// every slot, those of its last positions.
+/// The target's features of every slot's last positions, kept for a head that has not read
+/// them yet.
 pub struct FeatureWindow<B: Backend> {
     /// `[slots · positions, features]`: a ring for each slot.
     rows: B::Tensor,
@@ -13,7 +13,8 @@ pub struct FeatureWindow<B: Backend> {
 }
 
 impl<B: Backend> FeatureWindow<B> {
-    /// Of `positions` positions for each of `slots`, `width` columns each.
+    /// Allocates a window of `positions` positions for each of `slots` slots, of `width`
+    /// columns each.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -29,28 +30,28 @@ impl<B: Backend> FeatureWindow<B> {
         })
     }
 
-    /// How many positions of a slot it holds.
+    /// Number of positions kept for each slot.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// The row of [`Self::features`] for a slot's position.
+    /// Returns the row of [`Self::features`] for a position of a slot.
     pub fn row(&self, slot: usize, position: usize) -> u32 {
         (slot * self.positions + position % self.positions) as u32
     }
 
-    /// Copies the rows `from` of `features` to the rows `to`, one after the other.
+    /// Copies the rows `from` of `features` to the rows `to` of the window, in order.
     pub fn keep(&mut self, backend: &mut B, features: &B::Tensor, from: &[u32], to: &[u32]) {
         backend.copy_rows(features, from, &mut self.rows, to);
     }
 
-    /// What is kept, `[slots · positions, features]`.
+    /// The kept features, `[slots · positions, features]`.
     pub fn features(&self) -> &B::Tensor {
         &self.rows
     }
 }
 
-/// The tensor of a window.
+/// Allocates the tensor of a window.
 pub(crate) fn rows<D: Allocate>(
     device: &mut D,
     slots: usize,

@@ -1,4 +1,4 @@
-//! What a rank takes of the memory, known before anything is loaded.
+//! Memory that a rank takes, known before anything is loaded.
 
 mod draft;
 
@@ -17,8 +17,8 @@ use crate::{
     runner::transformer::{Buffers, kv_shape},
 };
 
-/// Bytes that rank `rank` of `engine` takes on `device`. The ranks must divide
-/// the model, which configuration checks.
+/// Returns the bytes that rank `rank` of `engine` takes on `device`. The ranks must divide
+/// the model, which the configuration checks.
 pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
     let topology = Topology::new(rank, engine.tp_size, engine.dp_size);
     let shard = Shard::of(engine.model, topology);
@@ -58,14 +58,14 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     }
 }
 
-/// The heads of the first of `ranks` ranks that attention is split over, which
-/// must divide the model's.
+/// Returns the heads of the first of `ranks` ranks that attention is split over. `ranks` must
+/// divide the model's heads.
 pub fn rank_heads(model: &ModelConfig, ranks: usize) -> AttentionShape {
     let shard = Shard::of(model, Topology::new(0, ranks, 1));
     largest_heads(model, &shard)
 }
 
-/// The attention of a rank's layers with the most heads.
+/// Returns the attention shape with the most heads among a rank's layers.
 fn largest_heads(model: &ModelConfig, shard: &Shard) -> AttentionShape {
     let shapes = attention_shapes(model, shard).into_iter();
     let largest = shapes.max_by_key(|shape| shape.heads);
@@ -77,21 +77,21 @@ fn largest_heads(model: &ModelConfig, shard: &Shard) -> AttentionShape {
     })
 }
 
-/// Bytes of the rotary tables of a model's layers.
+/// Returns the bytes of the rotary tables of a model's layers.
 fn rope_bytes(device: &dyn DeviceMemory, model: &ModelConfig, positions: usize) -> u64 {
     let tables = rope_tables(model).into_iter();
     let bytes = tables.map(|(_, width)| device.rope_bytes(positions, width / 2));
     bytes.fold(0, u64::saturating_add)
 }
 
-/// A model on a rank, and its largest pass.
+/// Memory of a model on a rank, and the model's largest pass.
 struct Part {
     memory: MemoryUse,
     pass: PassShape,
 }
 
 impl Part {
-    /// Of a whole model's shard.
+    /// Counts a whole model's shard.
     fn of_model(
         device: &dyn DeviceMemory,
         engine: &EngineShape<'_>,
@@ -132,11 +132,11 @@ impl Part {
     }
 }
 
-/// What the tensors of a rank take on a device.
+/// Bytes of a rank's tensors on a device.
 struct Weighed {
     matrices: u64,
     vectors: u64,
-    /// The shapes that rows of a pass are multiplied with, each once.
+    /// Shapes of the projections that rows of a pass are multiplied with, each once.
     projections: Vec<MatrixShape>,
 }
 
@@ -161,9 +161,9 @@ impl Weighed {
     }
 }
 
-/// A pass over `matrices`, and over `head` for a block of logits, of `dp_size` DP
-/// ranks: their rows are multiplied together, but for those of the attention, of
-/// which each rank's own are fewer.
+/// Returns the shape of a pass of `dp_size` DP ranks over `matrices`, and over `head` for a
+/// block of logits. Each of `matrices` is charged for the rows of all DP ranks. Attention's
+/// products have fewer: the rows of one DP rank.
 fn pass(
     limits: ForwardLimits,
     dp_size: usize,
@@ -182,7 +182,7 @@ fn pass(
     }
 }
 
-/// Buffers that were counted while they were made; counting never fails.
+/// Drops buffers that were counted while they were made. Counting never fails.
 fn count<T>(made: Result<T, lockstep_backend::BackendError>) {
     drop(made);
 }

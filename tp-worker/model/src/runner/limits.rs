@@ -8,30 +8,29 @@ use crate::ModelError;
 /// Sizes that buffers are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardLimits {
-    /// Tokens of one pass, over all requests of a DP rank.
+    /// Most tokens of one pass, over all requests of a DP rank.
     pub max_tokens: usize,
-    /// Requests of one pass.
+    /// Most requests of one pass.
     pub requests: usize,
-    /// Positions that a request may have: what the rotary table covers.
+    /// Most positions of a request. The rotary table covers them.
     pub positions: usize,
-    /// Tokens per page of the cache.
+    /// Number of tokens in a page of the cache.
     pub page_size: usize,
-    /// New tokens of a request whose mask says what they see; 0 where no row
-    /// has a mask.
+    /// Most new tokens of a request with a tree mask; 0 where no row has a mask.
     pub tree_nodes: usize,
-    /// Rows of logits computed and brought to the host at a time; bounds the
-    /// memory of passes that want many.
+    /// Rows of logits computed and brought to the host at a time. The bound limits the memory
+    /// of passes that want many rows.
     pub logit_block_rows: usize,
-    /// Tokens that a request takes of a pass whose tokens a device chooses; 0 where the
+    /// Most tokens that a request takes of a pass, where a device chooses tokens; 0 where the
     /// host chooses all.
     pub max_commit: usize,
 }
 
-/// Host memory for one block of logits.
+/// Bytes of host memory for one block of logits.
 const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 
 impl ForwardLimits {
-    /// Of an engine's steps, for a target of `vocab` tokens.
+    /// Limits of an engine's steps, for a target of `vocab` tokens.
     pub fn of_steps(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.tokens,
@@ -44,12 +43,12 @@ impl ForwardLimits {
         }
     }
 
-    /// Rows of a block of logits, for a target of `vocab` tokens.
+    /// Number of rows of a block of logits, for a target of `vocab` tokens.
     pub fn block_rows(vocab: usize) -> usize {
         (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256)
     }
 
-    /// Of its drafter's passes.
+    /// Limits of the passes of an engine's drafter, for a target of `vocab` tokens.
     pub fn of_drafts(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.draft_tokens(),
@@ -59,8 +58,8 @@ impl ForwardLimits {
         }
     }
 
-    /// At least one token in pages of at least one, and blocks no larger than a
-    /// pass.
+    /// Returns limits of at least one token, in pages of at least one token, with blocks no
+    /// larger than a pass.
     pub(crate) fn sensible(self) -> Self {
         let max_tokens = self.max_tokens.max(1);
         Self {
@@ -71,12 +70,13 @@ impl ForwardLimits {
         }
     }
 
-    /// Rows of logits that a pass may want, of `dp_size` DP ranks together.
+    /// Most rows of logits that `dp_size` DP ranks together may want of a pass.
     pub(crate) fn wanted_rows(&self, dp_size: usize) -> usize {
         self.max_tokens.saturating_mul(dp_size)
     }
 
-    /// Those of a device that `chooses` tokens, or leaves that to the host.
+    /// Returns the limits for a device that `chooses` tokens, or leaves the choice to the
+    /// host.
     pub(crate) fn of_device(self, chooses: bool) -> Self {
         Self {
             max_commit: if chooses { self.max_commit } else { 0 },
@@ -84,7 +84,7 @@ impl ForwardLimits {
         }
     }
 
-    /// Room for a pass's batch.
+    /// Limits of a pass's staged inputs.
     pub(crate) fn inputs(&self) -> InputLimits {
         let mut choices = ChoiceLimits::default();
         if self.max_commit > 0 {
@@ -125,7 +125,7 @@ impl ForwardLimits {
         }
     }
 
-    /// Whether the buffers hold `batch`.
+    /// Checks that the buffers hold `batch`.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`].
@@ -146,7 +146,7 @@ impl ForwardLimits {
     }
 }
 
-/// Whether `found` is at most `limit`.
+/// Checks that `found` is at most `limit`.
 ///
 /// # Errors
 /// [`ModelError::TooLarge`].

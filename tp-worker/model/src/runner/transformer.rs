@@ -33,48 +33,49 @@ pub use load::LoadOptions;
 pub use logits::{LogitBlock, LogitSink};
 pub use staged::{DraftStaged, Staged};
 
-/// One rank's shard of a model on a device, with all buffers a pass needs:
-/// after loading, [`Self::forward`] allocates nothing.
+/// One rank's shard of a model on a device, with all buffers that a pass needs. After
+/// loading, [`Self::forward`] allocates nothing.
 pub struct Transformer<B: Backend> {
-    /// Of the weights, the buffers and the capture that there are, which go after it.
+    /// Recorded passes over the weights, the buffers and the capture. The field comes first,
+    /// so that it is dropped before them.
     passes: B::Passes,
     model: ModelConfig,
     shard: Shard,
     limits: ForwardLimits,
     context: LayerContext<B>,
-    /// How rows cross, where there are several DP ranks.
+    /// Rows that cross between DP ranks; `None` with one DP rank.
     world: Option<World>,
     weights: Decoder<B>,
-    /// Every rank's vocabulary rows.
+    /// Number of vocabulary rows of every rank.
     vocab_widths: Vec<usize>,
     buffers: Buffers<B::Tensor>,
-    /// The batch of the pass.
+    /// The staged batch of a pass.
     inputs: B::Inputs,
-    /// Of the notes that travel with its passes, if any do.
+    /// Shape of the notes that passes carry; `None` if they carry none.
     notes: Option<NoteShape>,
-    /// Row numbers of logit blocks: those of all wanted rows.
+    /// Row numbers `0..` of all wanted rows, from which a logit block takes its range.
     numbers: Vec<u32>,
     /// Rows of a logit block that each rank gets.
     owned: Vec<Range<usize>>,
-    /// The device chooses tokens.
+    /// True if the device chooses tokens.
     chooses: bool,
-    /// The device of a DP rank's lead drafts, and tells those of its other ranks.
+    /// True if the device of a DP rank's lead drafts and sends the drafts to the other ranks'
+    /// devices.
     tells_drafts: bool,
-    /// What is kept for a drafter, if anything.
+    /// Hidden states kept for a drafter; `None` if none are kept.
     capture: Option<Capture<B>>,
     origin: WeightOrigin,
 }
 
-/// Where a shard's weights came from, and what became of the folder of packed
-/// weights, if there is one.
+/// Origin of a shard's weights, and problems with the folder of packed weights, if there is
+/// one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WeightOrigin {
-    /// The packed file that they were read from, or were written to.
+    /// The packed file that the weights were read from or written to.
     pub file: Option<PathBuf>,
-    /// They were read from it; otherwise from the checkpoint.
+    /// True if the weights were read from `file`; false if they come from the checkpoint.
     pub restored: bool,
-    /// What went wrong with the folder, one sentence each. None of it changes
-    /// the weights.
+    /// Problems with the folder, one sentence each. None of them changes the weights.
     pub warnings: Vec<String>,
 }
 
@@ -84,33 +85,34 @@ impl<B: Backend> Transformer<B> {
         &self.model
     }
 
-    /// This rank's part.
+    /// This rank's part of the model.
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// Where the weights came from.
+    /// Origin of the weights.
     pub fn weight_origin(&self) -> &WeightOrigin {
         &self.origin
     }
 
-    /// The ranks that it is split over; its attention over those of a DP rank.
+    /// The ranks that the model is split over. Its attention is split over the ranks of a DP
+    /// rank.
     pub fn axis(&self) -> Axis {
         self.context.axis
     }
 
-    /// What the buffers were allocated for.
+    /// Sizes that the buffers were allocated for.
     pub fn limits(&self) -> ForwardLimits {
         self.limits
     }
 
-    /// Whether the device chooses tokens as [`lockstep_backend::Batch::choices`] say;
-    /// otherwise all are the host's.
+    /// Returns true if the device chooses tokens as [`lockstep_backend::Batch::choices`] say.
+    /// Otherwise the host chooses all tokens.
     pub fn chooses(&self) -> bool {
         self.chooses
     }
 
-    /// The cache this rank needs for `pages` pages.
+    /// Shape of the cache that this rank needs for `pages` pages.
     pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
         kv_shape(&self.model, &self.shard, pages, page_size, dtype)
     }
@@ -123,13 +125,13 @@ impl<B: Backend> Transformer<B> {
         bytes
     }
 
-    /// Whether this rank has all rows of the embedding.
+    /// Returns true if this rank holds all rows of the embedding.
     pub fn holds_embedding(&self) -> bool {
         self.shard.embedding.len() == self.model.vocab_size
     }
 
-    /// This rank's rows of the tables of tokens: whole on a rank alone, and with
-    /// several DP ranks the embedding is.
+    /// Returns this rank's rows of the tables of tokens. A rank alone has whole tables. With
+    /// several DP ranks, the embedding is whole.
     pub fn tables(&self) -> Tables<'_, B> {
         Tables {
             embedding: &self.weights.embedding,
@@ -138,7 +140,7 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
-/// The cache that a shard of `model` needs for `pages` pages.
+/// Shape of the cache that a shard of `model` needs for `pages` pages.
 pub(crate) fn kv_shape(
     model: &ModelConfig,
     shard: &Shard,

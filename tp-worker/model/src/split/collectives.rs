@@ -2,7 +2,7 @@
 
 use lockstep_backend::Axis;
 
-/// The kinds of collective a forward pass uses.
+/// The kinds of collectives that a forward pass uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectiveKind {
     /// [`lockstep_backend::Exchange::all_reduce`].
@@ -15,30 +15,30 @@ pub enum CollectiveKind {
     ReduceScatter,
 }
 
-/// Whose rows a collective carries.
+/// Rows that a collective carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedRows {
-    /// Those of this rank's DP rank.
+    /// Rows of this rank's DP rank.
     DpRank,
-    /// Those of all DP ranks, in their order.
+    /// Rows of all DP ranks, in their order.
     World,
 }
 
-/// One collective: its kind and its elements per row (of all ranks for a gather).
+/// One collective of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectiveStep {
-    /// The operation.
+    /// Kind of the operation.
     pub kind: CollectiveKind,
     /// The ranks that run it together.
     pub axis: Axis,
-    /// Its rows.
+    /// Rows that the collective carries.
     pub rows: CountedRows,
-    /// Elements per row.
+    /// Elements per row; for a gather, the elements of all ranks.
     pub width: usize,
 }
 
 impl CollectiveStep {
-    /// A sum of this DP rank's rows over the ranks of `axis`.
+    /// Creates a sum of this DP rank's rows over the ranks of `axis`.
     pub(crate) fn sum(axis: Axis, width: usize) -> Self {
         Self {
             kind: CollectiveKind::AllReduce,
@@ -48,7 +48,7 @@ impl CollectiveStep {
         }
     }
 
-    /// One that carries the rows of all DP ranks.
+    /// Creates a collective that carries the rows of all DP ranks.
     pub(crate) fn of_all(kind: CollectiveKind, axis: Axis, width: usize) -> Self {
         Self {
             kind,

@@ -1,4 +1,4 @@
-//! How rows of all DP ranks come together, and apart again.
+//! Crossing: rows of all DP ranks come together, and apart again.
 
 use std::ops::Range;
 
@@ -6,22 +6,22 @@ use lockstep_backend::WorldRows;
 
 use crate::{ModelError, Topology};
 
-/// Who brings which rows of a batch to all ranks, and who takes which of theirs.
-/// The ranks of a DP rank have the same rows: each brings a share of them, so
-/// that none travels twice, and all take all of them.
+/// Rows of a batch that each rank brings to all ranks, and the rows that it takes back. The
+/// ranks of a DP rank have the same rows. Each of them brings a share, so that no row travels
+/// twice, and each takes all. Example: of 5 rows, the two ranks of a DP rank bring 2 and 3.
 #[derive(Debug)]
 pub(crate) struct Crossing {
     topology: Topology,
-    /// Rows that each rank brings, in the order of all rows.
+    /// Number of rows that each rank brings, in the order of all rows.
     pub counts: Vec<usize>,
-    /// The first of this rank's rows that it brings.
+    /// Index of the first row that this rank brings, among its DP rank's rows.
     pub first: usize,
-    /// The rows that each rank takes, those of its DP rank.
+    /// Rows that each rank takes: all rows of its DP rank.
     pub rows: Vec<Range<usize>>,
 }
 
 impl Crossing {
-    /// Of no rows.
+    /// Creates a crossing of no rows.
     pub fn new(topology: Topology) -> Self {
         let ranks = topology.world.size;
         Self {
@@ -32,12 +32,12 @@ impl Crossing {
         }
     }
 
-    /// Sets how many rows each DP rank has.
+    /// Sets the number of rows of each DP rank.
     pub fn set(&mut self, by_dp_rank: &[usize]) {
         self.set_each(by_dp_rank.iter().copied());
     }
 
-    /// Lets each DP rank have as many rows.
+    /// Gives every DP rank `rows` rows.
     pub fn set_even(&mut self, rows: usize) {
         self.set_each(std::iter::repeat_n(rows, self.topology.dp_size()));
     }
@@ -58,23 +58,23 @@ impl Crossing {
         self.first = share(mine, own);
     }
 
-    /// Rows of all DP ranks.
+    /// Number of rows of all DP ranks.
     pub fn all(&self) -> usize {
         self.rows.last().map_or(0, |rows| rows.end)
     }
 }
 
-/// How a pass' rows cross, where there are several DP ranks.
+/// The crossings of a pass, with several DP ranks.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// All tokens.
+    /// Crossing of all tokens.
     pub tokens: Crossing,
-    /// Those whose logits are wanted.
+    /// Crossing of the tokens whose logits are wanted.
     pub wanted: Crossing,
 }
 
 impl World {
-    /// Of passes over no tokens.
+    /// Creates the crossings of passes over no tokens.
     pub fn new(topology: Topology) -> Self {
         Self {
             tokens: Crossing::new(topology),
@@ -82,8 +82,8 @@ impl World {
         }
     }
 
-    /// Takes in what all DP ranks bring, of which this one has `own` tokens and
-    /// wanted logits; none brings more than `limit`.
+    /// Sets the rows that all DP ranks bring. This DP rank has `own` tokens and wanted logits,
+    /// and none may bring more than `limit` tokens.
     ///
     /// # Errors
     /// [`ModelError::World`].
@@ -118,7 +118,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets every DP rank have as many rows, all of which are wanted.
+    /// Gives every DP rank `rows` rows, all of which are wanted.
     pub fn set_even(&mut self, rows: usize) {
         self.tokens.set_even(rows);
         self.wanted.set_even(rows);

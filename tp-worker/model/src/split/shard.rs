@@ -1,4 +1,4 @@
-//! Which part of a model one rank holds.
+//! The part of a model that one rank holds.
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use lockstep_types::{AttentionSpec, ModelConfig};
 
 use crate::{ModelError, Place, Topology};
 
-/// One rank's part of a model (Megatron's split, arXiv:1909.08053): rows of the vocabulary, and
-/// of each layer query and key/value heads and columns of the MLP.
+/// One rank's part of a model (Megatron's split, arXiv:1909.08053): rows of the vocabulary
+/// and, in each layer, query heads, key/value heads and columns of the MLP.
 ///
-/// **Heads.** Each rank of a DP rank of `size` has `heads / size` query heads of a layer. Key/value heads go
-/// with their query heads: one copy serves `gcd(query heads per rank, query
-/// heads per key/value head)` of them, so they are split where the ranks
-/// divide them and replicated where they don't.
+/// **Heads.** With `size` ranks in a DP rank, each rank has `heads / size` query heads of a
+/// layer. Key/value heads go with their query heads. One copy of a key/value head serves
+/// `gcd(query heads per rank, query heads per key/value head)` query heads. So key/value
+/// heads are split where the ranks divide them, and replicated where they don't.
 ///
-/// **MLP and vocabulary.** Split as evenly as possible in units (32 columns,
-/// 16 rows; halved until every rank has eight, so that shares differ by an
-/// eighth at most): the first ranks take one unit more, the last unit may be
-/// short. With several DP ranks the embedding is whole on each rank: its rows are
-/// looked up where a request is, and nothing is summed.
+/// **MLP and vocabulary.** Both are split as evenly as possible, in units of 32 columns and
+/// of 16 rows. Units are halved until every rank has eight, so that shares differ by an
+/// eighth at most. The first ranks take one unit more, and the last unit may be short. With
+/// several DP ranks, the embedding is whole on each rank: its rows are looked up where a
+/// request is, and nothing is summed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     /// The ranks that the parts are split over.
@@ -34,24 +34,26 @@ pub struct Shard {
 pub struct Heads {
     /// Query heads of this rank.
     pub queries: Range<usize>,
-    /// The layer's key/value head behind each of this rank's, in order; a
-    /// head may occur more than once.
+    /// The layer's key/value head behind each key/value head of this rank, in order. A head
+    /// may occur more than once.
     pub kv: Vec<usize>,
 }
 
-/// Columns of the MLP are split in blocks of so many.
+/// Columns of one unit of an MLP.
 const MLP_UNIT: usize = 32;
-/// Fewer units than these would leave shares too uneven.
+/// Units that each rank has, unless units are as small as 1. Fewer would leave shares too
+/// uneven.
 const UNITS_PER_RANK: usize = 8;
-/// Rows of the vocabulary are split in blocks of so many.
+/// Rows of one unit of the vocabulary.
 const VOCAB_UNIT: usize = 16;
 
 impl Shard {
-    /// The part of the rank at `topology`.
+    /// Returns the part of the rank at `topology`.
     ///
     /// # Errors
-    /// [`ModelError::MixedCaches`]; [`ModelError::Split`] when the ranks of a DP rank don't divide the query
-    /// heads, or all exceed another dimension; it names sizes that work.
+    /// [`ModelError::MixedCaches`]. [`ModelError::Split`] when the ranks of a DP rank, or the
+    /// key/value heads, don't divide the query heads, or when there are more ranks than MLP
+    /// columns or vocabulary rows. It names sizes that work.
     pub fn new(model: &ModelConfig, topology: Topology) -> Result<Self, ModelError> {
         let Topology { world, attention } = topology;
         let split = |what, total, remedy| ModelError::Split {
@@ -94,7 +96,7 @@ impl Shard {
         Ok(Self::of(model, topology))
     }
 
-    /// [`Self::new`] of a split that was checked.
+    /// Returns the part of a split that was checked before, like [`Self::new`].
     pub(crate) fn of(model: &ModelConfig, topology: Topology) -> Self {
         let vocab = split_range(model.vocab_size, VOCAB_UNIT, topology.world);
         Self {
@@ -107,7 +109,7 @@ impl Shard {
         }
     }
 
-    /// This rank's heads of an attention.
+    /// Returns this rank's heads of an attention.
     pub fn heads(&self, layer: &AttentionSpec) -> Heads {
         let Place { rank, size } = self.topology.attention;
         let local = layer.heads / size;
@@ -120,17 +122,17 @@ impl Shard {
         }
     }
 
-    /// This rank's columns of an MLP of `width`.
+    /// Returns this rank's columns of an MLP of `width` columns.
     pub fn mlp(&self, width: usize) -> Range<usize> {
         split_range(width, MLP_UNIT, self.topology.world)
     }
 
-    /// Whether the head is a matrix of its own; otherwise the embedding is.
+    /// Returns true if the head is a matrix of its own; false if it is the embedding.
     pub fn has_head(&self, model: &ModelConfig) -> bool {
         !model.tie_word_embeddings || self.vocab != self.embedding
     }
 
-    /// Every rank's number of rows of the output head.
+    /// Returns every rank's number of rows of the output head.
     pub fn vocab_widths(&self, model: &ModelConfig) -> Vec<usize> {
         let size = self.topology.world.size;
         (0..size)
@@ -139,7 +141,9 @@ impl Shard {
     }
 }
 
-/// A rank's part of `0..total`, split in units of `unit`, or of the largest power of two below it that gives every rank [`UNITS_PER_RANK`].
+/// Returns a rank's part of `0..total`, split in units of `unit`. The unit is halved until
+/// every rank has [`UNITS_PER_RANK`] units, or the unit is 1. Example: 100 rows on 2 ranks,
+/// in units of 16, are split in units of 4, into 0..52 and 52..100.
 fn split_range(total: usize, unit: usize, Place { rank, size }: Place) -> Range<usize> {
     let mut unit = unit;
     while unit > 1 && total / unit < UNITS_PER_RANK * size {
@@ -151,7 +155,7 @@ fn split_range(total: usize, unit: usize, Place { rank, size }: Place) -> Range<
     start(rank).min(total)..start(rank + 1).min(total)
 }
 
-/// "1, 2, 4 or 8".
+/// Returns the divisors of a number in words. Example: "1, 2, 4 or 8".
 fn divisors(number: usize) -> String {
     let all: Vec<_> = (1..=number)
         .filter(|d| number.is_multiple_of(*d))

@@ -1,36 +1,36 @@
-//! Over which ranks the parts of a model are split.
+//! The ranks that the parts of a model are split over.
 
 use lockstep_backend::{Axis, Backend};
 
 /// A rank's place in a group of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Its number.
+    /// Number of the rank in the group, from 0.
     pub rank: usize,
-    /// The group's size.
+    /// Number of ranks in the group.
     pub size: usize,
 }
 
 impl Place {
-    /// Whether it is the first: the one that adds what must be added once.
+    /// Returns true for the first rank of the group, which adds terms that must be added
+    /// once.
     pub fn leads(self) -> bool {
         self.rank == 0
     }
 }
 
-/// A rank's places in the groups that a model is split over. Attention heads are
-/// split over the ranks of one DP rank, MLP columns and rows of the vocabulary
-/// over all ranks.
+/// A rank's places in the groups that a model is split over. Attention heads are split over
+/// the ranks of one DP rank. MLP columns and rows of the vocabulary are split over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Topology {
-    /// Among all ranks.
+    /// Place among all ranks.
     pub world: Place,
-    /// Among the ranks of its DP rank.
+    /// Place among the ranks of the DP rank.
     pub attention: Place,
 }
 
 impl Topology {
-    /// Of rank `rank` of `tp_size`, which are `dp_size` DP ranks of neighbours.
+    /// Topology of rank `rank` of `tp_size` ranks. Neighbours form the `dp_size` DP ranks.
     pub fn new(rank: usize, tp_size: usize, dp_size: usize) -> Self {
         let size = tp_size / dp_size;
         Self {
@@ -45,12 +45,12 @@ impl Topology {
         }
     }
 
-    /// Of a rank that holds a model alone.
+    /// Topology of a rank that holds a model alone.
     pub fn alone() -> Self {
         Self::new(0, 1, 1)
     }
 
-    /// Of this rank, for a model that is split over the ranks of `axis`.
+    /// Topology of this rank, for a model that is split over the ranks of `axis`.
     pub fn of<B: Backend>(backend: &B, axis: Axis) -> Self {
         let place = |axis| {
             let (rank, size) = backend.group(axis);
@@ -62,7 +62,7 @@ impl Topology {
         }
     }
 
-    /// DP ranks.
+    /// Number of DP ranks.
     pub fn dp_size(&self) -> usize {
         self.world.size / self.attention.size.max(1)
     }
@@ -73,8 +73,7 @@ impl Topology {
     }
 }
 
-/// The ranks that attention is split over, in a model that is split over those of
-/// `axis`.
+/// Returns the axis of the attention in a model that is split over the ranks of `axis`.
 pub(crate) fn attention_axis(axis: Axis) -> Axis {
     match axis {
         Axis::World => Axis::Attention,

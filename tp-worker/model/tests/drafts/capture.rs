@@ -32,7 +32,7 @@ fn specs() -> [CaptureSpec; 4] {
     ]
 }
 
-/// A model, and what it keeps of the tokens 1, 2, 3 …
+/// A model that keeps hidden states of the tokens 1, 2, 3 …
 struct Kept<B: Backend> {
     backend: B,
     model: Transformer<B>,
@@ -105,7 +105,7 @@ fn alone(compute: Dtype) -> CpuBackend {
     cpu(compute, Box::new(Single::new()))
 }
 
-/// Column `place` of features, in units of the hidden size.
+/// Returns column `place` of features, in units of the hidden size.
 fn column(features: &[f32], width: usize, hidden: usize, place: usize) -> Vec<f32> {
     let rows = features.chunks(width);
     rows.flat_map(|row| &row[place * hidden..][..hidden])
@@ -121,7 +121,7 @@ fn tensor(backend: &mut CpuBackend, values: &[f32], width: usize) -> CpuTensor {
     tensor
 }
 
-/// Running the last layer over every token changes no bit of those wanted.
+/// Running the last layer over every token changes no bit of the wanted logits.
 #[test]
 fn logits_do_not_depend_on_what_is_kept() {
     let all: Vec<u32> = (0..TOKENS as u32).collect();
@@ -156,7 +156,7 @@ fn features_are_the_residual_stream() {
     }
     assert!(state(0) == values, "the first layer reads the embedding");
 
-    // A model of fewer layers ends, normed, with what the next layer reads.
+    // The output of a model of fewer layers is the input of the next layer, normed.
     let backend = &mut alone(Dtype::Float32);
     let norm = weights
         .vector("model.norm.weight", hidden)
@@ -200,7 +200,8 @@ fn chunks_keep_the_bits_of_whole_texts() {
     assert!(features == whole.features());
 }
 
-/// The residual stream is the same on all ranks, and that of one up to rounding.
+/// The residual stream is equal on all ranks, and equal to that of a rank alone up to
+/// rounding.
 #[test]
 fn ranks_keep_the_same() {
     let mut single = Kept::new(alone(Dtype::Float32), &qwen3(), spec(&[1, 2], true));
@@ -222,7 +223,7 @@ fn ranks_keep_the_same() {
     }
 }
 
-/// What a pass kept until it failed is not read as if it were whole.
+/// States that a pass kept until it failed are not read as if they were complete.
 #[test]
 fn a_failed_pass_keeps_nothing() {
     let mut ranks = local_group(2).into_iter().map(|group| {
@@ -246,7 +247,7 @@ fn a_failed_pass_keeps_nothing() {
     assert!(kept.model.features().is_some() && kept.features().is_empty());
 }
 
-/// Ranks compare schedules before serving; they must say what really happens.
+/// Ranks compare schedules before serving. The schedules must list the real collectives.
 #[test]
 fn collectives_follow_the_schedule() {
     for spec in specs() {
@@ -281,7 +282,7 @@ fn layers_that_are_not_there_are_refused() {
     assert!(kept.model.features().is_none());
 }
 
-/// Rotary angles and epsilons are each layer's own: what changes in one leaves the
+/// Each layer has its own rotary angles and epsilon. A change in one layer leaves the
 /// residual stream before it as it was.
 #[test]
 fn a_layer_has_angles_and_an_epsilon_of_its_own() {

@@ -1,5 +1,5 @@
-//! Both EAGLE heads and the small model of the demo model against the
-//! reference in PyTorch.
+//! Both EAGLE heads and the small draft model of the demo model against the reference in
+//! PyTorch.
 
 use std::{fs, path::PathBuf, sync::Arc, thread};
 
@@ -22,7 +22,7 @@ struct Goldens {
     prompts: Vec<Prompt>,
 }
 
-/// First drafted tokens: the target's id, the head's id and the logit.
+/// Likeliest first drafted tokens: the target's id, the head's id and the logit.
 type Top5 = Option<Vec<(u32, u32, f32)>>;
 
 #[derive(serde::Deserialize)]
@@ -34,8 +34,8 @@ struct Prompt {
     draft_first_step_top5: Top5,
 }
 
-/// Logits stay below 32, whose float32 spacing is 2e-6; sums of a few hundred
-/// terms in another order than torch's, through eight layers.
+/// Logits stay below 32, whose float32 spacing is 2e-6. They are sums of a few hundred terms
+/// in another order than torch's, through eight layers.
 const TOLERANCE: f32 = 2e-4;
 
 fn root() -> PathBuf {
@@ -53,7 +53,7 @@ fn goldens() -> Vec<Prompt> {
     goldens.prompts
 }
 
-/// Runs `work` on every rank of a group; rank 0's result.
+/// Runs `work` on every rank of a group and returns rank 0's result.
 fn ranks<R: Send + 'static>(
     size: usize,
     work: impl Fn(CpuBackend) -> R + Send + Sync + 'static,
@@ -68,8 +68,8 @@ fn ranks<R: Send + 'static>(
     results.next().unwrap()
 }
 
-/// Logits of the first drafted token of every prompt, and the head's ids as
-/// the target's.
+/// Returns for every prompt the logits of the first drafted token, and the target's id for
+/// each id of the head.
 fn first_logits(
     backend: CpuBackend,
     model: &ModelConfig,
@@ -171,8 +171,8 @@ fn the_eagle_head_drafts_as_the_reference_does() {
     heads(&draft, |prompt| &prompt.eagle_first_step_top5);
 }
 
-/// A draft model is a model like any other; in a group it is rank 0's alone,
-/// and has the bits it has without a group.
+/// A draft model is a model like any other. In a group, rank 0 alone has it, with the same
+/// bits as without a group.
 #[test]
 fn the_draft_model_runs_whole_inside_a_group() {
     let run = |mut backend: CpuBackend| {
@@ -222,7 +222,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
     assert!(ranks(2, run) == alone);
 }
 
-/// Whoever drafts loads and runs a head while its peers do something else.
+/// The rank that drafts loads a head while its peers do something else.
 #[test]
 fn a_head_waits_for_no_peer() {
     let loaded = ranks(2, |mut backend| {

@@ -1,4 +1,4 @@
-//! What drafts: EAGLE heads and small models.
+//! Drafting by EAGLE heads and small models.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

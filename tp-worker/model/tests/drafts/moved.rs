@@ -1,5 +1,5 @@
-//! A verified tree: the accepted path's keys and values move to consecutive
-//! cells, and the text goes on as if it had been a chain.
+//! A verified tree: keys and values of the accepted path move to consecutive cells. The text
+//! goes on as if the tree had been a chain.
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_collective::Single;
@@ -13,9 +13,9 @@ use crate::{
 };
 
 const TEXT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
-/// Token and parent; the first is the text's last token.
+/// Token and parent of each node. The first node is the last known token.
 const NODES: [(u32, usize); 7] = [(6, 0), (11, 0), (12, 0), (13, 1), (14, 2), (15, 4), (16, 4)];
-/// An accepted path, and what follows it.
+/// An accepted path; [`NEXT`] is the token after it.
 const PATH: [usize; 4] = [0, 2, 4, 6];
 const NEXT: u32 = 99;
 
@@ -85,7 +85,7 @@ impl<B: Backend> Run<B> {
         self.forward(&pass)
     }
 
-    /// The path's logits and those of the token after it.
+    /// Returns the logits of the path and of the token after it.
     fn as_chain(&mut self) -> Vec<f32> {
         self.chain(&TEXT, 0);
         let text: Vec<u32> = TEXT

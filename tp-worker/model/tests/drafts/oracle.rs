@@ -19,8 +19,8 @@ const SETUP: Setup = Setup {
     positions: 24,
 };
 
-/// Texts of two requests, roots kept across passes, a chain and a tree; all
-/// logits on the way.
+/// Drafts behind the texts of two requests, with roots kept across passes, a chain and a
+/// tree. Returns all logits on the way.
 fn drafted<B: Backend>(backend: B, checkpoint: &Checkpoint) -> Vec<f32> {
     drafted_in(SETUP, backend, checkpoint)
 }
@@ -60,7 +60,7 @@ fn compare(checkpoint: &Checkpoint) -> Vec<f32> {
     for (exact, found) in exact.iter().zip(&found) {
         assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
     }
-    // Logits that hardly differ would hide whose they are.
+    // Logits that hardly differ would hide a mix-up of rows.
     let (least, most) = exact
         .iter()
         .fold((f32::MAX, f32::MIN), |(a, b), x| (a.min(*x), b.max(*x)));
@@ -73,14 +73,14 @@ fn eagle3_heads_agree() {
     let mut checkpoint = Checkpoint::eagle3();
     let shared = compare(&checkpoint);
     let (hidden, vocab) = (checkpoint.target.hidden_size, checkpoint.target.vocab_size);
-    // A table of its own takes the target's place.
+    // A table of the head's own takes the target's place.
     checkpoint.random("embed_tokens.weight", &[vocab, hidden]);
     let own = compare(&checkpoint);
     assert!(own != shared);
 }
 
-/// Of a text, what follows the attention runs over roots alone, which are what
-/// they are where it runs over every token.
+/// For a text, the layer behind its attention runs over roots alone. The roots equal those of
+/// a pass over every token.
 #[test]
 fn what_nobody_reads_is_not_computed() {
     for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
@@ -88,7 +88,8 @@ fn what_nobody_reads_is_not_computed() {
             let backend = cpu(Dtype::Float32, Box::new(Single::new()));
             drafted_in(Setup { chunk, ..SETUP }, backend, &checkpoint)
         };
-        // Chunks of one token want all that they have, but where they are no text's last.
+        // A chunk of one token wants that token if it is the text's last chunk, and none
+        // otherwise.
         let whole = in_chunks(1);
         assert!([2, 5, 11].map(in_chunks) == [(); 3].map(|()| whole.clone()));
         let (_folder, draft) = checkpoint.write();
@@ -110,7 +111,7 @@ fn what_nobody_reads_is_not_computed() {
     }
 }
 
-/// A device may replay a head's pass, which leaves nothing behind on the host.
+/// A device may replay a head's pass, so the pass leaves nothing behind on the host.
 #[test]
 fn a_pass_can_run_again() {
     for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
@@ -120,8 +121,7 @@ fn a_pass_can_run_again() {
     }
 }
 
-/// What a device records of passes is one model's, until what the model keeps
-/// of them changes.
+/// Recorded passes belong to one model, until the model keeps other states.
 #[test]
 fn models_have_passes_of_their_own() {
     let checkpoint = Checkpoint::eagle();
@@ -139,7 +139,7 @@ fn models_have_passes_of_their_own() {
     assert_eq!(rig.backend.recorded, 3);
 }
 
-/// Over the whole vocabulary the target's output head may serve.
+/// A head over the whole vocabulary may use the target's output head.
 #[test]
 fn eagle3_heads_may_share_the_output_head() {
     let mut checkpoint = Checkpoint::eagle3();

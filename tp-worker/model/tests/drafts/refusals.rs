@@ -1,4 +1,4 @@
-//! What a head can't do is an error that says so.
+//! A head refuses impossible requests with errors that name the reason.
 
 use lockstep_collective::Single;
 use lockstep_model::{EagleHead, FileAccess, ForwardLimits, HiddenSource, ModelError};
@@ -154,7 +154,7 @@ fn states_that_are_not_there_are_errors() {
     assert!(head.logits(backend, tables, &[]).unwrap().is_empty());
 }
 
-/// Roots have a slot each, of those that there are.
+/// Each root needs a slot of its own among the head's slots.
 #[test]
 fn roots_without_a_place_are_errors() {
     let (_folder, mut rig) = rig(&Checkpoint::eagle3());
@@ -173,7 +173,7 @@ fn roots_without_a_place_are_errors() {
         let error = drafting.take_in(backend, &pass, wanted, slots).unwrap_err();
         assert!(error.to_string().contains(what), "{what}: {error}");
     }
-    // What was fed is still there.
+    // The fed states are still there.
     let wanted = drafting.take_in(backend, &pass, &[1, 3], &[0, 2]);
     wanted.unwrap();
     let output = drafting
@@ -182,7 +182,7 @@ fn roots_without_a_place_are_errors() {
     assert!(output.is_err(), "what is taken in leaves roots alone");
 }
 
-/// Outputs of a pass that failed are no states to go on from.
+/// Outputs of a failed pass are no states to go on from.
 #[test]
 fn a_failed_pass_has_no_outputs() {
     let (_folder, mut rig) = rig(&Checkpoint::eagle());
@@ -238,7 +238,7 @@ fn passes_need_as_many_hidden_states_as_tokens() {
             limit: 16
         }
     ));
-    // What was fed is still there.
+    // The fed states are still there.
     pass.positions[1] = 4;
     drafting.try_run(backend, &pass).unwrap();
 }

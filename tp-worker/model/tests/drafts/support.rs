@@ -68,7 +68,7 @@ impl Checkpoint {
         }
     }
 
-    /// As SafeAILab's first heads are: no norm before the attention.
+    /// A head like SafeAILab's first ones: no norm before the attention.
     pub fn eagle() -> Self {
         let mut own = Self::new(DraftKind::Eagle);
         let hidden = own.draft.model.hidden_size;
@@ -78,7 +78,7 @@ impl Checkpoint {
         own
     }
 
-    /// As the public EAGLE-3 heads are.
+    /// A head like the public EAGLE-3 heads.
     pub fn eagle3() -> Self {
         let mut own = Self::new(DraftKind::Eagle3 {
             draft_vocab_size: DRAFT_VOCAB,
@@ -151,7 +151,7 @@ impl Checkpoint {
         self.tensors.insert(name.to_owned(), stored);
     }
 
-    /// Writes the file; the folder lives as long as what is returned.
+    /// Writes the file. The folder lives as long as the returned guard.
     pub fn write(&self) -> (TempDir, DraftModel) {
         let folder = tempfile::tempdir().unwrap();
         let views = self.tensors.iter().map(|(name, stored)| {

@@ -12,8 +12,8 @@ use crate::{
     support::{Checkpoint, cpu},
 };
 
-/// Grows a tree level by level, every pass over all of it, as drafters do; and
-/// walks each of its paths as a chain.
+/// Grows a tree level by level, every pass over the whole tree, as drafters do. Then runs
+/// each path of the tree as a chain.
 fn agree<B: Backend>(
     backend: B,
     checkpoint: &Checkpoint,
@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// The same on a GPU: started by cargo on the fake one.
+/// A path has the bits of a chain on a GPU, too. Cargo runs this on the fake GPU.
 #[test]
 fn a_path_has_the_bits_of_a_chain_on_cuda() {
     let nodes = [

@@ -16,8 +16,8 @@ fn model() -> ModelConfig {
     lockstep_model_folder::load(&fixture("llama_f32")).unwrap()
 }
 
-/// The fixture in a folder of its own, in which layer 1's MLP has lost all columns behind
-/// [`LEFT`]: they are gone, or they are zero.
+/// Returns the fixture in a folder of its own. Layer 1's MLP has lost all columns behind
+/// [`LEFT`]: they are removed if `gone`, otherwise they are zero.
 fn narrowed(gone: bool) -> (TempDir, ModelConfig) {
     let mut model = model();
     let (hidden, width) = (model.hidden_size, model.layers[1].mlp.width());

@@ -1,5 +1,5 @@
-//! The same on a GPU: started by cargo on the fake one, whose streams run in an
-//! order that a seed draws; started by hand, on the machine's own.
+//! The golden gates on a GPU. Cargo runs them on the fake GPU, whose streams run in an order
+//! that a seed draws. Started by hand, they run on the machine's own GPU.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,23 +15,23 @@ pub(super) const DTYPES: [(Dtype, KvCacheDtype); 2] = [
     (Dtype::Float32, KvCacheDtype::Float32),
     (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
 ];
-/// Whole prompts, pieces of them, and token by token.
+/// Sizes of chunks: whole prompts, pieces of them, and single tokens.
 const CHUNKS: [usize; 3] = [usize::MAX, 7, 1];
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-/// Backends whose order `seed` draws: threads have one each, and the backend's is
-/// the one that makes it. When they are done with, it has been drawn.
+/// Makes backends whose order `seed` draws. An order belongs to the thread that makes the
+/// backend. The test fails if nothing was drawn of an order in the end.
 fn cuda(dtype: Dtype, seed: u64) -> Factory<CudaBackend> {
     let open = gpus(dtype, seed);
     Arc::new(move |collective| open(Groups::from(collective)))
 }
 
-/// The same of ranks, which share GPUs where there are fewer.
+/// Makes backends of several ranks, which share GPUs if there are fewer GPUs than ranks.
 pub(super) fn gpus(dtype: Dtype, seed: u64) -> WorldFactory<CudaBackend> {
     gpus_by(CollectiveBackend::Auto, &[1, 2, 4, 8, 16], dtype, seed)
 }
 
-/// The same, whose data goes that way, and which record passes of so many tokens.
+/// Makes backends that exchange data by `backend` and record passes of `graphs` tokens.
 pub(super) fn gpus_by(
     backend: CollectiveBackend,
     graphs: &[usize],
@@ -61,7 +61,7 @@ pub(super) fn gpus_by(
     })
 }
 
-/// The tolerance of a case in a type, and a gap that it does not close.
+/// Returns the tolerance of a case in a type, and a gap that errors do not close.
 pub(super) fn tolerance(case: &Case, dtype: Dtype) -> (f32, f32) {
     let reference = case.golden.bf16_max_logit_error;
     match dtype {
@@ -82,7 +82,7 @@ fn run(name: &str, case: &Case, (dtype, kv_dtype): (Dtype, KvCacheDtype), chunk:
     check(&name, &case.golden, &found, tolerance, clear_gap);
 }
 
-/// Every model in both types; of types, chunks and seeds every pair.
+/// Runs every model in both types, and every pair of types, chunks and seeds.
 #[test]
 fn cuda_backend() {
     for (number, (name, case)) in cases().enumerate() {
@@ -107,7 +107,7 @@ fn cuda_backend_in_every_way() {
     }
 }
 
-/// A request that begins as one before it reads that one's keys and values.
+/// A request that begins like an earlier one reads the earlier one's keys and values.
 #[test]
 fn a_prefix_hit_is_bit_identical_on_cuda() {
     const PAGES: usize = 3;
@@ -136,8 +136,8 @@ fn a_prefix_hit_is_bit_identical_on_cuda() {
     }
 }
 
-/// Chunking, page size and company change no bit among passes of up to 64 tokens,
-/// whose products have one order.
+/// Chunk size, page size and other texts change no bit among passes of up to 64 tokens. The
+/// products of such passes have one order.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
     for (name, case) in cases().filter(|(name, _)| ["llama", "qwen3"].contains(name)) {

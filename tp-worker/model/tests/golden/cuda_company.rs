@@ -1,6 +1,6 @@
-//! What a request's logits are on a GPU does not show who shared its passes, or
-//! whether it decoded, or was verified as a chain or in a tree: of passes of up to
-//! 64 tokens.
+//! On a GPU, a request's logits depend neither on the other requests in its passes, nor on
+//! whether it decoded, or was verified as a chain or in a tree. This holds for passes of up
+//! to 64 tokens.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::pass::{Pass, fixture};
 
 const MOST_TOKENS: usize = 64;
 const PAGE_SIZE: usize = 4;
-/// Tokens of each text that are cached, and those that come after them.
+/// Number of cached tokens of each text. [`NEW`] tokens come after them.
 const PREFIXES: [usize; 3] = [7, 30, 61];
 const NEW: usize = 5;
 const MOST_POSITIONS: usize = 80;
@@ -28,7 +28,7 @@ struct Run {
 }
 
 impl Run {
-    /// A model, with the prefixes in its cache.
+    /// Loads a model and fills its cache with the prefixes.
     fn new(name: &str, (dtype, kv_dtype): (Dtype, KvCacheDtype)) -> Self {
         let options = CudaOptions {
             ordinal: 0,
@@ -71,14 +71,14 @@ impl Run {
         run
     }
 
-    /// Adds positions of a text; pages of all texts are interleaved.
+    /// Adds positions of a text. The pages of all texts are interleaved.
     fn push(&self, pass: &mut Pass, text: usize, range: Range<usize>) {
         let page = |n: usize| (n * self.texts.len() + text) as u32;
         pass.push(&self.texts[text], range, PAGE_SIZE, page);
     }
 
-    /// Adds the new tokens of a text as a tree's, of which each but the last has
-    /// another child beside the one that comes next.
+    /// Adds the new tokens of a text as a path in a tree. Each node of the path but the last
+    /// has another child beside the next node of the path.
     fn push_tree(&mut self, pass: &mut Pass, text: usize) {
         let (first, prefix) = (pass.tokens.len(), PREFIXES[text]);
         let own = self.texts[text].clone();
@@ -100,7 +100,7 @@ impl Run {
         }
     }
 
-    /// The bits of the logits of every token.
+    /// Returns the bits of the logits of every token.
     fn forward(&mut self, pass: &Pass) -> Vec<Vec<u32>> {
         assert!(pass.tokens.len() <= MOST_TOKENS);
         let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
@@ -116,7 +116,7 @@ impl Run {
         all
     }
 
-    /// Each text by itself, token by token.
+    /// Decodes each text by itself, token by token.
     fn decoded(&mut self) -> Vec<Vec<Vec<u32>>> {
         let each = PREFIXES.into_iter().enumerate().map(|(text, prefix)| {
             let step = |at: usize| {
@@ -130,7 +130,7 @@ impl Run {
     }
 }
 
-/// All texts together, token by token.
+/// Decodes all texts together, token by token.
 fn decode_together(run: &mut Run, alone: &[Vec<Vec<u32>>]) {
     for step in 0..NEW {
         let mut pass = Pass::default();
@@ -143,7 +143,7 @@ fn decode_together(run: &mut Run, alone: &[Vec<Vec<u32>>]) {
     }
 }
 
-/// Each text by itself, as a chain and in a tree.
+/// Verifies each text by itself, as a chain and in a tree.
 fn verify_alone(run: &mut Run, alone: &[Vec<Vec<u32>>]) {
     for (text, prefix) in PREFIXES.into_iter().enumerate() {
         let (mut chain, mut tree) = (Pass::default(), Pass::default());
@@ -155,7 +155,8 @@ fn verify_alone(run: &mut Run, alone: &[Vec<Vec<u32>>]) {
     }
 }
 
-/// A tree, a chain, a row that decodes and a prompt, as many tokens as a pass holds.
+/// Runs a tree, a chain, a row that decodes and a prompt in one pass, as many tokens as it
+/// holds.
 fn verify_in_company(run: &mut Run, alone: &[Vec<Vec<u32>>]) {
     let mut pass = Pass::default();
     run.push_tree(&mut pass, 2);

@@ -1,4 +1,4 @@
-//! The same on several ranks whose data goes from GPU to GPU, or through the host:
+//! The golden gates on several ranks whose data goes from GPU to GPU, or through the host:
 //! tensor-parallel, and with data-parallel attention.
 
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::{Case, cases, check, texts};
 use crate::driver::{self, Factory, Feed};
 use crate::world::{self, Placed, WorldFeed};
 
-/// Ranks, and DP ranks among them.
+/// Numbers of ranks, and of DP ranks among them.
 const SPLITS: [(usize, usize); 4] = [(2, 1), (2, 2), (4, 2), (4, 1)];
-/// Tokens of passes that are recorded.
+/// Numbers of tokens of recorded passes.
 const GRAPHS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// The ways that there are for so many ranks.
+/// Returns the ways for data between `ranks` ranks. NCCL needs a GPU for each rank.
 fn ways(ranks: usize) -> impl Iterator<Item = CollectiveBackend> {
     let enough = Gpu::count().unwrap() >= ranks;
     let nccl = enough.then_some(CollectiveBackend::Nccl);
@@ -54,7 +54,7 @@ fn run(
     check(&name, &case.golden, &found, tolerance, clear_gap);
 }
 
-/// Biases, a head of its own, norms of heads, on splits and in types by turns.
+/// Covers biases, a head of its own and norms of heads, on splits and in types by turns.
 #[test]
 fn ranks_share_a_model_whichever_way_their_data_goes() {
     let names = ["llama_bias", "qwen2_untied", "qwen3"];
@@ -85,8 +85,8 @@ fn ranks_share_every_model_whichever_way_their_data_goes() {
     }
 }
 
-/// Two ranks' sums have one order. Neither the way that data takes shows in them, nor
-/// whether passes are recorded, nor the order in which devices get to their work.
+/// Sums of two ranks have one order. So the bits depend neither on the way that data takes,
+/// nor on recorded passes, nor on the order in which devices get to their work.
 #[test]
 fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
     if Gpu::count().unwrap() < 2 {
@@ -114,9 +114,9 @@ fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
     }
 }
 
-/// The DP rank, chunks, pages and who else wants logits change no bit among passes
-/// of one product algorithm, which those of up to 64 rows share; nor does the order
-/// in which the devices get to their work.
+/// The DP rank, chunks, pages and other texts' wanted logits change no bit among passes of
+/// one product algorithm. Passes of up to 64 rows share one. The order in which the devices
+/// get to their work changes no bit either.
 #[test]
 fn where_a_text_runs_changes_no_bit_on_cuda() {
     let (_, case) = cases().find(|(name, _)| *name == "llama").unwrap();

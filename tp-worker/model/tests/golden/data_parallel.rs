@@ -1,5 +1,6 @@
-//! The same with data-parallel attention: within the tolerances of tensor
-//! parallelism, and the same bits wherever a text runs and whatever else does.
+//! The golden gates with data-parallel attention. Logits are within the tolerances of tensor
+//! parallelism. Their bits depend neither on the rank that a text runs on, nor on other
+//! texts.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::naive::Naive;
 use crate::ranks::WorldFactory;
 use crate::world::{Found, Placed, WorldFeed, logits};
 
-/// Ranks, and DP ranks among them.
+/// Numbers of ranks, and of DP ranks among them.
 const SPLITS: [(usize, usize); 3] = [(2, 2), (4, 4), (4, 2)];
 
 fn cpu(dtype: Dtype, quantization: Quantization) -> WorldFactory<CpuBackend> {
@@ -27,8 +28,8 @@ fn cpu(dtype: Dtype, quantization: Quantization) -> WorldFactory<CpuBackend> {
     })
 }
 
-/// Texts that begin one after the other on one DP rank after the other, in
-/// chunks: so that some ranks are idle at first, and others at the end.
+/// Returns a feed whose texts begin one after the other, on one DP rank after the other, in
+/// chunks. So some ranks are idle at first, and others at the end.
 pub(super) fn staggered(
     (tp_size, dp_size): (usize, usize),
     kv_dtype: KvCacheDtype,
@@ -49,7 +50,7 @@ pub(super) fn staggered(
     }
 }
 
-/// Logits of all positions.
+/// Returns the logits of all positions.
 pub(super) fn whole(found: Found) -> Vec<Vec<Vec<f32>>> {
     let text = |rows: Vec<Option<Vec<f32>>>| rows.into_iter().map(Option::unwrap).collect();
     found.into_iter().map(text).collect()
@@ -90,8 +91,7 @@ fn attention_is_data_parallel_in_bfloat16() {
     }
 }
 
-/// A device may have its own ways of gathering and scattering, which the plain
-/// one does in the plainest.
+/// A device may gather and scatter in its own way. The naive device does so in the plainest.
 #[test]
 fn devices_agree_on_what_crosses() {
     for (name, case) in cases() {
@@ -114,7 +114,7 @@ fn devices_agree_on_what_crosses() {
     }
 }
 
-/// The DP rank, company, chunks, pages and who else wants logits change no bit.
+/// The DP rank, other texts, chunks, pages and other wanted rows change no bit.
 #[test]
 fn where_a_text_runs_changes_no_bit() {
     let formats = [
@@ -144,7 +144,7 @@ fn where_a_text_runs_changes_no_bit() {
     }
 }
 
-/// Other ranks, starts, chunks, pages and wanted rows.
+/// Returns feeds with other ranks, starts, chunks, pages and wanted rows.
 fn variations(plain: &WorldFeed) -> Vec<WorldFeed> {
     let dp_size = plain.dp_size;
     let with = |page_size, chunk, placed: &dyn Fn(usize) -> Placed| WorldFeed {

@@ -1,5 +1,5 @@
-//! Weights that nobody trained, of a folder with `config.json` alone: the same for
-//! every split and device.
+//! Random weights for a folder with `config.json` alone. They are equal for every split and
+//! device.
 
 use std::{fs, sync::Arc};
 
@@ -11,7 +11,7 @@ use super::cuda::gpus;
 use crate::driver::{Factory, Feed, logits};
 use crate::pass::fixture;
 
-/// The model of a fixture without its weights, and the folder.
+/// Returns the model of a fixture without its weights, and the folder.
 fn untrained(name: &str) -> (ModelConfig, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let config = fixture(name).join("config.json");
@@ -48,7 +48,7 @@ fn texts() -> Vec<Vec<u32>> {
     vec![(1..30).collect(), vec![7, 3, 9, 1, 5]]
 }
 
-/// The largest difference of two sets of logits.
+/// Returns the largest difference of two sets of logits.
 fn distance(found: &[Vec<Vec<f32>>], expected: &[Vec<Vec<f32>>]) -> f32 {
     let flat =
         |all: &[Vec<Vec<f32>>]| -> Vec<f32> { all.iter().flatten().flatten().copied().collect() };
@@ -56,11 +56,11 @@ fn distance(found: &[Vec<Vec<f32>>], expected: &[Vec<Vec<f32>>]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(&expected);
     let distances = pairs.map(|(found, expected)| (found - expected).abs());
-    // What is not a number is no small distance either.
+    // A NaN counts as a large distance.
     distances.fold(0.0, |most, next| if next <= most { most } else { next })
 }
 
-/// Biases and a head of its own among them; then norms of heads.
+/// Runs models with biases and with a head of their own, then one with norms of heads.
 #[test]
 fn splits_and_devices_have_the_same_random_weights() {
     for name in ["llama_bias", "qwen2_untied", "qwen3"] {
@@ -79,8 +79,8 @@ fn splits_and_devices_have_the_same_random_weights() {
     }
 }
 
-/// Logits are neither infinite nor all alike, and differ with what was read; rounded
-/// weights give about the same.
+/// Logits are neither infinite nor all alike, and depend on the text. Rounded weights give
+/// about the same logits.
 #[test]
 fn random_weights_give_logits_that_can_be_sampled() {
     let (model, _folder) = untrained("llama");

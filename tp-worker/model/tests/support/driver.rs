@@ -12,23 +12,23 @@ use crate::pass::Pass;
 /// Makes a rank's backend from its collectives.
 pub type Factory<B> = Arc<dyn Fn(Box<dyn Collective>) -> B + Send + Sync>;
 
-/// How texts are fed.
+/// Way to feed texts.
 #[derive(Debug, Clone, Copy)]
 pub struct Feed {
     pub tp_size: usize,
     pub page_size: usize,
-    /// New tokens of one text per pass.
+    /// Most new tokens of one text per pass.
     pub chunk: usize,
-    /// All texts in the same passes, or one after the other.
+    /// True if all texts run in the same passes; false if they run one after the other.
     pub together: bool,
     pub kv_dtype: KvCacheDtype,
-    /// First pages of the first text that the others, which begin alike, take for
-    /// their own: of what stands there they have no logits.
+    /// Number of first pages of the first text that the other texts take for their own. All
+    /// texts must begin alike. The others have no logits of these pages.
     pub shared: usize,
 }
 
 impl Feed {
-    /// One rank, whole texts, one at a time.
+    /// Feed of whole texts, one at a time, on one rank.
     pub fn plain(kv_dtype: KvCacheDtype) -> Self {
         Self {
             tp_size: 1,
@@ -41,7 +41,7 @@ impl Feed {
     }
 }
 
-/// The logits of every position of every text, `[text][position][vocab]`.
+/// Returns the logits of every position of every text, `[text][position][vocab]`.
 pub fn logits<B: Backend + 'static>(
     model: &ModelConfig,
     factory: &Factory<B>,

@@ -9,14 +9,14 @@ use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
 
 use crate::pass::Pass;
 
-/// How texts are fed.
+/// Way to feed texts.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     pub page_size: usize,
-    /// New tokens per pass.
+    /// Most new tokens per pass.
     pub chunk: usize,
     pub kv_dtype: KvCacheDtype,
-    /// The longest text, drafts included.
+    /// Length of the longest text, drafts included.
     pub positions: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct Rig<B: Backend> {
     setup: Setup,
 }
 
-/// What drafts.
+/// A head with its tables and its cache.
 pub struct Drafting<B: Backend> {
     pub tables: WholeTables<B>,
     pub head: EagleHead<B>,
@@ -37,7 +37,7 @@ pub struct Drafting<B: Backend> {
     setup: Setup,
 }
 
-/// Slots of every head here.
+/// Number of slots of every head here.
 pub const REQUESTS: usize = 3;
 
 impl<B: Backend> Rig<B> {
@@ -63,7 +63,7 @@ impl<B: Backend> Rig<B> {
         let pages = setup.positions.div_ceil(setup.page_size);
         let shape = target.kv_shape(pages, setup.page_size, setup.kv_dtype);
         let cache = backend.kv_cache(&shape).unwrap();
-        // Every rank keeps what the head asks for; only rank 0 has one.
+        // Every rank keeps the states that the head asks for; only rank 0 has a head.
         let head = EagleHead::load(
             &mut backend,
             draft,
@@ -102,8 +102,8 @@ impl<B: Backend> Rig<B> {
         }
     }
 
-    /// Runs `text` and takes it into the head, whose root of `slot` it becomes.
-    /// On rank 0, the token that the target says next.
+    /// Runs `text` and takes it into the head, as the root of `slot`. Returns the target's
+    /// next token on rank 0.
     pub fn prefill(&mut self, text: &[u32], slot: u32) -> Option<u32> {
         let mut next = None;
         let setup = self.setup;
@@ -142,7 +142,7 @@ impl<B: Backend> Rig<B> {
         next
     }
 
-    /// Rank 0's head.
+    /// Returns rank 0's backend and head.
     pub fn drafting(&mut self) -> (&mut B, &mut Drafting<B>) {
         (&mut self.backend, self.drafting.as_mut().unwrap())
     }
@@ -158,8 +158,8 @@ impl<B: Backend> Drafting<B> {
         self.head.forward(backend, &mut self.cache, tables, &batch)
     }
 
-    /// Takes tokens in whose hidden states are fed, and keeps those of `wanted`
-    /// as roots.
+    /// Takes in tokens whose hidden states were fed, and keeps the outputs of `wanted` as
+    /// roots.
     pub fn take_in(
         &mut self,
         backend: &mut B,
@@ -172,9 +172,9 @@ impl<B: Backend> Drafting<B> {
             .take_in(backend, &mut self.cache, tables, &batch, slots)
     }
 
-    /// Runs nodes behind a text of `len` tokens: `(token, parent)`, where no
-    /// parent is the root of `slot`. The last pass was over the nodes of the
-    /// levels above.
+    /// Runs nodes behind a text of `len` tokens. Each node is `(token, parent)`; without a
+    /// parent it is a child of the root of `slot`. The last pass must have run over the nodes
+    /// of the levels above.
     pub fn nodes(
         &mut self,
         backend: &mut B,
@@ -209,7 +209,7 @@ impl<B: Backend> Drafting<B> {
         self.run(backend, &pass);
     }
 
-    /// The pass over the next token of a chain.
+    /// Runs the pass over the next token of a chain.
     pub fn next(&mut self, backend: &mut B, position: usize, source: HiddenSource, token: u32) {
         let mut text = vec![0; position];
         text.push(token);
@@ -227,7 +227,7 @@ impl<B: Backend> Drafting<B> {
 }
 
 impl Setup {
-    /// The pages of a text, in falling order.
+    /// Returns the pages of a text, in falling order.
     fn page(self) -> impl Fn(usize) -> u32 {
         let pages = self.positions.div_ceil(self.page_size);
         move |page| (pages - 1 - page) as u32

@@ -8,13 +8,13 @@ use lockstep_collective::local_group;
 use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, ModelError, Transformer};
 use lockstep_types::{Dtype, ModelConfig, Quantization};
 
-/// The demo model.
+/// Returns the demo model.
 pub fn demo() -> ModelConfig {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lockstep-demo-7m");
     lockstep_model_folder::load(&folder).unwrap()
 }
 
-/// The same model, with its files in `folder`.
+/// Copies the files of `model` to `folder`, and returns the model in that folder.
 pub fn copy_of(model: &ModelConfig, folder: &Path) -> ModelConfig {
     for entry in fs::read_dir(&model.path).unwrap() {
         let entry = entry.unwrap();
@@ -25,7 +25,7 @@ pub fn copy_of(model: &ModelConfig, folder: &Path) -> ModelConfig {
     lockstep_model_folder::load(folder).unwrap()
 }
 
-/// For steps of a few tokens, from files that are mapped.
+/// Returns options for steps of a few tokens, from mapped files.
 pub fn options<'a>() -> LoadOptions<'a> {
     let limits = ForwardLimits {
         max_tokens: 8,

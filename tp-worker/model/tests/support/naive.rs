@@ -11,18 +11,18 @@ use lockstep_backend::{
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
 
-/// Every operation as a loop.
+/// A backend with every operation as a loop.
 pub struct Naive {
     groups: Groups,
     /// Collectives issued so far.
     pub issued: Vec<CollectiveStep>,
-    /// How often each pass is run once more.
+    /// Number of times that each pass is repeated.
     pub replays: usize,
-    /// Passes of a model and a size that had not run before.
+    /// Number of passes run whose size was not yet among the model's [`Seen`].
     pub recorded: usize,
-    /// Rows that MLPs ran over.
+    /// Number of rows that MLPs ran over.
     pub activated: usize,
-    /// Passes run, and then the device fails.
+    /// True if the device fails at the end of each pass.
     pub failing: bool,
 }
 
@@ -44,7 +44,7 @@ impl Tensor {
     fn used(&mut self) -> &mut [f32] {
         &mut self.data[..self.rows * self.width]
     }
-    /// Fails unless it holds one of these: a device has another type for each.
+    /// Panics unless the tensor holds one of `any`: a device has another type for each.
     fn holds(&self, any: &[Holds]) {
         assert!(any.contains(&self.holds), "{:?}, not {any:?}", self.holds);
     }
@@ -52,7 +52,7 @@ impl Tensor {
 
 const SUM: &[Holds] = &[Holds::Sum];
 const OPERAND: &[Holds] = &[Holds::Operand];
-/// What rows are copied of, and to.
+/// Kinds of tensors whose rows are copied.
 const COPIED: &[Holds] = &[Holds::Sum, Holds::Operand];
 
 /// Keys and values, `[layer][cell][kv_heads · head_dim]`.
@@ -109,7 +109,7 @@ fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
 }
 
-/// The cached positions that new token `new` of `row` sees.
+/// Returns the positions that new token `new` of `row` sees.
 fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
     let visible = |other: &usize| match row.mask {
         None => *other <= new,
@@ -124,7 +124,7 @@ fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
 }
 
 impl Naive {
-    /// Whether this rank alone is a DP rank of several.
+    /// Returns true if this rank alone is one of several DP ranks.
     fn is_alone(&self, axis: Axis) -> bool {
         self.group(axis).1 == 1 && self.group(Axis::World).1 > 1
     }
@@ -183,7 +183,7 @@ impl Memory for Naive {
         Ok(Tensor {
             width,
             rows,
-            // NaN shows reads of what was never written.
+            // NaN shows reads of memory that was never written.
             data: vec![f32::NAN; rows * width],
             holds,
         })
@@ -443,7 +443,7 @@ impl Exchange for Naive {
         self.note(CollectiveKind::AllReduce, axis, x.width);
         Ok(self.groups.of(axis).all_reduce_sum(x.used())?)
     }
-    /// As an all-reduce, of which the other rows are thrown away.
+    /// Runs an all-reduce, and throws the other ranks' rows away.
     fn matmul_scatter_add_rms_norm(
         &mut self,
         x: &Tensor,
@@ -465,7 +465,7 @@ impl Exchange for Naive {
         self.add_rms_norm(residual, &sum, norm.weight, norm.eps, out);
         Ok(())
     }
-    /// Row by row from who has it.
+    /// Broadcasts each row from the rank that has it.
     fn all_gather_rows(
         &mut self,
         axis: Axis,
@@ -496,7 +496,7 @@ impl Exchange for Naive {
         }
         Ok(())
     }
-    /// Everything to everybody, of which each takes its rows.
+    /// Brings all columns and rows to every rank. Each rank takes its own rows.
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,

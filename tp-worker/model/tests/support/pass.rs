@@ -1,10 +1,10 @@
-//! A batch by hand, and where the fixtures are.
+//! Batches made by hand, and the folders of the fixtures.
 
 use std::path::PathBuf;
 
 use lockstep_backend::{Batch, Row};
 
-/// The folder of a small model.
+/// Returns the folder of a small model.
 pub fn fixture(name: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     root.join("architectures").join(name)
@@ -22,7 +22,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Adds `range` of `text`, whose `n`-th page is `page(n)`.
+    /// Adds the positions `range` of `text`, whose `n`-th page is `page(n)`.
     pub fn push(
         &mut self,
         text: &[u32],

@@ -7,24 +7,24 @@ use lockstep_types::{KvCacheDtype, ModelConfig};
 use crate::pass::Pass;
 use crate::ranks::{WorldFactory, on_ranks};
 
-/// Logits of the positions of every text that were asked for.
+/// Logits of each text and position; `None` if they were not wanted.
 pub type Found = Vec<Vec<Option<Vec<f32>>>>;
 
-/// How texts are fed.
+/// Way to feed texts to several DP ranks.
 #[derive(Debug, Clone)]
 pub struct WorldFeed {
     pub tp_size: usize,
     pub dp_size: usize,
     pub page_size: usize,
     pub kv_dtype: KvCacheDtype,
-    /// New tokens of one text per pass.
+    /// Most new tokens of one text per pass.
     pub chunk: usize,
-    /// By text, its DP rank, the pass that it begins with, and of which of its
-    /// positions logits are wanted: every so manieth, and the last.
+    /// Place of each text.
     pub texts: Vec<Placed>,
 }
 
-/// Where a text runs.
+/// Place of a text: its DP rank, the pass that it begins with, and the positions whose logits
+/// are wanted. These are every `every`-th position, and the last one.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed {
     pub dp_rank: usize,
@@ -33,7 +33,8 @@ pub struct Placed {
 }
 
 impl WorldFeed {
-    /// The part of every text that a pass takes in, after so many tokens of it.
+    /// Returns how many tokens of every text pass number `pass` takes in, after `done` tokens
+    /// of it.
     fn takes(&self, pass: usize, done: &[usize], texts: &[Vec<u32>]) -> Vec<usize> {
         let all = self.texts.iter().zip(done).zip(texts);
         all.map(|((placed, done), text)| match placed.start <= pass {
@@ -43,14 +44,14 @@ impl WorldFeed {
         .collect()
     }
 
-    /// Whether logits of a position of a text of `len` tokens are wanted.
+    /// Returns true if the logits of a position of a text of `len` tokens are wanted.
     fn wants(&self, text: usize, position: usize, len: usize) -> bool {
         position.is_multiple_of(self.texts[text].every) || position + 1 == len
     }
 }
 
-/// The logits that are wanted of every text, each from the rank that leads its DP
-/// rank; the others get none.
+/// Returns the wanted logits of every text, from the lead of its DP rank. The other ranks get
+/// none.
 pub fn logits<B: Backend + 'static>(
     model: &ModelConfig,
     factory: &WorldFactory<B>,

@@ -11,32 +11,32 @@ use crate::{
     split::crossing::Crossing,
 };
 
-/// One set of activations, reused by every layer and every pass. `n` are the tokens of this
-/// DP rank, and `a` the rows of all DP ranks.
+/// One set of activations, reused by every layer and every pass. `n` is the number of tokens
+/// of this DP rank, and `a` the number of rows of all DP ranks.
 pub(crate) struct LayerBuffers<T> {
     /// The residual stream, `[n, hidden]`.
     pub residual: T,
-    /// The sum that a block adds to it, `[n, hidden]`.
+    /// The sum that a block adds to the residual stream, `[n, hidden]`.
     pub delta: T,
     /// Normed residual, `[n, hidden]`.
     pub normed: T,
-    /// For each of [`attention_shapes`].
+    /// Buffers for each of [`attention_shapes`].
     pub attention: Vec<AttentionBuffers<T>>,
-    /// For each of [`mlp_widths`].
+    /// Buffers for each of [`mlp_widths`].
     pub mlp: Vec<MlpBuffers<T>>,
-    /// Where there are several DP ranks.
+    /// Buffers for the rows of all DP ranks; `None` with one DP rank.
     pub all: Option<AllRows<T>>,
 }
 
-/// What an MLP over the rows of all DP ranks reads and gives.
+/// Input and output of an MLP that runs over the rows of all DP ranks.
 pub(crate) struct AllRows<T> {
     /// Normed residuals of all DP ranks, `[a, hidden]`.
     pub gathered: T,
-    /// This rank's part of what is added to the residuals, `[a, hidden]`.
+    /// This rank's part of the sum that is added to the residuals, `[a, hidden]`.
     pub product: T,
 }
 
-/// What the second half of a layer, behind the attention, reads and writes.
+/// Buffers that the second half of a layer, behind the attention, reads and writes.
 pub(crate) struct SecondHalf<'a, T> {
     /// Attention output.
     pub attended: &'a T,
@@ -44,7 +44,8 @@ pub(crate) struct SecondHalf<'a, T> {
 }
 
 impl<T> LayerBuffers<T> {
-    /// For the layers of `model`, and passes of at most `tokens` tokens of each DP rank.
+    /// Allocates buffers for the layers of `model`, and passes of at most `tokens` tokens of
+    /// each DP rank.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -78,7 +79,7 @@ impl<T> LayerBuffers<T> {
         })
     }
 
-    /// The second half of `layer` over every token.
+    /// Returns the buffers for the second half of `layer` over every token.
     pub fn second_half<'a, B: Backend<Tensor = T>>(
         &'a mut self,
         layer: &Layer<B>,
@@ -96,10 +97,11 @@ impl<T> LayerBuffers<T> {
         }
     }
 
-    /// The second half of `layer` over the wanted rows alone, whose attention outputs move
-    /// to `attended`: what follows the last attention looks at single tokens.
-    /// What is added to the residual stream and the stream itself change places
-    /// for it. [`Self::set_rows`] undoes it.
+    /// Returns the buffers for the second half of `layer` over the wanted rows alone, since
+    /// only single tokens are read behind the last attention. Their attention outputs are
+    /// copied to `attended`, and their residuals to `delta`. `delta` then serves as the
+    /// residual stream, and `residual` as the sum. [`Self::set_rows`] restores the row
+    /// counts.
     pub fn narrow<'a, B: Backend<Tensor = T>>(
         &'a mut self,
         backend: &mut B,
@@ -129,14 +131,14 @@ impl<T> LayerBuffers<T> {
         }
     }
 
-    /// Sets the row count of what only the second half of a layer writes, but for
+    /// Sets the row count of the buffers that only the second half of a layer writes, except
     /// the MLP's.
     fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.delta, rows);
         backend.set_rows(&mut self.normed, rows);
     }
 
-    /// Sets the row count of what the MLP reads and writes.
+    /// Sets the row count of the buffers that the MLP reads and writes.
     pub fn set_mlp_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         for mlp in &mut self.mlp {
             backend.set_rows(&mut mlp.gate_up, rows);
@@ -148,7 +150,8 @@ impl<T> LayerBuffers<T> {
         }
     }
 
-    /// Sets the row count of everything: `rows` of this DP rank, `all` of all.
+    /// Sets the row count of all buffers: `rows` rows of this DP rank, `all` rows of all DP
+    /// ranks.
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize, all: usize) {
         self.set_block_rows(backend, rows);
         self.set_mlp_rows(backend, all);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// transformers' `_compute_llama3_parameters`, line by line.
+/// Computes frequencies like transformers' `_compute_llama3_parameters`, line by line.
 fn reference(theta: f64, dim: usize, [factor, low, high, old]: [f64; 4]) -> Vec<f64> {
     let inverse = (0..dim)
         .step_by(2)

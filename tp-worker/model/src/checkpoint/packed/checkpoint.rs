@@ -1,5 +1,4 @@
-//! The hash of a checkpoint's bytes, remembered for as long as its files stay
-//! as they are.
+//! The hash of a checkpoint's bytes, remembered until its files change.
 
 use std::{
     fs::File,
@@ -25,40 +24,40 @@ use super::{
 };
 use crate::{LoadPhase, LoadProgress, Weights};
 
-/// What a file was when it was read. The time of its last change, which no
-/// program can set, tells a rewritten file from an old one with the same size
-/// and date.
+/// Identity of a file at the time it was read. No program can set the time of its last
+/// change, `changed`. So `changed` tells a rewritten file from an old one of equal size and
+/// date.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     path: PathBuf,
-    /// The file system.
+    /// Number of the file system's device.
     device: u64,
     inode: u64,
     size: u64,
-    /// Seconds and nanoseconds.
+    /// Time when the content was last modified: seconds and nanoseconds.
     modified: (i64, i64),
-    /// Likewise.
+    /// Time of the inode's last change (ctime): seconds and nanoseconds.
     changed: (i64, i64),
 }
 
-/// What is remembered of a file.
+/// The remembered hash of a file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Seen {
     stamp: Stamp,
     hash: String,
 }
 
-/// A file that changed so short before it was read may change again without
-/// its times showing it: they are as coarse as the system's clock tick.
+/// Time for which a file must be left alone before its hash is remembered. File times are as
+/// coarse as the system's clock tick, so a second change within one tick would not show.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// What the weight files are now.
+/// Returns the current stamp of every weight file.
 pub(super) fn stamps(weights: &Weights) -> io::Result<Vec<Stamp>> {
     let files = weights.files();
     files.map(|(path, file)| Stamp::of(path, file)).collect()
 }
 
-/// The hash of all weight files, and why it could not be remembered, if so.
+/// Returns the hash of all weight files, and the reason if it could not be remembered.
 pub(super) fn hash(
     weights: &Weights,
     folder: &Folder,
@@ -91,7 +90,7 @@ pub(super) fn hash(
     Ok((all.finalize(), warning))
 }
 
-/// Where a file is remembered.
+/// Name under which a file's hash is remembered.
 fn name(path: &Path) -> String {
     let hash = blake3::hash(path.as_os_str().as_encoded_bytes());
     format!("{}.checkpoint", &hash.to_hex()[..24])
@@ -110,7 +109,7 @@ impl Stamp {
         })
     }
 
-    /// Whether the file was left alone for a while before `begun`.
+    /// Returns true if the file's last change was more than [`SETTLED`] before `begun`.
     fn settled(&self, begun: SystemTime) -> bool {
         let begun = begun.duration_since(SystemTime::UNIX_EPOCH).ok();
         begun
@@ -120,7 +119,7 @@ impl Stamp {
     }
 }
 
-/// The hash of a file that is as it was when it was remembered.
+/// Returns the remembered hash of a file, if `stamp` shows that the file has not changed.
 fn seen(folder: &Folder, name: &str, stamp: &Stamp) -> Option<Hash> {
     let file = folder.open_own(name).ok()??;
     let bytes = file.take(LARGEST_CONFIG);
@@ -138,7 +137,7 @@ fn length(file: &File) -> u64 {
     file.metadata().map_or(0, |metadata| metadata.len())
 }
 
-/// Bytes read, over all files.
+/// Counter of the bytes that were read, over all files.
 struct Counter<'p> {
     done: u64,
     total: u64,
@@ -155,8 +154,8 @@ impl Counter<'_> {
     }
 }
 
-/// The hash of a file's segments' hashes, read by as many threads as there are
-/// cores for this one.
+/// Returns the hash over the hashes of a file's segments. The segments are read on as many
+/// threads as cores are available.
 fn read(file: &File, counter: &mut Counter<'_>) -> io::Result<Hash> {
     let size = file.metadata()?.len();
     let count = usize::try_from(size.div_ceil(SEGMENT as u64)).map_err(io::Error::other)?;

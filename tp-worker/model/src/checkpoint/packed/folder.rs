@@ -13,8 +13,8 @@ pub(super) struct Folder {
     path: PathBuf,
 }
 
-/// A file under a name of its own, removed unless it is [kept](Self::keep).
-/// Its lock says that somebody is writing it.
+/// A file under a temporary name, removed unless it is [kept](Self::keep). A lock on the file
+/// marks that it is being written.
 #[derive(Debug)]
 pub(super) struct Temporary {
     file: File,
@@ -23,11 +23,11 @@ pub(super) struct Temporary {
     kept: bool,
 }
 
-/// How the names of unfinished files end.
+/// Suffix of the names of unfinished files.
 const UNFINISHED: &str = ".tmp";
 
 impl Folder {
-    /// Makes the folder, for this user alone, where it does not exist.
+    /// Opens the folder. Creates it, for this user alone, if it does not exist.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         if !path.is_dir() {
@@ -42,8 +42,8 @@ impl Folder {
         &self.path
     }
 
-    /// Opens a file that this user or root wrote and nobody else can change;
-    /// `None` where there is none.
+    /// Opens a file of this user or of root, which nobody else can change. Returns `None` if
+    /// the file does not exist.
     pub(super) fn open_own(&self, name: &str) -> io::Result<Option<File>> {
         let file = match lockstep_files::open(&self.path, name) {
             Ok(file) => file,
@@ -60,7 +60,7 @@ impl Folder {
         Ok(Some(file))
     }
 
-    /// Begins a file that becomes `name` when it is kept.
+    /// Creates a temporary file that takes the name `name` when it is kept.
     pub(super) fn temporary(&self, name: &str) -> io::Result<Temporary> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -73,7 +73,7 @@ impl Folder {
                 .mode(0o600)
                 .open(&path);
             let file = match opened {
-                // Left by a process that had this one's number.
+                // A process that had this one's number left the file.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
@@ -83,17 +83,17 @@ impl Folder {
                 target: self.path.join(name),
                 kept: false,
             };
-            // File systems without locks never lose an unfinished file to
-            // `sweep`, which could not lock it either.
+            // On a file system without locks, `sweep` can't lock the file either, and so
+            // never removes it.
             let locked = temporary.file.lock().is_ok();
             if !locked || temporary.file.metadata()?.nlink() > 0 {
                 return Ok(temporary);
             }
-            // Another process swept it away before it was locked.
+            // Another process removed the file before it was locked.
         }
     }
 
-    /// Removes what processes that are gone left unfinished.
+    /// Removes unfinished files that no process is writing any more.
     pub(super) fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.path) else {
             return;
@@ -119,7 +119,7 @@ impl Temporary {
         &self.file
     }
 
-    /// Gives the file its name, in place of one that has it.
+    /// Renames the file to its final name and replaces an existing file.
     pub(super) fn keep(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)?;
         self.kept = true;

@@ -1,4 +1,4 @@
-//! What packed bytes follow from.
+//! The key of packed files: a hash of everything that decides the packed bytes.
 
 use blake3::{Hash, Hasher};
 use lockstep_backend::{Backend, MatrixRole};
@@ -9,7 +9,7 @@ use crate::{
     blocks::parts::{Listed, Tensors},
 };
 
-/// The backend's names for what it packs; `None` where it can't be saved.
+/// Returns the backend's names of its packed formats; `None` if its matrices can't be saved.
 pub(crate) fn formats<B: Backend>(backend: &B) -> Option<String> {
     let projection = backend.matrix_format(MatrixRole::Projection)?;
     let vocabulary = backend.matrix_format(MatrixRole::Vocabulary)?;
@@ -23,8 +23,8 @@ pub(crate) fn formats<B: Backend>(backend: &B) -> Option<String> {
     ))
 }
 
-/// The hash of all that decides over the packed bytes of a rank's `tensors`. Vectors are read
-/// from the checkpoint at every start.
+/// Returns the hash of everything that decides the packed bytes of a rank's `tensors`.
+/// Vectors do not count: they are read from the checkpoint at every start.
 pub(super) fn key(
     tensors: &impl Tensors<Listed>,
     topology: Topology,

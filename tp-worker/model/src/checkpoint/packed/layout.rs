@@ -1,30 +1,30 @@
-//! What a packed file looks like: a header page, the matrices, each at the
-//! beginning of a page, the index as JSON, and a footer of fixed size. The
-//! footer comes last, so that a file that was cut off has none.
+//! Layout of a packed file: a header page, the matrices, each at the beginning of a page, the
+//! index as JSON, and a footer of fixed size. The footer is last, so a file that was cut off
+//! has none.
 
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
-/// Counted up whenever the file's layout or the order of its matrices changes.
+/// Version of the layout, counted up whenever the layout or the order of matrices changes.
 pub(super) const VERSION: u32 = 1;
-/// Matrices begin at multiples of it; also the header's size.
+/// Alignment of matrices, and size of the header, in bytes.
 pub(super) const PAGE: u64 = 4096;
-/// Bytes that one checksum covers: what one thread reads at a time.
+/// Bytes under one checksum. One thread reads one segment at a time.
 pub(super) const SEGMENT: usize = 4 << 20;
-/// Bytes read or written, and hashed, while they are in the core's own cache.
+/// Bytes that are read or written, and hashed, while they are in the core's own cache.
 pub(super) const PIECE: usize = 256 << 10;
 /// Size of the footer.
 pub(super) const FOOTER: usize = 64;
 
 const MAGIC: [u8; 16] = *b"lockstep packed\n";
 
-/// The matrices in the order they are loaded.
+/// Places of the matrices, in the order of loading.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Index {
     pub(super) matrices: Vec<Entry>,
 }
 
-/// One matrix.
+/// Size, place and checksums of one matrix.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) rows: usize,
@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) segments: Vec<String>,
 }
 
-/// Where the index is, and what it and the header hash to.
+/// Place of the index in the file, and the hash of header and index.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) offset: u64,
@@ -43,7 +43,7 @@ pub(super) struct Footer {
     pub(super) hash: Hash,
 }
 
-/// The first page.
+/// Returns the first page of the file.
 pub(super) fn header(key: &Hash) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     page[..16].copy_from_slice(&MAGIC);
@@ -52,7 +52,7 @@ pub(super) fn header(key: &Hash) -> [u8; PAGE as usize] {
     page
 }
 
-/// What the footer says of header and index.
+/// Returns the hash of header and index, which the footer holds.
 pub(super) fn hash(key: &Hash, index: &[u8]) -> Hash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&header(key)).update(index);
@@ -69,7 +69,7 @@ impl Footer {
         bytes
     }
 
-    /// `None` where the magic number is missing.
+    /// Reads a footer. Returns `None` if the magic number is missing.
     pub(super) fn from_bytes(bytes: &[u8; FOOTER]) -> Option<Self> {
         let (offset, rest) = bytes.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;

@@ -10,21 +10,21 @@ use crate::ModelError;
 
 use super::layout::{self, Entry, FOOTER, Footer, Index, PAGE, PIECE, SEGMENT};
 
-/// An open file, read from its first matrix to its last.
+/// An open packed file, whose matrices are read from first to last.
 #[derive(Debug)]
 pub(crate) struct Reader {
     file: File,
     entries: std::vec::IntoIter<Entry>,
 }
 
-/// Why a matrix could not be restored.
+/// Reason why a matrix could not be restored.
 #[derive(Debug)]
 pub(crate) enum Restored {
-    /// The file is not to be used.
+    /// The packed file must not be used, for this reason.
     Damaged(String),
     /// The device failed.
     Device(BackendError),
-    /// The checkpoint, from which it is packed, can't be read.
+    /// The checkpoint that the matrix is packed from can't be read.
     Checkpoint(ModelError),
 }
 
@@ -35,7 +35,8 @@ impl From<BackendError> for Restored {
 }
 
 impl Reader {
-    /// Checks header, footer and index; matrices are checked as they are read.
+    /// Opens a packed file and checks header, footer and index. Matrices are checked as they
+    /// are read.
     pub(super) fn open(file: File, key: &Hash) -> Result<Self, String> {
         let index = index(&file, key).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => "it was cut off".to_owned(),
@@ -47,7 +48,7 @@ impl Reader {
         })
     }
 
-    /// The next matrix, which must be `[rows, cols]`.
+    /// Reads the next matrix, which must be `[rows, cols]`.
     pub fn restore<B: Backend>(
         &mut self,
         backend: &mut B,
@@ -79,7 +80,7 @@ impl Reader {
     }
 }
 
-/// Reads the part of a matrix that begins at `offset`, one segment.
+/// Reads the segment of a matrix that begins at `offset`, and checks its hash.
 fn read(file: &File, entry: &Entry, offset: usize, part: &mut [u8]) -> Result<(), String> {
     let expected = entry
         .segments
@@ -101,7 +102,7 @@ fn read(file: &File, entry: &Entry, offset: usize, part: &mut [u8]) -> Result<()
     }
 }
 
-/// The index, once footer and header have vouched for it.
+/// Reads the index and checks it against footer and header.
 fn index(file: &File, key: &Hash) -> io::Result<Index> {
     let wrong = |why: &str| io::Error::other(why.to_owned());
     let cut_off = || io::Error::from(io::ErrorKind::UnexpectedEof);

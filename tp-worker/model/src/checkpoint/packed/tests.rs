@@ -42,7 +42,7 @@ fn pack(
         .update(&seed.to_le_bytes())
         .finalize_xof()
         .fill(&mut bytes);
-    // Finite: the exponent's highest bit is clear.
+    // Values are finite, because the exponent's highest bit is clear.
     bytes
         .as_chunks_mut::<2>()
         .0
@@ -87,7 +87,8 @@ fn write(cache: &Cache, backend: &mut CpuBackend, seed: u64, shapes: &[(usize, u
     writer.finish().unwrap();
 }
 
-/// Whether the file holds these matrices: `Err` says that it is not to be used.
+/// Returns true if the packed file holds these matrices. An error says that the file must not
+/// be used.
 fn compare(
     cache: &Cache,
     backend: &mut CpuBackend,
@@ -105,7 +106,7 @@ fn compare(
     Ok(equal)
 }
 
-/// The second is more than one segment.
+/// Shapes of the matrices. The second one is larger than one segment.
 const SHAPES: [(usize, usize); 4] = [(33, 7), (1_030, 2_100), (1, 1), (64, 128)];
 
 #[test]
@@ -154,8 +155,8 @@ fn other_shapes_keys_and_owners_are_not_used() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A changed bit is found, unless it lies between two matrices and changes
-    /// none of them; a shortened file is always found.
+    /// A changed bit is found, unless it lies between two matrices and changes neither. A
+    /// shortened file is always found.
     #[test]
     fn damage_is_found(place in 0.0..1.0f64, bit in 0..8u32, cut: bool) {
         const SMALL: [(usize, usize); 2] = [(33, 7), (1, 1)];
@@ -173,7 +174,8 @@ proptest! {
             file.write_all_at(&[byte[0] ^ (1 << bit)], at).unwrap();
             let found = compare(&cache, &mut backend, 0, &SMALL);
             prop_assert!(found.is_err() || found == Ok(true), "byte {} {:?}", at, found);
-            // Panels of 32 rows of 4 steps, two of them, then one of 1 step.
+            // The first matrix has two panels of 32 rows of 4 steps, the second one of 1
+            // step.
             let inside = (4096..4096 + 1024).contains(&at) || (8192..8192 + 128).contains(&at);
             prop_assert!(found.is_err() || !(inside || at < 4096));
         }

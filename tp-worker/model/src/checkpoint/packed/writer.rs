@@ -16,7 +16,7 @@ use super::{
     layout::{self, Entry, Footer, Index, PAGE, PIECE, SEGMENT},
 };
 
-/// A file that is being written. Dropped unfinished, it is removed.
+/// A packed file that is being written. If it is dropped unfinished, it is removed.
 pub(crate) struct Writer {
     file: Temporary,
     key: Hash,
@@ -34,11 +34,11 @@ impl Writer {
         }
     }
 
-    /// Appends the packed form of a matrix `[rows, cols]`, on as many threads
-    /// as there are cores for this one.
+    /// Appends the packed form of a matrix `[rows, cols]`, on as many threads as cores are
+    /// available.
     ///
     /// # Errors
-    /// A full disk and the like.
+    /// I/O errors, such as a full disk.
     pub fn add(&mut self, rows: usize, cols: usize, data: &[u8]) -> io::Result<()> {
         let offset = self.end;
         let segments: Vec<_> = data.chunks(SEGMENT).collect();
@@ -81,9 +81,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes index, footer and header, and gives the file its name. What the
-    /// system has not brought to the disk when it fails is found by its
-    /// checksum.
+    /// Writes index, footer and header, and gives the file its final name. If the system
+    /// crashes before all bytes are on the disk, the checksums show it at the next start.
     ///
     /// # Errors
     /// When the file can't be written or renamed: no space, no permission.

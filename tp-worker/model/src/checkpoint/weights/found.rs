@@ -1,4 +1,4 @@
-//! Tensors found in a checkpoint: each one's place in the files, not copied.
+//! Tensors found in a checkpoint. Matrices are places in the files and are not copied.
 
 use std::marker::PhantomData;
 
@@ -10,8 +10,8 @@ use crate::{
     blocks::parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
 };
 
-/// Tensors in the files of a checkpoint that lives for `'a`. Vectors are read, matrices are
-/// not yet.
+/// Tensors in the files of a checkpoint that lives for `'a`. Vectors are read already,
+/// matrices are not.
 pub(crate) struct Found<'a>(PhantomData<&'a ()>);
 
 impl<'a> Form for Found<'a> {
@@ -27,8 +27,8 @@ pub(crate) struct FoundMatrix<'a> {
 }
 
 impl Weights {
-    /// Finds all of `tensors`, so that one that is missing or misshapen is known before
-    /// anything is packed.
+    /// Finds all of `tensors`, so that a missing or misshapen tensor is known before anything
+    /// is packed.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -41,7 +41,7 @@ impl Weights {
     }
 }
 
-/// Bytes of all matrices on the host.
+/// Returns the bytes of all matrices on the host.
 pub(crate) fn matrix_bytes<'a>(tensors: &impl Tensors<Found<'a>>) -> u64 {
     let mut bytes = 0;
     tensors.each(|matrix| bytes += matrix.taken.bytes(), |_| {});

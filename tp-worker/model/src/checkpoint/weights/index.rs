@@ -1,4 +1,4 @@
-//! Which files of a folder hold weights.
+//! Names of the files in a folder that hold weights.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -6,7 +6,7 @@ use lockstep_files::{LARGEST_INDEX, MOST_WEIGHT_FILES};
 
 use crate::ModelError;
 
-/// Names of the safetensors files of a folder, in a fixed order.
+/// Returns the names of the safetensors files of a folder, in a fixed order.
 pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
     const SINGLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
@@ -18,7 +18,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
                 Err(error) if absent(&error) => Err(ModelError::NoWeights {
                     folder: folder.to_owned(),
                 }),
-                // Whatever else is wrong is said by who maps it.
+                // Other errors are reported when the file is opened.
                 _ => Ok(vec![SINGLE.to_owned()]),
             };
         }
@@ -44,7 +44,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
         )));
     }
     for name in &names {
-        // A file name only: an index must not reach outside its folder.
+        // Only a file name is allowed: an index must not reach outside its folder.
         if Path::new(name)
             .file_name()
             .is_none_or(|file| file != name.as_str())
@@ -55,7 +55,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<Vec<String>, ModelError> {
     Ok(names)
 }
 
-/// `model.safetensors.index.json`.
+/// Content of `model.safetensors.index.json`.
 #[derive(serde::Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! A file mapped into memory.
+//! A file of a checkpoint, mapped into memory or read.
 
 use std::{
     fs::File,
@@ -13,22 +13,22 @@ use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use super::HEADER_LENGTH_BYTES;
 use crate::ModelError;
 
-/// How the files of a model are looked at while it is loaded.
+/// Way to access a model's files while it is loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FileAccess {
-    /// Mapped: nothing is copied, and whoever truncates a file meanwhile ends the
-    /// process. For starts.
+    /// The files are mapped and nothing is copied. If someone truncates a file meanwhile, the
+    /// process ends. This is for starts.
     #[default]
     Mapped,
-    /// Read, a matrix at a time: a file that is truncated, or a disk that fails, is
-    /// an error. For weights that are exchanged while others serve. The bytes of
-    /// tensors are zeros then, and what files have comes as vectors and matrices
-    /// that are loaded.
+    /// The files are read, one matrix at a time. A truncated file or a failing disk is an
+    /// error. This is for weights that are exchanged while the server runs. Bytes of mapped
+    /// tensors are zeros in this mode; only loaded vectors and matrices have the files'
+    /// content.
     Read,
 }
 
-/// A file, open, and memory of its size: the file mapped read-only, or its
-/// header with nothing behind it, for [`FileAccess::Read`].
+/// An open file, and memory of its size. The memory is the file mapped read-only, or, for
+/// [`FileAccess::Read`], its header with nothing behind it.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     path: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps the file `name` of `folder`, or makes memory for it.
+    /// Opens the file `name` of `folder`, and maps it or makes memory for it.
     ///
     /// # Errors
     /// [`ModelError::Read`].
@@ -66,13 +66,14 @@ impl MappedFile {
         })
     }
 
-    /// Whether `bytes` are not those of the file, but only as many.
+    /// Returns true if the file is read, not mapped. [`Self::bytes`] then has the file's
+    /// length, but only the header's content.
     pub(super) fn is_read(&self) -> bool {
         self.access == FileAccess::Read
     }
 
-    /// Reads what the file has at the place of `block`, which lies in its memory,
-    /// behind `into`: its rows, so many bytes of each. `None` where it doesn't.
+    /// Appends the file's content at the place of `block` to `into`: `width` bytes of each
+    /// row of `block`. Returns `None` if `block` is not in this file's memory.
     pub(super) fn read(
         &self,
         block: &HostBlock<'_>,
@@ -96,7 +97,7 @@ impl MappedFile {
         Some(read.map(|read| *into = read))
     }
 
-    /// Where `bytes` lie in the file.
+    /// Returns the offset of `bytes` in the file; `None` if `bytes` lie elsewhere.
     fn offset(&self, bytes: &[u8]) -> Option<usize> {
         let from = bytes.as_ptr().addr();
         let offset = from.checked_sub(self.mapping.as_ptr().addr())?;
@@ -115,16 +116,16 @@ impl MappedFile {
         &self.mapping
     }
 
-    /// Lets the system read the file ahead. Advice only: a kernel that refuses
-    /// it still reads the file.
+    /// Asks the system to read the file ahead. The file is still readable if the kernel
+    /// refuses.
     pub(super) fn read_ahead(&self) {
         if !self.is_read() {
             let _ = self.mapping.advise(Advice::WillNeed);
         }
     }
 
-    /// Unmaps the pages of `bytes` where these are part of the file; they come
-    /// back when they are touched.
+    /// Unmaps the pages of `bytes` if they are part of the file. The pages come back when
+    /// they are touched.
     pub(super) fn release(&self, bytes: &[u8]) {
         let Some(offset) = self.offset(bytes).filter(|_| !self.is_read()) else {
             return;
@@ -142,23 +143,23 @@ impl MappedFile {
 
 fn map(file: &File) -> io::Result<Mmap> {
     #[expect(unsafe_code, reason = "mapping a file has no safe interface")]
-    // SAFETY: the mapping is private and read-only and lives no longer than
-    // loading takes. Every access is bounded by the length it was mapped with.
-    // Weight files are written once; whoever truncates one in place while it
-    // is being loaded ends the process with SIGBUS, which the launcher reports.
+    // SAFETY: the mapping is private and read-only and lives no longer than loading takes.
+    // Every access is bounded by the length it was mapped with. Weight files are written
+    // once. If someone truncates a file in place while it is loaded, the process ends with
+    // SIGBUS, which the launcher reports.
     unsafe {
         Mmap::map(file)
     }
 }
 
-/// As much memory as the file has bytes, of which only the header is used: the
-/// rest is addresses, which the system gives no pages to.
+/// Reserves as much memory as the file has bytes, and reads the header into it. The rest is
+/// addresses without pages.
 fn header(file: &File) -> io::Result<Mmap> {
     let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let mut memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?;
     let mut length = [0; HEADER_LENGTH_BYTES];
     read_exact_at(file, &mut length[..size.min(HEADER_LENGTH_BYTES)], 0)?;
-    // One that is too long is refused for its length.
+    // A header that is too long is not read: the file is refused for its length.
     let header = Some(u64::from_le_bytes(length)).filter(|header| *header <= LARGEST_INDEX);
     let header = usize::try_from(header.unwrap_or(0)).map_err(io::Error::other)?;
     let most = size.min(header.saturating_add(HEADER_LENGTH_BYTES));

@@ -1,4 +1,4 @@
-//! What files have that are read and not mapped.
+//! Content of files that are read and not mapped.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,8 @@ use super::{Weights, mapping::MappedFile};
 use crate::ModelError;
 
 impl Weights {
-    /// What files have where `bytes` lie: those where files are mapped.
+    /// Returns the content of the files at the place of `bytes`. Where files are mapped, that
+    /// is `bytes` itself.
     ///
     /// # Errors
     /// [`ModelError::Read`].
@@ -26,8 +27,8 @@ impl Weights {
         })
     }
 
-    /// Reads what a file has where `block` lies, so many bytes of each row, behind
-    /// `into`; tells whether it was read, as nothing is where files are mapped.
+    /// Appends the content of a file at the place of `block` to `into`, `width` bytes of each
+    /// row. Returns false and reads nothing where files are mapped.
     fn read(
         &self,
         block: &HostBlock<'_>,
@@ -44,8 +45,8 @@ impl Weights {
         Ok(false)
     }
 
-    /// The used parts of a matrix in `into`, one row behind the other, where files
-    /// are read; `None` where they are mapped and can be looked at.
+    /// Reads the used parts of a matrix into `into`, row after row. Returns `None` where
+    /// files are mapped, since the matrix can be accessed then.
     ///
     /// # Errors
     /// [`ModelError::Read`]: the file is shorter now, or its disk fails.

@@ -1,4 +1,4 @@
-//! What a rank takes of a tensor, which lies in a file or is made up.
+//! A rank's part of a tensor that lies in a file or is made up.
 
 use std::ops::Range;
 
@@ -9,23 +9,23 @@ use super::HostTensor;
 /// A matrix of a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Table<'a> {
-    /// In a file.
+    /// The matrix is in a file.
     File(HostTensor<'a>),
-    /// Made up.
+    /// The matrix is made up.
     Random { numbers: RandomNumbers, cols: usize },
 }
 
-/// The part of it that a rank takes, perhaps with parts of others.
+/// A rank's part of a [`Table`], perhaps with parts of other tables below it.
 #[derive(Debug, Clone)]
 pub(crate) enum Taken<'a> {
-    /// In files.
+    /// The parts are in files.
     File(HostMatrix<'a>),
-    /// Made up.
+    /// The parts are made up.
     Random(RandomMatrix),
 }
 
 impl<'a> Table<'a> {
-    /// The columns `columns` of the rows of `ranges`, top to bottom.
+    /// Takes the columns `columns` of the rows in `ranges`, from top to bottom.
     pub fn take(&self, ranges: &[Range<usize>], columns: &Range<usize>) -> Taken<'a> {
         match self {
             Self::File(tensor) => Taken::File(HostMatrix {
@@ -53,7 +53,7 @@ impl<'a> Table<'a> {
 }
 
 impl Taken<'_> {
-    /// Rows of all parts.
+    /// Number of rows of all parts.
     pub fn rows(&self) -> usize {
         match self {
             Self::File(matrix) => matrix.rows(),
@@ -61,7 +61,7 @@ impl Taken<'_> {
         }
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         match self {
             Self::File(matrix) => matrix.cols,
@@ -69,7 +69,7 @@ impl Taken<'_> {
         }
     }
 
-    /// Its size on the host.
+    /// Bytes of the parts on the host.
     pub fn bytes(&self) -> u64 {
         let element = match self {
             Self::File(matrix) => matrix.dtype.bytes(),
@@ -78,7 +78,7 @@ impl Taken<'_> {
         (self.rows() * self.cols() * element) as u64
     }
 
-    /// Puts another below it; tells whether both are of one type.
+    /// Puts `other` below this part. Returns false if their types differ.
     pub fn append(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::File(all), Self::File(other)) if all.dtype == other.dtype => {

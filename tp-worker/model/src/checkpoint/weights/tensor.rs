@@ -7,18 +7,19 @@ use lockstep_backend::{CheckpointDtype, HostBlock};
 /// One tensor on the host: row-major, little-endian.
 #[derive(Debug, Clone, Copy)]
 pub struct HostTensor<'a> {
-    /// Element type.
+    /// Type of the elements.
     pub dtype: CheckpointDtype,
-    /// Rows (1 for a vector).
+    /// Number of rows; 1 for a vector.
     pub rows: usize,
-    /// Columns.
+    /// Number of columns.
     pub cols: usize,
-    /// `rows · cols` elements.
+    /// Bytes of the `rows · cols` elements.
     pub bytes: &'a [u8],
 }
 
 impl<'a> HostTensor<'a> {
-    /// Some rows, columns from `first` on (the matrix says how many).
+    /// Returns the block of `rows`, from the column `first` on. The matrix says how many
+    /// columns.
     pub fn block(&self, rows: Range<usize>, first: usize) -> HostBlock<'a> {
         let size = self.dtype.bytes();
         HostBlock {
@@ -29,7 +30,7 @@ impl<'a> HostTensor<'a> {
         }
     }
 
-    /// Elements `range` as f32 (exact for every type served).
+    /// Returns the elements `range` as f32, which is exact for every type served.
     pub fn to_f32(&self, range: Range<usize>) -> Vec<f32> {
         let size = self.dtype.bytes();
         let bytes = &self.bytes[range.start * size..range.end * size];
@@ -45,7 +46,7 @@ impl<'a> HostTensor<'a> {
     }
 }
 
-/// The elements of a file, `N` bytes each.
+/// Returns the elements of a file, `N` bytes each.
 pub(super) fn little_endian<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks().0.iter().copied()
 }

@@ -18,7 +18,7 @@ fn file(tensors: &[(&str, FileDType, &[usize], &[u8])]) -> Vec<u8> {
     serialize(views, None).unwrap()
 }
 
-/// `[2, 3]`: 0 to 5 as bf16.
+/// Returns a matrix `[2, 3]` with the values 0 to 5 in bf16.
 fn matrix() -> Vec<u8> {
     (0..6u16)
         .flat_map(|i| half::bf16::from_f32(f32::from(i)).to_le_bytes())
@@ -190,7 +190,7 @@ fn a_folder_without_weights_is_an_error() {
 
 #[test]
 fn sizes_are_believed_only_within_bounds() {
-    // A terabyte, of which the file says that half is its header.
+    // A file of a terabyte that claims that half of it is its header.
     let sparse = folder(&[("model.safetensors", &(1u64 << 39).to_le_bytes())]);
     let path = sparse.path().join("model.safetensors");
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();

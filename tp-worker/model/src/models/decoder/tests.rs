@@ -11,7 +11,7 @@ fn demo() -> ModelConfig {
     lockstep_model_folder::load(Path::new(folder)).unwrap()
 }
 
-/// Elements on this rank, of matrices and of vectors.
+/// Number of elements of all matrices and vectors on this rank.
 fn parameters(tensors: &impl Tensors<Listed>) -> usize {
     let (mut matrices, mut vectors) = (0, 0);
     tensors.each(
@@ -37,7 +37,7 @@ fn a_whole_model_lists_all_of_its_parameters() {
     }
 }
 
-/// How often each element of each tensor is on some rank, by the tensor's name.
+/// Number of ranks that hold each element of each tensor, by the tensor's name.
 type Held = BTreeMap<String, Vec<usize>>;
 
 fn hold(held: &mut Held, tensor: &TensorRows, width: usize, columns: &Range<usize>) {
@@ -52,8 +52,9 @@ fn hold(held: &mut Held, tensor: &TensorRows, width: usize, columns: &Range<usiz
 }
 
 proptest! {
-    /// Ranks hold each element of each tensor once together; those of a DP rank do so of
-    /// attention's, every rank of norms, and of keys and values any number of copies.
+    /// All ranks together hold each element once, with exceptions. Each DP rank holds
+    /// attention once, every rank holds norms, keys and values have one or more copies, and
+    /// with several DP ranks every rank holds the embedding.
     #[test]
     fn ranks_hold_every_element(
         (attention, dp_size) in prop::sample::select(vec![(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)]),

@@ -9,23 +9,23 @@ use crate::{
     blocks::{Attention, LayerBuffers},
 };
 
-/// What [`Buffers`] are allocated for.
+/// Sizes that [`Buffers`] are allocated for.
 pub(crate) struct Sizes {
     /// Width of the target's captured features.
     pub features: usize,
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub vocab: usize,
-    /// Slots.
+    /// Number of slots.
     pub requests: usize,
     pub limits: ForwardLimits,
 }
 
 /// One set of tensors, reused by every pass.
 pub(crate) struct Buffers<T> {
-    /// The layer's; between passes its residual stream holds the outputs of
-    /// the last one.
+    /// Activations of the layer. Between passes, the residual stream holds the outputs of the
+    /// last pass.
     pub layer: LayerBuffers<T>,
-    /// The rows of the attention output that become roots, `[requests, heads·head_dim]`.
+    /// Rows of the attention output that become roots, `[requests, heads·head_dim]`.
     pub attended_wanted: T,
     /// Hidden inputs of the next pass, `[n, hidden]`.
     pub hidden: T,
@@ -35,24 +35,25 @@ pub(crate) struct Buffers<T> {
     pub embedded: T,
     /// Embedding and hidden state side by side, `[n, 2·hidden]`.
     pub joined: T,
-    /// Every slot's root, `[requests, hidden]`.
+    /// Root of every slot, `[requests, hidden]`.
     pub roots: T,
-    /// Of every tree that the device drafts what follows its root, `[requests, hidden]`.
+    /// First output of every tree that the device drafts, `[requests, hidden]`. The children
+    /// of the tree's root go on from it.
     pub tree_roots: T,
-    /// Hidden states that logits are wanted of, `[block, hidden]`.
+    /// Hidden states whose logits are wanted, `[block, hidden]`.
     pub head_input: T,
-    /// The same as the output head reads them: normed by EAGLE-3.
+    /// `head_input` as the output head reads it: normed by EAGLE-3.
     pub head_normed: T,
-    /// `[block, vocab]`.
+    /// Logits of one block, `[block, vocab]`.
     pub logits: T,
-    /// The same on the host, where the device's memory can't be read.
+    /// Logits of one block on the host, where the device's memory can't be read.
     pub host_logits: Vec<f32>,
-    /// Logits of more states than a block has rows.
+    /// Collected logits of more states than a block has rows.
     pub collected: Vec<f32>,
 }
 
 impl<T> Buffers<T> {
-    /// Allocates for `sizes`.
+    /// Allocates buffers for `sizes`.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -68,8 +69,8 @@ impl<T> Buffers<T> {
             .layers
             .last()
             .map(|layer| Attention::shape(layer.attention(), shard));
-        // One state of every slot, as chains need it, where that takes more
-        // than a block. Trees may make it grow once.
+        // Room for one state of every slot, as chains need it, if that is more than a block.
+        // Trees may make it grow once.
         let collected = match sizes.requests > block {
             true => sizes.requests.saturating_mul(sizes.vocab),
             false => 0,
@@ -99,7 +100,7 @@ impl<T> Buffers<T> {
         })
     }
 
-    /// Sets the row count of everything a pass over `rows` tokens writes.
+    /// Sets the row count of all buffers that a pass over `rows` tokens writes.
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         self.layer.set_rows(backend, rows, rows);
         backend.set_rows(&mut self.embedded, rows);

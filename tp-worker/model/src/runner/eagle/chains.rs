@@ -1,4 +1,4 @@
-//! Chains that a head drafts, and how it begins trees.
+//! Chains that a head drafts, and the first level of its trees.
 
 use lockstep_backend::{Backend, BackendError};
 
@@ -8,9 +8,9 @@ use crate::{
 };
 
 impl<B: Backend> EagleHead<B> {
-    /// Queues the passes that draft `count` chains, as
-    /// [`crate::Transformer::draft_chains`]: the first one takes pairs in, of which the
-    /// target's pass before has kept the features. No root is read, and none is kept.
+    /// Queues the passes that draft `count` chains or trees, like
+    /// [`crate::Transformer::draft_chains`]. The first pass takes in pairs; the target's pass
+    /// before has kept their features. No root is read, and none is kept.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -26,7 +26,7 @@ impl<B: Backend> EagleHead<B> {
         self.run_chains(backend, cache, chains, size, staged)
     }
 
-    /// As [`crate::Transformer::record_chains`].
+    /// Records the passes of chains, like [`crate::Transformer::record_chains`].
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -64,7 +64,7 @@ impl<B: Backend> EagleHead<B> {
         ChainsSize { key, levels }: ChainsSize,
         staged: Staged<'_, B>,
     ) -> Result<(), ModelError> {
-        // What was fed and what came out of the last pass is written over.
+        // The fed states and the outputs of the last pass are written over.
         (self.fed, self.outputs) = (0, 0);
         if chains.branches() > 1 {
             return self.run_trees(backend, cache, chains, ChainsSize { key, levels }, staged);
@@ -97,7 +97,7 @@ impl<B: Backend> EagleHead<B> {
         Ok(backend.pass(&mut chains.passes, key, &mut work)?)
     }
 
-    /// The hidden inputs of the first pass, of up to `tokens` tokens.
+    /// Fills the hidden inputs of the first pass, of up to `tokens` tokens, from `features`.
     pub(super) fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, tokens);
@@ -116,8 +116,9 @@ impl<B: Backend> EagleHead<B> {
         }
     }
 
-    /// The pass over the tokens that are staged, so many, up to the logits of `wanted` of
-    /// them: behind the first level, of all, whose hidden inputs are the outputs before.
+    /// Runs the pass of one level over `tokens` staged tokens, up to the logits of `wanted`
+    /// of them. Levels behind the first one want all tokens, and their hidden inputs are the
+    /// outputs of the level before.
     pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
@@ -129,7 +130,7 @@ impl<B: Backend> EagleHead<B> {
         if level > 0 {
             let b = &mut self.buffers;
             backend.set_rows(&mut b.hidden, tokens);
-            // Of the first level those were wanted ones.
+            // The first level has outputs of its wanted tokens alone.
             let outputs = match level {
                 1 => &b.layer.delta,
                 _ => &b.layer.residual,

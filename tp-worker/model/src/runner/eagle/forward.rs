@@ -1,4 +1,4 @@
-//! A head's pass.
+//! The pass of a head.
 
 use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 
@@ -6,17 +6,16 @@ use super::EagleHead;
 use crate::{ModelError, Tables, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
-    /// Runs the head over `batch.tokens`, the token after each position, with
-    /// the hidden inputs fed since the last pass; writes keys and values at
-    /// `batch.cells` and keeps the outputs, `[tokens, hidden]`, until the next
-    /// pass. `batch.logit_tokens` is not looked at: see [`Self::logits`]. Cache
-    /// and tables are the same in every call.
+    /// Runs the head over `batch.tokens`, the token after each position, with the hidden
+    /// inputs fed since the last pass. Writes keys and values at `batch.cells`. Keeps the
+    /// outputs, `[tokens, hidden]`, until the next pass. Ignores `batch.logit_tokens`: see
+    /// [`Self::logits`]. Cache and tables must be the same in every call.
     ///
     /// # Errors
-    /// Before anything ran: [`ModelError::TooLarge`] when the batch exceeds the
-    /// limits, [`ModelError::HiddenInputs`] when fewer or more hidden states
-    /// were fed. [`ModelError::Backend`] when the device fails: there are no
-    /// outputs then, and hidden states have to be fed again; roots stay.
+    /// Before anything ran: [`ModelError::TooLarge`] when the batch exceeds the limits,
+    /// [`ModelError::HiddenInputs`] when fewer or more hidden states were fed than there are
+    /// tokens. [`ModelError::Backend`] when the device fails: there are no outputs then,
+    /// hidden states have to be fed again, and roots stay.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -32,16 +31,15 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// As [`Self::forward`], over text: keeps the outputs of
-    /// `batch.logit_tokens` alone, as the roots of `slots`, one after the other.
-    /// Of the other tokens nothing but keys and values is ever read, so that
-    /// the layer ends with its attention for them.
+    /// Runs the head over text, like [`Self::forward`], but keeps only the outputs of
+    /// `batch.logit_tokens`, as the roots of `slots`, in order. Only keys and values of the
+    /// other tokens are ever read, so the layer ends with its attention for them.
     ///
     /// # Errors
-    /// As [`Self::forward`]; before anything ran also
-    /// [`ModelError::NoHiddenState`] for a slot that the head has no root for,
-    /// and [`ModelError::TooLarge`] when there are not as many slots as roots,
-    /// or more than the head has.
+    /// The errors of [`Self::forward`]. Before anything ran also
+    /// [`ModelError::NoHiddenState`] for a slot that the head has no root for, and
+    /// [`ModelError::TooLarge`] when there are not as many slots as roots, or more than the
+    /// head has.
     pub fn take_in(
         &mut self,
         backend: &mut B,
@@ -56,7 +54,7 @@ impl<B: Backend> EagleHead<B> {
         if tokens == 0 {
             return Ok(());
         }
-        // Where only some outputs are wanted, the second half's width follows them.
+        // The second half runs over the wanted rows alone if not all rows are wanted.
         let whole = roots == tokens;
         match whole {
             true => self.run_whole(backend, cache, tables, batch)?,
@@ -71,7 +69,8 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// Makes room for a pass over `batch`, which takes what was fed; its tokens.
+    /// Checks `batch` and makes room for a pass over it, which takes the fed hidden states.
+    /// Returns the number of tokens.
     fn begin(&mut self, backend: &mut B, batch: &Batch<'_>) -> Result<usize, ModelError> {
         self.limits.check(batch)?;
         let (tokens, fed) = (batch.tokens.len(), self.fed);
@@ -83,7 +82,7 @@ impl<B: Backend> EagleHead<B> {
         Ok(tokens)
     }
 
-    /// The pass over all tokens, as a device may record it.
+    /// Runs the pass over all tokens, as a device may record it.
     fn run_whole(
         &mut self,
         backend: &mut B,
@@ -95,7 +94,7 @@ impl<B: Backend> EagleHead<B> {
         self.run_repeated(backend, cache, tables, batch.key())
     }
 
-    /// The pass over a batch of the size `key`, which is staged.
+    /// Runs the pass over the staged batch of the size `key`.
     fn run_repeated(
         &mut self,
         backend: &mut B,
@@ -110,8 +109,8 @@ impl<B: Backend> EagleHead<B> {
         let head = &mut *self;
         let mut work = |backend: &mut B| {
             head.attend(backend, cache, tables);
-            // What the layer leaves normed is not read: roots are kept unnormed,
-            // so logits norm what they are asked for.
+            // The layer's normed output is not read. Roots are kept unnormed, and `logits`
+            // norms the states that it reads.
             let layer = &head.weights.layer;
             let all = head.buffers.layer.second_half(layer, None);
             layer.finish(backend, &head.context, all, layer.post_norm.operand())
@@ -123,7 +122,7 @@ impl<B: Backend> EagleHead<B> {
         done
     }
 
-    /// As [`crate::Transformer::record`], before anything was fed.
+    /// Records passes, like [`crate::Transformer::record`], before anything was fed.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -144,7 +143,7 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// The pass whose second half runs over the wanted tokens alone.
+    /// Runs the pass whose second half covers the wanted tokens alone.
     fn run_narrow(
         &mut self,
         backend: &mut B,
@@ -165,7 +164,7 @@ impl<B: Backend> EagleHead<B> {
         layer.finish(backend, &self.context, some, layer.post_norm.operand())
     }
 
-    /// The pass over the batch that is staged, up to the attention.
+    /// Runs the pass over the staged batch, up to the attention.
     pub(super) fn attend(
         &mut self,
         backend: &mut B,

@@ -5,25 +5,24 @@ use lockstep_backend::{Backend, Rows};
 use super::EagleHead;
 use crate::{ModelError, models::eagle::Wiring, runner::limits::fits};
 
-/// Where a hidden state is.
+/// Place of a hidden state in a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HiddenSource {
-    /// What [`EagleHead::take_in`] kept for this slot.
+    /// The root that [`EagleHead::take_in`] kept for this slot.
     Root(u32),
-    /// The output of this row of the last pass.
+    /// The output of the last pass in this row.
     Output(u32),
 }
 
 impl<B: Backend> EagleHead<B> {
-    /// The next pass takes as hidden inputs, token after token, the rows
-    /// `rows` of `features`, what the target's pass kept for
-    /// [`Self::capture`].
+    /// Feeds the hidden inputs of the next pass, token after token: the rows `rows` of
+    /// `features`, which the target's pass kept for [`Self::capture`].
     ///
     /// # Errors
     /// [`ModelError::TooLarge`].
     ///
     /// # Panics
-    /// Devices panic when `features` has another width or not so many rows.
+    /// Devices panic when `features` has another width or too few rows.
     pub fn feed_features(
         &mut self,
         backend: &mut B,
@@ -47,7 +46,7 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// The next pass takes these as hidden inputs, token after token.
+    /// Feeds the hidden inputs of the next pass from `sources`, token after token.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`], [`ModelError::NoHiddenState`].
@@ -66,11 +65,11 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// Whether `roots` outputs can become the roots of `slots`.
+    /// Checks that `roots` outputs can become the roots of `slots`.
     ///
     /// # Errors
-    /// [`ModelError::NoHiddenState`]; [`ModelError::TooLarge`] when they are not
-    /// as many, or more than slots.
+    /// [`ModelError::NoHiddenState`] for a slot that the head lacks. [`ModelError::TooLarge`]
+    /// when there are not as many slots as roots, or more than the head has.
     pub(super) fn check_roots(&self, roots: usize, slots: &[u32]) -> Result<(), ModelError> {
         fits("roots", roots, slots.len().min(self.requests))?;
         fits("slots of roots", slots.len(), roots)?;
@@ -78,14 +77,15 @@ impl<B: Backend> EagleHead<B> {
     }
 }
 
-/// Sources apart, as copies of rows: from where, to where.
+/// Hidden sources, sorted into roots and outputs. Each pair of lists holds the rows to copy
+/// from and the rows to copy to.
 pub(super) struct Picks {
     roots: [Vec<u32>; 2],
     outputs: [Vec<u32>; 2],
 }
 
 impl Picks {
-    /// Room for `most` sources.
+    /// Reserves room for `most` sources.
     pub fn new(most: usize) -> Self {
         let list = || [Vec::with_capacity(most), Vec::with_capacity(most)];
         Self {
@@ -94,7 +94,7 @@ impl Picks {
         }
     }
 
-    /// Takes `sources` apart.
+    /// Sorts `sources` into roots and outputs.
     ///
     /// # Errors
     /// [`ModelError::NoHiddenState`].
@@ -133,7 +133,7 @@ impl Picks {
         Ok(())
     }
 
-    /// Copies what was sorted last to `out`, source after source.
+    /// Copies the sources that were sorted last to `out`, in their order.
     pub fn copy<B: Backend>(
         &self,
         backend: &mut B,

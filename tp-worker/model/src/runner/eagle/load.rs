@@ -1,4 +1,4 @@
-//! From files to a head on a device.
+//! Loading of a head from files to a device.
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_types::{DraftKind, DraftModel, ModelConfig};
@@ -12,13 +12,13 @@ use crate::{
 };
 
 impl<B: Backend> EagleHead<B> {
-    /// Opens `draft.model.path`, checks and packs every tensor and allocates
-    /// the buffers: passes of at most `limits.max_tokens` tokens, logits in
-    /// blocks of `limits.logit_block_rows`, roots for `requests` slots. `target`
-    /// is the model it drafts for. The head is whole on this rank.
+    /// Opens `draft.model.path`, checks and packs every tensor, and allocates the buffers.
+    /// They hold passes of at most `limits.max_tokens` tokens, logits in blocks of
+    /// `limits.logit_block_rows` rows, and roots of `requests` slots. `target` is the model
+    /// that the head drafts for. The head is whole on this rank.
     ///
     /// # Errors
-    /// [`ModelError`]: what is wrong with the files or the memory.
+    /// [`ModelError`] names the problem with the files or the memory.
     pub fn load(
         backend: &mut B,
         draft: &DraftModel,
@@ -69,11 +69,11 @@ impl<B: Backend> EagleHead<B> {
     }
 }
 
-/// Which tensors the head's checkpoint has of those that may be left out.
+/// Returns the optional tensors that the head's checkpoint has.
 ///
 /// # Errors
 /// [`ModelError::HeadWidth`] where the head reads tables or hidden states of another width
-/// than its own; [`ModelError::NotAHead`].
+/// than its own; [`ModelError::NotAHead`] for a whole model.
 fn present(
     weights: &Weights,
     draft: &DraftModel,
@@ -97,8 +97,8 @@ fn present(
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => {
-            // A head over the target's whole vocabulary may leave its output head
-            // out; then it is the target's.
+            // A head over the target's whole vocabulary may leave its output head out. The
+            // head reads the target's then.
             let own = *draft_vocab_size != target.vocab_size || weights.contains(eagle::HEAD);
             if !embedding || !own {
                 same_width()?;
@@ -119,8 +119,9 @@ fn present(
     })
 }
 
-/// The target's token for each of the head's; none where they are the same. EAGLE-3's `d2t`
-/// holds for each how far the target's lies behind it.
+/// Returns the target's token for each token of the head; empty where the two are the same.
+/// EAGLE-3's `d2t` holds the distance from each draft token to the target's. Example: with a
+/// `d2t` of 98, draft token 49 is the target's 147.
 fn targets(
     weights: &Weights,
     draft: &DraftModel,

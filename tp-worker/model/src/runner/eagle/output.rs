@@ -1,4 +1,4 @@
-//! Hidden states to logits.
+//! From hidden states to logits.
 
 use std::{mem::take, ops::Range};
 
@@ -8,10 +8,10 @@ use super::{EagleHead, HiddenSource};
 use crate::{ModelError, Tables, models::eagle::Wiring, runner::limits::fits};
 
 impl<B: Backend> EagleHead<B> {
-    /// What the head predicts from each of `sources`, `[sources, vocab]` on the
-    /// host; columns are the head's tokens, see [`Self::target_token`]. At most
-    /// [`crate::ForwardLimits::logit_block_rows`] are computed at a time and
-    /// read where they are; more are collected.
+    /// Returns the head's logits for each of `sources`, `[sources, vocab]`, on the host.
+    /// Columns are the head's tokens, see [`Self::target_token`]. At most
+    /// [`crate::ForwardLimits::logit_block_rows`] rows are computed at a time. One block is
+    /// read in place, several are collected.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] for more sources than a pass has tokens;

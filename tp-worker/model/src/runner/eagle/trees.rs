@@ -8,10 +8,10 @@ use crate::{
 };
 
 impl<B: Backend> EagleHead<B> {
-    /// The passes of some trees, level by level. Each runs over all nodes that are
-    /// expanded so far, for what a level wrote to the cache the next one could not mask;
-    /// what they go on from are outputs of the pass before, and behind roots of the first
-    /// one.
+    /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are
+    /// expanded so far, because a level can't mask cells that an earlier level wrote to the
+    /// cache. The hidden input of a node is its parent's output in the pass before. For
+    /// children of a root, it is the wanted output of the first pass.
     pub(super) fn run_trees(
         &mut self,
         backend: &mut B,
@@ -51,7 +51,7 @@ impl<B: Backend> EagleHead<B> {
         Ok(backend.pass(&mut trees.passes, key, &mut work)?)
     }
 
-    /// The first pass, whose wanted outputs are kept.
+    /// Runs the first pass and keeps its wanted outputs.
     fn draft_roots(
         &mut self,
         backend: &mut B,
@@ -66,7 +66,7 @@ impl<B: Backend> EagleHead<B> {
         Ok(())
     }
 
-    /// The pass over the nodes that are staged, up to the logits of those that are wanted.
+    /// Runs the pass over the staged nodes, up to the logits of the wanted ones.
     fn draft_nodes(
         &mut self,
         backend: &mut B,

@@ -1,5 +1,5 @@
-//! What drafting takes: all of it lies with the first rank of each DP rank, which
-//! drafts alone, but for the target's last hidden state, which every rank keeps.
+//! Memory that drafting takes. The lead of each DP rank drafts alone and holds all of it,
+//! except the target's last hidden state: every rank keeps that.
 
 use lockstep_backend::{DeviceMemory, Holds, KvShape};
 use lockstep_types::{
@@ -20,7 +20,7 @@ use crate::{
     runner::feature_window,
 };
 
-/// What a rank of the target keeps of its passes for the draft.
+/// Returns the memory of the hidden states that a rank of the target keeps for the draft.
 pub(super) fn kept_of_target(
     device: &dyn DeviceMemory,
     engine: &EngineShape<'_>,
@@ -39,7 +39,7 @@ pub(super) fn kept_of_target(
     }
 }
 
-/// The draft model; `None` where nothing is drafted, or without one.
+/// Returns memory and largest pass of the draft model; `None` if there is no draft model.
 pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Option<Part> {
     let speculation = engine.speculation;
     let draft = speculation.draft.as_ref()?;
@@ -59,7 +59,7 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     Some(part)
 }
 
-/// Passes among those that are recorded together to draft chains or trees on the device.
+/// Returns the number of passes in the graphs that draft chains or trees on the device.
 pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> usize {
     let speculation = engine.speculation;
     let verifies = speculation.verification == Verification::Target;
@@ -78,14 +78,14 @@ pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'
     own.count() * each
 }
 
-/// What drafters keep on the host: logits of a whole frontier, which heads
-/// collect block by block, and the distributions that drafts are drawn from.
+/// Returns the bytes that drafters keep on the host: logits of a whole frontier, and the
+/// distributions that drafts are drawn from. Heads collect the logits block by block.
 fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> u64 {
     let (speculation, requests) = (engine.speculation, engine.step.requests);
     let frontier = requests.saturating_mul(speculation.topk);
     let collected = match draft.kind {
         DraftKind::Model => 0,
-        // Room for one state of each request is among its buffers.
+        // The head's buffers already count room for one state of each request.
         DraftKind::Eagle | DraftKind::Eagle3 { .. } if frontier > block => {
             frontier - if requests > block { requests } else { 0 }
         }
@@ -106,7 +106,8 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
     .saturating_add(bytes(drawn, engine.model.vocab_size))
 }
 
-/// What a head keeps of steps that draft nothing, in rows of `features`.
+/// Counts the features that a head keeps of steps without drafts, in rows of width
+/// `features`.
 fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: usize) {
     let (slots, window) = (engine.step.requests, engine.speculation.pause_window);
     if window > 0 {
@@ -114,7 +115,8 @@ fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: u
     }
 }
 
-/// The target's numbers of a head's tokens, on a device that drafts by itself.
+/// Returns the bytes of the target's token numbers for a head's tokens, on a device that
+/// drafts by itself.
 fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) -> u64 {
     match (&draft.kind, engine.device.kind) {
         (DraftKind::Model | DraftKind::Eagle, _) | (_, DeviceKind::Cpu) => 0,
@@ -125,7 +127,8 @@ fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) 
 }
 
 impl Part {
-    /// Of a head, with the whole tables that it reads of a target in parts.
+    /// Counts a head. Also counts the target's whole tables, if the head reads them and the
+    /// target's ranks hold parts.
     fn of_head(
         device: &dyn DeviceMemory,
         engine: &EngineShape<'_>,
@@ -137,7 +140,7 @@ impl Part {
         let (model, target) = (&draft.model, engine.model);
         let vocab = eagle::vocab(draft, target);
         let head = MatrixPart::table(eagle::HEAD, vocab, model.hidden_size).shape();
-        // Norms and biases that not all checkpoints have are charged.
+        // Norms and biases are charged, though not all checkpoints have them.
         let present = Present {
             embedding: draft.own_embedding,
             head: draft.own_head,

@@ -11,7 +11,8 @@ use lockstep_types::{
 
 use super::rank_memory;
 
-/// Weights of tables count a million; scratch is the products' largest operand.
+/// A device on which an element takes one byte, and an element of a table a million. Scratch
+/// is the products' largest operand.
 struct Elements;
 
 const TABLE: u64 = 1_000_000;
@@ -81,7 +82,7 @@ fn layer() -> LayerSpec {
     }
 }
 
-/// 8 heads of 8 over 4 of keys and values, 96 in the MLP.
+/// Returns a model with 8 heads of 8, 4 key/value heads, and 96 columns in the MLP.
 fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
     ModelConfig {
         path: PathBuf::new(),
@@ -127,7 +128,7 @@ fn eagle3() -> DraftKind {
     }
 }
 
-/// Steps of 30 tokens for 5 requests, drafts of 40.
+/// Returns the memory for steps of 30 tokens of 5 requests, and drafts of 40 tokens.
 fn memory(
     model: &ModelConfig,
     speculation: &SpeculationConfig,
@@ -183,14 +184,14 @@ fn shape_of<'a>(
     }
 }
 
-/// Sines and cosines of four pairs at 20 positions.
+/// Elements of the sines and cosines of four pairs at 20 positions.
 const ANGLES: u64 = 20 * 8;
 
-/// A layer of 64: queries, keys and values, output, gate and up, down.
+/// Elements of a layer of width 64: queries, keys and values, output, gate and up, down.
 const LAYER: u64 = 64 * 16 * 8 + 64 * 64 + 3 * 64 * 96;
 
-/// Passes that are larger than any step are not recorded, nor charged; drafts have
-/// passes of their own.
+/// Passes that are larger than any step are neither recorded nor charged. Drafts have
+/// recorded passes of their own.
 #[test]
 fn recorded_passes_are_charged_for_target_and_draft() {
     let target = model(64, 3, true);
@@ -204,11 +205,11 @@ fn recorded_passes_are_charged_for_target_and_draft() {
     };
     assert_eq!(charged(&SpeculationConfig::none(), 1, 0), 2 * GRAPH);
     let drafts = head(eagle3(), false, true);
-    // All of a head's trees of one request, and of no more than there are, are one.
+    // Trees have one size of at most 5 requests. A head's passes count as one.
     assert_eq!(charged(&drafts, 1, 0), (2 + 4 + 1) * GRAPH);
-    // The others draft nothing.
+    // The other ranks draft nothing.
     assert_eq!(charged(&drafts, 2, 1), 2 * GRAPH);
-    // Those of a model have three passes.
+    // The trees of a draft model have three passes.
     let mut drafts = head(DraftKind::Model, true, true);
     for (branches, passes) in [(1, 3), (2, 3), (22, 3), (23, 0)] {
         drafts.topk = branches;
@@ -225,9 +226,9 @@ fn a_model_takes_its_layers_and_tables() {
         // Two norms per layer and the last one.
         assert_eq!(target.vectors, 7 * 64 + ANGLES);
         assert_eq!(target.kv_per_token, 2 * 3 * 4 * 8 * 2);
-        // Residual, its change and its norm; queries, keys and values, and what
-        // attention gives, twice; gate, up and their product; logits' inputs;
-        // the token itself.
+        // Residual, its change and its norm; queries, keys and values; the attention output
+        // twice; gate, up and their product; then inputs of logits, logits, and the token
+        // itself.
         let token = 3 * 64 + (3 * 8 + 2 * 4) * 8 + 3 * 96;
         assert_eq!(target.activations, 30 * (token + 64 + 100 + 1));
         assert_eq!(target.host, 0);
@@ -256,7 +257,7 @@ fn biases_and_norms_of_heads_count() {
         vectors(&|layer| layer.attention_mut().qk_norm = true, 0),
         3 * 64 + 16
     );
-    // Of one rank of two: half the heads, half the columns.
+    // Rank 1 of 2 has half the heads and half the columns.
     assert_eq!(
         vectors(&|layer| layer.attention_mut().qkv_bias = true, 1),
         3 * 64 + 64
@@ -327,9 +328,9 @@ fn heads_activations() {
     for (kind, features, vocab) in [(DraftKind::Eagle, 64, 100), (eagle3(), 192, 50)] {
         let speculation = head(kind, false, false);
         let draft = memory(target, &speculation, 1, 0).draft;
-        // Captured, then a pass of 40 tokens: those, hidden states, features,
-        // embeddings, both joined; roots, those of trees of the device's, and what
-        // they come from of the attention; states and logits of a block.
+        // Captured features, then a pass of 40 tokens: tokens, hidden states, features,
+        // embeddings, both joined. Then roots, outputs of trees, and attention outputs of
+        // roots; states and logits of a block.
         let pass = 1 + token + 64 + features + 64 + 128;
         let block = 40 * (64 + 64 + vocab);
         let expected = 30 * features + 40 * pass + 5 * (64 + 64 + 64) + block;
@@ -341,7 +342,7 @@ fn heads_activations() {
         let drawn = memory(target, &drawn, 1, 0).draft.host - draft.host;
         assert_eq!(drawn, 4 * 5 * 3 * 100, "one for each of three drafts");
     }
-    // Other ranks keep the last hidden state, which takes their collectives.
+    // Other ranks keep the last hidden state, because it takes their collectives.
     let [eagle, other] =
         [DraftKind::Eagle, eagle3()].map(|kind| memory(target, &head(kind, false, false), 2, 1));
     assert_eq!((eagle.draft.activations, eagle.draft.weights), (30 * 64, 0));
@@ -365,7 +366,7 @@ fn whole_models_draft_as_they_serve() {
     assert_eq!(none.kv_per_token, 0);
 }
 
-/// Logits come in blocks of 256 rows; where there are more, all are collected.
+/// Logits come in blocks of 256 rows. If there are more rows, all are collected.
 #[test]
 fn logits_of_many_requests_are_collected() {
     let host = |requests, topk| {

@@ -12,24 +12,24 @@ use crate::{
 /// One set of activations, reused by every pass.
 pub(crate) struct Buffers<T> {
     pub layer: LayerBuffers<T>,
-    /// The rows of the attention output that logits are wanted of.
+    /// Rows of the attention output whose logits are wanted.
     pub attended_wanted: T,
-    /// The normed rows that logits are wanted of, before they go to all DP ranks:
-    /// where there are several, and the last layer has run over all tokens.
+    /// Normed rows whose logits are wanted, before they go to all DP ranks. They are used if
+    /// the last layer has run over all tokens. `None` with one DP rank.
     pub wanted: Option<T>,
     /// Normed rows of one logit block, `[block, hidden]`.
     pub head_input: T,
     /// This rank's columns of one logit block, `[block, vocab part]`.
     pub logits: T,
-    /// All ranks' columns of this rank's rows of one, `[block, vocab]`, and space to put them
-    /// together: where it leads, and chooses from them.
+    /// All ranks' columns of this rank's rows of one logit block, `[block, vocab]`, and space
+    /// to put the columns together. Only a lead that chooses from them has them.
     pub whole: Option<[T; 2]>,
-    /// One logit block on the host of the rank that leads, `[block, vocab]`.
+    /// One logit block on the lead's host, `[block, vocab]`.
     pub host_logits: Vec<f32>,
 }
 
 impl<T> Buffers<T> {
-    /// Allocates for `limits`.
+    /// Allocates buffers for `limits`.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].

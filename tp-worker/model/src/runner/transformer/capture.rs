@@ -5,18 +5,18 @@ use lockstep_backend::{Backend, BackendError, Holds};
 use super::Transformer;
 use crate::{CaptureSpec, ModelError};
 
-/// What is kept, and where.
+/// Hidden states that passes keep, and their layout.
 pub(super) struct Capture<B: Backend> {
     spec: CaptureSpec,
-    /// `[n, width]`.
+    /// Kept states, `[n, width]`.
     features: B::Tensor,
     hidden: usize,
 }
 
 impl<B: Backend> Transformer<B> {
-    /// From now on passes keep what `spec` says, in memory allocated here;
-    /// an empty one keeps nothing. Ranks may differ in layers, but must agree
-    /// on the last hidden state, which takes collectives over every token.
+    /// Makes passes keep the states of `spec` from now on, in memory allocated here. An empty
+    /// `spec` keeps nothing. Ranks may differ in layers, but must agree on the last hidden
+    /// state, which takes collectives over every token.
     ///
     /// # Errors
     /// [`ModelError::NoSuchLayer`]; [`ModelError::Backend`] when memory is short.
@@ -38,14 +38,15 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// What the last pass kept, `[tokens of the pass, width of the capture]`,
-    /// rows in batch order, none where it failed; `None` where nothing is kept.
-    /// The same bits on all ranks.
+    /// States that the last pass kept, `[tokens of the pass, width of the capture]`, in batch
+    /// order; no rows if the pass failed. `None` if nothing is kept. All ranks have the same
+    /// bits.
     pub fn features(&self) -> Option<&B::Tensor> {
         self.capture.as_ref().map(|capture| &capture.features)
     }
 
-    /// The last layer must run over every token.
+    /// Returns true if the last hidden state is kept: the last layer must run over every
+    /// token.
     pub(super) fn keeps_last_hidden(&self) -> bool {
         self.capture.as_ref().is_some_and(|c| c.spec.last_hidden)
     }
@@ -67,7 +68,7 @@ impl<B: Backend> Capture<B> {
         })
     }
 
-    /// What the last pass kept.
+    /// States that the last pass kept.
     pub fn features(&self) -> &B::Tensor {
         &self.features
     }
@@ -77,14 +78,14 @@ impl<B: Backend> Capture<B> {
         backend.set_rows(&mut self.features, rows);
     }
 
-    /// Keeps the input of layer `number` where it is wanted.
+    /// Keeps the input of layer `number` if it is wanted.
     pub fn layer_input(&mut self, backend: &mut B, number: usize, residual: &B::Tensor) {
         for (place, _) in (0..).zip(&self.spec.layers).filter(|(_, l)| **l == number) {
             backend.place_columns(residual, &mut self.features, place * self.hidden);
         }
     }
 
-    /// Keeps the normed output of the last layer where it is wanted.
+    /// Keeps the normed output of the last layer if it is wanted.
     pub fn last_hidden(&mut self, backend: &mut B, normed: &B::Tensor) {
         if self.spec.last_hidden {
             let first = self.spec.layers.len() * self.hidden;

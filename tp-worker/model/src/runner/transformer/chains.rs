@@ -1,4 +1,4 @@
-//! Chains that a whole model drafts, and how it begins trees.
+//! Chains that a whole model drafts, and the levels of its trees.
 
 use lockstep_backend::{Backend, BackendError};
 
@@ -7,10 +7,10 @@ use super::size::{Rows, Size};
 use crate::{Chains, ModelError, runner::chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
-    /// Queues the passes that draft `count` chains or trees, those that came with the batch
-    /// staged in `verified`, the deepest of `depth` levels: see
-    /// [`lockstep_backend::DraftChains`] and [`lockstep_backend::DraftTrees`]. The model is
-    /// whole on this rank, and its device drafts them; otherwise nothing is drafted.
+    /// Queues the passes that draft the `count` chains or trees of the batch staged in
+    /// `verified`. The deepest one has `depth` levels. See [`lockstep_backend::DraftChains`]
+    /// and [`lockstep_backend::DraftTrees`]. The model must be whole on this rank, and its
+    /// device must draft by itself; otherwise nothing is drafted.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -26,7 +26,7 @@ impl<B: Backend> Transformer<B> {
         Ok(self.run_chains(backend, cache, chains, size, verified)?)
     }
 
-    /// As [`Self::record`], of chains, of which there are none in the batch that is staged.
+    /// Records the passes of chains, like [`Self::record`]. The staged batch has no chains.
     ///
     /// # Errors
     /// [`ModelError::Backend`].
@@ -75,8 +75,7 @@ impl<B: Backend> Transformer<B> {
         backend.pass(&mut chains.passes, key, &mut work)
     }
 
-    /// The pass over `tokens` tokens that are staged, of which `wanted` are wanted, up to
-    /// their logits.
+    /// Runs the pass over `tokens` staged tokens, up to the logits of `wanted` of them.
     pub(super) fn draft_level(
         &mut self,
         backend: &mut B,

@@ -8,13 +8,14 @@ use super::{LogitSink, Transformer, notes};
 use crate::{ModelError, split::topology::attention_axis};
 
 impl<B: Backend> Transformer<B> {
-    /// Whether the columns of logits come together on the devices of ranks that lead.
+    /// Returns true if the columns of logits are gathered on the devices of leads.
     fn collects(&self) -> bool {
         self.chooses && self.shard.topology.world.size > 1
     }
 
-    /// Chooses from a block of the `wanted` rows of logits, where the device does: of
-    /// several ranks those that lead, each from its own, which come to them.
+    /// Chooses tokens from a block of the `wanted` rows of logits, if the device chooses.
+    /// With several ranks, each lead chooses from its own rows, which are gathered on its
+    /// device.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone.
@@ -53,14 +54,15 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Verifies drafts by what was chosen, where the device did.
+    /// Verifies drafts by the chosen tokens, if the device chose them.
     pub(super) fn accept(&mut self, backend: &mut B, cache: &mut B::KvCache) {
         if let (true, Some(device)) = (self.chooses, backend.chooser()) {
             device.accept(&mut self.inputs, cache);
         }
     }
 
-    /// Waits for the pass, and for what became of the device's requests, if there are any.
+    /// Waits for the pass, and hands out the outcomes of the requests that the device chose
+    /// for.
     pub(super) fn outcomes(
         &mut self,
         backend: &mut B,
@@ -75,7 +77,7 @@ impl<B: Backend> Transformer<B> {
                 notes::check(self.notes.is_some(), backend)?;
                 sink.outcomes(chosen);
             }
-            // Ranks that read nothing have not waited for what they told each other.
+            // Ranks that read nothing have not waited yet for the exchanges of the pass.
             _ if self.collects() => {
                 backend.arrive()?;
                 notes::check(self.notes.is_some(), backend)?;
@@ -85,12 +87,12 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// What ranks exchange by that in a pass of the size `key` that is recorded, of which
-    /// all logits are wanted.
+    /// Returns the exchanges that choosing takes in a recorded pass of the size `key`. All
+    /// logits of the pass are wanted.
     pub(super) fn chosen_exchanges(&self, key: PassKey) -> Vec<Exchanged> {
         let topology = self.shard.topology;
         let rows = key.tokens * topology.dp_size();
-        // Logits of several blocks follow behind what is recorded.
+        // Logits of several blocks are exchanged behind the recorded pass.
         if !self.collects() || rows > self.limits.logit_block_rows {
             return Vec::new();
         }

@@ -1,4 +1,4 @@
-//! Which collectives a transformer's passes issue.
+//! Collectives that a transformer's passes issue.
 
 use lockstep_backend::{Backend, PassKey, PassPlan, PassRecords as _};
 
@@ -6,7 +6,7 @@ use super::Transformer;
 use crate::Schedule;
 
 impl<B: Backend> Transformer<B> {
-    /// The collectives of a pass. Equal on all ranks.
+    /// Returns the collectives of a pass, equal on all ranks.
     pub fn schedule(&self) -> Schedule {
         Schedule::new(
             &self.model,
@@ -17,7 +17,8 @@ impl<B: Backend> Transformer<B> {
         )
     }
 
-    /// No passes yet, of which the device will repeat some: with what these exchange.
+    /// Returns an empty set of passes, and plans the exchanges of the passes that the device
+    /// will repeat.
     pub(super) fn fresh_passes(&self, backend: &B) -> B::Passes {
         let (schedule, topology) = (self.schedule(), self.shard.topology);
         let plan = |key: PassKey| PassPlan {
@@ -33,12 +34,13 @@ impl<B: Backend> Transformer<B> {
         B::Passes::planned(sizes.into_iter().map(plan).collect())
     }
 
-    /// What passes that the device repeats will exchange, by the model's schedule.
+    /// Exchanges of the passes that the device will repeat, planned from the model's
+    /// schedule.
     pub fn planned_exchanges(&self) -> &[PassPlan] {
         self.passes.plans()
     }
 
-    /// What those that it has recorded do exchange, as it noted meanwhile.
+    /// Exchanges of the recorded passes, as the device noted them while it recorded.
     pub fn noted_exchanges(&self) -> Vec<PassPlan> {
         self.passes.noted()
     }

@@ -1,5 +1,5 @@
-//! Drafts that the device of a DP rank's lead makes, and tells those of its other ranks as a
-//! pass begins: no host comes between.
+//! Drafts that the device of a DP rank's lead sends to the devices of its other ranks as a
+//! pass begins. No host comes between.
 
 use lockstep_backend::{Backend, BackendError, Exchanged, PassKey};
 
@@ -7,18 +7,19 @@ use super::Transformer;
 use crate::split::topology::attention_axis;
 
 impl<B: Backend> Transformer<B> {
-    /// Whether the passes of several ranks begin by that.
+    /// Returns true if passes begin with the exchange of drafts.
     pub fn tells_drafts(&self) -> bool {
         self.tells_drafts
     }
 
-    /// From now on they do, or don't: all ranks say the same. What was recorded is void.
+    /// Turns the exchange of drafts on or off, equally on all ranks. It stays off unless the
+    /// device chooses tokens and the DP rank has several ranks. Recorded passes become void.
     pub fn tell_drafts(&mut self, backend: &B, tells: bool) {
         self.tells_drafts = tells && self.chooses && self.shard.topology.attention.size > 1;
         self.passes = self.fresh_passes(backend);
     }
 
-    /// Gives every rank of the DP rank the drafts of the batch that is staged, of so many
+    /// Gives every rank of the DP rank the drafts of the staged batch, which has `tokens`
     /// tokens.
     pub(super) fn exchange_drafts(
         &mut self,
@@ -33,7 +34,7 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// What that is in a pass of the size `key`.
+    /// Returns the exchange of drafts in a pass of the size `key`.
     pub(super) fn drafted_words(&self, key: PassKey) -> Option<Exchanged> {
         let words = self.limits.inputs().drafted_words(key.tokens);
         let told = Exchanged::tell(attention_axis(self.context.axis), words);

@@ -1,4 +1,4 @@
-//! The ragged extend.
+//! The ragged extend: one pass over a batch with rows of any length.
 
 use lockstep_backend::{Backend, BackendError, Batch, PassKey, PassRecords as _, World, WorldRows};
 
@@ -11,22 +11,20 @@ use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
 
 impl<B: Backend> Transformer<B> {
-    /// Runs `batch`: writes its keys and values into `cache` and hands the
-    /// logits of `batch.logit_tokens` to `sink`, block by block in order, on
-    /// the rank alone that leads those of its DP rank. All ranks of its axis must
-    /// call it together, those of a DP rank with the same batch, and in every call
-    /// with the same cache.
+    /// Runs `batch`: writes its keys and values into `cache` and hands the logits of
+    /// `batch.logit_tokens` to `sink`, block by block in order. Only the lead of the batch's
+    /// DP rank gets logits. All ranks of the model's axis must call this together. The ranks
+    /// of a DP rank must bring the same batch. Every call must use the same cache.
     ///
-    /// `world` says what all DP ranks bring, the same on all ranks, and is `None`
-    /// where there is one. With several, a DP rank without tokens takes part with
-    /// an empty batch: it computes for the others.
+    /// `world` counts the rows of all DP ranks and is equal on all ranks. It is `None` with
+    /// one DP rank. With several, a DP rank without tokens takes part with an empty batch,
+    /// because it computes for the others.
     ///
     /// # Errors
-    /// [`ModelError::TooLarge`], [`ModelError::World`] and
-    /// [`ModelError::NotDataParallel`] before anything ran when the batch exceeds
-    /// the limits or contradicts `world`; [`ModelError::Backend`] when the device
-    /// or a collective fails: nothing is kept of the pass then, and what it wrote
-    /// of the cache is unspecified.
+    /// [`ModelError::TooLarge`], [`ModelError::World`] and [`ModelError::NotDataParallel`]
+    /// before anything ran, when the batch exceeds the limits or contradicts `world`.
+    /// [`ModelError::Backend`] when the device or a collective fails. Nothing is kept of the
+    /// pass then, and the cells that it wrote are unspecified.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -40,12 +38,12 @@ impl<B: Backend> Transformer<B> {
         self.forward_into(backend, cache, batch, world, drafted, &mut Whole(sink))
     }
 
-    /// [`Self::forward`] into a `sink` that takes tokens, too, where the device
-    /// [`Self::chooses`] them. Its pass then moves the accepted cells of its requests.
-    /// Between the batch's way to the device and its pass, `draft` is called.
+    /// Runs [`Self::forward`] into a `sink` that also takes tokens, where the device
+    /// [`Self::chooses`] them. The pass then moves the accepted cells of its requests.
+    /// `draft` is called after the batch is staged and before its pass.
     ///
     /// # Errors
-    /// Those of [`Self::forward`], and of `draft`.
+    /// The errors of [`Self::forward`] and of `draft`.
     pub fn forward_into(
         &mut self,
         backend: &mut B,
@@ -57,7 +55,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
         let (size, repeated) = self.size(batch, world)?;
-        // What all ranks know alike: nobody has anything to compute.
+        // All ranks know alike that no rank has anything to compute.
         if size.tokens.all == 0 {
             if let Some(capture) = &mut self.capture {
                 capture.begin(backend, 0);
@@ -68,15 +66,15 @@ impl<B: Backend> Transformer<B> {
         let done = done.and_then(|()| draft(backend, self.staged()));
         let done =
             done.and_then(|()| self.run_whole(backend, cache, batch, (size, repeated), sink));
-        // What it has kept so far is no pass's.
+        // States that a failed pass has kept belong to no pass.
         if let (Err(_), Some(capture)) = (&done, &mut self.capture) {
             capture.begin(backend, 0);
         }
         done
     }
 
-    /// The pass' size, and that of the pass that the device may repeat for it, if there
-    /// is one; sets how its rows cross.
+    /// Returns the size of the pass, and the size of the recorded pass that may run it, if
+    /// there is one. Also sets the rows that cross between DP ranks.
     fn size(
         &mut self,
         batch: &Batch<'_>,
@@ -91,7 +89,7 @@ impl<B: Backend> Transformer<B> {
                     tokens: rows(tokens),
                     wanted: rows(wanted),
                 };
-                // Where only some logits are wanted, the last layer's width follows them.
+                // If only some logits are wanted, the last layer runs over their rows alone.
                 Ok((size, (wanted == tokens).then(|| batch.key())))
             }
             (Some(world), Some(World::Counted(rows))) => {
@@ -121,7 +119,7 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// [`Self::forward`] of a batch that has tokens, within the limits, and is staged.
+    /// Runs the pass over a staged batch that has tokens and is within the limits.
     fn run_whole(
         &mut self,
         backend: &mut B,
@@ -132,7 +130,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         let computed = if let Some(key) = repeated {
             let computed = self.run_repeated(backend, cache, key)?;
-            // Behind the batch's own tokens a padded pass has kept anything.
+            // Rows that a padded pass kept behind the batch's own tokens mean nothing.
             if let Some(capture) = &mut self.capture {
                 capture.begin(backend, batch.tokens.len());
             }
@@ -145,16 +143,17 @@ impl<B: Backend> Transformer<B> {
         self.logits(backend, cache, batch, size, computed, sink)
     }
 
-    /// The size of the pass that the device repeats for a step of which no DP rank brings
-    /// more than `most`, and each wants the logits of all that it brings: see
-    /// [`World::Padded`]. `None` where it repeats none that holds that.
+    /// Returns the smallest recorded pass for a step to which no DP rank brings more than
+    /// `most`. Each DP rank wants all of its logits: see [`World::Padded`]. `None` if no pass
+    /// has room. Example: of passes of 8 and 16 tokens, 11 tokens run in the pass of 16.
     pub fn repeats(&self, backend: &B, most: PassKey) -> Option<PassKey> {
         backend.holding(most, self.shard.topology.dp_size(), &self.inputs)
     }
 
-    /// [`Self::run`] over a batch of the size `key`, which wants all logits and is staged,
-    /// as a pass that the device may repeat. Where they are one block, it computes
-    /// them too, and chooses from them; whether it did. How rows cross, is set.
+    /// Runs a staged batch of the size `key` as a pass that the device may repeat. The batch
+    /// must want all logits, and the rows that cross must be set before. If the logits are
+    /// one block, the pass also computes them and chooses from them. Returns true in that
+    /// case.
     fn run_repeated(
         &mut self,
         backend: &mut B,
@@ -190,12 +189,12 @@ impl<B: Backend> Transformer<B> {
         done.map(|()| block)
     }
 
-    /// Has the device record the passes that it will repeat, so that none of them has
-    /// to be while requests wait; `each` hears how many there are left. Not while
-    /// hidden states or logits of a pass are still needed.
+    /// Makes the device record the passes that it will repeat, so that none is recorded while
+    /// requests wait. `each` is called with the number of passes left. Must not be called
+    /// while hidden states or logits of a pass are still needed.
     ///
     /// # Errors
-    /// [`ModelError::Backend`] where the device fails, or has no room for them.
+    /// [`ModelError::Backend`] when the device fails, or has no room for the passes.
     pub fn record(
         &mut self,
         backend: &mut B,
@@ -218,17 +217,18 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Whether the device repeats all that it has recorded of this model as it is.
+    /// Returns true if the device repeats all passes that it has recorded of this model as
+    /// they are.
     pub fn keeps_passes(&self, backend: &B) -> bool {
         backend.keeps(&self.passes)
     }
 
-    /// Gives up what is recorded of this model, so that it is recorded anew.
+    /// Gives up the recorded passes of this model, so that they are recorded anew.
     pub fn forget_passes(&mut self) {
         self.passes = B::Passes::planned(self.passes.plans().to_vec());
     }
 
-    /// Sets the row count of all that a pass writes.
+    /// Sets the row count of all buffers that a pass writes.
     pub(super) fn set_rows(&mut self, backend: &mut B, size: Size) {
         let layer = &mut self.buffers.layer;
         layer.set_rows(backend, size.tokens.own, size.tokens.all);
@@ -237,7 +237,7 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// Embedding and layers, over the batch that is staged.
+    /// Exchanges notes and drafts, then runs embedding and layers over the staged batch.
     pub(super) fn run(
         &mut self,
         backend: &mut B,
@@ -254,7 +254,7 @@ impl<B: Backend> Transformer<B> {
             &self.inputs,
             &mut b.residual,
         );
-        // With several DP ranks every rank has whole rows.
+        // With several DP ranks, every rank holds the whole embedding.
         if self.world.is_none() {
             backend.all_reduce(self.context.axis, &mut b.residual)?;
         }
@@ -269,9 +269,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Runs layer `number`; the second half of the last one over the wanted
-    /// tokens alone where nothing else is asked of it, and not at all where no
-    /// rank wants logits.
+    /// Runs layer `number`. The second half of the last layer runs over the wanted tokens
+    /// alone, unless the last hidden state is kept. It does not run if no rank wants logits.
     fn layer(
         &mut self,
         backend: &mut B,

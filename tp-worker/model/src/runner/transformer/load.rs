@@ -1,4 +1,4 @@
-//! From files to a transformer on a device.
+//! Loading of a transformer from files to a device.
 
 use std::path::Path;
 
@@ -14,28 +14,28 @@ use crate::{
     split::crossing::World,
 };
 
-/// How a model is loaded.
+/// Options for loading a model.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadOptions<'a> {
-    /// The ranks that it is split over: all of them load it.
+    /// The ranks that the model is split over. All of them load it.
     pub axis: Axis,
-    /// The largest pass.
+    /// Limits of the largest pass.
     pub limits: ForwardLimits,
-    /// A folder of packed matrices: those packed before, from a checkpoint with
-    /// the same content, are read from it as they are; otherwise they are left
-    /// there for the next time. What goes wrong with the folder is in
-    /// [`Transformer::weight_origin`] and no error. A backend whose matrices
-    /// can't be kept leaves it alone, and so does a model without a checkpoint.
+    /// A folder of packed matrices. Matrices that were packed before, from a checkpoint with
+    /// the same content, are read from it as they are. Otherwise the packed matrices are left
+    /// there for the next start. Problems with the folder are in
+    /// [`Transformer::weight_origin`] and are no error. A backend whose matrices can't be
+    /// kept does not use the folder, nor does a model without a checkpoint.
     pub cache: Option<&'a Path>,
-    /// How the checkpoint is looked at.
+    /// Way to access the checkpoint's files.
     pub files: FileAccess,
-    /// What ranks note as each pass begins, where their devices bring such notes to each
-    /// other: see [`Transformer::notes`].
+    /// Shape of the notes that ranks exchange as each pass begins, if their devices can
+    /// exchange notes: see [`Transformer::notes`].
     pub notes: Option<NoteShape>,
 }
 
 impl LoadOptions<'_> {
-    /// Loading over the ranks of `axis`, from the checkpoint.
+    /// Options for loading over the ranks of `axis`, from the checkpoint.
     pub fn new(axis: Axis, limits: ForwardLimits) -> Self {
         Self {
             axis,
@@ -48,11 +48,11 @@ impl LoadOptions<'_> {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Opens `model.path`, checks every tensor this rank needs, packs its part
-    /// and allocates the buffers. `progress` is called after each matrix.
+    /// Opens `model.path`, checks every tensor that this rank needs, packs its part, and
+    /// allocates the buffers. `progress` is called after each matrix.
     ///
     /// # Errors
-    /// [`ModelError`]: what is wrong with the files, the split or the memory.
+    /// [`ModelError`] names the problem with the files, the split or the memory.
     pub fn load(
         backend: &mut B,
         model: &ModelConfig,

@@ -1,4 +1,4 @@
-//! From hidden states to logits, and those of them to the host that it reads.
+//! From hidden states to logits, and from the device to the host that reads them.
 
 use std::ops::Range;
 
@@ -8,16 +8,15 @@ use super::size::Size;
 use super::{Transformer, notes};
 use crate::{ModelError, split::crossing::Crossing};
 
-/// Who takes the wanted logits of a pass, and the tokens that are chosen from them.
+/// Receiver of the wanted logits of a pass, and of the tokens that are chosen from them.
 pub trait LogitSink {
-    /// Takes the next rows of which the host reads any.
+    /// Takes the next block of rows, if the host reads any of them.
     fn take(&mut self, block: LogitBlock<'_>);
-    /// Takes what became of the requests whose tokens the device chose, behind all
-    /// logits.
+    /// Takes the outcomes of the requests whose tokens the device chose, after all logits.
     fn outcomes(&mut self, _chosen: Chosen<'_>) {}
 }
 
-/// Wants all logits.
+/// Sink that wants all logits.
 pub(super) struct Whole<'a>(pub &'a mut dyn FnMut(LogitBlock<'_>));
 
 impl LogitSink for Whole<'_> {
@@ -26,23 +25,23 @@ impl LogitSink for Whole<'_> {
     }
 }
 
-/// Some rows of logits, on the host of the rank that leads.
+/// Some rows of logits, on the host of a DP rank's lead.
 #[derive(Debug, Clone, Copy)]
 pub struct LogitBlock<'a> {
     /// Index in `batch.logit_tokens` of the first row.
     pub first: usize,
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// `[rows, vocab]`, row-major, of which those that the device chose from are
-    /// unspecified.
+    /// `[rows, vocab]`, row-major. Rows that the device chose from are unspecified.
     pub logits: &'a [f32],
-    /// Columns.
+    /// Number of columns.
     pub vocab: usize,
 }
 
 impl<B: Backend> Transformer<B> {
-    /// The head over the wanted rows, in blocks, unless they are one that is `computed`.
-    /// With several DP ranks over those of all, of which each gets its own.
+    /// Computes the logits of the wanted rows in blocks, unless the pass has `computed` its
+    /// only block, and hands them to `sink`. With several DP ranks, blocks have rows of all
+    /// of them, and each DP rank gets its own.
     pub(super) fn logits(
         &mut self,
         backend: &mut B,
@@ -57,7 +56,7 @@ impl<B: Backend> Transformer<B> {
             backend.arrive()?;
             return notes::check(self.takes_notes(), backend);
         }
-        // The wanted rows are among those of all tokens, or all that there are.
+        // `normed` has the rows of all tokens, or of the wanted ones alone.
         let wide = self.keeps_last_hidden();
         let normed = if wide { size.tokens } else { size.wanted }.own;
         backend.set_rows(&mut self.buffers.layer.normed, normed);
@@ -79,7 +78,7 @@ impl<B: Backend> Transformer<B> {
         self.outcomes(backend, batch, sink)
     }
 
-    /// Brings those rows of a block to the host that it reads, if any.
+    /// Brings the rows of a block that the host reads to the host, if there are any.
     fn read(
         &mut self,
         backend: &mut B,
@@ -89,7 +88,7 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         let own = self.own(block, wanted);
-        // What is behind the batch's rows is padding.
+        // Rows behind the batch's own rows are padding.
         let rows = own.start..own.end.min(batch.logit_tokens.len());
         let mut hosts = rows.clone().map(|row| batch.choices.is_hosts_row(row));
         if self.chooses && !hosts.any(|hosts| hosts) {
@@ -125,7 +124,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// This rank's columns of the logits of all rows, where all are wanted and one block.
+    /// Computes this rank's columns of the logits of all rows. All must be wanted and fit in
+    /// one block.
     ///
     /// # Errors
     /// [`BackendError::Collective`] when a peer is gone.
@@ -136,8 +136,7 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Brings the normed rows that logits are wanted of to all DP ranks, where
-    /// there are several.
+    /// Brings the normed rows whose logits are wanted to all DP ranks, if there are several.
     fn cross(&mut self, backend: &mut B, size: Size) -> Result<(), BackendError> {
         let picks = self.keeps_last_hidden() && size.wanted.own < size.tokens.own;
         let b = &mut self.buffers;
@@ -156,8 +155,7 @@ impl<B: Backend> Transformer<B> {
         backend.all_gather_rows(self.context.axis, own, *first, counts, &mut all.gathered)
     }
 
-    /// This rank's columns of the logits of `block`, which are some of `among`
-    /// rows.
+    /// Computes this rank's columns of the logits of `block`, which are some of `among` rows.
     fn multiply(&mut self, backend: &mut B, block: Range<usize>, among: usize, wide: bool) {
         let b = &mut self.buffers;
         let head = self.weights.head();
@@ -178,8 +176,8 @@ impl<B: Backend> Transformer<B> {
         backend.matmul(&b.head_input, head, None, &mut b.logits);
     }
 
-    /// Sets who gets which rows of a block: the first rank of each DP rank its own. Which
-    /// of its wanted rows this rank gets.
+    /// Sets the rows of a block that each rank gets: the lead of each DP rank gets the DP
+    /// rank's own. Returns the rows that this rank gets, counted among its own wanted rows.
     pub(super) fn own(&mut self, block: &Range<usize>, wanted: usize) -> Range<usize> {
         let inside = |row: usize| row.clamp(block.start, block.end) - block.start;
         for rank in 0..self.owned.len() {
@@ -195,7 +193,7 @@ impl<B: Backend> Transformer<B> {
         first..first + owned.len()
     }
 
-    /// The rows of rank `rank`'s DP rank among all that are `wanted`.
+    /// Returns the rows of rank `rank`'s DP rank among all `wanted` rows.
     fn rows_of(&self, rank: usize, wanted: usize) -> Range<usize> {
         match &self.world {
             Some(world) => world.wanted.rows[rank].clone(),

@@ -1,4 +1,4 @@
-//! Notes that ranks bring to each other as a pass begins.
+//! Notes that ranks exchange as a pass begins.
 
 use lockstep_backend::{Backend, BackendError, Exchanged, NoteShape, Notes};
 use lockstep_types::Dtype;
@@ -6,7 +6,7 @@ use lockstep_types::Dtype;
 use super::Transformer;
 use crate::ModelError;
 
-/// Takes room for notes of `shape`, and gives it where passes take them along.
+/// Reserves room for notes of `shape`. Returns `shape` if passes carry the notes.
 pub(super) fn prepare<B: Backend>(
     backend: &mut B,
     shape: Option<NoteShape>,
@@ -18,13 +18,13 @@ pub(super) fn prepare<B: Backend>(
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Whether ranks' notes travel with its passes, first of all that ranks exchange.
+    /// Returns true if passes carry the ranks' notes, as their first exchange.
     pub fn takes_notes(&self) -> bool {
         self.notes.is_some()
     }
 
-    /// The notes of all ranks that came with the last pass, also one that ended with
-    /// [`ModelError::NotesDiffer`]; none where they don't travel with passes.
+    /// Returns the notes of all ranks that came with the last pass, even if the pass ended
+    /// with [`ModelError::NotesDiffer`]. Returns none if passes carry no notes.
     pub fn notes<'a>(&self, backend: &'a mut B) -> Notes<'a> {
         match (self.notes, backend.notes()) {
             (Some(_), Some(device)) => device.came(),
@@ -32,7 +32,7 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// Brings ranks' notes to each other, as a pass begins.
+    /// Exchanges the ranks' notes as a pass begins.
     pub(super) fn exchange_notes(&self, backend: &mut B) -> Result<(), BackendError> {
         match (self.notes, backend.notes()) {
             (Some(_), Some(device)) => device.exchange(),
@@ -40,7 +40,7 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// What that is, as devices exchange it: words go as floats.
+    /// Returns the exchange of the notes, as devices count it: words go as floats.
     pub(super) fn noted_words(&self) -> impl Iterator<Item = Exchanged> {
         let ranks = self.shard.topology.world.size;
         let words = self.notes.map_or(0, |shape| shape.words);
@@ -49,8 +49,8 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
-/// Checks what came with a pass that has been waited for, if any `travel` with it, before
-/// anything of it is taken for a result.
+/// Checks the notes that came with a pass, if notes `travel` with passes. The pass must have
+/// been waited for, and no result of it may be used before.
 pub(super) fn check<B: Backend>(travel: bool, backend: &mut B) -> Result<(), ModelError> {
     let differ = match backend.notes() {
         Some(device) if travel => device.came().differ,

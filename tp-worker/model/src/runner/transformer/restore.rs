@@ -11,8 +11,8 @@ use crate::{
     models::decoder::Decoder,
 };
 
-/// Reads the packed file if there is a good one; otherwise packs the
-/// checkpoint, and leaves the result for the next time.
+/// Reads the packed file if there is a good one. Otherwise packs the checkpoint, and leaves
+/// the packed file for the next start.
 ///
 /// # Errors
 /// [`ModelError::Backend`].

@@ -1,25 +1,25 @@
-//! How large a pass is.
+//! Size of a pass.
 
-/// What the host's part of a pass depends on.
+/// Row counts that the host's part of a pass depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
-    /// New tokens.
+    /// New tokens of the pass.
     pub tokens: Rows,
-    /// Those of them whose logits are wanted.
+    /// New tokens whose logits are wanted.
     pub wanted: Rows,
 }
 
-/// How many, of a DP rank and of all; the same where there is one.
+/// Number of rows of one DP rank and of all. With one DP rank, the two are equal.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
-    /// Of this rank's DP rank.
+    /// Rows of this rank's DP rank.
     pub own: usize,
-    /// Of all DP ranks.
+    /// Rows of all DP ranks.
     pub all: usize,
 }
 
 impl Size {
-    /// Of a pass over `tokens` tokens of each of so many DP ranks, whose logits are all
+    /// Size of a pass over `tokens` tokens of each of `dp_ranks` DP ranks. All logits are
     /// wanted.
     pub fn whole(tokens: usize, dp_ranks: usize) -> Self {
         let rows = Rows {

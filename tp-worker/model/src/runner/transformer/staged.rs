@@ -1,25 +1,25 @@
-//! What happens between a batch's way to the device and its pass.
+//! Work between the staging of a batch and its pass.
 
 use lockstep_backend::{Backend, Batch, ChainBatch};
 
 use super::Transformer;
 use crate::{ModelError, Tables};
 
-/// A target whose batch is staged, and has not run.
+/// A target whose batch is staged and has not run yet.
 pub struct Staged<'a, B: Backend> {
     /// The batch, whose drafts a device may still write.
     pub inputs: &'a mut B::Inputs,
     /// This rank's rows of the tables of tokens.
     pub tables: Tables<'a, B>,
-    /// What the pass before kept, as [`Transformer::features`].
+    /// Hidden states that the pass before kept, see [`Transformer::features`].
     pub features: Option<&'a B::Tensor>,
 }
 
-/// Queues what a device drafts.
+/// Callback that queues the passes that a device drafts in.
 pub type DraftStaged<'a, B> = dyn FnMut(&mut B, Staged<'_, B>) -> Result<(), ModelError> + 'a;
 
 impl<B: Backend> Transformer<B> {
-    /// What drafts may read and write now.
+    /// Returns the data that drafts may read and write now.
     pub(super) fn staged(&mut self) -> Staged<'_, B> {
         Staged {
             inputs: &mut self.inputs,
@@ -31,10 +31,10 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// Lets `record` run where a batch without anything is staged, with chains.
+    /// Runs `record` while an empty batch with no chains is staged.
     ///
     /// # Errors
-    /// Those of `record`; [`ModelError::Backend`].
+    /// The errors of `record`; [`ModelError::Backend`].
     pub fn record_drafts(
         &mut self,
         backend: &mut B,

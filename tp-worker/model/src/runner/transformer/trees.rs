@@ -6,8 +6,9 @@ use super::Transformer;
 use crate::{Chains, runner::chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
-    /// The passes of some trees, level by level. Each runs over all nodes that are
-    /// expanded so far, for what a level wrote to the cache the next one could not mask.
+    /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are
+    /// expanded so far, because a level can't mask cells that an earlier level wrote to the
+    /// cache.
     pub(super) fn run_trees(
         &mut self,
         backend: &mut B,

@@ -46,8 +46,8 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
 }
 
 proptest! {
-    /// Parts are disjoint, complete, in rank order and never empty; every query
-    /// head finds its own key/value head where the kernels look for it.
+    /// Parts are disjoint, complete, in rank order and never empty. Every query head finds
+    /// its own key/value head where the kernels look for it.
     #[test]
     fn shards_cover_the_model(
         (group, kv_heads, size) in (1usize..9, 1usize..9)

@@ -18,7 +18,7 @@ impl Fixture {
         }
     }
 
-    /// One tensor of a segment and a half.
+    /// Writes a file with one tensor of a segment and a half.
     fn write(&self, value: u8) -> PathBuf {
         let bytes = vec![value; SEGMENT * 3 / 2];
         let view = TensorView::new(Dtype::U8, vec![bytes.len()], &bytes).unwrap();
@@ -28,7 +28,7 @@ impl Fixture {
         file
     }
 
-    /// The hash, and how many bytes were reported as read.
+    /// Returns the hash, and the number of bytes that were reported as read.
     fn hash(&self) -> (Hash, u64) {
         let weights = Weights::open(self.model.path()).unwrap();
         let folder = Folder::open(self.packed.path()).unwrap();
@@ -62,7 +62,7 @@ fn the_content_decides_and_not_its_date() {
     assert_eq!(moved.hash().0, one);
 }
 
-/// A file is remembered under all that tells it from a changed one.
+/// A remembered hash is used only while all fields of the file's stamp match.
 #[test]
 fn what_is_remembered_is_not_read_again() {
     let fixture = Fixture::new();
