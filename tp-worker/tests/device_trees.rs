@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use lockstep_backend::{
-    Axis, Backend, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceRow, Chosen,
-    DraftedRow, Holds, HostBlock, HostMatrix, How, InputLimits, KvShape, MatrixRole, Owners,
-    PassKey, Row, TreePass, TreeSize,
+    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceRow, Chosen, DraftedRow,
+    Exchange as _, Holds, HostBlock, HostMatrix, How, InputLimits, KvShape, MatrixRole,
+    Memory as _, Ops as _, Owners, PassKey, Passes as _, Row, TreePass, TreeSize,
 };
 use lockstep_backend_cuda::{
     CollectiveOptions, CudaBackend, CudaMatrix, CudaOptions, CudaPasses, Inputs,

@@ -3,7 +3,7 @@
 //! The number of layers is such that their weights are several times the last-level cache.
 //! The layers are used in turn, as in a model.
 
-use lockstep_backend::{Backend, Holds, MatrixRole};
+use lockstep_backend::{Backend, Holds, MatrixRole, Memory};
 use lockstep_devices::Device;
 use serde_json::json;
 
@@ -35,7 +35,7 @@ pub struct Products<'a, B: Backend> {
 }
 
 /// Inputs and outputs of each matrix of a layer, then of the output head.
-type Activations<B> = Vec<(<B as Backend>::Tensor, <B as Backend>::Tensor)>;
+type Activations<B> = Vec<(<B as Memory>::Tensor, <B as Memory>::Tensor)>;
 
 impl<'a, B: Device> Products<'a, B> {
     /// Packs the weights.

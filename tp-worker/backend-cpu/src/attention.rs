@@ -104,7 +104,7 @@ impl Attention {
     }
 
     /// Stores the batch's keys and values, then attends; see
-    /// [`lockstep_backend::Backend::attention`].
+    /// [`lockstep_backend::Ops::attention`].
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
     pub(crate) fn run(
         &mut self,

@@ -5,8 +5,9 @@ mod fused;
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Groups, Holds, HostMatrix, InputLimits,
-    KvShape, Linear, MatrixRole, Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    AttentionShape, Axis, BackendError, Batch, Exchange, Groups, Holds, HostMatrix, InputLimits,
+    KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel,
+    Rows, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Dtype, Quantization};
@@ -81,22 +82,20 @@ impl CpuBackend {
         }
     }
 
-    /// Describes the tasks of the last call of [`Backend::attention`]; they never show in
+    /// Describes the tasks of the last call of [`Ops::attention`]; they never show in
     /// its result.
     pub fn attention_tasks(&self) -> AttentionTasks {
         self.attention.tasks()
     }
 }
 
-impl Backend for CpuBackend {
+impl Memory for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
     type Tensor = CpuTensor;
     type Rope = CpuRope;
     type KvCache = CpuKvCache;
     type Inputs = CpuInputs;
-    type Passes = ();
-
     fn describe(&self) -> String {
         let dtype = match self.dtype {
             Dtype::Bfloat16 => "bf16",
@@ -110,7 +109,6 @@ impl Backend for CpuBackend {
         };
         format!("cpu {quantized}, {dtype}, {weights} weights, {threads} threads")
     }
-
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
@@ -121,44 +119,36 @@ impl Backend for CpuBackend {
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }
-
     fn load_vector(&mut self, values: &[f32]) -> Result<CpuVector, BackendError> {
         self.allocated.vectors += size_of_val(values) as u64;
         Ok(CpuVector(values.to_vec()))
     }
-
     fn load_rope(&mut self, table: RopeTable) -> Result<CpuRope, BackendError> {
         let rope = CpuRope::new(table);
         self.allocated.vectors += rope.bytes() as u64;
         Ok(rope)
     }
-
     fn tensor(&mut self, rows: usize, width: usize, _: Holds) -> Result<CpuTensor, BackendError> {
         let tensor = CpuTensor::new(rows, width)?;
         self.allocated.activations += size_of_val(tensor.values()) as u64;
         Ok(tensor)
     }
-
     fn set_rows(&mut self, tensor: &mut CpuTensor, rows: usize) {
         tensor.set_rows(rows);
     }
-
     fn kv_cache(&mut self, shape: &KvShape) -> Result<CpuKvCache, BackendError> {
         let cache = CpuKvCache::new(shape)?;
         self.allocated.kv += cache.allocated() as u64;
         Ok(cache)
     }
-
     fn inputs(&mut self, limits: &InputLimits) -> Result<CpuInputs, BackendError> {
         let inputs = CpuInputs::new(limits)?;
         self.allocated.activations += CpuInputs::bytes(limits);
         Ok(inputs)
     }
-
     fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
         matrix.bytes()
     }
-
     fn matrix_format(&self, role: MatrixRole) -> Option<String> {
         Some(CpuMatrix::format(Packed::of(
             self.dtype,
@@ -166,11 +156,9 @@ impl Backend for CpuBackend {
             role,
         )))
     }
-
     fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
         matrix.data()
     }
-
     fn restore_matrix(
         &mut self,
         rows: usize,
@@ -184,16 +172,12 @@ impl Backend for CpuBackend {
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }
+}
 
-    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut CpuInputs) -> Result<(), BackendError> {
-        inputs.stage(batch);
-        Ok(())
-    }
-
+impl Ops for CpuBackend {
     fn embed(&mut self, table: &CpuMatrix, first: u32, inputs: &CpuInputs, out: &mut CpuTensor) {
         rows::embed(&mut self.pool, table, first, &inputs.tokens, out);
     }
-
     fn matmul(
         &mut self,
         x: &CpuTensor,
@@ -206,14 +190,12 @@ impl Backend for CpuBackend {
         let w = Linear { weight: w, bias };
         multiply(pool, self.isa, x, w, packed, out.values_mut());
     }
-
     fn rms_norm(&mut self, x: &CpuTensor, weight: &CpuVector, eps: f32, out: &mut CpuTensor) {
         x.expect(x.rows(), weight.0.len(), "the norm's input");
         out.expect(x.rows(), x.width(), "the norm's output");
         let (pool, x, out) = (&mut self.pool, x.values(), out.values_mut());
         norm::rms_norm(pool, self.isa, x, &weight.0, eps, out);
     }
-
     fn add_rms_norm(
         &mut self,
         residual: &mut CpuTensor,
@@ -234,7 +216,6 @@ impl Backend for CpuBackend {
         };
         norm::add_parts_rms_norm(&mut self.pool, self.isa, &[delta.values()], &mut norm);
     }
-
     fn head_norm(
         &mut self,
         qkv: &mut CpuTensor,
@@ -253,7 +234,6 @@ impl Backend for CpuBackend {
         let (pool, x) = (&mut self.pool, qkv.values_mut());
         norm::head_norm(pool, self.isa, x, width, columns, &weight.0, eps);
     }
-
     fn rope(
         &mut self,
         qkv: &mut CpuTensor,
@@ -266,7 +246,6 @@ impl Backend for CpuBackend {
         let (pool, qkv) = (&mut self.pool, qkv.values_mut());
         rope::rope(pool, self.isa, qkv, shape, table, positions);
     }
-
     fn attention(
         &mut self,
         cache: &mut CpuKvCache,
@@ -287,14 +266,12 @@ impl Backend for CpuBackend {
             .run(pool, isa, element, cache, layer, qkv, shape, inputs, out)
             .expect("scratch for one task's queries can be mapped");
     }
-
     fn silu_mul(&mut self, gate_up: &CpuTensor, out: &mut CpuTensor) {
         let width = out.width();
         gate_up.expect(out.rows(), 2 * width, "gate and up");
         let (pool, gate_up) = (&mut self.pool, gate_up.values());
         activation::silu_mul(pool, self.isa, gate_up, width, out.values_mut());
     }
-
     fn gather_rows(&mut self, x: &CpuTensor, rows: Rows<'_, CpuInputs>, out: &mut CpuTensor) {
         let rows = match rows {
             Rows::Wanted(inputs, range) => &inputs.wanted[range],
@@ -302,33 +279,37 @@ impl Backend for CpuBackend {
         };
         rows::gather(&mut self.pool, x, rows, out);
     }
-
     fn copy_rows(&mut self, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
         rows::copy(&mut self.pool, x, from, out, to);
     }
-
     fn place_columns(&mut self, x: &CpuTensor, out: &mut CpuTensor, first: usize) {
         rows::place(&mut self.pool, x, out, first);
     }
-
     fn as_operand<'a>(&mut self, x: &'a CpuTensor, _: &'a mut CpuTensor) -> &'a CpuTensor {
         x
     }
-
     fn copy_cells(&mut self, cache: &mut CpuKvCache, moves: &[(u32, u32)]) {
         for (from, to) in moves {
             cache.copy_cell(*from, *to);
         }
     }
+}
 
+impl Passes for CpuBackend {
+    type Passes = ();
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut CpuInputs) -> Result<(), BackendError> {
+        inputs.stage(batch);
+        Ok(())
+    }
+}
+
+impl Exchange for CpuBackend {
     fn group(&self, axis: Axis) -> (usize, usize) {
         self.collectives.rank_and_size(axis)
     }
-
     fn all_reduce(&mut self, axis: Axis, x: &mut CpuTensor) -> Result<(), BackendError> {
         self.collectives.all_reduce(axis, x.values_mut())
     }
-
     fn matmul_add_rms_norm(
         &mut self,
         x: &CpuTensor,
@@ -340,7 +321,6 @@ impl Backend for CpuBackend {
     ) -> Result<(), BackendError> {
         self.fused_sum(x, w, residual, delta, norm, out)
     }
-
     fn matmul_scatter_add_rms_norm(
         &mut self,
         x: &CpuTensor,
@@ -352,7 +332,6 @@ impl Backend for CpuBackend {
     ) -> Result<(), BackendError> {
         self.fused_scatter(x, w, scatter, residual, norm, out)
     }
-
     fn all_gather_rows(
         &mut self,
         axis: Axis,
@@ -363,7 +342,6 @@ impl Backend for CpuBackend {
     ) -> Result<(), BackendError> {
         self.collectives.all_gather(axis, x, first, counts, out)
     }
-
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
@@ -380,11 +358,9 @@ impl Backend for CpuBackend {
         self.collectives
             .gather(axis, &mut self.pool, x, owners, space)
     }
-
     fn control(&mut self, axis: Axis) -> &mut dyn Collective {
         self.collectives.of(axis)
     }
-
     fn words_ride_on_data(&self) -> bool {
         true
     }

@@ -148,7 +148,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// See [`lockstep_backend::Backend::all_gather_rows`].
+    /// See [`lockstep_backend::Exchange::all_gather_rows`].
     pub(crate) fn all_gather(
         &mut self,
         axis: Axis,
@@ -166,7 +166,7 @@ impl Collectives {
         Ok(collective.all_gather(own, &self.counts, out.values_mut())?)
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`].
+    /// See [`lockstep_backend::Exchange::gather_to_host`].
     pub(crate) fn gather<'a>(
         &mut self,
         axis: Axis,

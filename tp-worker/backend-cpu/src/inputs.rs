@@ -39,7 +39,7 @@ impl CpuInputs {
             .saturating_add(of(limits.mask_words, size_of::<u64>()))
     }
 
-    /// See [`lockstep_backend::Backend::stage`].
+    /// See [`lockstep_backend::Passes::stage`].
     pub(crate) fn stage(&mut self, batch: &Batch<'_>) {
         self.limits.expect(batch);
         copy(batch.tokens, &mut self.tokens);

@@ -5,7 +5,7 @@ use crate::partition::{for_columns, for_rows};
 use crate::pool::Pool;
 use crate::tensor::CpuTensor;
 
-/// See [`lockstep_backend::Backend::embed`].
+/// See [`lockstep_backend::Ops::embed`].
 pub(crate) fn embed(
     pool: &mut Pool,
     table: &CpuMatrix,
@@ -24,7 +24,7 @@ pub(crate) fn embed(
     });
 }
 
-/// See [`lockstep_backend::Backend::gather_rows`].
+/// See [`lockstep_backend::Ops::gather_rows`].
 pub(crate) fn gather(pool: &mut Pool, x: &CpuTensor, rows: &[u32], out: &mut CpuTensor) {
     let width = x.width();
     out.expect(rows.len(), width, "the gathered rows");
@@ -36,7 +36,7 @@ pub(crate) fn gather(pool: &mut Pool, x: &CpuTensor, rows: &[u32], out: &mut Cpu
     });
 }
 
-/// See [`lockstep_backend::Backend::copy_rows`]. Threads share the columns, because targets
+/// See [`lockstep_backend::Ops::copy_rows`]. Threads share the columns, because targets
 /// lie anywhere and are often in no cache.
 pub(crate) fn copy(pool: &mut Pool, x: &CpuTensor, from: &[u32], out: &mut CpuTensor, to: &[u32]) {
     let width = x.width();
@@ -52,7 +52,7 @@ pub(crate) fn copy(pool: &mut Pool, x: &CpuTensor, from: &[u32], out: &mut CpuTe
     });
 }
 
-/// See [`lockstep_backend::Backend::place_columns`].
+/// See [`lockstep_backend::Ops::place_columns`].
 pub(crate) fn place(pool: &mut Pool, x: &CpuTensor, out: &mut CpuTensor, first: usize) {
     let (width, total) = (x.width(), out.width());
     out.expect(x.rows(), total, "the tensor that columns are placed in");

@@ -64,7 +64,7 @@ pub struct CudaOptions {
 ///
 /// Operations queue work and return. Only collectives that go by way of the host wait for the
 /// device. A failure is reported by the next operation that returns a result, at the latest by
-/// [`lockstep_backend::Backend::gather_to_host`].
+/// [`lockstep_backend::Exchange::gather_to_host`].
 ///
 /// # Panics
 /// Operations panic when tensors have shapes or types that don't fit together.
@@ -144,7 +144,7 @@ impl CudaBackend {
         })
     }
 
-    /// See [`lockstep_backend::Backend::describe`].
+    /// See [`lockstep_backend::Memory::describe`].
     fn about(&self) -> String {
         let dtype = match self.operand {
             Element::Bf16 => "bf16",

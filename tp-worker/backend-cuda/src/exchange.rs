@@ -216,7 +216,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]. The logits of several ranks are
+    /// See [`lockstep_backend::Exchange::gather_to_host`]. The logits of several ranks are
     /// gathered from the first `len` floats of each rank's `x`.
     ///
     /// # Errors

@@ -265,7 +265,7 @@ impl Planes {
         plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, told))
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]. Logits are gathered from the first
+    /// See [`lockstep_backend::Exchange::gather_to_host`]. Logits are gathered from the first
     /// `len` floats of `x`, which has room for `capacity` rows. There must be several ranks.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ pub trait ChooseTokens<T, I, C> {
     /// the content of the other rows afterwards is unspecified.
     fn choose(&mut self, logits: &mut T, first: usize, inputs: &mut I);
     /// Brings rows of `x` `[n, width]` of every rank of `axis` to the devices of their owners,
-    /// as [`crate::Backend::gather_to_host`] does to hosts. On an owner the first tensor of
+    /// as [`crate::Exchange::gather_to_host`] does to hosts. On an owner the first tensor of
     /// `own` gets `[own rows, Σ widths]`, columns in rank order. The second tensor is space;
     /// both have room for that shape.
     ///

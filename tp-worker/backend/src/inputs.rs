@@ -117,7 +117,7 @@ fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
     broken_choice(&batch.choices, tokens, wanted.len())
 }
 
-/// Rows to gather. `I` is a device's [`crate::Backend::Inputs`].
+/// Rows to gather. `I` is a device's [`crate::Memory::Inputs`].
 #[derive(Debug)]
 pub enum Rows<'a, I> {
     /// The rows of wanted tokens of the staged batch, in this range of [`Batch::logit_tokens`].

@@ -29,7 +29,7 @@ mod weights;
 mod world;
 
 pub use axis::{Axis, Groups};
-pub use backend::Backend;
+pub use backend::{Backend, Exchange, Memory, Ops, Passes};
 pub use batch::{Batch, ChainBatch, DraftShape, Row};
 pub use chain::{ChainLimits, DraftChains};
 pub use choice::{

@@ -1,9 +1,9 @@
 //! Operations that are made of other operations, for devices that have no faster way.
 
-use crate::{Attend, Backend, BackendError, Linear, RmsNorm, RowParallel};
+use crate::{Attend, BackendError, Exchange, Linear, Ops, RmsNorm, RowParallel};
 
-/// The default of [`Backend::matmul_add_rms_norm`].
-pub(crate) fn matmul_add_rms_norm<B: Backend>(
+/// The default of [`Exchange::matmul_add_rms_norm`].
+pub(crate) fn matmul_add_rms_norm<B: Exchange>(
     backend: &mut B,
     x: &B::Tensor,
     w: RowParallel<'_, B::Matrix, B::Vector>,
@@ -18,8 +18,8 @@ pub(crate) fn matmul_add_rms_norm<B: Backend>(
     Ok(())
 }
 
-/// The default of [`Backend::attend`].
-pub(crate) fn attend<B: Backend>(
+/// The default of [`Ops::attend`].
+pub(crate) fn attend<B: Ops>(
     backend: &mut B,
     cache: &mut B::KvCache,
     layer: usize,
@@ -39,8 +39,8 @@ pub(crate) fn attend<B: Backend>(
     backend.attention(cache, layer, qkv, shape, inputs, out);
 }
 
-/// The default of [`Backend::gated_matmul`].
-pub(crate) fn gated_matmul<B: Backend>(
+/// The default of [`Ops::gated_matmul`].
+pub(crate) fn gated_matmul<B: Ops>(
     backend: &mut B,
     x: &B::Tensor,
     w: Linear<'_, B::Matrix, B::Vector>,

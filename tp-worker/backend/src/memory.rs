@@ -24,7 +24,7 @@ pub struct PassShape {
     pub attention: AttentionShape,
     /// Products: number of rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
-    /// Most elements, of all ranks together, that [`crate::Backend::gather_to_host`] brings to
+    /// Most elements, of all ranks together, that [`crate::Exchange::gather_to_host`] brings to
     /// this rank; 0 on a rank that gets none.
     pub gathered: usize,
 }

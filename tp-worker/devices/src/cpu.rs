@@ -126,7 +126,7 @@ fn cpu_options(options: &DeviceOptions<'_>, isa: Option<Isa>) -> CpuOptions {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::Backend as _;
+    use lockstep_backend::Memory as _;
     use lockstep_collective::Single;
     use lockstep_types::{DeviceConfig, Dtype, Quantization};
 

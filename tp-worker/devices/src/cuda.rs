@@ -203,7 +203,7 @@ fn libraries(gpu: &Gpu) -> Result<(), CudaError> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::{Axis, Backend as _, Holds, Owners};
+    use lockstep_backend::{Axis, Exchange as _, Holds, Memory as _, Owners};
     use lockstep_collective::Single;
     use lockstep_types::{DeviceConfig, DeviceKind, Dtype, Footprint as _, Quantization};
 

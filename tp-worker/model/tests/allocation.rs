@@ -10,7 +10,7 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::{Axis, Backend, Groups, WorldRows};
+use lockstep_backend::{Axis, Groups, Memory as _, Ops as _, WorldRows};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{

@@ -11,7 +11,7 @@ mod ranks;
 
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, Backend, Batch, Groups, Holds, WorldRows};
+use lockstep_backend::{Axis, Backend, Batch, Groups, Holds, Memory as _, Ops as _, WorldRows};
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_model::{

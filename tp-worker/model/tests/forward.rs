@@ -9,7 +9,7 @@ mod pass;
 #[path = "forward/unlike.rs"]
 mod unlike;
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Memory as _};
 use lockstep_collective::Single;
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, ModelError, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};

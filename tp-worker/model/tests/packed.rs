@@ -4,7 +4,7 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use lockstep_backend::Backend;
+use lockstep_backend::Memory as _;
 use lockstep_model::{LoadOptions, LoadPhase, LogitBlock, WeightOrigin};
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 

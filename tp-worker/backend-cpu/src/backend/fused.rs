@@ -12,7 +12,7 @@ use crate::pool::Pool;
 use crate::tensor::{CpuTensor, CpuVector};
 
 impl CpuBackend {
-    /// See [`lockstep_backend::Backend::matmul_add_rms_norm`].
+    /// See [`lockstep_backend::Exchange::matmul_add_rms_norm`].
     pub(super) fn fused_sum(
         &mut self,
         x: &CpuTensor,
@@ -32,7 +32,7 @@ impl CpuBackend {
             .sum_add_rms_norm(axis, pool, isa, product, delta, norm)
     }
 
-    /// See [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`].
+    /// See [`lockstep_backend::Exchange::matmul_scatter_add_rms_norm`].
     pub(super) fn fused_scatter(
         &mut self,
         x: &CpuTensor,

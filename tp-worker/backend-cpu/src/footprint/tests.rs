@@ -1,7 +1,7 @@
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory,
-    Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
-    RopeTable, Row,
+    AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory, Holds,
+    HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, Memory as _, Ops as _,
+    PassShape, Passes as _, RopeTable, Row,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};

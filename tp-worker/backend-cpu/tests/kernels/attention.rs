@@ -5,7 +5,7 @@ mod together;
 mod trees;
 mod world;
 
-use lockstep_backend::{Backend, KvShape};
+use lockstep_backend::{KvShape, Memory as _};
 use lockstep_backend_cpu::Isa;
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;

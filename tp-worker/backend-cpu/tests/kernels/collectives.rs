@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Backend, Linear, Owners, RmsNorm, RowParallel};
+use lockstep_backend::{
+    Axis, Exchange as _, Linear, Memory as _, Ops as _, Owners, RmsNorm, RowParallel,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::{Collective, Options, Single, local_group, local_group_with};
 use lockstep_types::{Dtype, Quantization};

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Backend, Linear, Owners, RmsNorm, RowParallel, Scatter};
+use lockstep_backend::{
+    Axis, Exchange as _, Linear, Memory as _, Ops as _, Owners, RmsNorm, RowParallel, Scatter,
+};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::{Collective, Options, local_group_with};
 

@@ -1,7 +1,8 @@
 //! Backends to test, and data for them.
 
 use lockstep_backend::{
-    Backend, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole,
+    Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole, Memory as _,
+    Passes as _,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuInputs, CpuMatrix, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Single;

@@ -1,7 +1,9 @@
 //! Matrix products.
 
 use half::{bf16, f16};
-use lockstep_backend::{Backend, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{
+    CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
+};
 use lockstep_backend_cpu::{CpuBackend, Isa};
 use lockstep_types::Dtype;
 use proptest::prelude::*;

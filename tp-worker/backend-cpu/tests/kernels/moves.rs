@@ -1,6 +1,6 @@
 //! Rows, columns and cache cells that move unchanged.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, Holds, KvShape, Row};
+use lockstep_backend::{AttentionShape, Batch, Holds, KvShape, Memory as _, Ops as _, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use lockstep_backend::Backend;
+use lockstep_backend::Memory as _;
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, Quantization};

@@ -1,6 +1,6 @@
 //! Operations whose rows stand alone: norms, rotation, activation, embedding.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, Holds, RopeTable, Rows};
+use lockstep_backend::{AttentionShape, Batch, Holds, Memory as _, Ops as _, RopeTable, Rows};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor, Isa};
 use lockstep_types::Dtype;
 use proptest::prelude::*;

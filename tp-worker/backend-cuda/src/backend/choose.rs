@@ -1,6 +1,6 @@
 //! Tokens chosen from rows of logits, and the drafts that these tokens accept.
 
-use lockstep_backend::{Axis, Backend as _, BackendError, ChooseTokens, Chosen, Owners};
+use lockstep_backend::{Axis, BackendError, ChooseTokens, Chosen, Exchange as _, Owners};
 
 use super::CudaBackend;
 use crate::attention::PagedCache;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Backend as _, BackendError, Owners, RmsNorm, Scatter};
+use lockstep_backend::{Axis, BackendError, Exchange as _, Ops as _, Owners, RmsNorm, Scatter};
 
 use super::CudaBackend;
 use crate::memory::Buffer;
@@ -11,7 +11,7 @@ use crate::sums::Sums;
 use crate::tensor::CudaTensor;
 
 impl CudaBackend {
-    /// See [`lockstep_backend::Backend::all_reduce`].
+    /// See [`lockstep_backend::Exchange::all_reduce`].
     pub(super) fn sum(&mut self, axis: Axis, x: &mut CudaTensor) -> Result<(), BackendError> {
         self.failures()?;
         let len = x.rows() * x.width();
@@ -20,7 +20,7 @@ impl CudaBackend {
     }
 
     /// Scatters the product's rows, adds and norms: the part of
-    /// [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`] after the product.
+    /// [`lockstep_backend::Exchange::matmul_scatter_add_rms_norm`] after the product.
     pub(super) fn scatter_add_rms_norm(
         &mut self,
         axis: Axis,
@@ -61,7 +61,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// See [`lockstep_backend::Backend::all_gather_rows`].
+    /// See [`lockstep_backend::Exchange::all_gather_rows`].
     pub(super) fn gather_all(
         &mut self,
         axis: Axis,
@@ -87,7 +87,7 @@ impl CudaBackend {
             .all_gather(stream, axis, &x.floats, first, &lens, out)
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`].
+    /// See [`lockstep_backend::Exchange::gather_to_host`].
     pub(super) fn download<'a>(
         &mut self,
         axis: Axis,

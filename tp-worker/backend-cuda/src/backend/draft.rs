@@ -1,7 +1,7 @@
 //! Chains and trees that a draft's passes make without the host.
 
 use lockstep_backend::{
-    Axis, Backend as _, BackendError, DraftChains, DraftTrees, PassKey, TreePass,
+    Axis, BackendError, DraftChains, DraftTrees, Memory as _, PassKey, TreePass,
 };
 
 use super::CudaBackend;

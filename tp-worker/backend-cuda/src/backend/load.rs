@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::tensor::CudaMatrix;
 
 impl CudaBackend {
-    /// See [`lockstep_backend::Backend::load_matrix`].
+    /// See [`lockstep_backend::Memory::load_matrix`].
     pub(super) fn load(&mut self, matrix: &HostMatrix<'_>) -> Result<CudaMatrix, CudaError> {
         let mut weights = self.room(matrix.rows(), matrix.cols)?;
         self.uploads
@@ -19,14 +19,14 @@ impl CudaBackend {
         Ok(weights)
     }
 
-    /// See [`lockstep_backend::Backend::load_vector`].
+    /// See [`lockstep_backend::Memory::load_vector`].
     pub(super) fn upload_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, CudaError> {
         let mut vector = Buffer::new(self.stream.context(), values.len(), "a weight vector")?;
         self.stream.upload(values, &mut vector)?;
         Ok(vector)
     }
 
-    /// See [`lockstep_backend::Backend::random_matrix`].
+    /// See [`lockstep_backend::Memory::random_matrix`].
     pub(super) fn make_random(&mut self, matrix: &RandomMatrix) -> Result<CudaMatrix, CudaError> {
         let mut weights = self.room(matrix.rows(), matrix.cols)?;
         let random = match self.random.take() {

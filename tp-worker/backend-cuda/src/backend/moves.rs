@@ -12,7 +12,7 @@ use crate::rows::Rows;
 use crate::tensor::CudaTensor;
 
 impl CudaBackend {
-    /// See [`lockstep_backend::Backend::gather_rows`].
+    /// See [`lockstep_backend::Ops::gather_rows`].
     pub(super) fn gather(
         &mut self,
         x: &CudaTensor,
@@ -45,7 +45,7 @@ impl CudaBackend {
             .gather_rows(stream, &x.floats, width, Some(indices), rows, out)
     }
 
-    /// See [`lockstep_backend::Backend::copy_rows`].
+    /// See [`lockstep_backend::Ops::copy_rows`].
     pub(super) fn copy(
         &mut self,
         x: &CudaTensor,

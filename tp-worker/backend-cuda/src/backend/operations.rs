@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, Backend, BackendError, Batch, ChooseTokens, DraftChains,
-    ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Owners, PassKey,
-    RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows as Gathered, Scatter,
+    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, DraftChains, Exchange,
+    ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops,
+    Owners, PassKey, Passes, RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows as Gathered,
+    Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_types::Dtype;
@@ -17,19 +18,16 @@ use crate::inputs::Inputs;
 use crate::memory::Buffer;
 use crate::tensor::{CudaMatrix, CudaTensor};
 
-impl Backend for CudaBackend {
+impl Memory for CudaBackend {
     type Matrix = CudaMatrix;
     type Vector = Buffer<f32>;
     type Tensor = CudaTensor;
     type Rope = Rope;
     type KvCache = PagedCache;
     type Inputs = Inputs;
-    type Passes = CudaPasses;
-
     fn describe(&self) -> String {
         self.about()
     }
-
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
@@ -37,7 +35,6 @@ impl Backend for CudaBackend {
     ) -> Result<CudaMatrix, BackendError> {
         Ok(self.load(matrix)?)
     }
-
     fn random_matrix(
         &mut self,
         matrix: &RandomMatrix,
@@ -45,11 +42,9 @@ impl Backend for CudaBackend {
     ) -> Result<CudaMatrix, BackendError> {
         Ok(self.make_random(matrix)?)
     }
-
     fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {
         Ok(self.upload_vector(values)?)
     }
-
     fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError> {
         Ok(Rope {
             half: table.half,
@@ -57,7 +52,6 @@ impl Backend for CudaBackend {
             sin: self.load_vector(&table.sin)?,
         })
     }
-
     fn tensor(
         &mut self,
         rows: usize,
@@ -71,65 +65,24 @@ impl Backend for CudaBackend {
         }
         Ok(CudaTensor::new(context, element, rows, width)?)
     }
-
     fn set_rows(&mut self, tensor: &mut CudaTensor, rows: usize) {
         tensor.set_rows(rows);
     }
-
     fn kv_cache(&mut self, shape: &KvShape) -> Result<PagedCache, BackendError> {
         Ok(PagedCache::new(self.stream.context(), shape)?)
     }
-
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
         self.make_inputs(limits)
     }
-
     fn matrix_bytes(&self, matrix: &CudaMatrix) -> usize {
         matrix.bytes()
     }
+}
 
+impl Ops for CudaBackend {
     fn operand(&self) -> Dtype {
         self.operand.dtype()
     }
-
-    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
-        self.failures()?;
-        Ok(inputs.stage(&self.stream, batch)?)
-    }
-
-    fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Inputs) -> Option<PassKey> {
-        self.smallest(most, dp_ranks, inputs.limits())
-    }
-
-    fn pad(&mut self, key: PassKey, inputs: &mut Inputs) -> PassKey {
-        let Some(size) = self.smallest(key, 1, inputs.limits()) else {
-            return key;
-        };
-        inputs.pad(size);
-        size
-    }
-
-    fn forget_passes(&mut self) {
-        self.rooms += 1;
-    }
-
-    fn keeps(&self, passes: &CudaPasses) -> bool {
-        passes.name(self.rooms)
-    }
-
-    fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
-        self.sizes(inputs.limits()).rev().collect()
-    }
-
-    fn pass(
-        &mut self,
-        passes: &mut CudaPasses,
-        key: PassKey,
-        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
-    ) -> Result<(), BackendError> {
-        self.run_pass(passes, key, work)
-    }
-
     fn as_operand<'a>(&mut self, x: &'a CudaTensor, space: &'a mut CudaTensor) -> &'a CudaTensor {
         if x.element() == self.operand {
             return x;
@@ -144,7 +97,6 @@ impl Backend for CudaBackend {
         self.keep(done);
         space
     }
-
     fn embed(&mut self, table: &CudaMatrix, first: u32, inputs: &Inputs, out: &mut CudaTensor) {
         let width = table.cols;
         out.expect(inputs.tokens().most(), width, "the embedding's output");
@@ -154,7 +106,6 @@ impl Backend for CudaBackend {
             .embed(&self.stream, table, width, first, inputs, out);
         self.keep(done);
     }
-
     fn matmul(
         &mut self,
         x: &CudaTensor,
@@ -165,7 +116,6 @@ impl Backend for CudaBackend {
         let done = self.multiply(x, Linear { weight: w, bias }, out);
         self.keep(done);
     }
-
     fn rms_norm(&mut self, x: &CudaTensor, weight: &Buffer<f32>, eps: f32, out: &mut CudaTensor) {
         let rows = x.rows();
         x.expect(rows, weight.len(), "the norm's input");
@@ -176,7 +126,6 @@ impl Backend for CudaBackend {
             .rms_norm(&self.stream, x, weight, eps, rows, out);
         self.keep(done);
     }
-
     fn add_rms_norm(
         &mut self,
         residual: &mut CudaTensor,
@@ -197,27 +146,6 @@ impl Backend for CudaBackend {
             .add_rms_norm(stream, residual, delta, weight, eps, rows, out);
         self.keep(done);
     }
-
-    fn matmul_add_rms_norm(
-        &mut self,
-        x: &CudaTensor,
-        w: RowParallel<'_, CudaMatrix, Buffer<f32>>,
-        residual: &mut CudaTensor,
-        delta: &mut CudaTensor,
-        norm: RmsNorm<'_, Buffer<f32>>,
-        out: &mut CudaTensor,
-    ) -> Result<(), BackendError> {
-        if self.group(w.axis).1 == 1 {
-            let done = self.multiply_add_norm(x, w.part, residual, delta, norm, out);
-            self.keep(done);
-            return Ok(());
-        }
-        self.matmul(x, w.part.weight, w.part.bias, delta);
-        self.all_reduce(w.axis, delta)?;
-        self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
-        Ok(())
-    }
-
     fn head_norm(
         &mut self,
         qkv: &mut CudaTensor,
@@ -237,7 +165,6 @@ impl Backend for CudaBackend {
         let done = self.norm_heads(shape, qkv, norms);
         self.keep(done);
     }
-
     fn rope(
         &mut self,
         qkv: &mut CudaTensor,
@@ -248,7 +175,6 @@ impl Backend for CudaBackend {
         let done = self.rotate(shape, qkv, table, inputs);
         self.keep(done);
     }
-
     fn attention(
         &mut self,
         cache: &mut PagedCache,
@@ -262,7 +188,6 @@ impl Backend for CudaBackend {
         let done = self.attend_heads(shape, heads, inputs, cache, layer, out);
         self.keep(done);
     }
-
     fn attend(
         &mut self,
         cache: &mut PagedCache,
@@ -281,7 +206,6 @@ impl Backend for CudaBackend {
         let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
         self.keep(done);
     }
-
     fn silu_mul(&mut self, gate_up: &CudaTensor, out: &mut CudaTensor) {
         let (rows, width) = (out.rows(), out.width());
         gate_up.expect(rows, 2 * width, "gate and up");
@@ -291,7 +215,6 @@ impl Backend for CudaBackend {
             .silu_mul(&self.stream, gate_up, width, rows, out);
         self.keep(done);
     }
-
     fn gated_matmul(
         &mut self,
         x: &CudaTensor,
@@ -302,17 +225,14 @@ impl Backend for CudaBackend {
         let done = self.multiply_gated(x, w, gate_up, out);
         self.keep(done);
     }
-
     fn gather_rows(&mut self, x: &CudaTensor, rows: Gathered<'_, Inputs>, out: &mut CudaTensor) {
         let done = self.gather(x, rows, out);
         self.keep(done);
     }
-
     fn copy_rows(&mut self, x: &CudaTensor, from: &[u32], out: &mut CudaTensor, to: &[u32]) {
         let done = self.copy(x, from, out, to);
         self.keep(done);
     }
-
     fn place_columns(&mut self, x: &CudaTensor, out: &mut CudaTensor, first: usize) {
         let (rows, width, out_width) = (x.rows(), x.width(), out.width());
         out.expect(rows, out_width, "what columns are placed in");
@@ -323,20 +243,83 @@ impl Backend for CudaBackend {
             .place_columns(stream, x, width, rows, out, out_width, first);
         self.keep(done);
     }
-
     fn copy_cells(&mut self, cache: &mut PagedCache, moves: &[(u32, u32)]) {
         let done = self.move_cells(cache, moves);
         self.keep(done);
     }
+}
 
+impl Passes for CudaBackend {
+    type Passes = CudaPasses;
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
+        self.failures()?;
+        Ok(inputs.stage(&self.stream, batch)?)
+    }
+    fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Inputs) -> Option<PassKey> {
+        self.smallest(most, dp_ranks, inputs.limits())
+    }
+    fn pad(&mut self, key: PassKey, inputs: &mut Inputs) -> PassKey {
+        let Some(size) = self.smallest(key, 1, inputs.limits()) else {
+            return key;
+        };
+        inputs.pad(size);
+        size
+    }
+    fn forget_passes(&mut self) {
+        self.rooms += 1;
+    }
+    fn keeps(&self, passes: &CudaPasses) -> bool {
+        passes.name(self.rooms)
+    }
+    fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
+        self.sizes(inputs.limits()).rev().collect()
+    }
+    fn pass(
+        &mut self,
+        passes: &mut CudaPasses,
+        key: PassKey,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        self.run_pass(passes, key, work)
+    }
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {
+        self.may_choose().then_some(self)
+    }
+    fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs, Buffer<f32>>> {
+        Some(self)
+    }
+    fn arrive(&mut self) -> Result<(), BackendError> {
+        self.failures()?;
+        Ok(self.exchange.arrive(&self.stream)?)
+    }
+}
+
+impl Exchange for CudaBackend {
+    fn matmul_add_rms_norm(
+        &mut self,
+        x: &CudaTensor,
+        w: RowParallel<'_, CudaMatrix, Buffer<f32>>,
+        residual: &mut CudaTensor,
+        delta: &mut CudaTensor,
+        norm: RmsNorm<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        if self.group(w.axis).1 == 1 {
+            let done = self.multiply_add_norm(x, w.part, residual, delta, norm, out);
+            self.keep(done);
+            return Ok(());
+        }
+        self.matmul(x, w.part.weight, w.part.bias, delta);
+        self.all_reduce(w.axis, delta)?;
+        self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
+        Ok(())
+    }
     fn group(&self, axis: Axis) -> (usize, usize) {
         self.exchange.rank_and_size(axis)
     }
-
     fn all_reduce(&mut self, axis: Axis, x: &mut CudaTensor) -> Result<(), BackendError> {
         self.sum(axis, x)
     }
-
     fn matmul_scatter_add_rms_norm(
         &mut self,
         x: &CudaTensor,
@@ -349,7 +332,6 @@ impl Backend for CudaBackend {
         self.matmul(x, w.part.weight, w.part.bias, scatter.product);
         self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
     }
-
     fn all_gather_rows(
         &mut self,
         axis: Axis,
@@ -360,19 +342,9 @@ impl Backend for CudaBackend {
     ) -> Result<(), BackendError> {
         self.gather_all(axis, x, first, counts, out)
     }
-
     fn notes(&mut self) -> Option<&mut dyn ExchangeNotes> {
         self.exchange.on_stream().then_some(self)
     }
-
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {
-        self.may_choose().then_some(self)
-    }
-
-    fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs, Buffer<f32>>> {
-        Some(self)
-    }
-
     fn gather_to_host<'a>(
         &mut self,
         axis: Axis,
@@ -382,19 +354,12 @@ impl Backend for CudaBackend {
     ) -> Result<&'a [f32], BackendError> {
         self.download(axis, x, owners, space)
     }
-
     fn control(&mut self, axis: Axis) -> &mut dyn Collective {
         self.exchange.of(axis)
     }
-
     /// True if data passes through the host: it then takes the hosts' group, in the host's
     /// order of operations.
     fn words_ride_on_data(&self) -> bool {
         !self.exchange.on_stream()
-    }
-
-    fn arrive(&mut self) -> Result<(), BackendError> {
-        self.failures()?;
-        Ok(self.exchange.arrive(&self.stream)?)
     }
 }

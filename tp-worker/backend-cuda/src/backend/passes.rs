@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_backend::{
-    Axis, Backend as _, BackendError, InputLimits, PassKey, PassPlan, PassRecords,
+    Axis, BackendError, Exchange as _, InputLimits, PassKey, PassPlan, PassRecords,
 };
 
 use super::CudaBackend;
@@ -106,7 +106,7 @@ impl CudaBackend {
         self.checks = true;
     }
 
-    /// See [`lockstep_backend::Backend::inputs`].
+    /// See [`lockstep_backend::Memory::inputs`].
     pub(super) fn make_inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
         // Serving's needs are met, or found missing, at the start. Memory comes first, since no
         // algorithm serves more rows than memory has.
@@ -161,7 +161,7 @@ impl CudaBackend {
         (alike(1) && alike(dp_ranks)).then_some(size)
     }
 
-    /// See [`lockstep_backend::Backend::pass`].
+    /// See [`lockstep_backend::Passes::pass`].
     pub(super) fn run_pass(
         &mut self,
         passes: &mut CudaPasses,

@@ -13,7 +13,7 @@ use crate::tensor::{CudaMatrix, CudaTensor};
 type Weights<'a> = Linear<'a, CudaMatrix, Buffer<f32>>;
 
 impl CudaBackend {
-    /// See [`lockstep_backend::Backend::matmul`].
+    /// See [`lockstep_backend::Ops::matmul`].
     pub(super) fn multiply(
         &mut self,
         x: &CudaTensor,
@@ -24,7 +24,7 @@ impl CudaBackend {
         self.products.run(&self.stream, operands, &mut out.floats)
     }
 
-    /// See [`lockstep_backend::Backend::gated_matmul`].
+    /// See [`lockstep_backend::Ops::gated_matmul`].
     pub(super) fn multiply_gated(
         &mut self,
         x: &CudaTensor,
@@ -43,7 +43,7 @@ impl CudaBackend {
         }
     }
 
-    /// See [`lockstep_backend::Backend::matmul_add_rms_norm`]; for a rank alone.
+    /// See [`lockstep_backend::Exchange::matmul_add_rms_norm`]; for a rank alone.
     pub(super) fn multiply_add_norm(
         &mut self,
         x: &CudaTensor,

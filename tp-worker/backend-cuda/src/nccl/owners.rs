@@ -132,7 +132,7 @@ impl Plane {
         self.of(axis).ask("ncclBroadcast", ask)
     }
 
-    /// See [`lockstep_backend::Backend::gather_to_host`]. Logits are gathered from the first
+    /// See [`lockstep_backend::Exchange::gather_to_host`]. Logits are gathered from the first
     /// rows of `x`, as many as `owners` name; `x` has `capacity` rows. All ranks wait.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
 //! Exchanges of a rank without peers.
 
-use lockstep_backend::{Axis, Backend, Holds, Linear, MatrixRole, RmsNorm, RowParallel, Scatter};
+use lockstep_backend::{
+    Axis, Exchange as _, Holds, Linear, MatrixRole, Memory as _, Ops as _, RmsNorm, RowParallel,
+    Scatter,
+};
 
 use crate::support::{DTYPES, gpu, host_matrix, matrix, noise, read, sums};
 

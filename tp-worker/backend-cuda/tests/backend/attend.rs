@@ -1,6 +1,8 @@
 //! Attention as one operation, compared with the four operations that it consists of.
 
-use lockstep_backend::{Attend, AttentionShape, Backend, Batch, Holds, KvShape, RopeTable, Row};
+use lockstep_backend::{
+    Attend, AttentionShape, Batch, Holds, KvShape, Memory as _, Ops as _, RopeTable, Row,
+};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::support::{DTYPES, gpu, noise, read, staged, sums};

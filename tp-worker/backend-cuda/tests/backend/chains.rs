@@ -1,8 +1,8 @@
 //! Chains of drafts: from logits to tokens, which the next pass and the verifying batch read.
 
 use lockstep_backend::{
-    Backend, Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How,
-    InputLimits, MatrixRole, PassKey, Row, TreePass,
+    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, InputLimits,
+    MatrixRole, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;

@@ -1,8 +1,8 @@
 //! Tokens that the device chooses, and drafts that they accept.
 
 use lockstep_backend::{
-    Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, FAILED, Holds,
-    How, InputLimits, KvShape, Owners, Row,
+    Axis, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, Exchange as _, FAILED,
+    Holds, How, InputLimits, KvShape, Memory as _, Ops as _, Owners, Passes as _, Row,
 };
 use lockstep_backend_cuda::CudaTensor;
 use lockstep_sampling::{Request, Sampler, TokenHistory};

@@ -2,9 +2,9 @@
 //! devices of the DP rank's other ranks get the drafts, and no others do.
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, Batch, ChainBatch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, DraftShape, DraftedRow, Exchanged, Holds, InputLimits, MatrixRole, PassKey,
-    PassPlan, PassRecords as _, Row,
+    Axis, BackendError, Batch, ChainBatch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
+    ChoiceRow, DraftShape, DraftedRow, Exchanged, Holds, InputLimits, MatrixRole, Memory as _,
+    Ops as _, PassKey, PassPlan, PassRecords as _, Passes as _, Row,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
 use lockstep_fake_cuda::calls;

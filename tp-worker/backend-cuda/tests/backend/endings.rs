@@ -7,7 +7,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use lockstep_backend::{Axis, Backend, BackendError, Groups, Holds};
+use lockstep_backend::{
+    Axis, BackendError, Exchange as _, Groups, Holds, Memory as _, Passes as _,
+};
 use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, Gpu};
 use lockstep_collective::{CollectiveError, Stall, local_group};
 use lockstep_types::{CollectiveBackend, Dtype};

@@ -1,8 +1,9 @@
 //! Requests that can't be served, and failures, are errors that say what to do.
 
 use lockstep_backend::{
-    AttentionShape, Backend, BackendError, Batch, ChainLimits, CheckpointDtype, ChoiceLimits,
-    Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole,
+    AttentionShape, BackendError, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, Exchange as _,
+    Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, Memory as _, Ops as _,
+    Passes as _,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};

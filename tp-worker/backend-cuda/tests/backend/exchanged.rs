@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, DeviceMemory, Holds, Owners, PassShape, Place,
+    AttentionShape, Axis, DeviceMemory, Exchange as _, Holds, Owners, PassShape, Place,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory};
 use lockstep_types::{CollectiveBackend, Dtype};

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits};
+use lockstep_backend::{
+    Axis, Batch, Exchange as _, Holds, InputLimits, Memory as _, Ops as _, Passes as _,
+};
 use lockstep_types::Dtype;
 
 use crate::support::{ALONE, gpu, noise, read, sums};

@@ -1,8 +1,8 @@
 //! The memory charged before the start is the memory taken after it.
 
 use lockstep_backend::{
-    AttentionShape, Backend, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits,
-    KvShape, MatrixRole, MatrixShape, PassShape, RopeTable, Row,
+    AttentionShape, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits, KvShape,
+    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use lockstep_backend::{Axis, Backend, BackendError, Holds};
+use lockstep_backend::{Axis, BackendError, Exchange as _, Holds, Memory as _, Passes as _};
 use lockstep_backend_cuda::{CudaBackend, Gpu};
 use lockstep_collective::CollectiveError;
 use lockstep_fake_cuda::calls;

@@ -1,6 +1,8 @@
 //! Notes that ranks exchange as a pass begins.
 
-use lockstep_backend::{Axis, Backend, Exchanged, NoteShape, PassKey, PassPlan, PassRecords as _};
+use lockstep_backend::{
+    Axis, Exchange as _, Exchanged, NoteShape, PassKey, PassPlan, PassRecords as _, Passes as _,
+};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
 use lockstep_fake_cuda::calls;
 use lockstep_types::{CollectiveBackend, Dtype};

@@ -1,9 +1,9 @@
 //! Recorded and repeated passes, compared with passes that run anew each time.
 
 use lockstep_backend::{
-    Attend, AttentionShape, Backend, BackendError, Batch, ChainLimits, Choice, ChoiceBatch,
-    ChoiceLimits, ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits,
-    KvShape, MatrixRole, PassKey, RopeTable, Row, Rows,
+    Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
+    ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
+    MatrixRole, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows,
 };
 use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
@@ -33,9 +33,9 @@ const SHAPE: AttentionShape = AttentionShape {
     scale: 0.25,
 };
 
-type Matrix = <CudaBackend as Backend>::Matrix;
-type Vector = <CudaBackend as Backend>::Vector;
-type Rope = <CudaBackend as Backend>::Rope;
+type Matrix = <CudaBackend as Memory>::Matrix;
+type Vector = <CudaBackend as Memory>::Vector;
+type Rope = <CudaBackend as Memory>::Rope;
 
 /// A layer of a model, and its head.
 struct Layer {

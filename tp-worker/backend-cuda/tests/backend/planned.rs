@@ -2,7 +2,8 @@
 //! refused before they run.
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, ExchangeKind, Exchanged, Holds, PassKey, PassPlan, PassRecords,
+    Axis, BackendError, Exchange as _, ExchangeKind, Exchanged, Holds, PassKey, PassPlan,
+    PassRecords, Passes as _,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
 use lockstep_collective::CollectiveError;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use half::bf16;
 use lockstep_backend::{
-    Axis, Backend, BackendError, Groups, Holds, Linear, MatrixRole, Owners, RmsNorm, RowParallel,
-    Scatter,
+    Axis, BackendError, Exchange as _, Groups, Holds, Linear, MatrixRole, Memory as _, Ops as _,
+    Owners, RmsNorm, RowParallel, Scatter,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Gpu};
 use lockstep_collective::local_group;

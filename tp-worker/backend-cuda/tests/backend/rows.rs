@@ -1,6 +1,6 @@
 //! Lists that the host names, more of them than may be on their way at once.
 
-use lockstep_backend::{Backend, Holds, KvShape, Rows};
+use lockstep_backend::{Holds, KvShape, Memory as _, Ops as _, Rows};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::support::{gpu, noise, read, sums};

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, Exchanged, Holds, PassKey, PassPlan, PassRecords,
+    Axis, BackendError, Exchange as _, Exchanged, Holds, Memory as _, PassKey, PassPlan,
+    PassRecords, Passes as _,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, CudaTensor};
 use lockstep_types::{CollectiveBackend, Dtype};

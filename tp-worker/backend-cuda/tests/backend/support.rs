@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lockstep_backend::{Axis, Backend, Batch, Holds, InputLimits, Owners};
+use lockstep_backend::{
+    Axis, Batch, Exchange as _, Holds, InputLimits, Memory as _, Ops as _, Owners, Passes as _,
+};
 use lockstep_backend_cuda::{
     CollectiveOptions, CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs,
 };

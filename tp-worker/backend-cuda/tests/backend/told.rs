@@ -4,9 +4,9 @@
 use std::{ops::Range, sync::mpsc, time::Duration};
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow,
-    Exchanged, FAILED, Holds, InputLimits, KvShape, NoteShape, Owners, PassKey, PassPlan,
-    PassRecords as _, Row,
+    AttentionShape, Axis, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow,
+    Exchange as _, Exchanged, FAILED, Holds, InputLimits, KvShape, Memory as _, NoteShape,
+    Ops as _, Owners, PassKey, PassPlan, PassRecords as _, Passes as _, Row,
 };
 use lockstep_backend_cuda::{
     CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu, PagedCache,

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    Backend, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, RandomBlock,
-    RandomMatrix, RandomNumbers,
+    Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
+    RandomBlock, RandomMatrix, RandomNumbers,
 };
 use lockstep_types::Dtype;
 

@@ -5,13 +5,13 @@ use lockstep_backend::Axis;
 /// The kinds of collective a forward pass uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CollectiveKind {
-    /// [`lockstep_backend::Backend::all_reduce`].
+    /// [`lockstep_backend::Exchange::all_reduce`].
     AllReduce,
-    /// [`lockstep_backend::Backend::gather_to_host`].
+    /// [`lockstep_backend::Exchange::gather_to_host`].
     Gather,
-    /// [`lockstep_backend::Backend::all_gather_rows`].
+    /// [`lockstep_backend::Exchange::all_gather_rows`].
     AllGather,
-    /// [`lockstep_backend::Backend::matmul_scatter_add_rms_norm`].
+    /// [`lockstep_backend::Exchange::matmul_scatter_add_rms_norm`].
     ReduceScatter,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend, BackendError, Holds};
+use lockstep_backend::{Axis, Backend, BackendError, Holds, Memory as _, Ops as _};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadOptions, ModelError, Transformer, Weights};

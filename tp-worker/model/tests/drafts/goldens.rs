@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Exchange as _, Memory as _};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::local_group;
 use lockstep_model::{

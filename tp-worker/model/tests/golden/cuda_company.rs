@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Memory};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::{Collective, Single};
 use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
@@ -23,7 +23,7 @@ const MOST_POSITIONS: usize = 80;
 struct Run {
     backend: CudaBackend,
     model: Transformer<CudaBackend>,
-    cache: <CudaBackend as Backend>::KvCache,
+    cache: <CudaBackend as Memory>::KvCache,
     texts: Vec<Vec<u32>>,
 }
 

@@ -4,9 +4,9 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, CheckpointDtype, Groups, Holds, HostMatrix,
-    InputLimits, KvShape, MatrixRole, Owners, PassKey, PassRecords, RmsNorm, RopeTable, Row,
-    RowParallel, Rows, Scatter,
+    AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, Groups, Holds,
+    HostMatrix, InputLimits, KvShape, MatrixRole, Memory, Ops, Owners, PassKey, PassRecords,
+    Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -149,15 +149,13 @@ pub struct Seen(BTreeSet<PassKey>);
 
 impl PassRecords for Seen {}
 
-impl Backend for Naive {
+impl Memory for Naive {
     type Matrix = Tensor;
     type Vector = Vec<f32>;
     type Tensor = Tensor;
     type Rope = RopeTable;
     type KvCache = Cache;
     type Inputs = Inputs;
-    type Passes = Seen;
-
     fn describe(&self) -> String {
         "naive".to_owned()
     }
@@ -208,34 +206,9 @@ impl Backend for Naive {
     fn matrix_bytes(&self, matrix: &Tensor) -> usize {
         4 * matrix.data.len()
     }
+}
 
-    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
-        *inputs = Inputs {
-            tokens: batch.tokens.to_vec(),
-            positions: batch.positions.to_vec(),
-            cells: batch.cells.to_vec(),
-            rows: batch.rows.to_vec(),
-            pages: batch.pages.to_vec(),
-            wanted: batch.logit_tokens.to_vec(),
-            masks: batch.masks.to_vec(),
-        };
-        Ok(())
-    }
-
-    fn pass(
-        &mut self,
-        passes: &mut Seen,
-        key: PassKey,
-        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
-    ) -> Result<(), BackendError> {
-        self.recorded += usize::from(passes.0.insert(key));
-        (0..=self.replays).try_for_each(|_| work(self))?;
-        match self.failing {
-            true => Err(BackendError::Unsupported("it fails".to_owned())),
-            false => Ok(()),
-        }
-    }
-
+impl Ops for Naive {
     fn embed(&mut self, table: &Tensor, first: u32, inputs: &Inputs, out: &mut Tensor) {
         assert_eq!(out.rows, inputs.tokens.len());
         out.holds(SUM);
@@ -427,7 +400,38 @@ impl Backend for Naive {
             }
         }
     }
+}
 
+impl Passes for Naive {
+    type Passes = Seen;
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
+        *inputs = Inputs {
+            tokens: batch.tokens.to_vec(),
+            positions: batch.positions.to_vec(),
+            cells: batch.cells.to_vec(),
+            rows: batch.rows.to_vec(),
+            pages: batch.pages.to_vec(),
+            wanted: batch.logit_tokens.to_vec(),
+            masks: batch.masks.to_vec(),
+        };
+        Ok(())
+    }
+    fn pass(
+        &mut self,
+        passes: &mut Seen,
+        key: PassKey,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        self.recorded += usize::from(passes.0.insert(key));
+        (0..=self.replays).try_for_each(|_| work(self))?;
+        match self.failing {
+            true => Err(BackendError::Unsupported("it fails".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Exchange for Naive {
     fn group(&self, axis: Axis) -> (usize, usize) {
         self.groups.rank_and_size(axis)
     }

@@ -8,9 +8,9 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, Backend, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow,
-    ChooseTokens, Chosen, DraftedRow, FAILED, Holds, HostMatrix, How, InputLimits, KvShape,
-    MatrixRole, Owners, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens,
+    Chosen, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, MatrixRole,
+    Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -63,14 +63,14 @@ impl Tensor {
     }
 }
 
-type Matrix = <CpuBackend as Backend>::Matrix;
-type Vector = <CpuBackend as Backend>::Vector;
-type Rope = <CpuBackend as Backend>::Rope;
-type KvCache = <CpuBackend as Backend>::KvCache;
+type Matrix = <CpuBackend as Memory>::Matrix;
+type Vector = <CpuBackend as Memory>::Vector;
+type Rope = <CpuBackend as Memory>::Rope;
+type KvCache = <CpuBackend as Memory>::KvCache;
 
 /// A batch and the tokens chosen from it.
 pub struct Inputs {
-    batch: <CpuBackend as Backend>::Inputs,
+    batch: <CpuBackend as Memory>::Inputs,
     /// Most tokens of a request.
     most: usize,
     tokens: Vec<u32>,
@@ -102,15 +102,13 @@ impl Watched {
     }
 }
 
-impl Backend for Watched {
+impl Memory for Watched {
     type Matrix = Matrix;
     type Vector = Vector;
     type Tensor = Tensor;
     type Rope = Rope;
     type KvCache = KvCache;
     type Inputs = Inputs;
-    type Passes = ();
-
     fn describe(&self) -> String {
         self.device.describe()
     }
@@ -154,17 +152,9 @@ impl Backend for Watched {
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {
         self.device.matrix_bytes(matrix)
     }
+}
 
-    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
-        inputs.tokens = batch.tokens.to_vec();
-        inputs.cells = batch.cells.to_vec();
-        inputs.choices = batch.choices.choices.to_vec();
-        inputs.rows = batch.choices.rows.to_vec();
-        inputs.drafted = batch.choices.drafted.to_vec();
-        inputs.parents = batch.choices.parents.to_vec();
-        inputs.chosen = vec![u32::MAX - 1; batch.logit_tokens.len()];
-        self.count("stage").stage(batch, &mut inputs.batch)
-    }
+impl Ops for Watched {
     fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor) {
         self.count("embed")
             .embed(table, first, &inputs.batch, out.sums_mut());
@@ -188,25 +178,6 @@ impl Backend for Watched {
         let (residual, delta, out) = (residual.sums_mut(), delta.sums(), out.operands_mut());
         self.count("add_rms_norm")
             .add_rms_norm(residual, delta, weight, eps, out);
-    }
-    fn matmul_add_rms_norm(
-        &mut self,
-        x: &Tensor,
-        w: RowParallel<'_, Matrix, Vector>,
-        residual: &mut Tensor,
-        delta: &mut Tensor,
-        norm: RmsNorm<'_, Vector>,
-        out: &mut Tensor,
-    ) -> Result<(), BackendError> {
-        let (x, residual, delta) = (x.operands(), residual.sums_mut(), delta.sums_mut());
-        self.count("matmul_add_rms_norm").matmul_add_rms_norm(
-            x,
-            w,
-            residual,
-            delta,
-            norm,
-            out.operands_mut(),
-        )
     }
     fn head_norm(
         &mut self,
@@ -263,7 +234,46 @@ impl Backend for Watched {
     fn copy_cells(&mut self, cache: &mut KvCache, moves: &[(u32, u32)]) {
         self.count("copy_cells").copy_cells(cache, moves);
     }
+}
 
+impl Passes for Watched {
+    type Passes = ();
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
+        inputs.tokens = batch.tokens.to_vec();
+        inputs.cells = batch.cells.to_vec();
+        inputs.choices = batch.choices.choices.to_vec();
+        inputs.rows = batch.choices.rows.to_vec();
+        inputs.drafted = batch.choices.drafted.to_vec();
+        inputs.parents = batch.choices.parents.to_vec();
+        inputs.chosen = vec![u32::MAX - 1; batch.logit_tokens.len()];
+        self.count("stage").stage(batch, &mut inputs.batch)
+    }
+    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor, Inputs, KvCache>> {
+        // The device chooses only where it has whole rows of logits.
+        (self.vocab > 0 && self.group(Axis::World).1 == 1).then_some(self)
+    }
+}
+
+impl Exchange for Watched {
+    fn matmul_add_rms_norm(
+        &mut self,
+        x: &Tensor,
+        w: RowParallel<'_, Matrix, Vector>,
+        residual: &mut Tensor,
+        delta: &mut Tensor,
+        norm: RmsNorm<'_, Vector>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let (x, residual, delta) = (x.operands(), residual.sums_mut(), delta.sums_mut());
+        self.count("matmul_add_rms_norm").matmul_add_rms_norm(
+            x,
+            w,
+            residual,
+            delta,
+            norm,
+            out.operands_mut(),
+        )
+    }
     fn group(&self, axis: Axis) -> (usize, usize) {
         self.device.group(axis)
     }
@@ -302,10 +312,6 @@ impl Backend for Watched {
             counts,
             out.operands_mut(),
         )
-    }
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor, Inputs, KvCache>> {
-        // The device chooses only where it has whole rows of logits.
-        (self.vocab > 0 && self.group(Axis::World).1 == 1).then_some(self)
     }
     fn gather_to_host<'a>(
         &mut self,

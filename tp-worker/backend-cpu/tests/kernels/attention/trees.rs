@@ -1,6 +1,6 @@
 //! Masks over new tokens: trees of drafts and anything else.
 
-use lockstep_backend::{Backend, Batch, Holds, KvShape, Row};
+use lockstep_backend::{Batch, Holds, KvShape, Memory as _, Ops as _, Row};
 use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;

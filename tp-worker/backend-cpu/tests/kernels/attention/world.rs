@@ -1,6 +1,6 @@
 //! Requests for attention, and caches for them.
 
-use lockstep_backend::{AttentionShape, Backend, Batch, Holds, KvShape, Row};
+use lockstep_backend::{AttentionShape, Batch, Holds, KvShape, Memory as _, Ops as _, Row};
 use lockstep_backend_cpu::{AttentionTasks, CpuBackend, CpuKvCache};
 use lockstep_types::{Dtype, KvCacheDtype};
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_backend::{Axis, Backend, BackendError, Holds};
+use lockstep_backend::{Axis, BackendError, Exchange as _, Holds, Passes as _};
 use lockstep_backend_cuda::{CudaBackend, CudaOptions};
 use lockstep_collective::{CollectiveError, Options, SharedMemory, Stall};
 use lockstep_types::Dtype;

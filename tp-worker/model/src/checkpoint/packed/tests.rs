@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use lockstep_backend::{Backend as _, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole, Memory as _};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, ModelConfig, Quantization};

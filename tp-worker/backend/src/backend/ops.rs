@@ -1,0 +1,126 @@
+//! Operations of a transformer.
+
+use std::ops::Range;
+
+use lockstep_types::Dtype;
+
+use crate::{Attend, AttentionShape, Linear, Memory, Rows, made};
+
+/// Operations of a transformer on one device, row by row and without its peers.
+pub trait Ops: Memory {
+    /// Returns the type of [`Holds::Operand`].
+    fn operand(&self) -> Dtype {
+        Dtype::Float32
+    }
+    /// `out[i] = table[tokens[i] - first]`, zero if the token lies outside this shard
+    /// (`first..first + table rows`). The sum over ranks is the row.
+    fn embed(
+        &mut self,
+        table: &Self::Matrix,
+        first: u32,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    );
+    /// `out = x · wᵀ (+ bias)`: `[n, in] × [out, in] → [n, out]`.
+    fn matmul(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        out: &mut Self::Tensor,
+    );
+    /// `out = x / rms(x) · weight` row by row (Zhang & Sennrich, arXiv:1910.07467).
+    fn rms_norm(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Tensor,
+    );
+    /// `residual += delta`, then `out = rms_norm(residual)`.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Tensor,
+        delta: &Self::Tensor,
+        weight: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Tensor,
+    );
+    /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in
+    /// place (Qwen3's q and k norms); `weight` has `head_dim` values.
+    fn head_norm(
+        &mut self,
+        qkv: &mut Self::Tensor,
+        shape: &AttentionShape,
+        heads: Range<usize>,
+        weight: &Self::Vector,
+        eps: f32,
+    );
+    /// Rotates queries and keys inside `qkv` by positions, in half-split pairs.
+    fn rope(
+        &mut self,
+        qkv: &mut Self::Tensor,
+        shape: &AttentionShape,
+        table: &Self::Rope,
+        inputs: &Self::Inputs,
+    );
+    /// Writes keys and values of every token of `qkv` to its cache cell ([`Batch::cells`]),
+    /// then attends. Each query sees its request's positions `0..=own position`, or those of
+    /// its row's mask; a query that sees nothing gets zeros. `qkv` is
+    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
+    fn attention(
+        &mut self,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        qkv: &Self::Tensor,
+        shape: &AttentionShape,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    );
+    /// All of an attention block between its projections: norms of heads if there are any,
+    /// rotation, and [`Self::attention`]. The content of `qkv` afterwards is unspecified.
+    fn attend(
+        &mut self,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        qkv: &mut Self::Tensor,
+        op: &Attend<'_, Self::Vector, Self::Rope>,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) {
+        made::attend(self, cache, layer, qkv, op, inputs, out);
+    }
+    /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
+    fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
+    /// [`Self::silu_mul`] of `x · wᵀ + bias`, the begin of a gated MLP. `gate_up` is space.
+    fn gated_matmul(
+        &mut self,
+        x: &Self::Tensor,
+        w: Linear<'_, Self::Matrix, Self::Vector>,
+        gate_up: &mut Self::Tensor,
+        out: &mut Self::Tensor,
+    ) {
+        made::gated_matmul(self, x, w, gate_up, out);
+    }
+    /// `out[i] = x[rows[i]]`.
+    fn gather_rows(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Rows<'_, Self::Inputs>,
+        out: &mut Self::Tensor,
+    );
+    /// `out[to[i]] = x[from[i]]`, of equal widths. Other rows of `out` stay, and so does its
+    /// row count. No row is a target twice: a device may copy the rows in any order.
+    fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
+    /// `out[i, first..first + width] = x[i]`, of as many rows. Other columns stay.
+    fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
+    /// Returns `x`, which holds sums, as products read it: `x` itself if the device keeps both
+    /// alike, otherwise a copy in `space`, which holds operands and has `x`'s shape.
+    fn as_operand<'a>(
+        &mut self,
+        x: &'a Self::Tensor,
+        space: &'a mut Self::Tensor,
+    ) -> &'a Self::Tensor;
+    /// Copies the keys and values of cells, in all layers, bit for bit: `(from, to)` in turn.
+    fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
+}
