@@ -83,7 +83,7 @@ const KNOWN: [(&str, &[&str], &str); 16] = [
     ),
     (
         "tp-worker/backend",
-        &["backend", "made"],
+        &["backend", "composed"],
         "an operation that is made of others, unless a device has a faster way, asks for those",
     ),
     (

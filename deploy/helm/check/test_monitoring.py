@@ -139,8 +139,8 @@ def test_the_chart_ships_both_as_they_are():
 
 
 def test_every_alert_has_its_remedy():
-    """docs/operate.md has a paragraph for each alert, and for no other."""
-    page = (chart.ROOT / "docs" / "operate.md").read_text()
+    """docs/running.md has a paragraph for each alert, and for no other."""
+    page = (chart.ROOT / "docs" / "running.md").read_text()
     parts = page.split("\n## Alerts\n")[1].split("\n## ")[0].split("\n### ")[1:]
     remedies = {name: text.strip() for name, _, text in (part.partition("\n") for part in parts)}
     assert list(remedies) == [rule["alert"] for rule in alerts()]
@@ -148,7 +148,7 @@ def test_every_alert_has_its_remedy():
 
 
 def test_remedies_name_series_and_options_that_there_are():
-    page = (chart.ROOT / "docs" / "operate.md").read_text()
+    page = (chart.ROOT / "docs" / "running.md").read_text()
     series = set(re.findall(r"`((?:lockstep|process)_\w+)", page))
     assert series and series <= set(KINDS), series - set(KINDS)
     flags = (chart.ROOT / "docs" / "flags.md").read_text()

@@ -49,7 +49,7 @@ export! {
         Ok(())
     }
 
-    /// Where CUDA describes the code, the fake driver gives the reason of the last failure.
+    /// Gives the reason of the last failure. CUDA describes the code instead.
     fn cuGetErrorString(code: Code, text: Out<*const c_char>) {
         let name = name(code).ok_or_else(|| Refusal::quiet(INVALID_VALUE))?;
         text.set(reason(code, name));
