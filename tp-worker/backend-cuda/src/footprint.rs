@@ -60,6 +60,10 @@ impl DeviceMemory for CudaMemory {
         floats(Element::F32, &[len])
     }
 
+    fn draft_ids_bytes(&self, len: usize) -> u64 {
+        self.vector_bytes(len)
+    }
+
     fn rope_bytes(&self, positions: usize, half: usize) -> u64 {
         2 * floats(Element::F32, &[positions, half])
     }

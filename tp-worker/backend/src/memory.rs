@@ -68,6 +68,11 @@ pub trait DeviceMemory {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64;
     /// Returns the bytes of a vector of `len` elements.
     fn vector_bytes(&self, len: usize) -> u64;
+    /// Returns the bytes that the device takes for the numbers of `len` tokens, if it drafts by
+    /// itself; 0 if the host drafts.
+    fn draft_ids_bytes(&self, _len: usize) -> u64 {
+        0
+    }
     /// Returns the bytes of rotary angles of `half` pairs at each of `positions` positions.
     fn rope_bytes(&self, positions: usize, half: usize) -> u64;
     /// Returns the bytes of activations `[rows, width]`.

@@ -155,10 +155,13 @@ impl Lowering {
         if let Expr::List(_) = each.target {
             shape.push(constant(true, span));
         }
+        // Jinja2 visits the iterable outside of the loop's frame, so a condition around the loop
+        // counts for it.
+        let iterable = self.expr(&each.iter)?;
         let in_condition = std::mem::replace(&mut self.in_condition, false);
         let lowered = ast::ForLoop {
             target: plain_target(&each.target)?,
-            iter: apply(op::ITERATE, self.expr(&each.iter)?, shape, span),
+            iter: apply(op::ITERATE, iterable, shape, span),
             filter_expr: each
                 .filter_expr
                 .as_ref()

@@ -299,3 +299,23 @@ fn strftime_formats_the_clock() {
         Err(TemplateError::Broken { .. })
     ));
 }
+
+/// Jinja2 looks a filter up before it renders, but for those of a condition. The iterable of a
+/// loop inside a condition belongs to it, the loop's body does not.
+#[test]
+fn an_unknown_filter_fails_where_it_is_reached_in_a_condition() {
+    assert_eq!(
+        render("{% if y %}{% for a in y | nope %}{{ a }}{% endfor %}{% endif %}ok"),
+        "ok"
+    );
+    for template in [
+        "{% for a in y | nope %}{% endfor %}",
+        "{% if y %}{% for a in y %}{{ a | nope }}{% endfor %}{% endif %}",
+    ] {
+        let error = render_with(template, TemplateLimits::default()).unwrap_err();
+        assert!(
+            error.to_string().contains("there is no filter \"nope\""),
+            "{error}"
+        );
+    }
+}

@@ -2,9 +2,7 @@
 //! except the target's last hidden state: every rank keeps that.
 
 use lockstep_backend::{DeviceMemory, Holds, KvShape};
-use lockstep_types::{
-    DeviceKind, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
-};
+use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
 
 use super::{Part, Weighed, count, largest_heads, pass, rope_bytes};
 use crate::{
@@ -118,11 +116,9 @@ fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: u
 /// Returns the bytes of the target's token numbers for a head's tokens, on a device that
 /// drafts by itself.
 fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) -> u64 {
-    match (&draft.kind, engine.device.kind) {
-        (DraftKind::Model | DraftKind::Eagle, _) | (_, DeviceKind::Cpu) => 0,
-        (DraftKind::Eagle3 { .. }, DeviceKind::Cuda) => {
-            device.vector_bytes(eagle::vocab(draft, engine.model))
-        }
+    match &draft.kind {
+        DraftKind::Model | DraftKind::Eagle => 0,
+        DraftKind::Eagle3 { .. } => device.draft_ids_bytes(eagle::vocab(draft, engine.model)),
     }
 }
 
