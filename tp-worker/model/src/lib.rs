@@ -20,9 +20,10 @@ mod split;
 pub use blocks::rope_table;
 pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Weights};
 pub use error::ModelError;
-pub use models::{CaptureSpec, Schedule, Tables, WholeTables, whole_head};
+pub use models::{CaptureSpec, Schedule};
 pub use runner::{
     Chains, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
-    LogitBlock, LogitSink, Staged, Transformer, WeightOrigin, rank_heads, rank_memory,
+    LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_heads,
+    rank_memory, whole_head,
 };
 pub use split::{CollectiveKind, CollectiveStep, CountedRows, Heads, Place, Shard, Topology};

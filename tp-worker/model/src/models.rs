@@ -5,8 +5,6 @@ mod capture;
 pub(crate) mod decoder;
 pub(crate) mod eagle;
 mod schedule;
-mod tables;
 
 pub use capture::CaptureSpec;
 pub use schedule::Schedule;
-pub use tables::{Tables, WholeTables, whole_head};

@@ -6,6 +6,7 @@ mod eagle;
 mod feature_window;
 mod footprint;
 mod limits;
+mod tables;
 mod transformer;
 
 pub use chains::Chains;
@@ -13,6 +14,7 @@ pub use eagle::{EagleHead, HiddenSource};
 pub use feature_window::FeatureWindow;
 pub use footprint::{rank_heads, rank_memory};
 pub use limits::ForwardLimits;
+pub use tables::{Tables, WholeTables, whole_head};
 pub use transformer::{
     DraftStaged, LoadOptions, LogitBlock, LogitSink, Staged, Transformer, WeightOrigin,
 };
