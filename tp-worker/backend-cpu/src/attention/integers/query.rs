@@ -1,49 +1,58 @@
-//! Queries as 16-bit integers.
+//! Queries as 16-bit integers, packed in 32-bit words.
+//!
+//! A query has one scale: value = integer · scale. Kernels that multiply four bytes at a time
+//! read each integer as two signed bytes, integer = 256 · upper + lower. Example: 511 is
+//! upper 2 and lower -1.
 
 use super::CODES;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::bf16_bits;
 
-/// The largest integer: its upper byte is 127.
+/// Largest integer of a query: 127 · 256, so its upper byte is 127 and its lower byte 0.
 const LARGEST: f32 = 32_512.0;
-/// Queries with a largest magnitude below this are zeros: the reciprocal of their scale
-/// might overflow.
+/// Limit of a query's largest magnitude. A query below this limit becomes zeros, because the
+/// reciprocal of its scale could overflow.
 const TINY: f32 = 1e-30;
-/// Number whose addition rounds to the nearest integer, which then sits in the low bits:
-/// 1.5 · 2²³.
+/// 1.5 · 2²³. Adding this number to a value rounds the value to the nearest integer. The low
+/// 16 bits of the sum are that integer.
 const ROUND: f32 = 12_582_912.0;
-/// Values converted at once.
+/// Number of a query's values that are converted at once.
 const CHUNK: usize = 64;
-/// Words and queries of an AMX tile.
+/// Rows of an AMX tile, one per query, and 32-bit words in a row.
 #[cfg(any(test, target_arch = "x86_64"))]
 const TILE: usize = 16;
-/// Number that is added to codes to make them unsigned.
+/// Number that some kernels add to the cache's signed codes, because they read unsigned bytes.
 const OFFSET: i32 = 128;
 
-/// Words of a packed query: two words of integers for each four values; the scale; and the
-/// sum that undoes the offsets of codes, where codes have offsets.
+/// Returns the number of words of a packed query. Every four values take two words. One word
+/// is the scale. The last word is -[`OFFSET`] times the sum of the query's integers: kernels
+/// that add [`OFFSET`] to codes add this word to a product to undo that. Example: 64 values
+/// take 34 words.
 pub(in crate::attention) const fn query_words(head_dim: usize) -> usize {
     2 * head_dim / CODES + 2
 }
 
-/// Order of a tile's packed queries in memory.
+/// Order of the words of packed queries in memory. The scales of all queries follow the words
+/// of integers, and then the last words of all queries.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::attention) enum Layout {
-    /// Word by word, and in each word all queries, padded to a multiple of this number.
+    /// The words of upper bytes, then the words of lower bytes. The same word of all queries
+    /// lies side by side. The number of queries is padded to a multiple of this number.
     SideBySide(usize),
-    /// 16-bit numbers, two in a word: the even values of each four, then the odd ones. Word
-    /// by word, and in each word all queries.
+    /// Whole 16-bit integers, two in a word. Four values are two words: the first has values
+    /// 0 and 2, the second has values 1 and 3. The same word of all queries lies side by side.
     #[cfg(any(test, target_arch = "x86_64"))]
     Widened,
-    /// AMX tiles of 16 words of 16 queries: the upper bytes of 64 values of all queries,
-    /// then their lower bytes.
+    /// AMX tiles: a row is 16 words, bytes of 64 values of one query. For each 64 values come
+    /// the upper bytes of all queries, then the lower bytes. The number of queries is padded
+    /// to a multiple of 16.
     #[cfg(any(test, target_arch = "x86_64"))]
     Tiles,
 }
 
 impl Layout {
-    /// Number of queries that room is made for.
+    /// Returns the number of queries after padding.
     pub(in crate::attention) fn height(self, queries: usize) -> usize {
         match self {
             Self::SideBySide(multiple) => queries.next_multiple_of(multiple),
@@ -54,8 +63,9 @@ impl Layout {
         }
     }
 
-    /// Index of a query's `word` among `words` words of `height` queries. `part` 0 or 1 is
-    /// the upper or lower bytes, or the even or odd values.
+    /// Returns the index of a query's word in memory. Each part has `words` words per query;
+    /// `height` is the number of queries after padding. Parts 0 and 1 are the upper and the
+    /// lower bytes, in [`Self::Widened`] the even and the odd values.
     fn slot(self, query: usize, part: usize, word: usize, words: usize, height: usize) -> usize {
         match self {
             Self::SideBySide(_) => (part * words + word) * height + query,
@@ -70,7 +80,8 @@ impl Layout {
     }
 }
 
-/// Packs a query as number `index` of `height` queries.
+/// Packs `query` into `out`, as number `index` of `height` queries. Its length is a multiple of
+/// [`CODES`]. If one of its values is not finite, its scale is NaN.
 pub(in crate::attention) fn pack_query(
     isa: Isa,
     query: &[f32],
@@ -81,7 +92,7 @@ pub(in crate::attention) fn pack_query(
 ) {
     let words = query.len() / CODES;
     let largest = largest(isa, query);
-    // A reciprocal of zero brings everything to zero.
+    // If `inverse` is zero, all integers are zero.
     let (scale, inverse) = match largest {
         ..TINY => (0.0, 0.0),
         _ if largest.is_finite() => (largest / LARGEST, LARGEST / largest),
@@ -108,21 +119,22 @@ pub(in crate::attention) fn pack_query(
     out[last + height] = sum.wrapping_mul(-OFFSET).cast_unsigned();
 }
 
-/// Rounds a value of a query to bf16 first, as other caches do.
+/// Rounds a query's value to bf16, as attention of bf16 models does over other caches too.
 #[inline(always)]
 fn rounded(x: f32) -> f32 {
     f32::from_bits(bf16_bits(x) << 16)
 }
 
 multiversion! {
-    /// Returns the largest magnitude; NaN counts as larger than any other.
+    /// Returns the largest magnitude of a query's values. NaN is larger than any number.
     fn largest(query: &[f32]) -> f32 {
-        // As integers, magnitudes are ordered like their values.
+        // The bits of magnitudes, read as integers, have the order of the magnitudes.
         let bits = |x: f32| rounded(x).to_bits() & 0x7fff_ffff;
         f32::from_bits(query.iter().fold(0, |max, &x| max.max(bits(x))))
     }
 }
 
+/// Returns the integer of a query's value: the value times `inverse`, rounded.
 #[inline(always)]
 fn integer(x: f32, inverse: f32) -> i16 {
     (rounded(x) * inverse + ROUND).to_bits() as i16
@@ -130,8 +142,8 @@ fn integer(x: f32, inverse: f32) -> i16 {
 
 #[cfg(any(test, target_arch = "x86_64"))]
 multiversion! {
-    /// Writes a query's integers, the even ones of each four and the odd ones; returns their
-    /// sum.
+    /// Writes the integers of a query's values as words: of every four values, 0 and 2 to
+    /// the first list, 1 and 3 to the second. Returns the sum of the integers.
     fn interleave(query: &[f32], inverse: f32, words: &mut [[u8; CHUNK]; 2]) -> i32 {
         let mut sum = 0i32;
         let [even, odd] = words;
@@ -149,14 +161,15 @@ multiversion! {
 }
 
 multiversion! {
-    /// Writes the upper and lower bytes of a query's integers; returns the integers' sum.
+    /// Writes the upper and the lower bytes of a query's integers. Returns the sum of the
+    /// integers.
     fn split(query: &[f32], inverse: f32, bytes: &mut [[u8; CHUNK]; 2]) -> i32 {
         let mut sum = 0i32;
         let [upper, lower] = bytes;
         for ((&x, upper), lower) in query.iter().zip(upper).zip(lower) {
             let integer = i32::from(integer(x, inverse));
             sum += integer;
-            // The lower byte is signed too.
+            // The lower byte is signed, so the upper byte is rounded and not cut off.
             *upper = ((integer + OFFSET) >> 8) as u8;
             *lower = integer as u8;
         }
@@ -197,7 +210,7 @@ mod tests {
             for (i, &x) in query.iter().enumerate() {
                 let integer = 256 * bytes[i] + bytes[query.len() + i];
                 sum += integer;
-                // The even values of each four share a word, and so do the odd ones.
+                // Of every four values, 0 and 2 share a word, and 1 and 3 share the next.
                 let word = widened[i / CODES * 2 + i % 2].to_le_bytes();
                 let at = i % CODES / 2 * 2;
                 prop_assert_eq!(i32::from(i16::from_le_bytes([word[at], word[at + 1]])), integer);
