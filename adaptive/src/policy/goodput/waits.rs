@@ -1,29 +1,35 @@
-//! Times in which ranks wait while some ranks run long prompts.
+//! The time that DP ranks lose while other DP ranks run long prompts.
 
 use super::{Moment, logit::ONE, power};
 use crate::{Digest, LongPrompts};
 
-/// Inverse of a step's weight in the means.
+/// Inverse of a step's weight in the running means.
 const RATE: u64 = 32;
-/// One in the means of counts, in fixed point.
+/// The number 1 in the means of counts, in fixed point.
 const FINE: u64 = 1 << 20;
-/// Most requests of a rank that count: with more, the rank is equally busy.
+/// Most requests of a rank that [`busy`] counts. More requests make a rank no busier.
 const MOST_REQUESTS: u32 = 64;
 
-/// Effect of long prompts on some ranks on a depth's tokens per time.
+/// Model of the time that long prompts cost, to compare depths by their tokens per time.
 ///
-/// A part of a prompt lasts equally long at any depth, and all ranks wait for it. Ranks that
-/// run such prompts answer so many tokens for each part as their requests want. Deeper drafts
-/// bring the next part sooner, until prompts go on in every step. From there on deeper drafts
-/// bring no more tokens from these ranks. The tokens of the other ranks in the waiting time
-/// grow with depth all the same.
+/// A chunk is the part of a long prompt that one step computes. A chunk takes the same time
+/// at any draft depth, and all ranks wait for it. The requests of a rank decide how many tokens
+/// the rank answers for each chunk; the depth does not change that number.
+///
+/// Deeper drafts finish answers in fewer steps, so the next prompt begins sooner. Once every
+/// step of a rank has a chunk, deeper drafts bring no more tokens from that rank. The ranks
+/// without long prompts still get more tokens per step from deeper drafts. Example: a rank has
+/// one request at a time and answers 4 tokens per chunk. At 1 token per step one step in five
+/// has a chunk; at 4 tokens per step, one in two.
 #[derive(Debug)]
 pub(super) struct Waits {
-    /// Mean nanoseconds of a part of a prompt, beyond a step without; 0 = none was seen.
+    /// Mean nanoseconds by which a chunk makes a step longer; 0 before any chunk was seen.
     ns: u64,
-    /// Mean parts of prompts in a step, and mean tokens of the ranks that run them.
+    /// Mean number of chunks in a step, and mean number of tokens that the ranks with long
+    /// prompts answer in a step. 1 is [`FINE`].
     chunks: u64,
     tokens: u64,
+    /// Counts of the present step.
     now: LongPrompts,
 }
 
@@ -37,7 +43,8 @@ impl Waits {
         }
     }
 
-    /// Begins a step.
+    /// Begins a step and takes in its counts. The means of counts restart when no rank has long
+    /// prompts.
     pub fn begin(&mut self, moment: &Moment<'_>) {
         self.now = moment.long_prompts;
         let LongPrompts {
@@ -57,7 +64,8 @@ impl Waits {
         follow(&mut self.tokens, tokens);
     }
 
-    /// Takes in a step that took `us`, and would have taken `expected_ns` without prompts.
+    /// Takes in the time of a step: `us` microseconds. Without prompts the step would have taken
+    /// `expected_ns` nanoseconds. A step without chunks, or of unknown cost, changes nothing.
     pub fn observe(&mut self, moment: &Moment<'_>, us: u64, expected_ns: Option<u64>) {
         let waited = moment.long_prompts.chunks > 0 && moment.seen.prompt_tokens > 0;
         let (true, Some(expected_ns)) = (waited, expected_ns) else {
@@ -66,13 +74,14 @@ impl Waits {
         let over = us.saturating_mul(1000).saturating_sub(expected_ns);
         self.ns = match self.ns {
             0 => over,
-            // No step counts for more than twice the mean: it may be slow for another reason.
+            // A step may be slow for another reason, so no step counts for more than twice the
+            // mean.
             mean => mean - mean / RATE + over.min(2 * mean) / RATE,
         };
     }
 
-    /// Returns the tokens of the mean row per time, in an arbitrary unit. Without long prompts
-    /// steps take `ns` and give a row `each` tokens, in fixed point.
+    /// Returns the tokens per time of the mean row, in an arbitrary unit. `ns` is the time of a
+    /// step without chunks. In such a step a row gets `each` tokens, in fixed point.
     pub fn rate(&self, each: u64, ns: u64) -> u64 {
         let LongPrompts {
             ranks,
@@ -83,12 +92,14 @@ impl Waits {
         if ranks == 0 || self.chunks == 0 || rows == 0 {
             return (each << 40) / ns.max(1);
         }
-        // Most tokens that all these ranks together answer in a step.
+        // Tokens that these ranks together answer in a step if each runs a chunk in every step.
         let most = u128::from(self.tokens) * u128::from(ranks) * ONE as u128;
         let most = most / u128::from(self.chunks);
+        // Steps in which a request decodes, for each chunk.
         let steps = most * ONE as u128 / (u128::from(each) * u128::from(ranks)).max(1);
         let busy = busy(rows.div_ceil(ranks), steps.min(1 << 32) as i64);
         let out = most * busy as u128 / ONE as u128;
+        // Part of the steps without any chunk.
         let nobody = power(ONE - busy, ranks);
         let waits = u128::from(self.ns) * (ONE - nobody) as u128 / ONE as u128;
         let all = out + u128::from(each) * u128::from(waiting);
@@ -114,9 +125,10 @@ impl Waits {
     }
 }
 
-/// Returns the part of steps in which a rank runs prompts, in fixed point. Each of its
-/// `requests` decodes for `steps` steps for each step of its prompt. This is the machine-repair
-/// model, 1 - B(requests, steps) with Erlang's loss formula B.
+/// Returns the share of a rank's steps that have a chunk, in fixed point. The rank has
+/// `requests` requests. Each of them decodes in `steps` steps, in fixed point, for each chunk
+/// of its prompt. This is the machine-repair model: 1 - B(requests, steps), with Erlang's loss
+/// formula B. Example: with 2 requests of 1 step per chunk, 4 of 5 steps have a chunk.
 fn busy(requests: u32, steps: i64) -> i64 {
     let mut idle = ONE;
     for request in 1..=i64::from(requests.min(MOST_REQUESTS)) {
@@ -133,8 +145,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns the state after `steps` steps like this one, in which a part of a prompt takes
-    /// 40 ms.
+    /// Returns the state after `steps` steps with the counts `long_prompts`. A chunk takes
+    /// 40 ms in each step.
     fn after(steps: u32, long_prompts: LongPrompts) -> Waits {
         let costs = Costs::new(&AdaptiveConfig::new("", 0, vec![], vec![]), &[]);
         let seen = Seen {
@@ -181,7 +193,7 @@ mod tests {
         let waits = after(9, none);
         assert_eq!(rate(&waits, 10, 20, 20), 1_000);
         assert_eq!(waits.rate(3 << 16, 7 * MS), (3 << 56) / (7 * MS));
-        // The ranks' long prompts have not begun.
+        // The rank has long prompts, but no chunk of them has run yet.
         let waits = after(
             9,
             LongPrompts {
@@ -193,7 +205,7 @@ mod tests {
         assert_eq!(rate(&waits, 10, 20, 20), 1_000);
     }
 
-    /// Checks [`rate`], except for rounding.
+    /// Checks that [`rate`] is `expected`, within 1 for rounding.
     fn assert_rate(waits: &Waits, rows: u64, tenths: u64, ms: u64, expected: u64) {
         let found = rate(waits, rows, tenths, ms);
         assert!(
@@ -202,8 +214,8 @@ mod tests {
         );
     }
 
-    /// There are many requests, whose prompts take as many steps as their answers. One of them
-    /// always runs a part of its prompt.
+    /// The rank has so many requests that one of them always runs a chunk. The rank answers
+    /// three tokens per chunk.
     #[test]
     fn where_prompts_go_on_in_every_step_they_bound_what_their_ranks_answer() {
         let all = LongPrompts {
@@ -214,11 +226,12 @@ mod tests {
             tokens: 3,
         };
         let waits = after(99, all);
-        // Three tokens of one rank, and the tokens of the other ranks' rows, in 40 ms more.
+        // A step takes 40 ms longer. It has three tokens of this rank, and `tenths` tenths of a
+        // token for each of the 16 rows of other ranks.
         assert_rate(&waits, 80, 10, 10, 19_000 / 50);
         assert_rate(&waits, 80, 20, 20, 35_000 / 60);
         assert_rate(&waits, 80, 30, 35, 51_000 / 75);
-        // There are only ranks that are full of prompts: the shortest step is the best.
+        // All ranks always run chunks, so the shortest step is the best.
         let ranks = LongPrompts {
             ranks: 5,
             rows: 320,
@@ -231,8 +244,8 @@ mod tests {
         assert_rate(&waits, 320, 20, 20, 250);
     }
 
-    /// There is one request at a time, with four tokens for each part of a prompt. Deeper
-    /// drafts bring the next part sooner.
+    /// The rank has one request at a time, which gets four tokens for each chunk of its prompt.
+    /// Deeper drafts bring the next chunk sooner.
     #[test]
     fn where_prompts_leave_steps_free_they_come_with_the_answers() {
         let one = LongPrompts {
@@ -243,11 +256,11 @@ mod tests {
             tokens: 4,
         };
         let waits = after(99, one);
-        // Four of five steps have no prompt, then two of three, then one of two.
+        // Four of five steps have no chunk, then two of three, then one of two.
         assert_rate(&waits, 17, 10, 10, 16_800 / 18);
         assert_rate(&waits, 17, 20, 20, 100_000 / 100);
         assert_rate(&waits, 17, 40, 40, 66_000 / 60);
-        // With two such ranks, a step has a prompt of one or the other more often.
+        // With two such ranks, more steps have a chunk.
         let two = LongPrompts {
             ranks: 2,
             rows: 2,
@@ -261,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_as_busy_with_prompts_as_the_machine_repair_model_says() {
-        // (requests, steps of decoding for each step of a prompt, busy part)
+        // (requests, decode steps for each chunk, busy share)
         for (requests, steps, part) in [
             (0, ONE, 0),
             (1, 0, ONE),
@@ -316,7 +329,7 @@ mod tests {
             waits.ns
         };
         assert_eq!(observe(256, 900_000, Some(10 * MS)), 41_250_000);
-        // Unknown costs and steps without prompts say nothing.
+        // A step of unknown cost, or without prompt tokens, changes nothing.
         assert_eq!(observe(256, 900_000, None), 41_250_000);
         assert_eq!(observe(0, 900_000, Some(10 * MS)), 41_250_000);
     }
