@@ -23,7 +23,7 @@ const MOST_REQUESTS: u32 = 64;
 /// has a chunk; at 4 tokens per step, one in two.
 #[derive(Debug)]
 pub(super) struct Waits {
-    /// Mean nanoseconds by which a chunk makes a step longer; 0 before any chunk was seen.
+    /// Mean nanoseconds by which chunks make a step longer; 0 before any chunk was seen.
     ns: u64,
     /// Mean number of chunks in a step, and mean number of tokens that the ranks with long
     /// prompts answer in a step. 1 is [`FINE`].
