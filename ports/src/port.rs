@@ -332,41 +332,4 @@ impl std::fmt::Debug for Port {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_keeps_its_share_of_fewer_places() {
-        for (all, own, most, expected) in [
-            (4096, 3072, 1984, 1488),
-            (4096, 4096, 1984, 1984),
-            (4096, 1, 1984, 1),
-            (8, 7, 1, 1),
-        ] {
-            let mut limits = PortLimits::for_tests(all, own);
-            limits.shrink(most);
-            let got = (limits.connections, limits.per_peer);
-            assert_eq!(got, (most, expected), "{own} of {all}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_refusal_names_the_limit_that_was_met() {
-        let port = Port::for_tests(PortLimits::for_tests(8, 2), None, None);
-        for (full, expected) in [
-            (
-                Full::Port,
-                "serves 8 connections already (--max-connections)",
-            ),
-            (
-                Full::Peer,
-                "serves 2 connections of this address already (--max-connections-per-peer)",
-            ),
-        ] {
-            let body = port.refusal(full).into_body();
-            let body = axum::body::to_bytes(body, 1000).await.expect("short");
-            let text = String::from_utf8_lossy(&body);
-            assert!(text.contains(expected), "{text}");
-        }
-    }
-}
+mod tests;

@@ -243,6 +243,18 @@ mod tests {
     }
 
     #[test]
+    fn what_came_beyond_a_reserve_leaves_with_its_choice() {
+        let budget = Budget::new(1 << 20);
+        let room = Room::new(&budget);
+        let mut parts = room.reserve(&[100]).expect("there is room");
+        let mut only = parts.pop().expect("one");
+        assert_eq!(only.came(150), Ok(()));
+        assert_eq!(budget.taken(), 150);
+        only.end();
+        assert_eq!(budget.taken(), 0, "the request goes on without it");
+    }
+
+    #[test]
     fn what_can_not_come_any_more_is_given_back() {
         let budget = Budget::new(1 << 20);
         let room = Room::new(&budget);

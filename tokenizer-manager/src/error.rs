@@ -285,6 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn the_field_at_fault_is_told_whoever_finds_it() {
+        let error = ApiError::from(RequestError {
+            param: Some("seed".to_owned()),
+            ..RequestError::new(ErrorKind::Invalid, "why")
+        });
+        assert!(error.json().contains(r#""param":"seed""#), "{error:?}");
+        let status = error.into_status();
+        assert_eq!(status.metadata().get("param").expect("a field"), "seed");
+    }
+
+    #[test]
     fn long_texts_keep_their_start_and_their_end() {
         for text in ["", "short", "just 16 bytes…"] {
             assert_eq!(shortened(text.to_owned(), 16), text);

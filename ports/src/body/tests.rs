@@ -174,6 +174,15 @@ async fn what_is_over_the_budget_ends_and_gives_all_back() {
     assert!(closed.contains(&(Closed::OverBudget, 2)), "{closed:?}");
 }
 
+/// Whatever its head announces: its reader refuses it, and says why.
+#[test]
+fn a_message_that_nobody_reads_takes_no_more_than_one_that_is_read() {
+    let budget = Budget::new(4 * LARGEST_MESSAGE);
+    let held = Held::new(&budget, true);
+    assert_eq!(held.take(&[0, 0xff, 0xff, 0xff, 0xff]), Ok(()));
+    assert_eq!(budget.taken(), LARGEST_MESSAGE);
+}
+
 /// Returns a body that begins with this part. It may not be silent if other requests
 /// find no memory.
 fn held_body(

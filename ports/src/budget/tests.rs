@@ -128,3 +128,17 @@ fn services_without_a_key_empty_no_more_than_their_part() {
     assert_eq!(budget.taken(), 16 * SMALL);
     assert_eq!(budget.charge().add(128 * SMALL), Ok(()));
 }
+
+#[test]
+fn a_call_that_finds_no_room_hears_when_to_come_again() {
+    for over in [
+        OverBudget::Process,
+        OverBudget::Peer,
+        OverBudget::WithoutKey,
+    ] {
+        let status = Status::from(over);
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        let again = status.metadata().get("retry-after");
+        assert_eq!(again.expect("a time"), "1", "{over}");
+    }
+}

@@ -99,6 +99,38 @@ fn probes_have_places_of_their_own() {
 }
 
 #[test]
+fn a_probes_place_has_the_limits_of_others() {
+    let places = places(1, 1);
+    let working = admit(&places, 1);
+    let _request = working.0.enter();
+    let [mut silent, mut untaken] = [2, 3].map(|from| admit(&places, from));
+    assert_eq!(silent.0.full, Some(Full::Port));
+    let answer = untaken.0.enter();
+    answer.hand_over();
+    places.sweep(Instant::now() + Duration::from_secs(9 * 3600));
+    assert_eq!(ended(&mut silent), Some(Closed::Silent));
+    assert_eq!(ended(&mut untaken), Some(Closed::Stalled));
+}
+
+#[test]
+fn who_goes_on_waits_from_then_on() {
+    let places = places(2, 2);
+    let mut first = admit(&places, 1);
+    let mut second = admit(&places, 2);
+    // Its first bytes have come, which those of the second have not.
+    first.0.detected(false);
+    let third = admit(&places, 3);
+    assert_eq!(ended(&mut second), Some(Closed::Evicted));
+    assert_eq!(ended(&mut first), None);
+    drop(first.0.enter());
+    drop(third.0.enter());
+    // The first byte of a head after an answer.
+    assert!(first.0.heard());
+    let fourth = admit(&places, 4);
+    assert_eq!((ended(&mut first), fourth.0.full), (None, None));
+}
+
+#[test]
 fn every_wait_has_its_limit() {
     let places = places(8, 8);
     let hours = |hours: u64| Instant::now() + Duration::from_secs(hours * 3600);

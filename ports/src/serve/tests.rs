@@ -1,3 +1,7 @@
+mod calls;
+mod ends;
+mod http2;
+
 use std::{
     net::SocketAddr,
     sync::{
@@ -117,6 +121,18 @@ async fn read(client: &mut TcpStream, bytes: usize) {
         let read = in_time(client.read(&mut buffer)).await.expect("readable");
         assert!(read > 0, "{come} of {bytes} bytes came");
         come += buffer[..read].iter().filter(|byte| **byte == b'x').count();
+    }
+}
+
+/// Reads until these bytes have come.
+async fn comes(client: &mut TcpStream, wanted: &[u8]) {
+    let mut answer = Vec::new();
+    while !answer.windows(wanted.len()).any(|part| part == wanted) {
+        let mut some = [0; 1000];
+        let came = in_time(client.read(&mut some)).await.expect("readable");
+        let text = String::from_utf8_lossy(&answer);
+        assert!(came > 0, "no {wanted:?} in {answer:?}: {text}");
+        answer.extend_from_slice(&some[..came]);
     }
 }
 
@@ -278,25 +294,6 @@ async fn heads_of_a_kept_connection_count_one_by_one() {
     assert_eq!(most.load(Relaxed), 0, "bytes were charged");
 }
 
-/// Returns HTTP/2's preface and settings, the head of a call of `path`, and `body`
-/// without an end.
-fn begun_over_http2(path: &str, body: &[u8]) -> Vec<u8> {
-    let frame = |kind: u8, flags: u8, stream: u8, content: &[u8]| {
-        let length = u32::try_from(content.len()).expect("small").to_be_bytes();
-        [&length[1..], &[kind, flags, 0, 0, 0, stream], content].concat()
-    };
-    // The fields `:method: POST`, `:scheme: http` and `:path` (RFC 7541, appendix A).
-    let length = u8::try_from(path.len()).expect("short");
-    let head = [&[0x83, 0x86, 0x44, length], path.as_bytes()].concat();
-    let mut begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    begun.extend(frame(4, 0, 0, &[]));
-    begun.extend(frame(1, 4, 1, &head));
-    for part in body.chunks(16 << 10) {
-        begun.extend(frame(0, 0, 1, part));
-    }
-    begun
-}
-
 /// Returns a body of each kind that has sent something and then nothing more. The
 /// number is the bytes that it then holds of a part of 128 KiB.
 fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
@@ -321,12 +318,12 @@ fn begun_bodies() -> [(Protocol, Vec<u8>, usize); 4] {
             over_http1("transfer-encoding: chunked\r\n\r\n15f90"),
             60_002,
         ),
-        (http(), begun_over_http2("/x.Y/Z", &body), 60_000 + WINDOW),
+        (http(), http2::begun("/x.Y/Z", &body), 60_000 + WINDOW),
         (
             Protocol::Grpc {
                 head_bytes: 16 << 10,
             },
-            begun_over_http2("/x.Y/Z", &message),
+            http2::begun("/x.Y/Z", &message),
             60_000 + WINDOW,
         ),
     ]
@@ -355,14 +352,7 @@ async fn a_silent_body_of_any_kind_gives_way_to_who_finds_no_room() {
         own.charge().add(10_000).expect("there is room");
         assert_eq!(slow_bodies(&port), 0, "{at}");
         assert!(own.charge().add(90_000).is_err());
-        let mut answer = Vec::new();
-        let wanted = b"brought nothing while others waited";
-        while !answer.windows(wanted.len()).any(|part| part == wanted) {
-            let mut some = [0; 1000];
-            let came = in_time(silent.read(&mut some)).await.expect("readable");
-            assert!(came > 0, "{at}: {}", String::from_utf8_lossy(&answer));
-            answer.extend_from_slice(&some[..came]);
-        }
+        comes(&mut silent, b"brought nothing while others waited").await;
         assert_eq!(slow_bodies(&port), 1, "{at}");
         until(|| budget.taken() == 0).await;
     }

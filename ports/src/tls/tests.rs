@@ -1,9 +1,10 @@
 mod files;
+mod nodes;
 
 use std::{fs, net::SocketAddr};
 
 use axum::{Router, routing::get};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::{ClientConfig, pki_types::ServerName};
 use socket2::SockRef;
 use tempfile::TempDir;
@@ -30,8 +31,14 @@ impl Authority {
 
     /// Returns a certificate of `localhost`, and its key, in PEM.
     fn sign(&self) -> [String; 2] {
+        self.sign_with(|_| {})
+    }
+
+    /// One in which something is changed.
+    fn sign_with(&self, change: impl FnOnce(&mut CertificateParams)) -> [String; 2] {
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.0).expect("signed");
         [certificate.pem(), key.serialize_pem()]
     }
@@ -315,4 +322,45 @@ async fn clients_show_certificates_where_roots_are_named() {
         };
         assert_eq!(answered.await.is_ok(), expected);
     }
+}
+
+#[tokio::test]
+async fn roots_of_clients_are_exchanged_too() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let mut files = files(&folder, &authority);
+    let roots = folder.path().join("clients.pem");
+    let [old, new] = [(); 2].map(|()| Authority::new());
+    fs::write(&roots, old.0.pem()).expect("written");
+    files.client_roots = Some(roots.clone());
+    let tls = Tls::load(&files).expect("read");
+    fs::write(&roots, new.0.pem()).expect("written");
+    assert!(tls.look().expect("roots"));
+    let (_port, address) = serve(&tls).await;
+    for (signs, expected) in [(&old, false), (&new, true)] {
+        let answered = async {
+            let mut stream = connect(address, client(&authority, Some(signs.sign()))).await?;
+            ask(&mut stream).await
+        };
+        assert_eq!(answered.await.is_ok(), expected);
+    }
+}
+
+#[test]
+fn every_certificate_is_told_of_by_its_own_time() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let files = files(&folder, &authority);
+    let tls = Tls::load(&files).expect("read");
+    let now = UnixTime::now();
+    assert_eq!(tls.aged(now), None);
+    let expired = || authority.sign_with(|params| params.not_after = date_time_ymd(2001, 1, 1));
+    // The second takes the place of one of the same kind.
+    for _ in 0..2 {
+        write(&files, &expired());
+        assert!(tls.look().expect("a pair"));
+        assert!(matches!(tls.aged(now), Some(Untimely::Ended(_))));
+        assert_eq!(tls.aged(now), None, "it was said");
+    }
+    write(&files, &authority.sign());
+    assert!(tls.look().expect("a pair"));
+    assert_eq!((tls.aged(now), tls.warning()), (None, None));
 }

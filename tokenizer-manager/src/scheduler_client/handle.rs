@@ -184,3 +184,64 @@ impl Drop for LivePermit {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_ports::{Budget, Paid, outputs};
+    use lockstep_types::{request::FinishReason, sampling::TokenLogprob};
+
+    use super::*;
+
+    fn described(token_id: u32) -> TokenLogprob {
+        TokenLogprob {
+            token_id,
+            ..TokenLogprob::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn outputs_that_wait_are_joined_up_to_an_error() {
+        let budget = Budget::new(1 << 20);
+        let last = |outcome| Output {
+            token_ids: vec![3],
+            finish: Some(Finish {
+                outcome,
+                matched_token: None,
+                usage: Usage::default(),
+                speculation: None,
+            }),
+            ..Output::default()
+        };
+        for fails in [false, true] {
+            let (mut sender, receiver) = outputs(&budget, Paid::default());
+            let (commands, _inbox) = mpsc::unbounded_channel();
+            let mut handle = RequestHandle::new(1, receiver, commands, Version::default());
+            for token in [1, 2] {
+                let output = Output {
+                    token_ids: vec![token],
+                    logprobs: vec![described(token)],
+                    prompt_logprobs: vec![described(10 + token)],
+                    ..Output::default()
+                };
+                sender.send(output, 1).expect("there is room");
+            }
+            let end = match fails {
+                true => failed(disconnected(None)),
+                false => last(Ok(FinishReason::Stop)),
+            };
+            sender.send(end, 1).expect("there is room");
+            let output = handle.next().await;
+            let of = |all: &[TokenLogprob]| all.iter().map(|one| one.token_id).collect::<Vec<_>>();
+            assert_eq!(of(&output.logprobs), [1, 2]);
+            assert_eq!(of(&output.prompt_logprobs), [11, 12]);
+            if fails {
+                assert_eq!((output.token_ids, output.finish), (vec![1, 2], None));
+                let finish = handle.next().await.finish.expect("the last");
+                assert!(finish.outcome.is_err());
+            } else {
+                assert_eq!(output.token_ids, [1, 2, 3]);
+                assert!(output.finish.expect("the last").outcome.is_ok());
+            }
+        }
+    }
+}

@@ -176,6 +176,37 @@ async fn a_stream_has_text_and_one_reason_per_choice() {
 }
 
 #[tokio::test]
+async fn every_choice_echoes_its_own_prompt() {
+    let front = start().await;
+    for stream in [false, true] {
+        let body = completion(&json!({
+            "prompt": ["a", "b"], "n": 2, "echo": true, "stream": stream
+        }));
+        let scheduler = async {
+            for text in ["1", "2", "3", "4"] {
+                let job = front.mock.job().await;
+                job.tokens(&ids(text));
+                job.finish(FinishReason::Stop, 1);
+            }
+        };
+        let ((_, text), ()) = tokio::join!(front.post("/v1/completions", &body), scheduler);
+        let answers = match stream {
+            true => chunks(&text),
+            false => vec![serde_json::from_str(&text).expect("json")],
+        };
+        let mut texts = vec![String::new(); 4];
+        for choice in answers
+            .iter()
+            .flat_map(|answer| answer["choices"].as_array().expect("choices"))
+        {
+            let index = choice["index"].as_u64().expect("index") as usize;
+            texts[index].push_str(choice["text"].as_str().expect("text"));
+        }
+        assert_eq!(texts, ["a1", "a2", "b3", "b4"], "{stream}");
+    }
+}
+
+#[tokio::test]
 async fn tokens_that_are_no_text_have_names_of_their_own() {
     let front = start().await;
     let body = completion(&json!({"logprobs": 0}));

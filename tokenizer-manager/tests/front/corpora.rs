@@ -96,7 +96,7 @@ async fn what_is_no_corpus_is_refused_by_name() {
         ),
         (
             "/ngram/corpus",
-            json!({"name": "a", "token_ids": [4096]}),
+            json!({"name": "a", "token_ids": [5, 4096]}),
             "token_ids",
         ),
         (

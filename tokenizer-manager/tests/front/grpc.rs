@@ -1,12 +1,14 @@
 //! `lockstep.v1.Inference` and reflection.
 
+use std::time::Duration;
+
 use lockstep_proto::pb::lockstep::{
-    AbortRequest, Chat, ChatMessage, DetokenizeRequest, FinishReason, GenerateRequest,
-    GenerateResponse, GetModelInfoRequest, GetServerInfoRequest, LogprobParams, SamplingParams,
-    TokenIds, TokenizeRequest, generate_request::Input, generate_response::Matched,
+    AbortRequest, Chat, ChatMessage, DetokenizeRequest, ErrorKind, FinishReason, GenerateRequest,
+    GenerateResponse, GetModelInfoRequest, GetServerInfoRequest, LogprobParams, RequestError,
+    SamplingParams, TokenIds, TokenizeRequest, generate_request::Input, generate_response::Matched,
     inference_client::InferenceClient,
 };
-use tonic::{Code, transport::Channel};
+use tonic::{Code, Request, transport::Channel};
 
 use super::{
     harness::{Front, MODEL, start, start_with},
@@ -19,6 +21,8 @@ pub async fn client(front: &Front) -> InferenceClient<Channel> {
 
 pub async fn channel(front: &Front) -> Channel {
     let endpoint = Channel::from_shared(front.grpc.clone()).expect("an address");
+    // A call whose answer never begins fails instead of hanging.
+    let endpoint = endpoint.timeout(Duration::from_secs(30));
     endpoint.connect().await.expect("connected")
 }
 
@@ -174,12 +178,83 @@ async fn dropping_the_call_aborts_it_and_so_does_its_id() {
 }
 
 #[tokio::test]
+async fn operators_alone_abort_where_they_have_a_key() {
+    let front = start_with(|_, node| node.admin_api_key = Some("operator".to_owned())).await;
+    let mut client = client(&front).await;
+    let mut abort = async |key: Option<&str>| {
+        let mut request = Request::new(AbortRequest {
+            request_id: "a".to_owned(),
+        });
+        if let Some(key) = key {
+            let shown = format!("Bearer {key}").parse().expect("ascii");
+            request.metadata_mut().insert("authorization", shown);
+        }
+        client.abort(request).await
+    };
+    for key in [None, Some("client")] {
+        let refused = abort(key).await.expect_err("no operator");
+        assert_eq!(refused.code(), Code::Unauthenticated, "{key:?}");
+    }
+    let (found, ()) = tokio::join!(abort(Some("operator")), async {
+        let abort = front.mock.abort_trace().await;
+        front.mock.aborted(&abort, 0);
+    });
+    assert!(!found.expect("served").into_inner().found);
+}
+
+#[tokio::test]
+async fn choices_are_numbered() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    for stream in [true, false] {
+        let request = GenerateRequest {
+            n: Some(2),
+            stream: Some(stream),
+            ..text("ab")
+        };
+        let scheduler = async {
+            for text in ["A", "B"] {
+                let job = front.mock.job().await;
+                job.tokens(&ids(text));
+                job.finish(FinishReason::Length, 1);
+            }
+        };
+        let (answers, ()) = tokio::join!(collect(&mut client, request), scheduler);
+        let mut texts = [String::new(), String::new()];
+        for answer in answers.expect("served") {
+            texts[answer.index as usize].push_str(&answer.text);
+        }
+        assert_eq!(texts, ["A", "B"], "{stream}");
+    }
+}
+
+#[tokio::test]
+async fn who_finds_a_full_queue_hears_when_to_come_again() {
+    let front = start().await;
+    let mut client = client(&front).await;
+    let (refused, ()) = tokio::join!(client.generate(text("ab")), async {
+        front.mock.job().await.fail(RequestError {
+            kind: ErrorKind::Overloaded.into(),
+            retry_after_s: Some(3),
+            ..RequestError::default()
+        });
+    });
+    let refused = refused.expect_err("refused");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.metadata().get("retry-after").expect("a time"), "3");
+}
+
+#[tokio::test]
 async fn bad_input_is_an_invalid_argument() {
     let front = start().await;
     let mut client = client(&front).await;
     let sampling = |sampling: SamplingParams| GenerateRequest {
         sampling: Some(sampling),
         ..text("ab")
+    };
+    let message = ChatMessage {
+        role: "user".to_owned(),
+        content: "x".to_owned(),
     };
     let cases = [
         (GenerateRequest::default(), "input"),
@@ -232,6 +307,15 @@ async fn bad_input_is_an_invalid_argument() {
                 ..text("")
             },
             "messages",
+        ),
+        (
+            GenerateRequest {
+                input: Some(Input::Chat(Chat {
+                    messages: vec![message; 17],
+                })),
+                ..text("")
+            },
+            "chat.messages",
         ),
         (
             sampling(SamplingParams {

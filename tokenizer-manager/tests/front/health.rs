@@ -76,6 +76,27 @@ async fn health_follows_the_steps_of_the_engine() {
 }
 
 #[tokio::test]
+async fn a_scheduler_that_can_not_be_asked_is_not_well() {
+    let front = start_with(|engine, _| engine.timeouts.health_s = 3600).await;
+    let mut health = HealthClient::new(channel(&front).await);
+    let request = HealthCheckRequest {
+        service: String::new(),
+    };
+    let mut watch = health.watch(request).await.expect("served").into_inner();
+    let follow = async {
+        while watch.message().await.expect("open").expect("open").status != 1 {}
+        front.mock.refuses_health.store(true, Ordering::Relaxed);
+        let (status, text) = front.get("/health").await;
+        assert_eq!(status, 503, "{text}");
+        // Who asked is not the only one to hear of it.
+        while watch.message().await.expect("open").expect("open").status == 1 {}
+    };
+    tokio::time::timeout(Duration::from_secs(30), follow)
+        .await
+        .expect("the change is reported");
+}
+
+#[tokio::test]
 async fn without_a_scheduler_nothing_is_served() {
     let run_dir = tempfile::tempdir().expect("run dir");
     let node = node_config(run_dir.path().to_owned());

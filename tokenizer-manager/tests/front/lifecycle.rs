@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use lockstep_proto::pb::lockstep::FinishReason;
+use lockstep_proto::pb::lockstep::{FinishReason, GenerateRequest};
+use lockstep_tokenizer_manager::RunError;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use tonic::Code;
 
 use super::{
     client::{chat, completion, events},
+    grpc,
     harness::{HASH, SERVED_IN, engine_config, launch, node_config, start, start_with},
     mock::{Mock, ids, tokens},
 };
@@ -126,9 +129,15 @@ async fn a_scheduler_that_dies_ends_every_request_and_may_come_back() {
             .expect("an error event");
         assert!(rest.contains("service_unavailable"), "{rest}");
     };
-    let ((status, text), _jobs, ()) =
-        tokio::join!(front.post("/v1/chat/completions", &whole), scheduler, begun);
-    assert_eq!(status, 503, "{text}");
+    let request = front
+        .client
+        .post(format!("{}/v1/chat/completions", front.url))
+        .json(&whole);
+    let (answer, _jobs, ()) = tokio::join!(request.send(), scheduler, begun);
+    let answer = answer.expect("answered");
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.headers()["retry-after"], SERVED_IN.to_string());
+    let text = answer.text().await.expect("text");
     assert!(text.contains("service_unavailable"));
 
     // The mock accepts again: requests are served as soon as the link is back.
@@ -150,6 +159,31 @@ async fn a_scheduler_that_dies_ends_every_request_and_may_come_back() {
     tokio::time::timeout(Duration::from_secs(20), served)
         .await
         .expect("served again");
+}
+
+/// It ends requests at their limits itself, unless it hangs.
+#[tokio::test]
+async fn a_scheduler_that_ends_nothing_is_not_waited_for() {
+    let front = start_with(|engine, _| engine.timeouts.request_s = Some(0)).await;
+    let mut client = grpc::client(&front).await;
+    let body = completion(&json!({}));
+    let own = GenerateRequest {
+        timeout_ms: Some(1),
+        ..grpc::text("ab")
+    };
+    let scheduler = async {
+        for _ in 0..2 {
+            front.mock.job().await;
+        }
+        for _ in 0..2 {
+            front.mock.abort().await;
+        }
+    };
+    let http = front.post("/v1/completions", &body);
+    let ((status, text), called, ()) = tokio::join!(http, client.generate(own), scheduler);
+    assert_eq!(status, 408, "{text}");
+    let refused = called.expect_err("its time is over");
+    assert_eq!(refused.code(), Code::DeadlineExceeded);
 }
 
 #[tokio::test]
@@ -288,6 +322,27 @@ async fn more_requests_than_the_scheduler_could_hold_are_refused_here() {
     }
     front.mock.abort().await;
     front.mock.abort().await;
+    // Whoever was refused takes no room of those who come later.
+    let two = completion(&json!({"n": 2}));
+    let (answer, ()) = tokio::join!(front.ok("/v1/completions", &two), async {
+        for _ in 0..2 {
+            front.mock.job().await.finish(FinishReason::Stop, 0);
+        }
+    });
+    assert_eq!(answer["choices"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_key_does_not_start_without_one() {
+    let run_dir = tempfile::tempdir().expect("run dir");
+    let node = node_config(run_dir.path().to_owned());
+    let mock = Mock::start(&node.frontend_socket(), HASH);
+    let mut engine = engine_config();
+    engine.server.api_key_required = true;
+    let front = launch(engine, node, mock, run_dir).await;
+    let ended = tokio::time::timeout(Duration::from_secs(30), front.served).await;
+    let ended = ended.expect("in time").expect("no panic");
+    assert!(matches!(ended, Err(RunError::NoKey)), "{ended:?}");
 }
 
 #[tokio::test]

@@ -162,6 +162,10 @@ pub struct Mock {
     pub healthy: AtomicBool,
     /// Number of health checks so far.
     pub health_asked: AtomicUsize,
+    /// Number of health checks with a step of their own.
+    pub steps_forced: AtomicUsize,
+    /// True if a health check gets an error for an answer.
+    pub refuses_health: AtomicBool,
     /// Figures of other tokenizer-managers.
     pub others: Mutex<Vec<FrontFigures>>,
     /// Number of requests for figures so far.
@@ -185,6 +189,8 @@ impl Mock {
             asked: tokio::sync::Mutex::new(asked),
             healthy: AtomicBool::new(true),
             health_asked: AtomicUsize::new(0),
+            steps_forced: AtomicUsize::new(0),
+            refuses_health: AtomicBool::new(false),
             others: Mutex::default(),
             figures_asked: AtomicUsize::new(0),
             depth_range: Mutex::new(None),
@@ -365,9 +371,15 @@ impl Frontend for Service {
 
     async fn check_health(
         &self,
-        _: Request<CheckHealthRequest>,
+        request: Request<CheckHealthRequest>,
     ) -> Result<Response<CheckHealthResponse>, Status> {
         self.0.health_asked.fetch_add(1, Ordering::Relaxed);
+        if request.into_inner().force_step {
+            self.0.steps_forced.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.0.refuses_health.load(Ordering::Relaxed) {
+            return Err(Status::internal("out of order"));
+        }
         let healthy = self.0.healthy.load(Ordering::Relaxed);
         Ok(Response::new(CheckHealthResponse {
             healthy,
@@ -423,10 +435,13 @@ impl Frontend for Service {
 
     async fn get_figures(
         &self,
-        _: Request<GetFiguresRequest>,
+        request: Request<GetFiguresRequest>,
     ) -> Result<Response<GetFiguresResponse>, Status> {
         self.0.figures_asked.fetch_add(1, Ordering::Relaxed);
-        let fronts = self.0.others.lock().expect("no panic").clone();
+        let mut fronts = self.0.others.lock().expect("no panic").clone();
+        if !request.into_inner().metrics {
+            fronts.iter_mut().for_each(|front| front.metrics.clear());
+        }
         Ok(Response::new(GetFiguresResponse { fronts }))
     }
 

@@ -83,6 +83,74 @@ async fn a_batch_answers_with_a_list() {
 }
 
 #[tokio::test]
+async fn one_id_of_several_prompts_is_numbered() {
+    let front = start().await;
+    let body = json!({"text": ["a", "b"], "rid": "mine"});
+    let scheduler = async {
+        let mut known = Vec::new();
+        for _ in 0..2 {
+            let job = front.mock.job().await;
+            job.finish(FinishReason::Stop, 0);
+            known.push(job.submit.trace_id);
+        }
+        known
+    };
+    let (answer, known) = tokio::join!(front.ok("/generate", &body), scheduler);
+    assert_eq!(known, ["mine-0", "mine-1"]);
+    let told = [0, 1].map(|at: usize| answer[at]["meta_info"]["id"].clone());
+    assert_eq!(told, ["mine-0", "mine-1"]);
+}
+
+/// The scheduler takes turns among clients' requests, not among their choices.
+#[tokio::test]
+async fn choices_of_one_request_are_told_to_be_that() {
+    let front = start().await;
+    for (body, choices) in [
+        (json!({"text": "a"}), 1),
+        (json!({"text": "a", "sampling_params": {"n": 2}}), 2),
+        (json!({"text": ["a", "b"]}), 2),
+        (json!({"text": ["a", "b"], "sampling_params": {"n": 2}}), 4),
+    ] {
+        let scheduler = async {
+            let mut parents = Vec::new();
+            for _ in 0..choices {
+                let job = front.mock.job().await;
+                job.finish(FinishReason::Stop, 0);
+                parents.push(job.submit.parent);
+            }
+            parents.dedup();
+            parents
+        };
+        let (_, parents) = tokio::join!(front.ok("/generate", &body), scheduler);
+        assert_eq!(parents.len(), 1, "{body}: {parents:?}");
+        assert_eq!(parents[0].is_some(), choices > 1, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn prompt_positions_are_reported_where_they_are_asked_for_and_there() {
+    let front = start().await;
+    for (wanted, start, expected) in [
+        (true, -1, None),
+        (true, 0, Some(0)),
+        (true, 1, Some(1)),
+        (true, 2, None),
+        (true, 9, None),
+        (false, 0, None),
+    ] {
+        let body = json!({
+            "input_ids": [35, 36], "return_logprob": wanted, "logprob_start_len": start
+        });
+        let (_, from) = tokio::join!(front.ok("/generate", &body), async {
+            let job = front.mock.job().await;
+            job.finish(FinishReason::Stop, 0);
+            job.submit.logprobs.and_then(|asked| asked.prompt_start)
+        });
+        assert_eq!(from, expected, "{body}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_repeats_the_text_so_far() {
     let front = start().await;
     let body = json!({"input_ids": [35, 36], "stream": true});

@@ -16,7 +16,9 @@ use super::{
 async fn health_is_the_schedulers() {
     let front = start().await;
     assert_eq!(front.get("/health").await.0, 200);
+    assert_eq!(front.mock.steps_forced.load(Ordering::Relaxed), 0);
     assert_eq!(front.get("/health_generate").await.0, 200);
+    assert_eq!(front.mock.steps_forced.load(Ordering::Relaxed), 1);
     front.mock.healthy.store(false, Ordering::Relaxed);
     for path in ["/health", "/ping"] {
         let (status, text) = front.get(path).await;
@@ -202,6 +204,20 @@ async fn many_scrapers_ask_the_others_once_in_a_second() {
     assert!(asked <= 1.0 + seconds, "{asked} times in {seconds} s");
 }
 
+/// They are two questions, whose answers are shared by who asks the same.
+#[tokio::test]
+async fn a_load_is_no_answer_to_who_asks_for_metrics() {
+    let front = start_with(|engine, _| engine.parallel.tokenizer_managers = 2).await;
+    *front.mock.others.lock().expect("no panic") = vec![FrontFigures {
+        index: 1,
+        metrics: "# TYPE of_another gauge\nof_another 1\n".to_owned(),
+        ..FrontFigures::default()
+    }];
+    assert_eq!(front.get("/load").await.0, 200);
+    let text = front.get("/metrics").await.1;
+    assert!(text.contains("\nof_another{"), "{text}");
+}
+
 #[tokio::test]
 async fn one_alone_asks_nobody() {
     let front = start().await;
@@ -252,7 +268,13 @@ async fn a_key_closes_everything_but_health() {
     .await;
     assert_eq!(front.get("/health").await.0, 200);
     assert_eq!(front.get("/ping").await.0, 200);
-    for path in ["/v1/models", "/metrics", "/server_info", "/nothing"] {
+    for path in [
+        "/v1/models",
+        "/metrics",
+        "/server_info",
+        "/health_generate",
+        "/nothing",
+    ] {
         let (status, text) = front.get(path).await;
         assert_eq!(status, 401, "{path}");
         assert!(text.contains("invalid_api_key"));

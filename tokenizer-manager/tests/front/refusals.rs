@@ -88,6 +88,12 @@ fn common() -> Vec<(Value, u16, &'static str)> {
         (json!({"logit_bias": {"5": 101}}), 400, "logit_bias"),
         (json!({"logit_bias": {"five": 1}}), 400, "logit_bias"),
         (json!({"logit_bias": [1]}), 400, "logit_bias"),
+        (
+            json!({"logit_bias": {"1": 1, "2": 1, "3": 1, "4": 1, "5": 1, "6": 1, "7": 1,
+                                  "8": 1, "9": 1}}),
+            400,
+            "logit_bias",
+        ),
         (json!({"seed": 1.5}), 400, "seed"),
         (json!({"seed": "x"}), 400, "seed"),
         (json!({"max_tokens": -1}), 400, "max_tokens"),
@@ -112,6 +118,7 @@ fn common() -> Vec<(Value, u16, &'static str)> {
             "stream_options.include_usage",
         ),
         (json!({"priority": 1}), 400, "priority"),
+        (json!({"priority": -1}), 400, "priority"),
     ]
 }
 
@@ -289,6 +296,12 @@ async fn chat_refuses_what_is_its_own() {
             "messages[0].content[0]",
         ),
         (
+            message(json!({"role": "user", "content": [
+                {"type": "text", "text": "x"}, {"type": "input_audio", "input_audio": {}}
+            ]})),
+            "messages[0].content[1]",
+        ),
+        (
             message(json!({"role": "user", "content": [{"type": "text", "text": 5}]})),
             "messages",
         ),
@@ -344,13 +357,18 @@ async fn completions_and_generate_refuse_what_is_their_own() {
         (json!({"prompt": []}), "prompt"),
         (json!({"prompt": ""}), "prompt"),
         (json!({"prompt": [[]]}), "prompt"),
-        (json!({"prompt": [4096]}), "prompt"),
+        (json!({"prompt": [5, 4096]}), "prompt"),
+        (json!({"prompt": [[5], [5, 4096]]}), "prompt"),
         (json!({"prompt": [1, "a"]}), "prompt"),
         (json!({"prompt": {"a": 1}}), "prompt"),
         (json!({"prompt": vec!["a"; 9]}), "prompt"),
         (json!({"prompt": ["a", "b", "c"], "n": 3}), "n"),
         (json!({"prompt": vec![5; 253]}), "prompt"),
         (json!({"max_tokens": 253}), "prompt"),
+        (
+            json!({"prompt": vec![5; 257], "max_tokens": 0, "echo": true, "logprobs": 1}),
+            "prompt",
+        ),
         (json!({"logprobs": 6}), "logprobs"),
         (json!({"logprobs": true}), "logprobs"),
         (json!({"suffix": "x"}), "suffix"),
@@ -388,6 +406,11 @@ async fn completions_and_generate_refuse_what_is_their_own() {
             json!({"text": ["a", "b"], "sampling_params": [{}]}),
             "sampling_params",
         ),
+        // Five of each are fewer than there may be.
+        (
+            json!({"text": ["a", "b"], "sampling_params": {"n": 5}}),
+            "n",
+        ),
         (json!({"text": "a", "rid": "bad id"}), "rid"),
         (
             json!({"text": "a", "return_logprob": true, "logprob_start_len": -5}),
@@ -404,6 +427,7 @@ async fn completions_and_generate_refuse_what_is_their_own() {
         ("/tokenize", json!({}), "prompt"),
         ("/tokenize", json!({"prompt": 5}), "prompt"),
         ("/detokenize", json!({"tokens": [99999]}), "tokens"),
+        ("/detokenize", json!({"tokens": [[5], [99999]]}), "tokens"),
         ("/detokenize", json!({"tokens": "a"}), "tokens"),
         ("/detokenize", json!({}), "tokens"),
         ("/abort_request", json!({}), "rid"),
@@ -487,6 +511,11 @@ async fn bodies_and_headers_are_limited_before_they_are_read() {
             "headers",
             431,
             post(&format!("x-a: {}\r\n", "y".repeat(9000)), b"{}"),
+        ),
+        (
+            "target",
+            431,
+            format!("GET /v1/models?{} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "y".repeat(9000)).into_bytes(),
         ),
         ("unknown path", 404, b"GET /v2/x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_vec()),
         (

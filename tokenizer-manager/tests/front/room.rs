@@ -88,3 +88,32 @@ async fn room_for_log_probabilities_is_given_back_as_they_leave() {
         until("the end", &|held| held == 0).await;
     }
 }
+
+/// Nobody has said how long the answer gets.
+#[tokio::test]
+async fn what_comes_beyond_what_was_expected_needs_its_room() {
+    // Of which an address has half, and its large requests three quarters of that: more than
+    // the 4096 tokens take that are expected, and less than six thousand do.
+    let front = start_with(|engine, _| {
+        engine.server.limits.memory_bytes = 1 << 20;
+        engine.server.context_length = 10_000;
+    })
+    .await;
+    let body = chat(&json!({"logprobs": true}));
+    let scheduler = async {
+        let job = front.mock.job().await;
+        let token = id('a');
+        for _ in 0..6 {
+            job.send(Output {
+                logprobs: vec![logprob(token, Some(-0.5), &[]); 1000],
+                ..tokens(&[token; 1000])
+            });
+        }
+        // It goes on, and is not waited for.
+        assert_eq!(front.mock.abort().await, job.submit.request);
+    };
+    let answer = front.post("/v1/chat/completions", &body);
+    let ((status, text), ()) = tokio::join!(answer, scheduler);
+    assert_eq!(status, 429, "{text}");
+    assert!(text.contains("requests of this address"), "{text}");
+}

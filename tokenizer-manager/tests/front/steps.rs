@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use lockstep_proto::pb::lockstep::FinishReason;
+use lockstep_proto::pb::lockstep::{FinishReason, Output};
 use serde_json::{Value, json};
 
 use super::{
     client::{chat, completion, with},
     harness::{Front, start},
-    mock::{id, tokens},
+    mock::{EOS, ended, id, ids, logprob, tokens},
 };
 
 /// Two tokens that are one character only together: "é" is C3 A9.
@@ -131,4 +131,59 @@ async fn native_streams_count_steps_too() {
     assert_eq!(second["text"], "é");
     job.finish(FinishReason::Length, 2);
     while events.next().await.is_some() {}
+}
+
+/// An end token comes with the end, and nothing of it shows.
+#[tokio::test]
+async fn a_last_token_without_a_text_has_its_log_probability() {
+    let front = start().await;
+    let body = chat(&json!({"stream": true, "logprobs": true}));
+    let described = |token, value| Output {
+        logprobs: vec![logprob(token, Some(value), &[])],
+        ..tokens(&[token])
+    };
+    let (job, mut events) = tokio::join!(
+        async {
+            let job = front.mock.job().await;
+            job.send(described(id('a'), -0.5));
+            job
+        },
+        open(&front, "/v1/chat/completions", &body)
+    );
+    assert_eq!(text(&events.next().await.expect("a chunk")), "a");
+    let last = ended(FinishReason::Stop, job.usage(2), Some(EOS));
+    job.send(Output {
+        finish: last.finish,
+        ..described(EOS, -0.25)
+    });
+    let chunk = events.next().await.expect("a chunk");
+    let content = &chunk["choices"][0]["logprobs"]["content"];
+    assert_eq!(content[0]["logprob"], -0.25, "{chunk}");
+    let end = events.next().await.expect("the end");
+    assert_eq!(end["choices"][0]["finish_reason"], "stop");
+}
+
+/// Proxies pass a stream on as it comes, and keep none of it.
+#[tokio::test]
+async fn a_stream_says_what_it_is() {
+    let front = start().await;
+    let fields = json!({"stream": true});
+    for (path, body) in [
+        ("/v1/chat/completions", chat(&fields)),
+        ("/v1/completions", completion(&fields)),
+        ("/generate", with(json!({"text": "a"}), &fields)),
+    ] {
+        let (events, ()) = tokio::join!(open(&front, path, &body), async {
+            let job = front.mock.job().await;
+            job.tokens(&ids("a"));
+            job.finish(FinishReason::Stop, 1);
+        });
+        for (name, value) in [
+            ("content-type", "text/event-stream; charset=utf-8"),
+            ("cache-control", "no-cache"),
+            ("x-accel-buffering", "no"),
+        ] {
+            assert_eq!(events.response.headers()[name], value, "{path}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Update of the weights while the server runs.
 
-use std::{fs::create_dir, os::unix::fs::symlink};
+use std::{fs::create_dir, os::unix::fs::symlink, time::Duration};
 
 use lockstep_proto::pb::lockstep::{
     ErrorKind, FinishReason, RequestError, UpdateWeightsRequest, UpdateWeightsResponse,
@@ -113,6 +113,26 @@ async fn answers_name_the_weights_they_come_of() {
     let server: Value = serde_json::from_str(&text).expect("json");
     assert_eq!(server["weights"]["version"], "v3");
     assert_eq!(server["config"]["speculation"]["num_steps"], 3);
+}
+
+/// An engine that was started anew has the weights that it starts with.
+#[tokio::test]
+async fn the_next_scheduler_says_which_weights_it_has() {
+    let front = start().await;
+    let until =
+        async |version: &str| while model_info(&front).await["weight_version"] != version {};
+    let follow = async {
+        front.mock.announce(WeightsInUse {
+            model_path: "/models/new".to_owned(),
+            draft_path: None,
+            version: "v2".to_owned(),
+        });
+        until("v2").await;
+        front.mock.disconnect();
+        until("default").await;
+    };
+    let followed = tokio::time::timeout(Duration::from_secs(30), follow).await;
+    followed.expect("what was before is forgotten");
 }
 
 #[tokio::test]

@@ -15,6 +15,9 @@ fn what_is_wrong_with_a_file_is_said_of_it() {
     fs::write(&key_alone, other_certificate).expect("written");
     let nowhere = folder.path().join("nowhere");
     let (cut_off, no_certificate) = (folder.path().join("cut"), folder.path().join("none"));
+    let large = folder.path().join("large");
+    let padded = |path| [fs::read(path).expect("read"), vec![b'\n'; 1 << 20]].concat();
+    fs::write(&large, padded(&good.certificate)).expect("written");
     let begin = "-----BEGIN CERTIFICATE-----\nAAAA\n";
     fs::write(&cut_off, begin).expect("written");
     let whole = format!("{begin}-----END CERTIFICATE-----\n");
@@ -59,6 +62,11 @@ fn what_is_wrong_with_a_file_is_said_of_it() {
             with(&|files| files.certificate.clone_from(&no_certificate)),
             &no_certificate,
             "make one of version 3",
+        ),
+        (
+            with(&|files| files.certificate.clone_from(&large)),
+            &large,
+            "more than 1 MiB",
         ),
         (
             with(&|files| files.client_roots = Some(text.clone())),

@@ -137,6 +137,28 @@ async fn an_answer_that_nobody_takes_is_given_up_beyond_the_budget() {
     assert_eq!(budget.taken(), 0);
 }
 
+/// They come in one message where a request waited for the weights to change.
+#[test]
+fn outputs_are_of_the_weights_that_come_with_them() {
+    let budget = Budget::new(1 << 20);
+    let (mut session, _messages) = session(8);
+    let _outputs = submit(&mut session, 1, &budget);
+    let weights = session.live[&1].weights.clone();
+    session.dispatch(FrontendEvent {
+        weights: Some(pb::WeightsInUse {
+            version: "v2".to_owned(),
+            ..pb::WeightsInUse::default()
+        }),
+        outputs: vec![pb::Output {
+            request: 1,
+            token_ids: vec![7],
+            ..pb::Output::default()
+        }],
+        ..FrontendEvent::default()
+    });
+    assert_eq!(weights.get(), Some(&Some("v2".into())));
+}
+
 #[test]
 fn who_is_refused_hears_when_to_come_back() {
     let budget = Budget::new(1 << 20);
