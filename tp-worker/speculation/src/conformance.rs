@@ -172,3 +172,6 @@ impl Finder {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
