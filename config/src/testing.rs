@@ -347,7 +347,7 @@ impl Algorithm for TestAlgorithm {
 
     fn tokens_per_request_for_verify(&self, draft_tokens: usize, is_draft: bool) -> usize {
         match (self.0, is_draft) {
-            ("BLOCKS", true) => 2 * draft_tokens,
+            ("BLOCKS" | "WIDE DRAFTS", true) => 2 * draft_tokens,
             ("BLOCKS", false) => 10 * draft_tokens,
             _ => draft_tokens,
         }

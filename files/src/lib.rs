@@ -80,17 +80,25 @@ pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
 
 fn read_here(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
     let file = open(folder, name)?;
-    let too_large = || io::Error::other(format!("it has more than {most} bytes"));
     let size = file.metadata()?.len();
     if size > most {
-        return Err(too_large());
+        return Err(too_large(most));
     }
+    read_at_most(file, size, most)
+}
+
+/// Reads to the end, but no more than one byte beyond `most`, whatever `size` says.
+fn read_at_most(from: impl Read, size: u64, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-    read_pieces(file.take(most + 1), &mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(too_large());
+    read_pieces(from.take(most + 1), &mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(too_large(most)),
+        false => Ok(bytes),
     }
-    Ok(bytes)
+}
+
+fn too_large(most: u64) -> io::Error {
+    io::Error::other(format!("it has more than {most} bytes"))
 }
 
 /// Reads to the end, as long as somebody waits.

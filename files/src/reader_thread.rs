@@ -247,6 +247,37 @@ mod tests {
         assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
     }
 
+    #[test]
+    fn readers_that_hang_are_counted() {
+        let _alone = ALONE.lock().expect("no panic");
+        let mut held = Vec::new();
+        let error = loop {
+            assert!(held.len() < 100, "nobody counts them");
+            let (release, hangs) = mpsc::channel::<()>();
+            let (begun, begins) = mpsc::channel::<()>();
+            let hang = move || {
+                drop(begun);
+                Ok(hangs.recv())
+            };
+            let tried = patiently(patience(Duration::ZERO, LONG), || {
+                on_reader_thread(hang).expect_err("it hangs")
+            });
+            held.push(release);
+            if let Err(error) = tried {
+                break error;
+            }
+            begins.recv().expect_err("it has begun");
+        };
+        assert!(held.len() > 1, "one may hang");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("earlier"), "{error}");
+        drop(held);
+        // They end, and the next one may try.
+        while patiently(patience(LONG, LONG), || ()).is_err() {
+            thread::yield_now();
+        }
+    }
+
     /// The work moves for longer than it may stand still, and then hangs.
     #[test]
     fn who_hangs_after_a_while_is_left_behind_too() {

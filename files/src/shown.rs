@@ -53,5 +53,7 @@ mod tests {
         assert_eq!(long, "x".repeat(LONGEST) + "…");
         assert_eq!(shown(&long), long);
         assert_eq!(shown(&"x".repeat(LONGEST)).len(), LONGEST);
+        let note = shown_note(&"x".repeat(LONGEST_NOTE + 1));
+        assert_eq!(note, "x".repeat(LONGEST_NOTE) + "…");
     }
 }

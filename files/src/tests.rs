@@ -262,6 +262,15 @@ fn sizes_are_bounded_whatever_files_say() {
     assert!(read(&model, "sparse", LARGEST_CONFIG).is_err());
 }
 
+/// As a file may that grows, or says that it has nothing.
+#[test]
+fn what_has_no_end_is_not_read_to_it() {
+    let mut endless = io::repeat(7).take(1 << 20);
+    let error = read_at_most(&mut endless, 0, 10).expect_err("too large");
+    assert_eq!(error.to_string(), "it has more than 10 bytes");
+    assert_eq!(endless.limit(), (1 << 20) - 11, "one more is enough");
+}
+
 #[test]
 fn texts_may_be_absent() {
     let parent = folder();
@@ -272,6 +281,10 @@ fn texts_may_be_absent() {
         Some("text".into())
     );
     assert_eq!(read_text(&model, "gone", 9).expect("absent"), None);
+    // One that can't be read is there.
+    for (name, most) in [("out", 9), ("inner", 9), ("file", 3)] {
+        read_text(&model, name, most).expect_err(name);
+    }
     let error = read_text(&model, "bytes", 9).expect_err("no UTF-8");
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }

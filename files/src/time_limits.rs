@@ -116,6 +116,8 @@ pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::{open, read, read_exact_at, read_pieces};
 
@@ -132,6 +134,12 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             assert_eq!(error.to_string().contains("earlier"), at == MOST_HANGING);
             held.push(release);
+        }
+        // Who was refused has taken no place; those of before may still be on their way.
+        let end = Instant::now() + LONGEST_LOOK;
+        while AT_WORK.load(Ordering::Relaxed) != MOST_HANGING {
+            assert!(Instant::now() < end, "a place is lost");
+            thread::yield_now();
         }
         drop(held);
         // The threads end, and the next call may try.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use lockstep_files::LARGEST_INDEX;
+use lockstep_files::{LARGEST_INDEX, MOST_WEIGHT_FILES};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
@@ -36,7 +36,7 @@ pub(crate) fn names(folder: &Path) -> io::Result<Option<BTreeSet<String>>> {
     }))
 }
 
-/// The headers of all files.
+/// The headers of all files, which stay open.
 ///
 /// # Errors
 /// The errors of reading; a damaged file is named.
@@ -45,6 +45,11 @@ pub(crate) fn headers<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<Head
         Some(index) => index.into_values().collect(),
         None => BTreeSet::from([SINGLE.to_owned()]),
     };
+    if files.len() > MOST_WEIGHT_FILES {
+        let count = files.len();
+        let error = format!("{INDEX} names {count} files, more than {MOST_WEIGHT_FILES}");
+        return Err(io::Error::other(error));
+    }
     files.iter().map(|name| header(folder, name)).collect()
 }
 

@@ -80,6 +80,13 @@ fn options_arrive() {
 }
 
 #[test]
+fn port_0_closes_a_port_that_may_be_closed() {
+    let (engine, _) = resolve_line("--grpc-port 0 --sglang-grpc-port 0").expect("good");
+    let server = &engine.server;
+    assert_eq!((server.grpc_port, server.sglang_grpc_port), (None, None));
+}
+
+#[test]
 fn folders_of_weights_are_named_in_one_that_is_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
@@ -89,6 +96,10 @@ fn folders_of_weights_are_named_in_one_that_is_there() {
     let missing = format!("--weight-update-dir {path}/none");
     let error = resolve_line(&missing).expect_err("nothing there");
     assert!(error.to_string().contains(&missing), "{error}");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let file = format!("--weight-update-dir {}", file.path().display());
+    let error = resolve_line(&file).expect_err("no folder");
+    assert!(error.to_string().contains(&file), "{error}");
 }
 
 /// Command lines that cannot be served, and texts in the error.
@@ -221,6 +232,11 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("--pin-cores x", &["--pin-cores x", "0-3|4-7"]),
     ("--pin-cores 0-1|1", &["--pin-cores", "1 lists"]),
     ("--tp 2 --pin-cores 0|0", &["core 0 is given twice"]),
+    ("--tp 4 --pin-cores 0|1|0|1", &["core 0 is given twice"]),
+    (
+        "--dist-ssl-certfile c.pem --dist-ssl-keyfile k.pem",
+        &["--dist-ssl-keyfile", "Give --dist-ssl-ca-certs too"],
+    ),
     ("--tp 2 --pin-cores 0|7", &["core 7 is not available"]),
     (
         "--pin-cores 0-1 --threads-per-rank 1",
@@ -453,9 +469,12 @@ fn chunks_and_steps_follow_each_other() {
 
 #[test]
 fn threads_and_cores_are_shared_out() {
-    let table: [(&str, usize, &[&[usize]]); 5] = [
+    let nodes = "--tp 2 --nnodes 2 --dist-init-addr a:1 --dist-secret 0123456789abcdef";
+    let table: [(&str, usize, &[&[usize]]); 6] = [
         ("--tp 1", 2, &[]),
         ("--tp 8", 1, &[]),
+        // Each has a machine of its own.
+        (nodes, 2, &[]),
         ("--tp 1 --pin-cores auto", 2, &[&[0, 1]]),
         ("--tp 2 --pin-cores auto", 1, &[&[0], &[1]]),
         ("--tp 2 --pin-cores 1|0", 1, &[&[1], &[0]]),

@@ -177,6 +177,29 @@ fn files_that_change_are_noticed() {
     }
 }
 
+#[test]
+fn all_files_that_were_opened_are_checked() {
+    let dir = updates(&["a"]);
+    let folder = dir.path().join("a");
+    for name in ["other", "third"] {
+        write(folder.join(name), "").expect("written");
+    }
+    for name in ["file", "other", "third"] {
+        settle(&folder.join(name));
+    }
+    for changed in ["file", "other", "third"] {
+        let kept = Kept::below(dir.path(), &folder).expect("there");
+        for name in ["third", "file", "other"] {
+            open(&folder, name).expect("there");
+        }
+        kept.check().expect("as they were");
+        write(folder.join(changed), "another length").expect("written");
+        let error = kept.check().expect_err("one was changed");
+        let named = format!("a/{changed}");
+        assert!(error.to_string().contains(&named), "{error}");
+    }
+}
+
 /// A user who sets a file's times back can't set back the time of the last change.
 #[test]
 fn times_that_are_set_back_hide_no_change() {

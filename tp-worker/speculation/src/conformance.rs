@@ -171,3 +171,6 @@ impl Finder {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

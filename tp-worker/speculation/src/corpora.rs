@@ -230,6 +230,8 @@ impl<I: CorpusIndex> CorporaView<I> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     /// A text without an index.
@@ -266,6 +268,48 @@ mod tests {
         assert_eq!(view.indices().len(), 1);
         let gone = corpora.remove("a").unwrap_err();
         assert_eq!(gone.to_string(), "no corpus is called a");
+    }
+
+    /// So large that two of them are too many.
+    #[test]
+    fn tokens_of_all_corpora_are_limited_together() {
+        let corpora = Corpora::<Plain>::default();
+        let more = MAX_CORPUS_TOKENS / 2 + 1;
+        corpora.insert("a", vec![1; more]).unwrap();
+        let error = corpora.insert("b", vec![1; more]).unwrap_err();
+        let left = MAX_CORPUS_TOKENS - more;
+        assert!(matches!(error, CorpusError::Tokens { left: l, .. } if l == left));
+        corpora.insert("b", vec![1; left]).unwrap();
+        // One in place of another has its room too.
+        corpora.insert("a", vec![1; more - 1]).unwrap();
+        assert_eq!(corpora.list().len(), 2);
+    }
+
+    /// While one of three tokens is sorted, as many others come as there may be.
+    struct Slow;
+
+    static SLOW: LazyLock<Corpora<Slow>> = LazyLock::new(Corpora::default);
+
+    impl CorpusIndex for Slow {
+        fn new(tokens: Vec<u32>) -> Self {
+            if tokens.len() == 3 {
+                for n in 0..MAX_CORPORA {
+                    SLOW.insert(&n.to_string(), vec![1, 2]).unwrap();
+                }
+            }
+            Self
+        }
+
+        fn tokens(&self) -> usize {
+            2
+        }
+    }
+
+    #[test]
+    fn limits_hold_with_what_came_meanwhile() {
+        let late = SLOW.insert("late", vec![1, 2, 3]);
+        assert!(matches!(late, Err(CorpusError::Corpora { .. })), "{late:?}");
+        assert_eq!(SLOW.list().len(), MAX_CORPORA);
     }
 
     #[test]

@@ -251,6 +251,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn one_row_gets_its_tokens_and_what_they_follow() {
+        let mut drafts = Drafts::new(3, 3, 0);
+        drafts.begin(3);
+        let node = |token, parent| Node { token, parent };
+        for row in [0, 1, 1, 1, 2, 2] {
+            drafts.push(row, node(9, drafts.nodes(row).len() as u32));
+        }
+        drafts.set_nodes(1, &[5, 6, 7], &[0, 0, 2]);
+        // A chain stays one.
+        drafts.set_nodes(2, &[3, 4], &[]);
+        assert_eq!(drafts.nodes(0), [node(9, 0)]);
+        assert_eq!(drafts.nodes(1), [node(5, 0), node(6, 0), node(7, 2)]);
+        assert_eq!(drafts.nodes(2), [node(3, 0), node(4, 1)]);
+    }
+
     /// Another rank has drawn the tokens that this rank verifies, and keeps their
     /// distributions.
     #[test]

@@ -91,3 +91,6 @@ impl Growth {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

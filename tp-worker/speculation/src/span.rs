@@ -43,3 +43,37 @@ impl Span {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_span_is_seen_from_its_first_page_on() {
+        let pages = PageTable {
+            entries: &[0; 64],
+            page_size: 16,
+        };
+        let row = DraftRow {
+            slot: 3,
+            pages_start: 40,
+            kv_len: 70,
+            steps: 2,
+            topk: 1,
+            most: 2,
+            room: 9,
+            may_stop: false,
+        };
+        for (from, pages_start, kv_len) in [(0, 40, 70), (32, 42, 38), (64, 44, 6)] {
+            let span = Span { from, to: 70 };
+            let expected = DraftRow {
+                pages_start,
+                kv_len,
+                ..row
+            };
+            assert_eq!(span.row(pages, &row), expected);
+            assert_eq!(span.place(from), 0);
+        }
+        assert_eq!(Span::beginning(32), Span { from: 32, to: 32 });
+    }
+}

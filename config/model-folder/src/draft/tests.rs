@@ -99,6 +99,12 @@ fn heads_that_do_not_fit_say_so() {
         ),
         (
             7,
+            json!({"norm_before_fc": true}),
+            ["norm_before_fc", "norms"],
+        ),
+        (7, json!({"norm_output": true}), ["norm_output", "norms"]),
+        (
+            7,
             json!({"speculators_config": {}}),
             ["speculators_config", "layout"],
         ),
@@ -177,6 +183,22 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
         .model;
     let attention = model.layers[0].attention();
     assert!(attention.qkv_bias && !attention.output_bias);
+}
+
+/// As of a model that is served itself.
+#[test]
+fn a_draft_models_stored_output_head_is_its_head() {
+    let dir = head(Head::Model, &json!({}));
+    for (bytes, tied) in [([1, 2, 1, 2], true), ([1, 2, 1, 3], false)] {
+        let table = |begin: usize| json!({"dtype": "BF16", "shape": [1, 1], "data_offsets": [begin, begin + 2]});
+        let header = json!({"model.embed_tokens.weight": table(0), "lm_head.weight": table(2)});
+        let header = header.to_string();
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length, header.as_bytes(), &bytes].concat();
+        std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
+        let draft = crate::draft::whole_model(dir.path(), &target(2)).expect("a model");
+        assert_eq!(draft.model.tie_word_embeddings, tied);
+    }
 }
 
 #[test]

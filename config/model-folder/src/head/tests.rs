@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use lockstep_files::MOST_WEIGHT_FILES;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -98,6 +99,26 @@ fn tables_may_be_in_files_of_their_own() {
         write(dir.path(), "model.safetensors.index.json", &index);
         assert_eq!(read(dir.path()), (tied, !tied));
     }
+}
+
+/// All are open at a time: an index may not use up the process's descriptors.
+#[test]
+fn no_more_files_are_opened_than_weights_may_have() {
+    let none = safetensors(&[]);
+    let name = |at: usize| format!("{at:03}.safetensors");
+    let dir = model(true, &[]);
+    let mut map = Map::new();
+    for at in 0..=MOST_WEIGHT_FILES {
+        std::fs::write(dir.path().join(name(at)), &none).expect("written");
+        map.insert(format!("model.{at}.weight"), json!(name(at)));
+    }
+    let index = json!({"weight_map": map});
+    write(dir.path(), "model.safetensors.index.json", &index);
+    for (at, (tensor, bytes)) in [(EMBEDDING, [1, 2]), (HEAD, [1, 3])].iter().enumerate() {
+        let file = safetensors(&[(*tensor, "BF16", 1, bytes)]);
+        std::fs::write(dir.path().join(name(at)), file).expect("written");
+    }
+    assert_eq!(read(dir.path()), (true, false), "nobody has looked");
 }
 
 /// The code that loads the weights reports the damage; until then `config.json` holds.

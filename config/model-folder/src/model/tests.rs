@@ -159,6 +159,13 @@ fn rope_in_the_spellings_of_transformers_4_and_5() {
             scaling,
         ),
         (
+            json!({"original_max_position_embeddings": 64,
+                "rope_scaling": typed(json!({"rope_type": "llama3",
+                    "original_max_position_embeddings": "(absent)"}))}),
+            5e5,
+            scaling,
+        ),
+        (
             json!({"rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}),
             3.0,
             RopeScaling::Default,
@@ -223,8 +230,19 @@ fn what_is_not_served_is_named_with_a_remedy() {
             "silu",
         ),
         (
+            json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}),
+            "`rope_parameters.partial_rotary_factor`",
+            "whole head",
+        ),
+        (
             json!({"num_local_experts": 8}),
             "`num_local_experts`",
+            "dense",
+        ),
+        (json!({"num_experts": 8}), "`num_experts`", "dense"),
+        (
+            json!({"num_experts": 0, "n_routed_experts": 8}),
+            "`n_routed_experts`",
             "dense",
         ),
         (
@@ -305,6 +323,11 @@ fn damage_is_named_by_its_key() {
             "`head_dim`",
         ),
         (json!({"head_dim": 7}), "`head_dim`"),
+        (json!({"head_dim": 0}), "`head_dim` is 0"),
+        (
+            json!({"num_key_value_heads": 0}),
+            "`num_key_value_heads` is 0",
+        ),
         (json!({"rms_norm_eps": -1.0}), "`rms_norm_eps`"),
         (
             json!({"tie_word_embeddings": "yes"}),
@@ -355,6 +378,20 @@ fn end_tokens_come_from_both_files() {
         [2],
         "beyond the vocabulary"
     );
+}
+
+#[test]
+fn the_begin_token_is_the_first_that_is_named() {
+    let load = |config: Value, generation: Value| {
+        let dir = folder(&with(llama(), &config), Some(&generation));
+        crate::load(dir.path()).expect("good").bos_token_id
+    };
+    let other = json!({"bos_token_id": 4});
+    assert_eq!(load(json!({}), other.clone()), Some(1));
+    assert_eq!(load(json!({"bos_token_id": null}), other.clone()), Some(4));
+    let beyond = json!({"bos_token_id": 100});
+    assert_eq!(load(beyond.clone(), other), Some(4));
+    assert_eq!(load(beyond, json!({})), None);
 }
 
 /// Python writes numbers that JSON has no words for.

@@ -8,12 +8,12 @@ use crate::Described;
 use crate::testing::{folder, llama, with, write};
 
 /// A folder of the small Llama. Its tokenizer has the tokens `a` (0) and `b` (1), and the added
-/// tokens `<end>` (7) and `<far>` (200).
+/// tokens `<end>` (7) and `<far>` (100, the first that no model of 100 tokens has).
 fn tokenizer(files: &[(&str, Value)]) -> TempDir {
     let dir = folder(&llama(), None);
     let tokenizer = json!({
         "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"},
-        "added_tokens": [added(7, "<end>"), added(200, "<far>")],
+        "added_tokens": [added(7, "<end>"), added(100, "<far>")],
     });
     write(dir.path(), "tokenizer.json", &tokenizer);
     for (name, content) in files {
@@ -43,7 +43,7 @@ fn the_end_token_is_what_the_tokenizers_files_name() {
         (
             json!({"eos_token": "<far>", "model_max_length": "NaN"}),
             "<far>",
-            Some(200),
+            Some(100),
         ),
         (
             json!({"eos_token": "<late>", "added_tokens_decoder": decoder}),

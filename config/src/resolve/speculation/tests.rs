@@ -1,7 +1,12 @@
-use lockstep_types::{DraftKind, DraftKv, SpeculationConfig, Verification};
+use lockstep_types::{
+    Algorithm, DraftKind, DraftKv, OptionSpec, OptionValues, SpeculationConfig, Verification,
+};
 use serde_json::json;
 
-use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
+use crate::testing::{
+    Head, TestAlgorithm, algorithms, folder, head, llama, machine, resolve_line, resolve_model,
+    with,
+};
 
 /// Resolves a command line. In it `EAGLE`, `EAGLE3` and `MODEL` stand for the options that name
 /// the algorithm and its draft.
@@ -311,6 +316,37 @@ fn what_contradicts_itself_is_refused_with_a_remedy() {
             assert!(error.contains(name), "{line}: {name:?} is not in: {error}");
         }
         assert!(error.ends_with('.'), "{line}: {error}");
+    }
+}
+
+/// Buffers are sized by the widest pass, also where that is one of the draft model.
+#[test]
+fn the_widest_pass_is_what_counts() {
+    let speculation = SpeculationConfig {
+        num_draft_tokens: 6,
+        ..SpeculationConfig::none()
+    };
+    for (name, tokens) in [("EAGLE", 6), ("WIDE DRAFTS", 12), ("BLOCKS", 60)] {
+        let most = super::most(&speculation, &TestAlgorithm(name));
+        assert_eq!(most.expect(name), tokens, "{name}");
+    }
+}
+
+/// What the command line lets nobody give, a program may that resolves options of its own.
+#[test]
+fn values_out_of_range_are_refused_wherever_they_are_from() {
+    let algorithm = TestAlgorithm("WINDOW");
+    let OptionSpec::Number(size) = algorithm.options()[0] else {
+        panic!("its first option is a number");
+    };
+    for (value, bound) in [(1, Some("at least 2")), (2, None), (65, Some("at most 64"))] {
+        let mut given = OptionValues::default();
+        size.set(&mut given, value);
+        let error = super::options::resolve(&given, &algorithm, &algorithms()).err();
+        let error = error.map(|error| error.to_string());
+        assert_eq!(error.is_some(), bound.is_some(), "{value}: {error:?}");
+        let says = error.is_none_or(|error| error.contains(bound.unwrap_or_default()));
+        assert!(says, "{value}");
     }
 }
 

@@ -41,6 +41,14 @@ fn weights_come_from_where_they_are_said_to() {
     }
 }
 
+/// What is kept for a GPU are compiled kernels, whatever the weights are.
+#[test]
+fn kernels_are_kept_beside_random_weights() {
+    let line = "--device cuda --load-format dummy --weight-cache /w";
+    let (_, node) = resolve_line(line).expect("good");
+    assert_eq!(node.weight_cache, Some("/w".into()));
+}
+
 /// All sizing sees the head that will be loaded.
 #[test]
 fn a_stored_head_that_differs_is_one_of_its_own_unless_weights_are_random() {

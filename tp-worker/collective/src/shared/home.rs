@@ -68,3 +68,25 @@ impl Offers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups are split off for as long as a process lives.
+    #[test]
+    fn a_region_that_all_ranks_have_taken_is_theirs_alone() {
+        let offers = Arc::new(Offers::default());
+        let home = Home::Process(offers.clone());
+        let take = |id| {
+            let region = home.region(id, 0, 2, &Options::default());
+            region.expect("there is memory")
+        };
+        let (one, other) = (take(7), take(8));
+        assert!(!Arc::ptr_eq(&one, &other));
+        assert!(Arc::ptr_eq(&one, &take(7)));
+        assert_eq!(Arc::strong_count(&one), 1);
+        assert!(Arc::ptr_eq(&other, &take(8)));
+        assert_eq!(Arc::strong_count(&other), 1);
+    }
+}

@@ -279,7 +279,7 @@ pub fn divergence_names_both_sides(members: Members) {
 }
 
 /// Operations of a group of two. If two ranks run different ones, they must be told.
-const OPERATIONS: [Call; 19] = [
+const OPERATIONS: [Call; 20] = [
     |member| member.all_reduce_sum(&mut [0.0; 4]),
     |member| member.all_reduce_sum(&mut [0.0; 2]),
     |member| member.sum_parts(1).map(|_| ()),
@@ -296,6 +296,7 @@ const OPERATIONS: [Call; 19] = [
     |member| rows_to(member, &[0..1, 0..0]),
     |member| rows_to(member, &[0..1, 0..1]),
     |member| rows_to(member, &[0..0, 0..1]),
+    |member| columns_of(member, &[1, 3]),
     |member| member.broadcast(0, &mut [0; 2]),
     |member| member.broadcast(1, &mut [0; 2]),
     |member| member.barrier(),
@@ -310,6 +311,11 @@ fn rows_to(member: &mut dyn Collective, rows: &[Range<usize>]) -> Result<(), Col
     let widths = &[2, 2];
     let owners = Owners { widths, rows };
     member.gather_parts(&[0.0; 2], owners).map(|_| ())
+}
+
+fn columns_of(member: &mut dyn Collective, widths: &[usize]) -> Result<(), CollectiveError> {
+    let own = vec![0.0; widths[member.rank()]];
+    member.gather_parts(&own, first_owns(widths)).map(|_| ())
 }
 
 /// Ranks that run different operations are told both.

@@ -322,4 +322,14 @@ fn ranks_out_of_range_are_refused() {
         matches!(error, CollectiveError::Join { rank: 1, .. }),
         "{error}"
     );
+    // More than there may be.
+    let (mut handles, addresses) = bind(1);
+    let options = Options {
+        join_timeout: Duration::ZERO,
+        ..support::patient()
+    };
+    let handle = handles.pop().expect("one");
+    let error = handle.connect_with(0, &[addresses[0]; 65], "group", SECRET, &options);
+    let error = error.map(drop).expect_err("65 ranks").to_string();
+    assert!(error.contains("1 to 64"), "{error}");
 }

@@ -258,7 +258,14 @@ impl<B: Backend> Drafter<B> for Guard<B> {
         self.drafter.pause(device, rows)
     }
 
+    fn forget(&mut self) {
+        self.drafter.forget();
+    }
+
     fn commands(&self) -> Option<Arc<dyn CommandHandler>> {
         self.drafter.commands()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,3 +123,44 @@ pub(super) fn complete(given: &mut OptionValues) -> Result<(), ConfigError> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_match_is_no_shorter_than_the_shortest_unless_that_is_said() {
+        for (shortest, longest, expected) in [
+            (None, None, 16),
+            (Some(3), None, 16),
+            (Some(20), None, 20),
+            (Some(20), Some(30), 30),
+            (Some(20), Some(8), 8),
+        ] {
+            let mut values = OptionValues::default();
+            for (option, value) in [(MIN_MATCH, shortest), (MAX_MATCH, longest)] {
+                if let Some(value) = value {
+                    option.set(&mut values, value);
+                }
+            }
+            complete(&mut values).expect("they go together");
+            let config = NgramConfig::read(&values);
+            assert_eq!(config.max_match, expected);
+            assert_eq!(config.check().is_ok(), expected != 8);
+        }
+    }
+
+    #[test]
+    fn a_memory_that_there_is_not_has_no_size() {
+        for (private, refused) in [(false, false), (true, true)] {
+            let mut values = OptionValues::default();
+            CAPACITY.set(&mut values, 4000);
+            PRIVATE.set(&mut values, private);
+            let error = complete(&mut values).err().map(|error| error.to_string());
+            assert_eq!(error.is_some(), refused, "{error:?}");
+            let names =
+                |error: String| error.contains(CAPACITY.flag) && error.contains(PRIVATE.flag);
+            assert!(error.is_none_or(names));
+        }
+    }
+}

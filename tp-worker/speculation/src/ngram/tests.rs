@@ -1,3 +1,4 @@
+use lockstep_backend_cpu::CpuBackend;
 use proptest::prelude::*;
 
 use super::*;
@@ -146,6 +147,38 @@ fn private_texts_are_drafted_for_no_one_else() {
         corpora.insert("given", vec![9, 1, 2, 70]).unwrap();
         let given = propose(&mut drafter, row(1, 1, 1), &other);
         assert_eq!(given, chain(&[70]), "a given text");
+    }
+}
+
+/// What a client has sent is none of what others were served.
+#[test]
+fn of_a_prompt_its_end_alone_is_remembered() {
+    let mut drafter = drafter();
+    let prompt: Vec<u32> = (100..120).collect();
+    let text = [&prompt[..], &[1, 2, 3]].concat();
+    drafter.begin(1, &prompt);
+    drafter.serve(1, &text, false);
+    drafter.serve(1, &text, true);
+    for (other, expected) in [([105, 106], &[][..]), ([118, 119], &[1, 2])] {
+        drafter.begin(0, &other);
+        let drafted = propose(&mut drafter, row(2, 1, 2), &other);
+        assert_eq!(drafted, chain(expected), "{other:?}");
+    }
+}
+
+/// As with weights that were loaded meanwhile.
+#[test]
+fn what_was_served_is_forgotten_and_what_was_given_is_not() {
+    let mut drafter = drafter();
+    let corpora = drafter.corpora.corpora().clone();
+    corpora.insert("given", vec![4, 5, 6]).unwrap();
+    drafter.begin(1, &[1]);
+    drafter.serve(1, &[1, 2, 3], true);
+    Drafter::<CpuBackend>::forget(&mut drafter);
+    for (text, expected) in [(&[1][..], &[][..]), (&[4], &[5]), (&[7, 8, 7], &[8])] {
+        drafter.begin(0, text);
+        let drafted = propose(&mut drafter, row(1, 1, 1), text);
+        assert_eq!(drafted, chain(expected), "{text:?}");
     }
 }
 

@@ -76,6 +76,25 @@ fn both_sides_are_told_who_fits() {
             true,
             Some(Refusal::Secret),
         ),
+        // Who does not know the secret is told nothing of the group.
+        (
+            with(2, 4, 100, "other", b"other"),
+            1,
+            true,
+            Some(Refusal::Secret),
+        ),
+        (
+            with(2, 5, 100, "group", b"other"),
+            1,
+            true,
+            Some(Refusal::Secret),
+        ),
+        (
+            with(2, 4, 100, "group", b"other"),
+            1,
+            false,
+            Some(Refusal::Secret),
+        ),
     ] {
         let found = meet(&ours, &theirs, meant, free);
         let expected = match refusal {

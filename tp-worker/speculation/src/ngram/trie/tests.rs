@@ -66,6 +66,19 @@ fn what_was_unserved_for_longest_goes_first() {
 }
 
 #[test]
+fn a_window_that_is_longer_than_the_memory_is_cut() {
+    let window: Vec<u32> = (0..40).collect();
+    let mut trie = Trie::new(2);
+    for _ in 0..2 {
+        trie.insert(&window);
+        trie.nodes.check();
+        assert!(trie.used() <= 2, "{}", trie.used());
+        assert!(trie.find(&[0], 1..=4).is_some());
+    }
+    assert!(trie.nodes.allocated() <= Trie::bytes(2));
+}
+
+#[test]
 fn a_text_that_does_not_repeat_takes_a_leaf_per_window() {
     let text: Vec<u32> = (0..1000).collect();
     let mut trie = Trie::new(10_000);
