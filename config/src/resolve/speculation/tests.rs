@@ -332,7 +332,8 @@ fn the_widest_pass_is_what_counts() {
     }
 }
 
-/// What the command line lets nobody give, a program may that resolves options of its own.
+/// The command line refuses such a value by itself. A program that resolves options of its own
+/// may still give one.
 #[test]
 fn values_out_of_range_are_refused_wherever_they_are_from() {
     let algorithm = TestAlgorithm("WINDOW");

@@ -41,7 +41,7 @@ fn weights_come_from_where_they_are_said_to() {
     }
 }
 
-/// What is kept for a GPU are compiled kernels, whatever the weights are.
+/// On a GPU the folder keeps compiled kernels, whatever the weights are.
 #[test]
 fn kernels_are_kept_beside_random_weights() {
     let line = "--device cuda --load-format dummy --weight-cache /w";

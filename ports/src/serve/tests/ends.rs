@@ -1,4 +1,4 @@
-//! How connections end that the server has had enough of.
+//! Ends of connections that the server gives up.
 
 use tokio::sync::Notify;
 

@@ -1,4 +1,4 @@
-//! What clients of HTTP/2 send, in frames (RFC 9113, section 4.1).
+//! Frames of clients of HTTP/2 (RFC 9113, section 4.1).
 
 /// The preface and settings, which change nothing.
 pub(super) fn preface() -> Vec<u8> {

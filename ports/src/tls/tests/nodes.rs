@@ -54,7 +54,7 @@ fn a_node_names_the_roots_of_others() {
     }
 }
 
-/// Who connects to whom, with which outcome.
+/// Each row has a caller, a called node, and the outcome.
 #[tokio::test]
 async fn both_sides_ask_for_a_certificate_of_their_own_roots() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));

@@ -150,7 +150,7 @@ fn private_texts_are_drafted_for_no_one_else() {
     }
 }
 
-/// What a client has sent is none of what others were served.
+/// A client's prompt is no text that others were served.
 #[test]
 fn of_a_prompt_its_end_alone_is_remembered() {
     let mut drafter = drafter();

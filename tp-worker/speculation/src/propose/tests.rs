@@ -214,7 +214,7 @@ fn chain(model: &Model, slot: usize, depth: usize) -> Vec<Node> {
         .collect()
 }
 
-/// What a grower makes of the same logits by itself.
+/// The tree that a grower makes of the same logits by itself.
 fn tree(model: &Model, row: &DraftRow) -> Vec<Node> {
     let mut grower = TreeGrower::default();
     grower.begin(TreeShape::fit(row, model.first_cell));

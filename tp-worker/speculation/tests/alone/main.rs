@@ -1,6 +1,6 @@
-//! What a drafter that keeps keys and values drafts depends on a request's text alone, whatever
-//! steps have brought it: chains and trees, accepted or not, prompts in chunks, pauses, slots
-//! that change hands. No text shows it, since the target verifies all drafts.
+//! Drafts depend on a request's text alone, also those of a drafter that keeps keys and values.
+//! The steps before make no difference: chains and trees, accepted or not, prompts in chunks,
+//! pauses, slots that change hands. No text shows it, since the target verifies all drafts.
 
 mod script;
 mod world;

@@ -11,8 +11,8 @@ const LONGEST: usize = 150;
 pub struct Script {
     world: World,
     texts: Texts,
-    /// Where each slot's text begins for the drafter, and up to where it has seen it in steps
-    /// that draft.
+    /// Of each slot: the first position of its text for the drafter, and the position up to which
+    /// the drafter has seen it in steps that draft.
     spans: [(usize, usize); SLOTS],
     state: u64,
 }
@@ -100,7 +100,7 @@ impl Script {
         drafts
     }
 
-    /// Where the text begins for a drafter that may have missed more than its window.
+    /// First position of the text for a drafter that may have missed more than its window.
     fn beginning(&self, slot: usize) -> usize {
         let (from, to) = self.spans[slot];
         let (window, now) = (self.world.pause_window(), self.texts.tokens[slot].len() - 1);

@@ -151,7 +151,7 @@ impl World {
         self.speculation.pause_window
     }
 
-    /// Whether it drafts with a head, which reads features.
+    /// Returns true if a head drafts. Heads read features.
     pub fn has_head(&self) -> bool {
         self.features.is_some()
     }
@@ -160,7 +160,7 @@ impl World {
         &mut *self.drafters[which]
     }
 
-    /// What one of the drafters drafts for slots that are asked for, in their order.
+    /// Drafts with one of the drafters for the slots of `asked`, in their order.
     pub fn draft(&mut self, which: usize, texts: &Texts, asked: &[(usize, usize)]) -> Drafted {
         let row = |(slot, steps): &(usize, usize)| DraftRow {
             slot: *slot,
