@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
+use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole, Memory as _};
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuOptions};
 use lockstep_collective::{Collective, Single};
 use lockstep_model::Tables;

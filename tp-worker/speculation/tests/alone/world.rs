@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_backend::{Backend, Holds};
+use lockstep_backend::{Holds, Memory as _};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions, CpuTensor};
 use lockstep_collective::{Collective, Single};
 use lockstep_model::{FileAccess, ForwardLimits, WholeTables};
