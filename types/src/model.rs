@@ -1,5 +1,6 @@
 //! A model's description.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,14 @@ pub struct Architecture {
     pub class_name: String,
     /// Value of `model_type`: "llama".
     pub model_type: String,
+}
+
+/// Writes the family for people: "Llama" of "LlamaForCausalLM".
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.class_name.strip_suffix("ForCausalLM");
+        f.write_str(name.unwrap_or(&self.class_name))
+    }
 }
 
 /// Properties of a model that the forward pass, the KV sizing and the front need. It is data
@@ -242,5 +251,23 @@ impl AttentionSpec {
             (a, b) = (b, a % b);
         }
         local / a
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_shown_without_its_task() {
+        let shown = |class_name: &str| {
+            let names = Architecture {
+                class_name: class_name.to_owned(),
+                model_type: "qwen3".to_owned(),
+            };
+            names.to_string()
+        };
+        assert_eq!(shown("Qwen3ForCausalLM"), "Qwen3");
+        assert_eq!(shown("Other"), "Other");
     }
 }

@@ -107,7 +107,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     rows.push((
         "Model",
         format!(
-            "{}, {:?}, {} parameters, {}",
+            "{}, {}, {} parameters, {}",
             server.served_model_name,
             model.architecture,
             rounded(model.parameters()),

@@ -48,7 +48,7 @@ pub(super) fn model(app: &App) -> GetModelInfoResponse {
     GetModelInfoResponse {
         served_model_name: app.model().to_owned(),
         model_path: model.path.display().to_string(),
-        architecture: name(&model.architecture),
+        architecture: model.architecture.model_type.clone(),
         vocab_size: narrow(model.vocab_size),
         max_model_len: narrow(app.config.server.context_length),
         eos_token_ids: model.eos_token_ids.clone(),

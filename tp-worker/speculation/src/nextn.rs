@@ -44,7 +44,7 @@ impl Algorithm for NextN {
     ) -> Result<Option<DraftModel>, ConfigError> {
         Err(ConfigError::conflict(
             "--speculative-algorithm NEXTN",
-            format!("a {:?} model", target.architecture),
+            format!("a {} model", target.architecture),
             WHY,
             REMEDY,
         ))
