@@ -17,8 +17,8 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
         hidden_size: 8,
         layers: vec![LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
-                heads: heads,
-                kv_heads: kv_heads,
+                heads,
+                kv_heads,
                 head_dim: 4,
                 scale: 1.0,
                 rope: RopeConfig {
