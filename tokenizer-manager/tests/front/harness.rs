@@ -90,7 +90,7 @@ pub async fn launch(
         client: reqwest::Client::builder()
             .no_proxy()
             // A test whose answer never comes fails instead of hanging.
-            .timeout(std::time::Duration::from_secs(30))
+            .timeout(std::time::Duration::from_secs(120))
             .build()
             .expect("client"),
         reports,
