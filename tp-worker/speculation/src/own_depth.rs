@@ -145,6 +145,14 @@ mod tests {
         assert_eq!(retries.len(), later.len() / RETRY as usize);
     }
 
+    /// Drafts behind a rejection were not tried.
+    #[test]
+    fn a_rejection_counts_where_it_happened() {
+        let mut own = OwnDepths::new(1);
+        let depths = follow(&mut own, 7, &[0, 7].repeat(40));
+        assert!(depths.iter().all(|depth| *depth == 7), "{depths:?}");
+    }
+
     #[test]
     fn a_text_that_turns_easy_is_noticed_at_the_next_trial() {
         let mut own = OwnDepths::new(1);

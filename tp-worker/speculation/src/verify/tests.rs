@@ -331,6 +331,37 @@ fn odd_drafts_are_verified() {
     }
 }
 
+/// Beside a row that was drawn may be one that was not.
+#[test]
+fn each_row_is_verified_by_what_was_drawn_for_it() {
+    let mut drafts = Drafts::new(2, 1, 4);
+    drafts.begin(2);
+    drafts.distribution(1)[1] = 1.0;
+    for row in 0..2 {
+        drafts.push(
+            row,
+            Node {
+                token: 1,
+                parent: 0,
+            },
+        );
+    }
+    for (mode, temperature, drawn) in [
+        (Verification::Target, 1.0, true),
+        (Verification::Rejection, 1.0, false),
+        (Verification::Block, 1.0, false),
+        (Verification::Rejection, 0.0, true),
+    ] {
+        let params = SamplingParams {
+            temperature,
+            ..SamplingParams::default()
+        };
+        let verifier = Verifier::new(mode, 4, 1);
+        let samples = [0, 1].map(|row| verifier.samples(&drafts, row, &params));
+        assert_eq!(samples, [true, drawn], "{mode:?} {temperature}");
+    }
+}
+
 /// A distribution belongs to the step in which it was given.
 #[test]
 fn distributions_do_not_outlive_their_step() {
