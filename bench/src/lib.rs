@@ -115,7 +115,7 @@ fn model_or_demo(
 /// algorithms that it can draft with.
 ///
 /// # Errors
-/// When the benchmark can't be run as asked; no figures are printed then. An error of the
+/// Fails when the benchmark can't be run as asked; no figures are printed then. An error of the
 /// command line or the configuration has a [`ConfigError`](lockstep_types::ConfigError)
 /// among its causes.
 pub fn run(args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<()> {

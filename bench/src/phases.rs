@@ -131,7 +131,7 @@ pub struct Outcome {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When it can't be run as asked.
+/// Fails when it can't be run as asked.
 pub fn run(mut args: Args, demo: DemoModel, registry: &Registry) -> anyhow::Result<Outcome> {
     let lists = lists(&args)?;
     lockstep_hub::resolve_names(&mut args.model, Some(&mut args.speculation), None)?;
@@ -291,7 +291,7 @@ impl Outcome {
     /// folder.
     ///
     /// # Errors
-    /// When a file can't be written.
+    /// Fails when a file can't be written.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         self.report.write(&folder.join("phases.json"))?;

@@ -67,7 +67,7 @@ impl Report {
     /// Prints notes and tables; tables without rows are left out.
     ///
     /// # Errors
-    /// When stdout can't be written; a reader that left is no error.
+    /// Fails when stdout can't be written; a reader that left is no error.
     pub fn print(&self) -> anyhow::Result<()> {
         lockstep_process::print(&self.to_text()).context("printing the figures")
     }
@@ -88,7 +88,7 @@ impl Report {
     /// Writes everything as JSON.
     ///
     /// # Errors
-    /// When the file can't be written.
+    /// Fails when the file can't be written.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(&self.to_json())?;
         std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))

@@ -262,7 +262,7 @@ fn sizes_are_bounded_whatever_files_say() {
     assert!(read(&model, "sparse", LARGEST_CONFIG).is_err());
 }
 
-/// As a file may that grows, or says that it has nothing.
+/// A file may grow while it is read, or have a length of 0 in its metadata.
 #[test]
 fn what_has_no_end_is_not_read_to_it() {
     let mut endless = io::repeat(7).take(1 << 20);

@@ -190,7 +190,7 @@ impl Cached {
     /// All models of a cache, by name.
     ///
     /// # Errors
-    /// When the cache exists and can't be read.
+    /// Fails when the cache exists and can't be read.
     pub fn all(cache: &Path) -> Result<Vec<Self>, HubError> {
         let mut all = Vec::new();
         for folder in names_in(cache).map_err(HubError::cache(cache))? {

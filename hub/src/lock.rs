@@ -38,7 +38,7 @@ impl Lock {
     /// count of bytes, has not changed for `patience`. `told` gets a word about the wait.
     ///
     /// # Errors
-    /// When there can be no such file.
+    /// Fails when there can be no such file.
     pub(crate) async fn take(
         path: PathBuf,
         patience: Duration,

@@ -168,7 +168,7 @@ impl Token {
     /// A token that was read from `from`.
     ///
     /// # Errors
-    /// When the token fits in no request.
+    /// Fails when the token fits in no request.
     pub fn new(text: &str, from: &str) -> Result<Self, HubError> {
         let value = HeaderValue::from_str(&format!("Bearer {text}"));
         let mut value = value.map_err(|_| HubError::Token(from.to_owned()))?;

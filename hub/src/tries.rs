@@ -151,7 +151,7 @@ impl Tries {
     /// Waits before the next try.
     ///
     /// # Errors
-    /// When another try would not help, or when enough tries have failed.
+    /// Fails when another try would not help, or when enough tries have failed.
     pub(crate) async fn after(&mut self, failure: Failure, asked: &Asked) -> Result<(), HubError> {
         self.failed += 1;
         let is_last = self.failed >= self.patience.tries;

@@ -91,7 +91,7 @@ impl Console {
     /// Starts the console's threads.
     ///
     /// # Errors
-    /// When the system has no handle left.
+    /// Fails when the system has no handle left.
     pub(crate) fn start() -> io::Result<Self> {
         let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let queue = logging::stderr().clone();

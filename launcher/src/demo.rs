@@ -42,7 +42,7 @@ const HEAD: Files = &[
 /// Writes the model into a folder of its own below `parent` and returns this folder.
 ///
 /// # Errors
-/// When a folder or file can't be written below `parent`.
+/// Fails when a folder or file can't be written below `parent`.
 pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
     write(parent.join(NAME), MODEL)
 }
@@ -50,7 +50,7 @@ pub(crate) fn unpack(parent: &Path) -> io::Result<PathBuf> {
 /// Writes the model like [`unpack`], with the head that drafts for it beside it.
 ///
 /// # Errors
-/// When a folder or file can't be written below `parent`.
+/// Fails when a folder or file can't be written below `parent`.
 pub(crate) fn unpack_family(parent: &Path) -> io::Result<PathBuf> {
     write(head(parent), HEAD)?;
     unpack(parent)
@@ -68,7 +68,7 @@ fn head(parent: &Path) -> PathBuf {
 /// returns true if it did.
 ///
 /// # Errors
-/// When a folder or file can't be written below `parent`.
+/// Fails when a folder or file can't be written below `parent`.
 pub(crate) fn speculate(
     args: &mut SpeculationArgs,
     algorithms: &Algorithms,

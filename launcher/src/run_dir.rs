@@ -26,7 +26,7 @@ impl RunDir {
     /// folder. First removes left-overs of this user's dead launchers.
     ///
     /// # Errors
-    /// When the folder cannot be made, or its path is too long for sockets.
+    /// Fails when the folder cannot be made, or its path is too long for sockets.
     pub(crate) fn create(parent: Option<&Path>) -> Result<Self, LaunchError> {
         let parent = parent.map_or_else(default_parent, Path::to_owned);
         remove_stale(&parent);

@@ -28,7 +28,7 @@ pub fn completion(prompt: impl Into<Value>, fields: &Value) -> Value {
 /// Returns `base` with the fields of `fields`; null removes a field.
 ///
 /// # Panics
-/// If one of them is no object.
+/// Panics if one of them is no object.
 pub fn with(mut base: Value, fields: &Value) -> Value {
     let (Some(into), Some(fields)) = (base.as_object_mut(), fields.as_object()) else {
         panic!("not objects");

@@ -13,7 +13,7 @@ use crate::raw::connect;
 /// Opens `count` silent connections from 127.0.0.1.
 ///
 /// # Panics
-/// If nobody listens.
+/// Panics if nobody listens.
 pub async fn silent(port: u16, count: usize) -> Vec<TcpStream> {
     silent_from("127.0.0.1", port, count).await
 }
@@ -21,7 +21,7 @@ pub async fn silent(port: u16, count: usize) -> Vec<TcpStream> {
 /// Opens `count` silent connections from another address of this machine.
 ///
 /// # Panics
-/// If nobody listens.
+/// Panics if nobody listens.
 pub async fn silent_from(address: &str, port: u16, count: usize) -> Vec<TcpStream> {
     let from: SocketAddr = format!("{address}:0").parse().expect("an address");
     let to: SocketAddr = ([127, 0, 0, 1], port).into();
@@ -37,7 +37,7 @@ pub async fn silent_from(address: &str, port: u16, count: usize) -> Vec<TcpStrea
 /// Opens a connection that sends `bytes` and then nothing.
 ///
 /// # Panics
-/// If nobody listens.
+/// Panics if nobody listens.
 pub async fn begin(port: u16, bytes: &[u8]) -> TcpStream {
     let mut stream = connect(port).await;
     stream.write_all(bytes).await.expect("sent");
@@ -48,7 +48,7 @@ pub async fn begin(port: u16, bytes: &[u8]) -> TcpStream {
 /// then nothing.
 ///
 /// # Panics
-/// If nobody listens.
+/// Panics if nobody listens.
 pub async fn begin_from(address: &str, port: u16, bytes: &[u8]) -> TcpStream {
     let mut streams = silent_from(address, port, 1).await;
     let mut stream = streams.pop().expect("one");

@@ -20,7 +20,7 @@ impl Server {
     /// Returns a client of `lockstep.v1.Inference`.
     ///
     /// # Panics
-    /// If it cannot connect.
+    /// Panics if it cannot connect.
     pub async fn inference(&self) -> InferenceClient<Channel> {
         InferenceClient::new(connect(self.grpc_port).await.expect("connected"))
     }
@@ -28,7 +28,7 @@ impl Server {
     /// Returns a client of `sglang.grpc.scheduler.SglangScheduler`.
     ///
     /// # Panics
-    /// If it cannot connect.
+    /// Panics if it cannot connect.
     pub async fn sglang(&self) -> SglangSchedulerClient<Channel> {
         SglangSchedulerClient::new(connect(self.sglang_port).await.expect("connected"))
     }

@@ -21,7 +21,7 @@ impl Answer {
     /// Returns the body as JSON.
     ///
     /// # Panics
-    /// If it is no JSON.
+    /// Panics if it is no JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
     }
@@ -29,7 +29,7 @@ impl Answer {
     /// Returns the body of a success as JSON.
     ///
     /// # Panics
-    /// If the answer is no success.
+    /// Panics if the answer is no success.
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text);
         self.json()
@@ -38,7 +38,7 @@ impl Answer {
     /// Returns the error object, which must have OpenAI's four keys.
     ///
     /// # Panics
-    /// If there is no such object.
+    /// Panics if there is no such object.
     pub fn error(&self) -> Value {
         let body = self.json();
         let error = body["error"].clone();
@@ -67,7 +67,7 @@ impl Server {
     /// Sends a GET that must be answered.
     ///
     /// # Panics
-    /// If it is not.
+    /// Panics if it is not.
     pub async fn get(&self, path: &str) -> Answer {
         self.try_get(path).await.expect("answered")
     }
@@ -83,7 +83,7 @@ impl Server {
     /// Sends a POST that must be answered.
     ///
     /// # Panics
-    /// If it is not.
+    /// Panics if it is not.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.try_post(path, body).await.expect("answered")
     }
@@ -91,7 +91,7 @@ impl Server {
     /// Sends a POST that must succeed.
     ///
     /// # Panics
-    /// If it does not.
+    /// Panics if it does not.
     pub async fn ok(&self, path: &str, body: &Value) -> Value {
         self.post(path, body).await.ok()
     }
@@ -118,7 +118,7 @@ impl Server {
     /// Sends a POST whose answer must begin to stream.
     ///
     /// # Panics
-    /// If it does not.
+    /// Panics if it does not.
     pub async fn stream(&self, path: &str, body: &Value) -> Events {
         let answer = self.try_stream(path, body).await.expect("answered");
         answer.unwrap_or_else(|answer| panic!("no stream: {}", answer.text))

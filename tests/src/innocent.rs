@@ -59,7 +59,7 @@ impl Innocent {
     /// Stops, and returns the times.
     ///
     /// # Panics
-    /// If the test's runtime ends.
+    /// Panics if the test's runtime ends.
     pub async fn end(self) -> Times {
         drop(self.stop);
         self.asking.await.expect("it asks until it is stopped")

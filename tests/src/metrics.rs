@@ -33,7 +33,7 @@ impl Metrics {
     /// Returns the value of a series by its name with labels.
     ///
     /// # Panics
-    /// If there is no such series.
+    /// Panics if there is no such series.
     pub fn value(&self, name: &str) -> f64 {
         *self
             .0

@@ -11,7 +11,7 @@ const COUNT: u16 = 14_000;
 /// Returns the next port of this process that is free on 127.0.0.1.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is none.
 pub fn free() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Test processes that run at the same time begin at different ports.

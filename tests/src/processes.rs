@@ -43,7 +43,7 @@ impl Process {
     /// Returns a figure of its memory in bytes, such as `VmRSS` (`proc(5)`, `status`).
     ///
     /// # Panics
-    /// If the process has ended.
+    /// Panics if the process has ended.
     pub fn memory(self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
         let status = status.expect("it lives");
@@ -55,7 +55,7 @@ impl Process {
     /// Resets the peak of its memory, `VmHWM` (`proc(5)`, `clear_refs`).
     ///
     /// # Panics
-    /// If the process has ended.
+    /// Panics if the process has ended.
     pub fn reset_peak(self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.pid), "5").expect("it lives");
     }

@@ -11,7 +11,7 @@ use crate::wait::{LIMIT, within};
 /// Connects to a port of this machine.
 ///
 /// # Panics
-/// If nobody listens.
+/// Panics if nobody listens.
 pub async fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port))
         .await
@@ -22,7 +22,7 @@ pub async fn connect(port: u16) -> TcpStream {
 /// nothing for `quiet`.
 ///
 /// # Panics
-/// If the server neither answers nor closes.
+/// Panics if the server neither answers nor closes.
 pub async fn exchange(port: u16, request: &[u8], quiet: Duration) -> Vec<u8> {
     let mut stream = connect(port).await;
     // The send may fail: a server that refuses a large request may close before it has
@@ -45,7 +45,7 @@ pub async fn exchange(port: u16, request: &[u8], quiet: Duration) -> Vec<u8> {
 /// to close. Returns the answer; `None` if the server just closes.
 ///
 /// # Panics
-/// If the answer is not HTTP, or there is none in time.
+/// Panics if the answer is not HTTP, or there is none in time.
 pub async fn http(port: u16, request: &[u8]) -> Option<Answer> {
     let all = within("an answer", LIMIT, read_all(port, request)).await;
     if all.is_empty() {

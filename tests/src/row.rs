@@ -38,7 +38,7 @@ impl Row {
     /// client's times, and `outcome`.
     ///
     /// # Panics
-    /// If any of the innocent client's requests failed, if other processes serve now,
+    /// Panics if any of the innocent client's requests failed, if other processes serve now,
     /// or if the row can't be printed or written into the table.
     pub async fn end(self, server: &Server, outcome: &str) -> Times {
         let times = self.innocent.end().await;
@@ -79,7 +79,7 @@ impl Row {
 /// Prints a line of a report, even in a test whose output is captured.
 ///
 /// # Panics
-/// If the line cannot be printed.
+/// Panics if the line cannot be printed.
 pub fn say(line: &str) {
     let printed = std::io::stdout().write_all(format!("{line}\n").as_bytes());
     printed.expect("the line is printed");

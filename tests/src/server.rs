@@ -135,7 +135,7 @@ impl Server {
     /// Starts a server.
     ///
     /// # Panics
-    /// If the system cannot start the program.
+    /// Panics if the system cannot start the program.
     pub fn launch(options: Options) -> Self {
         let ports = [ports::free(), ports::free(), ports::free()];
         Self::launch_on(options, ports)
@@ -144,7 +144,7 @@ impl Server {
     /// Starts a server on these ports.
     ///
     /// # Panics
-    /// If the system cannot start the program.
+    /// Panics if the system cannot start the program.
     pub fn launch_on(options: Options, [port, grpc_port, sglang_port]: [u16; 3]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("ls-test-")
@@ -223,7 +223,7 @@ impl Server {
     /// Returns the run directory.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is none.
     pub fn run_dir(&self) -> PathBuf {
         fs::read_dir(self.folder())
             .expect("the folder")
@@ -257,7 +257,7 @@ impl Server {
     /// Waits until the server has written `text`.
     ///
     /// # Panics
-    /// If it does not.
+    /// Panics if it does not.
     pub async fn says(&self, text: &str) {
         until(text, LIMIT, async || {
             self.log().contains(text).then_some(())

@@ -66,7 +66,7 @@ impl Events {
     /// Returns all chunks up to `[DONE]`, after which nothing may come.
     ///
     /// # Panics
-    /// If the stream ends otherwise.
+    /// Panics if the stream ends otherwise.
     pub async fn chunks(mut self) -> Vec<Value> {
         let mut chunks = Vec::new();
         loop {
@@ -83,7 +83,7 @@ impl Events {
     /// Reads the rest of a stream whose request was aborted.
     ///
     /// # Panics
-    /// If it ends otherwise.
+    /// Panics if it ends otherwise.
     pub async fn aborted(mut self) {
         let error = loop {
             match self.next().await {

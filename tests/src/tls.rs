@@ -43,7 +43,7 @@ impl Authority {
     /// Signs a certificate of `localhost` and 127.0.0.1.
     ///
     /// # Panics
-    /// If no key can be made.
+    /// Panics if no key can be made.
     pub fn sign(&self) -> Pair {
         self.sign_until(2100)
     }
@@ -51,7 +51,7 @@ impl Authority {
     /// Signs a certificate that is valid until the start of `year`.
     ///
     /// # Panics
-    /// If no key can be made.
+    /// Panics if no key can be made.
     pub fn sign_until(&self, year: i32) -> Pair {
         let key = KeyPair::generate().expect("a key");
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -67,7 +67,7 @@ impl Authority {
     /// certificate, if any.
     ///
     /// # Panics
-    /// If `shows` is not a valid pair.
+    /// Panics if `shows` is not a valid pair.
     pub fn client(&self, protocols: &[&str], shows: Option<&Pair>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).expect("a root");
@@ -94,7 +94,7 @@ impl Pair {
     /// Writes both files, the certificate first.
     ///
     /// # Panics
-    /// If they cannot be written.
+    /// Panics if they cannot be written.
     pub fn write(&self, certificate: &Path, key: &Path) {
         std::fs::write(certificate, &self.certificate).expect("written");
         std::fs::write(key, &self.key).expect("written");

@@ -44,7 +44,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the words in backticks that are paths of files: a word with a folder and one
-/// of our endings, but no placeholders.
+/// of our endings. Words with `*`, `<` and the like name no file.
 fn named_files(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split('`').skip(1).step_by(2);
     words.filter(|word| {

@@ -67,8 +67,8 @@ const LEARNT: Trust = Trust {
 /// so that corrections of one size (a slower machine, longer contexts) hold for the others too.
 /// Then violations of the order are pooled (isotonic regression, pool adjacent violators).
 ///
-/// Of times measured before serving only the lower [`envelope`] is believed, until the first
-/// steps of a size while serving say otherwise ([`Proof`]).
+/// The curve believes only the lower [`envelope`] of the times measured before serving, until
+/// the first steps of a size while serving say otherwise ([`Proof`]).
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
     /// Sizes of the knots, ascending.

@@ -25,7 +25,7 @@ pub struct Took {
 /// Runs `steps` of every rank, after a tenth as many to warm up.
 ///
 /// # Errors
-/// When ranks don't find each other.
+/// Fails when ranks don't find each other.
 pub fn run(
     ranks: Vec<Step>,
     transport: Transport,

@@ -129,7 +129,7 @@ impl Shape {
 /// The shapes that the command line asks for.
 ///
 /// # Errors
-/// When the folder has no usable config.json, or sizes make no model.
+/// Fails when the folder has no usable config.json, or sizes make no model.
 pub fn chosen(
     presets: &[Preset],
     folder: Option<&Path>,

@@ -25,7 +25,7 @@ pub struct Reading {
 /// threads.
 ///
 /// # Errors
-/// When the model can't be loaded or has more than one rank, and the errors of the device.
+/// Fails when the model can't be loaded or has more than one rank, and the errors of the device.
 pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyhow::Result<Reading> {
     let text = Text {
         config,

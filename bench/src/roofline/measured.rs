@@ -24,7 +24,7 @@ const CACHES: usize = 4;
 /// `None` for devices of a kind without limits to measure.
 ///
 /// # Errors
-/// When threads, kernels or memory can't be had.
+/// Fails when threads, kernels or memory can't be had.
 pub fn measure(
     device: DeviceConfig,
     threads: usize,
@@ -74,7 +74,7 @@ pub enum Traffic {
 /// cache.
 ///
 /// # Errors
-/// When that is more than half of the memory that is free.
+/// Fails when that is more than half of the memory that is free.
 pub fn working_set() -> anyhow::Result<usize> {
     let cache = machine::last_level_cache().unwrap_or(0);
     beyond_caches(cache, machine::available_memory().unwrap_or(u64::MAX))

@@ -51,7 +51,7 @@ pub fn named(args: &SpeculationArgs) -> Option<Candidate> {
 /// algorithms with a folder beside the model.
 ///
 /// # Errors
-/// When a folder is not in its place, or there is none at all.
+/// Fails when a folder is not in its place, or there is none at all.
 pub fn choose(
     asked: &[Candidate],
     named: Option<Candidate>,

@@ -16,7 +16,7 @@ const LARGEST_MODEL: f64 = 1e14;
 /// Reads a Hugging Face model folder, as written by transformers 4 and 5.
 ///
 /// # Errors
-/// When a file is missing or damaged, or the model needs something that is
+/// Fails when a file is missing or damaged, or the model needs something that is
 /// not served; the error names the key and the remedy.
 pub fn load(dir: &Path) -> Result<ModelConfig, ModelConfigError> {
     load_for(dir, None)

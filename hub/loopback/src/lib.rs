@@ -66,7 +66,7 @@ impl LoopbackHub {
     /// Starts a hub without models on two free ports.
     ///
     /// # Panics
-    /// When nothing can listen.
+    /// Panics when nothing can listen.
     pub fn start() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -107,7 +107,7 @@ impl LoopbackHub {
     /// Gives the hub the model of a folder.
     ///
     /// # Panics
-    /// When the folder can't be read.
+    /// Panics when the folder can't be read.
     pub fn add_folder(&self, name: &str, folder: &Path) {
         let entries = std::fs::read_dir(folder).expect("a model's folder");
         let files: Vec<_> = entries

@@ -44,7 +44,7 @@ impl Child {
     /// `events`.
     ///
     /// # Errors
-    /// When the system cannot start the child.
+    /// Fails when the system cannot start the child.
     pub(super) fn spawn(
         spec: ChildSpec,
         lines: Lines,

@@ -103,7 +103,7 @@ impl Children {
     /// Listens on `control_socket` and starts all children.
     ///
     /// # Errors
-    /// When one child cannot be started; earlier ones are killed.
+    /// Fails when one child cannot be started; earlier ones are killed.
     pub(super) fn spawn(
         specs: Vec<ChildSpec>,
         control_socket: &Path,
@@ -303,7 +303,7 @@ impl Children {
     /// Starts a child in the place of one that has ended.
     ///
     /// # Errors
-    /// When the system cannot start the child.
+    /// Fails when the system cannot start the child.
     pub(super) fn replace(&mut self, spec: ChildSpec) -> io::Result<()> {
         let child = Child::spawn(spec, self.lines.clone(), self.sender.clone())?;
         let mut members = self.members.iter_mut();

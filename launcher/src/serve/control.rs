@@ -19,7 +19,7 @@ const LONGEST_LINE: u64 = 64 * 1024;
 /// Accepts children on `socket` until dropped; sends their messages to `events`.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// Fails when the socket cannot be made.
 pub(super) fn serve(
     socket: &Path,
     events: UnboundedSender<Event>,

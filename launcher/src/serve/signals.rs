@@ -15,7 +15,7 @@ impl Signals {
     /// Replaces the signals' default action, which is to end at once.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Fails when the system refuses.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

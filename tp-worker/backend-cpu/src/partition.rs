@@ -44,7 +44,7 @@ impl<'a, T> Shared<'a, T> {
     /// No two live slices of one `Shared` may overlap, on any thread.
     ///
     /// # Panics
-    /// When `range` is out of bounds.
+    /// Panics when `range` is out of bounds.
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(
@@ -104,7 +104,7 @@ impl<T> Columns<'_, T> {
     /// The columns of one row.
     ///
     /// # Panics
-    /// When there is no such row.
+    /// Panics when there is no such row.
     pub(crate) fn row(&mut self, row: usize) -> &mut [T] {
         let start = row * self.width;
         // SAFETY: no other thread has these columns of any row, and the slice borrows `self`.

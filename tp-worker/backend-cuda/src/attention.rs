@@ -122,7 +122,7 @@ impl Attention {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If the batch has more rows than `work` has room for.
+    /// Panics if the batch has more rows than `work` has room for.
     pub fn plan(&self, stream: &Stream, inputs: &Inputs, work: &mut Work) -> Result<(), CudaError> {
         work.expect(&self.shape, inputs.rows().most());
         let parameters = Plan {

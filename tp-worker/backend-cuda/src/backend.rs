@@ -185,7 +185,7 @@ impl CudaBackend {
     /// with operations.
     ///
     /// # Panics
-    /// If there are more or fewer values.
+    /// Panics if there are more or fewer values.
     pub fn upload(&mut self, tensor: &mut CudaTensor, values: &[f32]) {
         assert!(
             values.len() == tensor.rows() * tensor.width(),

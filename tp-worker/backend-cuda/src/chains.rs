@@ -93,7 +93,7 @@ impl Chains {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there is no room for `tokens` tokens of the first pass.
+    /// Panics if there is no room for `tokens` tokens of the first pass.
     pub(crate) fn begin(
         &mut self,
         stream: &Stream,
@@ -121,7 +121,7 @@ impl Chains {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer logits than chains.
+    /// Panics if there are fewer logits than chains.
     pub(crate) fn advance(
         &mut self,
         stream: &Stream,

@@ -122,7 +122,7 @@ impl Floats {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If the number of values is not the array's.
+    /// Panics if the number of values is not the array's.
     pub fn upload(&mut self, stream: &Stream, values: &[f32]) -> Result<(), CudaError> {
         assert!(values.len() == self.len, "as many values as there is room");
         match self.element {
@@ -161,7 +161,7 @@ impl Floats {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If the array's type is not a 32-bit float, or it has fewer floats than `to`.
+    /// Panics if the array's type is not a 32-bit float, or it has fewer floats than `to`.
     pub fn download_to(&self, stream: &Stream, to: &mut [f32]) -> Result<(), CudaError> {
         self.expect(Element::F32, to.len(), "what is brought to the host");
         stream.download(&self.bytes, bytemuck::cast_slice_mut(to))
@@ -173,7 +173,7 @@ impl Floats {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer bytes than in `to`.
+    /// Panics if there are fewer bytes than in `to`.
     pub(crate) fn download_bytes(
         &self,
         stream: &Stream,
@@ -189,7 +189,7 @@ impl Floats {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If the bytes don't fit.
+    /// Panics if the bytes don't fit.
     pub(crate) fn receive(
         &mut self,
         stream: &Stream,
@@ -209,7 +209,7 @@ impl Floats {
     }
 
     /// # Panics
-    /// If the array has another type, or fewer than `len` floats.
+    /// Panics if the array has another type, or fewer than `len` floats.
     pub(crate) fn expect(&self, element: Element, len: usize, what: &str) {
         let (has, room) = (self.element, self.len);
         assert!(

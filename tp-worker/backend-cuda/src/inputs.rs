@@ -170,7 +170,7 @@ impl Inputs {
     /// `tokens` tokens and `rows` rows, and each row wants one token.
     ///
     /// # Panics
-    /// If there is no room for as many.
+    /// Panics if there is no room for as many.
     pub(crate) fn expect(&mut self, tokens: usize, rows: usize) {
         self.expect_wanted(tokens, rows, rows);
     }
@@ -196,7 +196,7 @@ impl Inputs {
     /// device the counts stay those of the staged batch.
     ///
     /// # Panics
-    /// If there is no room for as many.
+    /// Panics if there is no room for as many.
     pub(crate) fn pad(&mut self, size: PassKey) {
         let limits = &self.limits;
         let fits = size.tokens <= limits.tokens && size.requests <= limits.requests;
@@ -231,7 +231,7 @@ impl Inputs {
     /// Outcomes of the choices, on the device.
     ///
     /// # Panics
-    /// If there is no room for choices.
+    /// Panics if there is no room for choices.
     pub fn chosen(&self) -> &Chosen {
         self.chosen
             .as_ref()
@@ -240,7 +240,7 @@ impl Inputs {
     /// Words of the outcomes, and the range of them that launches use.
     ///
     /// # Panics
-    /// If there is no room for choices.
+    /// Panics if there is no room for choices.
     pub(crate) fn outcome_words(&mut self) -> (&mut Buffer<u32>, Range<usize>) {
         let (requests, limits) = (self.requests().most(), &self.limits);
         let len = limits.choices.outcome_words(requests, limits.drafts());
@@ -260,7 +260,7 @@ impl Inputs {
     /// [`CudaError::Driver`], also of work that was queued before.
     ///
     /// # Panics
-    /// If there is no room for choices.
+    /// Panics if there is no room for choices.
     pub fn outcomes(&mut self, stream: &Stream) -> Result<Outcomes<'_>, CudaError> {
         let chosen = self
             .chosen
@@ -278,7 +278,7 @@ impl Inputs {
     /// Room for the trees that the device drafts.
     ///
     /// # Panics
-    /// If there is no such room.
+    /// Panics if there is no such room.
     pub(crate) fn trees(&self) -> &TreeRoom {
         self.trees
             .as_ref()

@@ -75,7 +75,7 @@ impl NoteRoom {
     /// [`CudaError::Driver`], [`CudaError::Peers`].
     ///
     /// # Panics
-    /// If the note has another length.
+    /// Panics if the note has another length.
     pub(crate) fn bring(&mut self, stream: &Stream, words: &[u32]) -> Result<(), CudaError> {
         if self.on_its_way {
             stream.synchronize()?;

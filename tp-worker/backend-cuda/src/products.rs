@@ -58,7 +58,7 @@ pub struct Operands<'a> {
 
 impl Operands<'_> {
     /// # Panics
-    /// If arrays are too short or of another type.
+    /// Panics if arrays are too short or of another type.
     fn expect(&self) {
         let Product {
             outputs,
@@ -188,7 +188,7 @@ impl Products {
     /// [`CudaError::Product`], [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If arrays are too short or of another type.
+    /// Panics if arrays are too short or of another type.
     pub fn run(
         &mut self,
         stream: &Stream,
@@ -222,7 +222,7 @@ impl Products {
     /// [`CudaError::Product`], [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If arrays are too short or of another type.
+    /// Panics if arrays are too short or of another type.
     pub fn sums<'a>(
         &'a mut self,
         stream: &Stream,
@@ -250,7 +250,7 @@ impl Products {
     /// [`CudaError::Product`], [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If arrays are too short or of another type.
+    /// Panics if arrays are too short or of another type.
     pub fn gated<'a>(
         &'a mut self,
         stream: &Stream,

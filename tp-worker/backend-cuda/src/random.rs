@@ -61,7 +61,7 @@ impl Random {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `out` is too short or of another type.
+    /// Panics if `out` is too short or of another type.
     pub(crate) fn fill(
         &self,
         stream: &Stream,

@@ -24,7 +24,7 @@ impl<'a> Rows<'a> {
     /// The number of rows in word `word` of `counts`, at most `most`.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// Panics if there is no such word.
     pub fn counted(most: usize, counts: &'a Buffer<u32>, word: usize) -> Self {
         assert!(word < counts.len(), "the count lies in the buffer");
         Self {

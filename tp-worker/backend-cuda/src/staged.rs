@@ -52,7 +52,7 @@ impl<T: Pod> Staged<T> {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `part` lies outside of the elements, or `to` is too short.
+    /// Panics if `part` lies outside of the elements, or `to` is too short.
     pub(crate) fn send(
         &mut self,
         stream: &Stream,

@@ -156,7 +156,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `to` is shorter than `from`.
+    /// Panics if `to` is shorter than `from`.
     pub fn copy<T: Pod>(&self, from: &Buffer<T>, to: &mut Buffer<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "a copy has room");
         let words = [from.address(), to.address(), from.len() as u64];
@@ -177,7 +177,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `to` is shorter than `from`.
+    /// Panics if `to` is shorter than `from`.
     pub fn upload<T: Pod>(&self, from: &[T], to: &mut Buffer<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "a copy has room");
         self.refuse_while_recorded()?;
@@ -194,7 +194,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `from` is shorter than `to`.
+    /// Panics if `from` is shorter than `to`.
     pub fn download<T: Pod>(&self, from: &Buffer<T>, to: &mut [T]) -> Result<(), CudaError> {
         self.download_from(from, 0, to)
     }
@@ -205,7 +205,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer elements than in `to`.
+    /// Panics if there are fewer elements than in `to`.
     pub fn download_from<T: Pod>(
         &self,
         from: &Buffer<T>,
@@ -230,7 +230,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `part` lies outside of `from`, or `to` is too short.
+    /// Panics if `part` lies outside of `from`, or `to` is too short.
     ///
     /// # Safety
     /// `from` is neither changed nor dropped before the copy is done. The copy is done when an
@@ -262,7 +262,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `from` or `to` is shorter than `len`.
+    /// Panics if `from` or `to` is shorter than `len`.
     ///
     /// # Safety
     /// `to` is neither read nor dropped before the copy is done. The copy is done when an event

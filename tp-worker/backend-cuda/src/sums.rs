@@ -50,7 +50,7 @@ impl<'a> Sums<'a> {
     /// Sums in one part, which begins at element `first` of `sums`.
     ///
     /// # Panics
-    /// If there are fewer elements, or their type is not a 32-bit float.
+    /// Panics if there are fewer elements, or their type is not a 32-bit float.
     pub(crate) fn from_place(sums: &'a Floats, first: usize) -> Self {
         let all = Self::from(sums);
         assert!(first <= all.len, "sums begin inside of all");
@@ -62,7 +62,7 @@ impl<'a> Sums<'a> {
     }
 
     /// # Panics
-    /// If there are fewer than `rows` rows of `width`, or a bias of another width.
+    /// Panics if there are fewer than `rows` rows of `width`, or a bias of another width.
     pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {
         let bias = self.bias.is_none_or(|bias| bias.len() == width);
         assert!(bias && self.len >= rows * width, "{what} has other sizes");
@@ -81,7 +81,7 @@ impl<'a> Sums<'a> {
 
 impl<'a> From<&'a Floats> for Sums<'a> {
     /// # Panics
-    /// If the type is not a 32-bit float.
+    /// Panics if the type is not a 32-bit float.
     fn from(sums: &'a Floats) -> Self {
         sums.expect(Element::F32, 0, "sums");
         Self {

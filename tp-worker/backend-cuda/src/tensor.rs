@@ -56,7 +56,7 @@ impl CudaTensor {
     }
 
     /// # Panics
-    /// If there is no room for as many rows.
+    /// Panics if there is no room for as many rows.
     pub(crate) fn set_rows(&mut self, rows: usize) {
         assert!(
             rows <= self.capacity,

@@ -75,7 +75,7 @@ impl Trees {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer logits than wanted tokens, fewer columns than branches, or no room
+    /// Panics if there are fewer logits than wanted tokens, fewer columns than branches, or no room
     /// for the next pass.
     pub(crate) fn grow(
         &self,
@@ -145,7 +145,7 @@ impl Trees {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `out` has no room for as many rows as the pass has tokens.
+    /// Panics if `out` has no room for as many rows as the pass has tokens.
     pub(crate) fn take_parents(
         &self,
         stream: &Stream,

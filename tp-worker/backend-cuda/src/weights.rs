@@ -53,7 +53,7 @@ impl Uploads {
     /// file.
     ///
     /// # Panics
-    /// If `to` is not as large as the matrix.
+    /// Panics if `to` is not as large as the matrix.
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,

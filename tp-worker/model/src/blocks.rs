@@ -17,6 +17,6 @@ pub(crate) use gated_mlp::{Boundary, GatedMlp, MlpBuffers, MlpOperands, mlp_widt
 pub(crate) use layer::{Layer, LayerBuffers};
 pub(crate) use linear::Linear;
 pub(crate) use norm::Norm;
-pub(crate) use place::{LayerContext, LayerPlace};
+pub(crate) use place::{LayerContext, LayerPlace, Variants};
 pub use rope::rope_table;
 pub(crate) use rope::rope_tables;

@@ -78,7 +78,7 @@ impl Collector {
     /// Starts a collector on a free port.
     ///
     /// # Panics
-    /// If no port can be listened on.
+    /// Panics if no port can be listened on.
     pub fn start() -> Self {
         Self::new(true)
     }
@@ -86,7 +86,7 @@ impl Collector {
     /// Starts a collector that takes all calls and never answers.
     ///
     /// # Panics
-    /// If no port can be listened on.
+    /// Panics if no port can be listened on.
     pub fn stalled() -> Self {
         Self::new(false)
     }

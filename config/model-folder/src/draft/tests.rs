@@ -185,7 +185,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
     assert!(attention.qkv_bias && !attention.output_bias);
 }
 
-/// As of a model that is served itself.
+/// The rule is that of a model that is served itself.
 #[test]
 fn a_draft_models_stored_output_head_is_its_head() {
     let dir = head(Head::Model, &json!({}));

@@ -18,7 +18,7 @@ impl Plane {
     /// The row of a cell.
     ///
     /// # Panics
-    /// When the cache has no such page.
+    /// Panics when the cache has no such page.
     #[inline(always)]
     pub(super) fn row(&self, page: usize, offset: usize) -> usize {
         assert!(page < self.pages, "page {page} lies outside the cache");

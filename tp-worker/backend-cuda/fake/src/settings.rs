@@ -3,7 +3,7 @@
 /// The number in the variable `name`, or `default` if it isn't set.
 ///
 /// # Panics
-/// If the value is not a number.
+/// Panics if the value is not a number.
 pub(crate) fn number(name: &str, default: u64) -> u64 {
     let Ok(text) = std::env::var(name) else {
         return default;
@@ -15,7 +15,7 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
 /// The number in the variable `name`, if it is set.
 ///
 /// # Panics
-/// If the value is not a number.
+/// Panics if the value is not a number.
 pub(crate) fn found(name: &str) -> Option<usize> {
     std::env::var_os(name)?;
     Some(number(name, 0) as usize)
@@ -46,7 +46,7 @@ pub(crate) fn hang() -> Option<std::path::PathBuf> {
 /// The kernel that touches an illegal address, and the number of the launch that does.
 ///
 /// # Panics
-/// If the launch is not a number.
+/// Panics if the launch is not a number.
 pub(crate) fn fault() -> Option<(String, u64)> {
     let text = std::env::var("FAKE_CUDA_FAULT").ok()?;
     let (kernel, launch) = text.split_once(':').unwrap_or((&text, "1"));
@@ -58,7 +58,7 @@ pub(crate) fn fault() -> Option<(String, u64)> {
 /// The rank, and the number counted from one, in a variable such as `1:3`.
 ///
 /// # Panics
-/// If the value has another form.
+/// Panics if the value has another form.
 pub(crate) fn of_rank(name: &str) -> Option<(usize, u64)> {
     let text = std::env::var(name).ok()?;
     let parsed = text.split_once(':').and_then(|(rank, number)| {
@@ -108,7 +108,7 @@ pub(crate) fn capability() -> u64 {
 /// Architectures that NVRTC compiles for: 90 is sm_90.
 ///
 /// # Panics
-/// If one of them is not a number.
+/// Panics if one of them is not a number.
 pub(crate) fn architectures() -> Vec<i32> {
     let Ok(text) = std::env::var("FAKE_NVRTC_ARCHITECTURES") else {
         return vec![75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121];
@@ -123,7 +123,7 @@ pub(crate) fn architectures() -> Vec<i32> {
 /// Sanitizers that kernels are compiled with, in the form that compilers take.
 ///
 /// # Panics
-/// If there is no sanitizer of such a name.
+/// Panics if there is no sanitizer of such a name.
 pub(crate) fn sanitizers() -> Option<String> {
     let names = std::env::var("FAKE_CUDA_SANITIZE").ok()?;
     let known = |name: &str| ["thread", "address", "undefined"].contains(&name);

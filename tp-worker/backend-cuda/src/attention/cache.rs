@@ -46,7 +46,7 @@ impl PagedCache {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If the number of keys or values is not the cache's.
+    /// Panics if the number of keys or values is not the cache's.
     pub fn upload(
         &mut self,
         stream: &Stream,
@@ -99,7 +99,7 @@ impl PagedCache {
     }
 
     /// # Panics
-    /// If the cache has another type, other heads, or no such layer.
+    /// Panics if the cache has another type, other heads, or no such layer.
     pub(super) fn expect(&self, shape: &AttentionShape, element: Element, layer: usize) {
         let own = &self.shape;
         assert!(

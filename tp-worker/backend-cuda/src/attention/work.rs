@@ -107,7 +107,7 @@ impl Work {
     }
 
     /// # Panics
-    /// If heads are of another width, or there are more rows than there is room for.
+    /// Panics if heads are of another width, or there are more rows than there is room for.
     pub(super) fn expect(&self, shape: &AttentionShape, rows: usize) {
         let Self {
             limits, head_dim, ..

@@ -77,7 +77,7 @@ impl Chosen {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If there are fewer requests.
+    /// Panics if there are fewer requests.
     pub fn read_moves(
         &self,
         stream: &Stream,
@@ -102,7 +102,7 @@ impl Chosen {
     /// [`CudaError::Driver`], also of work that was queued before; [`CudaError::Peers`].
     ///
     /// # Panics
-    /// If there are fewer requests.
+    /// Panics if there are fewer requests.
     pub(super) fn read(
         &mut self,
         stream: &Stream,

@@ -32,7 +32,7 @@ impl Plane {
     /// [`CudaError::Nccl`].
     ///
     /// # Panics
-    /// If `x` or `parts` is too small, or a rank that owns rows has no `parts`.
+    /// Panics if `x` or `parts` is too small, or a rank that owns rows has no `parts`.
     pub(crate) fn collect(
         &self,
         stream: &Stream,
@@ -110,7 +110,7 @@ impl Plane {
     /// [`CudaError::Nccl`].
     ///
     /// # Panics
-    /// If there are fewer words.
+    /// Panics if there are fewer words.
     pub(crate) fn tell(
         &self,
         stream: &Stream,

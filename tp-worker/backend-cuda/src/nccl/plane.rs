@@ -191,7 +191,7 @@ impl Plane {
     /// [`CudaError::Nccl`].
     ///
     /// # Panics
-    /// If `all` has no room for the words of all ranks.
+    /// Panics if `all` has no room for the words of all ranks.
     pub(crate) fn gather_words(
         &self,
         stream: &Stream,

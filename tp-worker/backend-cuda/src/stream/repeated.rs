@@ -15,7 +15,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `to` is shorter than `from`.
+    /// Panics if `to` is shorter than `from`.
     ///
     /// # Safety
     /// `from` is changed only while no pass that copies it is on its way. It lives as long as
@@ -43,7 +43,7 @@ impl Stream {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// If `to` is shorter than `from`.
+    /// Panics if `to` is shorter than `from`.
     ///
     /// # Safety
     /// `to` is read only while no pass that copies to it is on its way. It lives as long as

@@ -120,7 +120,7 @@ pub fn tolerance(element: Element) -> f64 {
 }
 
 /// # Panics
-/// If a value is off by more than the tolerance.
+/// Panics if a value is off by more than the tolerance.
 #[track_caller]
 pub fn assert_close(found: &[f32], wanted: &[f64], tolerance: f64) {
     assert_eq!(found.len(), wanted.len());

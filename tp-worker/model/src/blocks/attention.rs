@@ -10,7 +10,7 @@ use super::{
     LayerContext, LayerPlace, Linear,
     distinct::{distinct, place_of},
     parts::{Convert, Form, Listed, Tensors, VectorPart},
-    rope::{rope_of, rope_tables},
+    rope::rope_of,
 };
 use crate::{
     CollectiveStep, Shard, Topology, blocks::allocate::Allocate, split::topology::attention_axis,
@@ -22,7 +22,7 @@ pub(crate) struct Attention<F: Form> {
     pub number: usize,
     /// Number and width of this rank's heads.
     pub shape: AttentionShape,
-    /// Index of the layer's rotary table in [`rope_tables`].
+    /// Index of the layer's rotary table in [`super::rope_tables`].
     pub rope: usize,
     /// Index of the layer's buffers in the list made from [`attention_shapes`].
     pub buffers: usize,
@@ -66,7 +66,12 @@ impl<T> AttentionBuffers<T> {
 impl Attention<Listed> {
     /// Lists the attention tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
-        let LayerPlace { model, shard, .. } = *place;
+        let LayerPlace {
+            model,
+            shard,
+            variants,
+            ..
+        } = *place;
         let (layer, prefix) = (place.spec(), format!("{}.self_attn", place.prefix));
         let attention = layer.attention();
         let (dim, heads) = (attention.head_dim, shard.heads(attention));
@@ -87,8 +92,8 @@ impl Attention<Listed> {
         Self {
             number: place.number,
             shape,
-            rope: place_of(&rope_tables(model), &rope_of(attention)),
-            buffers: place_of(&attention_shapes(model, shard), &shape),
+            rope: place_of(&variants.ropes, &rope_of(attention)),
+            buffers: place_of(&variants.attention, &shape),
             eps: layer.rms_norm_eps,
             qkv: Linear::of_outputs(&prefix, &qkv, place.inputs, attention.qkv_bias),
             q_norm: norm("q_norm"),

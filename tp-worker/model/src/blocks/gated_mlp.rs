@@ -86,7 +86,7 @@ impl GatedMlp<Listed> {
         let fused = |name| (name, width, vec![columns.clone()]);
         let gate_up = [fused("gate_proj"), fused("up_proj")];
         Self {
-            buffers: place_of(&mlp_widths(model), &width),
+            buffers: place_of(&place.variants.mlps, &width),
             gate_up: Linear::of_outputs(&prefix, &gate_up, model.hidden_size, bias),
             down: Linear::of_inputs(
                 &format!("{prefix}.down_proj"),

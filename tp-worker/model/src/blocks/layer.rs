@@ -3,12 +3,14 @@
 mod buffers;
 
 use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
+use lockstep_types::ModelConfig;
 
 use super::{
-    Attention, GatedMlp, LayerContext, LayerPlace, Norm,
+    Attention, GatedMlp, LayerContext, LayerPlace, Norm, Variants, attention_shapes, mlp_widths,
     parts::{Convert, Form, Listed, Tensors},
+    rope_tables,
 };
-use crate::{CollectiveStep, Topology};
+use crate::{CollectiveStep, Shard, Topology};
 
 pub(crate) use buffers::{LayerBuffers, SecondHalf};
 
@@ -28,6 +30,15 @@ impl Layer<Listed> {
             attention: Attention::listed(place),
             post_norm: Norm::listed(norm, place.model.hidden_size, place.spec().rms_norm_eps),
             mlp: GatedMlp::listed(place),
+        }
+    }
+
+    /// Lists the variants of the layers of `model` on the rank of `shard`.
+    pub fn variants(model: &ModelConfig, shard: &Shard) -> Variants {
+        Variants {
+            attention: attention_shapes(model, shard),
+            ropes: rope_tables(model),
+            mlps: mlp_widths(model),
         }
     }
 

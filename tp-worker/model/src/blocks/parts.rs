@@ -3,8 +3,7 @@
 //! A block is a struct of matrices and vectors in some [`Form`]: listed from the model's
 //! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::weights::Found`]),
 //! or on a device (every [`Backend`] is a form). Each block lists its tensors once. The list
-//! decides which tensors are read and packed, how many bytes a device is charged for, and how
-//! many parameters there are.
+//! decides which tensors are read and packed, and how many bytes a device is charged for.
 
 use std::{convert::Infallible, ops::Range};
 

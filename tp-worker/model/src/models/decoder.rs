@@ -46,12 +46,13 @@ pub(crate) fn head(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
 impl Decoder<Listed> {
     /// Lists the tensors of a rank's part of `model`.
     pub fn listed(model: &ModelConfig, shard: &Shard) -> Self {
-        let hidden = model.hidden_size;
+        let (hidden, variants) = (model.hidden_size, Layer::variants(model, shard));
         let prefix = |number: usize| format!("model.layers.{number}");
         let layer = |number| {
             Layer::listed(&LayerPlace {
                 model,
                 shard,
+                variants: &variants,
                 number,
                 prefix: &prefix(number),
                 inputs: hidden,

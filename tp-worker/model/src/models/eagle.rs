@@ -76,10 +76,12 @@ impl Eagle<Listed> {
     pub fn listed(draft: &DraftModel, target: &ModelConfig, present: Present) -> Self {
         let (model, hidden) = (&draft.model, draft.model.hidden_size);
         let shard = Shard::of(model, Topology::alone());
+        let variants = Layer::variants(model, &shard);
         let layer = |prefix, inputs| {
             Layer::listed(&LayerPlace {
                 model,
                 shard: &shard,
+                variants: &variants,
                 number: 0,
                 prefix,
                 inputs,

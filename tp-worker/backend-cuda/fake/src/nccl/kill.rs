@@ -23,7 +23,7 @@ impl Kill {
     /// Reads the environment for rank `rank`.
     ///
     /// # Panics
-    /// If the variable has another form than `1:40:entered`.
+    /// Panics if the variable has another form than `1:40:entered`.
     pub(super) fn of_rank(rank: usize) -> Self {
         let text = std::env::var("FAKE_NCCL_KILL").ok();
         let planted = text.map(|text| {

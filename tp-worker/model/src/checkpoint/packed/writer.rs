@@ -85,7 +85,7 @@ impl Writer {
     /// crashes before all bytes are on the disk, the checksums show it at the next start.
     ///
     /// # Errors
-    /// When the file can't be written or renamed: no space, no permission.
+    /// Fails when the file can't be written or renamed: no space, no permission.
     pub fn finish(self) -> io::Result<()> {
         let index = serde_json::to_vec(&self.index)?;
         let footer = Footer {
