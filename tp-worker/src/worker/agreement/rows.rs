@@ -7,7 +7,7 @@ use lockstep_types::{
     step::{PartBounds, StepPlan},
 };
 
-use super::{PlanError, WorkerError};
+use crate::worker::{PlanError, WorkerError};
 
 /// Every rank's row of a step.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The size of a step's pass, as all ranks know it before the pass begins.
 
-use lockstep_backend::{PassKey, World, WorldRows};
+use lockstep_backend::{Backend, PassKey, World, WorldRows};
+use lockstep_model::Transformer;
 use lockstep_types::step::StepPlan;
 
 /// The size of a step's pass, equal on all ranks.
@@ -44,6 +45,11 @@ impl Extent {
         match self {
             Self::Own(key) | Self::Counted(key) | Self::Padded { most: key, .. } => key,
         }
+    }
+
+    /// Returns true if the rows of a step of this size travel with its pass.
+    pub fn carries_rows<B: Backend>(self, target: &Transformer<B>) -> bool {
+        target.takes_notes() && !matches!(self, Self::Counted(_))
     }
 
     /// Returns the number of tokens of a DP rank's part.

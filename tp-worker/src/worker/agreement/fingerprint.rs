@@ -4,7 +4,7 @@
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend, Exchanged, PassKey, PassPlan};
 
-use super::WorkerError;
+use crate::worker::WorkerError;
 
 /// Checks that the passes of all ranks have the same exchanges. Returns their digest.
 ///

@@ -2,15 +2,13 @@
 //! decision. All ranks decide alike.
 
 use lockstep_adaptive::{AdaptiveConfig, Decider, Digest, Row, Seen};
-use lockstep_backend::{Axis, Backend};
 use lockstep_collective::CollectiveError;
 use lockstep_types::{
     SpeculationConfig,
-    step::{PlanPart, StageTimes, StepPlan},
+    step::{PlanPart, StepPlan},
 };
 
-use super::pass_start::PassStart;
-use super::{PlanError, Worker, WorkerError};
+use crate::worker::{PlanError, WorkerError, pass_start::PassStart};
 
 /// The depth that a rank's steps draft at.
 #[derive(Debug)]
@@ -18,14 +16,14 @@ pub enum DepthControl {
     /// Plans may always ask for so many draft steps.
     Fixed(u32),
     /// The ranks agree on a depth in every step.
-    Adaptive(Box<Agreement>),
+    Adaptive(Box<AgreedDepth>),
 }
 
 /// A rank's part in the agreement. Its row travels with the step's first collective. So ranks
 /// that differ in plan, drafts, tokens or earlier decisions learn it before anything of the
 /// step is committed. They also learn it before the pass, where differing data would not show.
 #[derive(Debug)]
-pub struct Agreement {
+pub struct AgreedDepth {
     decider: Decider,
     /// Depths that this rank can run, as bits.
     depths: u32,
@@ -41,7 +39,7 @@ impl DepthControl {
 
     /// Makes a depth that the ranks agree on.
     pub fn adaptive(config: &AdaptiveConfig, decider: Decider) -> Self {
-        Self::Adaptive(Box::new(Agreement {
+        Self::Adaptive(Box::new(AgreedDepth {
             decider,
             depths: config.depths(),
             seen: Seen::default(),
@@ -109,31 +107,6 @@ impl DepthControl {
         if let Self::Adaptive(agreement) = self {
             agreement.seen = seen;
         }
-    }
-}
-
-impl<B: Backend + 'static> Worker<B> {
-    /// Returns the measurements of a step on this rank. Only a rank that verifies counts
-    /// requests.
-    pub(super) fn seen(&self, plan: &StepPlan, times: StageTimes) -> Seen {
-        let prompts = self.tasks.iter().filter(|task| !task.decodes);
-        let mut seen = Seen {
-            depth: plan.draft_steps,
-            tokens: self.batch.key().tokens as u32,
-            prompt_tokens: prompts.map(|task| task.q_len).sum(),
-            draft_us: times.draft_us,
-            verify_us: times.verify_us,
-            extend_us: times.extend_us,
-            ..Seen::default()
-        };
-        if self.backend.leads(Axis::Attention) {
-            let rows = self.tasks.iter().zip(self.outcomes.of(&self.tasks));
-            for (task, outcome) in rows.filter(|(task, _)| task.decodes) {
-                seen.decodes += 1;
-                seen.count(task.draft_depth, outcome.path.len() as u32);
-            }
-        }
-        seen
     }
 }
 

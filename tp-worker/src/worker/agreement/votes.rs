@@ -5,7 +5,7 @@ use lockstep_adaptive::{Row, Seen};
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{CaptureSpec, Transformer};
 
-use super::{WorkerError, draft_stage::DraftStage};
+use crate::worker::{WorkerError, draft_stage::DraftStage};
 
 /// Checks that every rank prepared the passes with digest `ours`.
 ///
