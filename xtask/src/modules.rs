@@ -14,7 +14,7 @@ use names::{Crate, Path};
 
 /// Known circles that stay: the folder of the crate, the modules sorted by name, and
 /// the reason.
-const KNOWN: [(&str, &[&str], &str); 16] = [
+const KNOWN: [(&str, &[&str], &str); 15] = [
     (
         "config",
         &["memory", "resolve"],
@@ -85,11 +85,6 @@ const KNOWN: [(&str, &[&str], &str); 16] = [
         "tp-worker/backend",
         &["backend", "composed"],
         "an operation that is made of others, unless a device has a faster way, asks for those",
-    ),
-    (
-        "tp-worker/backend-cpu",
-        &["attention::block", "attention::plan", "attention::task"],
-        "a task is what is planned and what is computed, in one type",
     ),
     (
         "tp-worker/backend-cpu",

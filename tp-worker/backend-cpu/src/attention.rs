@@ -2,6 +2,7 @@
 
 mod block;
 mod cache;
+mod call;
 mod cells;
 mod direct;
 mod integers;
@@ -27,9 +28,9 @@ use crate::partition::Shared;
 use crate::pool::Pool;
 
 pub use cache::CpuKvCache;
-use plan::{MAX_ROWS, Plan, Tiling};
+use call::Call;
+use plan::{Layers, MAX_ROWS, Plans, Tiling};
 use scratch::{Scratch, partial_len};
-use task::Call;
 
 /// Multiply-adds up to which the caller works alone: they are not worth waking a thread.
 const ALONE: usize = 1 << 17;
@@ -69,7 +70,7 @@ pub struct AttentionTasks {
 
 /// Buffers that outlive a call.
 pub(crate) struct Attention {
-    plan: Plan,
+    plans: Plans,
     scratch: Vec<Scratch>,
     /// Results of segments that are computed apart.
     partials: Buffer<f32>,
@@ -78,7 +79,7 @@ pub(crate) struct Attention {
 impl Attention {
     pub(crate) fn new(threads: usize) -> Self {
         Self {
-            plan: Plan::new(threads),
+            plans: Plans::new(threads),
             scratch: (0..threads).map(|_| Scratch::new()).collect(),
             partials: Buffer::empty(),
         }
@@ -93,7 +94,7 @@ impl Attention {
     /// Describes the tasks of the last call.
     pub(crate) fn tasks(&self) -> AttentionTasks {
         let most = |joined: bool| {
-            let tasks = self.plan.tasks.iter();
+            let tasks = self.plans.last_tasks().iter();
             let tasks = tasks.filter(|task| !joined || task.join.is_some());
             tasks.map(|task| task.heads.len()).max().unwrap_or(0)
         };
@@ -124,19 +125,21 @@ impl Attention {
         let integers = integers::select(isa, tiles, cache);
         let tiled = tiled::select(isa, tiles, cache);
         let in_tiles = tiled::fits(isa, tiles, cache);
-        let unit = if in_tiles { tiled::ROWS } else { 1 };
+        let (unit, together) = match in_tiles {
+            true => (tiled::ROWS, MAX_ROWS),
+            false => (1, tiled::ROWS),
+        };
         let tiling = Tiling {
             height: tiles.rows(),
             unit: integers.map_or(unit, |integers| integers.unit),
-            together: if in_tiles {
-                plan::MAX_ROWS
-            } else {
-                tiled::ROWS
-            },
+            together,
         };
-        let plan = &mut self.plan;
-        plan.make(shape, &inputs.rows, tiling, partial_len(shape.head_dim));
-        plan.joins.iter().for_each(plan::Join::reset);
+        let layers = Layers {
+            shape: *shape,
+            tiling,
+            partial: partial_len(shape.head_dim),
+        };
+        let plan = self.plans.of(inputs.pass, layers, &inputs.rows);
         self.partials.grow(plan.partials, "partial attention")?;
         let rows = task_rows(shape);
         for scratch in &mut self.scratch {

@@ -44,6 +44,8 @@ pub struct CpuBackend {
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
     allocated: CpuAllocated,
+    /// Number of passes that were staged.
+    staged: u64,
 }
 
 impl CpuBackend {
@@ -70,6 +72,7 @@ impl CpuBackend {
             attention: Attention::new(threads),
             packed: Buffer::empty(),
             allocated: CpuAllocated::default(),
+            staged: 0,
         })
     }
 
@@ -298,7 +301,8 @@ impl Ops for CpuBackend {
 impl Passes for CpuBackend {
     type Passes = ();
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut CpuInputs) -> Result<(), BackendError> {
-        inputs.stage(batch);
+        self.staged += 1;
+        inputs.stage(batch, self.staged);
         Ok(())
     }
 }

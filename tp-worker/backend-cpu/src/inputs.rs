@@ -5,6 +5,8 @@ use lockstep_backend::{BackendError, Batch, InputLimits, Row};
 /// A copy of a batch, in memory that is reused.
 pub struct CpuInputs {
     limits: InputLimits,
+    /// Number of the staged pass. Whatever is planned for a pass is planned once.
+    pub(crate) pass: u64,
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
     pub(crate) cells: Vec<u32>,
@@ -20,6 +22,7 @@ impl CpuInputs {
         let tokens = || room(limits.tokens);
         Ok(Self {
             limits: *limits,
+            pass: 0,
             tokens: tokens()?,
             positions: tokens()?,
             cells: tokens()?,
@@ -39,9 +42,10 @@ impl CpuInputs {
             .saturating_add(of(limits.mask_words, size_of::<u64>()))
     }
 
-    /// See [`lockstep_backend::Passes::stage`].
-    pub(crate) fn stage(&mut self, batch: &Batch<'_>) {
+    /// Stages the batch of pass number `pass`: see [`lockstep_backend::Passes::stage`].
+    pub(crate) fn stage(&mut self, batch: &Batch<'_>, pass: u64) {
         self.limits.expect(batch);
+        self.pass = pass;
         copy(batch.tokens, &mut self.tokens);
         copy(batch.positions, &mut self.positions);
         copy(batch.cells, &mut self.cells);

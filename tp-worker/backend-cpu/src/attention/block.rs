@@ -5,13 +5,13 @@ mod tiled;
 
 use std::ops::Range;
 
+use super::call::Call;
 use super::cells::BLOCK;
 use super::direct::Source;
 use super::panels::Panels;
 use super::prefetch::{Ahead as NextBlock, Asking};
 use super::scratch::{Scratch, TileScratch, padded};
 use super::softmax::{Finish, Rows, State, softmax_blocks, softmax_pairs, softmax_rows};
-use super::task::Call;
 use super::tiled::Height;
 use super::transpose::{LANES, transpose};
 

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockstep_backend::{AttentionShape, Row};
 
-use super::task::{SEGMENT, Task};
-
+/// Positions folded into the total at once.
+pub(crate) const SEGMENT: usize = 512;
 /// The most query rows of a task. Their sums stay in the second-level cache while keys and
 /// values stream past once.
 pub(crate) const MAX_ROWS: usize = 192;
@@ -31,9 +31,39 @@ const UNEVEN: usize = 2;
 /// Floats kept for tasks whose positions are cut: 64 MiB.
 const MAX_PARTIALS: usize = 16 << 20;
 
-/// Tasks of one batch. All layers of a pass have the same tasks.
+/// Queries `queries` of request `row` under key heads `heads` over `segments`.
+#[derive(Debug, Clone)]
+pub(crate) struct Task {
+    pub row: usize,
+    pub heads: Range<usize>,
+    pub queries: Range<usize>,
+    pub segments: Range<usize>,
+    /// The join that takes this task's segments when other tasks compute the rest.
+    pub join: Option<usize>,
+}
+
+/// Plans of a pass, one for each shape of its layers.
+pub(crate) struct Plans {
+    threads: usize,
+    plans: Vec<Plan>,
+    /// Number of the plan that was asked for last.
+    last: usize,
+}
+
+/// Layers whose tasks are cut alike.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Layers {
+    pub shape: AttentionShape,
+    pub tiling: Tiling,
+    /// Floats of a query row's partial result.
+    pub partial: usize,
+}
+
+/// Tasks of one batch for layers of one shape.
 pub(crate) struct Plan {
-    made_for: Option<(AttentionShape, Tiling)>,
+    layers: Layers,
+    /// The staged pass that the plan was made for.
+    pass: u64,
     rows: Vec<Row>,
     pub tasks: Vec<Task>,
     /// Each thread's part of the cost, as far as costs can be told beforehand.
@@ -74,15 +104,50 @@ impl Join {
     }
 
     /// Makes the join wait for all its tasks again.
-    pub(crate) fn reset(&self) {
+    fn reset(&self) {
         self.left.store(self.tasks, Ordering::Relaxed);
     }
 }
 
-impl Plan {
+impl Plans {
     pub(crate) fn new(threads: usize) -> Self {
         Self {
-            made_for: None,
+            threads,
+            plans: Vec::new(),
+            last: 0,
+        }
+    }
+
+    /// Returns the plan for `rows`, the rows of the staged pass number `pass`. It is made when
+    /// the first of these layers asks, and then kept for the pass; its joins wait for all of
+    /// their tasks. Example: in a pass of 24
+    /// layers, of which every second one has a window, two plans are made.
+    pub(crate) fn of(&mut self, pass: u64, layers: Layers, rows: &[Row]) -> &mut Plan {
+        let known = self.plans.iter().position(|plan| plan.layers == layers);
+        self.last = known.unwrap_or_else(|| {
+            self.plans.push(Plan::new(layers, self.threads));
+            self.plans.len() - 1
+        });
+        let plan = &mut self.plans[self.last];
+        if plan.pass != pass {
+            plan.pass = pass;
+            plan.make(rows);
+        }
+        plan.joins.iter().for_each(Join::reset);
+        plan
+    }
+
+    /// Returns the tasks of the plan that was asked for last.
+    pub(crate) fn last_tasks(&self) -> &[Task] {
+        self.plans.get(self.last).map_or(&[], |plan| &plan.tasks)
+    }
+}
+
+impl Plan {
+    fn new(layers: Layers, threads: usize) -> Self {
+        Self {
+            layers,
+            pass: 0,
             rows: Vec::new(),
             tasks: Vec::new(),
             loads: vec![0; threads],
@@ -92,20 +157,13 @@ impl Plan {
         }
     }
 
-    /// Makes the plan for these rows, unless the last plan was made for the same. A query
-    /// row's partial result takes `partial` floats.
-    pub(crate) fn make(
-        &mut self,
-        shape: &AttentionShape,
-        rows: &[Row],
-        tiling: Tiling,
-        partial: usize,
-    ) {
-        let made_for = Some((*shape, tiling));
-        if self.made_for == made_for && self.rows == rows {
-            return;
-        }
-        self.made_for = made_for;
+    /// Makes the plan for these rows.
+    fn make(&mut self, rows: &[Row]) {
+        let Layers {
+            shape,
+            tiling,
+            partial,
+        } = self.layers;
         self.rows.clear();
         self.rows.extend_from_slice(rows);
         let group = shape.heads / shape.kv_heads;
@@ -113,7 +171,7 @@ impl Plan {
         loop {
             self.joins.clear();
             self.partials = 0;
-            self.cut_queries(shape, tiling, heads);
+            self.cut_queries(&shape, tiling, heads);
             let costs = self.tasks.iter().map(|task| self.cost_of(task, group));
             self.cost = costs.sum();
             if self.is_uneven(group) {
@@ -261,138 +319,4 @@ fn seen(row: &Row, end: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TILING: Tiling = Tiling {
-        height: 12,
-        unit: 1,
-        together: 16,
-    };
-    /// Tiling in which the rows of a head fill tiles.
-    const WHOLE: Tiling = Tiling {
-        height: 12,
-        unit: 16,
-        together: MAX_ROWS,
-    };
-
-    fn plan(threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
-        plan_by(TILING, threads, kv_heads, rows)
-    }
-
-    fn plan_by(tiling: Tiling, threads: usize, kv_heads: usize, rows: &[(u32, u32)]) -> Plan {
-        let shape = AttentionShape {
-            heads: 4 * kv_heads,
-            kv_heads,
-            head_dim: 64,
-            scale: 0.125,
-        };
-        let rows: Vec<Row> = rows
-            .iter()
-            .map(|&(q_len, kv_len)| Row {
-                start: 0,
-                q_len,
-                kv_len,
-                pages_start: 0,
-                mask: None,
-            })
-            .collect();
-        let mut plan = Plan::new(threads);
-        plan.make(&shape, &rows, tiling, 66);
-        plan
-    }
-
-    /// The busiest thread's part of the whole, in hundredths of the average.
-    fn largest(plan: &mut Plan) -> usize {
-        100 * plan.longest(4) * plan.loads.len() / plan.cost
-    }
-
-    #[test]
-    fn what_divides_evenly_stays_whole() {
-        for (threads, kv_heads, requests, tasks) in [(1, 3, 1, 1), (2, 2, 8, 8), (4, 8, 16, 16)] {
-            let mut plan = plan(threads, kv_heads, &vec![(1, 4_000); requests]);
-            assert_eq!((plan.joins.len(), plan.tasks.len()), (0, tasks));
-            assert_eq!(largest(&mut plan), 100);
-        }
-        // A segment cannot be cut, so heads are.
-        let mut plan = plan(2, 8, &[(1, 400)]);
-        assert_eq!((plan.joins.len(), plan.tasks.len()), (0, 8));
-        assert_eq!(largest(&mut plan), 100);
-    }
-
-    #[test]
-    fn a_long_request_is_cut_by_positions() {
-        for (threads, kv_heads) in [(2, 1), (2, 3), (8, 2), (7, 1)] {
-            for q_len in [1, 8] {
-                let mut plan = plan(threads, kv_heads, &[(q_len, 32_000)]);
-                assert!(plan.tasks.iter().all(|task| task.join.is_some()));
-                assert!(largest(&mut plan) <= 125, "{threads} {kv_heads}");
-            }
-        }
-    }
-
-    #[test]
-    fn cut_tasks_cover_every_position_once() {
-        for tiling in [TILING, WHOLE] {
-            let rows = [(1, 9_000), (3, 100), (1, 700), (300, 1_000)];
-            let mut plan = plan_by(tiling, 5, 3, &rows);
-            let seen = |row: usize, head, query| -> Vec<usize> {
-                let tasks = plan.tasks.iter();
-                let tasks = tasks.filter(|task| task.row == row && task.heads.contains(&head));
-                let tasks = tasks.filter(|task| task.queries.contains(&query));
-                tasks.flat_map(|task| task.segments.clone()).collect()
-            };
-            for (row, (q_len, kv_len)) in rows.into_iter().enumerate() {
-                for head in 0..3 {
-                    for query in 0..q_len as usize {
-                        let found = seen(row, head, query);
-                        assert!(found.iter().copied().eq(0..found.len()));
-                        assert!(found.len() * SEGMENT > kv_len as usize + query);
-                    }
-                }
-            }
-            assert!(largest(&mut plan) <= 125);
-        }
-    }
-
-    #[test]
-    fn heads_stay_together_as_far_as_threads_have_work() {
-        let heads = |tiling, threads, kv_heads, rows: &[(u32, u32)]| {
-            let mut plan = plan_by(tiling, threads, kv_heads, rows);
-            assert!(largest(&mut plan) <= 113, "{threads} {kv_heads} {rows:?}");
-            plan.tasks.iter().map(|task| task.heads.len()).max()
-        };
-        let requests = |count| vec![(1, 400); count];
-        for tiling in [TILING, WHOLE] {
-            assert_eq!(heads(tiling, 2, 8, &[(1, 9_000)]), Some(8));
-            assert_eq!(heads(tiling, 2, 8, &requests(8)), Some(8));
-            assert_eq!(heads(tiling, 2, 8, &requests(4)), Some(4));
-            assert_eq!(heads(tiling, 2, 8, &requests(1)), Some(1));
-            // Rows that fill a task alone.
-            assert_eq!(heads(tiling, 2, 8, &[(512, 9_000)]), Some(1));
-        }
-        // Tasks take fewer heads if there are slightly more requests than wanted tasks.
-        for (threads, requests) in [(16, 10), (8, 5), (16, 65), (8, 33), (4, 17)] {
-            assert!(heads(TILING, threads, 8, &vec![(1, 400); requests]) < Some(8));
-        }
-        // 12 heads fit if each takes 16 rows, and 6 if each takes 32: parts are about equal.
-        assert_eq!(heads(WHOLE, 2, 32, &requests(8)), Some(11));
-        assert_eq!(heads(WHOLE, 2, 8, &[(8, 9_000)]), Some(4));
-        assert_eq!(heads(TILING, 2, 8, &[(4, 9_000)]), Some(8));
-        assert_eq!(heads(TILING, 2, 8, &[(5, 9_000)]), Some(1));
-    }
-
-    #[test]
-    fn layers_of_a_pass_share_a_plan() {
-        let mut plan = plan(2, 1, &[(1, 9_000)]);
-        let shape = plan.made_for.unwrap().0;
-        let rows = plan.rows.clone();
-        plan.tasks.clear();
-        plan.make(&shape, &rows, TILING, 66);
-        assert!(plan.tasks.is_empty(), "the same rows are not planned again");
-        let mut other = rows;
-        other[0].kv_len += 1;
-        plan.make(&shape, &other, TILING, 66);
-        assert!(!plan.tasks.is_empty());
-    }
-}
+mod tests;

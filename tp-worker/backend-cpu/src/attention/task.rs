@@ -11,108 +11,20 @@ mod heads;
 
 use std::ops::Range;
 
-use lockstep_backend::{AttentionShape, Row};
-
 use super::block::Queries;
-use super::cache::CpuKvCache;
+use super::call::{Call, View};
 use super::cells::BLOCK;
-use super::direct::{Direct, Order};
-use super::integers::{Integers, pack_query, query_words};
-use super::plan::Join;
+use super::integers::pack_query;
+use super::plan::{Join, SEGMENT, Task};
 use super::prefetch::Ahead;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
-use super::tiled::{self, Tiled};
+use super::tiled;
 use super::tree::Visible;
-use crate::gemm::{Element, Input, Tiles};
-use crate::inputs::CpuInputs;
-use crate::isa::Isa;
+use crate::gemm::Input;
 use crate::number::pack_row;
-use crate::partition::Shared;
-
-/// Positions folded into the total at once.
-pub(crate) const SEGMENT: usize = 512;
-
-/// Queries `queries` of request `row` under key heads `heads` over `segments`.
-#[derive(Debug, Clone)]
-pub(crate) struct Task {
-    pub row: usize,
-    pub heads: Range<usize>,
-    pub queries: Range<usize>,
-    pub segments: Range<usize>,
-    /// The join that takes this task's segments when other tasks compute the rest.
-    pub join: Option<usize>,
-}
-
-/// Data that all tasks of one call share.
-pub(crate) struct Call<'a> {
-    pub isa: Isa,
-    pub element: Element,
-    pub tiles: &'static Tiles,
-    /// At most one of the next three is `Some`.
-    pub direct: Option<&'static Direct>,
-    pub integers: Option<&'static Integers>,
-    pub tiled: Option<&'static Tiled>,
-    /// Multiple of rows that each key head takes.
-    pub unit: usize,
-    pub cache: &'a CpuKvCache,
-    pub layer: usize,
-    pub qkv: &'a [f32],
-    pub shape: &'a AttentionShape,
-    pub inputs: &'a CpuInputs,
-    pub joins: &'a [Join],
-    pub partials: Shared<'a, f32>,
-    pub out: Shared<'a, f32>,
-}
-
-/// A task and values that follow from it.
-pub(super) struct View<'a> {
-    pub task: &'a Task,
-    pub row: Row,
-    pub pages: &'a [u32],
-    /// Query rows of each key head: (query, head) with the head running fastest.
-    pub rows: usize,
-    /// Number of rows from the first row of one key head to the first row of the next.
-    pub apart: usize,
-    /// Positions that the task's queries see.
-    pub seen: usize,
-}
-
-impl View<'_> {
-    /// The place of each query row: its key head, its number under this head, and its index
-    /// in the task's working memory.
-    fn places(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<'_> {
-        let (rows, apart) = (self.rows, self.apart);
-        let heads = self.task.heads.clone().enumerate();
-        heads.flat_map(move |(index, head)| {
-            (0..rows).map(move |row| (head, row, index * apart + row))
-        })
-    }
-}
 
 impl Call<'_> {
-    /// Query heads per key head.
-    pub(super) fn group(&self) -> usize {
-        self.shape.heads / self.shape.kv_heads
-    }
-
-    fn view<'a>(&'a self, task: &'a Task) -> View<'a> {
-        let row = self.inputs.rows[task.row];
-        let new = match row.mask {
-            Some(_) => row.q_len as usize,
-            None => task.queries.end,
-        };
-        let rows = task.queries.len() * self.group();
-        View {
-            task,
-            row,
-            pages: &self.inputs.pages[row.pages_start as usize..],
-            rows,
-            apart: rows.next_multiple_of(self.unit),
-            seen: row.kv_len as usize + new,
-        }
-    }
-
     /// Computes the task's part of `out`, or of a join's partial results. May read ahead
     /// into `next`, the task that most likely follows on this thread.
     pub(crate) fn run(&self, task: &Task, next: Option<&Task>, scratch: &mut Scratch) {
@@ -146,16 +58,6 @@ impl Call<'_> {
                 self.finish(view, &scratch.total);
             }
             Some(_) => {}
-        }
-    }
-
-    /// Returns true if `rows` rows, packed together, read keys as they lie in the cache.
-    pub(super) fn is_few(&self, rows: usize) -> bool {
-        rows <= match (self.integers, self.tiled, self.direct) {
-            (Some(integers), ..) => integers.few.len(),
-            (None, Some(_), _) => tiled::ROWS,
-            (None, None, Some(direct)) => direct.scores.len(),
-            (None, None, None) => 0,
         }
     }
 
@@ -193,25 +95,6 @@ impl Call<'_> {
                 }
                 (None, None) => pack_row(isa, self.tiles.input, query, out, index, count),
             }
-        }
-    }
-
-    /// Words of a packed query row.
-    pub(super) fn query_words(&self) -> usize {
-        let head_dim = self.shape.head_dim;
-        match self.integers {
-            Some(_) => query_words(head_dim),
-            None => self.tiles.input.len(head_dim),
-        }
-    }
-
-    /// The order in which sums hold columns.
-    fn order(&self) -> Order {
-        match (self.integers, self.tiled, self.direct) {
-            (Some(integers), ..) => integers.order,
-            (None, Some(_), _) => Order::Fours,
-            (None, None, Some(direct)) => direct.order,
-            (None, None, None) => Order::Plain,
         }
     }
 

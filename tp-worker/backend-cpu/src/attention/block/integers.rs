@@ -1,9 +1,9 @@
 //! A tile of query rows in whole numbers.
 
+use super::super::call::Call;
 use super::super::integers::{CODES, Integers};
 use super::super::scratch::padded;
 use super::super::softmax::{Bytes, Rows};
-use super::super::task::Call;
 use super::{DURING, KernelTile};
 
 impl Call<'_> {

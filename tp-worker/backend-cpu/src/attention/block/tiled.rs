@@ -1,9 +1,9 @@
 //! A tile of query rows in AMX tiles.
 
+use super::super::call::Call;
 use super::super::prefetch::Asking;
 use super::super::scratch::padded;
 use super::super::softmax::{Rows, softmax_blocks};
-use super::super::task::Call;
 use super::super::tiled::Tiled;
 use super::{FETCH, KernelTile};
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Call, View};
+use crate::attention::call::{Call, View};
 use crate::attention::cells::BLOCK;
 use crate::attention::prefetch::Asking;
 use crate::attention::scratch::{Scratch, padded};
