@@ -436,7 +436,7 @@ fn accept(gpu: &mut CudaBackend, inputs: &mut Inputs, chosen: &[u32]) -> Told {
         dtype: KvCacheDtype::Float32,
     };
     let mut cache = gpu.kv_cache(&shape).unwrap();
-    let chooser = gpu.chooser().unwrap();
+    let chooser = gpu.sampler().unwrap();
     chooser.choose(&mut logits, 0, inputs);
     chooser.accept(inputs, &mut cache);
     let Chosen {

@@ -58,10 +58,10 @@ pub struct Batch<'a> {
     pub masks: &'a [u64],
     /// The rules by which a device makes tokens of the wanted logits.
     pub choices: ChoiceBatch<'a>,
-    /// The drafts of this batch that this rank's device makes: see [`crate::DraftChains`].
+    /// The drafts of this batch that this rank's device makes: see [`crate::DeviceDrafter`].
     pub chain: Option<ChainBatch<'a>>,
     /// Shape of the drafts if another rank's device makes them and tells this one: see
-    /// [`crate::DraftChains::tell`].
+    /// [`crate::DeviceDrafter::tell`].
     pub told: Option<DraftShape>,
 }
 
@@ -112,7 +112,7 @@ pub struct ChainBatch<'a> {
     /// pass. The token goes on from these features. Empty for a draft that reads no features.
     pub sources: &'a [u32],
     /// For each row of `first`, the growth of its tree, the deepest first; empty if all are
-    /// chains. See [`crate::DraftTrees`].
+    /// chains. See [`crate::DeviceTreeDrafter`].
     pub trees: &'a [TreeSize],
 }
 

@@ -10,7 +10,7 @@ use crate::{Axis, BackendError};
 /// whose tokens the host chooses. All but [`Self::outcomes`] may be part of a recorded pass.
 /// `T`, `I` and `C` are its tensors, inputs and caches. Several ranks all call the same
 /// operations.
-pub trait ChooseTokens<T, I, C> {
+pub trait DeviceSampler<T, I, C> {
     /// Chooses a token from each row of `logits`, which are whole rows of the vocabulary. The
     /// first row belongs to wanted token number `first`. Rows for the host stay as they are;
     /// the content of the other rows afterwards is unspecified.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::chain::broken_rule as broken_chain;
 use crate::choice::broken_rule as broken_choice;
+use crate::drafting::broken_rule as broken_chain;
 use crate::{Batch, ChainLimits, ChoiceLimits};
 
 /// The largest batch that a device keeps room for.

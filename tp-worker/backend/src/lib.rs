@@ -9,9 +9,9 @@
 mod axis;
 mod backend;
 mod batch;
-mod chain;
 mod choice;
 mod composed;
+mod drafting;
 mod error;
 mod exchanged;
 mod holds;
@@ -23,17 +23,17 @@ mod notes;
 mod pass;
 mod random;
 mod shape;
-mod tree;
-mod tree_size;
 mod weights;
 mod world;
 
 pub use axis::{Axis, Groups};
 pub use backend::{Backend, Exchange, Memory, Ops, Passes};
 pub use batch::{Batch, ChainBatch, DraftShape, Row};
-pub use chain::{ChainLimits, DraftChains};
 pub use choice::{
-    Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, ChooseTokens, Chosen, DraftedRow, FAILED, How,
+    Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, Chosen, DeviceSampler, DraftedRow, FAILED, How,
+};
+pub use drafting::{
+    ChainLimits, DeviceDrafter, DeviceTreeDrafter, MOST_CANDIDATES, TreePass, TreeSize,
 };
 pub use error::BackendError;
 pub use exchanged::{ExchangeKind, Exchanged, PassPlan, PassRecords};
@@ -46,7 +46,5 @@ pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use shape::{AttentionShape, KvShape, RopeTable};
-pub use tree::{DraftTrees, TreePass};
-pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
 pub use world::{World, WorldRows};

@@ -22,7 +22,7 @@ pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Weights};
 pub use error::ModelError;
 pub use models::{CaptureSpec, Schedule};
 pub use runner::{
-    Chains, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
+    DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
     LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_heads,
     rank_memory, whole_head,
 };

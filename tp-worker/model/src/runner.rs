@@ -1,7 +1,7 @@
 //! Passes of a model: staged inputs, buffers, logits, crossing between DP ranks, and the
 //! repetition of passes that a device has recorded.
 
-mod chains;
+mod draft_passes;
 mod eagle;
 mod feature_window;
 mod footprint;
@@ -9,7 +9,7 @@ mod limits;
 mod tables;
 mod transformer;
 
-pub use chains::Chains;
+pub use draft_passes::DraftPasses;
 pub use eagle::{EagleHead, HiddenSource};
 pub use feature_window::FeatureWindow;
 pub use footprint::{rank_heads, rank_memory};

@@ -76,7 +76,7 @@ pub trait Drafter<B: Backend>: Send {
     ) -> Result<(), DraftError>;
 
     /// Returns the part that drafts chains or trees on the device, if the drafter has it.
-    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+    fn on_device(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         None
     }
 
@@ -117,7 +117,7 @@ pub trait Drafter<B: Backend>: Send {
 /// A drafter whose chains or trees the device can draft. The host does nothing between the copy
 /// that brings their batch and the batch's pass. The drafts equal those of [`Drafter::draft`],
 /// except that no row stops before its depth.
-pub trait DraftsChains<B: Backend> {
+pub trait DraftsOnDevice<B: Backend> {
     /// Lays out chains or trees for `rows` in `chains`. Pushes one node for each draft to
     /// `drafts`, whose rows are begun. The nodes' tokens are arbitrary, and so are parents in
     /// trees, except that two nodes or more must not form a chain. Returns false if the device

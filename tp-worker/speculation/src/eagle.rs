@@ -8,10 +8,10 @@ mod waiting;
 use std::ops::Range;
 
 use lockstep_backend::Backend;
-use lockstep_model::{CaptureSpec, Chains, EagleHead, FeatureWindow, HiddenSource};
+use lockstep_model::{CaptureSpec, DraftPasses, EagleHead, FeatureWindow, HiddenSource};
 
 use crate::{
-    Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsChains, ExtendRow, Pass,
+    Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsOnDevice, ExtendRow, Pass,
     propose::{Growth, Proposer},
     span::Span,
 };
@@ -33,7 +33,7 @@ pub struct EagleDrafter<B: Backend> {
     window: Option<FeatureWindow<B>>,
     pairs: Pairs,
     /// Drafting by the device.
-    chains: Chains<B>,
+    chains: DraftPasses<B>,
     waiting: Waiting,
     /// Rows of features that move to the window, and their rows there.
     kept: (Vec<u32>, Vec<u32>),
@@ -96,7 +96,7 @@ impl<B: Backend> EagleDrafter<B> {
             window,
             pairs: Pairs::new(requests, limits.max_tokens),
             waiting: Waiting::new(requests, speculation.max_commit()),
-            chains: Chains::new(
+            chains: DraftPasses::new(
                 speculation.max_commit(),
                 speculation.num_steps,
                 speculation.topk,
@@ -162,7 +162,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
             .draft(&mut self.head, device, &self.rows, drafts)
     }
 
-    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+    fn on_device(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         Some(self)
     }
 

@@ -31,7 +31,7 @@ mod verify;
 pub use builtin::{EAGLE, EAGLE3, STANDALONE, WithModel};
 pub use chains::ChainPass;
 pub use corpora::{Corpora, CorporaView, CorpusError, CorpusIndex, MAX_CORPORA, MAX_CORPUS_TOKENS};
-pub use drafter::{CommandHandler, Device, DraftRow, Drafter, DraftsChains, ExtendRow, Requests};
+pub use drafter::{CommandHandler, Device, DraftRow, Drafter, DraftsOnDevice, ExtendRow, Requests};
 pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
 pub use error::DraftError;

@@ -5,10 +5,10 @@ mod chains;
 use std::ops::Range;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{Chains, HiddenSource, LoadOptions, LogitBlock, Transformer};
+use lockstep_model::{DraftPasses, HiddenSource, LoadOptions, LogitBlock, Transformer};
 
 use crate::{
-    Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsChains, ExtendRow, Pass,
+    Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsOnDevice, ExtendRow, Pass,
     propose::{Growth, Proposer},
     span::Span,
 };
@@ -16,7 +16,7 @@ use crate::{
 /// Drafts with a whole model.
 pub struct StandaloneDrafter<B: Backend> {
     /// Drafting by the device. It names memory of the model, and so is dropped first.
-    chains: Chains<B>,
+    chains: DraftPasses<B>,
     model: Model<B>,
     growth: Growth,
     pass: Pass,
@@ -81,7 +81,7 @@ impl<B: Backend> StandaloneDrafter<B> {
                 logits: Vec::new(),
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
-            chains: Chains::new(left + 1, speculation.num_steps, speculation.topk),
+            chains: DraftPasses::new(left + 1, speculation.num_steps, speculation.topk),
             left,
             pass: Pass::new(requests, limits.max_tokens),
             drafted: vec![(0, 0); requests],
@@ -129,7 +129,7 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         Ok(())
     }
 
-    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+    fn on_device(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         Some(self)
     }
 

@@ -19,7 +19,7 @@ pub use sampled::Drawing;
 /// If a node's logits are not finite, its children are the first tokens, and none of them has
 /// any chance; so a tree always has as many nodes as its shape says.
 ///
-/// A device grows the same trees from the same logits (`lockstep_backend::DraftTrees`). Scores
+/// A device grows the same trees from the same logits (`lockstep_backend::DeviceTreeDrafter`). Scores
 /// are sums of values of [`log_mass`], and have the same bits there.
 ///
 /// ```text

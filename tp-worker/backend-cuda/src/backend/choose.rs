@@ -1,6 +1,6 @@
 //! Tokens chosen from rows of logits, and the drafts that these tokens accept.
 
-use lockstep_backend::{Axis, BackendError, ChooseTokens, Chosen, Exchange as _, Owners};
+use lockstep_backend::{Axis, BackendError, Chosen, DeviceSampler, Exchange as _, Owners};
 
 use super::CudaBackend;
 use crate::drafting::{Choosing, ChoosingRoom, LogitRows};
@@ -37,7 +37,7 @@ impl Chooser {
         ChoosingRoom::bytes(ROWS)
     }
 
-    /// See [`ChooseTokens::choose`].
+    /// See [`DeviceSampler::choose`].
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -92,7 +92,7 @@ impl CudaBackend {
     }
 }
 
-impl ChooseTokens<CudaTensor, Inputs, PagedCache> for CudaBackend {
+impl DeviceSampler<CudaTensor, Inputs, PagedCache> for CudaBackend {
     fn choose(&mut self, logits: &mut CudaTensor, first: usize, inputs: &mut Inputs) {
         let done = self.chooser.choose(&self.stream, logits, first, inputs);
         self.keep(done);

@@ -1,7 +1,7 @@
 //! Chains and trees that a draft's passes make without the host.
 
 use lockstep_backend::{
-    Axis, BackendError, DraftChains, DraftTrees, Memory as _, PassKey, TreePass,
+    Axis, BackendError, DeviceDrafter, DeviceTreeDrafter, Memory as _, PassKey, TreePass,
 };
 
 use super::CudaBackend;
@@ -11,7 +11,7 @@ use crate::passes::Inputs;
 use crate::runtime::{Buffer, Stopwatch};
 use crate::tensors::CudaTensor;
 
-impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
+impl DeviceDrafter<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
     fn load_ids(&mut self, ids: &[u32]) -> Result<Buffer<f32>, BackendError> {
         // Uploaded bit for bit, since only `advance` reads them.
         self.load_vector(bytemuck::cast_slice(ids))
@@ -87,12 +87,12 @@ impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
         Ok(self.exchange.tell(&self.stream, axis, words, told)?)
     }
 
-    fn trees(&mut self) -> Option<&mut dyn DraftTrees<CudaTensor, Inputs, Buffer<f32>>> {
+    fn trees(&mut self) -> Option<&mut dyn DeviceTreeDrafter<CudaTensor, Inputs, Buffer<f32>>> {
         Some(self)
     }
 }
 
-impl DraftTrees<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
+impl DeviceTreeDrafter<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
     fn grow(
         &mut self,
         (logits, ids): (&CudaTensor, Option<&Buffer<f32>>),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, DraftChains, Exchange,
+    Attend, AttentionShape, Axis, BackendError, Batch, DeviceDrafter, DeviceSampler, Exchange,
     ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops,
     Owners, PassKey, Passes, RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows as Gathered,
     Scatter,
@@ -282,10 +282,10 @@ impl Passes for CudaBackend {
     ) -> Result<(), BackendError> {
         self.run_pass(passes, key, work)
     }
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<CudaTensor, Inputs, PagedCache>> {
+    fn sampler(&mut self) -> Option<&mut dyn DeviceSampler<CudaTensor, Inputs, PagedCache>> {
         self.may_choose().then_some(self)
     }
-    fn drafter(&mut self) -> Option<&mut dyn DraftChains<CudaTensor, Inputs, Buffer<f32>>> {
+    fn drafter(&mut self) -> Option<&mut dyn DeviceDrafter<CudaTensor, Inputs, Buffer<f32>>> {
         Some(self)
     }
     fn arrive(&mut self) -> Result<(), BackendError> {

@@ -82,7 +82,7 @@ impl Chains {
         self.most = None;
     }
 
-    /// See [`lockstep_backend::DraftChains::begin`].
+    /// See [`lockstep_backend::DeviceDrafter::begin`].
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -108,7 +108,7 @@ impl Chains {
         unsafe { self.begin.launch(stream, [COPIERS, 1, 1], &parameters) }
     }
 
-    /// See [`lockstep_backend::DraftChains::advance`]. `logits` has rows of `vocab` columns.
+    /// See [`lockstep_backend::DeviceDrafter::advance`]. `logits` has rows of `vocab` columns.
     /// `ids`, if given, holds the target's number for each column. Afterwards [`Self::rows`]
     /// gives the rows of the level that was staged.
     ///

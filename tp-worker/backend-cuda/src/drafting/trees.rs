@@ -63,7 +63,7 @@ impl Trees {
         })
     }
 
-    /// See [`lockstep_backend::DraftTrees::grow`]. `logits` has rows of `vocab` columns. `ids`,
+    /// See [`lockstep_backend::DeviceTreeDrafter::grow`]. `logits` has rows of `vocab` columns. `ids`,
     /// if given, holds the target's number for each column.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Trees {
         }
     }
 
-    /// See [`lockstep_backend::DraftTrees::take_parents`].
+    /// See [`lockstep_backend::DeviceTreeDrafter::take_parents`].
     ///
     /// # Errors
     /// [`CudaError::Driver`].

@@ -1,7 +1,7 @@
 //! Tokens that the device chooses, and drafts that they accept.
 
 use lockstep_backend::{
-    Axis, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow, Exchange as _, FAILED,
+    Axis, Batch, Choice, ChoiceBatch, ChoiceRow, DeviceSampler, DraftedRow, Exchange as _, FAILED,
     Holds, How, InputLimits, KvShape, Memory as _, Ops as _, Owners, Passes as _, Row,
 };
 use lockstep_backend_cuda::CudaTensor;

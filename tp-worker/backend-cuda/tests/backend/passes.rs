@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
+    ChoiceRow, DeviceSampler, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
     MatrixRole, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows,
 };
 use lockstep_backend_cuda::{

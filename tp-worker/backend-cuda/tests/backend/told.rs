@@ -4,7 +4,7 @@
 use std::{ops::Range, sync::mpsc, time::Duration};
 
 use lockstep_backend::{
-    AttentionShape, Axis, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens, DraftedRow,
+    AttentionShape, Axis, Batch, Choice, ChoiceBatch, ChoiceRow, DeviceSampler, DraftedRow,
     Exchange as _, Exchanged, FAILED, Holds, InputLimits, KvShape, Memory as _, NoteShape,
     Ops as _, Owners, PassKey, PassPlan, PassRecords as _, Passes as _, Row,
 };
@@ -246,7 +246,7 @@ fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<Brought> {
             gpu.notes().unwrap().exchange()?;
             let [rows, space] = &mut whole;
             let own = leads.then_some((&mut *rows, space));
-            let device = gpu.chooser().unwrap();
+            let device = gpu.sampler().unwrap();
             device.gather(Axis::World, &x, OWNERS, own)?;
             if leads {
                 device.choose(rows, 0, &mut inputs);

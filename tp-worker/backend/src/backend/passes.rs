@@ -1,6 +1,6 @@
 //! Passes of a batch.
 
-use crate::{BackendError, Batch, ChooseTokens, DraftChains, Memory, PassKey, PassRecords};
+use crate::{BackendError, Batch, DeviceDrafter, DeviceSampler, Memory, PassKey, PassRecords};
 
 /// A pass over a staged batch, which a device may record and repeat, and its end: logits for the
 /// host, or tokens that the device chooses.
@@ -57,15 +57,15 @@ pub trait Passes: Memory {
         true
     }
     /// Returns the operations that choose tokens, if the device has them and whole logits.
-    fn chooser(
+    fn sampler(
         &mut self,
-    ) -> Option<&mut dyn ChooseTokens<Self::Tensor, Self::Inputs, Self::KvCache>> {
+    ) -> Option<&mut dyn DeviceSampler<Self::Tensor, Self::Inputs, Self::KvCache>> {
         None
     }
     /// Returns the operations that draft chains, if the device drafts.
     fn drafter(
         &mut self,
-    ) -> Option<&mut dyn DraftChains<Self::Tensor, Self::Inputs, Self::Vector>> {
+    ) -> Option<&mut dyn DeviceDrafter<Self::Tensor, Self::Inputs, Self::Vector>> {
         None
     }
     /// Ends a pass that brings nothing to the host: waits for data of peers that is under way.

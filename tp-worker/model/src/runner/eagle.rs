@@ -1,12 +1,11 @@
 //! EAGLE draft heads: one layer that continues the target's hidden states.
 
 mod buffers;
-mod chains;
+mod drafting;
 mod forward;
 mod hidden;
 mod load;
 mod output;
-mod trees;
 
 use lockstep_backend::{Backend, KvShape};
 use lockstep_types::KvCacheDtype;

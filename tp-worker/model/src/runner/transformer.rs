@@ -2,10 +2,9 @@
 
 mod buffers;
 mod capture;
-mod chains;
 mod choose;
 mod collectives;
-mod draft_broadcast;
+mod drafting;
 mod forward;
 mod load;
 mod logits;
@@ -13,7 +12,6 @@ mod notes;
 mod restore;
 mod size;
 mod staged;
-mod trees;
 
 use std::{ops::Range, path::PathBuf};
 

@@ -15,7 +15,7 @@ use lockstep_types::{
 use super::{Finder, Findings};
 use crate::{
     Build, CommandHandler, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts,
-    DraftsChains, ExtendRow, depth,
+    DraftsOnDevice, ExtendRow, depth,
 };
 
 /// An algorithm whose drafters get guards.
@@ -246,7 +246,7 @@ impl<B: Backend> Drafter<B> for Guard<B> {
         self.drafter.record(device, each)
     }
 
-    fn on_device(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+    fn on_device(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         self.drafter.on_device().is_some().then_some(self as _)
     }
 

@@ -6,7 +6,7 @@ use lockstep_model::{ModelError, Staged};
 
 use super::{EagleDrafter, Head};
 use crate::{
-    ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains, ExtendRow,
+    ChainPass, Device, DraftError, DraftRow, Drafts, DraftsOnDevice, ExtendRow,
     propose::{Proposer, laid_out::Drafted},
 };
 
@@ -76,7 +76,7 @@ impl<B: Backend> EagleDrafter<B> {
     }
 }
 
-impl<B: Backend> DraftsChains<B> for EagleDrafter<B> {
+impl<B: Backend> DraftsOnDevice<B> for EagleDrafter<B> {
     fn lay_out(
         &mut self,
         device: &mut Device<'_, B>,

@@ -5,7 +5,7 @@ use lockstep_model::{ModelError, Staged};
 
 use super::{Model, StandaloneDrafter};
 use crate::{
-    ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains,
+    ChainPass, Device, DraftError, DraftRow, Drafts, DraftsOnDevice,
     propose::{Proposer, laid_out::Drafted},
 };
 
@@ -15,7 +15,7 @@ impl<B: Backend> StandaloneDrafter<B> {
     }
 }
 
-impl<B: Backend> DraftsChains<B> for StandaloneDrafter<B> {
+impl<B: Backend> DraftsOnDevice<B> for StandaloneDrafter<B> {
     fn lay_out(
         &mut self,
         device: &mut Device<'_, B>,

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{Backend, DraftShape};
 use lockstep_model::{ModelError, Staged, Transformer};
-use lockstep_speculation::{ChainPass, Drafts, DraftsChains, depth};
+use lockstep_speculation::{ChainPass, Drafts, DraftsOnDevice, depth};
 use lockstep_types::Verification;
 
 use super::{DraftStage, TargetTables};
@@ -25,7 +25,7 @@ pub struct ForPass<'a, B: Backend> {
 
 /// Chains that this rank's device drafts.
 pub struct OnDevice<'a, B: Backend> {
-    drafter: &'a mut dyn DraftsChains<B>,
+    drafter: &'a mut dyn DraftsOnDevice<B>,
     of_target: &'a TargetTables<B>,
     pub chains: &'a ChainPass,
     /// For each chain, the index of its row among the rows that sample.

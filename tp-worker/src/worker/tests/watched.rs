@@ -8,9 +8,9 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens,
-    Chosen, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, MatrixRole,
-    Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow, Chosen,
+    DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape,
+    MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -248,7 +248,7 @@ impl Passes for Watched {
         inputs.chosen = vec![u32::MAX - 1; batch.logit_tokens.len()];
         self.count("stage").stage(batch, &mut inputs.batch)
     }
-    fn chooser(&mut self) -> Option<&mut dyn ChooseTokens<Tensor, Inputs, KvCache>> {
+    fn sampler(&mut self) -> Option<&mut dyn DeviceSampler<Tensor, Inputs, KvCache>> {
         // The device chooses only where it has whole rows of logits.
         (self.vocab > 0 && self.group(Axis::World).1 == 1).then_some(self)
     }
@@ -336,7 +336,7 @@ impl Exchange for Watched {
     }
 }
 
-impl ChooseTokens<Tensor, Inputs, KvCache> for Watched {
+impl DeviceSampler<Tensor, Inputs, KvCache> for Watched {
     fn choose(&mut self, logits: &mut Tensor, first: usize, inputs: &mut Inputs) {
         let (mut space, vocab, count) = (Vec::new(), self.vocab, logits.values.rows());
         let owners = Owners {

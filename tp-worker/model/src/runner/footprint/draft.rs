@@ -13,7 +13,7 @@ use crate::{
         decoder,
         eagle::{self, Eagle, Present},
     },
-    runner::chains::are_grown,
+    runner::draft_passes::are_grown,
     runner::eagle::{Buffers, Sizes},
     runner::feature_window,
 };

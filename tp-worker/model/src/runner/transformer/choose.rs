@@ -32,7 +32,7 @@ impl<B: Backend> Transformer<B> {
             both.iter_mut()
                 .for_each(|rows| backend.set_rows(rows, own.len()));
         }
-        let Some(device) = backend.chooser().filter(|_| self.chooses) else {
+        let Some(device) = backend.sampler().filter(|_| self.chooses) else {
             return Ok(());
         };
         if !collects {
@@ -56,7 +56,7 @@ impl<B: Backend> Transformer<B> {
 
     /// Verifies drafts by the chosen tokens, if the device chose them.
     pub(super) fn accept(&mut self, backend: &mut B, cache: &mut B::KvCache) {
-        if let (true, Some(device)) = (self.chooses, backend.chooser()) {
+        if let (true, Some(device)) = (self.chooses, backend.sampler()) {
             device.accept(&mut self.inputs, cache);
         }
     }
@@ -71,7 +71,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         let choices = &batch.choices;
         let own = (0..choices.choices.len()).any(|request| !choices.is_hosts(request));
-        match backend.chooser() {
+        match backend.sampler() {
             Some(device) if self.chooses && own => {
                 let chosen = device.outcomes(&mut self.inputs)?;
                 notes::check(self.notes.is_some(), backend)?;

@@ -93,7 +93,7 @@ impl<B: Backend> Transformer<B> {
             &mut origin,
             progress,
         )?;
-        let limits = limits.sensible().of_device(backend.chooser().is_some());
+        let limits = limits.sensible().of_device(backend.sampler().is_some());
         let mut loaded = Self {
             weights: loaded,
             vocab_widths: shard.vocab_widths(model),

@@ -4,18 +4,18 @@ use lockstep_backend::Backend;
 use lockstep_model::{ModelError, Staged};
 
 use super::Guard;
-use crate::{ChainPass, Device, DraftError, DraftRow, Drafts, DraftsChains};
+use crate::{ChainPass, Device, DraftError, DraftRow, Drafts, DraftsOnDevice};
 
 const GONE: &str = "what drafts on the device once always does";
 
 impl<B: Backend> Guard<B> {
     /// Returns the guarded drafter. It said before that it drafts chains.
-    fn chains(&mut self) -> Option<&mut dyn DraftsChains<B>> {
+    fn chains(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         self.drafter.on_device()
     }
 }
 
-impl<B: Backend> DraftsChains<B> for Guard<B> {
+impl<B: Backend> DraftsOnDevice<B> for Guard<B> {
     fn lay_out(
         &mut self,
         device: &mut Device<'_, B>,

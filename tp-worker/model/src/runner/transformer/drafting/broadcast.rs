@@ -3,7 +3,7 @@
 
 use lockstep_backend::{Backend, BackendError, Exchanged, PassKey};
 
-use super::Transformer;
+use super::super::Transformer;
 use crate::split::topology::attention_axis;
 
 impl<B: Backend> Transformer<B> {
@@ -21,7 +21,7 @@ impl<B: Backend> Transformer<B> {
 
     /// Gives every rank of the DP rank the drafts of the staged batch, which has `tokens`
     /// tokens.
-    pub(super) fn exchange_drafts(
+    pub(in crate::runner::transformer) fn exchange_drafts(
         &mut self,
         backend: &mut B,
         tokens: usize,
@@ -35,7 +35,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Returns the exchange of drafts in a pass of the size `key`.
-    pub(super) fn drafted_words(&self, key: PassKey) -> Option<Exchanged> {
+    pub(in crate::runner::transformer) fn drafted_words(&self, key: PassKey) -> Option<Exchanged> {
         let words = self.limits.inputs().drafted_words(key.tokens);
         let told = Exchanged::tell(attention_axis(self.context.axis), words);
         told.filter(|_| self.tells_drafts)

@@ -1,10 +1,13 @@
-//! Chains that a head drafts, and the first level of its trees.
+//! Drafting on the device by a head: chains, and the first level of trees.
+
+mod trees;
 
 use lockstep_backend::{Backend, BackendError};
 
 use super::EagleHead;
 use crate::{
-    Chains, ModelError, Staged, Tables, models::eagle::Wiring, runner::chains::ChainsSize,
+    DraftPasses, ModelError, Staged, Tables, models::eagle::Wiring,
+    runner::draft_passes::DraftPassSize,
 };
 
 impl<B: Backend> EagleHead<B> {
@@ -18,7 +21,7 @@ impl<B: Backend> EagleHead<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        chains: &mut Chains<B>,
+        chains: &mut DraftPasses<B>,
         (count, depth): (usize, usize),
         staged: Staged<'_, B>,
     ) -> Result<(), ModelError> {
@@ -34,7 +37,7 @@ impl<B: Backend> EagleHead<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        chains: &mut Chains<B>,
+        chains: &mut DraftPasses<B>,
         staged: Staged<'_, B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
@@ -60,14 +63,20 @@ impl<B: Backend> EagleHead<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        chains: &mut Chains<B>,
-        ChainsSize { key, levels }: ChainsSize,
+        chains: &mut DraftPasses<B>,
+        DraftPassSize { key, levels }: DraftPassSize,
         staged: Staged<'_, B>,
     ) -> Result<(), ModelError> {
         // The fed states and the outputs of the last pass are written over.
         (self.fed, self.outputs) = (0, 0);
         if chains.branches() > 1 {
-            return self.run_trees(backend, cache, chains, ChainsSize { key, levels }, staged);
+            return self.run_trees(
+                backend,
+                cache,
+                chains,
+                DraftPassSize { key, levels },
+                staged,
+            );
         }
         let Staged {
             inputs: verified,

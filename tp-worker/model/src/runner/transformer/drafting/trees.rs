@@ -2,8 +2,8 @@
 
 use lockstep_backend::{Backend, BackendError};
 
-use super::Transformer;
-use crate::{Chains, runner::chains::ChainsSize};
+use super::super::Transformer;
+use crate::{DraftPasses, runner::draft_passes::DraftPassSize};
 
 impl<B: Backend> Transformer<B> {
     /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are
@@ -13,8 +13,8 @@ impl<B: Backend> Transformer<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        trees: &mut Chains<B>,
-        ChainsSize { key, levels }: ChainsSize,
+        trees: &mut DraftPasses<B>,
+        DraftPassSize { key, levels }: DraftPassSize,
         verified: &mut B::Inputs,
     ) -> Result<(), BackendError> {
         let (passes, model) = (trees.tree_levels(key), &mut *self);

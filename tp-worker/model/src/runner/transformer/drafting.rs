@@ -1,15 +1,18 @@
-//! Chains that a whole model drafts, and the levels of its trees.
+//! Drafting on the device by a whole model: chains, and the levels of trees.
+
+mod broadcast;
+mod trees;
 
 use lockstep_backend::{Backend, BackendError};
 
 use super::Transformer;
 use super::size::{Rows, Size};
-use crate::{Chains, ModelError, runner::chains::ChainsSize};
+use crate::{DraftPasses, ModelError, runner::draft_passes::DraftPassSize};
 
 impl<B: Backend> Transformer<B> {
     /// Queues the passes that draft the `count` chains or trees of the batch staged in
-    /// `verified`. The deepest one has `depth` levels. See [`lockstep_backend::DraftChains`]
-    /// and [`lockstep_backend::DraftTrees`]. The model must be whole on this rank, and its
+    /// `verified`. The deepest one has `depth` levels. See [`lockstep_backend::DeviceDrafter`]
+    /// and [`lockstep_backend::DeviceTreeDrafter`]. The model must be whole on this rank, and its
     /// device must draft by itself; otherwise nothing is drafted.
     ///
     /// # Errors
@@ -18,7 +21,7 @@ impl<B: Backend> Transformer<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        chains: &mut Chains<B>,
+        chains: &mut DraftPasses<B>,
         (count, depth): (usize, usize),
         verified: &mut B::Inputs,
     ) -> Result<(), ModelError> {
@@ -34,7 +37,7 @@ impl<B: Backend> Transformer<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        chains: &mut Chains<B>,
+        chains: &mut DraftPasses<B>,
         verified: &mut B::Inputs,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
@@ -50,12 +53,18 @@ impl<B: Backend> Transformer<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        chains: &mut Chains<B>,
-        ChainsSize { key, levels }: ChainsSize,
+        chains: &mut DraftPasses<B>,
+        DraftPassSize { key, levels }: DraftPassSize,
         verified: &mut B::Inputs,
     ) -> Result<(), BackendError> {
         if chains.branches() > 1 {
-            return self.run_trees(backend, cache, chains, ChainsSize { key, levels }, verified);
+            return self.run_trees(
+                backend,
+                cache,
+                chains,
+                DraftPassSize { key, levels },
+                verified,
+            );
         }
         let (first, model) = (chains.first(), &mut *self);
         let mut work = |backend: &mut B| {

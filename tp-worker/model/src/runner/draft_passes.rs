@@ -8,7 +8,7 @@ use crate::ForwardLimits;
 /// Passes of a draft that make chains of drafts, one behind the other, or trees. A device may
 /// record them together: one graph for each number of chains, whatever their depth. Levels
 /// that no chain has are passes over nothing.
-pub struct Chains<B: Backend> {
+pub struct DraftPasses<B: Backend> {
     pub(crate) passes: B::Passes,
     first: usize,
     /// Most drafts of a chain, or most levels of a tree.
@@ -21,7 +21,7 @@ pub struct Chains<B: Backend> {
 
 /// Size of the passes that draft some chains.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ChainsSize {
+pub(crate) struct DraftPassSize {
     /// Size of every pass behind the first one, recorded or not.
     pub key: PassKey,
     /// Number of passes.
@@ -49,7 +49,7 @@ impl TreeLevels {
     }
 }
 
-impl<B: Backend> Chains<B> {
+impl<B: Backend> DraftPasses<B> {
     /// Creates chains of up to `deepest` drafts, or trees if `branches` is more than 1. The
     /// first draft follows up to `first` tokens that have to be taken in.
     pub fn new(first: usize, deepest: usize, branches: usize) -> Self {
@@ -108,7 +108,7 @@ impl<B: Backend> Chains<B> {
 
     /// Returns the size of the passes that draft `chains` chains, the deepest of `depth`
     /// drafts. It is the smallest recorded size that fits, if there is one.
-    pub(crate) fn size(&self, chains: usize, depth: usize) -> ChainsSize {
+    pub(crate) fn size(&self, chains: usize, depth: usize) -> DraftPassSize {
         let recorded = self.recorded.iter().rfind(|key| key.requests >= chains);
         let key = recorded.copied().unwrap_or(PassKey {
             requests: chains,
@@ -116,7 +116,7 @@ impl<B: Backend> Chains<B> {
             max_q_len: 1,
         });
         let levels = recorded.map_or(depth, |_| self.deepest);
-        ChainsSize { key, levels }
+        DraftPassSize { key, levels }
     }
 
     /// Forgets the recorded passes. Returns the sizes of all passes to record, the largest
@@ -126,7 +126,7 @@ impl<B: Backend> Chains<B> {
         backend: &B,
         inputs: &B::Inputs,
         limits: &ForwardLimits,
-    ) -> Vec<ChainsSize> {
+    ) -> Vec<DraftPassSize> {
         self.passes = B::Passes::default();
         let sizes = backend.repeated(inputs).into_iter().map(|key| key.tokens);
         let key = |width: usize| PassKey {
@@ -139,7 +139,7 @@ impl<B: Backend> Chains<B> {
             .map(key)
             .collect();
         let levels = self.deepest;
-        let whole = |key: &PassKey| ChainsSize { key: *key, levels };
+        let whole = |key: &PassKey| DraftPassSize { key: *key, levels };
         self.recorded.iter().map(whole).collect()
     }
 }

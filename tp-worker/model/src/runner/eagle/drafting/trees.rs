@@ -2,9 +2,10 @@
 
 use lockstep_backend::{Backend, BackendError, Rows};
 
-use super::EagleHead;
+use super::super::EagleHead;
 use crate::{
-    Chains, ModelError, Staged, Tables, models::eagle::Wiring, runner::chains::ChainsSize,
+    DraftPasses, ModelError, Staged, Tables, models::eagle::Wiring,
+    runner::draft_passes::DraftPassSize,
 };
 
 impl<B: Backend> EagleHead<B> {
@@ -16,8 +17,8 @@ impl<B: Backend> EagleHead<B> {
         &mut self,
         backend: &mut B,
         cache: &mut B::KvCache,
-        trees: &mut Chains<B>,
-        ChainsSize { key, levels }: ChainsSize,
+        trees: &mut DraftPasses<B>,
+        DraftPassSize { key, levels }: DraftPassSize,
         staged: Staged<'_, B>,
     ) -> Result<(), ModelError> {
         let Staged {

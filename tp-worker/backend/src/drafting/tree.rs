@@ -11,10 +11,10 @@ pub struct TreePass {
     pub branches: usize,
 }
 
-/// A device that drafts trees by itself. [`crate::DraftChains`] begins the trees as it begins
+/// A device that drafts trees by itself. [`crate::DeviceDrafter`] begins the trees as it begins
 /// chains. `T`, `I` and `V` are the device's tensors, inputs and vectors. Both operations may
 /// be part of a recorded pass.
-pub trait DraftTrees<T, I, V> {
+pub trait DeviceTreeDrafter<T, I, V> {
     /// Generates level number `level` of every tree that has so many levels, from the wanted
     /// rows of `logits` of the pass in `inputs`. With `ids`, tokens become the target's numbers
     /// of them. After a tree's last level, its kept nodes go to `verified`: tokens, parents,

@@ -1,13 +1,13 @@
 //! Chains of drafts that a device makes by itself, for the batch that verifies them.
 
-use crate::{Axis, BackendError, Batch, DraftTrees, PassKey};
+use crate::{Axis, BackendError, Batch, DeviceTreeDrafter, PassKey};
 
 /// A device that drafts chains by itself. The copy that brings the batch comes first, the
 /// batch's pass last; between them nothing of a draft passes through the host. `T`, `I` and `V`
 /// are the device's tensors, inputs and vectors. All but [`Self::load_ids`] and the clock may
 /// be part of a recorded pass; `size` is the size of that pass, and every token of it is a
 /// chain.
-pub trait DraftChains<T, I, V> {
+pub trait DeviceDrafter<T, I, V> {
     /// Uploads the target's numbers of a draft's tokens, for [`Self::advance`] alone.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ pub trait DraftChains<T, I, V> {
     /// [`BackendError`] of what has failed on the device.
     fn tell(&mut self, axis: Axis, verified: &mut I, tokens: usize) -> Result<(), BackendError>;
     /// Returns the operations that draft trees, if the device does.
-    fn trees(&mut self) -> Option<&mut dyn DraftTrees<T, I, V>> {
+    fn trees(&mut self) -> Option<&mut dyn DeviceTreeDrafter<T, I, V>> {
         None
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'stati
             return Some("a chain belongs to a request whose tokens the device chooses");
         }
     }
-    crate::tree::broken_rule(batch)
+    super::tree::broken_rule(batch)
 }
 
 #[cfg(test)]
