@@ -4,7 +4,7 @@ mod abort;
 mod collectives;
 mod commands;
 mod compute;
-mod look;
+mod inspect;
 mod stream;
 
 use std::sync::{Arc, mpsc};

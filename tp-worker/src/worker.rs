@@ -6,7 +6,6 @@ mod choices;
 mod draft_stage;
 mod emit;
 mod error;
-mod exchanges;
 pub mod faults;
 mod limits;
 pub mod local;
@@ -19,6 +18,7 @@ mod profile;
 mod reload;
 mod slots;
 mod step;
+mod step_exchanges;
 
 use std::{
     io,
@@ -43,12 +43,12 @@ use outcome::Outcomes;
 use slots::{RowTask, Slots};
 
 pub use error::{PlanError, WorkerError};
-pub use exchanges::{DecodeStep, Exchange};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
 pub use open_device::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
+pub use step_exchanges::{DecodeStep, StepExchange};
 
 /// Most times that passes are recorded. The first recording may take memory for drafting and so
 /// make the target's passes void; after the second nothing does.

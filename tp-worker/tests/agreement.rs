@@ -22,7 +22,7 @@ use lockstep_model::{CollectiveKind, ForwardLimits, Schedule, Shard, Topology};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::{
     conformance::Turns,
-    worker::{DecodeStep, Exchange, Worker, WorkerError, WorkerOptions},
+    worker::{DecodeStep, StepExchange, Worker, WorkerError, WorkerOptions},
 };
 use lockstep_types::{
     EngineConfig,
@@ -219,12 +219,12 @@ fn the_exchanges_of_a_step_are_known_before_it() {
             drafts: DEPTH as usize,
         };
         let vocab = Shard::new(model, topology).unwrap().vocab.len();
-        let known = |exchange: &Exchange| match *exchange {
-            Exchange::Drafts { words } | Exchange::Outcomes { words } => {
+        let known = |exchange: &StepExchange| match *exchange {
+            StepExchange::Drafts { words } | StepExchange::Outcomes { words } => {
                 format!("broadcast {words}")
             }
-            Exchange::Opening => "barrier 0".to_owned(),
-            Exchange::Pass { step, rows, .. } => match step.kind {
+            StepExchange::Opening => "barrier 0".to_owned(),
+            StepExchange::Pass { step, rows, .. } => match step.kind {
                 CollectiveKind::AllReduce => format!("sum_parts {}", rows * step.width),
                 CollectiveKind::AllGather => format!("all_gather {}", rows * step.width),
                 CollectiveKind::ReduceScatter => {
@@ -233,7 +233,7 @@ fn the_exchanges_of_a_step_are_known_before_it() {
                 CollectiveKind::Gather => format!("gather_parts {}", rows * vocab),
             },
         };
-        let known: Vec<_> = Exchange::of_step(&schedule, topology, step)
+        let known: Vec<_> = StepExchange::of_step(&schedule, topology, step)
             .iter()
             .map(known)
             .collect();

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use lockstep_backend::{
-    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceRow, Chosen, DraftedRow,
-    Exchange as _, Holds, HostBlock, HostMatrix, How, InputLimits, KvShape, MatrixRole,
+    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen,
+    DraftedRow, Exchange as _, Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole,
     Memory as _, Ops as _, Owners, PassKey, Passes as _, Row, TreePass, TreeSize,
 };
 use lockstep_backend_cuda::{
@@ -257,7 +257,7 @@ fn stage(gpu: &mut CudaBackend, trees: &[Tree], steps: usize) -> Staged {
     }
     verified.wanted = (0..verified.tokens.len() as u32).collect();
     let choice = Choice {
-        how: How::Greedy,
+        how: ChoiceMethod::Greedy,
         seed: 0,
         position: 0,
     };

@@ -1,6 +1,8 @@
 //! Products, attention and choosing, each by itself.
 
-use lockstep_backend::{Batch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, KvShape};
+use lockstep_backend::{
+    Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds, KvShape,
+};
 use lockstep_devices::Device;
 use lockstep_types::{EngineConfig, KvCacheDtype};
 
@@ -135,8 +137,8 @@ impl<'a, B: Device> Kernels<'a, B> {
             // Logits may hold anything after tokens were chosen from them.
             backend.write(&mut logits, fill);
             let took = backend.measure(1, &mut |backend| {
-                if let Some(chooser) = backend.chooser() {
-                    chooser.choose(&mut logits, 0, &mut inputs);
+                if let Some(sampler) = backend.sampler() {
+                    sampler.choose(&mut logits, 0, &mut inputs);
                 }
                 Ok(())
             })?;
@@ -166,7 +168,7 @@ impl Choices {
     /// The choices of requests that want the logits of these tokens.
     pub fn new(wanted: &[u32]) -> Self {
         let choice = |seed| Choice {
-            how: How::Sample {
+            how: ChoiceMethod::Sample {
                 temperature: 0.8,
                 top_k: 50,
                 top_p: 0.95,

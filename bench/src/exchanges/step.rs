@@ -6,7 +6,7 @@ use lockstep_adaptive::Row;
 use lockstep_backend::{Axis, Groups, WorldRows};
 use lockstep_collective::{CollectiveError, Owners};
 use lockstep_model::{CollectiveKind, ForwardLimits, ModelError, Schedule, Shard, Topology};
-use lockstep_tp_worker::worker::{DecodeStep, Exchange};
+use lockstep_tp_worker::worker::{DecodeStep, StepExchange};
 use lockstep_types::ModelConfig;
 
 use super::Ranks;
@@ -107,7 +107,7 @@ impl Step {
             rows: &rows,
             widths: &widths,
         };
-        let exchanges: Vec<_> = Exchange::of_step(&schedule, topology, step)
+        let exchanges: Vec<_> = StepExchange::of_step(&schedule, topology, step)
             .iter()
             .map(|exchange| place.prepare(exchange))
             .collect();
@@ -195,7 +195,7 @@ struct Placed<'a> {
 }
 
 impl Placed<'_> {
-    fn prepare(&self, exchange: &Exchange) -> Prepared {
+    fn prepare(&self, exchange: &StepExchange) -> Prepared {
         let words = |kind, axis, own| Prepared {
             kind,
             axis,
@@ -205,10 +205,10 @@ impl Placed<'_> {
             ranges: Vec::new(),
         };
         match *exchange {
-            Exchange::Drafts { words: own } => words(Kind::Drafts, Axis::Attention, own),
-            Exchange::Outcomes { words: own } => words(Kind::Outcomes, Axis::Attention, own),
-            Exchange::Opening => words(Kind::Opening, Axis::World, 0),
-            Exchange::Pass { step, first, rows } => {
+            StepExchange::Drafts { words: own } => words(Kind::Drafts, Axis::Attention, own),
+            StepExchange::Outcomes { words: own } => words(Kind::Outcomes, Axis::Attention, own),
+            StepExchange::Opening => words(Kind::Opening, Axis::World, 0),
+            StepExchange::Pass { step, first, rows } => {
                 let of = |kind| words(kind, step.axis, rows * step.width);
                 let rank = self.topology.world.rank;
                 match step.kind {

@@ -7,14 +7,14 @@
 //! Aborts and farewells take as long as NCCL's: until the device runs nothing, no graph has an
 //! operation of the communicator, and the other living ranks say goodbye too.
 
-mod asked;
 mod captured;
 mod config;
+mod group;
 mod kill;
-mod letters;
-mod post;
-mod room;
-mod taken;
+mod mailbox;
+mod memory;
+mod messages;
+mod queue;
 mod values;
 
 use std::cell::Cell;
@@ -26,11 +26,11 @@ use crate::abi::{Answer, Code, Handle, In, Out, Refusal, export};
 use crate::run::settle;
 use crate::settings;
 use crate::world::{enter, lock};
-use asked::{Asked, What};
 use config::Config;
+use group::{Captured, MOST_RANKS, Member, Who};
 use kill::When;
-use room::{Captured, MOST_RANKS, Member, Who};
-use taken::Taken;
+use memory::CommunicatorMemory;
+use queue::{QueuedCall, What};
 use values::{Kind, Operation};
 
 /// Result codes of NCCL (`ncclResult_t`).
@@ -159,7 +159,7 @@ fn collect(
             unsafe { std::ptr::copy(result.as_ptr(), at.to as *mut u8, at.takes) }
         }
     };
-    asked::ask(Asked {
+    queue::ask(QueuedCall {
         member: asked,
         stream,
         what: What::Collective(Arc::new(work)),
@@ -202,7 +202,7 @@ export! {
             let device = world.device(context);
             Who { rank, size, device, context, blocking, fails: fails(rank) }
         };
-        let taken = Taken::new(who.device, size, channels)?;
+        let taken = CommunicatorMemory::new(who.device, size, channels)?;
         let member = Member::join(&name, who, taken);
         let member = Arc::new(member.map_err(|reason| Refusal::new(UNHANDLED, reason))?);
         let handle = lock().handle();
@@ -267,11 +267,11 @@ export! {
     }
 
     fn ncclGroupStart() {
-        asked::begin()
+        queue::begin()
     }
 
     fn ncclGroupEnd() {
-        asked::end()
+        queue::end()
     }
 
     fn ncclAllReduce(
@@ -332,7 +332,7 @@ export! {
         handle: Handle,
         stream: Handle,
     ) {
-        letters::ask(handle, stream, true, from, (count, kind), peer)
+        messages::ask(handle, stream, true, from, (count, kind), peer)
     }
 
     fn ncclRecv(
@@ -343,7 +343,7 @@ export! {
         handle: Handle,
         stream: Handle,
     ) {
-        letters::ask(handle, stream, false, to, (count, kind), peer)
+        messages::ask(handle, stream, false, to, (count, kind), peer)
     }
 
     fn ncclReduceScatter(

@@ -141,9 +141,8 @@ impl Attention {
         };
         let plan = self.plans.of(inputs.pass, layers, &inputs.rows);
         self.partials.grow(plan.partials, "partial attention")?;
-        let rows = task_rows(shape);
         for scratch in &mut self.scratch {
-            scratch.grow(rows, shape.head_dim)?;
+            scratch.grow(task_rows(shape), shape.head_dim)?;
         }
         let call = Call {
             isa,

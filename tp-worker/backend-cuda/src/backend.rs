@@ -1,7 +1,6 @@
 //! [`Backend`] on one GPU: shape checks around the operations.
 
 mod attend;
-mod choose;
 mod collectives;
 mod draft;
 mod load;
@@ -11,22 +10,23 @@ mod notes;
 mod operations;
 mod passes;
 mod products;
+mod sample;
 
 use std::path::PathBuf;
 
 use lockstep_backend::Groups;
 use lockstep_types::{Dtype, Quantization};
 
-use crate::drafting::{Chains, Trees};
+use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
-use crate::exchange::{CollectiveOptions, NoteRoom, Planes};
-use crate::ops::{Operations, Products, Random};
+use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
+use crate::ops::{Products, Random, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, Uploads};
 use attend::Kernels;
-pub(crate) use choose::Chooser;
 pub use passes::CudaPasses;
+pub(crate) use sample::TokenSampler;
 
 /// Settings of a [`CudaBackend`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,19 +58,19 @@ pub struct CudaOptions {
 /// Operations panic when tensors have shapes or types that don't fit together.
 pub struct CudaBackend {
     operand: Element,
-    operations: Operations,
+    operations: RowwiseOps,
     products: Products,
     attention: Vec<Kernels>,
-    chooser: Chooser,
-    chains: Chains,
-    trees: Trees,
+    sampler: TokenSampler,
+    chains: ChainKernels,
+    trees: TreeKernels,
     lists: Lists,
     uploads: Uploads,
     /// Generator for random weights; `None` until some are requested.
     random: Option<Random>,
-    exchange: Planes,
+    exchange: RankExchange,
     /// Notes that ranks exchange as a pass begins; `None` until their shape is known.
-    notes: Option<NoteRoom>,
+    notes: Option<NoteBuffers>,
     compiler: Compiler,
     stream: Stream,
     /// See [`CudaOptions::graphs`].
@@ -106,15 +106,15 @@ impl CudaBackend {
         let compiler = Compiler::new(context.gpu(), options.kernels.as_deref())?;
         let operand = Element::of(options.dtype);
         let mut stream = Stream::new(&context)?;
-        let exchange = Planes::new(&mut stream, groups.into(), &options.collectives)?;
+        let exchange = RankExchange::new(&mut stream, groups.into(), &options.collectives)?;
         Ok(Self {
             operand,
-            operations: Operations::new(&context, &compiler, operand)?,
+            operations: RowwiseOps::new(&context, &compiler, operand)?,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),
-            chooser: Chooser::new(&stream, &compiler)?,
-            chains: Chains::new(&context, &compiler)?,
-            trees: Trees::new(&context, &compiler)?,
+            sampler: TokenSampler::new(&stream, &compiler)?,
+            chains: ChainKernels::new(&context, &compiler)?,
+            trees: TreeKernels::new(&context, &compiler)?,
             lists: Lists::new(&context)?,
             uploads: Uploads::new(&context)?,
             random: None,

@@ -4,29 +4,29 @@ pub(crate) mod host;
 pub(crate) mod nccl;
 pub(crate) mod notes;
 mod progress;
-mod watch;
+mod watchdog;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, BackendError, Exchanged, Groups, Owners};
+use lockstep_backend::{Axis, BackendError, CollectiveCall, Groups, Owners};
 use lockstep_collective::Collective;
 
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Context, Stream};
 use crate::tensors::Floats;
-pub(crate) use host::Exchange;
+pub(crate) use host::HostExchange;
 pub(crate) use nccl::Communicator;
 pub use nccl::{CollectiveOptions, Nccl};
-use nccl::{Farewell, Plane};
-pub(crate) use notes::NoteRoom;
+use nccl::{Farewell, NcclExchange};
+pub(crate) use notes::NoteBuffers;
 
 /// The two ways of ranks' data: from device to device, in the stream's order; or through the
 /// host, which waits. Operations call the same functions for either.
-pub(crate) struct Planes {
+pub(crate) struct RankExchange {
     /// Dropped first, so that peers see a rank leave only after its data is done.
-    device: Option<Plane>,
-    host: Exchange,
+    device: Option<NcclExchange>,
+    host: HostExchange,
     /// The reason why there is no exchange from device to device.
     why: String,
     /// Bytes of the GPU's memory that the device's exchange was seen to take.
@@ -36,7 +36,7 @@ pub(crate) struct Planes {
     _farewell: Option<Farewell>,
 }
 
-impl Planes {
+impl RankExchange {
     /// Agrees with all ranks on the way of their data.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Planes {
         let (before, _) = context.memory()?;
         let agreed = nccl::agreed(stream, &mut groups, options)?;
         let (device, why) = match agreed {
-            Ok(plane) => (Some(plane), String::new()),
+            Ok(nccl) => (Some(nccl), String::new()),
             Err(why) => (None, why),
         };
         let mut taken = 0;
@@ -63,9 +63,9 @@ impl Planes {
         }
         let staged = device.is_none();
         Ok(Self {
-            _farewell: device.as_ref().map(Plane::farewell),
+            _farewell: device.as_ref().map(NcclExchange::farewell),
             device,
-            host: Exchange::new(&context, groups, staged)?,
+            host: HostExchange::new(&context, groups, staged)?,
             why,
             taken,
         })
@@ -80,7 +80,7 @@ impl Planes {
     pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
         self.device
             .as_ref()
-            .map_or([None, None], Plane::communicators)
+            .map_or([None, None], NcclExchange::communicators)
     }
 
     /// Bytes by which the GPU's free memory shrank while ranks joined and used each operation
@@ -93,9 +93,9 @@ impl Planes {
     pub(crate) fn describe(&self) -> Option<String> {
         match (&self.device, self.rank_and_size(Axis::World).1) {
             (_, 1) => None,
-            (Some(plane), ranks) => {
+            (Some(nccl), ranks) => {
                 let mib = self.taken as f64 / f64::from(1 << 20);
-                let name = plane.describe();
+                let name = nccl.describe();
                 Some(format!("{name} between {ranks} ranks ({mib:.1} MiB)"))
             }
             (None, _) => Some(format!("data through the host ({})", self.why)),
@@ -115,9 +115,9 @@ impl Planes {
     }
 
     /// Tells the watch that a recorded pass with these collectives is about to be launched.
-    pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
-        if let Some(plane) = &self.device {
-            plane.watched().begin(exchanges);
+    pub(crate) fn begin(&self, exchanges: &[CollectiveCall]) {
+        if let Some(nccl) = &self.device {
+            nccl.watched().begin(exchanges);
         }
     }
 
@@ -163,7 +163,7 @@ impl Planes {
     ) -> Result<(), BackendError> {
         let (_, size) = self.rank_and_size(axis);
         match &self.device {
-            Some(plane) if size > 1 => Ok(plane.all_reduce(stream, axis, x, len)?),
+            Some(nccl) if size > 1 => Ok(nccl.all_reduce(stream, axis, x, len)?),
             _ => self.host.all_reduce(stream, axis, x, len),
         }
     }
@@ -185,9 +185,9 @@ impl Planes {
     ) -> Result<usize, BackendError> {
         let (rank, _) = self.rank_and_size(axis);
         match &self.device {
-            Some(plane) => {
+            Some(nccl) => {
                 let of = (axis, rank);
-                Ok(plane.reduce_scatter(stream, of, x, len, rows, width)?)
+                Ok(nccl.reduce_scatter(stream, of, x, len, rows, width)?)
             }
             None => {
                 let host = &mut self.host;
@@ -213,9 +213,9 @@ impl Planes {
     ) -> Result<(), BackendError> {
         let (rank, _) = self.rank_and_size(axis);
         match &self.device {
-            Some(plane) => {
+            Some(nccl) => {
                 let of = (axis, rank);
-                Ok(plane.all_gather(stream, of, x, first, lens, out)?)
+                Ok(nccl.all_gather(stream, of, x, first, lens, out)?)
             }
             None => self.host.all_gather(stream, axis, x, first, lens, out),
         }
@@ -232,11 +232,11 @@ impl Planes {
         words: &Buffer<u32>,
         all: &mut Buffer<u32>,
     ) -> Result<(), CudaError> {
-        let plane = self.device.as_ref();
-        plane.map_or(Ok(()), |plane| plane.gather_words(stream, words, all))
+        let nccl = self.device.as_ref();
+        nccl.map_or(Ok(()), |nccl| nccl.gather_words(stream, words, all))
     }
 
-    /// See [`Plane::collect`]. There must be several ranks, and their data goes in the stream's
+    /// See [`NcclExchange::collect`]. There must be several ranks, and their data goes in the stream's
     /// order.
     ///
     /// # Errors
@@ -250,13 +250,13 @@ impl Planes {
         parts: Option<&mut Floats>,
     ) -> Result<(), CudaError> {
         let (rank, _) = self.rank_and_size(axis);
-        let plane = self.device.as_ref();
-        plane.map_or(Ok(()), |plane| {
-            plane.collect(stream, (axis, rank), x, owners, parts)
+        let nccl = self.device.as_ref();
+        nccl.map_or(Ok(()), |nccl| {
+            nccl.collect(stream, (axis, rank), x, owners, parts)
         })
     }
 
-    /// See [`Plane::tell`]. There must be several ranks, and their data goes in the stream's
+    /// See [`NcclExchange::tell`]. There must be several ranks, and their data goes in the stream's
     /// order.
     ///
     /// # Errors
@@ -268,8 +268,8 @@ impl Planes {
         words: &mut Buffer<u32>,
         told: Range<usize>,
     ) -> Result<(), CudaError> {
-        let plane = self.device.as_ref();
-        plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, told))
+        let nccl = self.device.as_ref();
+        nccl.map_or(Ok(()), |nccl| nccl.tell(stream, axis, words, told))
     }
 
     /// See [`lockstep_backend::Exchange::gather_to_host`]. Logits are gathered from the first
@@ -287,7 +287,7 @@ impl Planes {
     ) -> Result<&'a [f32], BackendError> {
         let (rank, _) = self.rank_and_size(axis);
         match &mut self.device {
-            Some(plane) => plane.gather_to_host(stream, (axis, rank), (x, capacity), owners, space),
+            Some(nccl) => nccl.gather_to_host(stream, (axis, rank), (x, capacity), owners, space),
             None => {
                 let host = &mut self.host;
                 host.gather_to_host(stream, axis, x, len, owners, space)

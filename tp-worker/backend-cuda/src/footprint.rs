@@ -1,13 +1,13 @@
 //! Prediction of the GPU memory that a backend takes, before the backend exists.
 
 use lockstep_backend::{
-    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, Place,
+    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{CollectiveBackend, Dtype};
 
-use crate::backend::Chooser;
-use crate::drafting::Chains;
-use crate::exchange::{Exchange, nccl::charge};
+use crate::backend::TokenSampler;
+use crate::drafting::ChainKernels;
+use crate::exchange::{HostExchange, nccl::charge};
 use crate::ops::{WORKSPACE, WorkLimits};
 use crate::passes::{Inputs, Lists};
 use crate::tensors::Element;
@@ -84,7 +84,7 @@ impl DeviceMemory for CudaMemory {
         ranks == 1 || self.on_device()
     }
 
-    fn host_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    fn host_bytes(&self, passes: &[PassShape], place: RankLayout) -> u64 {
         let device = self.gathered_bytes(passes, place);
         if self.way == CollectiveBackend::Nccl {
             return device;
@@ -96,19 +96,19 @@ impl DeviceMemory for CudaMemory {
             .map(|(rows, head)| rows.saturating_mul(head.rows))
             .max();
         let gathered = gathered(passes);
-        let staged = Exchange::host_bytes(place.ranks, own.unwrap_or(0), gathered);
+        let staged = HostExchange::host_bytes(place.ranks, own.unwrap_or(0), gathered);
         // Only at the start the ranks find the way that their data goes, so the larger counts.
         staged.max(device)
     }
 
-    fn exchange_bytes(&self, place: Place) -> u64 {
+    fn exchange_bytes(&self, place: RankLayout) -> u64 {
         match self.on_device() {
             true => charge::bytes(place),
             false => 0,
         }
     }
 
-    fn gathered_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    fn gathered_bytes(&self, passes: &[PassShape], place: RankLayout) -> u64 {
         match self.on_device() {
             true => gathered_bytes(passes, place),
             false => 0,
@@ -128,8 +128,14 @@ impl DeviceMemory for CudaMemory {
             limits.bytes(shape.head_dim)
         });
         let lists = Lists::bytes(2 * tokens);
-        let counts = Chains::bytes();
-        let fixed = [RESERVE, WORKSPACE as u64, lists, Chooser::bytes(), counts];
+        let counts = ChainKernels::bytes();
+        let fixed = [
+            RESERVE,
+            WORKSPACE as u64,
+            lists,
+            TokenSampler::bytes(),
+            counts,
+        ];
         fixed
             .into_iter()
             .chain(attention)
@@ -144,7 +150,7 @@ fn gathered(passes: &[PassShape]) -> usize {
 }
 
 /// Bytes of the tensor that these logits are gathered in, on the device and on the host alike.
-fn gathered_bytes(passes: &[PassShape], place: Place) -> u64 {
+fn gathered_bytes(passes: &[PassShape], place: RankLayout) -> u64 {
     match (place.ranks, gathered(passes)) {
         (1, _) | (_, 0) => 0,
         (_, elements) => floats(Element::F32, &[elements]),
@@ -196,9 +202,9 @@ mod tests {
         };
         let bytes = |passes: &[_], ranks| {
             let memory = CudaMemory::new(Dtype::Bfloat16, CollectiveBackend::Host);
-            let place = Place {
+            let place = RankLayout {
                 ranks,
-                ..Place::ALONE
+                ..RankLayout::ALONE
             };
             assert_eq!(memory.exchange_bytes(place), 0);
             assert_eq!(memory.gathered_bytes(passes, place), 0);

@@ -10,7 +10,7 @@
 //! * [`Compiler`] makes machine code of kernels, and keeps it in a folder.
 //! * [`Inputs`] brings a batch to the device in one copy. Launches read everything that changes
 //!   from pass to pass from there, never from an argument.
-//! * [`Operations`], [`Attention`] and [`Products`] are the operations, and [`Choosing`] makes
+//! * [`RowwiseOps`], [`Attention`] and [`Products`] are the operations, and [`SamplingKernels`] makes
 //!   tokens of their logits.
 //! * Ranks exchange data from device to device by NCCL (`exchange/nccl.rs`). Ranks that share a
 //!   GPU or lack NCCL exchange it through the host's memory (`exchange/host.rs`), by a
@@ -34,13 +34,13 @@ mod tensors;
 mod version;
 
 pub use backend::{CudaBackend, CudaOptions, CudaPasses};
-pub use drafting::{Choosing, ChoosingRoom, LogitRows};
+pub use drafting::{LogitRows, SamplingBuffers, SamplingKernels};
 pub use error::CudaError;
 pub use exchange::{CollectiveOptions, Nccl};
 pub use footprint::CudaMemory;
 pub use kernels::Source;
 pub use ops::{
-    Attention, HeadNorms, Indices, Operands, Operations, PagedCache, Product, Products, Rope, Sums,
+    Attention, HeadNorms, Indices, Operands, PagedCache, Product, Products, Rope, RowwiseOps, Sums,
     Work, WorkLimits,
 };
 pub use passes::{Chosen, Inputs, Recorded};

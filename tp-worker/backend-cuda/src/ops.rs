@@ -14,6 +14,6 @@ pub(crate) use products::WORKSPACE;
 pub use products::{Operands, Product, Products};
 pub(crate) use random::Random;
 pub(crate) use rowwise::JoinedRows;
-pub use rowwise::Operations;
+pub use rowwise::RowwiseOps;
 pub use sums::Sums;
 pub(crate) use sums::SumsParameter;

@@ -8,4 +8,4 @@ pub use inputs::{Chosen, Inputs};
 pub(crate) use inputs::{List, TreeLists};
 pub(crate) use lists::Lists;
 pub use recorded::Recorded;
-pub(crate) use recorded::{Ledger, Share};
+pub(crate) use recorded::{GraphShare, Ledger};

@@ -27,4 +27,4 @@ pub(crate) use staged::Staged;
 pub(crate) use stopwatch::{CLOCK, Stopwatch};
 pub(crate) use stream::Arrivals;
 pub use stream::{Event, Stream};
-pub(crate) use tape::{Asked, Take, Tape};
+pub(crate) use tape::{IssuedWork, Tape, TapeMode};

@@ -66,7 +66,7 @@ pub const FAILED: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Choice {
     /// The rule.
-    pub how: How,
+    pub how: ChoiceMethod,
     /// Key of the generator.
     pub seed: u64,
     /// Number of output tokens so far: the counter of the generator.
@@ -75,7 +75,7 @@ pub struct Choice {
 
 /// The rule by which a token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum How {
+pub enum ChoiceMethod {
     /// The host chooses. It handles all that needs a request's history, or more of its logits
     /// than a token.
     Host,
@@ -102,9 +102,9 @@ impl Choice {
             position < u64::from(params.min_new_tokens) && !params.stop_token_ids.is_empty();
         let adjusted = !params.logit_bias.is_empty() || params.has_penalties() || masks;
         let how = match params.temperature {
-            _ if adjusted => How::Host,
-            0.0 => How::Greedy,
-            temperature => How::Sample {
+            _ if adjusted => ChoiceMethod::Host,
+            0.0 => ChoiceMethod::Greedy,
+            temperature => ChoiceMethod::Sample {
                 temperature,
                 top_k: params.top_k,
                 top_p: params.top_p,
@@ -171,7 +171,7 @@ impl ChoiceBatch<'_> {
     /// Returns true if the host chooses the tokens of a request.
     pub fn is_hosts(&self, request: usize) -> bool {
         let choice = self.choices.get(request);
-        choice.is_none_or(|choice| choice.how == How::Host)
+        choice.is_none_or(|choice| choice.how == ChoiceMethod::Host)
     }
     /// Returns true if the host reads a row of logits.
     pub fn is_hosts_row(&self, row: usize) -> bool {
@@ -267,15 +267,15 @@ pub(crate) fn broken_rule(
 mod tests {
     use super::*;
 
-    fn how(params: &SamplingParams, position: u64) -> How {
+    fn how(params: &SamplingParams, position: u64) -> ChoiceMethod {
         Choice::of(params, position).how
     }
 
     #[test]
     fn what_needs_more_than_logits_is_the_hosts() {
         let plain = SamplingParams::default();
-        assert!(matches!(how(&plain, 0), How::Sample { .. }));
-        assert_eq!(how(&SamplingParams::greedy(), 0), How::Greedy);
+        assert!(matches!(how(&plain, 0), ChoiceMethod::Sample { .. }));
+        assert_eq!(how(&SamplingParams::greedy(), 0), ChoiceMethod::Greedy);
         for params in [
             SamplingParams {
                 logit_bias: vec![(1, 1.0)],
@@ -290,15 +290,15 @@ mod tests {
                 ..plain.clone()
             },
         ] {
-            assert_eq!(how(&params, 0), How::Host);
+            assert_eq!(how(&params, 0), ChoiceMethod::Host);
         }
         let least = SamplingParams {
             min_new_tokens: 3,
             stop_token_ids: vec![2],
             ..SamplingParams::greedy()
         };
-        assert_eq!(how(&least, 2), How::Host);
-        assert_eq!(how(&least, 3), How::Greedy);
+        assert_eq!(how(&least, 2), ChoiceMethod::Host);
+        assert_eq!(how(&least, 3), ChoiceMethod::Greedy);
     }
 
     #[test]

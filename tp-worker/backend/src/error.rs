@@ -2,7 +2,7 @@
 
 use lockstep_collective::CollectiveError;
 
-use crate::{Exchanged, PassKey, exchanged::named};
+use crate::{CollectiveCall, PassKey, collective_call::named};
 
 /// A failed device operation.
 #[derive(Debug, thiserror::Error)]
@@ -34,9 +34,9 @@ pub enum BackendError {
         /// Number of the collective in the pass, from 0.
         at: usize,
         /// The collective that the work asks for, if any.
-        asked: Option<Exchanged>,
+        asked: Option<CollectiveCall>,
         /// The collective of the plan, if any.
-        planned: Option<Exchanged>,
+        planned: Option<CollectiveCall>,
     },
     /// A peer is gone or out of step.
     #[error("collective failed: {0}")]

@@ -10,10 +10,10 @@ mod axis;
 mod backend;
 mod batch;
 mod choice;
+mod collective_call;
 mod composed;
 mod drafting;
 mod error;
-mod exchanged;
 mod holds;
 pub mod host;
 mod inputs;
@@ -23,6 +23,7 @@ mod notes;
 mod pass;
 mod random;
 mod shape;
+mod tree_size;
 mod weights;
 mod world;
 
@@ -30,21 +31,21 @@ pub use axis::{Axis, Groups};
 pub use backend::{Backend, Exchange, Memory, Ops, Passes};
 pub use batch::{Batch, ChainBatch, DraftShape, Row};
 pub use choice::{
-    Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, Chosen, DeviceSampler, DraftedRow, FAILED, How,
+    Choice, ChoiceBatch, ChoiceLimits, ChoiceMethod, ChoiceRow, Chosen, DeviceSampler, DraftedRow,
+    FAILED,
 };
-pub use drafting::{
-    ChainLimits, DeviceDrafter, DeviceTreeDrafter, MOST_CANDIDATES, TreePass, TreeSize,
-};
+pub use collective_call::{CollectiveCall, ExchangeKind, PassPlan, PassRecords};
+pub use drafting::{ChainLimits, DeviceDrafter, DeviceTreeDrafter, TreePass};
 pub use error::BackendError;
-pub use exchanged::{ExchangeKind, Exchanged, PassPlan, PassRecords};
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
 pub use layer::{Attend, Linear, RmsNorm, RowParallel, Scatter};
 pub use lockstep_collective::Owners;
-pub use memory::{DeviceMemory, MatrixShape, PassShape, Place};
+pub use memory::{DeviceMemory, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use shape::{AttentionShape, KvShape, RopeTable};
+pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole};
-pub use world::{World, WorldRows};
+pub use world::{WorldRows, WorldSize};

@@ -31,7 +31,7 @@ pub struct PassShape {
 
 /// The place of a rank among the ranks that it exchanges data with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RankLayout {
     /// Number of this rank.
     pub rank: usize,
     /// Number of ranks.
@@ -40,7 +40,7 @@ pub struct Place {
     pub dp_ranks: usize,
 }
 
-impl Place {
+impl RankLayout {
     /// Place of a rank that exchanges nothing.
     pub const ALONE: Self = Self {
         rank: 0,
@@ -88,20 +88,20 @@ pub trait DeviceMemory {
     }
     /// Returns bytes of the host's memory, beside a device that has its own. The data of a rank
     /// at `place` passes through it, in any of these passes.
-    fn host_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    fn host_bytes(&self, passes: &[PassShape], place: RankLayout) -> u64 {
         let _ = (passes, place);
         0
     }
     /// Returns bytes of the device's own memory that carry several ranks' data from device to
     /// device: the library's communicators on a rank at `place`. The communicators are opened
     /// first.
-    fn exchange_bytes(&self, place: Place) -> u64 {
+    fn exchange_bytes(&self, place: RankLayout) -> u64 {
         let _ = place;
         0
     }
     /// Returns bytes of the device's own memory in which the logits of several ranks come
     /// together on a rank at `place`, in any of these passes.
-    fn gathered_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    fn gathered_bytes(&self, passes: &[PassShape], place: RankLayout) -> u64 {
         let _ = (passes, place);
         0
     }

@@ -5,7 +5,7 @@ use crate::PassKey;
 /// Rows of a pass over several DP ranks. All ranks know them before the pass, since they decide
 /// what the ranks exchange.
 #[derive(Debug, Clone, Copy)]
-pub enum World<'a> {
+pub enum WorldSize<'a> {
     /// The number of rows of each DP rank.
     Counted(&'a WorldRows),
     /// The size of a recorded pass. Every DP rank takes part with this size, and none brings
@@ -13,7 +13,7 @@ pub enum World<'a> {
     Padded(PassKey),
 }
 
-impl<'a> From<&'a WorldRows> for World<'a> {
+impl<'a> From<&'a WorldRows> for WorldSize<'a> {
     fn from(rows: &'a WorldRows) -> Self {
         Self::Counted(rows)
     }

@@ -1,8 +1,8 @@
 //! Chains and trees of drafts, grown level by level over all rows at once.
 
-mod chain;
-mod grown;
-pub(crate) mod laid_out;
+mod chains;
+pub(crate) mod layout;
+mod trees;
 
 use lockstep_backend::Backend;
 use lockstep_model::HiddenSource;
@@ -47,7 +47,7 @@ pub(crate) struct Growth {
     rows: Vec<DraftRow>,
     /// Upper bound of the chance that the drafts of each of them are all accepted.
     chances: Vec<f32>,
-    trees: grown::Trees,
+    trees: trees::Trees,
     chooser: Chooser,
 }
 
@@ -60,7 +60,7 @@ impl Growth {
             active: Vec::with_capacity(requests),
             rows: Vec::with_capacity(requests),
             chances: Vec::with_capacity(requests),
-            trees: grown::Trees::default(),
+            trees: trees::Trees::default(),
             chooser,
         }
     }

@@ -16,7 +16,7 @@ use super::{
     abort::SharedAbort,
     collectives::{self, Listener},
     commands::CommandThread,
-    look::{self, Looked},
+    inspect::{self, InspectedFolders},
     stream::{self, Order, Outgoing, message},
 };
 use crate::{
@@ -125,14 +125,14 @@ impl Following<'_> {
     fn follow<B: Device>(&self, worker: &mut Worker<B>) -> Result<bool, RunError> {
         let (ctx, outgoing) = (self.ctx, self.outgoing);
         let commands = CommandThread::new(outgoing.downgrade());
-        let looked = Looked::default();
+        let looked = InspectedFolders::default();
         while let Ok(order) = self.orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
                 Order::Reload(wanted) if wanted.check_only => {
                     let dir = ctx.node.weight_update_dir.clone();
                     let served = worker.served().with_free(free::<B>(ctx, self.rank)?);
-                    look::begin(served, wanted, dir, looked.clone(), outgoing.downgrade());
+                    inspect::begin(served, wanted, dir, looked.clone(), outgoing.downgrade());
                     continue;
                 }
                 Order::Reload(wanted) => {

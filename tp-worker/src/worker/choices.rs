@@ -1,6 +1,6 @@
 //! Choosing the tokens of a step on the device, where their logits are.
 
-use lockstep_backend::{Choice, ChoiceBatch, ChoiceRow, DraftedRow, How};
+use lockstep_backend::{Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow};
 use lockstep_speculation::{Drafts, Verifier, is_chain};
 
 use super::{
@@ -109,7 +109,7 @@ fn choice(
     let choice = choice_of(slot);
     if !is_devices(slot) || !verifier.samples(drafts, row, &slot.sampling) {
         return Choice {
-            how: How::Host,
+            how: ChoiceMethod::Host,
             ..choice
         };
     }
@@ -121,7 +121,7 @@ fn choice(
 /// the host that scored them knows that the request has failed.
 pub fn is_devices(slot: &Slot) -> bool {
     let reports = slot.logprobs.output || slot.logprobs.prompt_start.is_some();
-    !reports && choice_of(slot).how != How::Host
+    !reports && choice_of(slot).how != ChoiceMethod::Host
 }
 
 fn choice_of(slot: &Slot) -> Choice {

@@ -1,9 +1,9 @@
 //! The stage of a step that drafts, and what all ranks know about the drafts.
 
 mod broadcast;
-mod chains;
 mod cut;
 mod extend;
+mod on_device;
 mod record;
 mod target_tables;
 
@@ -22,7 +22,7 @@ use super::{
     slots::{RowTask, Slots},
 };
 
-pub use chains::ForPass;
+pub use on_device::PassDrafts;
 pub use target_tables::TargetTables;
 
 /// Drafts of a step. The lead alone drafts, and broadcasts its drafts.

@@ -1,7 +1,7 @@
 //! Errors that stop a worker.
 
 use lockstep_adaptive::{Row, UnknownPolicy};
-use lockstep_backend::{BackendError, Exchanged, PassKey};
+use lockstep_backend::{BackendError, CollectiveCall, PassKey};
 use lockstep_collective::{CollectiveError, Stall};
 use lockstep_devices::DeviceError;
 use lockstep_model::ModelError;
@@ -117,9 +117,9 @@ pub enum WorkerError {
         /// The first collective of the pass that differs, counted from 0.
         at: usize,
         /// This rank's collective there, if it has one.
-        ours: Option<Exchanged>,
+        ours: Option<CollectiveCall>,
         /// The other rank's collective there, if it has one.
-        theirs: Option<Exchanged>,
+        theirs: Option<CollectiveCall>,
     },
     /// Recorded passes were void again before all ranks had recorded theirs.
     #[error(
@@ -268,7 +268,7 @@ impl From<CollectiveError> for WorkerError {
 }
 
 /// Describes an exchange of a pass, for people.
-fn exchange(exchanged: Option<&Exchanged>) -> String {
+fn exchange(exchanged: Option<&CollectiveCall>) -> String {
     exchanged.map_or_else(|| "nothing".to_owned(), ToString::to_string)
 }
 

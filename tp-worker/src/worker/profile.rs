@@ -114,22 +114,22 @@ impl<B: Backend + 'static> Worker<B> {
         let mut spent = 0;
         let mut too_long = false;
         for requests in sizes {
-            let Some(made_up) = MadeUp::new(self, *requests) else {
+            let Some(requests_of_size) = ProfileRequests::new(self, *requests) else {
                 break;
             };
             let greatest = self.config.speculation.num_steps as u32;
-            self.follow(&made_up.prefill(greatest))?;
+            self.follow(&requests_of_size.prefill(greatest))?;
             for depth in self.measured_depths() {
                 if depth > MIDDLE && too_long {
                     continue;
                 }
-                let seen = self.follow(&made_up.decode(depth))?;
+                let seen = self.follow(&requests_of_size.decode(depth))?;
                 spent += total_us(&seen);
                 too_long |= depth > MIDDLE && total_us(&seen) > DEEPEST_US;
                 timed.push(seen);
                 told();
             }
-            self.follow(&made_up.close())?;
+            self.follow(&requests_of_size.close())?;
             if spent > ROUND_US {
                 break;
             }
@@ -161,7 +161,7 @@ impl<B: Backend + 'static> Worker<B> {
 }
 
 /// Requests with arbitrary text, on the first slots and pages.
-struct MadeUp {
+struct ProfileRequests {
     requests: u32,
     prompt: u32,
     pages: u32,
@@ -169,7 +169,7 @@ struct MadeUp {
     dp_size: usize,
 }
 
-impl MadeUp {
+impl ProfileRequests {
     /// Makes `requests` requests; `None` if slots or pages can't hold all that is timed.
     fn new<B: Backend + 'static>(worker: &Worker<B>, requests: u32) -> Option<Self> {
         let config = &worker.config;

@@ -8,7 +8,7 @@ use lockstep_model::Staged;
 use lockstep_speculation::{Node, PageTable};
 use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
-use super::draft_stage::ForPass;
+use super::draft_stage::PassDrafts;
 use super::{
     PlanError, Worker, WorkerError,
     agreement::{Extent, Planned},
@@ -54,7 +54,7 @@ impl<B: Backend + 'static> Worker<B> {
         let forward_us = clock.total_us();
         self.extend_drafts()?;
         let extend_us = clock.stage_us();
-        let stages = self.told_apart(StageTimes {
+        let stages = self.stage_times(StageTimes {
             draft_us,
             verify_us,
             extend_us,
@@ -76,7 +76,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Returns the stage times that the host measured. The time in which the device drafted
     /// moves from the pass to drafting. A rank that was told the drafts during its pass returns
     /// zeros.
-    fn told_apart(&mut self, mut seen: StageTimes) -> Result<StageTimes, WorkerError> {
+    fn stage_times(&mut self, mut seen: StageTimes) -> Result<StageTimes, WorkerError> {
         if self.drafting.are_told() {
             return Ok(StageTimes::default());
         }
@@ -179,7 +179,7 @@ impl<B: Backend + 'static> Worker<B> {
             outputs.reserve_exact(self.batch.reporting());
             outputs.extend(self.batch.outputs(&self.tasks, &self.slots));
         }
-        let ForPass {
+        let PassDrafts {
             drafts,
             mut chains,
             told,

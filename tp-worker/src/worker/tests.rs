@@ -1,4 +1,5 @@
 mod chosen;
+mod counting;
 mod depth;
 mod digests;
 mod failures;
@@ -13,4 +14,3 @@ mod random;
 mod sampling;
 mod speculation;
 pub(super) mod support;
-mod watched;

@@ -21,7 +21,7 @@ pub(super) struct Captures(Mutex<BTreeMap<Kind, u64>>);
 enum Kind {
     Collective,
     /// A letter to `peer`, or from it.
-    Letter {
+    Message {
         sends: bool,
         peer: usize,
     },
@@ -35,7 +35,7 @@ impl Captures {
 
     /// Number of a letter to `peer`, or from it; the next one if a graph `captures` the letter.
     pub(super) fn letter(&self, captures: bool, sends: bool, peer: usize) -> Captured {
-        self.next(Kind::Letter { sends, peer }, captures)
+        self.next(Kind::Message { sends, peer }, captures)
     }
 
     fn next(&self, kind: Kind, captures: bool) -> Captured {

@@ -3,15 +3,15 @@
 use lockstep_backend::{BackendError, ExchangeNotes, NoteShape, Notes};
 
 use super::CudaBackend;
-use crate::exchange::NoteRoom;
+use crate::exchange::NoteBuffers;
 
 impl ExchangeNotes for CudaBackend {
     fn prepare(&mut self, shape: NoteShape) -> Result<(), BackendError> {
         if self.notes.as_ref().is_none_or(|room| room.shape() != shape) {
             // Recorded passes name the old room.
             self.rooms += 1;
-            let (stream, planes) = (&self.stream, &self.exchange);
-            self.notes = Some(NoteRoom::new(stream, &self.compiler, planes, shape)?);
+            let (stream, exchange) = (&self.stream, &self.exchange);
+            self.notes = Some(NoteBuffers::new(stream, &self.compiler, exchange, shape)?);
         }
         Ok(())
     }
@@ -32,6 +32,8 @@ impl ExchangeNotes for CudaBackend {
     }
 
     fn came(&mut self) -> Notes<'_> {
-        self.notes.as_mut().map_or(Notes::default(), NoteRoom::came)
+        self.notes
+            .as_mut()
+            .map_or(Notes::default(), NoteBuffers::came)
     }
 }

@@ -11,8 +11,8 @@ use super::CudaBackend;
 use crate::error::CudaError;
 use crate::exchange::Communicator;
 use crate::ops::{products::bucket, products::few::MOST_ROWS};
-use crate::passes::{Inputs, Share};
-use crate::runtime::{Asked, Graph, Take};
+use crate::passes::{GraphShare, Inputs};
+use crate::runtime::{Graph, IssuedWork, TapeMode};
 
 /// Graphs of one model's passes, by pass size.
 #[derive(Default)]
@@ -25,10 +25,10 @@ pub struct CudaPasses {
 struct Repeated {
     /// Dropped before the communicators that the graph names.
     graph: Graph,
-    _share: Share,
+    _share: GraphShare,
     _communicators: [Option<Arc<Communicator>>; 2],
     /// Operations that the pass asked of the stream.
-    asked: Asked,
+    asked: IssuedWork,
     /// Value of `CudaBackend::rooms` when the pass was recorded: the graph names those rooms.
     rooms: u64,
 }
@@ -51,7 +51,7 @@ impl CudaPasses {
 
     /// Refuses work whose collectives are not the planned ones. Otherwise this rank and its
     /// peers would wait for each other for ever.
-    fn expect_planned(&self, key: PassKey, asked: &Asked) -> Result<(), BackendError> {
+    fn expect_planned(&self, key: PassKey, asked: &IssuedWork) -> Result<(), BackendError> {
         let asked = PassPlan {
             key,
             exchanges: asked.exchanges.clone(),
@@ -204,7 +204,7 @@ impl CudaBackend {
         let known = passes.graphs.get(&key);
         if let Some(pass) = known.filter(|pass| pass.rooms == self.rooms) {
             if self.checks {
-                let asked = self.listen(Take::Rehearsal, work)?;
+                let asked = self.listen(TapeMode::Rehearsal, work)?;
                 expect_same(key, &pass.asked, &asked)?;
             }
             self.forget_plans();
@@ -217,13 +217,13 @@ impl CudaBackend {
             expect_own(key, &void.asked)?;
         }
         // A rank whose collectives differ from the plan stops before it meets its peers.
-        let rehearsed = self.listen(Take::Rehearsal, work)?;
+        let rehearsed = self.listen(TapeMode::Rehearsal, work)?;
         passes.expect_planned(key, &rehearsed)?;
         // The run loads, compiles and allocates everything before the recording.
-        let ran = self.listen(Take::Run, work)?;
+        let ran = self.listen(TapeMode::Run, work)?;
         let (before, _) = self.stream.context().memory()?;
         Graph::begin(&self.stream)?;
-        let recorded = self.listen(Take::Recording, work);
+        let recorded = self.listen(TapeMode::Recording, work);
         let graph = Graph::end(&self.stream);
         let asked = recorded?;
         expect_same(key, &ran, &asked)?;
@@ -242,7 +242,7 @@ impl CudaBackend {
     }
 
     /// Lets `work` ask for all of its operations, and returns them.
-    fn listen(&mut self, take: Take, work: Work<'_>) -> Result<Asked, BackendError> {
+    fn listen(&mut self, take: TapeMode, work: Work<'_>) -> Result<IssuedWork, BackendError> {
         self.failures()?;
         self.forget_plans();
         self.stream.tape().start(take);
@@ -258,7 +258,7 @@ impl CudaBackend {
 
 /// Refuses to record anew a pass with collectives, since its peers repeat theirs as recorded.
 /// Ranks that give up all recorded passes together have fresh passes instead.
-fn expect_own(key: PassKey, void: &Asked) -> Result<(), CudaError> {
+fn expect_own(key: PassKey, void: &IssuedWork) -> Result<(), CudaError> {
     match void.exchanges.is_empty() {
         true => Ok(()),
         false => Err(CudaError::Unsupported(format!(
@@ -268,7 +268,7 @@ fn expect_own(key: PassKey, void: &Asked) -> Result<(), CudaError> {
 }
 
 /// Refuses to repeat a pass that asked for other operations the second time.
-fn expect_same(key: PassKey, before: &Asked, now: &Asked) -> Result<(), CudaError> {
+fn expect_same(key: PassKey, before: &IssuedWork, now: &IssuedWork) -> Result<(), CudaError> {
     match before.digest == now.digest {
         true => Ok(()),
         false => Err(CudaError::Unsupported(format!(

@@ -16,7 +16,7 @@ const THREADS: u32 = 1024;
 const COPIERS: u32 = 16;
 
 /// The kernels that draft, from one pass of a draft to the next.
-pub(crate) struct Chains {
+pub(crate) struct ChainKernels {
     begin: Kernel<Chain>,
     advance: Kernel<Chain>,
     /// Number of tokens of the level staged last, and number of its wanted tokens.
@@ -35,7 +35,7 @@ pub(crate) struct ChainInputs<'a> {
     pub most: usize,
 }
 
-impl Chains {
+impl ChainKernels {
     /// Compiles and loads the kernels.
     ///
     /// # Errors

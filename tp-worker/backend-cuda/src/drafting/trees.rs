@@ -17,7 +17,7 @@ const THREADS: u32 = 1024;
 const COPY_THREADS: u32 = 256;
 
 /// The kernels that grow trees, from one pass of a draft to the next.
-pub(crate) struct Trees {
+pub(crate) struct TreeKernels {
     branch: Kernel<Grow>,
     grow: Kernel<Grow>,
     parents: Kernel<Parents>,
@@ -49,7 +49,7 @@ pub(crate) struct Sources<'a> {
     pub width: usize,
 }
 
-impl Trees {
+impl TreeKernels {
     /// Compiles and loads the kernels.
     ///
     /// # Errors

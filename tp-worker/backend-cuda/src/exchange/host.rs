@@ -24,7 +24,7 @@ pub(crate) const PIECE: usize = 4 << 20;
 const WORD: usize = size_of::<f32>();
 
 /// The groups that one rank is in, and the memory that its data passes through.
-pub(crate) struct Exchange {
+pub(crate) struct HostExchange {
     groups: Groups,
     /// Copies from the device: this rank's part of a piece, or its block of logits.
     own: Pinned<u8>,
@@ -38,7 +38,7 @@ pub(crate) struct Exchange {
     ranges: Vec<Range<usize>>,
 }
 
-impl Exchange {
+impl HostExchange {
     /// Allocates the pinned memory. A rank alone needs none, nor does a rank whose data is not
     /// `staged` in the host's memory.
     ///

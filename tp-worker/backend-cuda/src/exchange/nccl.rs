@@ -2,7 +2,7 @@
 //!
 //! NCCL compares nothing: ranks that ask for different operations wait for ever, on the device
 //! and without an error, and so do ranks whose peer is gone. So callers make ranks agree before
-//! they ask, and a thread (`watch.rs`) ends operations that take too long. After that,
+//! they ask, and a thread (`watchdog.rs`) ends operations that take too long. After that,
 //! the contents of a stream are no data: [`crate::Stream::synchronize`] returns the error
 //! instead.
 //!
@@ -10,17 +10,17 @@
 
 pub(crate) mod charge;
 mod communicator;
+mod exchange;
 mod library;
 mod owners;
-mod plane;
 mod shared_communicator;
 mod shutdown;
 mod start;
 mod warm;
 
 pub(crate) use communicator::Communicator;
+pub(crate) use exchange::NcclExchange;
 pub use library::Library as Nccl;
-pub(crate) use plane::Plane;
 pub(crate) use shutdown::Farewell;
 pub use start::CollectiveOptions;
 pub(crate) use start::agreed;

@@ -5,14 +5,14 @@ use lockstep_backend::{Axis, NoteShape, Notes};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::Planes;
+use super::RankExchange;
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
 use crate::runtime::{Buffer, Compiler, Kernel, Module, Pinned, Stream};
 
 /// Room for the notes of all ranks, and the kernel that compares them. Recorded passes name the
 /// room, so it lives as long as they may be repeated.
-pub(crate) struct NoteRoom {
+pub(crate) struct NoteBuffers {
     shape: NoteShape,
     ranks: usize,
     dp_rank_size: usize,
@@ -29,20 +29,20 @@ pub(crate) struct NoteRoom {
     on_its_way: bool,
 }
 
-impl NoteRoom {
-    /// Makes room for the ranks of `planes`.
+impl NoteBuffers {
+    /// Makes room for the ranks of `exchange`.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the errors of compiling the kernel.
     pub(crate) fn new(
         stream: &Stream,
         compiler: &Compiler,
-        planes: &Planes,
+        exchange: &RankExchange,
         shape: NoteShape,
     ) -> Result<Self, CudaError> {
         let context = stream.context();
-        let (_, ranks) = planes.rank_and_size(Axis::World);
-        let (_, dp_rank_size) = planes.rank_and_size(Axis::Attention);
+        let (_, ranks) = exchange.rank_and_size(Axis::World);
+        let (_, dp_rank_size) = exchange.rank_and_size(Axis::Attention);
         let module = Module::load(context, &compiler.compile(SOURCE, &[])?)?;
         let len = ranks * shape.words + 1;
         let mut all = Buffer::new(context, len, WHAT)?;
@@ -91,12 +91,16 @@ impl NoteRoom {
     ///
     /// # Errors
     /// [`CudaError::Nccl`], [`CudaError::Driver`].
-    pub(crate) fn exchange(&mut self, stream: &Stream, planes: &Planes) -> Result<(), CudaError> {
+    pub(crate) fn exchange(
+        &mut self,
+        stream: &Stream,
+        exchange: &RankExchange,
+    ) -> Result<(), CudaError> {
         let (shape, ranks, differs) = (self.shape, self.ranks, self.differs());
         // SAFETY: the host changes its note, and looks at the result, only after it has waited
         // for the stream; both live as long as passes that name them are repeated.
         unsafe { stream.repeat_upload(&self.own, &mut self.sent) }?;
-        planes.gather_words(stream, &self.sent, &mut self.all)?;
+        exchange.gather_words(stream, &self.sent, &mut self.all)?;
         let parameters = CompareNotes {
             all: self.all.address(),
             differs,

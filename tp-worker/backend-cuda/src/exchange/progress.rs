@@ -1,7 +1,7 @@
 //! Progress of ranks in their exchanges from device to device, as far as they see each other. A
 //! rank that waits too long finds the rank that it waits for.
 
-use lockstep_backend::{Axis, Exchanged};
+use lockstep_backend::{Axis, CollectiveCall};
 use lockstep_collective::{Shown, Stall};
 
 /// Number of collectives whose digests a rank remembers, to compare with peers that are behind.
@@ -11,7 +11,7 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Collectives with all ranks, and collectives within the DP rank.
-    begun: [Begun; 2],
+    begun: [AxisProgress; 2],
     /// The peer that made the rank give up, if it has.
     blames: Option<usize>,
     /// Signs of life: grows as long as the rank's process runs.
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 
 /// Collectives of one axis.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Begun {
+struct AxisProgress {
     count: u64,
     /// FNV-1a over the words of all collectives.
     digest: u64,
@@ -60,7 +60,7 @@ impl Track {
     }
 
     /// Notes that another collective is begun.
-    pub(crate) fn begin(&mut self, exchanged: &Exchanged) {
+    pub(crate) fn begin(&mut self, exchanged: &CollectiveCall) {
         let axis = usize::from(exchanged.axis != Axis::World);
         let [a, b, c, d] = exchanged.to_words().map(u64::from);
         let begun = &mut self.shown.begun[axis];
@@ -117,7 +117,7 @@ impl Track {
 
     /// Returns true if a peer that is no further than this rank has begun other collectives
     /// than this rank had then. Older collectives than are remembered count as equal.
-    fn is_other(&self, axis: usize, theirs: &Begun) -> bool {
+    fn is_other(&self, axis: usize, theirs: &AxisProgress) -> bool {
         let own = self.shown.begun[axis].count;
         let remembered = theirs.count <= own && own - theirs.count < REMEMBERED as u64;
         let digest = self.digests[axis][theirs.count as usize % REMEMBERED];
@@ -150,7 +150,7 @@ impl Progress {
 
     /// The inverse of [`Self::to_words`].
     pub(crate) fn from_words(words: &Shown) -> Self {
-        let begun = |at: usize| Begun {
+        let begun = |at: usize| AxisProgress {
             count: words[at],
             digest: words[at + 1],
             last: [words[at + 2], words[at + 3]],
@@ -163,7 +163,7 @@ impl Progress {
     }
 }
 
-fn diverges(own: Begun, peer: usize, theirs: Begun) -> Stall {
+fn diverges(own: AxisProgress, peer: usize, theirs: AxisProgress) -> Stall {
     Stall::Diverged {
         peer,
         ours: own.count,
@@ -173,12 +173,12 @@ fn diverges(own: Begun, peer: usize, theirs: Begun) -> Stall {
     }
 }
 
-impl Begun {
+impl AxisProgress {
     /// Description of the last collective.
     fn described(&self) -> String {
         let [first, second] = self.last;
         let halves = [first, first >> 32, second, second >> 32].map(|word| word as u32);
-        let last = Exchanged::from_words(&halves);
+        let last = CollectiveCall::from_words(&halves);
         last.map_or_else(|| "none".to_owned(), |last| last.to_string())
     }
 }

@@ -25,7 +25,7 @@ const THREADS: u32 = 256;
 /// # Panics
 /// Operations panic where arrays are too short or of another type. Rows that lists on the
 /// device name and that don't exist are skipped.
-pub struct Operations {
+pub struct RowwiseOps {
     operand: Element,
     embed: Kernel<Embed>,
     copy_rows_16: Kernel<CopyRows>,
@@ -38,7 +38,7 @@ pub struct Operations {
     silu_mul: Kernel<SiluMul>,
 }
 
-impl Operations {
+impl RowwiseOps {
     /// Compiles and loads the kernels.
     ///
     /// # Errors

@@ -13,30 +13,30 @@ pub struct Recorded {
     pub bytes: u64,
 }
 
-/// Sums of what living graphs take.
+/// Totals of what living graphs take.
 #[derive(Clone, Default)]
-pub(crate) struct Ledger(Arc<Sums>);
+pub(crate) struct Ledger(Arc<Totals>);
 
 #[derive(Default)]
-struct Sums {
+struct Totals {
     graphs: AtomicU64,
     bytes: AtomicU64,
 }
 
 /// A graph's part of the sums, subtracted when it is dropped.
-pub(crate) struct Share {
+pub(crate) struct GraphShare {
     ledger: Ledger,
     bytes: u64,
 }
 
 impl Ledger {
     /// Counts a graph of `bytes` for as long as the result lives.
-    pub(crate) fn count(&self, bytes: usize) -> Share {
+    pub(crate) fn count(&self, bytes: usize) -> GraphShare {
         let bytes = bytes as u64;
         self.0.graphs.fetch_add(1, Ordering::Relaxed);
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let ledger = self.clone();
-        Share { ledger, bytes }
+        GraphShare { ledger, bytes }
     }
 
     /// Current sums.
@@ -48,7 +48,7 @@ impl Ledger {
     }
 }
 
-impl Drop for Share {
+impl Drop for GraphShare {
     fn drop(&mut self) {
         let sums = &self.ledger.0;
         sums.graphs.fetch_sub(1, Ordering::Relaxed);

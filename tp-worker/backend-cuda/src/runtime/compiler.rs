@@ -1,6 +1,6 @@
 //! Compilation of kernels by NVRTC, and the folder that keeps their machine code.
 
-mod kept;
+mod code_cache;
 mod program;
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::error::CudaError;
 use crate::kernels::Source;
 use crate::runtime::Gpu;
 use crate::version::Version;
-use kept::Kept;
+use code_cache::CodeCache;
 use program::Program;
 
 /// Macros and their values.
@@ -26,7 +26,7 @@ pub(crate) type Defines = Vec<(&'static str, String)>;
 pub struct Compiler {
     architecture: String,
     version: Version,
-    kept: Option<Kept>,
+    kept: Option<CodeCache>,
 }
 
 impl Compiler {
@@ -42,7 +42,7 @@ impl Compiler {
         Ok(Self {
             architecture: architecture(gpu, version)?,
             version,
-            kept: folder.map(Kept::open),
+            kept: folder.map(CodeCache::open),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lockstep_backend::Exchanged;
+use lockstep_backend::CollectiveCall;
 
 const OFF: u8 = 0;
 const LISTENS: u8 = 1;
@@ -12,7 +12,7 @@ const RECORDS: u8 = 3;
 
 /// Treatment of work that is asked for while the tape listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Take {
+pub(crate) enum TapeMode {
     /// The work runs.
     Run,
     /// The work does not run: only its digest is computed.
@@ -28,41 +28,41 @@ pub(crate) struct Tape {
     mode: AtomicU8,
     /// FNV-1a over words.
     digest: AtomicU64,
-    exchanges: Mutex<Vec<Exchanged>>,
+    exchanges: Mutex<Vec<CollectiveCall>>,
 }
 
 /// Work that was asked of a stream.
-pub(crate) struct Asked {
+pub(crate) struct IssuedWork {
     /// Digest of all of the work.
     pub(crate) digest: u64,
     /// Collectives in order; peers have to ask for the same.
-    pub(crate) exchanges: Vec<Exchanged>,
+    pub(crate) exchanges: Vec<CollectiveCall>,
 }
 
 impl Tape {
     /// Starts to listen.
-    pub(crate) fn start(&self, take: Take) {
+    pub(crate) fn start(&self, take: TapeMode) {
         self.digest.store(0xcbf2_9ce4_8422_2325, Ordering::Relaxed);
         self.exchanges().clear();
         let mode = match take {
-            Take::Run => LISTENS,
-            Take::Rehearsal => REHEARSES,
-            Take::Recording => RECORDS,
+            TapeMode::Run => LISTENS,
+            TapeMode::Rehearsal => REHEARSES,
+            TapeMode::Recording => RECORDS,
         };
         self.mode.store(mode, Ordering::Relaxed);
     }
 
     /// Stops listening, and returns the work asked for.
-    pub(crate) fn stop(&self) -> Asked {
+    pub(crate) fn stop(&self) -> IssuedWork {
         self.mode.store(OFF, Ordering::Relaxed);
-        Asked {
+        IssuedWork {
             digest: self.digest.load(Ordering::Relaxed),
             exchanges: std::mem::take(&mut self.exchanges()),
         }
     }
 
     /// Notes a collective and its addresses; returns true if the collective is to run.
-    pub(crate) fn note_exchange(&self, exchanged: &Exchanged, places: [u64; 2]) -> bool {
+    pub(crate) fn note_exchange(&self, exchanged: &CollectiveCall, places: [u64; 2]) -> bool {
         if !self.listens() {
             return true;
         }
@@ -72,7 +72,7 @@ impl Tape {
         self.note(&[a, b, c, d, from, to], b"collective")
     }
 
-    fn exchanges(&self) -> MutexGuard<'_, Vec<Exchanged>> {
+    fn exchanges(&self) -> MutexGuard<'_, Vec<CollectiveCall>> {
         self.exchanges
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,8 +1,8 @@
 //! Chains of drafts: from logits to tokens, which the next pass and the verifying batch read.
 
 use lockstep_backend::{
-    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, InputLimits,
-    MatrixRole, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass,
+    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds,
+    InputLimits, MatrixRole, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
@@ -148,7 +148,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
     let requests = CHAINS.map(|(request, _)| request as u32);
     let sources: Vec<u32> = (0..first.tokens.len() as u32).map(|at| 6 - at).collect();
     let choice = Choice {
-        how: How::Greedy,
+        how: ChoiceMethod::Greedy,
         seed: 0,
         position: 0,
     };

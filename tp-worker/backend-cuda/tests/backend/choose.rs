@@ -1,8 +1,9 @@
 //! Tokens that the device chooses, and drafts that they accept.
 
 use lockstep_backend::{
-    Axis, Batch, Choice, ChoiceBatch, ChoiceRow, DeviceSampler, DraftedRow, Exchange as _, FAILED,
-    Holds, How, InputLimits, KvShape, Memory as _, Ops as _, Owners, Passes as _, Row,
+    Axis, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DeviceSampler, DraftedRow,
+    Exchange as _, FAILED, Holds, InputLimits, KvShape, Memory as _, Ops as _, Owners, Passes as _,
+    Row,
 };
 use lockstep_backend_cuda::CudaTensor;
 use lockstep_sampling::{Request, Sampler, TokenHistory};
@@ -93,7 +94,7 @@ fn rows_give_the_samplers_tokens_or_stay_for_the_host() {
     };
     let greedy = SamplingParams::greedy();
     let host = Choice {
-        how: How::Host,
+        how: ChoiceMethod::Host,
         ..Choice::of(&greedy, 0)
     };
     let choices = [

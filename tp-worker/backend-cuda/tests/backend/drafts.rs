@@ -3,7 +3,7 @@
 
 use lockstep_backend::{
     Axis, BackendError, Batch, ChainBatch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, DraftShape, DraftedRow, Exchanged, Holds, InputLimits, MatrixRole, Memory as _,
+    ChoiceRow, CollectiveCall, DraftShape, DraftedRow, Holds, InputLimits, MatrixRole, Memory as _,
     Ops as _, PassKey, PassPlan, PassRecords as _, Passes as _, Row,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
@@ -140,7 +140,7 @@ fn with_batch(pass: usize, dp_rank: usize, leads: bool, work: impl FnOnce(&Batch
 fn plan(words: usize) -> CudaPasses {
     CudaPasses::planned(vec![PassPlan {
         key: KEY,
-        exchanges: Exchanged::tell(Axis::Attention, words)
+        exchanges: CollectiveCall::tell(Axis::Attention, words)
             .into_iter()
             .collect(),
     }])
@@ -261,7 +261,7 @@ fn a_rank_that_tells_nothing_or_too_much_is_refused_before_it_runs() {
                 None => Ok(()),
             };
             let found = gpu.pass(&mut plan(planned), KEY, &mut work);
-            let of = |words: usize| Exchanged::tell(Axis::Attention, words);
+            let of = |words: usize| CollectiveCall::tell(Axis::Attention, words);
             let words = told.map_or(0, |tokens| LIMITS.drafted_words(tokens));
             let Err(BackendError::Unplanned {
                 asked, planned: by, ..

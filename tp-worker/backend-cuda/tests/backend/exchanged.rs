@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lockstep_backend::{
-    AttentionShape, Axis, DeviceMemory, Exchange as _, Holds, Owners, PassShape, Place,
+    AttentionShape, Axis, DeviceMemory, Exchange as _, Holds, Owners, PassShape, RankLayout,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory};
 use lockstep_types::{CollectiveBackend, Dtype};
@@ -22,7 +22,7 @@ const CODE: u64 = (64 + 352) << 20;
 /// Longer than the end of any communicator takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn pass(place: Place) -> PassShape {
+fn pass(place: RankLayout) -> PassShape {
     let gathered = if place.leads() {
         place.ranks * COLUMNS
     } else {
@@ -43,8 +43,8 @@ fn pass(place: Place) -> PassShape {
 }
 
 /// Uses every exchange of ranks once.
-fn exchange(gpu: &mut CudaBackend, place: Place) {
-    let Place {
+fn exchange(gpu: &mut CudaBackend, place: RankLayout) {
+    let RankLayout {
         rank,
         ranks,
         dp_ranks,
@@ -106,7 +106,7 @@ fn exchanges() {
             (ranks, dp_ranks),
             Dtype::Float32,
             move |gpu, rank| {
-                let place = Place {
+                let place = RankLayout {
                     rank,
                     ranks,
                     dp_ranks,

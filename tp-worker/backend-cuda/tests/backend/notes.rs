@@ -1,7 +1,8 @@
 //! Notes that ranks exchange as a pass begins.
 
 use lockstep_backend::{
-    Axis, Exchange as _, Exchanged, NoteShape, PassKey, PassPlan, PassRecords as _, Passes as _,
+    Axis, CollectiveCall, Exchange as _, NoteShape, PassKey, PassPlan, PassRecords as _,
+    Passes as _,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
 use lockstep_fake_cuda::calls;
@@ -68,7 +69,7 @@ fn notes_come_to_all_ranks_and_are_compared_on_the_way() {
         let lens = std::iter::repeat_n(SHAPE.words, 4);
         let mut passes = CudaPasses::planned(vec![PassPlan {
             key: KEY,
-            exchanges: Exchanged::gather(Axis::World, lens, Dtype::Float32).collect(),
+            exchanges: CollectiveCall::gather(Axis::World, lens, Dtype::Float32).collect(),
         }]);
         let launches = || calls(c"cuGraphLaunch").unwrap_or_default();
         for (pass, other) in OTHERS.into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, DeviceSampler, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
+    ChoiceMethod, ChoiceRow, DeviceMemory, DeviceSampler, DraftedRow, Holds, InputLimits, KvShape,
     MatrixRole, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows,
 };
 use lockstep_backend_cuda::{
@@ -313,14 +313,14 @@ impl Drafts {
         parent: impl Fn(usize) -> usize,
     ) {
         let how = match (request as u64 + turn) % 4 {
-            0 => How::Host,
-            1 => How::Sample {
+            0 => ChoiceMethod::Host,
+            1 => ChoiceMethod::Sample {
                 temperature: 0.7,
                 top_k: 2,
                 top_p: 1.0,
                 min_p: 0.0,
             },
-            _ => How::Greedy,
+            _ => ChoiceMethod::Greedy,
         };
         self.drafted.push(DraftedRow {
             logits: start as u32,

@@ -2,7 +2,7 @@
 //! refused before they run.
 
 use lockstep_backend::{
-    Axis, BackendError, Exchange as _, ExchangeKind, Exchanged, Holds, PassKey, PassPlan,
+    Axis, BackendError, CollectiveCall, Exchange as _, ExchangeKind, Holds, PassKey, PassPlan,
     PassRecords, Passes as _,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
@@ -21,7 +21,9 @@ const KEY: PassKey = PassKey {
 const SUMS: [usize; 4] = [6, 2, 8, 4];
 
 fn plan(sums: &[usize]) -> CudaPasses {
-    let exchanges = sums.iter().map(|len| Exchanged::sum(Axis::World, *len));
+    let exchanges = sums
+        .iter()
+        .map(|len| CollectiveCall::sum(Axis::World, *len));
     CudaPasses::planned(vec![PassPlan {
         key: KEY,
         exchanges: exchanges.map(Option::unwrap).collect(),
@@ -105,7 +107,7 @@ fn a_pass_that_exchanges_something_else_is_refused_before_it_runs() {
             else {
                 panic!("{error}");
             };
-            let of = |one: &Option<Exchanged>| one.map(|one| one.elements);
+            let of = |one: &Option<CollectiveCall>| one.map(|one| one.elements);
             assert_eq!(*at, first, "{sums:?}");
             assert_eq!(of(asked), sums.get(first).copied());
             assert_eq!(of(planned), SUMS.get(first).copied());

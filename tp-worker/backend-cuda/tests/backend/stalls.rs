@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockstep_backend::{
-    Axis, BackendError, Exchange as _, Exchanged, Holds, Memory as _, PassKey, PassPlan,
+    Axis, BackendError, CollectiveCall, Exchange as _, Holds, Memory as _, PassKey, PassPlan,
     PassRecords, Passes as _,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, CudaTensor};
@@ -106,7 +106,7 @@ pub fn recorded(gpu: &mut CudaBackend) -> Result<Recorded, BackendError> {
     let (rank, _) = gpu.group(Axis::World);
     let plan = |tokens| PassPlan {
         key: key(tokens),
-        exchanges: Exchanged::sum(Axis::World, 3 * tokens)
+        exchanges: CollectiveCall::sum(Axis::World, 3 * tokens)
             .into_iter()
             .collect(),
     };

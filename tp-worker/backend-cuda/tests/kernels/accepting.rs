@@ -1,15 +1,15 @@
 //! Accepted drafts, and the cells that their keys and values move to.
 
 use lockstep_backend::{
-    AttentionShape, Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, FAILED, How,
-    InputLimits, KvShape, Row,
+    AttentionShape, Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceMethod, ChoiceRow, DraftedRow,
+    FAILED, InputLimits, KvShape, Row,
 };
 use lockstep_backend_cuda::{
-    Attention, Choosing, ChoosingRoom, Element, Inputs, LogitRows, PagedCache,
+    Attention, Element, Inputs, LogitRows, PagedCache, SamplingBuffers, SamplingKernels,
 };
 use lockstep_types::KvCacheDtype;
 
-use crate::choosing::{choosing, one_of};
+use crate::sampling::{one_of, sampling};
 use crate::support::{Gpu, Noise, tokens};
 
 /// A tree of `nodes` drafts over few tokens, so that chosen tokens are often among the drafts.
@@ -100,7 +100,7 @@ impl Drafting {
     }
 
     /// Lets the device find the accepted drafts, for as many requests as it is told.
-    fn accepted(&self, gpu: &Gpu, choosing: &Choosing) -> Inputs {
+    fn accepted(&self, gpu: &Gpu, sampling: &SamplingKernels) -> Inputs {
         let requests = self.trees.len();
         let (mut drafted, mut parents, mut rows) = (vec![], vec![], vec![]);
         for (tree, first) in self.trees.iter().zip(&self.first) {
@@ -124,7 +124,7 @@ impl Drafting {
             });
         }
         let choice = Choice {
-            how: How::Greedy,
+            how: ChoiceMethod::Greedy,
             seed: 0,
             position: 0,
         };
@@ -156,13 +156,13 @@ impl Drafting {
         };
         let mut inputs = Inputs::new(&gpu.context, limits).expect("room");
         inputs.stage(&gpu.stream, &batch).expect("a copy");
-        self.choose(gpu, choosing, &mut inputs);
-        choosing.accept(&gpu.stream, &mut inputs).expect("a launch");
+        self.choose(gpu, sampling, &mut inputs);
+        sampling.accept(&gpu.stream, &mut inputs).expect("a launch");
         inputs
     }
 
     /// Lets each token be chosen by logits of its own.
-    fn choose(&self, gpu: &Gpu, choosing: &Choosing, inputs: &mut Inputs) {
+    fn choose(&self, gpu: &Gpu, sampling: &SamplingKernels, inputs: &mut Inputs) {
         const VOCAB: usize = 3;
         let logits: Vec<f32> = self
             .chosen
@@ -174,13 +174,13 @@ impl Drafting {
             .collect();
         let mut floats = gpu.floats(Element::F32, &logits);
         let rows = self.chosen.len();
-        let mut room = ChoosingRoom::new(&gpu.stream, rows).expect("room");
+        let mut room = SamplingBuffers::new(&gpu.stream, rows).expect("room");
         let logits = LogitRows {
             floats: &mut floats,
             vocab: VOCAB,
             first: 0,
         };
-        choosing
+        sampling
             .choose(&gpu.stream, logits, 0..rows, inputs, &mut room)
             .expect("launches");
     }
@@ -196,12 +196,12 @@ impl Drafting {
 #[test]
 fn drafts_stand_as_far_as_they_were_chosen() {
     let gpu = Gpu::new();
-    let choosing = choosing(&gpu);
+    let sampling = sampling(&gpu);
     let mut depths = [0; 8];
     for seed in 1..30 {
         let _order = lockstep_fake_cuda::order(seed);
         let drafting = Drafting::draw(&mut Noise(seed));
-        let mut inputs = drafting.accepted(&gpu, &choosing);
+        let mut inputs = drafting.accepted(&gpu, &sampling);
         let (words, moves) = drafting.read(&gpu, &mut inputs);
         for (request, tree) in drafting.trees.iter().enumerate() {
             let own = drafting.first[request];
@@ -224,13 +224,13 @@ fn drafts_stand_as_far_as_they_were_chosen() {
 #[test]
 fn cells_of_accepted_drafts_move() {
     let gpu = Gpu::new();
-    let choosing = choosing(&gpu);
-    let moved: usize = (1..40).map(|seed| cells_move(&gpu, &choosing, seed)).sum();
+    let sampling = sampling(&gpu);
+    let moved: usize = (1..40).map(|seed| cells_move(&gpu, &sampling, seed)).sum();
     assert!(moved > 20, "{moved}");
 }
 
 /// Compares the moves of one drawn batch, and returns their number.
-fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
+fn cells_move(gpu: &Gpu, sampling: &SamplingKernels, seed: u64) -> usize {
     let _order = lockstep_fake_cuda::order(seed);
     let drafting = Drafting::draw(&mut Noise(seed));
     let (heads, head_dim, layers) = (2, 24, 2);
@@ -258,7 +258,7 @@ fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
     cache
         .upload(&gpu.stream, &parts[0], &parts[1])
         .expect("a copy");
-    let mut inputs = drafting.accepted(gpu, choosing);
+    let mut inputs = drafting.accepted(gpu, sampling);
     attention
         .copy_accepted(&gpu.stream, &mut cache, &inputs)
         .expect("a launch");
@@ -278,10 +278,10 @@ fn cells_move(gpu: &Gpu, choosing: &Choosing, seed: u64) -> usize {
 
 /// A little of every kernel, for sanitizers.
 pub fn every_kernel(gpu: &Gpu) {
-    let choosing = choosing(gpu);
+    let sampling = sampling(gpu);
     assert!(
         (1..4)
-            .map(|seed| cells_move(gpu, &choosing, seed))
+            .map(|seed| cells_move(gpu, &sampling, seed))
             .sum::<usize>()
             > 0
     );

@@ -1,13 +1,13 @@
 //! Copies of rows and columns, and conversions between types: exact.
 
 use lockstep_backend::{Batch, Row};
-use lockstep_backend_cuda::{Element, Indices, Operations, Rows};
+use lockstep_backend_cuda::{Element, Indices, Rows, RowwiseOps};
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, bits, rounded};
 
-fn for_all(check: impl Fn(&Gpu, &Operations, Element, &mut Noise)) {
+fn for_all(check: impl Fn(&Gpu, &RowwiseOps, Element, &mut Noise)) {
     let gpu = Gpu::new();
-    let operations = Operations::new(&gpu.context, &gpu.compiler, Element::F32).expect("kernels");
+    let operations = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::F32).expect("kernels");
     for element in ELEMENTS {
         for seed in SEEDS {
             let _order = lockstep_fake_cuda::order(seed);

@@ -12,7 +12,7 @@ use crate::support::{Gpu, Noise, SEEDS, assert_close};
 const ATTENTION: &str = "faults::attention_is_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
-const CHOOSING: &str = "choosing::little_is_chosen_and_watched";
+const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 

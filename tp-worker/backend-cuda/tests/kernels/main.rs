@@ -6,7 +6,6 @@
 mod accepting;
 mod attention;
 mod cells;
-mod choosing;
 mod copies;
 mod driver;
 mod errors;
@@ -14,5 +13,6 @@ mod faults;
 mod products;
 mod requests;
 mod rowwise;
+mod sampling;
 mod sanitizers;
 mod support;

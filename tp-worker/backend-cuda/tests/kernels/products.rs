@@ -1,7 +1,7 @@
 //! Products compared with f64, the order of their sums, and the bits of a row in any company.
 
 use lockstep_backend_cuda::{
-    Buffer, Element, Floats, Operands, Operations, Product, Products, Rows,
+    Buffer, Element, Floats, Operands, Product, Products, Rows, RowwiseOps,
 };
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded};
@@ -298,7 +298,7 @@ fn what_follows_a_product_has_the_bits_of_the_operations_one_by_one() {
     let stream = &gpu.stream;
     for element in ELEMENTS {
         let mut products = products(&gpu, element);
-        let operations = Operations::new(&gpu.context, &gpu.compiler, element).expect("kernels");
+        let operations = RowwiseOps::new(&gpu.context, &gpu.compiler, element).expect("kernels");
         // One slice and several, on the fake device; rows that are normed four values at a
         // time, and one that is not.
         let shapes = [(70, 40), (21, 600), (22, 640)];

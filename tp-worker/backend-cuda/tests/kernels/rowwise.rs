@@ -1,14 +1,14 @@
 //! Lookups, norms and activations.
 
-use lockstep_backend_cuda::{Element, Operations, Rows};
+use lockstep_backend_cuda::{Element, Rows, RowwiseOps};
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded, tokens, tolerance};
 
 /// Runs `check` for both types of operands, under several orders.
-fn for_all(check: impl Fn(&Gpu, &Operations, &mut Noise)) {
+fn for_all(check: impl Fn(&Gpu, &RowwiseOps, &mut Noise)) {
     let gpu = Gpu::new();
     for element in ELEMENTS {
-        let operations = Operations::new(&gpu.context, &gpu.compiler, element).expect("kernels");
+        let operations = RowwiseOps::new(&gpu.context, &gpu.compiler, element).expect("kernels");
         assert_eq!(operations.operand(), element);
         for seed in SEEDS {
             let _order = lockstep_fake_cuda::order(seed);

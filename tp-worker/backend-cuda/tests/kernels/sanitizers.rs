@@ -6,14 +6,14 @@ use std::process::Command;
 
 use lockstep_backend::{AttentionShape, KvShape};
 use lockstep_backend_cuda::{
-    Attention, CudaError, Element, HeadNorms, Indices, Operands, Operations, PagedCache, Product,
-    Products, Rope, Rows,
+    Attention, CudaError, Element, HeadNorms, Indices, Operands, PagedCache, Product, Products,
+    Rope, Rows, RowwiseOps,
 };
 use lockstep_types::KvCacheDtype;
 
 use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
-use crate::{accepting, choosing};
+use crate::{accepting, sampling};
 
 /// Path of a sanitizer's library; `None` if the compiler has none.
 fn library(name: &str) -> Option<String> {
@@ -104,9 +104,9 @@ fn every_kernel() {
     for element in ELEMENTS {
         products(&gpu, element);
     }
-    choosing::every_kernel(&gpu);
+    sampling::every_kernel(&gpu);
     accepting::every_kernel(&gpu);
-    let made = Operations::new(&gpu.context, &gpu.compiler, Element::Bf16);
+    let made = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::Bf16);
     let operations = made.expect("kernels");
     // Rows that are copied in units of 2, 4 and 16 bytes.
     for width in [35, 38, 264] {
@@ -141,7 +141,7 @@ fn attention_of(gpu: &Gpu, attention: &Attention) {
     }
 }
 
-fn rows(gpu: &Gpu, operations: &Operations, width: usize) {
+fn rows(gpu: &Gpu, operations: &RowwiseOps, width: usize) {
     let (stream, operand, count) = (&gpu.stream, operations.operand(), 5);
     let all = Rows::fixed(count);
     let inputs = gpu.inputs(&tokens(&[3, 0, 9, 2, 1]), 1);

@@ -130,7 +130,9 @@ pub(crate) fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'stati
 
 #[cfg(test)]
 mod tests {
-    use crate::{ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, How, InputLimits, Row};
+    use crate::{
+        ChainBatch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, InputLimits, Row,
+    };
 
     use super::*;
 
@@ -175,7 +177,11 @@ mod tests {
 
     /// Returns the broken rule, and the room taken, of a batch with one request with one draft
     /// and one with two.
-    fn found(first: &Batch<'_>, requests: &[u32], how: How) -> (Option<&'static str>, ChainLimits) {
+    fn found(
+        first: &Batch<'_>,
+        requests: &[u32],
+        how: ChoiceMethod,
+    ) -> (Option<&'static str>, ChainLimits) {
         let choice = Choice {
             how,
             seed: 0,
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn chains_that_kernels_could_not_follow_are_found() {
-        let (broken, limits) = found(&FIRST, &[1, 0], How::Greedy);
+        let (broken, limits) = found(&FIRST, &[1, 0], ChoiceMethod::Greedy);
         assert_eq!(broken, None);
         let expected = ChainLimits {
             chains: 2,
@@ -230,12 +236,12 @@ mod tests {
         // The deeper chain last; a request of two missing; a request that the host chooses for;
         // a missing page; a chain that goes on before its row's end.
         for (first, requests, how) in [
-            (&FIRST, &[0, 1][..], How::Greedy),
-            (&FIRST, &[1, 2], How::Greedy),
-            (&FIRST, &[1], How::Greedy),
-            (&FIRST, &[1, 0], How::Host),
-            (&near, &[1, 0], How::Greedy),
-            (&early, &[1, 0], How::Greedy),
+            (&FIRST, &[0, 1][..], ChoiceMethod::Greedy),
+            (&FIRST, &[1, 2], ChoiceMethod::Greedy),
+            (&FIRST, &[1], ChoiceMethod::Greedy),
+            (&FIRST, &[1, 0], ChoiceMethod::Host),
+            (&near, &[1, 0], ChoiceMethod::Greedy),
+            (&early, &[1, 0], ChoiceMethod::Greedy),
         ] {
             let (broken, _) = found(first, requests, how);
             assert!(broken.is_some(), "{requests:?} {how:?}");

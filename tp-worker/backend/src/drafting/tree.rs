@@ -75,7 +75,7 @@ pub(crate) fn broken_rule(batch: &Batch<'_>) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{ChainBatch, Choice, ChoiceBatch, DraftedRow, How, Row, TreeSize};
+    use crate::{ChainBatch, Choice, ChoiceBatch, ChoiceMethod, DraftedRow, Row, TreeSize};
 
     use super::*;
 
@@ -83,7 +83,7 @@ mod tests {
     fn found(tree: TreeSize, parents: Option<u32>, row: Row) -> Option<&'static str> {
         let nothing = Batch::default();
         let choice = Choice {
-            how: How::Greedy,
+            how: ChoiceMethod::Greedy,
             seed: 0,
             position: 0,
         };

@@ -1,4 +1,4 @@
-use crate::{Choice, ChoiceBatch, ChoiceRow, DraftedRow, How, Row};
+use crate::{Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Row};
 
 use super::*;
 
@@ -23,7 +23,7 @@ const ROWS: [Row; 2] = [
 ];
 
 const GREEDY: Choice = Choice {
-    how: How::Greedy,
+    how: ChoiceMethod::Greedy,
     seed: 0,
     position: 0,
 };

@@ -29,44 +29,44 @@ pub(crate) fn join(
     size: usize,
     options: &Options,
 ) -> Result<Region, CollectiveError> {
-    let place = Place {
+    let spec = JoinSpec {
         path: path(name, rank)?,
         rank,
         size,
         capacity: options.max_elements,
     };
-    let region = place.open_or_create()?;
-    place.check(&region)?;
+    let region = spec.open_or_create()?;
+    spec.check(&region)?;
     let everybody = u64::MAX >> (MAX_RANKS - size);
     let header = region.header();
     let before = header.joined.fetch_or(1 << rank, Ordering::AcqRel);
     if before & (1 << rank) != 0 {
-        return Err(place.error(format!(
+        return Err(spec.error(format!(
             "rank {rank} is already in {}; remove the file if it is left from a crash, \
              and give every group a name of its own",
-            place.path.display()
+            spec.path.display()
         )));
     }
     header.joins.fetch_add(1, Ordering::SeqCst);
     if before | (1 << rank) == everybody {
-        place.unlink();
+        spec.unlink();
         // The group is complete once the file is gone, not before.
         header.complete.store(1, Ordering::Release);
         header.joins.fetch_add(1, Ordering::SeqCst);
     }
     wait::wake(&header.joins);
-    place.wait_for_all(&region, options)?;
+    spec.wait_for_all(&region, options)?;
     Ok(region)
 }
 
-struct Place {
+struct JoinSpec {
     path: PathBuf,
     rank: usize,
     size: usize,
     capacity: usize,
 }
 
-impl Place {
+impl JoinSpec {
     fn open_or_create(&self) -> Result<Region, CollectiveError> {
         // A region that appears between the two looks is found by the second.
         for _ in 0..3 {

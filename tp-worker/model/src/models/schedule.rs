@@ -1,6 +1,6 @@
 //! The collectives that a forward pass issues, known before it runs.
 
-use lockstep_backend::{Axis, Exchanged};
+use lockstep_backend::{Axis, CollectiveCall};
 use lockstep_types::{Dtype, ModelConfig};
 
 use crate::{CollectiveKind, CollectiveStep, Topology, blocks::Layer, split::crossing::Crossing};
@@ -69,7 +69,12 @@ impl Schedule {
     /// Returns the exchanges between devices in a pass that they repeat, on the rank at
     /// `topology`. Each DP rank brings `tokens` tokens and wants the logits of all. Products
     /// read operands of the type `operand`. All ranks get equal lists.
-    pub fn exchanges(&self, topology: Topology, tokens: usize, operand: Dtype) -> Vec<Exchanged> {
+    pub fn exchanges(
+        &self,
+        topology: Topology,
+        tokens: usize,
+        operand: Dtype,
+    ) -> Vec<CollectiveCall> {
         let mut crossing = Crossing::new(topology);
         crossing.set(&vec![tokens; topology.dp_size()]);
         // Rows of several blocks of logits cross behind the recorded pass.
@@ -89,14 +94,14 @@ impl Schedule {
                 continue;
             }
             match kind {
-                CollectiveKind::AllReduce => all.extend(Exchanged::sum(axis, tokens * width)),
+                CollectiveKind::AllReduce => all.extend(CollectiveCall::sum(axis, tokens * width)),
                 CollectiveKind::ReduceScatter => {
                     let (len, rows) = (crossing.all() * width, &crossing.rows);
-                    all.extend(Exchanged::scatter(axis, len, rows, width));
+                    all.extend(CollectiveCall::scatter(axis, len, rows, width));
                 }
                 CollectiveKind::AllGather => {
                     let lens = crossing.counts.iter().map(|rows| rows * width);
-                    all.extend(Exchanged::gather(axis, lens, operand));
+                    all.extend(CollectiveCall::gather(axis, lens, operand));
                 }
                 // Logits go to hosts behind the recorded pass, or to devices that choose from
                 // them.

@@ -2,7 +2,9 @@
 
 mod draft;
 
-use lockstep_backend::{AttentionShape, DeviceMemory, MatrixRole, MatrixShape, PassShape, Place};
+use lockstep_backend::{
+    AttentionShape, DeviceMemory, MatrixRole, MatrixShape, PassShape, RankLayout,
+};
 use lockstep_types::{EngineShape, MemoryUse, ModelConfig, RankMemory};
 
 use crate::{
@@ -41,7 +43,7 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         passes.push(part.pass);
     }
     let mut target = target.memory;
-    let place = Place {
+    let place = RankLayout {
         rank,
         ranks: engine.tp_size,
         dp_ranks: engine.dp_size,

@@ -22,7 +22,7 @@ use crate::{
     ForwardLimits, Shard, Tables,
     blocks::{LayerContext, attention_shapes, parts::Tensors},
     models::decoder::Decoder,
-    split::crossing::World,
+    split::crossing::Crossings,
 };
 pub(crate) use buffers::Buffers;
 use capture::Capture;
@@ -42,7 +42,7 @@ pub struct Transformer<B: Backend> {
     limits: ForwardLimits,
     context: LayerContext<B>,
     /// Rows that cross between DP ranks; `None` with one DP rank.
-    world: Option<World>,
+    world: Option<Crossings>,
     weights: Decoder<B>,
     /// Number of vocabulary rows of every rank.
     vocab_widths: Vec<usize>,

@@ -66,14 +66,14 @@ impl Crossing {
 
 /// The crossings of a pass, with several DP ranks.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Crossings {
     /// Crossing of all tokens.
     pub tokens: Crossing,
     /// Crossing of the tokens whose logits are wanted.
     pub wanted: Crossing,
 }
 
-impl World {
+impl Crossings {
     /// Creates the crossings of passes over no tokens.
     pub fn new(topology: Topology) -> Self {
         Self {

@@ -7,7 +7,7 @@ use lockstep_model::{ModelError, Staged};
 use super::{EagleDrafter, Head};
 use crate::{
     ChainPass, Device, DraftError, DraftRow, Drafts, DraftsOnDevice, ExtendRow,
-    propose::{Proposer, laid_out::Drafted},
+    propose::{Proposer, layout::Drafted},
 };
 
 impl<B: Backend> EagleDrafter<B> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// For every slot, the last pairs that the head has not taken in. The target's last pass has
 /// kept their features, so the target's next pass must not run before they are taken in.
 pub(super) struct Waiting {
-    slots: Vec<Waits>,
+    slots: Vec<WaitingPairs>,
     /// Rows of features, of all slots.
     rows: Vec<u32>,
     /// Most pairs of a slot; 0 if none may wait.
@@ -14,7 +14,7 @@ pub(super) struct Waiting {
 
 /// The waiting pairs of one slot.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Waits {
+pub(super) struct WaitingPairs {
     /// Number of pairs; 0 if none wait.
     pub pairs: usize,
     /// Start of their rows of features.
@@ -29,7 +29,7 @@ impl Waiting {
     /// Makes `requests` slots without waiting pairs.
     pub fn new(requests: usize, most: usize) -> Self {
         Self {
-            slots: vec![Waits::default(); requests],
+            slots: vec![WaitingPairs::default(); requests],
             rows: Vec::with_capacity(requests * most),
             most: 0,
         }
@@ -58,12 +58,12 @@ impl Waiting {
     /// Removes all waiting pairs, whose features are gone.
     pub fn forget(&mut self) {
         self.rows.clear();
-        self.slots.fill(Waits::default());
+        self.slots.fill(WaitingPairs::default());
     }
 
     /// Makes the slot's next pairs wait. `rows` are the rows of their features.
     pub fn push(&mut self, slot: usize, pages_start: u32, rows: &[u32]) {
-        self.slots[slot] = Waits {
+        self.slots[slot] = WaitingPairs {
             pairs: rows.len(),
             from: self.rows.len(),
             pages_start,
@@ -73,12 +73,12 @@ impl Waiting {
     }
 
     /// Returns the waiting pairs of a slot.
-    pub fn of(&self, slot: usize) -> Waits {
+    pub fn of(&self, slot: usize) -> WaitingPairs {
         self.slots[slot]
     }
 
     /// Returns the rows of the pairs' features.
-    pub fn rows(&self, waits: Waits) -> &[u32] {
+    pub fn rows(&self, waits: WaitingPairs) -> &[u32] {
         let Range { start, end } = waits.from..waits.from + waits.pairs;
         &self.rows[start..end]
     }
@@ -90,7 +90,7 @@ impl Waiting {
 
     /// Removes the slot's pairs.
     pub fn done(&mut self, slot: usize) {
-        self.slots[slot] = Waits::default();
+        self.slots[slot] = WaitingPairs::default();
     }
 
     /// Returns the number of slots.
@@ -118,7 +118,7 @@ mod tests {
         waiting.chain(2);
         let rows = |slot: usize| waiting.rows(waiting.of(slot)).to_vec();
         assert_eq!([0, 1, 2].map(rows), [vec![9], vec![], vec![7, 8]]);
-        let told = |waits: Waits| (waits.pairs, waits.pages_start, waits.chained);
+        let told = |waits: WaitingPairs| (waits.pairs, waits.pages_start, waits.chained);
         assert_eq!(told(waiting.of(2)), (2, 20, true));
         assert_eq!(told(waiting.of(0)), (1, 10, false));
         waiting.done(2);

@@ -6,7 +6,7 @@ use lockstep_model::{ModelError, Staged};
 use super::{Model, StandaloneDrafter};
 use crate::{
     ChainPass, Device, DraftError, DraftRow, Drafts, DraftsOnDevice,
-    propose::{Proposer, laid_out::Drafted},
+    propose::{Proposer, layout::Drafted},
 };
 
 impl<B: Backend> StandaloneDrafter<B> {

@@ -1,6 +1,6 @@
 //! The size of a step's pass, as all ranks know it before the pass begins.
 
-use lockstep_backend::{Backend, PassKey, World, WorldRows};
+use lockstep_backend::{Backend, PassKey, WorldRows, WorldSize};
 use lockstep_model::Transformer;
 use lockstep_types::step::StepPlan;
 
@@ -61,11 +61,11 @@ impl Extent {
 
     /// Returns the extent in the form that a model's pass takes. `counted` are the rows that DP
     /// ranks have told each other.
-    pub fn world(self, counted: &WorldRows) -> Option<World<'_>> {
+    pub fn world(self, counted: &WorldRows) -> Option<WorldSize<'_>> {
         match self {
             Self::Own(_) => None,
-            Self::Counted(_) => Some(World::Counted(counted)),
-            Self::Padded { size, .. } => Some(World::Padded(size)),
+            Self::Counted(_) => Some(WorldSize::Counted(counted)),
+            Self::Padded { size, .. } => Some(WorldSize::Padded(size)),
         }
     }
 }

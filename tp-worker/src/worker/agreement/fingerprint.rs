@@ -2,7 +2,7 @@
 //! devices nobody compares data, and ranks that differ would wait for ever.
 
 use lockstep_adaptive::Digest;
-use lockstep_backend::{Axis, Backend, Exchanged, PassKey, PassPlan};
+use lockstep_backend::{Axis, Backend, CollectiveCall, PassKey, PassPlan};
 
 use crate::worker::WorkerError;
 
@@ -53,7 +53,7 @@ pub fn compare<B: Backend>(backend: &mut B, passes: &[PassPlan]) -> Result<u64, 
 fn first_difference(
     ours: &[PassPlan],
     theirs: &[PassPlan],
-) -> Option<(PassKey, usize, [Option<Exchanged>; 2])> {
+) -> Option<(PassKey, usize, [Option<CollectiveCall>; 2])> {
     let pairs = (0..ours.len().max(theirs.len())).map(|at| [ours.get(at), theirs.get(at)]);
     for [own, other] in pairs {
         let key = own.or(other)?.key;
@@ -98,7 +98,7 @@ fn to_words(passes: &[PassPlan]) -> Vec<u32> {
 fn from_words(mut words: &[u32]) -> Vec<PassPlan> {
     let mut passes = Vec::new();
     while let Some((&[requests, tokens, max_q_len, count], rest)) = words.split_first_chunk() {
-        let (own, behind) = rest.split_at(rest.len().min(count as usize * Exchanged::WORDS));
+        let (own, behind) = rest.split_at(rest.len().min(count as usize * CollectiveCall::WORDS));
         let (chunks, _) = own.as_chunks();
         passes.push(PassPlan {
             key: PassKey {
@@ -106,7 +106,10 @@ fn from_words(mut words: &[u32]) -> Vec<PassPlan> {
                 tokens: tokens as usize,
                 max_q_len: max_q_len as usize,
             },
-            exchanges: chunks.iter().filter_map(Exchanged::from_words).collect(),
+            exchanges: chunks
+                .iter()
+                .filter_map(CollectiveCall::from_words)
+                .collect(),
         });
         words = behind;
     }

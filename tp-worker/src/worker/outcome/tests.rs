@@ -6,7 +6,7 @@ use lockstep_backend::{
     Batch, Choice, ChoiceBatch, ChoiceLimits, ChoiceRow, DraftedRow, InputLimits, Row as BatchRow,
 };
 use lockstep_backend_cuda::{
-    Choosing, ChoosingRoom, Compiler, Context, Element, Floats, Inputs, LogitRows, Stream,
+    Compiler, Context, Element, Floats, Inputs, LogitRows, SamplingBuffers, SamplingKernels, Stream,
 };
 use lockstep_sampling::{Sampler, TokenHistory};
 use lockstep_speculation::{Drafts, Node, Verifier, VerifyRow, is_chain, push_depths};
@@ -131,7 +131,7 @@ fn verified(rows: &[Row]) -> Found {
 struct Gpu {
     context: Arc<Context>,
     stream: Stream,
-    choosing: Choosing,
+    choosing: SamplingKernels,
 }
 
 impl Gpu {
@@ -140,7 +140,7 @@ impl Gpu {
         let compiler = Compiler::new(context.gpu(), None).unwrap();
         Self {
             stream: Stream::new(&context).unwrap(),
-            choosing: Choosing::new(&context, &compiler).unwrap(),
+            choosing: SamplingKernels::new(&context, &compiler).unwrap(),
             context,
         }
     }
@@ -203,7 +203,7 @@ impl Gpu {
         inputs.stage(stream, &pass).unwrap();
         let mut on_device = Floats::new(context, Element::F32, logits.len(), "logits").unwrap();
         on_device.upload(stream, &logits).unwrap();
-        let mut room = ChoosingRoom::new(stream, ids.len()).unwrap();
+        let mut room = SamplingBuffers::new(stream, ids.len()).unwrap();
         let all = 0..ids.len();
         let logits = LogitRows {
             floats: &mut on_device,

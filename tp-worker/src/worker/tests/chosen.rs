@@ -11,9 +11,9 @@ use lockstep_types::{
 };
 
 use super::{
+    counting::{Counting, Counts},
     speculation::speculating,
     support::{Request, config, cpu, open, row},
-    watched::{Counts, Watched},
 };
 use crate::worker::{Worker, WorkerOptions};
 
@@ -26,7 +26,7 @@ fn steps(
     chooses: bool,
 ) -> (Vec<RankResult>, Counts) {
     let counts = Arc::default();
-    let backend = Watched {
+    let backend = Counting {
         device: cpu(config, Box::new(Single::new())),
         counts: Arc::clone(&counts),
         vocab: if chooses { config.model.vocab_size } else { 0 },

@@ -19,9 +19,9 @@ use lockstep_types::{
 };
 
 use super::{
+    counting::{Counting, Counts},
     speculation::speculating,
     support::{Request, config, cpu, load_alone, open, row},
-    watched::{Counts, Watched},
 };
 use crate::worker::{
     PlanError, Worker, WorkerError, WorkerOptions,
@@ -217,7 +217,7 @@ fn rows_travel_before_data_that_does_not_take_them_along() {
     let (own, watched) = (config.clone(), counts.clone());
     let open = move |rank: usize, data| {
         let host = hosts.lock().unwrap()[rank].take();
-        Ok(Watched {
+        Ok(Counting {
             device: cpu(&own, data),
             counts: watched[rank].clone(),
             vocab: 0,

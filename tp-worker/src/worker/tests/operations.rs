@@ -10,9 +10,9 @@ use lockstep_types::{
 };
 
 use super::{
+    counting::{Counting, Counts},
     speculation::speculating,
     support::{Request, config, cpu, open, row},
-    watched::{Counts, Watched},
 };
 use crate::worker::{Worker, WorkerOptions};
 
@@ -25,7 +25,7 @@ fn operations(config: &EngineConfig, depths: &[u32]) -> Vec<Counts> {
 /// tokens, without drafts. Then both decode, at each of `depths`.
 fn steps(config: &EngineConfig, pieces: &[u32], depths: &[u32]) -> Vec<Counts> {
     let counts = Arc::default();
-    let backend = Watched {
+    let backend = Counting {
         device: cpu(config, Box::new(Single::new())),
         counts: Arc::clone(&counts),
         vocab: 0,

@@ -6,7 +6,7 @@
 //! the rest. The sizes here are those of NCCL 2.22 to 2.30 between GPUs of one node. The memory
 //! that a communicator has taken is measured once it has connected ([`crate::exchange`]).
 
-use lockstep_backend::Place;
+use lockstep_backend::RankLayout;
 
 /// Largest number of channels of a communicator: as many as reach the speed of NVLink with
 /// large sums. Connections of letters have a power of two of them.
@@ -46,12 +46,12 @@ pub(crate) fn channels() -> usize {
 }
 
 /// Bytes of the communicators of a rank at `place`.
-pub(crate) fn bytes(place: Place) -> u64 {
+pub(crate) fn bytes(place: RankLayout) -> u64 {
     of_channels(place, channels().next_power_of_two())
 }
 
-fn of_channels(place: Place, channels: usize) -> u64 {
-    let Place {
+fn of_channels(place: RankLayout, channels: usize) -> u64 {
+    let RankLayout {
         ranks, dp_ranks, ..
     } = place;
     if ranks == 1 {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn who_leads_receives_from_all_and_others_send() {
         let bytes = |rank, ranks, dp_ranks| {
-            let place = Place {
+            let place = RankLayout {
                 rank,
                 ranks,
                 dp_ranks,

@@ -7,7 +7,7 @@ use super::library::{Code, Library, Raw, UNDER_WAY, UniqueId};
 use super::shared_communicator::Known;
 use super::shutdown::{End, Ending};
 use crate::error::CudaError;
-use crate::exchange::watch::Way;
+use crate::exchange::watchdog::Connection;
 use crate::runtime::Context;
 
 /// A rank's end of a communicator. Graphs that recorded its operations hold it, so that they
@@ -87,7 +87,7 @@ impl Communicator {
     }
 }
 
-impl Way for Communicator {
+impl Connection for Communicator {
     fn failed(&self) -> Option<String> {
         self.known.failed().map(|error| error.to_string())
     }

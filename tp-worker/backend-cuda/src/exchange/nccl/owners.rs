@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, BackendError, Exchanged, Owners, host};
+use lockstep_backend::{Axis, BackendError, CollectiveCall, Owners, host};
 use lockstep_collective::Parts;
 
+use super::exchange::NcclExchange;
 use super::library::{Code, DONE, F32, Library};
-use super::plane::Plane;
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Stream};
 use crate::tensors::{Element, Floats};
@@ -21,7 +21,7 @@ struct Part {
     count: usize,
 }
 
-impl Plane {
+impl NcclExchange {
     /// Sends this rank's columns `x` of all rows to the ranks that own the rows, and receives
     /// the other ranks' columns of its own rows in `parts`. There, `[rows, columns]` of one
     /// rank lie behind those of another, in rank order. The place of this rank's own columns is
@@ -70,7 +70,7 @@ impl Plane {
         to: u64,
     ) -> Result<(), CudaError> {
         let mut runs = None;
-        for one in Exchanged::collect(axis, owners) {
+        for one in CollectiveCall::collect(axis, owners) {
             // All messages are noted, whether they run or not.
             runs = Some(self.note(stream, &one, [from, to]) & runs.unwrap_or(true));
         }
@@ -120,7 +120,7 @@ impl Plane {
         assert!(told.end <= words.len(), "there are words to tell");
         let (at, len) = (words.address() + 4 * told.start as u64, told.len());
         let raw = stream.raw();
-        let told = Exchanged::tell(axis, len);
+        let told = CollectiveCall::tell(axis, len);
         if !told.is_some_and(|one| self.note(stream, &one, [at, at])) {
             return Ok(());
         }

@@ -8,9 +8,9 @@ use lockstep_backend::{Axis, Groups};
 use lockstep_types::CollectiveBackend;
 
 use super::library::{Library, UniqueId};
-use super::{Communicator, Plane};
+use super::{Communicator, NcclExchange};
 use crate::error::CudaError;
-use crate::exchange::watch::Way as _;
+use crate::exchange::watchdog::Connection as _;
 use crate::runtime::{Context, Stream};
 
 /// Pause between two checks whether all ranks have joined.
@@ -54,7 +54,7 @@ pub(crate) fn agreed(
     stream: &mut Stream,
     groups: &mut Groups,
     options: &CollectiveOptions,
-) -> Result<Result<Plane, String>, CudaError> {
+) -> Result<Result<NcclExchange, String>, CudaError> {
     let context = &stream.context().clone();
     let (_, size) = groups.rank_and_size(Axis::World);
     if size == 1 || options.backend == CollectiveBackend::Host {
@@ -74,20 +74,20 @@ pub(crate) fn agreed(
         (Some(why), _) => return refused(options, why),
         (None, Err(error)) => return Err(error),
     };
-    let plane = match join(context, groups, &library, options)? {
-        Ok(plane) => plane,
+    let exchange = match join(context, groups, &library, options)? {
+        Ok(exchange) => exchange,
         Err(why) => return refused(options, why),
     };
-    stream.watched_by(plane.watched().clone());
+    stream.watched_by(exchange.watched().clone());
     if options.backend == CollectiveBackend::Nccl {
-        plane.warm_up(stream, options, |axis| groups.rank_and_size(axis))?;
-        return Ok(Ok(plane));
+        exchange.warm_up(stream, options, |axis| groups.rank_and_size(axis))?;
+        return Ok(Ok(exchange));
     }
-    let Some(why) = unusable(&plane, stream, groups, options)? else {
-        return Ok(Ok(plane));
+    let Some(why) = unusable(&exchange, stream, groups, options)? else {
+        return Ok(Ok(exchange));
     };
     stream.watched_by_nobody();
-    plane.abort();
+    exchange.abort();
     Ok(Err(why))
 }
 
@@ -96,14 +96,14 @@ pub(crate) fn agreed(
 /// it failed, so that all ranks come to vote. The vote goes through the hosts' group, which
 /// does not end with the communicators yet.
 fn unusable(
-    plane: &Plane,
+    exchange: &NcclExchange,
     stream: &Stream,
     groups: &mut Groups,
     options: &CollectiveOptions,
 ) -> Result<Option<String>, CudaError> {
-    let watched = plane.watched();
+    let watched = exchange.watched();
     watched.try_out();
-    let used = plane.warm_up(stream, options, |axis| groups.rank_and_size(axis));
+    let used = exchange.warm_up(stream, options, |axis| groups.rank_and_size(axis));
     if used.is_err() {
         watched.give_up();
     }
@@ -115,7 +115,10 @@ fn unusable(
 }
 
 /// Returns `why` as the reason against NCCL, or as an error if NCCL was requested.
-fn refused(options: &CollectiveOptions, why: String) -> Result<Result<Plane, String>, CudaError> {
+fn refused(
+    options: &CollectiveOptions,
+    why: String,
+) -> Result<Result<NcclExchange, String>, CudaError> {
     match options.backend {
         CollectiveBackend::Nccl => Err(CudaError::Unsupported(format!(
             "ranks can't exchange by NCCL: {why}; leave --collective-backend out, so that their data passes through the host's memory where it has to"
@@ -152,7 +155,7 @@ fn join(
     groups: &mut Groups,
     library: &Arc<Library>,
     options: &CollectiveOptions,
-) -> Result<Result<Plane, String>, CudaError> {
+) -> Result<Result<NcclExchange, String>, CudaError> {
     let [(_, all), (_, some)] =
         [Axis::World, Axis::Attention].map(|axis| groups.rank_and_size(axis));
     let axes = match some {
@@ -174,9 +177,9 @@ fn join(
     }
     let world = made.first().cloned();
     let attention = made.get(1).or(world.as_ref().filter(|_| some > 1)).cloned();
-    let plane = Plane::new(groups, library, [world, attention], options.patience);
-    match missing(groups, &plane)? {
-        None => plane.map(Ok),
+    let exchange = NcclExchange::new(groups, library, [world, attention], options.patience);
+    match missing(groups, &exchange)? {
+        None => exchange.map(Ok),
         Some(why) => {
             made.iter().for_each(|one| one.abort());
             Ok(Err(why))

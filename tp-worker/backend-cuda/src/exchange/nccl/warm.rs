@@ -10,14 +10,14 @@ use std::iter::repeat_n;
 
 use lockstep_backend::{Axis, Owners};
 
-use super::{CollectiveOptions, Plane};
+use super::{CollectiveOptions, NcclExchange};
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Stream};
 use crate::tensors::{Element, Floats};
 
 const WHAT: &str = "the first word of each collective";
 
-impl Plane {
+impl NcclExchange {
     /// Uses each kind of operation that ranks use in any group, and waits. All ranks call this
     /// together. `ranks` gives the rank's number and the number of ranks of an axis. Connecting
     /// is part of joining and may take as long. If it fails, the communicators are aborted.

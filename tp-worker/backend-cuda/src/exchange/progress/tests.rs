@@ -3,7 +3,9 @@ use super::*;
 /// The track of a rank that has begun sums of `sums` floats, one after the other.
 fn of(axis: Axis, sums: &[usize]) -> Track {
     let mut track = Track::new();
-    let all = sums.iter().filter_map(|len| Exchanged::sum(axis, *len));
+    let all = sums
+        .iter()
+        .filter_map(|len| CollectiveCall::sum(axis, *len));
     all.for_each(|one| track.begin(&one));
     let shown = track.shown();
     assert_eq!(Progress::from_words(&shown.to_words()), shown);

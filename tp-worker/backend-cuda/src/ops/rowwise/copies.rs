@@ -1,13 +1,13 @@
 //! Copies of rows and columns, with conversion between types.
 
 use super::parameters::CopyRows;
-use super::{Operations, grid};
+use super::{RowwiseOps, grid};
 use crate::error::CudaError;
 use crate::ops::{Indices, IndicesParameter};
 use crate::runtime::{Kernel, Stream};
 use crate::tensors::{Element, Floats, Rows};
 
-impl Operations {
+impl RowwiseOps {
     /// `out[i] = x[i]`, both `[rows, width]`, converted to `out`'s type.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Whole rows from the columns of several ranks.
 
 use super::parameters::{JOINED, JoinColumns};
-use super::{Operations, grid};
+use super::{RowwiseOps, grid};
 use crate::error::CudaError;
 use crate::runtime::Stream;
 use crate::tensors::{Element, Floats};
@@ -23,7 +23,7 @@ pub struct JoinedRows<'a> {
     pub first: usize,
 }
 
-impl Operations {
+impl RowwiseOps {
     /// `out[i]` = the columns of all ranks of row `i`, in rank order, bit for bit.
     ///
     /// # Errors

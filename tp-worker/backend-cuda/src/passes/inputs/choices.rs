@@ -1,6 +1,6 @@
 //! Lists of a batch that tell kernels how to choose tokens.
 
-use lockstep_backend::{Choice, ChoiceBatch, ChoiceLimits, How};
+use lockstep_backend::{Choice, ChoiceBatch, ChoiceLimits, ChoiceMethod};
 
 use super::List;
 
@@ -51,9 +51,9 @@ fn choice_words(choice: &Choice) -> [u32; CHOICE_WORDS] {
     let ([seed, seed_high], [position, position_high]) =
         (halves(choice.seed), halves(choice.position));
     let (how, [temperature, top_p, min_p], top_k) = match choice.how {
-        How::Host => (0, [0.0; 3], 0),
-        How::Greedy => (1, [0.0; 3], 0),
-        How::Sample {
+        ChoiceMethod::Host => (0, [0.0; 3], 0),
+        ChoiceMethod::Greedy => (1, [0.0; 3], 0),
+        ChoiceMethod::Sample {
             temperature,
             top_k,
             top_p,

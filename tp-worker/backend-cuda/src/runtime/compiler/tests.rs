@@ -7,7 +7,7 @@ use std::time::Instant;
 use lockstep_backend::AttentionShape;
 
 use super::{Defines, Program, Source, library_version, options};
-use crate::drafting::{chains, choosing, trees};
+use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
 use crate::ops::{attention, products, random, rowwise};
 use crate::runtime::meter;
@@ -49,7 +49,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all.extend(elements.map(random::source));
     all.push(meter::source());
     all.push((notes::SOURCE, Defines::new()));
-    all.extend(choosing::SOURCES.map(|source| (source, Defines::new())));
+    all.extend(sampling::SOURCES.map(|source| (source, Defines::new())));
     all.push((chains::SOURCE, Defines::new()));
     all.push((trees::SOURCE, Defines::new()));
     for [heads, kv_heads, head_dim] in SHAPES {

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use lockstep_backend::{
-    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, Place,
+    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{
     Architecture, AttentionSpec, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel,
@@ -41,10 +41,10 @@ impl DeviceMemory for Elements {
     fn kv_bytes(&self, cache: &KvShape) -> u64 {
         (cache.bytes_per_token() * cache.pages * cache.page_size) as u64
     }
-    fn exchange_bytes(&self, place: Place) -> u64 {
+    fn exchange_bytes(&self, place: RankLayout) -> u64 {
         (place.rank + 10 * place.ranks) as u64
     }
-    fn gathered_bytes(&self, passes: &[PassShape], place: Place) -> u64 {
+    fn gathered_bytes(&self, passes: &[PassShape], place: RankLayout) -> u64 {
         let gathered: usize = passes.iter().map(|pass| pass.gathered).sum();
         (gathered * place.ranks) as u64
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Backend, BackendError, Batch, Exchanged, Owners, PassKey};
+use lockstep_backend::{Backend, BackendError, Batch, CollectiveCall, Owners, PassKey};
 
 use super::{LogitSink, Transformer, notes};
 use crate::{ModelError, split::topology::attention_axis};
@@ -89,7 +89,7 @@ impl<B: Backend> Transformer<B> {
 
     /// Returns the exchanges that choosing takes in a recorded pass of the size `key`. All
     /// logits of the pass are wanted.
-    pub(super) fn chosen_exchanges(&self, key: PassKey) -> Vec<Exchanged> {
+    pub(super) fn chosen_exchanges(&self, key: PassKey) -> Vec<CollectiveCall> {
         let topology = self.shard.topology;
         let rows = key.tokens * topology.dp_size();
         // Logits of several blocks are exchanged behind the recorded pass.
@@ -111,9 +111,9 @@ impl<B: Backend> Transformer<B> {
         let words = limits.choices.outcome_words(requests, limits.drafts());
         let told = match size {
             1 => None,
-            _ => Exchanged::tell(attention_axis(self.context.axis), words),
+            _ => CollectiveCall::tell(attention_axis(self.context.axis), words),
         };
-        Exchanged::collect(self.context.axis, owners)
+        CollectiveCall::collect(self.context.axis, owners)
             .chain(told)
             .collect()
     }

@@ -1,6 +1,8 @@
 //! The ragged extend: one pass over a batch with rows of any length.
 
-use lockstep_backend::{Backend, BackendError, Batch, PassKey, PassRecords as _, World, WorldRows};
+use lockstep_backend::{
+    Backend, BackendError, Batch, PassKey, PassRecords as _, WorldRows, WorldSize,
+};
 
 use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
@@ -33,7 +35,7 @@ impl<B: Backend> Transformer<B> {
         world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
     ) -> Result<(), ModelError> {
-        let world = world.map(World::from);
+        let world = world.map(WorldSize::from);
         let drafted = &mut |_: &mut B, _: Staged<'_, B>| Ok(());
         self.forward_into(backend, cache, batch, world, drafted, &mut Whole(sink))
     }
@@ -49,7 +51,7 @@ impl<B: Backend> Transformer<B> {
         backend: &mut B,
         cache: &mut B::KvCache,
         batch: &Batch<'_>,
-        world: Option<World<'_>>,
+        world: Option<WorldSize<'_>>,
         draft: &mut DraftStaged<'_, B>,
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
@@ -78,7 +80,7 @@ impl<B: Backend> Transformer<B> {
     fn size(
         &mut self,
         batch: &Batch<'_>,
-        rows: Option<World<'_>>,
+        rows: Option<WorldSize<'_>>,
     ) -> Result<(Size, Option<PassKey>), ModelError> {
         let (tokens, wanted) = (batch.tokens.len(), batch.logit_tokens.len());
         let dp_size = self.shard.topology.dp_size();
@@ -92,7 +94,7 @@ impl<B: Backend> Transformer<B> {
                 // If only some logits are wanted, the last layer runs over their rows alone.
                 Ok((size, (wanted == tokens).then(|| batch.key())))
             }
-            (Some(world), Some(World::Counted(rows))) => {
+            (Some(world), Some(WorldSize::Counted(rows))) => {
                 world.set(rows, (tokens, wanted), self.limits.max_tokens)?;
                 let rows = |own, crossing: &Crossing| Rows {
                     own,
@@ -104,7 +106,7 @@ impl<B: Backend> Transformer<B> {
                 };
                 Ok((size, None))
             }
-            (Some(world), Some(World::Padded(key))) => {
+            (Some(world), Some(WorldSize::Padded(key))) => {
                 fits(
                     "tokens of a padded pass",
                     key.tokens,
@@ -144,7 +146,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Returns the smallest recorded pass for a step to which no DP rank brings more than
-    /// `most`. Each DP rank wants all of its logits: see [`World::Padded`]. `None` if no pass
+    /// `most`. Each DP rank wants all of its logits: see [`WorldSize::Padded`]. `None` if no pass
     /// has room. Example: of passes of 8 and 16 tokens, 11 tokens run in the pass of 16.
     pub fn repeats(&self, backend: &B, most: PassKey) -> Option<PassKey> {
         backend.holding(most, self.shard.topology.dp_size(), &self.inputs)

@@ -11,7 +11,7 @@ use crate::{
     blocks::LayerContext,
     checkpoint::packed::{self, Cache},
     models::decoder::Decoder,
-    split::crossing::World,
+    split::crossing::Crossings,
 };
 
 /// Options for loading a model.
@@ -102,7 +102,7 @@ impl<B: Backend> Transformer<B> {
             owned: vec![0..0; topology.world.size],
             chooses: limits.max_commit > 0,
             tells_drafts: false,
-            world: (topology.dp_size() > 1).then(|| World::new(topology)),
+            world: (topology.dp_size() > 1).then(|| Crossings::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,
             passes: B::Passes::default(),

@@ -1,6 +1,6 @@
 //! Notes that ranks exchange as a pass begins.
 
-use lockstep_backend::{Backend, BackendError, Exchanged, NoteShape, Notes};
+use lockstep_backend::{Backend, BackendError, CollectiveCall, NoteShape, Notes};
 use lockstep_types::Dtype;
 
 use super::Transformer;
@@ -41,11 +41,11 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Returns the exchange of the notes, as devices count it: words go as floats.
-    pub(super) fn noted_words(&self) -> impl Iterator<Item = Exchanged> {
+    pub(super) fn noted_words(&self) -> impl Iterator<Item = CollectiveCall> {
         let ranks = self.shard.topology.world.size;
         let words = self.notes.map_or(0, |shape| shape.words);
         let lens = std::iter::repeat_n(words, ranks);
-        Exchanged::gather(self.context.axis, lens, Dtype::Float32)
+        CollectiveCall::gather(self.context.axis, lens, Dtype::Float32)
     }
 }
 

@@ -36,7 +36,7 @@ proptest! {
 
 #[test]
 fn what_does_not_fit_the_batch_is_refused() {
-    let mut world = World::new(Topology::new(1, 2, 2));
+    let mut world = Crossings::new(Topology::new(1, 2, 2));
     let rows = |tokens: &[usize], wanted: &[usize]| WorldRows {
         tokens: tokens.to_vec(),
         wanted: wanted.to_vec(),

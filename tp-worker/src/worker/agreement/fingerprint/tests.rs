@@ -28,10 +28,10 @@ fn planned(ranks: usize, dp_size: usize) -> Vec<PassPlan> {
 }
 
 /// Returns all lists that differ from `exchanges` by one wrong collective.
-fn changed(exchanges: &[Exchanged]) -> Vec<Vec<Exchanged>> {
+fn changed(exchanges: &[CollectiveCall]) -> Vec<Vec<CollectiveCall>> {
     let mut all = Vec::new();
     for at in 0..exchanges.len() {
-        let mut with = |change: &dyn Fn(&mut Vec<Exchanged>)| {
+        let mut with = |change: &dyn Fn(&mut Vec<CollectiveCall>)| {
             let mut list = exchanges.to_vec();
             change(&mut list);
             all.push(list);

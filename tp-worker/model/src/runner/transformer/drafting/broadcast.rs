@@ -1,7 +1,7 @@
 //! Drafts that the device of a DP rank's lead sends to the devices of its other ranks as a
 //! pass begins. No host comes between.
 
-use lockstep_backend::{Backend, BackendError, Exchanged, PassKey};
+use lockstep_backend::{Backend, BackendError, CollectiveCall, PassKey};
 
 use super::super::Transformer;
 use crate::split::topology::attention_axis;
@@ -35,9 +35,12 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Returns the exchange of drafts in a pass of the size `key`.
-    pub(in crate::runner::transformer) fn drafted_words(&self, key: PassKey) -> Option<Exchanged> {
+    pub(in crate::runner::transformer) fn drafted_words(
+        &self,
+        key: PassKey,
+    ) -> Option<CollectiveCall> {
         let words = self.limits.inputs().drafted_words(key.tokens);
-        let told = Exchanged::tell(attention_axis(self.context.axis), words);
+        let told = CollectiveCall::tell(attention_axis(self.context.axis), words);
         told.filter(|_| self.tells_drafts)
     }
 }

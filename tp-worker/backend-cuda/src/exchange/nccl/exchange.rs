@@ -4,32 +4,32 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_backend::{Axis, ExchangeKind, Exchanged, Groups};
+use lockstep_backend::{Axis, CollectiveCall, ExchangeKind, Groups};
 
 use super::library::{BF16, F32, Library};
 use super::{Communicator, Farewell};
 use crate::error::CudaError;
-use crate::exchange::watch::{Watch, Watched, Way};
+use crate::exchange::watchdog::{Connection, WatchState, Watchdog};
 use crate::runtime::{Buffer, Context, Pinned, Stream};
 use crate::tensors::{Element, Floats};
 
 /// A rank's communicators, and the thread that watches them.
 ///
 /// Operations are queued and return. Only [`Self::gather_to_host`] waits.
-pub(crate) struct Plane {
+pub(crate) struct NcclExchange {
     library: Arc<Library>,
     /// Dropped before the communicators.
-    _watch: Watch,
+    _watch: Watchdog,
     /// Communicators of all ranks and of the DP rank; `None` for a group of one rank.
     communicators: [Option<Arc<Communicator>>; 2],
-    watched: Arc<Watched>,
+    watched: Arc<WatchState>,
     ranks: usize,
     /// All ranks' columns of a block of logits whose rows this rank owns, on the device and on
     /// the host.
     pub(super) logits: Option<(Buffer<f32>, Pinned<f32>)>,
 }
 
-impl Plane {
+impl NcclExchange {
     /// # Errors
     /// [`CudaError::Unsupported`] if no thread can be started that watches.
     pub(super) fn new(
@@ -43,11 +43,11 @@ impl Plane {
         let shared = matches!((world, attention), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let own = attention.iter().filter(|_| !shared);
         let all = world.iter().chain(own);
-        let all = all.map(|one| one.clone() as Arc<dyn Way>).collect();
-        let watched = Watched::new(groups, patience);
+        let all = all.map(|one| one.clone() as Arc<dyn Connection>).collect();
+        let watched = WatchState::new(groups, patience);
         Ok(Self {
             library: library.clone(),
-            _watch: Watch::over(all, watched.clone())?,
+            _watch: Watchdog::over(all, watched.clone())?,
             communicators,
             watched,
             ranks,
@@ -56,7 +56,7 @@ impl Plane {
     }
 
     /// The watch, which knows whether the contents of a stream are data.
-    pub(crate) fn watched(&self) -> &Arc<Watched> {
+    pub(crate) fn watched(&self) -> &Arc<WatchState> {
         &self.watched
     }
 
@@ -93,7 +93,12 @@ impl Plane {
     }
 
     /// Notes a collective on the stream's tape; returns true if the collective is to run.
-    pub(super) fn note(&self, stream: &Stream, exchanged: &Exchanged, places: [u64; 2]) -> bool {
+    pub(super) fn note(
+        &self,
+        stream: &Stream,
+        exchanged: &CollectiveCall,
+        places: [u64; 2],
+    ) -> bool {
         let asked = stream.tape().note_exchange(exchanged, places);
         // A recorded collective is not under way yet.
         if asked && !stream.tape().records() {
@@ -115,7 +120,7 @@ impl Plane {
     ) -> Result<(), CudaError> {
         x.expect(Element::F32, len, "what is summed over ranks");
         let at = x.address();
-        let exchanged = Exchanged::sum(axis, len);
+        let exchanged = CollectiveCall::sum(axis, len);
         if !exchanged.is_some_and(|one| self.note(stream, &one, [at, at])) {
             return Ok(());
         }
@@ -139,7 +144,7 @@ impl Plane {
         width: usize,
     ) -> Result<usize, CudaError> {
         let own = rows[rank].start * width;
-        let exchanged = match Exchanged::scatter(axis, len, rows, width) {
+        let exchanged = match CollectiveCall::scatter(axis, len, rows, width) {
             Some(parts) if parts.kind == ExchangeKind::ReduceScatter => parts,
             // Several ranks take the same rows, or the ranks take different numbers of rows.
             _ => {
@@ -223,12 +228,12 @@ impl Plane {
             Element::Bf16 => BF16,
         };
         let (raw, size) = (stream.raw(), element.bytes() as u64);
-        let all = Exchanged::gather(axis, lens.clone(), element.dtype());
+        let all = CollectiveCall::gather(axis, lens.clone(), element.dtype());
         let starts = lens.clone().scan(0, |start, len| {
             *start += len as u64;
             Some(*start - len as u64)
         });
-        let place = |one: &Exchanged| match one.kind {
+        let place = |one: &CollectiveCall| match one.kind {
             ExchangeKind::Broadcast => to + starts.clone().nth(one.root).unwrap_or(0) * size,
             _ => to,
         };

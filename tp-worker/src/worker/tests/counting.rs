@@ -8,8 +8,8 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow, Chosen,
-    DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape,
+    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow,
+    Chosen, DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, InputLimits, KvShape,
     MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
@@ -21,7 +21,7 @@ use lockstep_types::sampling::SamplingParams;
 pub type Counts = BTreeMap<&'static str, usize>;
 
 /// The CPU backend, watched.
-pub struct Watched {
+pub struct Counting {
     pub device: CpuBackend,
     pub counts: Arc<Mutex<Counts>>,
     /// Size of the vocabulary if the device chooses tokens; 0 if it leaves that to the host.
@@ -95,14 +95,14 @@ impl Inputs {
     }
 }
 
-impl Watched {
+impl Counting {
     fn count(&mut self, operation: &'static str) -> &mut CpuBackend {
         *self.counts.lock().unwrap().entry(operation).or_default() += 1;
         &mut self.device
     }
 }
 
-impl Memory for Watched {
+impl Memory for Counting {
     type Matrix = Matrix;
     type Vector = Vector;
     type Tensor = Tensor;
@@ -154,7 +154,7 @@ impl Memory for Watched {
     }
 }
 
-impl Ops for Watched {
+impl Ops for Counting {
     fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor) {
         self.count("embed")
             .embed(table, first, &inputs.batch, out.sums_mut());
@@ -236,7 +236,7 @@ impl Ops for Watched {
     }
 }
 
-impl Passes for Watched {
+impl Passes for Counting {
     type Passes = ();
     fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
         inputs.tokens = batch.tokens.to_vec();
@@ -254,7 +254,7 @@ impl Passes for Watched {
     }
 }
 
-impl Exchange for Watched {
+impl Exchange for Counting {
     fn matmul_add_rms_norm(
         &mut self,
         x: &Tensor,
@@ -336,7 +336,7 @@ impl Exchange for Watched {
     }
 }
 
-impl DeviceSampler<Tensor, Inputs, KvCache> for Watched {
+impl DeviceSampler<Tensor, Inputs, KvCache> for Counting {
     fn choose(&mut self, logits: &mut Tensor, first: usize, inputs: &mut Inputs) {
         let (mut space, vocab, count) = (Vec::new(), self.vocab, logits.values.rows());
         let owners = Owners {
@@ -448,9 +448,9 @@ fn chosen(logits: &[f32], choice: &Choice) -> u32 {
         ..SamplingParams::greedy()
     };
     let params = match choice.how {
-        How::Host => return u32::MAX - 1,
-        How::Greedy => plain,
-        How::Sample {
+        ChoiceMethod::Host => return u32::MAX - 1,
+        ChoiceMethod::Greedy => plain,
+        ChoiceMethod::Sample {
             temperature,
             top_k,
             top_p,

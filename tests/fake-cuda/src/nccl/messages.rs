@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
-use super::asked::{self, Asked, What};
 use super::kill::When;
-use super::post::Letter;
+use super::mailbox::Message;
+use super::queue::{self, QueuedCall, What};
 use super::values::Kind;
 use super::{invalid, member};
 use crate::abi::{Answer, Handle};
@@ -29,15 +29,15 @@ pub(super) fn ask(
     member.taken.letter(sends, peer)?;
     let bytes = count * Kind::new(kind)?.bytes();
     enter()?.memory.check(at, bytes)?;
-    let letter = Letter {
+    let letter = Message {
         sends,
         peer,
         at,
         bytes,
     };
-    asked::ask(Asked {
+    queue::ask(QueuedCall {
         member,
         stream,
-        what: What::Letter(letter),
+        what: What::Message(letter),
     })
 }

@@ -13,18 +13,18 @@ use crate::worker::{
 };
 
 /// The step's drafts in the form that a pass needs.
-pub struct ForPass<'a, B: Backend> {
+pub struct PassDrafts<'a, B: Backend> {
     /// The drafts that [`DraftStage::drafts`] returns.
     pub drafts: (&'a Drafts, &'a Drafts),
     /// The chains to draft; `None` if the drafts are known, or if another rank's device makes
     /// them.
-    pub chains: Option<OnDevice<'a, B>>,
+    pub chains: Option<DeviceDrafts<'a, B>>,
     /// Shape of the drafts that arrive during the pass: see [`lockstep_backend::Batch::told`].
     pub told: Option<DraftShape>,
 }
 
 /// Chains that this rank's device drafts.
-pub struct OnDevice<'a, B: Backend> {
+pub struct DeviceDrafts<'a, B: Backend> {
     drafter: &'a mut dyn DraftsOnDevice<B>,
     of_target: &'a TargetTables<B>,
     pub chains: &'a ChainPass,
@@ -32,7 +32,7 @@ pub struct OnDevice<'a, B: Backend> {
     pub requests: &'a [u32],
 }
 
-impl<B: Backend> OnDevice<'_, B> {
+impl<B: Backend> DeviceDrafts<'_, B> {
     /// Queues the passes that draft the chains behind a `staged` batch, with the device's clock
     /// around them.
     ///
@@ -100,7 +100,7 @@ impl<B: Backend> DraftStage<B> {
     }
 
     /// Returns the drafts in the form that the step's pass needs.
-    pub fn for_pass(&mut self) -> ForPass<'_, B> {
+    pub fn for_pass(&mut self) -> PassDrafts<'_, B> {
         let Self {
             drafter,
             of_target,
@@ -115,12 +115,12 @@ impl<B: Backend> DraftStage<B> {
         let drafter = drafter
             .as_deref_mut()
             .filter(|_| on_device.is_some() && !chain_requests.is_empty());
-        ForPass {
+        PassDrafts {
             drafts: (drafts, none),
             told,
             chains: drafter
                 .and_then(|drafter| drafter.on_device())
-                .map(|drafter| OnDevice {
+                .map(|drafter| DeviceDrafts {
                     drafter,
                     of_target,
                     chains,

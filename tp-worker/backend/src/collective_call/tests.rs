@@ -1,7 +1,7 @@
 use super::*;
 
 /// Returns exchanges of each kind, with all values of the other fields.
-fn all() -> Vec<Exchanged> {
+fn all() -> Vec<CollectiveCall> {
     let kinds = [
         ExchangeKind::AllReduce,
         ExchangeKind::ReduceScatter,
@@ -14,7 +14,7 @@ fn all() -> Vec<Exchanged> {
         for axis in [Axis::World, Axis::Attention, Axis::Alone] {
             for dtype in [Dtype::Float32, Dtype::Bfloat16] {
                 for (elements, root) in [(1, 0), (1 << 40 | 3, 0), (7, 5)] {
-                    all.push(Exchanged {
+                    all.push(CollectiveCall {
                         kind,
                         axis,
                         elements,
@@ -32,7 +32,7 @@ fn all() -> Vec<Exchanged> {
 fn collectives_survive_their_words() {
     let all = all();
     for (at, one) in all.iter().enumerate() {
-        assert_eq!(Exchanged::from_words(&one.to_words()), Some(*one));
+        assert_eq!(CollectiveCall::from_words(&one.to_words()), Some(*one));
         let words = one.to_words();
         assert!(all[..at].iter().all(|other| other.to_words() != words));
     }
@@ -42,14 +42,14 @@ fn collectives_survive_their_words() {
         [1, 0, 0, 0],
         [6 | 1 << 8 | 1 << 16, 0, 1, 0],
     ] {
-        assert_eq!(Exchanged::from_words(&words), None);
+        assert_eq!(CollectiveCall::from_words(&words), None);
     }
 }
 
 #[test]
 fn parts_that_are_even_go_at_once() {
     let kinds = |lens: &[usize]| {
-        let all = Exchanged::gather(Axis::World, lens.iter().copied(), Dtype::Bfloat16);
+        let all = CollectiveCall::gather(Axis::World, lens.iter().copied(), Dtype::Bfloat16);
         all.map(|one| (one.kind, one.elements, one.root))
             .collect::<Vec<_>>()
     };
@@ -58,7 +58,7 @@ fn parts_that_are_even_go_at_once() {
     assert_eq!(kinds(&[0, 0]), []);
     assert_eq!(kinds(&[6, 0, 4]), [(Broadcast, 6, 0), (Broadcast, 4, 2)]);
     let scatter = |rows: &[Range<usize>], len| {
-        let one = Exchanged::scatter(Axis::World, len, rows, 2)?;
+        let one = CollectiveCall::scatter(Axis::World, len, rows, 2)?;
         Some((one.kind, one.elements))
     };
     assert_eq!(scatter(&[0..3, 3..6], 12), Some((ReduceScatter, 6)));
@@ -76,7 +76,7 @@ fn the_first_difference_is_found() {
         tokens: 1,
         max_q_len: 1,
     };
-    let sum = |elements| Exchanged::sum(Axis::World, elements).unwrap();
+    let sum = |elements| CollectiveCall::sum(Axis::World, elements).unwrap();
     let plan = |lens: &[usize]| PassPlan {
         key,
         exchanges: lens.iter().map(|len| sum(*len)).collect(),

@@ -1,7 +1,7 @@
 //! Tokens that the device chooses, compared with those of the host's sampler.
 
-use lockstep_backend::{Batch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, FAILED, How};
-use lockstep_backend_cuda::{Choosing, ChoosingRoom, Element, LogitRows};
+use lockstep_backend::{Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, FAILED};
+use lockstep_backend_cuda::{Element, LogitRows, SamplingBuffers, SamplingKernels};
 use lockstep_sampling::{Request, Sampler, TokenHistory};
 use lockstep_types::sampling::SamplingParams;
 
@@ -133,7 +133,7 @@ impl Rows {
     fn chosen(
         &self,
         gpu: &Gpu,
-        choosing: &Choosing,
+        sampling: &SamplingKernels,
         block: usize,
         host: &[usize],
     ) -> (Vec<u32>, Vec<f32>) {
@@ -141,7 +141,7 @@ impl Rows {
             .map(|row| {
                 let mut choice = Choice::of(&self.params[row], self.positions[row]);
                 if host.contains(&row) {
-                    choice.how = How::Host;
+                    choice.how = ChoiceMethod::Host;
                 }
                 choice
             })
@@ -170,7 +170,7 @@ impl Rows {
             ..tokens(&all)
         };
         let mut inputs = gpu.inputs(&batch, 1);
-        let mut room = ChoosingRoom::new(&gpu.stream, block).expect("room");
+        let mut room = SamplingBuffers::new(&gpu.stream, block).expect("room");
         let mut left = Vec::new();
         for first in (0..self.len()).step_by(block) {
             let range = first..self.len().min(first + block);
@@ -181,7 +181,7 @@ impl Rows {
                 vocab: self.vocab,
                 first: 0,
             };
-            choosing
+            sampling
                 .choose(&gpu.stream, logits, range, &mut inputs, &mut room)
                 .expect("launches");
             if first == 0 {
@@ -199,14 +199,14 @@ impl Rows {
 /// be drawn.
 fn compare(
     gpu: &Gpu,
-    choosing: &Choosing,
+    sampling: &SamplingKernels,
     vocab: usize,
     count: usize,
     noise: &mut Noise,
 ) -> [usize; 2] {
     let rows = Rows::draw(noise, vocab, count);
     let wanted = rows.sampled();
-    let (found, _) = rows.chosen(gpu, choosing, 1 + noise.below(count), &[]);
+    let (found, _) = rows.chosen(gpu, sampling, 1 + noise.below(count), &[]);
     for (row, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
         let (params, position) = (&rows.params[row], rows.positions[row]);
         assert_eq!(
@@ -224,21 +224,21 @@ fn compare(
     [failed, drawn]
 }
 
-pub fn choosing(gpu: &Gpu) -> Choosing {
-    Choosing::new(&gpu.context, &gpu.compiler).expect("kernels")
+pub fn sampling(gpu: &Gpu) -> SamplingKernels {
+    SamplingKernels::new(&gpu.context, &gpu.compiler).expect("kernels")
 }
 
 /// Compares rows for each pair of `(vocabulary, rows)`.
 fn tokens_are_the_samplers(sizes: &[(usize, usize)]) {
     let gpu = Gpu::new();
-    let choosing = choosing(&gpu);
+    let sampling = sampling(&gpu);
     for (number, (vocab, rows)) in sizes.iter().enumerate() {
         let _order = lockstep_fake_cuda::order(number as u64 + 1);
         let mut noise = Noise(number as u64);
         let (mut left, mut failed, mut drawn) = (*rows, 0, 0);
         while left > 0 {
             let count = left.min(if *vocab > 10_000 { 4 } else { 100 });
-            let [failures, draws] = compare(&gpu, &choosing, *vocab, count, &mut noise);
+            let [failures, draws] = compare(&gpu, &sampling, *vocab, count, &mut noise);
             (left, failed, drawn) = (left - count, failed + failures, drawn + draws);
         }
         let varied = failed > rows / 50 && drawn > rows / 2;
@@ -264,17 +264,17 @@ fn a_hundred_thousand_tokens_are_those_of_the_sampler() {
 #[test]
 fn weights_are_those_of_the_sampler() {
     let gpu = Gpu::new();
-    weights_are_equal(&gpu, &choosing(&gpu), 3000);
+    weights_are_equal(&gpu, &sampling(&gpu), 3000);
 }
 
-fn weights_are_equal(gpu: &Gpu, choosing: &Choosing, vocab: usize) {
+fn weights_are_equal(gpu: &Gpu, sampling: &SamplingKernels, vocab: usize) {
     let (count, mut compared) = (20, 0);
     for seed in SEEDS {
         let mut rows = Rows::draw(&mut Noise(seed), vocab, count);
         for params in &mut rows.params {
             (params.top_k, params.top_p, params.min_p) = (0, 1.0, 0.0);
         }
-        let (_, left) = rows.chosen(gpu, choosing, count, &[]);
+        let (_, left) = rows.chosen(gpu, sampling, count, &[]);
         let (mut sampler, history) = (Sampler::new(vocab), TokenHistory::default());
         for row in 0..count {
             let request = Request {
@@ -305,11 +305,11 @@ fn weights_are_equal(gpu: &Gpu, choosing: &Choosing, vocab: usize) {
 #[test]
 fn logits_that_the_host_chooses_from_stay() {
     let gpu = Gpu::new();
-    let choosing = choosing(&gpu);
+    let sampling = sampling(&gpu);
     for seed in SEEDS {
         let _order = lockstep_fake_cuda::order(seed);
         let rows = Rows::draw(&mut Noise(seed), 300, 5);
-        let (found, left) = rows.chosen(&gpu, &choosing, 5, &[1, 4]);
+        let (found, left) = rows.chosen(&gpu, &sampling, 5, &[1, 4]);
         let wanted = rows.sampled();
         for row in 0..5 {
             match row {
@@ -322,10 +322,10 @@ fn logits_that_the_host_chooses_from_stay() {
 
 /// A little of every kernel, for sanitizers.
 pub fn every_kernel(gpu: &Gpu) {
-    let choosing = choosing(gpu);
+    let sampling = sampling(gpu);
     for seed in 1..3 {
         let _order = lockstep_fake_cuda::order(seed);
-        compare(gpu, &choosing, 300, 6, &mut Noise(seed));
+        compare(gpu, &sampling, 300, 6, &mut Noise(seed));
     }
 }
 
@@ -334,10 +334,10 @@ pub fn every_kernel(gpu: &Gpu) {
 #[ignore = "a process of its own, which another test starts"]
 fn little_is_chosen_and_watched() {
     let gpu = Gpu::new();
-    let choosing = choosing(&gpu);
+    let sampling = sampling(&gpu);
     for seed in SEEDS {
         let _order = lockstep_fake_cuda::order(seed);
-        compare(&gpu, &choosing, 1500, 40, &mut Noise(seed));
+        compare(&gpu, &sampling, 1500, 40, &mut Noise(seed));
     }
-    weights_are_equal(&gpu, &choosing, 500);
+    weights_are_equal(&gpu, &sampling, 500);
 }

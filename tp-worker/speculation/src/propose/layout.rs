@@ -2,7 +2,7 @@
 
 use lockstep_backend::TreeSize;
 
-use super::chain::depth;
+use super::chains::depth;
 use crate::{ChainPass, DraftRow, Drafts, Node, TreeShape};
 
 /// Sizes of the model that drafts.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::group::{BOX, Captured, Member, PIECE, pause_until};
 use super::kill::When;
-use super::room::{BOX, Captured, Member, PIECE, pause_until};
 use crate::world::graph::Work;
 
 /// A letter, on the side of its sender or its receiver.
 #[derive(Clone, Copy)]
-pub(super) struct Letter {
+pub(super) struct Message {
     pub(super) sends: bool,
     pub(super) peer: usize,
     pub(super) at: usize,
@@ -32,7 +32,7 @@ struct Head {
 
 /// A letter under way, and the number of its bytes that have gone.
 struct Going {
-    letter: Letter,
+    letter: Message,
     captured: Captured,
     gone: usize,
     begun: bool,
@@ -40,9 +40,9 @@ struct Going {
 
 /// Work for all `letters` of a rank. Either a graph `captures` all of them, or none. A letter
 /// waits only for others that go the same way.
-pub(super) fn work(member: &Arc<Member>, letters: &[Letter], captures: bool) -> Work {
+pub(super) fn work(member: &Arc<Member>, letters: &[Message], captures: bool) -> Work {
     let member = member.clone();
-    let number = |letter: &Letter| {
+    let number = |letter: &Message| {
         let captured = &member.captured;
         (
             *letter,
@@ -52,7 +52,7 @@ pub(super) fn work(member: &Arc<Member>, letters: &[Letter], captures: bool) -> 
     let letters: Vec<_> = letters.iter().map(number).collect();
     Arc::new(move || {
         member.kill.at(When::Entered);
-        let going = |&(letter, captured): &(Letter, Captured)| Going {
+        let going = |&(letter, captured): &(Message, Captured)| Going {
             letter,
             captured,
             gone: 0,
@@ -79,7 +79,7 @@ impl Going {
 
     /// Moves the next piece, if its box is ready for that.
     fn step(&mut self, member: &Member) {
-        let Letter {
+        let Message {
             sends,
             peer,
             at,

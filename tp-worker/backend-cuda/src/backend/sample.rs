@@ -3,9 +3,9 @@
 use lockstep_backend::{Axis, BackendError, Chosen, DeviceSampler, Exchange as _, Owners};
 
 use super::CudaBackend;
-use crate::drafting::{Choosing, ChoosingRoom, LogitRows};
+use crate::drafting::{LogitRows, SamplingBuffers, SamplingKernels};
 use crate::error::CudaError;
-use crate::exchange::NoteRoom;
+use crate::exchange::NoteBuffers;
 use crate::ops::{JoinedRows, PagedCache};
 use crate::passes::Inputs;
 use crate::runtime::{Compiler, Stream};
@@ -15,26 +15,26 @@ use crate::tensors::CudaTensor;
 const ROWS: usize = 128;
 
 /// Kernels that choose tokens, with room for [`ROWS`] rows at a time.
-pub(crate) struct Chooser {
-    kernels: Choosing,
-    states: ChoosingRoom,
+pub(crate) struct TokenSampler {
+    kernels: SamplingKernels,
+    states: SamplingBuffers,
 }
 
-impl Chooser {
+impl TokenSampler {
     /// Compiles the kernels and allocates their room.
     ///
     /// # Errors
-    /// The errors of [`Choosing::new`]; [`CudaError::OutOfMemory`].
+    /// The errors of [`SamplingKernels::new`]; [`CudaError::OutOfMemory`].
     pub(super) fn new(stream: &Stream, compiler: &Compiler) -> Result<Self, CudaError> {
         Ok(Self {
-            kernels: Choosing::new(stream.context(), compiler)?,
-            states: ChoosingRoom::new(stream, ROWS)?,
+            kernels: SamplingKernels::new(stream.context(), compiler)?,
+            states: SamplingBuffers::new(stream, ROWS)?,
         })
     }
 
     /// Bytes on the device.
     pub(crate) fn bytes() -> u64 {
-        ChoosingRoom::bytes(ROWS)
+        SamplingBuffers::bytes(ROWS)
     }
 
     /// See [`DeviceSampler::choose`].
@@ -74,7 +74,7 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError::Driver`], [`CudaError::Nccl`].
     fn accept_and_tell(&mut self, inputs: &mut Inputs) -> Result<(), CudaError> {
-        let (stream, kernels) = (&self.stream, &self.chooser.kernels);
+        let (stream, kernels) = (&self.stream, &self.sampler.kernels);
         let (rank, ranks) = self.exchange.rank_and_size(Axis::Attention);
         if rank == 0 {
             kernels.accept(stream, inputs)?;
@@ -83,7 +83,7 @@ impl CudaBackend {
             let (words, told) = inputs.outcome_words();
             self.exchange.tell(stream, Axis::Attention, words, told)?;
         }
-        let differs = self.notes.as_ref().map(NoteRoom::differs);
+        let differs = self.notes.as_ref().map(NoteBuffers::differs);
         match ranks > 1 || differs.is_some() {
             // SAFETY: the room lives as long as passes that name it are repeated.
             true => unsafe { kernels.follow(stream, inputs, differs) },
@@ -94,7 +94,7 @@ impl CudaBackend {
 
 impl DeviceSampler<CudaTensor, Inputs, PagedCache> for CudaBackend {
     fn choose(&mut self, logits: &mut CudaTensor, first: usize, inputs: &mut Inputs) {
-        let done = self.chooser.choose(&self.stream, logits, first, inputs);
+        let done = self.sampler.choose(&self.stream, logits, first, inputs);
         self.keep(done);
     }
 

@@ -30,7 +30,7 @@ const ACCEPT_THREADS: u32 = 128;
 ///
 /// # Panics
 /// Operations panic where arrays are too short or of another type.
-pub struct Choosing {
+pub struct SamplingKernels {
     best: Kernel<Choose>,
     weigh: Kernel<Choose>,
     token: Kernel<Choose>,
@@ -49,12 +49,12 @@ pub struct LogitRows<'a> {
 }
 
 /// State of rows of logits while their tokens are chosen.
-pub struct ChoosingRoom {
+pub struct SamplingBuffers {
     rows: usize,
     states: Buffer<u32>,
 }
 
-impl ChoosingRoom {
+impl SamplingBuffers {
     /// Allocates state for `rows` rows at once, and queues on `stream` the clearing of it.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl ChoosingRoom {
     }
 }
 
-impl Choosing {
+impl SamplingKernels {
     /// Compiles and loads the kernels.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Choosing {
         logits: LogitRows<'_>,
         rows: Range<usize>,
         inputs: &mut Inputs,
-        room: &mut ChoosingRoom,
+        room: &mut SamplingBuffers,
     ) -> Result<(), CudaError> {
         let (most, vocab) = (rows.len(), logits.vocab);
         let last = logits.first + most;

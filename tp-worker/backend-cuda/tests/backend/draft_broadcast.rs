@@ -4,8 +4,8 @@
 use std::{ops::Range, sync::mpsc, time::Duration};
 
 use lockstep_backend::{
-    AttentionShape, Axis, Batch, Choice, ChoiceBatch, ChoiceRow, DeviceSampler, DraftedRow,
-    Exchange as _, Exchanged, FAILED, Holds, InputLimits, KvShape, Memory as _, NoteShape,
+    AttentionShape, Axis, Batch, Choice, ChoiceBatch, ChoiceRow, CollectiveCall, DeviceSampler,
+    DraftedRow, Exchange as _, FAILED, Holds, InputLimits, KvShape, Memory as _, NoteShape,
     Ops as _, Owners, PassKey, PassPlan, PassRecords as _, Passes as _, Row,
 };
 use lockstep_backend_cuda::{
@@ -130,7 +130,7 @@ fn with_batch(pass: usize, dp_rank: usize, work: impl FnOnce(&Batch<'_>)) {
 }
 
 fn plan() -> CudaPasses {
-    let notes = Exchanged::gather(
+    let notes = CollectiveCall::gather(
         Axis::World,
         std::iter::repeat_n(NOTES.words, WIDTHS.len()),
         Dtype::Float32,
@@ -138,8 +138,8 @@ fn plan() -> CudaPasses {
     CudaPasses::planned(vec![PassPlan {
         key: KEY,
         exchanges: notes
-            .chain(Exchanged::collect(Axis::World, OWNERS))
-            .chain(Exchanged::tell(Axis::Attention, WORDS))
+            .chain(CollectiveCall::collect(Axis::World, OWNERS))
+            .chain(CollectiveCall::tell(Axis::Attention, WORDS))
             .collect(),
     }])
 }

@@ -7,8 +7,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::post::{self, Letter};
-use super::room::{Captured, Held, Member};
+use super::group::{Captured, Held, Member};
+use super::mailbox::{self, Message};
 use super::{IN_PROGRESS, UNHANDLED, invalid};
 use crate::abi::{Answer, Handle, Refusal};
 use crate::order;
@@ -19,7 +19,7 @@ use crate::world::{act_for, current, enter, thread};
 const LATE: usize = 4;
 
 /// An operation that was asked for.
-pub(super) struct Asked {
+pub(super) struct QueuedCall {
     pub(super) member: Arc<Member>,
     pub(super) stream: Handle,
     pub(super) what: What,
@@ -30,15 +30,15 @@ pub(super) enum What {
     /// All ranks of the group take part.
     Collective(Arc<dyn Fn(Captured) + Send + Sync>),
     /// Two ranks take part.
-    Letter(Letter),
+    Message(Message),
     /// The letters of a group, which are one operation.
-    Post(Vec<Letter>),
+    Post(Vec<Message>),
 }
 
 thread_local! {
     /// Operations that the calling thread has asked for since its group began; `None` outside
     /// of groups.
-    static GROUP: RefCell<Option<Vec<Asked>>> = const { RefCell::new(None) };
+    static GROUP: RefCell<Option<Vec<QueuedCall>>> = const { RefCell::new(None) };
 }
 
 /// Begins a group: operations from now on belong together.
@@ -57,7 +57,7 @@ pub(super) fn end() -> Answer {
 }
 
 /// Puts an operation on its stream, or keeps it until its group ends.
-pub(super) fn ask(asked: Asked) -> Answer {
+pub(super) fn ask(asked: QueuedCall) -> Answer {
     asked.member.expect_ready()?;
     let alone = GROUP.with_borrow_mut(|group| match group {
         Some(group) => {
@@ -71,10 +71,10 @@ pub(super) fn ask(asked: Asked) -> Answer {
 
 /// Joins the letters of a communicator on one stream to one operation, at the place of the
 /// first of them: none of these letters waits for another.
-fn bundle(all: Vec<Asked>) -> Vec<Asked> {
-    let mut bundled: Vec<Asked> = Vec::new();
+fn bundle(all: Vec<QueuedCall>) -> Vec<QueuedCall> {
+    let mut bundled: Vec<QueuedCall> = Vec::new();
     for mut one in all {
-        let What::Letter(letter) = one.what else {
+        let What::Message(letter) = one.what else {
             bundled.push(one);
             continue;
         };
@@ -97,7 +97,7 @@ fn bundle(all: Vec<Asked>) -> Vec<Asked> {
     bundled
 }
 
-fn queue(all: Vec<Asked>) -> Answer {
+fn queue(all: Vec<QueuedCall>) -> Answer {
     let all = bundle(all);
     let waits = all.iter().any(|one| one.member.blocking);
     if all.is_empty() || waits || order::below(LATE) != 0 {
@@ -116,8 +116,8 @@ fn queue(all: Vec<Asked>) -> Answer {
 }
 
 /// Puts an operation on its stream. A recorded operation holds its communicator.
-fn push(asked: Asked) -> Answer {
-    let Asked {
+fn push(asked: QueuedCall) -> Answer {
+    let QueuedCall {
         member,
         stream,
         what,
@@ -140,8 +140,8 @@ fn push(asked: Asked) -> Answer {
             });
             ("collective", work)
         }
-        What::Letter(letter) => ("letters", post::work(&member, &[letter], captures)),
-        What::Post(letters) => ("letters", post::work(&member, &letters, captures)),
+        What::Message(letter) => ("letters", mailbox::work(&member, &[letter], captures)),
+        What::Post(letters) => ("letters", mailbox::work(&member, &letters, captures)),
     };
     let task = Task {
         name,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lockstep_backend::{Axis, Exchanged, Groups};
+use lockstep_backend::{Axis, CollectiveCall, Groups};
 use lockstep_collective::{AbortHandle, CollectiveError, Stall};
 
 use super::progress::{Peer, Progress, Track};
@@ -21,7 +21,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const SILENT: u32 = 25;
 
 /// A connection from device to device, whose waits last for ever unless somebody ends them.
-pub(crate) trait Way: Send + Sync {
+pub(crate) trait Connection: Send + Sync {
     /// The reason why the connection has failed, if it has.
     fn failed(&self) -> Option<String>;
     /// Ends the device's waits for peers, without an error on the device. Does not wait for
@@ -30,11 +30,11 @@ pub(crate) trait Way: Send + Sync {
 }
 
 /// All connections of a rank.
-type Ways = Vec<Arc<dyn Way>>;
+type Connections = Vec<Arc<dyn Connection>>;
 
 /// State of a rank's exchange from device to device, shared by the watching thread and the
 /// callers.
-pub(crate) struct Watched {
+pub(crate) struct WatchState {
     rank: usize,
     /// Aborts the host's group, which ends together with the connections of devices.
     host: AbortHandle,
@@ -61,14 +61,14 @@ struct State {
 
 /// Observations of the watching thread.
 #[derive(Default)]
-struct Seen {
+struct Sightings {
     /// Time when a peer was first seen to have left.
     left: Option<Instant>,
     /// By rank: number of signs of life, and time of the last change of it.
     beats: Vec<(u64, Option<Instant>)>,
 }
 
-impl Watched {
+impl WatchState {
     /// Makes the state of this rank in `groups`.
     pub(crate) fn new(groups: &mut Groups, patience: Duration) -> Arc<Self> {
         let [(rank, size), (_, near)] =
@@ -117,7 +117,7 @@ impl Watched {
     }
 
     /// Notes that data of these collectives is on its way from now on.
-    pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
+    pub(crate) fn begin(&self, exchanges: &[CollectiveCall]) {
         let mut state = self.state();
         state.since.get_or_insert_with(Instant::now);
         let track = &mut state.track;
@@ -136,7 +136,7 @@ impl Watched {
 
     /// Ends all connections and the host's group, for this rank and for peers that wait for it.
     /// In a trial only the connections end.
-    fn end(&self, ways: &Ways, error: CollectiveError) {
+    fn end(&self, connections: &Connections, error: CollectiveError) {
         tracing::debug!(%error, "the devices' collectives end");
         if let CollectiveError::Deserted { peer, .. }
         | CollectiveError::Stalled {
@@ -158,11 +158,11 @@ impl Watched {
             // Before the connections: their end may need all ranks to end theirs.
             self.host.abort();
         }
-        ways.iter().for_each(|way| way.abort());
+        connections.iter().for_each(|connection| connection.abort());
     }
 
     /// The reason to end the exchange now, if there is one.
-    fn look(&self, ways: &Ways, seen: &mut Seen) -> Option<CollectiveError> {
+    fn look(&self, connections: &Connections, seen: &mut Sightings) -> Option<CollectiveError> {
         let rank = self.rank;
         self.live(seen);
         let (since, patience) = {
@@ -181,7 +181,10 @@ impl Watched {
             });
             return Some(CollectiveError::Aborted { rank, missing });
         }
-        if let Some(reason) = ways.iter().find_map(|way| way.failed()) {
+        if let Some(reason) = connections
+            .iter()
+            .find_map(|connection| connection.failed())
+        {
             return Some(CollectiveError::Way { rank, reason });
         }
         if let Some(reason) = self.given_up() {
@@ -228,7 +231,7 @@ impl Watched {
     }
 
     /// Gives a sign of life, and looks for signs of the other ranks.
-    fn live(&self, seen: &mut Seen) {
+    fn live(&self, seen: &mut Sightings) {
         {
             let mut state = self.state();
             state.track.beat();
@@ -275,7 +278,7 @@ impl Watched {
     }
 }
 
-impl Arrivals for Watched {
+impl Arrivals for WatchState {
     fn arrived(&self) -> Result<(), CudaError> {
         self.check()?;
         self.state().since = None;
@@ -292,26 +295,29 @@ fn silent(beats: &[(u64, Option<Instant>)], own: usize) -> Option<Stall> {
 }
 
 /// The watching thread. It owns the connections, and ends when this is dropped.
-pub(crate) struct Watch {
+pub(crate) struct Watchdog {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl Watchdog {
     /// # Errors
     /// [`CudaError::Unsupported`] if no further thread can be started.
-    pub(crate) fn over(ways: Ways, watched: Arc<Watched>) -> Result<Self, CudaError> {
+    pub(crate) fn over(
+        connections: Connections,
+        watched: Arc<WatchState>,
+    ) -> Result<Self, CudaError> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let seen = stop.clone();
         let watch = move || {
             let (stop, changed) = &*seen;
-            let mut looks = Seen::default();
+            let mut looks = Sightings::default();
             let mut stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
             while !*stopped {
                 let waited = changed.wait_timeout(stopped, LOOK);
                 (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                if let Some(error) = watched.look(&ways, &mut looks) {
-                    return watched.end(&ways, error);
+                if let Some(error) = watched.look(&connections, &mut looks) {
+                    return watched.end(&connections, error);
                 }
             }
         };
@@ -329,7 +335,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         let (stop, changed) = &*self.stop;
         *stop.lock().unwrap_or_else(PoisonError::into_inner) = true;

@@ -13,13 +13,13 @@ const MOST: u64 = 64 << 20;
 
 /// A folder of machine code, in which each file begins with the code's hash. A failure is a
 /// warning, and costs the time to compile.
-pub(super) struct Kept {
+pub(super) struct CodeCache {
     folder: PathBuf,
     /// True once a failure was logged.
     told: AtomicBool,
 }
 
-impl Kept {
+impl CodeCache {
     /// Makes the folder where it is missing.
     pub(super) fn open(folder: &Path) -> Self {
         let kept = Self {

@@ -5,7 +5,7 @@ use lockstep_model::{CollectiveStep, CountedRows, Schedule, Topology};
 
 /// One exchange of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exchange {
+pub enum StepExchange {
     /// The lead of a DP rank tells its ranks the drafts.
     Drafts {
         /// Number of 32-bit words of the message.
@@ -40,7 +40,7 @@ pub struct DecodeStep<'a> {
     pub drafts: usize,
 }
 
-impl Exchange {
+impl StepExchange {
     /// Returns the exchanges of a decode step on the rank at `topology`, in order.
     pub fn of_step(schedule: &Schedule, topology: Topology, step: DecodeStep<'_>) -> Vec<Self> {
         let DecodeStep { rows, drafts } = step;

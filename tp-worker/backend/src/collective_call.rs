@@ -25,7 +25,7 @@ pub enum ExchangeKind {
 
 /// A collective of devices, by all that ranks must ask for alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exchanged {
+pub struct CollectiveCall {
     /// The operation.
     pub kind: ExchangeKind,
     /// The ranks that run the collective together.
@@ -66,13 +66,13 @@ pub struct PassPlan {
     /// The size of the pass.
     pub key: PassKey,
     /// The collectives, in order.
-    pub exchanges: Vec<Exchanged>,
+    pub exchanges: Vec<CollectiveCall>,
 }
 
 impl PassPlan {
     /// Returns the first place where ranks with these two plans would wait for each other, with
     /// each rank's exchange there, if it has one. `None` if the plans are equal.
-    pub fn differs(&self, other: &Self) -> Option<(usize, [Option<Exchanged>; 2])> {
+    pub fn differs(&self, other: &Self) -> Option<(usize, [Option<CollectiveCall>; 2])> {
         let of = |plan: &Self, at| plan.exchanges.get(at).copied();
         let all = 0..self.exchanges.len().max(other.exchanges.len());
         let mut pairs = all.map(|at| (at, [of(self, at), of(other, at)]));
@@ -80,7 +80,7 @@ impl PassPlan {
     }
 }
 
-impl Exchanged {
+impl CollectiveCall {
     /// Number of words of the fixed-size encoding.
     pub const WORDS: usize = 4;
 
@@ -208,7 +208,7 @@ impl Exchanged {
 }
 
 /// Writes text like "an all-reduce of 384 f32 of all ranks".
-impl fmt::Display for Exchanged {
+impl fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             ExchangeKind::AllReduce => "an all-reduce",
@@ -236,7 +236,7 @@ impl fmt::Display for Exchanged {
 }
 
 /// Names the exchange, or says that there is none.
-pub(crate) fn named(exchanged: Option<Exchanged>) -> String {
+pub(crate) fn named(exchanged: Option<CollectiveCall>) -> String {
     exchanged.map_or_else(|| "nothing".to_owned(), |one| one.to_string())
 }
 

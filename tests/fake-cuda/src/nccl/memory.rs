@@ -25,7 +25,7 @@ const NEIGHBOURS: usize = 3;
 const FOUND: usize = 32;
 
 /// Memory of one rank's communicator.
-pub(super) struct Taken {
+pub(super) struct CommunicatorMemory {
     device: i32,
     ranks: usize,
     channels: usize,
@@ -43,7 +43,7 @@ struct State {
     ended: bool,
 }
 
-impl Taken {
+impl CommunicatorMemory {
     /// Memory of a communicator of `ranks` ranks. `least` and `most` are the numbers of
     /// channels in its configuration, where given.
     ///

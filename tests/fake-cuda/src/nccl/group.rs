@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 pub(super) use super::captured::Captured;
 use super::captured::Captures;
 use super::kill::{Kill, When};
-use super::taken::Taken;
+use super::memory::CommunicatorMemory;
 use super::{IN_PROGRESS, SYSTEM, invalid};
 use crate::abi::{Answer, Code, Handle, Refusal};
 use crate::settings;
@@ -76,7 +76,7 @@ pub(super) struct Member {
     pub(super) captured: Captures,
     pub(super) kill: Kill,
     /// Memory that the communicator takes of its device.
-    pub(super) taken: Taken,
+    pub(super) taken: CommunicatorMemory,
 }
 
 /// Properties of a rank that takes a seat.
@@ -93,7 +93,7 @@ pub(super) struct Who {
 impl Member {
     /// Takes a seat in the group that meets under `name`. The last rank to come removes the
     /// name.
-    pub(super) fn join(name: &[u8], who: Who, taken: Taken) -> Result<Self, String> {
+    pub(super) fn join(name: &[u8], who: Who, taken: CommunicatorMemory) -> Result<Self, String> {
         let Who { rank, size, .. } = who;
         let name = CString::new(name).map_err(|_| "a zero in a name".to_owned())?;
         let start = map(&name).ok_or_else(|| std::io::Error::last_os_error().to_string())?;

@@ -18,9 +18,9 @@ use crate::worker::{Folders, Served, WorkerError};
 /// The folders that were looked at last. They stay open until they are taken, until others are
 /// looked at, or until the update is off.
 #[derive(Clone, Default)]
-pub struct Looked(Arc<Mutex<Option<Folders>>>);
+pub struct InspectedFolders(Arc<Mutex<Option<Folders>>>);
 
-impl Looked {
+impl InspectedFolders {
     /// Takes the folders if they are the wanted ones. The files that are read now are then the
     /// files that were looked at; nothing else is opened.
     pub fn take(&self, wanted: &ReloadWeights) -> Option<Folders> {
@@ -45,7 +45,7 @@ pub fn begin(
     served: Served,
     wanted: ReloadWeights,
     dir: Option<PathBuf>,
-    looked: Looked,
+    looked: InspectedFolders,
     outgoing: WeakSender<WorkerMessage>,
 ) {
     std::thread::spawn(move || {
@@ -104,7 +104,7 @@ mod tests {
             draft_path: draft.map(folder),
             check_only: false,
         };
-        let looked = Looked::default();
+        let looked = InspectedFolders::default();
         let look_at = |wanted: &ReloadWeights| {
             let (model, draft) = paths(wanted);
             let folders = Folders::below(dir.path(), model, draft).expect("there");
