@@ -185,13 +185,6 @@ impl Costs {
         }
     }
 
-    /// Returns true if passes of `decodes` rows without drafts were compared often enough with
-    /// the passes beside them. The rows lie on the ranks as `loads` says. Also true if nothing
-    /// was measured before serving.
-    pub fn is_compared(&self, decodes: u32, loads: Loads) -> bool {
-        self.verify.is_compared(loads.even(decodes))
-    }
-
     /// Returns the shortest nanoseconds that a step may take, if its drafts did not run while
     /// serving: the times measured before may be far too long. Drafts may take almost no time.
     /// A pass that did not run either may take half of its measured time; passes of smaller

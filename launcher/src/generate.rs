@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 
 use anyhow::Context;
-use clap::builder::RangedU64ValueParser;
 use lockstep_config::ServeArgs;
 use lockstep_config::args::{KvCacheDtypeArg, ModelArgs, SpeculationArgs};
 use lockstep_devices::Registry;
@@ -18,6 +17,7 @@ use lockstep_types::request::Request;
 use lockstep_types::sampling::{LogprobParams, SamplingParams};
 
 use crate::console;
+use crate::rank_args::RankArgs;
 use crate::settings::Settings;
 
 /// What to answer, and how.
@@ -52,39 +52,8 @@ pub(crate) struct GenerateArgs {
     /// Continue the prompt as it is, without the model's chat template.
     #[arg(long)]
     raw: bool,
-    /// Tensor-parallel ranks, as threads of this process.
-    #[arg(
-        long,
-        visible_alias = "tp",
-        alias = "tensor-parallel-size",
-        env = "LOCKSTEP_TP_SIZE",
-        value_name = "RANKS",
-        default_value_t = 1
-    )]
-    tp_size: usize,
-    /// DP ranks that these ranks form with --enable-dp-attention; one of them has the
-    /// request.
-    #[arg(
-        long,
-        visible_alias = "dp",
-        alias = "data-parallel-size",
-        env = "LOCKSTEP_DP_SIZE",
-        value_name = "RANKS",
-        default_value_t = 1
-    )]
-    dp_size: usize,
-    /// Data-parallel attention.
-    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION")]
-    enable_dp_attention: bool,
-    /// Compute threads of each rank [default: available cores / ranks].
-    #[arg(
-        long,
-        alias = "threads-per-rank",
-        env = "LOCKSTEP_THREADS_PER_RANK",
-        value_name = "THREADS",
-        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
-    )]
-    threads: Option<usize>,
+    #[command(flatten)]
+    ranks: RankArgs,
     /// Instruction set of the kernels, as of `lockstep serve` [default: the best that
     /// this machine runs].
     #[arg(long, env = "LOCKSTEP_ISA", value_name = "NAME")]
@@ -204,14 +173,9 @@ pub(crate) fn serve_args(args: &GenerateArgs) -> ServeArgs {
     let mut serve = ServeArgs::default();
     serve.model = args.model.clone();
     serve.speculation = args.speculation.clone();
-    serve.parallel.tp_size = Some(args.tp_size);
-    serve.parallel.dp_size = Some(args.dp_size);
-    serve.parallel.enable_dp_attention = args.enable_dp_attention;
-    serve.parallel.threads_per_rank = args.threads;
+    args.ranks.give_to(&mut serve);
     serve.parallel.isa = args.isa.clone();
     serve.memory.kv_cache_dtype = args.kv_cache_dtype;
-    // Each DP rank runs at least one request.
-    serve.schedule.max_running_requests = Some(args.dp_size);
     serve
 }
 

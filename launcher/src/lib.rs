@@ -17,6 +17,7 @@ mod generate;
 mod models;
 mod pack;
 mod ports;
+mod rank_args;
 mod role;
 mod run_dir;
 mod serve;

@@ -4,7 +4,6 @@ use std::fs;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use clap::builder::RangedU64ValueParser;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
@@ -14,43 +13,14 @@ use lockstep_tp_worker::worker::local::{LocalGroup, LocalOptions, OnProgress};
 use lockstep_types::{Algorithms, ConfigError};
 
 use crate::console;
+use crate::rank_args::RankArgs;
 use crate::settings::Settings;
 
 /// What to pack, and for how many ranks.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PackArgs {
-    /// Tensor-parallel ranks; a server has to start with as many.
-    #[arg(
-        long,
-        visible_alias = "tp",
-        alias = "tensor-parallel-size",
-        env = "LOCKSTEP_TP_SIZE",
-        value_name = "RANKS",
-        default_value_t = 1
-    )]
-    tp_size: usize,
-    /// DP ranks that they form with --enable-dp-attention, as the server's do.
-    #[arg(
-        long,
-        visible_alias = "dp",
-        alias = "data-parallel-size",
-        env = "LOCKSTEP_DP_SIZE",
-        value_name = "RANKS",
-        default_value_t = 1
-    )]
-    dp_size: usize,
-    /// Data-parallel attention.
-    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION")]
-    enable_dp_attention: bool,
-    /// Compute threads of each rank [default: available cores / ranks].
-    #[arg(
-        long,
-        alias = "threads-per-rank",
-        env = "LOCKSTEP_THREADS_PER_RANK",
-        value_name = "THREADS",
-        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
-    )]
-    threads: Option<usize>,
+    #[command(flatten)]
+    ranks: RankArgs,
     #[command(flatten)]
     model: ModelArgs,
 }
@@ -72,7 +42,7 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     let bars = MultiProgress::new();
     let options = LocalOptions {
         weight_cache: node.weight_cache.clone(),
-        progress: Some(progress(&bars, args.tp_size)),
+        progress: Some(progress(&bars, args.ranks.tp_size)),
         ..LocalOptions::default()
     };
     let group = LocalGroup::start(engine, &options)?;
@@ -89,12 +59,7 @@ pub(crate) fn serve_args(args: &PackArgs) -> ServeArgs {
     serve.model = args.model.clone();
     // Drafts are small and read without packing.
     serve.speculation.speculative_algorithm = Some("none".into());
-    serve.parallel.tp_size = Some(args.tp_size);
-    serve.parallel.dp_size = Some(args.dp_size);
-    serve.parallel.enable_dp_attention = args.enable_dp_attention;
-    serve.parallel.threads_per_rank = args.threads;
-    // Each DP rank runs at least one request.
-    serve.schedule.max_running_requests = Some(args.dp_size);
+    args.ranks.give_to(&mut serve);
     serve
 }
 

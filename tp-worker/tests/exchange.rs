@@ -20,7 +20,7 @@ use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, DrafterRegistry, Drafts,
 };
 use lockstep_tp_worker::worker::{Folders, Worker, WorkerError, WorkerOptions};
-use lockstep_types::{Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig};
+use lockstep_types::{Algorithm, Capabilities};
 
 const FILE: &str = "model.safetensors";
 
@@ -39,26 +39,7 @@ impl Algorithm for Writer {
         "no drafts"
     }
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            needs_draft_model: false,
-            draft_kv: DraftKv::None,
-            supports_tree: false,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: false,
-            carries_hidden_states: false,
-            adaptive: false,
-            drafts_from_texts: false,
-        }
-    }
-    fn load_draft(
-        &self,
-        _path: Option<&Path>,
-        _target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError> {
-        Ok(None)
-    }
-    fn tokens_per_request_for_verify(&self, draft_tokens: usize, _is_draft: bool) -> usize {
-        draft_tokens
+        Capabilities::default()
     }
 }
 

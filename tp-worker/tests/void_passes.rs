@@ -24,7 +24,7 @@ use lockstep_speculation::{
 };
 use lockstep_tp_worker::worker::{Worker, WorkerError, WorkerOptions};
 use lockstep_types::{
-    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, EngineConfig, ModelConfig,
+    Algorithm, Capabilities, EngineConfig,
     sampling::{LogprobParams, SamplingParams},
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
@@ -51,23 +51,7 @@ impl Algorithm for Voiding {
         "one token each, and memory that others have recorded"
     }
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            needs_draft_model: false,
-            draft_kv: DraftKv::None,
-            supports_tree: false,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: false,
-            carries_hidden_states: false,
-            adaptive: false,
-            drafts_from_texts: false,
-        }
-    }
-    fn load_draft(
-        &self,
-        _path: Option<&Path>,
-        _target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError> {
-        Ok(None)
+        Capabilities::default()
     }
 }
 

@@ -107,8 +107,9 @@ pub enum Verification {
     Block,
 }
 
-/// Abilities of an algorithm. Code asks for these, never for the algorithm's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Abilities of an algorithm. Code asks for these, never for the algorithm's name. The default
+/// is an algorithm without any: chains of a fixed depth, and no draft model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// True if the algorithm drafts with a model in a folder of its own.
     pub needs_draft_model: bool,
@@ -184,7 +185,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
             num_draft_tokens: 4,
         }
     }
-    /// Reads the draft model; `path` is `--speculative-draft-model-path`.
+    /// Reads the draft model; `path` is `--speculative-draft-model-path`. An algorithm without
+    /// [`Capabilities::needs_draft_model`] reads none.
     ///
     /// # Errors
     /// [`ConfigError`] when the folder is missing, damaged or does not fit.
@@ -192,7 +194,10 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         &self,
         path: Option<&Path>,
         target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError>;
+    ) -> Result<Option<DraftModel>, ConfigError> {
+        let _ = (path, target);
+        Ok(None)
+    }
     /// Checks rules that only this algorithm has.
     ///
     /// # Errors

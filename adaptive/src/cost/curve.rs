@@ -262,13 +262,6 @@ impl Curve {
         ONE.saturating_add_signed(off)
     }
 
-    /// Returns true if enough changes of depth have shown about this size. Also true if nothing
-    /// was measured before serving.
-    pub fn is_compared(&self, size: u32) -> bool {
-        let (_, _, near) = self.beside(size);
-        *self.trust == LEARNT || self.compared[near] >= MOST_COMPARED
-    }
-
     /// Returns true if the nearest knot has been seen.
     pub fn knows(&self, size: u32) -> bool {
         let (_, _, near) = self.beside(size);

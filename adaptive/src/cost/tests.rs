@@ -143,27 +143,6 @@ fn passes_without_drafts_are_compared_with_those_beside_them() {
     }
 }
 
-/// Passes with uneven loads are compared as the even passes that are nearest to them.
-#[test]
-fn uneven_passes_count_for_the_even_ones_that_they_stand_for() {
-    let loads = Loads {
-        balance: 1 << 15,
-        shared_part: 1 << 16,
-    };
-    let mut costs = Costs::new(&config(), &profile());
-    for _ in 0..8 {
-        for depth in [0, 1] {
-            let step = Seen {
-                verify_us: verify_us(16 * (depth + 1)),
-                ..seen(32, depth)
-            };
-            (0..8).for_each(|_| costs.correct(&step, loads));
-        }
-    }
-    assert!(costs.is_compared(32, loads) && costs.is_compared(16, Loads::EVEN));
-    assert!(!costs.is_compared(32, Loads::EVEN));
-}
-
 /// A time that the first steps of a size have proven is not corrected again by comparing those
 /// very steps: their ratios come from the old time.
 #[test]

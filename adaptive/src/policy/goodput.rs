@@ -9,7 +9,6 @@ mod logit;
 mod probe;
 mod resume;
 mod switch;
-mod trust;
 mod waits;
 
 #[cfg(test)]
@@ -20,7 +19,6 @@ use logit::ONE;
 use probe::Probe;
 use resume::Resume;
 use switch::Switch;
-use trust::{Judged, Trust};
 use waits::Waits;
 
 /// Inverse of a step's weight in the mean share of proposed drafts.
@@ -54,9 +52,7 @@ impl PolicyFactory for Goodputs {
             scores: Vec::with_capacity(config.tiers.len()),
             switch: Switch::new(),
             probe: Probe::new(),
-            doubt: Probe::new(),
             resume: Resume::new(),
-            trust: Trust::new(),
             outlook: Outlook::default(),
         })
     }
@@ -68,8 +64,7 @@ impl PolicyFactory for Goodputs {
 /// Hazards come from counts by position ([`Hazards`]), times from measured curves
 /// ([`Costs`](crate::Costs)) at the batch's present size. Depth 0 is a depth like others. The
 /// policy moves when the regret of staying has added up ([`Switch`]). Rare [`Probe`]s try what
-/// the present depth does not show. A depth that long falls short of its expectations is judged
-/// by its results ([`Trust`]). After TurboSpec (arXiv 2406.14066), with hazards by position
+/// the present depth does not show. After TurboSpec (arXiv 2406.14066), with hazards by position
 /// instead of one acceptance rate. Prompts in a step add a time that no depth changes, so they
 /// leave the best depth as it is; the policy does not learn from times of such steps.
 #[derive(Debug)]
@@ -86,10 +81,7 @@ struct Goodput {
     scores: Vec<Score>,
     switch: Switch,
     probe: Probe,
-    /// Probes without drafts, for when not drafting seems to lose only a little.
-    doubt: Probe,
     resume: Resume,
-    trust: Trust,
     outlook: Outlook,
 }
 
@@ -119,7 +111,6 @@ impl Policy for Goodput {
         }
         if moment.rows.ilog2() != self.rows.max(1).ilog2() {
             self.probe.reset();
-            self.doubt.reset();
         }
         self.rows = moment.rows;
         self.waits.begin(moment);
@@ -144,11 +135,8 @@ impl Policy for Goodput {
             self.move_to(best.depth);
         }
         self.tell(moment);
-        if let Some(depth) = self.probe.going_on().or_else(|| self.doubt.going_on()) {
-            return depth;
-        }
-        let probe = self.consider_probe(moment, best);
-        let probe = probe.or_else(|| self.consider_doubt(moment, best));
+        let probe = self.probe.going_on();
+        let probe = probe.or_else(|| self.consider_probe(moment, best));
         probe.unwrap_or(self.depth)
     }
 
@@ -160,9 +148,7 @@ impl Policy for Goodput {
         self.hazards.digest(digest);
         self.switch.digest(digest);
         self.probe.digest(digest);
-        self.doubt.digest(digest);
         self.resume.digest(digest);
-        self.trust.digest(digest);
     }
 
     fn outlook(&self) -> Outlook {
@@ -205,13 +191,11 @@ impl Goodput {
             self.switch.moved();
             self.probe.reset();
             self.probe.stop();
-            self.doubt.reset();
-            self.doubt.stop();
             self.depth = depth;
         }
     }
 
-    /// Takes in the statistics of a step, after judging them by the expectations.
+    /// Takes in the statistics of a step.
     fn observe(&mut self, moment: &Moment<'_>) {
         let seen = moment.seen;
         let us = [seen.draft_us, seen.verify_us, seen.extend_us].map(u64::from);
@@ -228,37 +212,9 @@ impl Goodput {
             .resume
             .observe(&there, us, expected.map(|ns| ns / 1000));
         if seen.is_decode() && !resumes {
-            if let Some(expected) = expected {
-                self.judge(us, expected / 1000, moment);
-            }
             self.observe_fill(moment);
         }
         self.hazards.observe(seen);
-    }
-
-    /// Judges the depth of a step that took `us` where `expected_us` was expected.
-    fn judge(&mut self, us: u64, expected_us: u64, moment: &Moment<'_>) {
-        let seen = moment.seen;
-        let most = u64::from(seen.decodes) * POSITIONS as u64;
-        let accepted = seen.drafts_accepted().min(most);
-        let ran = StepSize {
-            decodes: moment.seen_rows,
-            depth: seen.depth,
-            tokens: seen.tokens,
-            loads: moment.loads,
-            taken: moment.seen_taken,
-        };
-        let Some(ran_ns) = moment.costs.sized_ns(&ran) else {
-            return;
-        };
-        let step = Judged {
-            tokens: (accepted << 16) / u64::from(seen.decodes) + ONE as u64,
-            expected_tokens: row_tokens(&self.tokens, seen.depth) as u64,
-            us,
-            size_us: ran_ns / 1000,
-            expected_us,
-        };
-        self.trust.observe(moment.step, seen.depth, step);
     }
 
     fn observe_fill(&mut self, moment: &Moment<'_>) {
@@ -319,8 +275,7 @@ impl Goodput {
     fn rate(&self, depth: u32, tokens: &Tokens, moment: &Moment<'_>) -> Option<Score> {
         let ns = self.expected_ns(depth, moment.rows, moment)?;
         let rate = self.waits.rate(row_tokens(tokens, depth) as u64, ns);
-        let factor = self.trust.factor(depth) as u64;
-        let rate = (rate.min(1 << 46) * factor) >> 16;
+        let rate = rate.min(1 << 46);
         Some(Score { depth, rate })
     }
 

@@ -211,10 +211,10 @@ impl<'a> Engine<'a> {
         let rows = streams.len() as u32;
         // Expected tokens are in thousandths.
         let expected = |depth: u32| -> u64 {
-            let of_row = |(request, _): &Stream| {
+            let of_row = |(request, emitted): &Stream| {
                 let mut survival = 1000;
                 let tokens = (0..depth as usize).map(|at| {
-                    survival = survival * u64::from(request.hazard(at)) / 1000;
+                    survival = survival * u64::from(request.hazard(*emitted, at)) / 1000;
                     survival
                 });
                 1000 + tokens.sum::<u64>()

@@ -213,6 +213,21 @@ fn texts_that_repeat_and_texts_that_do_not_are_each_served_at_their_best() {
     }
 }
 
+/// No other request comes whose text could be new.
+#[test]
+fn a_text_that_turns_within_an_answer_is_followed() {
+    let list = [phase(Text::Turning, 1, 12, (400, 700))];
+    for machine in [STANDALONE, HEAD, DENSE] {
+        let (mut best, mut us, mut lines) = (0, 0, Vec::new());
+        for seed in 1..4 {
+            let (table, arm, line) = goodput(&machine, &list, seed);
+            (best, us) = (best + table.best_fixed(), us + arm.us());
+            lines.push(line);
+        }
+        assert!(permille(best, us) >= 1025, "{lines:#?}");
+    }
+}
+
 #[test]
 fn times_that_were_measured_wrong_or_change_or_were_never_measured_cost_little() {
     for seed in 1..4 {

@@ -346,6 +346,8 @@ pub enum Text {
     Repeating,
     /// Hardly ever repeats earlier text.
     Fresh,
+    /// Predictable and hard pieces of 128 tokens in turn.
+    Turning,
 }
 
 /// A request, with its number of tokens and one kind of text.
@@ -367,10 +369,12 @@ impl Request {
         Self { id, tokens, text }
     }
 
-    /// Returns how many of 1,000 drafts are accepted at a position if all before it were.
-    pub fn hazard(&self, position: usize) -> u32 {
+    /// Returns how many of 1,000 drafts are accepted at a position after `emitted` tokens, if
+    /// all before it were.
+    pub fn hazard(&self, emitted: u32, position: usize) -> u32 {
         let (first, step, most) = match self.text {
-            Text::Predictable => (900, 10, 950),
+            Text::Turning if emitted / 128 % 2 == 1 => (300, 40, 480),
+            Text::Predictable | Text::Turning => (900, 10, 950),
             Text::Code | Text::Mixed => (740, 15, 830),
             Text::Hard => (300, 40, 480),
             Text::Half => (510, 0, 510),
@@ -398,7 +402,7 @@ impl Request {
     pub fn accepts(&self, emitted: u32, depth: u32) -> u32 {
         let missed = |at: &u32| {
             let draw = hash([self.id, emitted.into(), (*at).into(), 3]) % 1000;
-            draw >= u64::from(self.hazard(*at as usize))
+            draw >= u64::from(self.hazard(emitted, *at as usize))
         };
         (0..depth).find(missed).unwrap_or(depth)
     }

@@ -155,7 +155,6 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
         }
     }
     ends_like(&mut model, target);
-    model.bos_token_id = target.bos_token_id;
     model.load_format = target.load_format;
     Ok(model)
 }

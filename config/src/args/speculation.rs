@@ -27,9 +27,9 @@ pub struct SpeculationArgs {
     /// [default: none; demo model: EAGLE3].
     ///
     /// EAGLE3 and EAGLE use a small head trained for the model, STANDALONE a
-    /// smaller model with the same tokenizer, NGRAM the texts seen so far,
-    /// NEXTN layers that come with the model. `none` turns drafting off.
-    /// Whatever is drafted, the text stays the model's own.
+    /// smaller model with the same tokenizer, NGRAM the texts seen so far.
+    /// `none` turns drafting off. Whatever is drafted, the text stays the
+    /// model's own.
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_ALGORITHM", value_name = "NAME",
           help_heading = HEADING)]
     pub speculative_algorithm: Option<String>,

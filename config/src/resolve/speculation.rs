@@ -26,7 +26,9 @@ pub(super) fn resolve(
         Some(name) if !name.eq_ignore_ascii_case("none") => name,
         none => return without(none, given, known).map(|none| (none, 0)),
     };
-    let algorithm = known.find(name).ok_or_else(|| unknown(name, known))?;
+    let algorithm = known
+        .find(name)
+        .ok_or_else(|| unknown(name, target, known))?;
     let algorithm = algorithm.as_ref();
     let draft = draft(given, algorithm, target)?;
     let first = shape::resolve(given, algorithm)?;
@@ -155,7 +157,17 @@ fn first(given: &SpeculationArgs, known: &Algorithms) -> Option<String> {
     general.or_else(|| options::first(&given.algorithm.0, known))
 }
 
-fn unknown(name: &str, known: &Algorithms) -> ConfigError {
+fn unknown(name: &str, target: &ModelConfig, known: &Algorithms) -> ConfigError {
+    if name.eq_ignore_ascii_case("NEXTN") {
+        return ConfigError::conflict(
+            format!("{ALGORITHM} NEXTN"),
+            format!("a {} model", target.architecture),
+            "it drafts with a model's own multi-token prediction layers, and no architecture \
+             served here has any",
+            "Give EAGLE3, EAGLE or STANDALONE with a --speculative-draft-model-path, or NGRAM, \
+             which needs none",
+        );
+    }
     let mut names = String::new();
     for algorithm in known.iter() {
         let summary = algorithm.summary().trim_end_matches('.');

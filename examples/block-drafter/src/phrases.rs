@@ -4,17 +4,14 @@
 //! The example shows two declarations beyond a drafter. An option becomes a flag of the
 //! program. Drafting from texts opens the server's routes for texts.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use lockstep_backend::Backend;
 use lockstep_speculation::{
     Build, CommandHandler, Corpora, CorporaView, CorpusIndex, Device, DraftError, DraftRow,
     Drafter, DrafterFactory, Drafts, Node,
 };
-use lockstep_types::{
-    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig, NumberOption,
-    OptionSpec,
-};
+use lockstep_types::{Algorithm, Capabilities, NumberOption, OptionSpec};
 
 /// Number of tokens at a request's end that the drafter looks for.
 const LENGTH: NumberOption = NumberOption {
@@ -43,23 +40,10 @@ impl Algorithm for Phrases {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            needs_draft_model: false,
-            draft_kv: DraftKv::None,
-            supports_tree: false,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: false,
-            carries_hidden_states: false,
             adaptive: true,
             drafts_from_texts: true,
+            ..Capabilities::default()
         }
-    }
-
-    fn load_draft(
-        &self,
-        _path: Option<&Path>,
-        _target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError> {
-        Ok(None)
     }
 
     fn options(&self) -> &[OptionSpec] {

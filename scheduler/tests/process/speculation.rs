@@ -1,11 +1,9 @@
 //! Tests of speculation as a frontend sees it: the same texts, and the counts of speculation.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use lockstep_planner::sim::{SimModel, run_alone};
-use lockstep_types::{
-    Algorithm, Algorithms, Capabilities, ConfigError, DraftKv, DraftModel, ModelConfig,
-};
+use lockstep_types::{Algorithm, Algorithms, Capabilities, DraftKv};
 
 use crate::fixture::{Scheduler, args, request};
 
@@ -24,23 +22,12 @@ impl Algorithm for Pairs {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            needs_draft_model: false,
             draft_kv: DraftKv::Pairs,
             supports_tree: true,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: false,
             carries_hidden_states: true,
             adaptive: true,
-            drafts_from_texts: false,
+            ..Capabilities::default()
         }
-    }
-
-    fn load_draft(
-        &self,
-        _path: Option<&Path>,
-        _target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError> {
-        Ok(None)
     }
 }
 

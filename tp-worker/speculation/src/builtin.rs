@@ -8,19 +8,18 @@ use lockstep_types::{
 };
 
 use crate::{
-    Build, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter, NextN, Ngram,
+    Build, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter, Ngram,
     StandaloneDrafter,
 };
 
 impl<B: Backend + 'static> DrafterRegistry<B> {
-    /// Makes a registry of EAGLE, EAGLE3, STANDALONE, NGRAM and NEXTN.
+    /// Makes a registry of EAGLE, EAGLE3, STANDALONE and NGRAM.
     pub fn builtin() -> Self {
         Self::empty()
             .with(EAGLE)
             .with(EAGLE3)
             .with(STANDALONE)
             .with(Ngram::default())
-            .with(NextN)
     }
 }
 

@@ -16,7 +16,6 @@ mod drafter;
 mod drafts;
 mod eagle;
 mod error;
-mod nextn;
 mod ngram;
 mod own_depth;
 mod page_table;
@@ -35,7 +34,6 @@ pub use drafter::{CommandHandler, Device, DraftRow, Drafter, DraftsOnDevice, Ext
 pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
 pub use error::DraftError;
-pub use nextn::NextN;
 pub use ngram::{Ngram, Trie};
 pub use own_depth::OwnDepths;
 pub use page_table::PageTable;

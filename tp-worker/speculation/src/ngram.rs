@@ -6,12 +6,12 @@ mod index;
 mod options;
 mod trie;
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use lockstep_backend::Backend;
 use lockstep_types::{
-    Algorithm, Capabilities, ConfigError, DraftKv, DraftModel, DraftShape, ModelConfig, OptionSpec,
-    OptionValues, SpeculationConfig,
+    Algorithm, Capabilities, ConfigError, DraftShape, ModelConfig, OptionSpec, OptionValues,
+    SpeculationConfig,
 };
 
 use crate::{
@@ -47,14 +47,10 @@ impl Algorithm for Ngram {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            needs_draft_model: false,
-            draft_kv: DraftKv::None,
             supports_tree: true,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: false,
-            carries_hidden_states: false,
             adaptive: true,
             drafts_from_texts: true,
+            ..Capabilities::default()
         }
     }
 
@@ -65,14 +61,6 @@ impl Algorithm for Ngram {
             topk: 1,
             num_draft_tokens: 8,
         }
-    }
-
-    fn load_draft(
-        &self,
-        _path: Option<&Path>,
-        _target: &ModelConfig,
-    ) -> Result<Option<DraftModel>, ConfigError> {
-        Ok(None)
     }
 
     fn options(&self) -> &[OptionSpec] {

@@ -11,13 +11,6 @@ const PROOF: u32 = 6;
 /// Most that such a probe is taken to cost, in steps. Its expected cost comes from the very
 /// time that it tests.
 const PROOF_COST: i64 = ONE / 4;
-/// Largest expected gain of drafting over not drafting for which the real gain is tested.
-const DOUBT: i64 = ONE / 4;
-/// Moves that must be left for such a test: other moves are worth more.
-const SPARE: u64 = 6;
-/// Balance below which loads are uneven: the mean rank has less than this part of the fullest
-/// rank's tokens.
-const UNEVEN: u32 = 1 << 14;
 
 impl Goodput {
     /// Begins a probe if one is due. First come depths of unknown time, then depths of a time
@@ -79,13 +72,7 @@ impl Goodput {
     /// rows, and would be the best if drafting took no time. Its time measured before serving
     /// may be wrong, and nothing else would tell. Its cost by that time does not delay the
     /// test.
-    ///
-    /// Returns `None` while one rank has far more to do than the others: times are measured
-    /// with even loads, and uneven steps prove little of them.
     fn to_prove(&self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        if moment.loads.balance < UNEVEN {
-            return None;
-        }
         let would_be_best = |score: &Score| {
             let size = self.size(score.depth, moment.rows, moment);
             let hoped = moment.costs.hoped_ns(&size).unwrap_or(u64::MAX);
@@ -102,29 +89,6 @@ impl Goodput {
         self.probe.is_due(moment.step, cost).then_some(score.depth)
     }
 
-    /// Begins a few steps without drafts, if drafting hardly pays by the times measured before
-    /// serving and no comparison has tested these yet. Such steps among steps with drafts tell
-    /// what drafts cost: other programs slow both alike.
-    pub(super) fn consider_doubt(&mut self, moment: &Moment<'_>, best: Score) -> Option<u32> {
-        let compared = moment.costs.is_compared(moment.rows, moment.loads);
-        if self.depth == 0 || best.depth == 0 || compared {
-            return None;
-        }
-        // Steps with prompts are not compared.
-        let carries_prompts = moment.seen.prompt_tokens > 0 || moment.long_prompts.ranks > 0;
-        if carries_prompts || moment.loads.balance < UNEVEN || !self.switch.can_spare(SPARE) {
-            return None;
-        }
-        let none = self.scores.iter().find(|score| score.depth == 0)?;
-        if none.loss_to(best) >= DOUBT || !self.doubt.is_due(moment.step, 0) {
-            return None;
-        }
-        self.switch.spend(2);
-        let step_us = self.expected_ns(0, moment.rows, moment)? / 1000;
-        self.doubt.begin(moment.step, 0, doubt_steps(step_us));
-        self.doubt.going_on()
-    }
-
     /// Returns true if the depth would be the best with its logits one standard deviation
     /// higher.
     fn is_hopeful(&self, depth: u32, hope: &Tokens, moment: &Moment<'_>, best: Score) -> bool {
@@ -132,16 +96,5 @@ impl Goodput {
         let hope = self.rate(depth, hope, moment);
         let pair = hope.zip(present);
         pair.is_some_and(|(hope, present)| hope.rate > best.rate && present.loss_to(hope) > HOPE)
-    }
-}
-
-/// Returns the number of steps of a doubt, from the microseconds of a step. It is the number
-/// that a [comparison](crate::Costs::is_compared) needs. Short steps need some more before, in
-/// which caches settle.
-fn doubt_steps(step_us: u64) -> u32 {
-    match step_us {
-        2_000.. => 4,
-        250.. => 2 + 6_000_u64.div_ceil(step_us) as u32,
-        _ => 24,
     }
 }

@@ -53,8 +53,6 @@ pub(super) struct Hazards {
     /// By position: share of the rows that reached it, within the step's depth, and proposed a
     /// draft there.
     coverage: [i64; POSITIONS],
-    /// `coverage` over only a few steps: if the two are far apart, things have changed.
-    lately: [i64; POSITIONS],
 }
 
 /// A position's counts of one step, in fixed point.
@@ -94,7 +92,6 @@ impl Hazards {
             known: 0,
             evidence: [0; 2],
             coverage: [ONE; POSITIONS],
-            lately: [ONE; POSITIONS],
         }
     }
 
@@ -181,7 +178,6 @@ impl Hazards {
             &self.shape,
             &self.shape_variance,
             &self.coverage,
-            &self.lately,
         ] {
             for number in list {
                 digest.word(*number as u64);
@@ -271,11 +267,7 @@ impl Hazards {
                 let proposed = i64::from(seen.at_risk[at].min(reached));
                 let share = proposed * ONE / i64::from(reached);
                 let weight = i64::from(reached.min(8));
-                self.lately[at] += (share - self.lately[at]) / 4;
                 self.coverage[at] += (share - self.coverage[at]) * weight / 32;
-                if (self.lately[at] - self.coverage[at]).abs() > ONE / 2 {
-                    self.coverage[at] = self.lately[at];
-                }
             }
             reached = seen.accepted[at];
         }

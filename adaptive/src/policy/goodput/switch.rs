@@ -9,8 +9,6 @@ const FREE: i64 = ONE / 100;
 const ENOUGH: i64 = ONE / 8;
 /// Greatest regret that is remembered.
 const MOST_REGRET: i64 = 8 * ONE;
-/// Least number of steps between two moves.
-const DWELL: u32 = 4;
 /// Number of moves that may follow each other closely, and time that earns another one: 50 a
 /// minute. Shorter steps count as `STEP_US`.
 const BURST: u64 = 10;
@@ -21,8 +19,6 @@ const STEP_US: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct Switch {
     regret: i64,
-    /// Steps since the last move.
-    dwelt: u32,
     /// Time earned for moves, in microseconds.
     earned_us: u64,
 }
@@ -31,7 +27,6 @@ impl Switch {
     pub fn new() -> Self {
         Self {
             regret: 0,
-            dwelt: DWELL,
             earned_us: BURST * MOVE_US,
         }
     }
@@ -39,7 +34,6 @@ impl Switch {
     /// Takes in a step of `us` microseconds.
     pub fn pass(&mut self, us: u64) {
         self.earned_us = (self.earned_us.saturating_add(us.max(STEP_US))).min(BURST * MOVE_US);
-        self.dwelt = self.dwelt.saturating_add(1);
     }
 
     /// Takes in that staying loses the part `loss` of a step. Returns true if it is time to
@@ -49,14 +43,13 @@ impl Switch {
         let left = self.earned_us / MOVE_US;
         let dear = ENOUGH << (BURST / 2).saturating_sub(left);
         let worth = dear.saturating_add(cost).min(MOST_REGRET - 1);
-        left > 0 && self.dwelt >= DWELL && self.regret > worth
+        left > 0 && self.regret > worth
     }
 
     /// Notes a move to another depth.
     pub fn moved(&mut self) {
         self.spend(1);
         self.regret = 0;
-        self.dwelt = 0;
     }
 
     /// Spends moves for another reason, such as a probe.
@@ -71,7 +64,6 @@ impl Switch {
 
     pub fn digest(&self, digest: &mut Digest) {
         digest.word(self.regret as u64);
-        digest.word(u64::from(self.dwelt));
         digest.word(self.earned_us);
     }
 }

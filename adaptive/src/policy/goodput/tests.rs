@@ -76,7 +76,7 @@ fn rows_that_propose_nothing_are_no_rejections_but_bring_no_tokens() {
 }
 
 #[test]
-fn drafts_that_cease_or_come_back_are_noticed_within_a_few_steps() {
+fn drafts_that_cease_or_come_back_change_what_is_expected() {
     let mut hazards = Hazards::new();
     let tokens = |hazards: &Hazards| thousandths(hazards.tokens(false)[1]);
     let none = Seen {
@@ -86,11 +86,10 @@ fn drafts_that_cease_or_come_back_are_noticed_within_a_few_steps() {
     };
     after(60, &accepted(1, &[1]), &mut hazards);
     assert!(tokens(&hazards) > 1900);
-    after(5, &none, &mut hazards);
-    assert!(tokens(&hazards) < 1400, "{}", tokens(&hazards));
     after(60, &none, &mut hazards);
-    after(5, &accepted(1, &[1]), &mut hazards);
-    assert!(tokens(&hazards) > 1600, "{}", tokens(&hazards));
+    assert!(tokens(&hazards) < 1200, "{}", tokens(&hazards));
+    after(60, &accepted(1, &[1]), &mut hazards);
+    assert!(tokens(&hazards) > 1800, "{}", tokens(&hazards));
 }
 
 #[test]
@@ -142,7 +141,7 @@ fn one_row_shows_a_change_within_a_dozen_steps() {
 }
 
 #[test]
-fn small_losses_are_free_and_large_ones_move_after_the_dwell() {
+fn small_losses_are_free_and_large_ones_move_at_once() {
     let mut switch = Switch::new();
     for _ in 0..10_000 {
         switch.pass(10_000);
@@ -151,11 +150,8 @@ fn small_losses_are_free_and_large_ones_move_after_the_dwell() {
     assert!(!switch.is_due(ONE / 4, ONE / 4), "less than moving costs");
     assert!(switch.is_due(ONE / 8, 0));
     switch.moved();
-    let steps = (1..).find(|_| {
-        switch.pass(10_000);
-        switch.is_due(ONE / 2, 0)
-    });
-    assert_eq!(steps, Some(4));
+    assert!(!switch.is_due(ONE / 8, 0), "the regret begins anew");
+    assert!(switch.is_due(ONE / 2, 0));
 }
 
 #[test]
@@ -203,99 +199,6 @@ fn probes_that_find_nothing_and_cost_much_get_rare() {
     probe.begin(9, 3, Probe::steps(1));
     let lasts = std::iter::from_fn(|| probe.going_on());
     assert!(lasts.eq([3; 8]));
-}
-
-#[test]
-fn a_depth_that_falls_short_for_long_is_taken_by_what_it_brings() {
-    let expected = Judged {
-        tokens: 3 << 16,
-        expected_tokens: 3 << 16,
-        us: 50_000,
-        size_us: 50_000,
-        expected_us: 50_000,
-    };
-    let mut trust = Trust::new();
-    let show = |trust: &mut Trust, times: u64, tokens: u64, us: u64| {
-        let tokens = (tokens << 16) / 100;
-        let real = Judged {
-            tokens,
-            us,
-            ..expected
-        };
-        (0..times).for_each(|step| trust.observe(step, 3, real));
-        thousandths(trust.factor(3))
-    };
-    assert_eq!(show(&mut trust, 960, 300, 50_000), 1000);
-    // Tokens: two windows may show a change of texts; the third shows a broken promise.
-    assert_eq!(show(&mut trust, 192, 270, 50_000), 1000);
-    assert_eq!(show(&mut trust, 96, 270, 50_000), 900);
-    assert_eq!(thousandths(trust.factor(5)), 1000);
-    assert_eq!(
-        show(&mut trust, 96, 300, 50_000),
-        1000,
-        "it keeps its promise again"
-    );
-    // Steps that are larger than expected take longer, as steps of their size do.
-    let larger = Judged {
-        us: 60_000,
-        size_us: 60_000,
-        ..expected
-    };
-    (0..288).for_each(|step| trust.observe(step, 2, larger));
-    assert_eq!(thousandths(trust.factor(2)), 833);
-    // Times: one window is enough, and an outlier counts for two steps.
-    assert_eq!(show(&mut trust, 96, 300, 75_000), 667);
-    assert_eq!(show(&mut trust, 95, 300, 50_000), 667);
-    assert_eq!(show(&mut trust, 1, 300, 10_000_000), 1000);
-    // Other programs slow only a part of a window.
-    assert_eq!(show(&mut trust, 80, 300, 75_000), 1000);
-    assert_eq!(show(&mut trust, 16, 300, 50_000), 1000);
-    assert_eq!(show(&mut trust, 88, 300, 75_000), 1000);
-    assert_eq!(show(&mut trust, 8, 300, 50_000), 800, "half of a piece");
-}
-
-#[test]
-fn short_steps_are_judged_and_forgotten_by_their_time() {
-    let mut trust = Trust::new();
-    let slowed = |size_us| Judged {
-        tokens: 1 << 16,
-        expected_tokens: 1 << 16,
-        us: size_us * 3 / 2,
-        size_us,
-        expected_us: size_us,
-    };
-    (0..3_999).for_each(|step| trust.observe(step, 1, slowed(1_000)));
-    assert_eq!(thousandths(trust.factor(1)), 1000, "not for seconds yet");
-    trust.observe(4_000, 1, slowed(1_000));
-    assert_eq!(thousandths(trust.factor(1)), 667);
-    trust.observe(10_000, 5, slowed(0));
-    assert_eq!(thousandths(trust.factor(1)), 667, "in no time");
-    trust.observe(10_000, 5, slowed(41_000_000));
-    assert_eq!(thousandths(trust.factor(1)), 1000, "forgotten");
-}
-
-/// Steps at the deepest depth take twice as long as measured, and steps at other depths as long
-/// as measured.
-#[test]
-fn a_depth_that_does_not_bring_what_was_expected_is_left() {
-    let mut driver = driver();
-    let mut run = |steps: usize, slow: u32| {
-        let depths = (0..steps).map(|_| {
-            let depth = driver.depth;
-            let mut seen = timed(accepted(depth, &[depth]));
-            if depth == 7 {
-                seen.verify_us *= slow;
-                seen.draft_us *= slow;
-            }
-            driver.show(&seen)
-        });
-        depths.collect::<Vec<_>>()
-    };
-    assert_eq!(run(200, 1).last(), Some(&7));
-    let depths = run(600, 2);
-    let then = &depths[300..];
-    assert!(!then.contains(&7), "{depths:?}");
-    assert_eq!(then.last(), Some(&5), "{depths:?}");
 }
 
 /// New requests are a part of all ranks' rows, however the rows lie on the ranks.
@@ -404,27 +307,6 @@ fn drafts_that_looked_far_too_slow_are_tried_within_two_hundred_steps() {
     }
 }
 
-/// If one rank has far more to do than the others, steps prove little of times measured with
-/// even loads, and nothing is tried for that.
-#[test]
-fn nothing_is_proven_while_loads_are_uneven() {
-    let slow = |cell: Seen| Seen {
-        draft_us: 11 * cell.draft_us,
-        ..cell
-    };
-    let profile: Vec<_> = profile().into_iter().map(slow).collect();
-    for (balance, drafts) in [(1 << 16, true), (1 << 14, true), ((1 << 14) - 1, false)] {
-        let mut driver = Driver::new("goodput", &config(), &profile);
-        let all = std::mem::replace(&mut driver.candidates, vec![0]);
-        run(&mut driver, 40, 1, 7);
-        driver.candidates = all;
-        driver.loads.balance = balance;
-        let depths = run(&mut driver, 100, 1, 7);
-        let drafted = depths.iter().any(|depth| *depth > 0);
-        assert_eq!(drafted, drafts, "{balance}: {depths:?}");
-    }
-}
-
 /// Ranks that run a part of a prompt in every step answer no more with deeper drafts. Short
 /// steps bring the next part sooner.
 #[test]
@@ -504,66 +386,4 @@ fn its_outlook_is_what_it_decides_by() {
             .iter()
             .all(|hazard| *hazard > 60_000 && *hazard < 65_536)
     );
-}
-
-/// Returns the depths after `steps` steps of one row that accepts all drafts. A draft seems to
-/// take `draft_us`, and a step 20 ms without drafts. All times are as measured.
-fn with_drafts_of(
-    draft_us: u32,
-    steps: usize,
-    change: impl Fn(&mut Driver, &mut Seen),
-) -> Vec<u32> {
-    let slow = |cell: Seen| Seen {
-        draft_us: draft_us * cell.depth,
-        ..cell
-    };
-    let profile: Vec<_> = profile().into_iter().map(slow).collect();
-    let mut driver = Driver::new("goodput", &config(), &profile);
-    driver.candidates = vec![0, 1];
-    driver.depth = 1;
-    let mut depths = vec![];
-    for _ in 0..steps {
-        let depth = driver.depth;
-        let mut seen = slow(timed(accepted(depth, &[depth])));
-        change(&mut driver, &mut seen);
-        driver.costs.correct(&seen, driver.loads);
-        driver.show(&seen);
-        depths.push(driver.depth);
-    }
-    depths
-}
-
-/// Returns the lengths of the runs of steps without drafts, after the run that the policy
-/// begins with.
-fn runs_without(depths: &[u32]) -> Vec<usize> {
-    let begun = depths.iter().position(|depth| *depth > 0).unwrap_or(0);
-    let runs = depths[begun..].chunk_by(|a, b| a == b);
-    runs.filter(|run| run[0] == 0).map(<[u32]>::len).collect()
-}
-
-#[test]
-fn where_drafts_seem_to_pay_little_a_few_steps_go_without() {
-    // A step gives two tokens in 33 ms or one in 20: a sixth is lost.
-    let runs = runs_without(&with_drafts_of(13_000, 4_000, |_, _| {}));
-    assert!(
-        !runs.is_empty() && runs.iter().all(|run| *run == 4),
-        "{runs:?}"
-    );
-    // After some of these runs the effect of other programs on the times is known.
-    assert!((3..=8).contains(&runs.len()), "{runs:?}");
-    // Two tokens in 26 ms are well worth it.
-    let runs = runs_without(&with_drafts_of(6_000, 4_000, |_, _| {}));
-    assert_eq!(runs, []);
-}
-
-#[test]
-fn nothing_is_doubted_where_steps_without_drafts_would_show_nothing() {
-    let none = |change: fn(&mut Driver, &mut Seen)| {
-        let depths = with_drafts_of(13_000, 4_000, change);
-        assert_eq!(runs_without(&depths), []);
-    };
-    none(|_, seen| seen.prompt_tokens = 16);
-    none(|driver, _| driver.long_prompts.ranks = 1);
-    none(|driver, _| driver.loads.balance = 1 << 13);
-    none(|driver, _| driver.candidates = vec![1, 3]);
 }

@@ -153,6 +153,15 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["MEDUSA", "none (nothing", "; EAGLE3: drafts for tests; "],
     ),
     (
+        "--speculative-algorithm nextn",
+        &[
+            "--speculative-algorithm NEXTN",
+            "a LlamaForCausalLM model",
+            "no architecture served here has any",
+            "or NGRAM, which needs none",
+        ],
+    ),
+    (
         "--speculative-num-steps 3",
         &["--speculative-num-steps", "--speculative-algorithm"],
     ),

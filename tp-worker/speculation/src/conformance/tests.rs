@@ -39,12 +39,8 @@ impl Algorithm for Says {
                 Self::KeepsWithoutModel => DraftKv::Tokens,
                 _ => DraftKv::None,
             },
-            supports_tree: false,
             supports_target_verify_for_draft: *self == Self::PassesWithoutModel,
-            draft_probabilities: false,
-            carries_hidden_states: false,
-            adaptive: false,
-            drafts_from_texts: false,
+            ..Capabilities::default()
         }
     }
     fn default_shape(&self) -> DraftShape {

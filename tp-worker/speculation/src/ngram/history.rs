@@ -68,9 +68,6 @@ impl History {
     /// and waits for the next call.
     pub(super) fn index(&mut self, text: &[u32]) {
         let places = text.len().saturating_sub(1);
-        if places < self.indexed {
-            self.clear();
-        }
         let capacity = self.chains.first().map_or(0, |chain| chain.heads.len());
         if places > capacity {
             let capacity = text.len().next_power_of_two().max(256);

@@ -63,23 +63,3 @@ fn drafting_again_costs_what_it_costs_the_fullest_rank() {
         );
     }
 }
-
-/// The expected time of a step depends on the rows of the fullest rank, if drafting takes
-/// longer with more rows.
-#[test]
-fn a_depth_is_judged_by_the_rows_of_the_fullest_rank() {
-    let drafting = |seen: Seen, rows: u32| Seen {
-        draft_us: 500 * seen.depth * rows,
-        ..seen
-    };
-    let profile: Vec<_> = { profile().into_iter() }
-        .map(|seen| drafting(seen, seen.decodes))
-        .collect();
-    let mut driver = Driver::new("goodput", &config(), &profile);
-    driver.candidates = vec![0, 1];
-    for step in 0..1_000 {
-        let seen = drafting(on_ranks(driver.depth, 2, 32), 2);
-        driver.show_ranks(&seen, [2, 32, 0]);
-        assert!(driver.depth == 1 || step < 50, "{step}");
-    }
-}

@@ -1,0 +1,53 @@
+//! Options of the ranks that run as threads of one command.
+
+use clap::builder::RangedU64ValueParser;
+use lockstep_config::ServeArgs;
+
+/// Ranks of a command that serves nobody.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct RankArgs {
+    /// Tensor-parallel ranks, as threads of this process. Packed weights are for a server
+    /// with as many.
+    #[arg(
+        long,
+        visible_alias = "tp",
+        alias = "tensor-parallel-size",
+        env = "LOCKSTEP_TP_SIZE",
+        value_name = "RANKS",
+        default_value_t = 1
+    )]
+    pub(crate) tp_size: usize,
+    /// DP ranks that these ranks form with --enable-dp-attention.
+    #[arg(
+        long,
+        visible_alias = "dp",
+        alias = "data-parallel-size",
+        env = "LOCKSTEP_DP_SIZE",
+        value_name = "RANKS",
+        default_value_t = 1
+    )]
+    dp_size: usize,
+    /// Data-parallel attention.
+    #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION")]
+    enable_dp_attention: bool,
+    /// Compute threads of each rank [default: available cores / ranks].
+    #[arg(
+        long,
+        alias = "threads-per-rank",
+        env = "LOCKSTEP_THREADS_PER_RANK",
+        value_name = "THREADS",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
+    )]
+    threads: Option<usize>,
+}
+
+impl RankArgs {
+    /// Writes the options into those of a server. Each DP rank runs at least one request.
+    pub(crate) fn give_to(&self, serve: &mut ServeArgs) {
+        serve.parallel.tp_size = Some(self.tp_size);
+        serve.parallel.dp_size = Some(self.dp_size);
+        serve.parallel.enable_dp_attention = self.enable_dp_attention;
+        serve.parallel.threads_per_rank = self.threads;
+        serve.schedule.max_running_requests = Some(self.dp_size);
+    }
+}
