@@ -14,7 +14,7 @@ use names::{Crate, Path};
 
 /// Known circles that stay: the folder of the crate, the modules sorted by name, and
 /// the reason.
-const KNOWN: [(&str, &[&str], &str); 16] = [
+const KNOWN: [(&str, &[&str], &str); 15] = [
     (
         "config",
         &["memory", "resolve"],
@@ -57,15 +57,6 @@ const KNOWN: [(&str, &[&str], &str); 16] = [
             "http::weights",
         ],
         "one table names all handlers, and the pages and labels that describe it read it",
-    ),
-    (
-        "tokenizer-manager",
-        &[
-            "scheduler_client::handle",
-            "scheduler_client::link",
-            "scheduler_client::session",
-        ],
-        "three ends of one stream, by who holds them",
     ),
     (
         "tokenizer-manager",

@@ -19,7 +19,7 @@ fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
         unsent: VecDeque::new(),
         queries: HashMap::new(),
         next_query: 0,
-        told: Told {
+        status: SchedulerStatus {
             weights: watch::Sender::new(None),
             healthy: watch::Sender::new(false),
         },
