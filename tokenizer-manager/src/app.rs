@@ -21,9 +21,9 @@ pub use shared::Shared;
 use tokio::time::Instant;
 
 use crate::{
+    auth::Keys,
     error::ApiResult,
     gate::{Gate, GateState, Ticket},
-    http::Keys,
     metrics::Metrics,
     ports::Ports,
     scheduler_client::SchedulerClient,
@@ -162,9 +162,4 @@ pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-/// Returns a random id of 32 hexadecimal digits.
-pub fn fresh_id() -> String {
-    format!("{:032x}", rand::random::<u128>())
 }

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, metadata::MetadataMap, service::InterceptorLayer};
 
 use crate::{
-    app::App, error::ApiError, gate::GateState, http::known_as, request_stats::RequestStats,
+    app::App, error::ApiError, gate::GateState, request_id::known_as, request_stats::RequestStats,
     request_trace::RequestTrace,
 };
 

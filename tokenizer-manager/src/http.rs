@@ -35,9 +35,6 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     routing::any,
 };
-pub(crate) use chat::convert::messages::check as check_messages;
-pub use keys::Keys;
-pub(crate) use middleware::{check_id, known_as};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{

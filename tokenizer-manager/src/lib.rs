@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod auth;
 pub mod error;
 pub mod gate;
 pub mod generation;
@@ -21,6 +22,7 @@ pub mod grpc;
 pub mod http;
 pub mod metrics;
 mod ports;
+mod request_id;
 mod request_stats;
 mod request_trace;
 pub mod run;

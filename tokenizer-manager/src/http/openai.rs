@@ -1,9 +1,9 @@
 //! Common parts of OpenAI's two generating routes.
 
+pub(super) mod answer;
 pub(super) mod envelope;
 pub(super) mod logprobs;
 pub(super) mod params;
-pub(super) mod stream;
 pub(super) mod usage;
 
 use axum::http::StatusCode;

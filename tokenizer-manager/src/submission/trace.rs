@@ -6,15 +6,12 @@ use lockstep_traces::Asked;
 use lockstep_types::sampling::SamplingParams;
 
 use super::{GenerateSpec, MaxTokens};
-use crate::{
-    app::App,
-    request_trace::{InferenceTrace, RequestTrace},
-};
+use crate::request_trace::{InferenceTrace, RequestTrace};
 
 /// Begins the inference's span.
 pub(super) fn begin(
     request: &RequestTrace,
-    app: &App,
+    model: &str,
     spec: &GenerateSpec,
     sampling: &SamplingParams,
 ) -> Arc<InferenceTrace> {
@@ -23,7 +20,7 @@ pub(super) fn begin(
             "messages" => "chat",
             _ => "text_completion",
         },
-        model: app.model(),
+        model,
         id: &spec.trace_id,
         max_tokens: match spec.max_tokens {
             MaxTokens::Exact(most) => u32::try_from(most).ok(),

@@ -5,7 +5,7 @@ mod meta;
 use std::sync::Arc;
 
 use axum::response::Response;
-use futures::{StreamExt, future::try_join_all, stream};
+use futures::future::try_join_all;
 use lockstep_ports::{Held, Reserve};
 use meta::{Answer, Meta};
 
@@ -13,10 +13,9 @@ use super::convert::NativeSpecs;
 use crate::{
     app::App,
     error::ApiResult,
-    generation::{Delta, Generation},
+    generation::{Delta, Generation, first, merge},
     http::{
         json,
-        openai::stream::first,
         sse::{self, Framer, Frames},
     },
     request_stats::RequestStats,
@@ -82,9 +81,7 @@ pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
             mut meta,
             generation,
         } = choice;
-        let (mut whole, end) = generation.complete().await?;
-        whole.end = Some(end);
-        meta.add(whole)?;
+        meta.add(generation.complete().await?);
         ApiResult::Ok(meta)
     });
     let metas = try_join_all(answers).await?;
@@ -106,14 +103,13 @@ struct NativeFramer {
 
 /// Streams all choices.
 pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
-    let (mut metas, mut deltas) = (Vec::new(), Vec::new());
-    for (index, mut choice) in request.choices.into_iter().enumerate() {
+    let (mut metas, mut generations) = (Vec::new(), Vec::new());
+    for mut choice in request.choices {
         // Each object repeats everything so far, so no reserved memory is given back.
         metas.push((choice.meta, choice.generation.reserve.take()));
-        let generated = choice.generation.into_stream();
-        deltas.push(Box::pin(generated.map(move |delta| (index, delta))));
+        generations.push(choice.generation);
     }
-    let deltas = first(stream::select_all(deltas), sse::KEEP_ALIVE).await?;
+    let deltas = first(merge(generations), sse::KEEP_ALIVE).await?;
     let framer = NativeFramer {
         metas,
         is_list: request.is_list,
@@ -126,11 +122,12 @@ fn add(meta: &mut Meta, reserve: &mut Option<Reserve>, delta: Delta) -> ApiResul
     if let Some(reserve) = reserve {
         reserve.came(delta.logprob_bytes())?;
     }
-    if delta.end.is_some() {
+    if delta.end().is_some() {
         // The choice has ended and needs no more memory.
         reserve.take();
     }
-    meta.add(delta)
+    meta.add(delta);
+    Ok(())
 }
 
 impl Framer for NativeFramer {

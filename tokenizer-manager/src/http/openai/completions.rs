@@ -2,8 +2,8 @@
 
 mod convert;
 mod echo;
-mod response;
-mod stream;
+mod form;
+mod shape;
 mod types;
 
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use axum::{Extension, extract::State, response::Response};
 use lockstep_ports::Held;
 
 use super::{
-    middleware::{COMPLETION, RequestId},
-    openai::{check_model, envelope::Envelope},
+    middleware::RequestId,
+    openai::{answer::answer, check_model, envelope::Envelope},
     unsupported::GenerateJson,
 };
-use crate::{app::App, error::ApiResult, submission::Submission};
+use crate::{app::App, error::ApiResult, request_id::COMPLETION, submission::Submission};
 
 /// Names and types of the request's fields.
 pub(super) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
@@ -33,9 +33,6 @@ pub(super) async fn create(
     let (spec, shape) = convert::spec(&mut request, id.clone())?;
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
-    let envelope = Envelope::new(app, id);
-    match streaming {
-        Some(streaming) => stream::answer(envelope, shape, submission, streaming).await,
-        None => response::answer(&envelope, shape, submission).await,
-    }
+    let form = form::CompletionForm::new(&app, shape, &submission).await?;
+    answer(Envelope::new(app, id), submission, streaming, form).await
 }

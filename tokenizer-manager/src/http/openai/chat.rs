@@ -1,8 +1,7 @@
 //! `POST /v1/chat/completions`.
 
-pub(super) mod convert;
-mod response;
-mod stream;
+mod convert;
+mod form;
 mod types;
 
 use std::sync::Arc;
@@ -11,11 +10,11 @@ use axum::{Extension, extract::State, response::Response};
 use lockstep_ports::Held;
 
 use super::{
-    middleware::{CHAT, RequestId},
-    openai::{check_model, envelope::Envelope},
+    middleware::RequestId,
+    openai::{answer::answer, check_model, envelope::Envelope},
     unsupported::GenerateJson,
 };
-use crate::{app::App, error::ApiResult, submission::Submission};
+use crate::{app::App, error::ApiResult, request_id::CHAT, submission::Submission};
 
 /// Names and types of the request's fields.
 pub(super) const FIELDS: &[(&str, &str)] = types::ChatRequest::FIELDS;
@@ -33,9 +32,6 @@ pub(super) async fn create(
     let spec = convert::spec(&app, &mut request, id.clone()).await?;
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
-    let envelope = Envelope::new(app, id);
-    match streaming {
-        Some(streaming) => stream::answer(envelope, wants_logprobs, submission, streaming).await,
-        None => response::answer(&envelope, wants_logprobs, submission).await,
-    }
+    let form = form::ChatForm::new(wants_logprobs, submission.generations.len());
+    answer(Envelope::new(app, id), submission, streaming, form).await
 }
