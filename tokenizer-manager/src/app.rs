@@ -63,7 +63,7 @@ pub struct App {
     /// Source of the figures that this process reports about itself.
     pub figures: Figures,
     /// Recent figures of all tokenizer-managers: without metrics, and with them.
-    pub told: [Shared<Vec<FrontFigures>>; 2],
+    pub shared_figures: [Shared<Vec<FrontFigures>>; 2],
 }
 
 impl App {
@@ -98,8 +98,8 @@ impl App {
         }
         // Only the scheduler can reach the other tokenizer-managers.
         let ask = || self.scheduler.figures(metrics).map(Result::ok);
-        let told = &self.told[usize::from(metrics)];
-        let mut all = told.get(Instant::now, ask).await.unwrap_or_default();
+        let shared = &self.shared_figures[usize::from(metrics)];
+        let mut all = shared.get(Instant::now, ask).await.unwrap_or_default();
         all.retain(|front| front.index != own.index);
         all.push(own);
         all.sort_by_key(|front| front.index);

@@ -11,7 +11,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use events::FilterChain;
 pub use events::{End, Event, Matched, TextDelta};
 use futures::Stream;
-use lockstep_ports::Reserve;
+use lockstep_ports::Reservation;
 use lockstep_text::{OutputOptions, OutputText, Tokenizer};
 use lockstep_types::{
     request::{ErrorKind, Output, RequestError},
@@ -118,7 +118,7 @@ pub struct Generation {
     timing: Timing,
     ended: bool,
     /// Memory reserved for log-probabilities that the choice may still return.
-    pub(crate) reserve: Option<Reserve>,
+    pub(crate) reserve: Option<Reservation>,
     _ticket: Arc<Ticket>,
 }
 

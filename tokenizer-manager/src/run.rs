@@ -216,7 +216,7 @@ fn build(
         traces: context.traces.clone(),
         is_encrypted: tls.is_some(),
         figures,
-        told: Default::default(),
+        shared_figures: Default::default(),
     };
     Ok((Arc::new(app), link))
 }

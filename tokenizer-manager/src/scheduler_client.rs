@@ -18,7 +18,7 @@ use std::{
 
 pub use handle::RequestHandle;
 use lockstep_adaptive::DepthRange;
-use lockstep_ports::{Budget, Paid};
+use lockstep_ports::{Budget, Prepaid};
 use lockstep_process::Outlook;
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
@@ -153,7 +153,7 @@ impl SchedulerClient {
         &self,
         request: Request,
         parent: Option<u64>,
-        paid: Paid,
+        paid: Prepaid,
         trace: Option<TraceContext>,
     ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {

@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 use lockstep_types::{
     EngineConfig, TimeoutConfig,
     request::Request,
@@ -66,7 +66,11 @@ impl Submission {
     /// # Errors
     /// 400 for a field out of range or a prompt that does not fit, 429 if too many
     /// requests run and wait, 503 while draining or without a scheduler.
-    pub async fn new(app: &App, mut spec: GenerateSpec, held: Option<&Held>) -> ApiResult<Self> {
+    pub async fn new(
+        app: &App,
+        mut spec: GenerateSpec,
+        held: Option<&RequestMemory>,
+    ) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.admit()?;
         let checked = check_spec(&app.config, &spec)?;
@@ -107,7 +111,7 @@ impl Submission {
         (spec, checked): (&GenerateSpec, &Checked),
         prompts: Vec<Arc<[u32]>>,
         options: &GenerationOptions,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
     ) -> ApiResult<Self> {
         let (logprobs, n) = (checked.logprobs, checked.n);
         check::tokens(spec, &prompts, n, &app.config.schedule)?;

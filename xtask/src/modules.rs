@@ -14,16 +14,11 @@ use names::{Crate, Path};
 
 /// Known circles that stay: the folder of the crate, the modules sorted by name, and
 /// the reason.
-const KNOWN: [(&str, &[&str], &str); 11] = [
+const KNOWN: [(&str, &[&str], &str); 10] = [
     (
         "config",
         &["memory", "resolve"],
         "sizing hands back a resolved value with its warnings, as resolving does",
-    ),
-    (
-        "ports",
-        &["places", "port"],
-        "a port hands out its places, which are cut by its limits",
     ),
     (
         "process",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, stream};
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 use lockstep_proto::pb::lockstep::{
     FinishReason, GenerateRequest, GenerateResponse, generate_response,
 };
@@ -20,7 +20,7 @@ use crate::{
 pub(super) async fn generate(
     app: &Arc<App>,
     request: GenerateRequest,
-    held: Option<&Held>,
+    held: Option<&RequestMemory>,
 ) -> ApiResult<Answers> {
     let streaming = request.stream.unwrap_or(true);
     let spec = convert::spec(app, request).await?;

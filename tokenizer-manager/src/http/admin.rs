@@ -10,7 +10,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{absent::wrong_method, body::Json, browsers::is_browser, json};
+use super::{body::Json, browsers::is_browser, json, not_found::wrong_method};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},

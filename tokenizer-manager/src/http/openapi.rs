@@ -3,7 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{chat, completions, loads, native};
+use super::{
+    loads, native,
+    openai::{chat, completions},
+};
 use crate::app::App;
 
 /// One method of one path.

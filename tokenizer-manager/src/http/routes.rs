@@ -10,7 +10,8 @@ use axum::{
 };
 
 use super::{
-    admin, chat, completions, corpora, info, json, loads, models, native,
+    admin, corpora, info, json, loads, native,
+    openai::{chat, completions, models},
     openapi::{self, Route},
     requests, speculation, tokenize, weights,
 };

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockstep_ports::{GivenUp, OutputReceiver};
+use lockstep_ports::{OutputReceiver, SlowClient};
 use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
 use tokio::sync::mpsc;
 
@@ -130,7 +130,7 @@ fn append(output: &mut Output, more: Output) {
     output.dp_rank = more.dp_rank;
 }
 
-fn given_up(given_up: GivenUp) -> Output {
+fn given_up(given_up: SlowClient) -> Output {
     failed(RequestError::new(
         ErrorKind::Overloaded,
         given_up.to_string(),
@@ -152,7 +152,7 @@ pub(super) fn failed(error: RequestError) -> Output {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_ports::{Budget, Paid, outputs};
+    use lockstep_ports::{Budget, Prepaid, outputs};
     use lockstep_types::{request::FinishReason, sampling::TokenLogprob};
 
     use super::*;
@@ -178,7 +178,7 @@ mod tests {
             ..Output::default()
         };
         for fails in [false, true] {
-            let (mut sender, receiver) = outputs(&budget, Paid::default());
+            let (mut sender, receiver) = outputs(&budget, Prepaid::default());
             let (commands, _inbox) = mpsc::unbounded_channel();
             let mut handle = RequestHandle::new(1, receiver, commands, Version::default());
             for token in [1, 2] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_traces::Asked;
+use lockstep_traces::InferenceRequest;
 use lockstep_types::sampling::SamplingParams;
 
 use super::{GenerateSpec, MaxTokens};
@@ -15,7 +15,7 @@ pub(super) fn begin(
     spec: &GenerateSpec,
     sampling: &SamplingParams,
 ) -> Arc<InferenceTrace> {
-    let asked = Asked {
+    let inference = InferenceRequest {
         operation: match spec.fields.noun {
             "messages" => "chat",
             _ => "text_completion",
@@ -30,5 +30,5 @@ pub(super) fn begin(
         sampling,
         choices: usize::try_from(spec.n).unwrap_or(1) * spec.inputs.len(),
     };
-    InferenceTrace::begin(request, &asked)
+    InferenceTrace::begin(request, &inference)
 }

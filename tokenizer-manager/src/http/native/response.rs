@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures::future::try_join_all;
-use lockstep_ports::{Held, Reserve};
+use lockstep_ports::{RequestMemory, Reservation};
 use meta::{Answer, Meta};
 
 use super::convert::NativeSpecs;
@@ -39,7 +39,7 @@ impl Choices {
     pub(super) async fn submit(
         app: &Arc<App>,
         specs: NativeSpecs,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
     ) -> ApiResult<Self> {
         let mut choices = Vec::new();
         let mut is_list = specs.is_list;
@@ -97,7 +97,7 @@ pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
 
 struct NativeFramer {
     /// Answers so far, each with the memory reserved for its log-probabilities.
-    metas: Vec<(Meta, Option<Reserve>)>,
+    metas: Vec<(Meta, Option<Reservation>)>,
     is_list: bool,
 }
 
@@ -118,7 +118,7 @@ pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
 }
 
 /// Adds a delta, if there is memory for its log-probabilities.
-fn add(meta: &mut Meta, reserve: &mut Option<Reserve>, delta: Delta) -> ApiResult<()> {
+fn add(meta: &mut Meta, reserve: &mut Option<Reservation>, delta: Delta) -> ApiResult<()> {
     if let Some(reserve) = reserve {
         reserve.came(delta.logprob_bytes())?;
     }

@@ -9,22 +9,24 @@ mod types;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 
-use super::{
-    middleware::RequestId,
-    openai::{answer::answer, check_model, envelope::Envelope},
-    unsupported::GenerateJson,
+use super::{answer::answer, check_model, envelope::Envelope};
+use crate::{
+    app::App,
+    error::ApiResult,
+    http::{middleware::RequestId, unsupported::GenerateJson},
+    request_id::COMPLETION,
+    submission::Submission,
 };
-use crate::{app::App, error::ApiResult, request_id::COMPLETION, submission::Submission};
 
 /// Names and types of the request's fields.
-pub(super) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
+pub(in crate::http) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
 
-pub(super) async fn create(
+pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::CompletionRequest>,
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
