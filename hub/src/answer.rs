@@ -9,9 +9,9 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use crate::client::Client;
 use crate::name::is_hex;
-use crate::progress::Told;
-use crate::tries::{Asked, Tries};
-use crate::{HubError, Patience, Settings};
+use crate::progress::EventSink;
+use crate::retries::{RequestContext, Retries};
+use crate::{HubError, Settings, TransferLimits};
 
 /// The most bytes of a list of files.
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -27,12 +27,12 @@ const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.'
 pub(crate) struct Listing {
     /// The commit.
     pub(crate) commit: String,
-    pub(crate) files: Vec<Listed>,
+    pub(crate) files: Vec<ListedFile>,
 }
 
 /// One of the model's files.
 #[derive(Debug, Clone)]
-pub(crate) struct Listed {
+pub(crate) struct ListedFile {
     pub(crate) file: String,
     pub(crate) size: u64,
     /// SHA-256 of a file in large storage, or git's SHA-1 of a file in git. The etag is the
@@ -43,7 +43,7 @@ pub(crate) struct Listed {
 #[derive(Deserialize)]
 struct Answer {
     sha: String,
-    #[serde(default, deserialize_with = "few")]
+    #[serde(default, deserialize_with = "bounded_list")]
     siblings: Vec<Sibling>,
 }
 
@@ -65,24 +65,24 @@ struct Lfs {
 /// Asks for a model at a revision.
 pub(crate) async fn ask(
     client: &Client,
-    patience: Patience,
+    limits: TransferLimits,
     settings: &Settings,
-    asked: &Asked,
-    told: &Told,
+    context: &RequestContext,
+    events: &EventSink,
 ) -> Result<Listing, HubError> {
-    let revision = utf8_percent_encode(asked.revision.as_str(), &ENCODED);
+    let revision = utf8_percent_encode(context.revision.as_str(), &ENCODED);
     let address = format!(
         "{}/api/models/{}/revision/{revision}?blobs=true",
-        settings.endpoint, asked.name
+        settings.endpoint, context.name
     );
-    let mut tries = Tries::at_first(patience, told);
+    let mut retries = Retries::at_first(limits, events);
     let bytes = loop {
         match client.read(&address, LARGEST_ANSWER).await {
             Ok(bytes) => break bytes,
-            Err(failure) => tries.after(failure, asked).await?,
+            Err(failure) => retries.after(failure, context).await?,
         }
     };
-    parse(&bytes).map_err(|why| asked.wrong(why))
+    parse(&bytes).map_err(|why| context.wrong(why))
 }
 
 fn parse(bytes: &[u8]) -> Result<Listing, String> {
@@ -103,7 +103,7 @@ fn parse(bytes: &[u8]) -> Result<Listing, String> {
             _ => return Err(format!("{} has no size or no hash", sibling.rfilename)),
         };
         match is_hex(&etag, 64) || is_hex(&etag, 40) {
-            true => Ok(Listed {
+            true => Ok(ListedFile {
                 file: sibling.rfilename,
                 size,
                 etag,
@@ -119,9 +119,9 @@ fn parse(bytes: &[u8]) -> Result<Listing, String> {
 
 /// Reads a list of at most [`MOST_FILES`] files. Without this limit, files could take more
 /// memory than the bytes of their text.
-fn few<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Sibling>, D::Error> {
-    struct Few;
-    impl<'de> Visitor<'de> for Few {
+fn bounded_list<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Sibling>, D::Error> {
+    struct FileList;
+    impl<'de> Visitor<'de> for FileList {
         type Value = Vec<Sibling>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +140,7 @@ fn few<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<Sibling>, D::Error> {
             Ok(all)
         }
     }
-    list.deserialize_seq(Few)
+    list.deserialize_seq(FileList)
 }
 
 #[cfg(test)]

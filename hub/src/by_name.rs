@@ -8,11 +8,11 @@ use lockstep_files::shown;
 use lockstep_model_folder::Described;
 
 use crate::cache::Repository;
-use crate::path_or_name::Meant;
-use crate::{Hub, HubError, Kind, Name, Revision, Settings, Wanted, bars};
+use crate::hub_model::HubModel;
+use crate::{Hub, HubError, Kind, ModelRequest, Name, Revision, Settings, bars};
 
 /// An option's value: a model and its version.
-struct Given<'a> {
+struct ModelOption<'a> {
     /// The option.
     option: &'static str,
     path: &'a mut Option<PathBuf>,
@@ -37,7 +37,7 @@ pub fn resolve_names(
     let context_length = model.context_length;
     let check = |folder: &Path| check(folder, context_length);
     let name = resolve(
-        &mut Given {
+        &mut ModelOption {
             option: "--model-path",
             path: &mut model.model_path,
             revision: model.revision.as_deref(),
@@ -53,7 +53,7 @@ pub fn resolve_names(
     if let Some(speculation) = speculation {
         let is_whole = speculation.speculative_algorithm.as_deref();
         let is_whole = is_whole.is_some_and(|name| name.eq_ignore_ascii_case("STANDALONE"));
-        let mut draft = Given {
+        let mut draft = ModelOption {
             option: "--speculative-draft-model-path",
             path: &mut speculation.speculative_draft_model_path,
             revision: speculation.speculative_draft_model_revision.as_deref(),
@@ -81,7 +81,7 @@ pub fn resolve_name(
     path: &mut Option<PathBuf>,
     kind: Kind,
 ) -> Result<(), HubError> {
-    let mut given = Given {
+    let mut given = ModelOption {
         option,
         path,
         revision: None,
@@ -107,7 +107,7 @@ pub fn check(folder: &Path, context_length: Option<usize>) -> Result<(), String>
 }
 
 fn resolve(
-    given: &mut Given<'_>,
+    given: &mut ModelOption<'_>,
     check: &dyn Fn(&Path) -> Result<(), String>,
 ) -> Result<Option<Name>, HubError> {
     let path = given.path.as_deref().filter(|path| !path.is_dir());
@@ -125,7 +125,7 @@ fn resolve(
         path: path.to_owned(),
         why,
     };
-    let meant = Meant::by(path, Path::new("")).map_err(no_folder)?;
+    let meant = HubModel::by(path, Path::new("")).map_err(no_folder)?;
     let revision = given.revision.map(Revision::parse).transpose()?;
     let settings = Settings::from_env()?;
     // With a version, or with the model in the cache already, the user means the hub's
@@ -134,7 +134,7 @@ fn resolve(
     if meant.owner_is_here && !is_model {
         return Err(no_folder(meant.but_a_folder()));
     }
-    let wanted = Wanted {
+    let wanted = ModelRequest {
         name: meant.name.clone(),
         revision: revision.unwrap_or_default(),
         kind: given.kind,

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::answer::Listed;
+use crate::answer::ListedFile;
 use crate::lock::{Lock, Wait};
 use crate::name::is_hex;
 use crate::plan::lacking;
@@ -57,7 +57,7 @@ impl Repository {
 
     /// Returns true if a commit's file is there in a form that a server would read, with the
     /// right size.
-    pub(crate) fn has(&self, commit: &str, listed: &Listed) -> bool {
+    pub(crate) fn has(&self, commit: &str, listed: &ListedFile) -> bool {
         let length = self.length(commit, &listed.file);
         length.is_ok_and(|length| length == listed.size)
     }
@@ -68,7 +68,7 @@ impl Repository {
     }
 
     /// Links a file among the blobs into a commit's folder.
-    pub(crate) fn link(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
+    pub(crate) fn link(&self, commit: &str, listed: &ListedFile) -> Result<(), HubError> {
         let link = self.snapshot(commit).join(&listed.file);
         let target = Path::new("../../blobs").join(&listed.etag);
         let is_there = || self.has(commit, listed);
@@ -76,7 +76,7 @@ impl Repository {
     }
 
     /// Checks that a commit's file, which was just put there, can be read.
-    pub(crate) fn expect(&self, commit: &str, listed: &Listed) -> Result<(), HubError> {
+    pub(crate) fn expect(&self, commit: &str, listed: &ListedFile) -> Result<(), HubError> {
         let length = self.length(commit, &listed.file);
         length.map(drop).map_err(|error| HubError::Unreadable {
             path: self.snapshot(commit).join(&listed.file),
@@ -108,24 +108,24 @@ impl Repository {
     }
 
     /// Waits until no other program loads the blob of a file. Gives up if `came`, a count of
-    /// bytes, has not changed for `patience`. `told` gets a word about each wait.
+    /// bytes, has not changed for `stall`. `on_wait` gets a word about each wait.
     pub(crate) async fn lock(
         &self,
-        listed: &Listed,
-        patience: Duration,
+        listed: &ListedFile,
+        stall: Duration,
         came: impl Fn() -> u64 + Clone + Send + 'static,
-        told: &(dyn Fn(Wait<'_>) + Sync),
+        on_wait: &(dyn Fn(Wait<'_>) + Sync),
     ) -> Result<Lock, HubError> {
         let locks = &self.locks;
         fs::create_dir_all(locks).map_err(HubError::cache(locks))?;
         let path = locks.join(format!("{}.lock", listed.etag));
-        let taken = Lock::take(path.clone(), patience, came, told).await;
+        let taken = Lock::take(path.clone(), stall, came, on_wait).await;
         taken
             .map_err(HubError::cache(&path))?
             .ok_or(HubError::Locked {
                 lock: path,
                 file: listed.file.clone(),
-                limit: patience,
+                limit: stall,
             })
     }
 

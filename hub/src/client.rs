@@ -14,8 +14,8 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
 use crate::connect::{Tcp, connector};
-use crate::pace::Pace;
-use crate::{Patience, Settings, Token};
+use crate::minimum_rate::MinimumRate;
+use crate::{Settings, Token, TransferLimits};
 
 /// The most bytes of a redirect's target.
 const LONGEST_TARGET: usize = 16 << 10;
@@ -28,14 +28,14 @@ const MOST_REDIRECTS: usize = 8;
 pub(crate) struct Client {
     http: legacy::Client<HttpsConnector<Tcp>, Empty<Bytes>>,
     token: Option<Token>,
-    patience: Patience,
+    limits: TransferLimits,
 }
 
 /// The body of an answer, behind its head.
 pub(crate) struct Body {
     incoming: Incoming,
     stall: Duration,
-    pace: Pace,
+    minimum_rate: MinimumRate,
 }
 
 /// The reason why an answer did not come, or only in part.
@@ -65,19 +65,19 @@ pub(crate) struct Refusal {
 
 impl Client {
     pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
-        let patience = settings.patience;
-        let connector = connector(patience.stall)?;
+        let limits = settings.limits;
+        let connector = connector(limits.stall)?;
         Ok(Self {
             http: legacy::Client::builder(TokioExecutor::new()).build(connector),
             token: settings.token.clone(),
-            patience,
+            limits,
         })
     }
 
     /// Returns a copy of this client with another patience.
-    pub(crate) fn with(&self, patience: Patience) -> Self {
+    pub(crate) fn with(&self, limits: TransferLimits) -> Self {
         Self {
-            patience,
+            limits,
             ..self.clone()
         }
     }
@@ -93,7 +93,7 @@ impl Client {
         address: &str,
         from: u64,
     ) -> Result<Response<Incoming>, Failure> {
-        let window = self.patience.window;
+        let window = self.limits.window;
         let late = || {
             Failure::Broken(format!(
                 "the answer did not begin within {window:?}, redirects and all"
@@ -141,7 +141,7 @@ impl Client {
         }
         let request = request.body(Empty::new());
         let request = request.map_err(|error| Failure::Wrong(error.to_string()))?;
-        let stall = self.patience.stall;
+        let stall = self.limits.stall;
         match timeout(stall, self.http.request(request)).await {
             Ok(Err(error)) if error.is_connect() => Err(Failure::Away(causes(&error))),
             Ok(answer) => answer.map_err(|error| Failure::Broken(causes(&error))),
@@ -153,8 +153,8 @@ impl Client {
     pub(crate) fn body(&self, answer: Response<Incoming>) -> Body {
         Body {
             incoming: answer.into_body(),
-            stall: self.patience.stall,
-            pace: Pace::new(self.patience),
+            stall: self.limits.stall,
+            minimum_rate: MinimumRate::new(self.limits),
         }
     }
 
@@ -189,7 +189,7 @@ impl Body {
             };
             // Frames without data are trailers.
             if let Ok(data) = frame.into_data() {
-                self.pace.add(data.len()).map_err(Failure::Broken)?;
+                self.minimum_rate.add(data.len()).map_err(Failure::Broken)?;
                 return Ok(Some(data));
             }
         }

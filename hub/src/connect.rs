@@ -29,11 +29,11 @@ pub(crate) struct Tcp {
 /// Connects with TLS 1.2 or 1.3 for `https`. The certificates of authorities are the
 /// system's (`SSL_CERT_FILE` names others). If the system has none, like small containers,
 /// they are Mozilla's.
-pub(crate) fn connector(patience: Duration) -> io::Result<HttpsConnector<Tcp>> {
+pub(crate) fn connector(stall: Duration) -> io::Result<HttpsConnector<Tcp>> {
     let mut direct = HttpConnector::new();
     direct.enforce_http(false);
     direct.set_nodelay(true);
-    direct.set_connect_timeout(Some(patience.min(LONGEST_CONNECT)));
+    direct.set_connect_timeout(Some(stall.min(LONGEST_CONNECT)));
     let tcp = Tcp {
         direct,
         proxies: Arc::new(Matcher::from_env()),

@@ -9,14 +9,14 @@ use crate::name::is_hex;
 
 /// A running hash of a file's bytes.
 #[derive(Clone)]
-pub(crate) enum Running {
+pub(crate) enum BlobHash {
     /// Hash of a large file: SHA-256 of its bytes.
     Sha256(Box<Sha256>),
     /// Hash of a file in git: SHA-1 of git's `blob SIZE\0`, then of the file's bytes.
     Git(Box<Sha1>),
 }
 
-impl Running {
+impl BlobHash {
     /// The hash of the kind of `etag`, for a file of `size` bytes; `None` for other kinds.
     pub(crate) fn for_etag(etag: &str, size: u64) -> Option<Self> {
         if is_hex(etag, 64) {
@@ -63,12 +63,12 @@ mod tests {
             "ce013625030ba8dba906f756967f9e9ca394464a",
             "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03",
         ] {
-            let mut hash = Running::for_etag(etag, 6).expect("a hash");
+            let mut hash = BlobHash::for_etag(etag, 6).expect("a hash");
             hash.update(b"hel");
             hash.update(b"lo\n");
             assert_eq!(hash.finish(), etag);
         }
-        assert!(Running::for_etag("../../etc", 1).is_none());
-        assert!(Running::for_etag(&"A".repeat(40), 1).is_none());
+        assert!(BlobHash::for_etag("../../etc", 1).is_none());
+        assert!(BlobHash::for_etag(&"A".repeat(40), 1).is_none());
     }
 }

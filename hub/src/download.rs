@@ -7,39 +7,39 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use hyper::{Response, StatusCode};
 use tokio::task::spawn_blocking;
 
-use crate::answer::Listed;
+use crate::answer::ListedFile;
 use crate::cache::{Repository, is_file_of};
 use crate::client::{Client, Failure};
 use crate::lock::{Lock, Wait};
 use crate::part::{Part, bytes_of_parts};
-use crate::progress::{Event, Told};
-use crate::tries::{Asked, Tries};
-use crate::{HubError, Patience, Settings};
+use crate::progress::{Event, EventSink};
+use crate::retries::{RequestContext, Retries};
+use crate::{HubError, Settings, TransferLimits};
 
 /// State that all files of a model share.
 #[derive(Clone)]
-pub(crate) struct Loading {
+pub(crate) struct Download {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
-    pub(crate) asked: Asked,
+    pub(crate) context: RequestContext,
     pub(crate) repository: Repository,
     pub(crate) commit: String,
-    pub(crate) told: Told,
+    pub(crate) events: EventSink,
     /// True once a user was told that the cache's disk has no locks.
     pub(crate) without_locks: Arc<AtomicBool>,
 }
 
-impl Loading {
+impl Download {
     /// A copy of this state with another patience.
-    pub(crate) fn with(&self, patience: Patience) -> Self {
+    pub(crate) fn with(&self, limits: TransferLimits) -> Self {
         let mut other = self.clone();
-        other.client = self.client.with(patience);
-        other.settings.patience = patience;
+        other.client = self.client.with(limits);
+        other.settings.limits = limits;
         other
     }
 
     /// Loads a file that the snapshot lacks, from the byte on that is missing.
-    pub(crate) async fn file(self: Arc<Self>, listed: Listed) -> Result<(), HubError> {
+    pub(crate) async fn file(self: Arc<Self>, listed: ListedFile) -> Result<(), HubError> {
         if self.repository.has(&self.commit, &listed) {
             return Ok(());
         }
@@ -52,13 +52,13 @@ impl Loading {
             drop(lock);
             self.repository.expect(&self.commit, &listed)?;
         }
-        (self.told)(Event::Done(&listed.file));
+        (self.events)(Event::Done(&listed.file));
         Ok(())
     }
 
     /// Waits until no other program loads a file.
-    async fn lock(&self, listed: &Listed) -> Result<Lock, HubError> {
-        let told = |wait: Wait<'_>| {
+    async fn lock(&self, listed: &ListedFile) -> Result<Lock, HubError> {
+        let on_wait = |wait: Wait<'_>| {
             let file = &listed.file;
             let text = match wait {
                 Wait::ForAnother => {
@@ -71,17 +71,17 @@ impl Loading {
                     self.settings.cache.display()
                 ),
             };
-            (self.told)(Event::Note(&text));
+            (self.events)(Event::Note(&text));
         };
-        let patience = self.settings.patience.lock;
+        let stall = self.settings.limits.lock;
         let blob = self.repository.blob(&listed.etag);
         let came = move || bytes_of_parts(&blob);
-        self.repository.lock(listed, patience, came, &told).await
+        self.repository.lock(listed, stall, came, &on_wait).await
     }
 
     /// Opens the part of a file that is there. `None` if the whole file is there: another
     /// program has loaded it meanwhile, or another version of the model has it too.
-    fn open(&self, listed: &Listed) -> Result<Option<Part>, HubError> {
+    fn open(&self, listed: &ListedFile) -> Result<Option<Part>, HubError> {
         let blob = self.repository.blob(&listed.etag);
         if is_file_of(&blob, listed.size) {
             self.repository.link(&self.commit, listed)?;
@@ -95,10 +95,10 @@ impl Loading {
 
     /// Loads the rest, and compares the whole with its hash. If the hash is wrong, loads the
     /// file once more from its beginning.
-    async fn fill(&self, mut part: Part, listed: &Listed) -> Result<(), HubError> {
-        let asked = self.asked.for_file(&listed.file);
-        let patience = self.settings.patience;
-        let mut tries = Tries::new(patience, &self.told);
+    async fn fill(&self, mut part: Part, listed: &ListedFile) -> Result<(), HubError> {
+        let context = self.context.for_file(&listed.file);
+        let limits = self.settings.limits;
+        let mut retries = Retries::new(limits, &self.events);
         let mut was_damaged = false;
         loop {
             self.tell(&part, listed);
@@ -109,15 +109,15 @@ impl Loading {
                 part.clear()?;
                 if std::mem::replace(&mut was_damaged, true) {
                     return Err(HubError::Damaged {
-                        name: asked.name,
+                        name: context.name,
                         file: listed.file.clone(),
                         why,
                     });
                 }
             }
-            if part.begun_anew() > patience.tries {
+            if part.begun_anew() > limits.attempts {
                 let why = format!("it had to begin anew {} times", part.begun_anew());
-                return Err(asked.unreachable(&why));
+                return Err(context.unreachable(&why));
             }
             let before = (part.begun_anew(), part.length());
             let failure = match self.stream(&mut part, listed).await? {
@@ -127,10 +127,10 @@ impl Loading {
             };
             // A file that begins anew is no progress: it may do so for ever.
             let (anew, length) = before;
-            if part.begun_anew() == anew && part.length() >= length + patience.least {
-                tries.advanced();
+            if part.begun_anew() == anew && part.length() >= length + limits.least {
+                retries.advanced();
             }
-            tries.after(failure, &asked).await?;
+            retries.after(failure, &context).await?;
         }
     }
 
@@ -138,11 +138,11 @@ impl Loading {
     async fn stream(
         &self,
         part: &mut Part,
-        listed: &Listed,
+        listed: &ListedFile,
     ) -> Result<Result<(), Failure>, HubError> {
         let address = format!(
             "{}/{}/resolve/{}/{}",
-            self.settings.endpoint, self.asked.name, self.commit, listed.file
+            self.settings.endpoint, self.context.name, self.commit, listed.file
         );
         let answer = match self.client.get(&address, part.length()).await {
             Ok(answer) => answer,
@@ -177,8 +177,8 @@ impl Loading {
         }
     }
 
-    fn tell(&self, part: &Part, listed: &Listed) {
-        (self.told)(Event::At {
+    fn tell(&self, part: &Part, listed: &ListedFile) {
+        (self.events)(Event::At {
             file: &listed.file,
             done: part.length(),
             size: listed.size,
@@ -187,8 +187,8 @@ impl Loading {
 }
 
 /// Number of the byte that the answer begins with. The request was for a file of `size` from
-/// byte `asked` on.
-fn begins_at<B>(answer: &Response<B>, asked: u64, size: u64) -> Result<u64, Failure> {
+/// byte `first` on.
+fn begins_at<B>(answer: &Response<B>, first: u64, size: u64) -> Result<u64, Failure> {
     let text = |name| {
         answer
             .headers()
@@ -196,9 +196,9 @@ fn begins_at<B>(answer: &Response<B>, asked: u64, size: u64) -> Result<u64, Fail
             .and_then(|value| value.to_str().ok())
     };
     if answer.status() == StatusCode::PARTIAL_CONTENT {
-        let rest = format!("bytes {asked}-{}/{size}", size.saturating_sub(1));
+        let rest = format!("bytes {first}-{}/{size}", size.saturating_sub(1));
         return match text(CONTENT_RANGE) {
-            Some(range) if range == rest => Ok(asked),
+            Some(range) if range == rest => Ok(first),
             range => Err(Failure::Broken(format!(
                 "asked for {rest}, it answers {}",
                 range.unwrap_or("an unknown part")

@@ -9,17 +9,17 @@ use lockstep_files::shown;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::answer::{self, Listed, Listing};
+use crate::answer::{self, ListedFile, Listing};
 use crate::cache::{Repository, is_file_of};
 use crate::client::Client;
-use crate::download::Loading;
+use crate::deadline::DescriptionDeadline;
+use crate::download::Download;
 use crate::part::left;
-use crate::plan::{self, Wanted};
-use crate::progress::{Event, Told, plainly};
+use crate::plan::{self, ModelRequest};
+use crate::progress::{Event, EventSink, plainly};
+use crate::retries::RequestContext;
 use crate::stop::unless_stopped;
-use crate::tries::Asked;
-use crate::waiting::Waiting;
-use crate::{HubError, Patience, Settings};
+use crate::{HubError, Settings, TransferLimits};
 
 /// Files that are loaded at once.
 const AT_ONCE: usize = 8;
@@ -33,7 +33,7 @@ const SPARE: u64 = 64 << 20;
 /// The hub, and the cache of files loaded from it.
 pub struct Hub {
     settings: Settings,
-    told: Told,
+    events: EventSink,
 }
 
 /// A model in the cache.
@@ -48,11 +48,11 @@ pub struct Fetched {
 }
 
 impl Hub {
-    /// A hub with these settings; `told` gets all events.
-    pub fn new(settings: Settings, told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
+    /// A hub with these settings; `events` gets all events.
+    pub fn new(settings: Settings, events: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
         Self {
             settings,
-            told: plainly(told),
+            events: plainly(events),
         }
     }
 
@@ -66,7 +66,7 @@ impl Hub {
     /// [`HubError`].
     pub fn fetch(
         &self,
-        wanted: &Wanted,
+        wanted: &ModelRequest,
         check: &dyn Fn(&Path) -> Result<(), String>,
     ) -> Result<Fetched, HubError> {
         let cached = self.cached(wanted);
@@ -111,7 +111,7 @@ impl Hub {
                 let commit = fetched.commit.get(..12).unwrap_or_default();
                 let name = &wanted.name;
                 let text = format!("Note: {error} Until then {name} is as it was: {commit}.");
-                (self.told)(Event::Note(&text));
+                (self.events)(Event::Note(&text));
                 Ok(fetched)
             }
             (result, _) => result,
@@ -119,7 +119,7 @@ impl Hub {
     }
 
     /// The model in the cache, or the files that it lacks.
-    fn cached(&self, wanted: &Wanted) -> Result<Fetched, String> {
+    fn cached(&self, wanted: &ModelRequest) -> Result<Fetched, String> {
         let repository = Repository::new(&self.settings.cache, &wanted.name);
         let commit = repository.commit(&wanted.revision);
         let commit = commit.ok_or("the whole model")?;
@@ -137,59 +137,59 @@ impl Hub {
 
     async fn load(
         &self,
-        wanted: &Wanted,
+        wanted: &ModelRequest,
         check: &dyn Fn(&Path) -> Result<(), String>,
         is_cached: bool,
     ) -> Result<Fetched, HubError> {
         let settings = &self.settings;
         let client = Client::new(settings)?;
-        let asked = Asked::new(&wanted.name, &wanted.revision, settings, &client);
+        let context = RequestContext::new(&wanted.name, &wanted.revision, settings, &client);
         // A model in the cache can do instead, so the wait is shorter.
-        let patience = match is_cached {
-            true => settings.patience.brief(),
-            false => settings.patience,
+        let limits = match is_cached {
+            true => settings.limits.brief(),
+            false => settings.limits,
         };
-        let waiting = Waiting::new(&asked, &self.told, patience);
-        let listing = self.list(&client, &asked, &waiting, patience).await?;
+        let deadline = DescriptionDeadline::new(&context, &self.events, limits);
+        let listing = self.list(&client, &context, &deadline, limits).await?;
         let commit = listing.commit.clone();
         let descriptions = plan::descriptions(wanted, &listing)?;
         let repository = Repository::new(&settings.cache, &wanted.name);
         let folder = repository.snapshot(&commit);
-        let loading = Arc::new(Loading {
+        let download = Arc::new(Download {
             client,
             settings: settings.clone(),
-            asked: asked.clone(),
+            context: context.clone(),
             repository: repository.clone(),
             commit: commit.clone(),
-            told: self.told.clone(),
+            events: self.events.clone(),
             without_locks: Arc::new(AtomicBool::new(false)),
         });
         let few = missing(&repository, &commit, &descriptions);
-        self.make_room(wanted, &loading, &few)?;
+        self.make_room(wanted, &download, &few)?;
         // A refusal, of a gated or an unknown model, stops before more is asked for.
         let (config, others) = descriptions.split_at(1);
         for (what, files) in [(plan::CONFIG, config), ("the small files", others)] {
-            let described = Arc::new(loading.with(waiting.for_a_file()));
-            waiting.until_there(what, all(&described, files)).await?;
+            let described = Arc::new(download.with(deadline.for_a_file()));
+            deadline.until_there(what, all(&described, files)).await?;
         }
         checked(wanted, &folder, check)?;
-        let weights = plan::weights(&folder, &listing).map_err(|why| asked.wrong(why))?;
+        let weights = plan::weights(&folder, &listing).map_err(|why| context.wrong(why))?;
         let many = missing(&repository, &commit, &weights);
-        self.make_room(wanted, &loading, &many)?;
+        self.make_room(wanted, &download, &many)?;
         if !many.is_empty() {
             let (name, endpoint) = (&wanted.name, &settings.endpoint);
             let what = sizes(&many);
             let text = format!("Loading {name} ({commit:.12}) from {endpoint}: {what}.");
-            (self.told)(Event::Note(&text));
+            (self.events)(Event::Note(&text));
         }
-        all(&loading, &weights).await?;
+        all(&download, &weights).await?;
         let loaded = few.iter().chain(&many).map(|listed| listed.size).sum();
         match repository.refer(&wanted.revision, &commit) {
             // The cache can only be read, but has all files.
             Err(error) if loaded == 0 => {
                 let name = &wanted.name;
                 let text = format!("Note: that {name} is at {commit:.12} now is not kept: {error}");
-                (self.told)(Event::Note(&text));
+                (self.events)(Event::Note(&text));
             }
             referred => referred?,
         }
@@ -204,18 +204,18 @@ impl Hub {
     async fn list(
         &self,
         client: &Client,
-        asked: &Asked,
-        waiting: &Waiting,
-        patience: Patience,
+        context: &RequestContext,
+        deadline: &DescriptionDeadline,
+        limits: TransferLimits,
     ) -> Result<Listing, HubError> {
-        let client = client.with(patience);
-        let listing = answer::ask(&client, patience, &self.settings, asked, &self.told);
+        let client = client.with(limits);
+        let listing = answer::ask(&client, limits, &self.settings, context, &self.events);
         let what = "the hub's list of files";
-        let listing = waiting.until_there(what, listing).await?;
-        let (revision, commit) = (&asked.revision, &listing.commit);
+        let listing = deadline.until_there(what, listing).await?;
+        let (revision, commit) = (&context.revision, &listing.commit);
         if revision.is_commit() && revision.as_str() != commit {
             let why = format!("asked for commit {revision}, it answers {commit}");
-            return Err(asked.wrong(why));
+            return Err(context.wrong(why));
         }
         Ok(listing)
     }
@@ -223,24 +223,24 @@ impl Hub {
     /// Makes the folders for missing files; refuses to fill the disk.
     fn make_room(
         &self,
-        wanted: &Wanted,
-        loading: &Loading,
-        files: &[Listed],
+        wanted: &ModelRequest,
+        download: &Download,
+        files: &[ListedFile],
     ) -> Result<(), HubError> {
         // For a model that is complete nothing is written.
         if files.is_empty() {
             return Ok(());
         }
-        let repository = &loading.repository;
-        repository.create(&loading.commit)?;
-        let there = |listed: &Listed| {
+        let repository = &download.repository;
+        repository.create(&download.commit)?;
+        let there = |listed: &ListedFile| {
             let blob = repository.blob(&listed.etag);
             match is_file_of(&blob, listed.size) {
                 true => listed.size,
                 false => left(&blob).metadata().map_or(0, |part| part.len()),
             }
         };
-        let rest = |listed: &Listed| listed.size.saturating_sub(there(listed));
+        let rest = |listed: &ListedFile| listed.size.saturating_sub(there(listed));
         let needed: u64 = files.iter().map(rest).fold(0, u64::saturating_add);
         let free = repository.free()?;
         match needed == 0 || needed.saturating_add(SPARE) <= free {
@@ -257,7 +257,7 @@ impl Hub {
 
 /// Refuses a model that can't be served.
 fn checked(
-    wanted: &Wanted,
+    wanted: &ModelRequest,
     folder: &Path,
     check: &dyn Fn(&Path) -> Result<(), String>,
 ) -> Result<(), HubError> {
@@ -268,7 +268,7 @@ fn checked(
 }
 
 /// The number of files and their size, as text.
-fn sizes(files: &[Listed]) -> String {
+fn sizes(files: &[ListedFile]) -> String {
     let bytes: u64 = files.iter().map(|listed| listed.size).sum();
     let gib = bytes as f64 / f64::from(1 << 30);
     match files.len() {
@@ -278,20 +278,20 @@ fn sizes(files: &[Listed]) -> String {
 }
 
 /// Files that a snapshot lacks.
-fn missing(repository: &Repository, commit: &str, files: &[Listed]) -> Vec<Listed> {
-    let lacks = |listed: &&Listed| !repository.has(commit, listed);
+fn missing(repository: &Repository, commit: &str, files: &[ListedFile]) -> Vec<ListedFile> {
+    let lacks = |listed: &&ListedFile| !repository.has(commit, listed);
     files.iter().filter(lacks).cloned().collect()
 }
 
 /// Loads files, several at once. The first error ends all downloads.
-async fn all(loading: &Arc<Loading>, files: &[Listed]) -> Result<(), HubError> {
+async fn all(download: &Arc<Download>, files: &[ListedFile]) -> Result<(), HubError> {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     for listed in files.iter().cloned() {
-        let (loading, places) = (loading.clone(), places.clone());
+        let (download, places) = (download.clone(), places.clone());
         tasks.spawn(async move {
             let _place = places.acquire_owned().await;
-            loading.file(listed).await
+            download.file(listed).await
         });
     }
     while let Some(done) = tasks.join_next().await {

@@ -35,15 +35,15 @@ pub(crate) enum Wait<'a> {
 
 impl Lock {
     /// Waits until no other program has the lock at `path`. Returns `None` if `came`, a
-    /// count of bytes, has not changed for `patience`. `told` gets a word about the wait.
+    /// count of bytes, has not changed for `stall`. `on_wait` gets a word about the wait.
     ///
     /// # Errors
     /// Fails when there can be no such file.
     pub(crate) async fn take(
         path: PathBuf,
-        patience: Duration,
+        stall: Duration,
         came: impl Fn() -> u64 + Clone + Send + 'static,
-        told: &(dyn Fn(Wait<'_>) + Sync),
+        on_wait: &(dyn Fn(Wait<'_>) + Sync),
     ) -> io::Result<Option<Self>> {
         let (mut seen, mut since) = (None, Instant::now());
         loop {
@@ -53,15 +53,15 @@ impl Lock {
             match attempt {
                 Attempt::Taken(file) => return Ok(Some(Self { _held: Some(file) })),
                 Attempt::None(error) => {
-                    told(Wait::ForNothing(&error));
+                    on_wait(Wait::ForNothing(&error));
                     return Ok(Some(Self { _held: None }));
                 }
-                Attempt::Another if seen.is_none() => told(Wait::ForAnother),
+                Attempt::Another if seen.is_none() => on_wait(Wait::ForAnother),
                 Attempt::Another => {}
             }
             if seen != Some(now) {
                 (seen, since) = (Some(now), Instant::now());
-            } else if since.elapsed() > patience {
+            } else if since.elapsed() > stall {
                 return Ok(None);
             }
             sleep(BETWEEN_LOOKS).await;
@@ -132,14 +132,10 @@ mod tests {
         runtime.enable_time().build().expect("a runtime")
     }
 
-    fn take(
-        path: &Path,
-        patience: Duration,
-        came: fn() -> u64,
-    ) -> (io::Result<Option<Lock>>, usize) {
+    fn take(path: &Path, stall: Duration, came: fn() -> u64) -> (io::Result<Option<Lock>>, usize) {
         let heard = Mutex::new(0);
-        let told = |_: Wait<'_>| *heard.lock().expect("no panic") += 1;
-        let lock = runtime().block_on(Lock::take(path.to_owned(), patience, came, &told));
+        let on_wait = |_: Wait<'_>| *heard.lock().expect("no panic") += 1;
+        let lock = runtime().block_on(Lock::take(path.to_owned(), stall, came, &on_wait));
         (lock, heard.into_inner().expect("no panic"))
     }
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use crate::HubError;
-use crate::answer::Listed;
+use crate::answer::ListedFile;
 use crate::cache::{is_file_of, names_in};
-use crate::digest::Running;
+use crate::digest::BlobHash;
 
 /// The beginning of a file, beside its blob, under a name of this process alone. On some
 /// network file systems several programs may hold one lock; programs that wrote to one file
@@ -21,8 +21,8 @@ pub(crate) struct Part {
     /// Path under which the part is left.
     left: PathBuf,
     file: File,
-    listed: Listed,
-    hash: Running,
+    listed: ListedFile,
+    hash: BlobHash,
     length: u64,
     /// Number of times that the part was begun anew.
     begun_anew: u32,
@@ -36,7 +36,7 @@ const END: &str = ".incomplete";
 
 impl Part {
     /// Opens a part for the blob at `blob`, with the bytes that are there already, if any.
-    pub(crate) fn open(blob: &Path, listed: &Listed) -> Result<Self, HubError> {
+    pub(crate) fn open(blob: &Path, listed: &ListedFile) -> Result<Self, HubError> {
         let left = left(blob);
         let (file, path) = fresh(blob).map_err(HubError::cache(blob))?;
         let mut part = Self {
@@ -279,8 +279,9 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Listings with hashes of other kinds are refused before.
-fn new_hash(listed: &Listed) -> Running {
-    Running::for_etag(&listed.etag, listed.size).unwrap_or_else(|| Running::Sha256(Box::default()))
+fn new_hash(listed: &ListedFile) -> BlobHash {
+    BlobHash::for_etag(&listed.etag, listed.size)
+        .unwrap_or_else(|| BlobHash::Sha256(Box::default()))
 }
 
 #[cfg(test)]

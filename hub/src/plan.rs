@@ -7,7 +7,7 @@ use std::path::Path;
 use lockstep_files::{LARGEST_CONFIG, LARGEST_INDEX, LARGEST_TOKENIZER, MOST_WEIGHT_FILES, shown};
 use serde::Deserialize;
 
-use crate::answer::{Listed, Listing};
+use crate::answer::{ListedFile, Listing};
 use crate::{HubError, Name, Revision};
 
 /// The file that describes a model; it is loaded first.
@@ -38,7 +38,7 @@ pub enum Kind {
 
 /// A model that a user asks for.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct ModelRequest {
     /// The model's name.
     pub name: Name,
     /// The model's version.
@@ -51,7 +51,10 @@ pub struct Wanted {
 ///
 /// # Errors
 /// For a model without weights to serve, before anything is loaded.
-pub(crate) fn descriptions(wanted: &Wanted, listing: &Listing) -> Result<Vec<Listed>, HubError> {
+pub(crate) fn descriptions(
+    wanted: &ModelRequest,
+    listing: &Listing,
+) -> Result<Vec<ListedFile>, HubError> {
     let has = |name: &str| listing.files.iter().any(|listed| listed.file == name);
     let lacks = |file| HubError::Lacks {
         name: wanted.name.clone(),
@@ -67,7 +70,7 @@ pub(crate) fn descriptions(wanted: &Wanted, listing: &Listing) -> Result<Vec<Lis
         return Err(lacks(TOKENIZER));
     }
     let is_one =
-        |listed: &&Listed| DESCRIPTIONS.contains(&listed.file.as_str()) || listed.file == INDEX;
+        |listed: &&ListedFile| DESCRIPTIONS.contains(&listed.file.as_str()) || listed.file == INDEX;
     let mut files: Vec<_> = listing.files.iter().filter(is_one).cloned().collect();
     files.sort_by_key(|listed| listed.file != CONFIG);
     match files.iter().find(|listed| listed.size > most(&listed.file)) {
@@ -117,7 +120,7 @@ fn no_safetensors(name: &Name, listing: &Listing) -> HubError {
 /// # Errors
 /// In words, for an index that is damaged, names files that the model lacks, or names more
 /// files than are read.
-pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<Listed>, String> {
+pub(crate) fn weights(folder: &Path, listing: &Listing) -> Result<Vec<ListedFile>, String> {
     let has_index = listing.files.iter().any(|listed| listed.file == INDEX);
     let names = match has_index {
         true => shards(folder)?,

@@ -26,18 +26,18 @@ pub enum Event<'a> {
 }
 
 /// Receiver of events.
-pub(crate) type Told = Arc<dyn Fn(Event<'_>) + Send + Sync>;
+pub(crate) type EventSink = Arc<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// Passes events on to `told` in a form that terminals and logs may show: names of files
+/// Passes events on to `events` in a form that terminals and logs may show: names of files
 /// come from the hub, and so do parts of notes.
-pub(crate) fn plainly(told: impl Fn(Event<'_>) + Send + Sync + 'static) -> Told {
+pub(crate) fn plainly(events: impl Fn(Event<'_>) + Send + Sync + 'static) -> EventSink {
     Arc::new(move |event| match event {
-        Event::Note(text) => told(Event::Note(&shown_note(text))),
+        Event::Note(text) => events(Event::Note(&shown_note(text))),
         Event::At { file, done, size } => {
             let file = &shown(file);
-            told(Event::At { file, done, size });
+            events(Event::At { file, done, size });
         }
-        Event::Done(file) => told(Event::Done(&shown(file))),
+        Event::Done(file) => events(Event::Done(&shown(file))),
     })
 }
 
@@ -90,18 +90,18 @@ mod tests {
     fn names_and_notes_are_told_in_one_line_without_orders_to_the_terminal() {
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let hears = heard.clone();
-        let told = plainly(move |event| {
+        let events = plainly(move |event| {
             let (Event::Note(text) | Event::Done(text) | Event::At { file: text, .. }) = event;
             hears.lock().expect("no panic").push(text.to_owned());
         });
         let name = "a\u{1b}[2J\n\u{202e}b";
-        told(Event::Note(name));
-        told(Event::At {
+        events(Event::Note(name));
+        events(Event::At {
             file: name,
             done: 1,
             size: 2,
         });
-        told(Event::Done(name));
+        events(Event::Done(name));
         let heard = heard.lock().expect("no panic");
         assert_eq!(*heard, ["a\\u{1b}[2J\\n\\u{202e}b"; 3]);
     }

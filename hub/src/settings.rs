@@ -24,7 +24,7 @@ pub struct Settings {
     /// The variable that forbids requests to the hub, if one is set.
     pub offline: Option<&'static str>,
     /// Limits of waiting and retrying.
-    pub patience: Patience,
+    pub limits: TransferLimits,
 }
 
 /// A secret token, which no text shows.
@@ -33,11 +33,11 @@ pub struct Token(HeaderValue);
 
 /// Limits of times and tries.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct TransferLimits {
     /// The longest wait for an address to answer, or for the next bytes.
     pub stall: Duration,
     /// Tries in a row without progress.
-    pub tries: u32,
+    pub attempts: u32,
     /// Pause after the first failed try; each further pause is twice as long.
     pub pause: Duration,
     /// The longest pause that the hub may ask for.
@@ -59,11 +59,11 @@ pub struct Patience {
     pub lock: Duration,
 }
 
-impl Default for Patience {
+impl Default for TransferLimits {
     fn default() -> Self {
         Self {
             stall: Duration::from_secs(30),
-            tries: 6,
+            attempts: 6,
             pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(330),
             window: Duration::from_secs(60),
@@ -76,7 +76,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl TransferLimits {
     /// Sets the longest wait for the next bytes, and extends limits that include such waits.
     fn set_stall(&mut self, stall: Duration) {
         self.stall = stall;
@@ -89,7 +89,7 @@ impl Patience {
         let described = self.described.min(Duration::from_secs(30));
         Self {
             stall: self.stall.min(Duration::from_secs(10)),
-            tries: self.tries.min(2),
+            attempts: self.attempts.min(2),
             longest_pause: self.longest_pause.min(Duration::from_secs(5)),
             described,
             set_by: self.set_by.filter(|_| described == self.described),
@@ -122,7 +122,7 @@ impl Settings {
 
     /// The settings for a start that `--startup-timeout` bounds.
     pub(crate) fn within(mut self, startup: Duration) -> Self {
-        self.patience = self.patience.within(startup, "--startup-timeout");
+        self.limits = self.limits.within(startup, "--startup-timeout");
         self
     }
 
@@ -146,10 +146,10 @@ impl Settings {
         if offline.is_none() {
             check_roots(get)?;
         }
-        let mut patience = Patience::default();
+        let mut limits = TransferLimits::default();
         if let Some(text) = get("HF_HUB_DOWNLOAD_TIMEOUT") {
             match text.trim().parse() {
-                Ok(seconds) if seconds > 0 => patience.set_stall(Duration::from_secs(seconds)),
+                Ok(seconds) if seconds > 0 => limits.set_stall(Duration::from_secs(seconds)),
                 _ => return Err(HubError::Timeout(text)),
             }
         }
@@ -159,7 +159,7 @@ impl Settings {
             token: token(get, &token_file)?,
             offline,
             endpoint,
-            patience,
+            limits,
         })
     }
 }

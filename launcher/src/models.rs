@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_hub::{
-    Cached, Hub, HubError, Kind, Name, Revision, Settings, Snapshot, Wanted, bars, check,
+    Cached, Hub, HubError, Kind, ModelRequest, Name, Revision, Settings, Snapshot, bars, check,
 };
 use lockstep_process::exit;
 use lockstep_types::ConfigError;
@@ -42,7 +42,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<u8, LaunchError> {
     let names: Vec<_> = names.collect::<Result<_, _>>()?;
     let hub = Hub::new(Settings::from_env()?, bars());
     for name in names {
-        let wanted = Wanted {
+        let wanted = ModelRequest {
             name,
             revision: revision.clone(),
             kind: if args.draft {

@@ -17,14 +17,14 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::{budget::OverBudget, places::InService, report::Closed, reserve::AnswerRoom};
+use crate::{budget::OverBudget, places::ActiveRequest, report::Closed, reserve::AnswerMemory};
 
 /// Body of an answer. While it exists, its connection works.
-pub(crate) struct Answer(InService);
+pub(crate) struct Answer(ActiveRequest);
 
 impl Answer {
     /// Makes the body; `room` is the memory reserved for it, if it is charged.
-    pub(crate) fn new(in_service: InService, body: Body, room: Option<AnswerRoom>) -> Self {
+    pub(crate) fn new(in_service: ActiveRequest, body: Body, room: Option<AnswerMemory>) -> Self {
         let now = in_service.now();
         in_service.outgoing().answer(body, room, now);
         Self(in_service)

@@ -14,12 +14,12 @@ use tonic::Status;
 
 use crate::{
     budget::{Budget, Charge, OverBudget},
+    limits::BodyLimits,
+    memory_pressure::MemoryPressure,
     messages::Messages,
     places::Place,
-    port::BodyLimits,
     report::Closed,
-    reserve::{Reserve, Room},
-    wanted::Wanted,
+    reserve::{AnswerReservation, Reservation},
 };
 
 /// Maximum bytes of a message that are charged: the gRPC services refuse a larger one
@@ -49,18 +49,18 @@ pub enum BodyError {
 }
 
 /// A wait for the client, until it is too late.
-type Waiting = Pin<Box<dyn Future<Output = Late> + Send>>;
+type LateFuture = Pin<Box<dyn Future<Output = Late> + Send>>;
 
 /// Body of a request that must come in time.
-pub(crate) struct Paced<B = Incoming> {
+pub(crate) struct TimedBody<B = Incoming> {
     body: B,
-    pace: Option<Pace>,
+    pace: Option<BodyProgress>,
     /// Set while the body waits for the client.
-    late: Option<Waiting>,
+    late: Option<LateFuture>,
     /// Notices requests that find no memory since the last byte came; `None` until the
     /// body waits again.
-    wanted: Option<Wanted>,
-    held: Option<Held>,
+    pressure: Option<MemoryPressure>,
+    held: Option<RequestMemory>,
     /// Memory for bytes that have come and were not asked for yet.
     pub(crate) window: Option<Arc<Charge>>,
     place: Arc<Place>,
@@ -70,30 +70,30 @@ pub(crate) struct Paced<B = Incoming> {
 /// memory of the body and of everything made of the body, and the memory reserved for
 /// the answer. Handlers find the value in the request's extensions.
 #[derive(Debug, Clone)]
-pub struct Held {
-    body: Arc<Mutex<Holding>>,
-    answer: Room,
+pub struct RequestMemory {
+    body: Arc<Mutex<BodyMemory>>,
+    answer: AnswerReservation,
 }
 
 #[derive(Debug)]
-struct Holding {
+struct BodyMemory {
     charge: Charge,
     /// Reads along with gRPC's messages; gRPC's reader allocates a message once its
     /// head has come.
     messages: Option<Messages>,
 }
 
-impl Held {
+impl RequestMemory {
     /// Makes an empty charge for a body. With `messages`, the body has gRPC's messages;
     /// otherwise all its bytes are kept.
     pub(crate) fn new(budget: &Arc<Budget>, messages: bool) -> Self {
-        let body = Holding {
+        let body = BodyMemory {
             charge: budget.charge(),
             messages: messages.then(Messages::default),
         };
         Self {
             body: Arc::new(Mutex::new(body)),
-            answer: Room::new(budget),
+            answer: AnswerReservation::new(budget),
         }
     }
 
@@ -110,7 +110,7 @@ impl Held {
     ///
     /// # Errors
     /// [`OverBudget`] if there is no memory for all; then nothing is taken.
-    pub fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
+    pub fn reserve(&self, choices: &[usize]) -> Result<Vec<Reservation>, OverBudget> {
         self.answer.reserve(choices)
     }
 
@@ -121,12 +121,12 @@ impl Held {
 
     /// Returns a notice for requests that find no memory from now on, in the budgets of
     /// this request's memory.
-    fn wanted(&self) -> Wanted {
-        self.holding().charge.wanted()
+    fn pressure(&self) -> MemoryPressure {
+        self.holding().charge.pressure()
     }
 
     /// Returns the memory reserved for the answer.
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> AnswerReservation {
         self.answer.clone()
     }
 
@@ -143,14 +143,14 @@ impl Held {
         holding.charge.add(bytes)
     }
 
-    fn holding(&self) -> MutexGuard<'_, Holding> {
+    fn holding(&self) -> MutexGuard<'_, BodyMemory> {
         self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The client's progress. Only the time in which the server waits for the client
 /// counts, not the server's own time between parts.
-struct Pace {
+struct BodyProgress {
     limits: BodyLimits,
     received: u64,
     /// Waiting time until the last part came.
@@ -161,7 +161,7 @@ struct Pace {
     since: Option<Instant>,
 }
 
-impl Pace {
+impl BodyProgress {
     fn new(limits: BodyLimits) -> Self {
         Self {
             limits,
@@ -210,12 +210,12 @@ enum Late {
 }
 
 /// Completes at the `deadline`. After the time `silent` it also completes once memory
-/// is `wanted`.
-async fn late(deadline: Instant, silent: Instant, wanted: Option<Wanted>) -> Late {
+/// is short, by `pressure`.
+async fn late(deadline: Instant, silent: Instant, pressure: Option<MemoryPressure>) -> Late {
     let in_the_way = async {
         sleep_until(silent).await;
-        match wanted {
-            Some(wanted) => wanted.told().await,
+        match pressure {
+            Some(pressure) => pressure.noticed().await,
             None => std::future::pending().await,
         }
     };
@@ -240,18 +240,18 @@ impl From<Late> for BodyError {
     }
 }
 
-impl<B> Paced<B> {
+impl<B> TimedBody<B> {
     pub(crate) fn new(
         body: B,
         limits: Option<BodyLimits>,
-        held: Option<Held>,
+        held: Option<RequestMemory>,
         place: Arc<Place>,
     ) -> Self {
         Self {
             body,
-            pace: limits.map(Pace::new),
+            pace: limits.map(BodyProgress::new),
             late: None,
-            wanted: None,
+            pressure: None,
             held,
             window: None,
             place,
@@ -259,30 +259,30 @@ impl<B> Paced<B> {
     }
 }
 
-impl<B> Paced<B> {
+impl<B> TimedBody<B> {
     /// Completes when the body has waited for the client long enough.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Late> {
         let Some(pace) = &mut self.pace else {
             return Poll::Pending;
         };
-        if self.wanted.is_none() {
+        if self.pressure.is_none() {
             // A body without memory is in no request's way.
             let has_window = self.window.is_some();
             let held = self.held.as_ref();
             let held = held.filter(|held| has_window || held.holding().charge.bytes() > 0);
-            self.wanted = held.map(Held::wanted);
+            self.pressure = held.map(RequestMemory::pressure);
         }
-        let waiting = || -> Waiting {
+        let waiting = || -> LateFuture {
             let now = Instant::now();
-            let wanted = self.wanted.clone();
-            Box::pin(late(pace.deadline(now), pace.silent(now), wanted))
+            let pressure = self.pressure.clone();
+            Box::pin(late(pace.deadline(now), pace.silent(now), pressure))
         };
         let late = self.late.get_or_insert_with(waiting);
         late.as_mut().poll(context)
     }
 }
 
-impl<B> Body for Paced<B>
+impl<B> Body for TimedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     BodyError: From<B::Error>,
@@ -307,7 +307,7 @@ where
                 pace.came(data.len(), Instant::now());
             }
             if !data.is_empty() {
-                this.wanted = None;
+                this.pressure = None;
             }
             if let Some(held) = &this.held
                 && let Err(over) = held.take(data)

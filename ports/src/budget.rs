@@ -13,7 +13,7 @@ use std::{
 use tokio::sync::watch;
 use tonic::Status;
 
-use crate::{peer::Peer, wanted::Wanted};
+use crate::{memory_pressure::MemoryPressure, peer::Peer};
 
 /// Maximum bytes of a request that may use a budget's last quarter. So a few large
 /// requests cannot keep out all others.
@@ -38,7 +38,7 @@ pub struct Budget {
     /// Parts of the peers whose connections have places.
     peers: Mutex<BTreeMap<Peer, Weak<Budget>>>,
     /// Notified when a request finds no memory that would be there without the others.
-    wanted: watch::Sender<()>,
+    pressure: watch::Sender<()>,
 }
 
 /// Error of a budget that has too few bytes left.
@@ -92,7 +92,7 @@ impl Budget {
             whole,
             over,
             peers: Mutex::default(),
-            wanted: watch::Sender::default(),
+            pressure: watch::Sender::default(),
         }
     }
 
@@ -133,9 +133,9 @@ impl Budget {
 
     /// Returns a notice for requests that find no memory from now on, in this budget
     /// and in the budgets that contain it.
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub(crate) fn pressure(&self) -> MemoryPressure {
         let budgets = std::iter::successors(Some(self), |part| part.whole.as_deref());
-        Wanted::new(budgets.map(|budget| &budget.wanted))
+        MemoryPressure::new(budgets.map(|budget| &budget.pressure))
     }
 
     /// Maximum bytes that requests may hold.
@@ -161,7 +161,7 @@ impl Budget {
             // A request for more than the limit is not helped by others, so nobody is
             // notified.
             if own.max(bytes) <= limit {
-                self.wanted.send_replace(());
+                self.pressure.send_replace(());
             }
             return Err(self.over);
         }
@@ -204,8 +204,8 @@ impl Charge {
 
     /// Returns a notice for requests that find no memory from now on, in the budgets of
     /// this charge.
-    pub(crate) fn wanted(&self) -> Wanted {
-        self.budget.wanted()
+    pub(crate) fn pressure(&self) -> MemoryPressure {
+        self.budget.pressure()
     }
 
     /// Returns the most bytes that another charge of the same request could take if no

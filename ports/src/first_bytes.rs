@@ -19,7 +19,7 @@ use tokio_util::either::Either;
 
 use crate::{
     budget::{Budget, Charge, OverBudget},
-    places::{InService, Place},
+    places::{ActiveRequest, Place},
     port::Budgets,
     report::Closed,
 };
@@ -34,7 +34,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A connection whose first bytes are known.
-pub(crate) struct Visitor {
+pub(crate) struct PeekedStream {
     stream: Stream,
     first: [u8; PREFACE.len()],
     /// Number of first bytes that came, and number of them that were read again.
@@ -45,7 +45,7 @@ pub(crate) struct Visitor {
     place: Arc<Place>,
     /// Present while the socket does not take bytes. It keeps the place like an answer,
     /// since the answer itself may have ended when its bytes were handed over.
-    unsent: Option<InService>,
+    unsent: Option<ActiveRequest>,
     /// State of an HTTP/1.1 head until its request has ended; `None` if nothing is
     /// charged.
     head: Option<Head>,
@@ -74,12 +74,12 @@ impl Head {
     }
 }
 
-impl Visitor {
+impl PeekedStream {
     /// Reads until HTTP/2's preface is complete or impossible.
     ///
     /// # Errors
     /// `UnexpectedEof` if the connection ends before, and errors of the system.
-    pub(crate) async fn meet(
+    pub(crate) async fn peek(
         mut stream: Stream,
         place: Arc<Place>,
         budgets: Option<&Budgets>,
@@ -174,7 +174,7 @@ impl Visitor {
     }
 }
 
-impl AsyncRead for Visitor {
+impl AsyncRead for PeekedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -208,7 +208,7 @@ impl AsyncRead for Visitor {
     }
 }
 
-impl AsyncWrite for Visitor {
+impl AsyncWrite for PeekedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

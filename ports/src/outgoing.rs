@@ -15,7 +15,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::{
     budget::{Charge, OverBudget},
-    reserve::{AnswerRoom, Reserved},
+    reserve::{AnswerMemory, ReservedBytes},
 };
 
 /// Bytes handed over at a time. A transport asks for more once most of the last part is sent.
@@ -29,14 +29,14 @@ const ASKED: u64 = u64::MAX;
 /// Error: the client took nothing of the answer for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was not taken in time")]
-struct Untaken;
+struct AnswerTimeout;
 
 /// Number of bytes of an answer that came in one piece and are not handed over yet. The code that
 /// made the answer no longer sees them. Handlers find this in the extensions of their request.
 #[derive(Debug, Clone, Default)]
-pub struct Unsent(Arc<AtomicUsize>);
+pub struct UnsentBytes(Arc<AtomicUsize>);
 
-impl Unsent {
+impl UnsentBytes {
     /// Number of bytes now, or when the answer was given up.
     pub fn bytes(&self) -> usize {
         self.0.load(Relaxed)
@@ -48,7 +48,7 @@ impl Unsent {
 pub(crate) struct Outgoing {
     /// Time at which the last part was handed over, in milliseconds of the port's clock.
     handed_over: AtomicU64,
-    unsent: Unsent,
+    unsent: UnsentBytes,
     content: Mutex<Content>,
 }
 
@@ -63,7 +63,7 @@ struct Content {
     /// Memory for data that waits here; `None` if nothing is charged.
     room: Option<Charge>,
     /// Bytes of `room` reserved for data that a stream may still bring.
-    reserved: Reserved,
+    reserved: ReservedBytes,
     /// Bytes that were reserved for the whole answer.
     large_as: usize,
 }
@@ -73,13 +73,13 @@ impl Outgoing {
     pub(crate) fn new() -> Self {
         Self {
             handed_over: AtomicU64::new(ASKED),
-            unsent: Unsent::default(),
+            unsent: UnsentBytes::default(),
             content: Mutex::default(),
         }
     }
 
     /// Returns the count of unsent bytes, for the code that answers.
-    pub(crate) fn unsent(&self) -> Unsent {
+    pub(crate) fn unsent(&self) -> UnsentBytes {
         self.unsent.clone()
     }
 
@@ -106,11 +106,11 @@ impl Outgoing {
     }
 
     /// Stores the answer and its memory, at the time `now`.
-    pub(crate) fn answer(&self, body: Body, room: Option<AnswerRoom>, now: u64) {
+    pub(crate) fn answer(&self, body: Body, room: Option<AnswerMemory>, now: u64) {
         let streams = body.size_hint().exact().is_none();
         let mut content = self.content();
         content.body = Some(body);
-        if let Some(AnswerRoom { charge, reserved }) = room {
+        if let Some(AnswerMemory { charge, reserved }) = room {
             if streams {
                 content.large_as = charge.bytes();
                 content.reserved = reserved;
@@ -192,7 +192,7 @@ impl Content {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
             let Some(body) = &mut self.body else {
-                let error = axum::Error::new(Untaken);
+                let error = axum::Error::new(AnswerTimeout);
                 return Poll::Ready(Some(Err(error)));
             };
             let frame = match Pin::new(body).poll_frame(context) {

@@ -15,13 +15,12 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
+    limits::{PortLimits, Wait},
     outgoing::Outgoing,
     peer::{self, Peer},
-    port::PortLimits,
     report::{Closed, Counters, PortReport},
 };
 use pool::Pool;
-pub(crate) use pool::Wait;
 
 /// Places for connections that find no other. Only health is answered there.
 pub(crate) const PROBES: usize = 32;
@@ -270,18 +269,18 @@ impl Place {
     }
 
     /// Begins a request. The request ends when the returned value is dropped.
-    pub(crate) fn enter(self: &Arc<Self>) -> InService {
+    pub(crate) fn enter(self: &Arc<Self>) -> ActiveRequest {
         self.expects_head.store(false, Relaxed);
         self.begin(true)
     }
 
     /// Begins a request that may last forever. Its connection waits as if the request
     /// were not there.
-    pub(crate) fn enter_endless(self: &Arc<Self>) -> InService {
+    pub(crate) fn enter_endless(self: &Arc<Self>) -> ActiveRequest {
         self.begin(false)
     }
 
-    fn begin(self: &Arc<Self>, works: bool) -> InService {
+    fn begin(self: &Arc<Self>, works: bool) -> ActiveRequest {
         self.requests.fetch_add(1, Relaxed);
         let outgoing = Arc::new(Outgoing::new());
         let mut state = self.places.lock();
@@ -289,7 +288,7 @@ impl Place {
         let pool = state.pool(self.full);
         pool.enter(self.id, request, outgoing.clone(), works);
         drop(state);
-        InService {
+        ActiveRequest {
             place: self.clone(),
             request,
             outgoing,
@@ -319,7 +318,7 @@ impl Drop for Place {
 
 /// A request in service. It keeps its connection's place.
 #[derive(Debug)]
-pub(crate) struct InService {
+pub(crate) struct ActiveRequest {
     place: Arc<Place>,
     request: u64,
     /// The place holds this too, but never longer than this value. So no part of an
@@ -327,7 +326,7 @@ pub(crate) struct InService {
     outgoing: Arc<Outgoing>,
 }
 
-impl InService {
+impl ActiveRequest {
     pub(crate) fn outgoing(&self) -> &Outgoing {
         &self.outgoing
     }
@@ -348,7 +347,7 @@ impl InService {
     }
 }
 
-impl Drop for InService {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let Self { place, request, .. } = self;
         place.requests.fetch_sub(1, Relaxed);

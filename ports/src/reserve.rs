@@ -11,44 +11,44 @@ use crate::budget::{Budget, Charge, OverBudget};
 /// the same part of the budget, and becomes the answer's memory. So a request that was
 /// admitted is not refused when its work is done.
 #[derive(Debug, Clone)]
-pub(crate) struct Room(Arc<Mutex<Taken>>);
+pub(crate) struct AnswerReservation(Arc<Mutex<ReservationState>>);
 
 #[derive(Debug)]
-struct Taken {
+struct ReservationState {
     charge: Charge,
     /// Bytes that were handed over to the answer. They still count for the request's
     /// size.
     handed_over: usize,
     /// Number of handed-over bytes that are still reserved.
-    reserved: Reserved,
+    reserved: ReservedBytes,
 }
 
 /// Bytes of an answer's memory that are reserved for output still to come.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reserved(Arc<AtomicUsize>);
+pub(crate) struct ReservedBytes(Arc<AtomicUsize>);
 
 /// Memory of an answer.
 #[derive(Debug)]
-pub(crate) struct AnswerRoom {
+pub(crate) struct AnswerMemory {
     pub(crate) charge: Charge,
-    pub(crate) reserved: Reserved,
+    pub(crate) reserved: ReservedBytes,
 }
 
-impl Room {
+impl AnswerReservation {
     /// Makes an empty reservation.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
-        Self(Arc::new(Mutex::new(Taken {
+        Self(Arc::new(Mutex::new(ReservationState {
             charge: budget.charge(),
             handed_over: 0,
-            reserved: Reserved::default(),
+            reserved: ReservedBytes::default(),
         })))
     }
 
     /// Reserves the given number of bytes for each choice.
-    pub(crate) fn reserve(&self, choices: &[usize]) -> Result<Vec<Reserve>, OverBudget> {
+    pub(crate) fn reserve(&self, choices: &[usize]) -> Result<Vec<Reservation>, OverBudget> {
         let sum = |sum: usize, bytes: &usize| sum.saturating_add(*bytes);
         self.take(choices.iter().fold(0, sum))?;
-        let part = |left: &usize| Reserve {
+        let part = |left: &usize| Reservation {
             room: self.clone(),
             left: Arc::new((*left).into()),
             kept: 0,
@@ -58,13 +58,13 @@ impl Room {
 
     /// Hands over all memory to the answer. Memory that is taken later is kept here,
     /// beside it.
-    pub(crate) fn hand_over(&self) -> AnswerRoom {
+    pub(crate) fn hand_over(&self) -> AnswerMemory {
         let mut taken = self.taken();
         let charge = taken.charge.hand_over();
         taken.handed_over += charge.bytes();
         taken.reserved.0.fetch_add(charge.bytes(), Relaxed);
         let reserved = taken.reserved.clone();
-        AnswerRoom { charge, reserved }
+        AnswerMemory { charge, reserved }
     }
 
     /// Takes more memory, for a request as large as all that it has taken.
@@ -84,12 +84,12 @@ impl Room {
         taken.reserved.give_back(bytes - own);
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, ReservationState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reserved {
+impl ReservedBytes {
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -101,26 +101,26 @@ impl Reserved {
     }
 }
 
-impl From<Charge> for AnswerRoom {
+impl From<Charge> for AnswerMemory {
     /// Makes the memory of an answer; all of it is reserved.
     fn from(charge: Charge) -> Self {
-        let reserved = Reserved(Arc::new(charge.bytes().into()));
+        let reserved = ReservedBytes(Arc::new(charge.bytes().into()));
         Self { charge, reserved }
     }
 }
 
 /// The reservation for one of a request's choices, see
-/// [`Held::reserve`](crate::Held::reserve). Dropping it gives back the bytes that did
+/// [`RequestMemory::reserve`](crate::RequestMemory::reserve). Dropping it gives back the bytes that did
 /// not come.
 #[derive(Debug)]
-pub struct Reserve {
-    room: Room,
+pub struct Reservation {
+    room: AnswerReservation,
     left: Arc<AtomicUsize>,
     /// Bytes that came, those beyond the reservation included.
     kept: usize,
 }
 
-impl Reserve {
+impl Reservation {
     /// Records `bytes` that came and are kept until the answer ends. If they exceed the
     /// reservation, more memory is taken.
     ///
@@ -158,7 +158,7 @@ impl Reserve {
     }
 }
 
-impl Drop for Reserve {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let left = self.left.swap(0, Relaxed);
         self.room.give_back(left);
@@ -166,11 +166,11 @@ impl Drop for Reserve {
 }
 
 /// Bytes reserved by requests for data that has not come yet, read from their
-/// [`Reserve`]s.
+/// [`Reservation`]s.
 #[derive(Debug, Default)]
-pub struct Paid(Vec<Arc<AtomicUsize>>);
+pub struct Prepaid(Vec<Arc<AtomicUsize>>);
 
-impl Paid {
+impl Prepaid {
     /// Number of bytes that did not come yet.
     pub(crate) fn bytes(&self) -> usize {
         let left = self.0.iter().map(|left| left.load(Relaxed));
@@ -178,9 +178,9 @@ impl Paid {
     }
 }
 
-impl<'r> FromIterator<&'r Reserve> for Paid {
-    fn from_iter<I: IntoIterator<Item = &'r Reserve>>(reserves: I) -> Self {
-        let left = |reserve: &Reserve| reserve.left.clone();
+impl<'r> FromIterator<&'r Reservation> for Prepaid {
+    fn from_iter<I: IntoIterator<Item = &'r Reservation>>(reserves: I) -> Self {
+        let left = |reserve: &Reservation| reserve.left.clone();
         Self(reserves.into_iter().map(left).collect())
     }
 }
@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn what_was_not_reserved_is_taken_as_it_comes() {
         let budget = Budget::new(1 << 20);
-        let room = Room::new(&budget);
+        let room = AnswerReservation::new(&budget);
         let parts = room.reserve(&[100, 200]).expect("there is room");
         assert_eq!(budget.taken(), 300);
-        let [mut first, mut second]: [Reserve; 2] = parts.try_into().expect("two");
+        let [mut first, mut second]: [Reservation; 2] = parts.try_into().expect("two");
         for (bytes, taken) in [(60, 300), (40, 300), (1, 301)] {
             assert_eq!(first.came(bytes), Ok(()));
             assert_eq!(budget.taken(), taken);
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(budget.taken(), 301, "the second still runs");
         drop(second);
         assert_eq!(budget.taken(), 0);
-        let room = Room::new(&budget);
+        let room = AnswerReservation::new(&budget);
         assert!(room.reserve(&[1 << 19, 1 << 19]).is_err());
         assert_eq!(budget.taken(), 0);
     }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn what_was_reserved_becomes_the_answers() {
         let budget = Budget::new(1 << 20);
-        let room = Room::new(&budget);
+        let room = AnswerReservation::new(&budget);
         let mut parts = room.reserve(&[100]).expect("there is room");
         let answer = room.hand_over();
         assert_eq!((answer.charge.bytes(), budget.taken()), (100, 100));
@@ -231,7 +231,7 @@ mod tests {
     fn what_comes_beyond_a_large_reserve_is_no_small_request() {
         for begins in [false, true] {
             let budget = Budget::new(1 << 20);
-            let room = Room::new(&budget);
+            let room = AnswerReservation::new(&budget);
             let mut parts = room.reserve(&[3 << 18]).expect("three quarters");
             let answer = begins.then(|| room.hand_over());
             assert_eq!(parts[0].came(3 << 18), Ok(()));
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn what_came_beyond_a_reserve_leaves_with_its_choice() {
         let budget = Budget::new(1 << 20);
-        let room = Room::new(&budget);
+        let room = AnswerReservation::new(&budget);
         let mut parts = room.reserve(&[100]).expect("there is room");
         let mut only = parts.pop().expect("one");
         assert_eq!(only.came(150), Ok(()));
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn what_can_not_come_any_more_is_given_back() {
         let budget = Budget::new(1 << 20);
-        let room = Room::new(&budget);
+        let room = AnswerReservation::new(&budget);
         let parts = room.reserve(&[100, 200, 400]).expect("there is room");
-        let [ended, kept, mut streamed]: [Reserve; 3] = parts.try_into().expect("three");
+        let [ended, kept, mut streamed]: [Reservation; 3] = parts.try_into().expect("three");
         let mut kept = kept;
         drop(ended);
         assert_eq!(budget.taken(), 600, "it brought nothing");
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(answer.reserved.bytes(), 400);
         streamed.went(1000);
         assert_eq!(answer.reserved.bytes(), 200, "no more than was its own");
-        assert_eq!(Paid::from_iter([&kept, &streamed]).bytes(), 150);
-        let paid = Paid::from_iter([&kept]);
+        assert_eq!(Prepaid::from_iter([&kept, &streamed]).bytes(), 150);
+        let paid = Prepaid::from_iter([&kept]);
         drop(kept);
         assert_eq!(
             (paid.bytes(), answer.reserved.bytes()),

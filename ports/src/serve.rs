@@ -16,11 +16,11 @@ use tokio_util::{either::Either, sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     accept::Acceptor,
-    first_bytes::Visitor,
+    first_bytes::PeekedStream,
     peer,
     port::{Budgets, Port, Protocol},
     report::Closed,
-    visit::{Visit, Window},
+    request_service::{ReceiveWindow, RequestService},
 };
 
 /// Interval between searches for connections that wait too long.
@@ -94,17 +94,17 @@ impl Port {
                 continue;
             };
             let of_peer = |budgets: &Budgets| budgets.of_peer(peer::of(peer.ip()));
-            let visit = Visit {
+            let service = RequestService {
                 port: self.clone(),
                 router: router.clone(),
                 peer,
                 place,
-                window: Window::default(),
+                window: ReceiveWindow::default(),
                 probing: Arc::new(Semaphore::new(1)),
                 budgets: self.budgets.as_ref().map(of_peer),
             };
             let (builder, close) = (builder.clone(), close.clone());
-            tasks.spawn(async move { receive(&builder, stream, visit, ended, close).await });
+            tasks.spawn(async move { receive(&builder, stream, service, ended, close).await });
         }
     }
 
@@ -131,8 +131,8 @@ impl Port {
         if self.budgets.is_some() {
             builder
                 .http2()
-                .initial_stream_window_size(Window::BYTES)
-                .initial_connection_window_size(Window::BYTES);
+                .initial_stream_window_size(ReceiveWindow::BYTES)
+                .initial_connection_window_size(ReceiveWindow::BYTES);
         }
         builder
     }
@@ -142,20 +142,20 @@ impl Port {
 async fn receive(
     builder: &Builder<TokioExecutor>,
     stream: TcpStream,
-    visit: Visit,
+    service: RequestService,
     mut ended: oneshot::Receiver<Closed>,
     close: CancellationToken,
 ) {
-    let http2_alone = matches!(visit.port.protocol, Protocol::Grpc { .. });
-    let met = tokio::select! {
-        met = meet(stream, &visit) => met,
+    let http2_alone = matches!(service.port.protocol, Protocol::Grpc { .. });
+    let peeked = tokio::select! {
+        peeked = peek(stream, &service) => peeked,
         // No request has come yet.
         () = close.cancelled() => return,
         _ = &mut ended => return,
     };
-    match met {
-        Ok(visitor) if visitor.http2 || !http2_alone => {
-            serve_requests(builder, visitor, visit, ended, close).await;
+    match peeked {
+        Ok(stream) if stream.http2 || !http2_alone => {
+            serve_requests(builder, stream, service, ended, close).await;
         }
         Ok(_) => tracing::debug!("a connection does not speak HTTP/2"),
         Err(error) => tracing::debug!(%error, "a connection ended early"),
@@ -163,22 +163,22 @@ async fn receive(
 }
 
 /// Waits for a connection's first bytes.
-async fn meet(stream: TcpStream, visit: &Visit) -> io::Result<Visitor> {
-    let stream = match &visit.port.tls {
+async fn peek(stream: TcpStream, service: &RequestService) -> io::Result<PeekedStream> {
+    let stream = match &service.port.tls {
         Some(tls) => Either::Right(tls.greet(stream).await?),
         None => Either::Left(stream),
     };
-    Visitor::meet(stream, visit.place.clone(), visit.budgets.as_ref()).await
+    PeekedStream::peek(stream, service.place.clone(), service.budgets.as_ref()).await
 }
 
 async fn serve_requests(
     builder: &Builder<TokioExecutor>,
-    visitor: Visitor,
-    visit: Visit,
+    stream: PeekedStream,
+    service: RequestService,
     mut ended: oneshot::Receiver<Closed>,
     close: CancellationToken,
 ) {
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(visitor), visit));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut closing = false;
     loop {
         tokio::select! {

@@ -28,7 +28,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use nodes::NodeTls;
-use validity::{Untimely, Validity};
+use validity::{Validity, ValidityWarning};
 
 /// Interval at which the files are checked.
 const LOOK: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ struct State {
     /// Period in which the certificate is valid.
     validity: Option<Validity>,
     /// The last warning about the period.
-    said: Option<Untimely>,
+    said: Option<ValidityWarning>,
 }
 
 /// Problem with a file.
@@ -164,11 +164,11 @@ impl Tls {
     }
 
     /// Returns a new warning about the certificate's period, once for each kind.
-    fn aged(&self, now: UnixTime) -> Option<Untimely> {
+    fn aged(&self, now: UnixTime) -> Option<ValidityWarning> {
         let mut state = self.state();
         let before = state.said;
         state.said = state.validity.and_then(|validity| validity.at(now));
-        let kind = |said: Option<Untimely>| said.map(|said| std::mem::discriminant(&said));
+        let kind = |said: Option<ValidityWarning>| said.map(|said| std::mem::discriminant(&said));
         state.said.filter(|_| kind(state.said) != kind(before))
     }
 

@@ -59,7 +59,7 @@ impl From<Option<u32>> for Outlook {
 pub(crate) const HALT_GRACE: Duration = Duration::from_millis(1500);
 
 /// Channels for the launcher's messages.
-type Told = (watch::Sender<Pings>, watch::Sender<Option<u32>>);
+type LauncherSenders = (watch::Sender<Pings>, watch::Sender<Option<u32>>);
 
 /// A child's connection to its launcher. Cheap to clone; no method blocks.
 #[derive(Debug, Clone)]
@@ -135,7 +135,9 @@ impl ControlLink {
         Self { outlook, ..self }
     }
 
-    fn new(written: mpsc::Receiver<()>) -> (Self, UnboundedReceiver<ChildMessage>, Told) {
+    fn new(
+        written: mpsc::Receiver<()>,
+    ) -> (Self, UnboundedReceiver<ChildMessage>, LauncherSenders) {
         let (outgoing, reports) = unbounded_channel();
         let (pinged, pings) = watch::channel(Pings::default());
         let (foreseen, outlook) = watch::channel(None);

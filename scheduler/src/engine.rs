@@ -24,12 +24,12 @@ use tokio::{
 
 use crate::{
     clock::Clock,
-    depths::Depths,
+    depth_range_file::DepthRangeFile,
+    depth_stats::DepthStats,
     error::RunError,
     figures::Figures,
     health::Health,
     inbox::{Command, Event, Inbox},
-    kept_range::KeptRange,
     kv_events::KvEvents,
     load::{HitRate, StepHistogram, Throughput},
     sinks::{SinkId, Sinks, request_id},
@@ -74,8 +74,8 @@ pub struct Engine {
     /// Throughput of each DP rank.
     throughputs: Vec<Throughput>,
     traces: RequestTraces,
-    depths: Depths,
-    kept_range: KeptRange,
+    depths: DepthStats,
+    depth_range_file: DepthRangeFile,
     clock: Clock,
     phase: Phase,
     probes: u64,
@@ -105,9 +105,9 @@ impl Engine {
         };
         let speculation = &ctx.engine.speculation;
         let throughput = Throughput::new(Instant::now());
-        let kept_range = KeptRange::new(ctx.node.depth_range_file());
-        let range = kept_range.load().map_err(|source| RunError::Io {
-            what: kept_range.path().display().to_string(),
+        let depth_range_file = DepthRangeFile::new(ctx.node.depth_range_file());
+        let range = depth_range_file.load().map_err(|source| RunError::Io {
+            what: depth_range_file.path().display().to_string(),
             source,
         })?;
         let mut engine = Self {
@@ -126,8 +126,8 @@ impl Engine {
             throughput,
             hit_rate: HitRate::new(Instant::now()),
             traces: RequestTraces::new(ctx)?,
-            depths: Depths::new(speculation.initial_depth(), speculation.num_steps),
-            kept_range,
+            depths: DepthStats::new(speculation.initial_depth(), speculation.num_steps),
+            depth_range_file,
             clock: Clock::start(),
             phase: Phase::Starting,
             probes: 0,
@@ -372,8 +372,8 @@ impl Engine {
             Command::SetDepthRange { range, reply } => {
                 self.allow_depths(range);
                 tracing::info!(least = range.least, most = range.most, "depths allowed");
-                if let Err(error) = self.kept_range.store(range) {
-                    let path = self.kept_range.path().display();
+                if let Err(error) = self.depth_range_file.store(range) {
+                    let path = self.depth_range_file.path().display();
                     tracing::warn!("{path}: {error}; a restart will not know this range");
                 }
                 // The asker may have given up.

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     hello::hello,
-    inbox::{Gone, WorkerEvent, WorkerEvents},
+    inbox::{StreamEnd, WorkerEvent, WorkerEvents},
     worker_link::WorkerLink,
 };
 
@@ -75,7 +75,7 @@ impl WorkerGateway for Gateway {
         tokio::spawn(async move {
             let gone = forward(rank, &mut messages, &events).await;
             // The engine may have ended.
-            let _ = events.send(rank, WorkerEvent::Gone(gone)).await;
+            let _ = events.send(rank, WorkerEvent::StreamEnd(gone)).await;
         });
         Ok(Response::new(ReceiverStream::new(stream).boxed()))
     }
@@ -87,7 +87,7 @@ async fn forward(
     rank: usize,
     messages: &mut Streaming<WorkerMessage>,
     events: &WorkerEvents,
-) -> Gone {
+) -> StreamEnd {
     loop {
         let event = match messages.message().await {
             Ok(Some(WorkerMessage { kind: Some(kind) })) => match kind {
@@ -97,22 +97,22 @@ async fn forward(
                 worker_message::Kind::Drafter(reply) => WorkerEvent::Drafter(reply),
                 worker_message::Kind::Leaving(_) => WorkerEvent::Leaving,
                 worker_message::Kind::Failure(failure) => {
-                    return Gone {
+                    return StreamEnd {
                         reason: failure.message,
                         diverged: failure.diverged,
                     };
                 }
-                worker_message::Kind::Hello(_) => return Gone::because("it said hello twice"),
+                worker_message::Kind::Hello(_) => return StreamEnd::because("it said hello twice"),
             },
             Ok(Some(WorkerMessage { kind: None })) => continue,
-            Ok(None) => return Gone::because("its stream ended"),
+            Ok(None) => return StreamEnd::because("its stream ended"),
             Err(status) => {
                 let reason = format!("its stream broke: {}", status.message());
-                return Gone::because(reason);
+                return StreamEnd::because(reason);
             }
         };
         if let Err(stopping) = events.send(rank, event).await {
-            return Gone::because(stopping.message());
+            return StreamEnd::because(stopping.message());
         }
     }
 }

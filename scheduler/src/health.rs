@@ -10,7 +10,7 @@ const RECENT: Duration = Duration::from_secs(1);
 type Reply = oneshot::Sender<Result<(), String>>;
 
 /// New health, if it has changed.
-type News = Option<bool>;
+type HealthChange = Option<bool>;
 
 /// Time of the last step on every rank, the callers that wait for one, and the last known
 /// health.
@@ -41,7 +41,7 @@ impl Health {
     }
 
     /// Notes that a step is done on every rank.
-    pub fn step_done(&mut self, step: u64) -> News {
+    pub fn step_done(&mut self, step: u64) -> HealthChange {
         self.last = Some(Instant::now());
         for (reply, _) in self.waiting.extract_if(.., |(_, after)| step > *after) {
             // The asker may have given up.
@@ -51,7 +51,7 @@ impl Health {
     }
 
     /// Notes that a caller who asked at `asked` has waited too long for a step.
-    pub fn late(&mut self, asked: Instant) -> News {
+    pub fn late(&mut self, asked: Instant) -> HealthChange {
         // A step that was done meanwhile has answered all callers.
         match self.last.is_some_and(|last| last >= asked) {
             true => None,
@@ -60,7 +60,7 @@ impl Health {
     }
 
     /// Notes that the group failed.
-    pub fn failed(&mut self, reason: &str) -> News {
+    pub fn failed(&mut self, reason: &str) -> HealthChange {
         for (reply, _) in self.waiting.drain(..) {
             // The asker may have given up.
             let _ = reply.send(Err(reason.to_owned()));
@@ -79,7 +79,7 @@ impl Health {
         self.known.subscribe()
     }
 
-    fn is_known(&mut self, healthy: bool) -> News {
+    fn is_known(&mut self, healthy: bool) -> HealthChange {
         if self.healthy == healthy {
             return None;
         }

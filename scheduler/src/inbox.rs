@@ -139,18 +139,18 @@ pub enum WorkerEvent {
     /// The worker's node was told to stop.
     Leaving,
     /// The worker's stream ended.
-    Gone(Gone),
+    StreamEnd(StreamEnd),
 }
 
 /// Reason of the end of a worker's stream.
-pub struct Gone {
+pub struct StreamEnd {
     /// The reason, for people.
     pub reason: String,
     /// True if its rank, or another, was found to differ.
     pub diverged: bool,
 }
 
-impl Gone {
+impl StreamEnd {
     /// Makes a reason other than a difference between ranks.
     pub fn because(reason: impl Into<String>) -> Self {
         Self {

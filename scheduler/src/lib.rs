@@ -10,7 +10,8 @@
 mod admissible;
 mod bearer;
 mod clock;
-mod depths;
+mod depth_range_file;
+mod depth_stats;
 mod engine;
 mod error;
 mod figures;
@@ -19,7 +20,6 @@ mod gateway;
 mod health;
 mod hello;
 mod inbox;
-mod kept_range;
 mod kv_events;
 mod load;
 mod net;

@@ -8,7 +8,7 @@ use lockstep_proto::pb::lockstep::{
 };
 use lockstep_traces::SpanCounts;
 
-use crate::depths::Depths;
+use crate::depth_stats::DepthStats;
 
 /// Upper bounds of the step-time histogram, microseconds. They span a small model on a CPU and
 /// a long prefill of a large one.
@@ -105,9 +105,9 @@ impl HitRate {
 }
 
 /// Figures that the planner's load does not have.
-pub struct Rest<'a> {
+pub struct EngineFigures<'a> {
     /// Counts of speculation; `None` without speculation.
-    pub speculation: Option<(&'a SpeculationCounters, &'a Depths)>,
+    pub speculation: Option<(&'a SpeculationCounters, &'a DepthStats)>,
     /// Times of steps.
     pub steps: &'a StepHistogram,
     /// Bytes of weights and of the KV cache, summed over all ranks.
@@ -127,7 +127,7 @@ pub struct Rest<'a> {
 }
 
 /// Joins the planner's counters with the other figures.
-pub fn response(load: &Load, rest: &Rest<'_>) -> GetLoadResponse {
+pub fn response(load: &Load, rest: &EngineFigures<'_>) -> GetLoadResponse {
     GetLoadResponse {
         running_requests: load.running_requests,
         waiting_requests: load.waiting_requests,

@@ -293,7 +293,7 @@ impl OpenSink {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_ports::{Budget, Paid};
+    use lockstep_ports::{Budget, Prepaid};
 
     use super::*;
 
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_call_that_does_not_read_is_reported_beyond_the_budget() {
         let budget = Budget::new(64 << 10);
-        let (call, mut unread) = lockstep_ports::outputs(&budget, Paid::default());
+        let (call, mut unread) = lockstep_ports::outputs(&budget, Prepaid::default());
         let mut sinks = Sinks::default();
         let sink = sinks.open(Sink::Call(call), "hash");
         let id = request_id(sink, 1).expect("in range");
@@ -350,7 +350,7 @@ mod tests {
         let frontend = sinks.open(Sink::Frontend(events), "hash");
         sinks.next = LAST_SINK - 1;
         let budget = Budget::new(0);
-        let call = || lockstep_ports::outputs(&budget, Paid::default()).0;
+        let call = || lockstep_ports::outputs(&budget, Prepaid::default()).0;
         let mut open = || sinks.open(Sink::Call(call()), "hash");
         assert_eq!([open(), open()], [LAST_SINK, frontend + 1]);
     }
@@ -360,7 +360,7 @@ mod tests {
         let mut sinks = Sinks::default();
         let (events, left) = mpsc::channel(2);
         let frontend = sinks.open(Sink::Frontend(events), "hash");
-        let (call, gone) = lockstep_ports::outputs(&Budget::new(0), Paid::default());
+        let (call, gone) = lockstep_ports::outputs(&Budget::new(0), Prepaid::default());
         let call = sinks.open(Sink::Call(call), "hash");
         assert!(sinks.flush().is_empty());
         drop((left, gone));

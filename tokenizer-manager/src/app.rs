@@ -21,9 +21,9 @@ pub use shared::Shared;
 use tokio::time::Instant;
 
 use crate::{
+    auth::Keys,
     error::ApiResult,
     gate::{Gate, GateState, Ticket},
-    http::Keys,
     metrics::Metrics,
     ports::Ports,
     scheduler_client::SchedulerClient,
@@ -63,7 +63,7 @@ pub struct App {
     /// Source of the figures that this process reports about itself.
     pub figures: Figures,
     /// Recent figures of all tokenizer-managers: without metrics, and with them.
-    pub told: [Shared<Vec<FrontFigures>>; 2],
+    pub shared_figures: [Shared<Vec<FrontFigures>>; 2],
 }
 
 impl App {
@@ -98,8 +98,8 @@ impl App {
         }
         // Only the scheduler can reach the other tokenizer-managers.
         let ask = || self.scheduler.figures(metrics).map(Result::ok);
-        let told = &self.told[usize::from(metrics)];
-        let mut all = told.get(Instant::now, ask).await.unwrap_or_default();
+        let shared = &self.shared_figures[usize::from(metrics)];
+        let mut all = shared.get(Instant::now, ask).await.unwrap_or_default();
         all.retain(|front| front.index != own.index);
         all.push(own);
         all.sort_by_key(|front| front.index);
@@ -162,9 +162,4 @@ pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-/// Returns a random id of 32 hexadecimal digits.
-pub fn fresh_id() -> String {
-    format!("{:032x}", rand::random::<u128>())
 }

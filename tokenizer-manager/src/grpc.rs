@@ -7,7 +7,7 @@ mod info;
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _, stream};
-use lockstep_ports::{Health, Held};
+use lockstep_ports::{Health, RequestMemory};
 use lockstep_proto::{
     limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
     pb::{
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, metadata::MetadataMap, service::InterceptorLayer};
 
 use crate::{
-    app::App, error::ApiError, gate::GateState, http::known_as, request_stats::RequestStats,
+    app::App, error::ApiError, gate::GateState, request_id::known_as, request_stats::RequestStats,
     request_trace::RequestTrace,
 };
 
@@ -111,7 +111,7 @@ impl Inference for InferenceService {
         request: Request<GenerateRequest>,
     ) -> Result<Response<Answers>, Status> {
         self.app.metrics.called("Generate");
-        let held = request.extensions().get::<Held>().cloned();
+        let held = request.extensions().get::<RequestMemory>().cloned();
         let stats = self.stats(request.metadata());
         let answers = generate::generate(&self.app, request.into_inner(), held.as_ref());
         let answers = Arc::clone(&stats).scope(answers).await;

@@ -1,12 +1,9 @@
 //! The HTTP front: OpenAI's API, SGLang's native API, and routes for operators.
 
-mod absent;
 mod access;
 mod admin;
 mod body;
 mod browsers;
-mod chat;
-mod completions;
 mod console;
 mod corpora;
 mod info;
@@ -14,8 +11,8 @@ mod json;
 mod keys;
 mod loads;
 mod middleware;
-mod models;
 mod native;
+mod not_found;
 mod openai;
 mod openapi;
 mod requests;
@@ -35,9 +32,6 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     routing::any,
 };
-pub(crate) use chat::convert::messages::check as check_messages;
-pub use keys::Keys;
-pub(crate) use middleware::{check_id, known_as};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
@@ -58,8 +52,8 @@ pub fn router(app: Arc<App>) -> Router {
     routes::clients()
         .merge(operators)
         .layer(tower::util::option_layer(traced))
-        .fallback(any(absent::unknown))
-        .method_not_allowed_fallback(absent::wrong_method)
+        .fallback(any(not_found::unknown))
+        .method_not_allowed_fallback(not_found::wrong_method)
         .layer(from_fn_with_state(app.clone(), keys::clients))
         .merge(console::router(&app.config.server.web))
         .layer(from_fn_with_state(app.clone(), browsers::guard))

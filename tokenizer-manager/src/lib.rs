@@ -3,17 +3,19 @@
 //! ```text
 //! chat, completions, /generate, gRPC ──▶ GenerateSpec ──▶ Submission ──▶ SchedulerClient (one stream)
 //!                                                             │
-//!                                SSE, JSON, gRPC ◀── Delta ◀── Generation (one per choice)
+//!                               SSE, JSON, gRPC ◀── Events ◀── Generation (one per choice)
 //! ```
 //!
 //! A surface turns its parsed request into a [`submission::GenerateSpec`]. Checks,
 //! tokens and limits are the same for all surfaces. A [`generation::Generation`] turns
-//! the scheduler's tokens into text. Dropping it aborts its request, so a client that
-//! leaves, by whatever way, costs nothing from then on.
+//! the scheduler's tokens into events, which each surface maps to its form. Dropping it
+//! aborts its request, so a client that leaves, by whatever way, costs nothing from then
+//! on.
 
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod auth;
 pub mod error;
 pub mod gate;
 pub mod generation;
@@ -21,6 +23,7 @@ pub mod grpc;
 pub mod http;
 pub mod metrics;
 mod ports;
+mod request_id;
 mod request_stats;
 mod request_trace;
 pub mod run;

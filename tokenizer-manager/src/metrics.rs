@@ -34,8 +34,6 @@ pub use server::render_server;
 pub use sglang::render_sglang;
 pub use traces::render_traces;
 
-use crate::generation::End;
-
 const METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
@@ -122,8 +120,8 @@ impl Ends {
     }
 
     /// Counts one ended choice.
-    pub fn count(&self, end: &End) {
-        let counter = match end.reason {
+    pub fn count(&self, reason: FinishReason) {
+        let counter = match reason {
             FinishReason::Stop => &self.stop,
             FinishReason::Length => &self.length,
             FinishReason::Abort => &self.abort,
@@ -160,9 +158,9 @@ impl Metrics {
     }
 
     /// Counts one answered request.
-    pub fn answered(&self, route: &'static str, status: u16) {
+    pub fn answered(&self, route: &str, status: u16) {
         let labels = vec![
-            Label::new("route", route),
+            Label::new("route", route.to_owned()),
             Label::new("status", status.to_string()),
         ];
         let key = Key::from_parts("lockstep_http_requests_total", labels);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockstep_traces::{Asked, Inference, Span, SpanKind, Traces, Value, names};
+use lockstep_traces::{Inference, InferenceRequest, Span, SpanKind, Traces, Value, names};
 use lockstep_types::{
     TraceContext,
     request::{FinishReason, Usage},
@@ -81,8 +81,8 @@ impl RequestTrace {
 
 impl InferenceTrace {
     /// Begins the span as a child of a request.
-    pub fn begin(request: &RequestTrace, asked: &Asked<'_>) -> Arc<Self> {
-        let inference = Inference::begin(&locked(&request.0), asked);
+    pub fn begin(request: &RequestTrace, inference: &InferenceRequest<'_>) -> Arc<Self> {
+        let inference = Inference::begin(&locked(&request.0), inference);
         Arc::new(Self(Mutex::new(inference)))
     }
 

@@ -4,12 +4,13 @@ use std::{io, sync::Arc, time::Duration};
 
 use lockstep_ports::{Tls, TlsError};
 use lockstep_process::{ControlLink, Lifecycle, Role, RoleContext};
-use lockstep_text::TokenizerError;
+use lockstep_text::LoadError;
 use tokio::{net::TcpListener, runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::{App, Figures, now},
+    auth::Keys,
     gate::{Gate, GateState},
     grpc, http,
     metrics::{Metrics, UPKEEP},
@@ -33,7 +34,7 @@ pub enum RunError {
     Role(Role),
     /// The tokenizer or the chat template cannot be used.
     #[error("the model's tokenizer cannot be used")]
-    Text(#[from] TokenizerError),
+    Text(#[from] LoadError),
     /// A public port cannot be opened.
     #[error("cannot listen on {address}; choose another --host or --port")]
     Listen {
@@ -171,7 +172,7 @@ fn build(
         return Err(RunError::Role(context.role));
     };
     let config = context.engine.clone();
-    let keys = http::Keys {
+    let keys = Keys {
         client: context.node.api_key.clone(),
         operator: context.node.admin_api_key.clone(),
     };
@@ -215,7 +216,7 @@ fn build(
         traces: context.traces.clone(),
         is_encrypted: tls.is_some(),
         figures,
-        told: Default::default(),
+        shared_figures: Default::default(),
     };
     Ok((Arc::new(app), link))
 }

@@ -1,9 +1,11 @@
 //! The client of the scheduler: submits requests and receives their outputs over one
 //! stream. Dropping a request's handle aborts the request.
 
+mod command;
 mod handle;
 mod link;
 mod session;
+mod status;
 
 use std::{
     path::PathBuf,
@@ -16,7 +18,7 @@ use std::{
 
 pub use handle::RequestHandle;
 use lockstep_adaptive::DepthRange;
-use lockstep_ports::{Budget, Paid};
+use lockstep_ports::{Budget, Prepaid};
 use lockstep_process::Outlook;
 use lockstep_proto::pb::lockstep::{
     self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
@@ -29,11 +31,16 @@ use lockstep_types::{
     drafter::{DrafterCommand, DrafterResult},
     request::{ErrorKind, Request, RequestError},
 };
+pub use status::LinkState;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use self::link::{Link, LinkCommand};
+use self::{
+    command::{LinkCommand, LivePermit, Version},
+    link::Link,
+    status::SchedulerStatus,
+};
 
 /// Time limit of a unary call other than a health check.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -59,41 +66,12 @@ pub struct LinkOptions {
 /// the argument is true if metrics are wanted.
 pub type OwnFigures = Arc<dyn Fn(bool) -> FrontFigures + Send + Sync>;
 
-/// The state of the stream to the scheduler.
-#[derive(Debug, Clone)]
-pub enum LinkState {
-    /// There is no scheduler yet, or the stream ended; the link tries again.
-    Connecting,
-    /// Connected; requests can be submitted.
-    Ready(FrontendClient<Channel>),
-    /// The scheduler has another configuration; connecting again would not help.
-    Incompatible(String),
-    /// Shut down.
-    Closed,
-}
-
-/// State that the scheduler reports about itself.
-#[derive(Debug, Clone)]
-struct Told {
-    /// Weights in use; `None` = the weights of the start.
-    weights: watch::Sender<Option<WeightsInUse>>,
-    /// True if steps run on every rank, as far as is known without another step.
-    healthy: watch::Sender<bool>,
-}
-
-impl Told {
-    fn is_healthy(&self, healthy: bool) {
-        let change = |told: &mut bool| std::mem::replace(told, healthy) != healthy;
-        self.healthy.send_if_modified(change);
-    }
-}
-
 /// A shared client of the scheduler.
 #[derive(Debug)]
 pub struct SchedulerClient {
     commands: mpsc::UnboundedSender<LinkCommand>,
     state: watch::Receiver<LinkState>,
-    told: Told,
+    status: SchedulerStatus,
     outlook: Outlook,
     next: AtomicU64,
     live: Arc<AtomicUsize>,
@@ -110,21 +88,21 @@ impl SchedulerClient {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (state, watch) = watch::channel(LinkState::Connecting);
-        let told = Told {
+        let status = SchedulerStatus {
             weights: watch::Sender::new(None),
             healthy: watch::Sender::new(false),
         };
         let scheduler = Self {
             commands,
             state: watch,
-            told: told.clone(),
+            status: status.clone(),
             outlook: options.outlook.clone(),
             next: AtomicU64::new(1),
             live: Arc::default(),
             capacity: options.capacity,
             budget: options.budget.clone(),
         };
-        let link = Link::new(options, inbox, state, told, own, halt);
+        let link = Link::new(options, inbox, state, status, own, halt);
         (scheduler, link.run())
     }
 
@@ -140,7 +118,7 @@ impl SchedulerClient {
 
     /// Returns true if [`Self::health`] would succeed, as far as is known without a step.
     pub fn is_healthy(&self) -> bool {
-        self.is_ready() && *self.told.healthy.borrow()
+        self.is_ready() && *self.status.healthy.borrow()
     }
 
     /// Returns the seconds until requests are served again, if the launcher knows them.
@@ -151,7 +129,7 @@ impl SchedulerClient {
     /// Returns a receiver that is notified when the steps' part of [`Self::is_healthy`]
     /// changes. Changes of the stream's state are not notified here.
     pub fn healthy(&self) -> watch::Receiver<bool> {
-        self.told.healthy.subscribe()
+        self.status.healthy.subscribe()
     }
 
     /// Number of requests that were submitted and have not finished.
@@ -175,18 +153,18 @@ impl SchedulerClient {
         &self,
         request: Request,
         parent: Option<u64>,
-        paid: Paid,
+        paid: Prepaid,
         trace: Option<TraceContext>,
     ) -> Result<RequestHandle, RequestError> {
         if !self.is_ready() {
             return Err(self.disconnected());
         }
-        let live = handle::LivePermit::acquire(&self.live, self.capacity)?;
+        let live = LivePermit::acquire(&self.live, self.capacity)?;
         // Request numbers are never reused, so an output that was under way when its
         // stream broke cannot reach another request.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, outputs) = lockstep_ports::outputs(&self.budget, paid);
-        let weights = handle::Version::default();
+        let weights = Version::default();
         let submit = LinkCommand::Submit {
             number,
             parent,
@@ -239,7 +217,7 @@ impl SchedulerClient {
             Ok(Ok(response)) => {
                 let response = response.into_inner();
                 if response.healthy {
-                    self.told.is_healthy(true);
+                    self.status.set_healthy(true);
                     Ok(())
                 } else {
                     // The scheduler reports this to all frontends, in order with changes.
@@ -247,14 +225,14 @@ impl SchedulerClient {
                 }
             }
             Ok(Err(status)) => {
-                self.told.is_healthy(false);
+                self.status.set_healthy(false);
                 Err(format!(
                     "the scheduler refused the check: {}",
                     status.message()
                 ))
             }
             Err(_) => {
-                self.told.is_healthy(false);
+                self.status.set_healthy(false);
                 Err(format!(
                     "the scheduler did not answer within {} s",
                     timeout.as_secs_f32()
@@ -322,7 +300,7 @@ impl SchedulerClient {
 
     /// Returns the weights in use; `None` = the weights that the engine started with.
     pub fn weights(&self) -> Option<WeightsInUse> {
-        self.told.weights.borrow().clone()
+        self.status.weights.borrow().clone()
     }
 
     /// Replaces the weights. Waits until running requests have ended and the files are

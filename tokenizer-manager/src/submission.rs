@@ -4,6 +4,7 @@
 mod check;
 mod context;
 mod memory;
+mod messages;
 mod sampling;
 mod seed;
 mod spec;
@@ -11,17 +12,20 @@ mod speculative;
 mod tokenize;
 mod trace;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 use lockstep_types::{
+    EngineConfig, TimeoutConfig,
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };
-pub use sampling::SamplingSpec;
-pub use spec::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
+pub use messages::check as check_messages;
+pub use spec::{
+    FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -62,26 +66,36 @@ impl Submission {
     /// # Errors
     /// 400 for a field out of range or a prompt that does not fit, 429 if too many
     /// requests run and wait, 503 while draining or without a scheduler.
-    pub async fn new(app: &App, mut spec: GenerateSpec, held: Option<&Held>) -> ApiResult<Self> {
+    pub async fn new(
+        app: &App,
+        mut spec: GenerateSpec,
+        held: Option<&RequestMemory>,
+    ) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.admit()?;
-        let checked = check_spec(app, &spec)?;
+        let checked = check_spec(&app.config, &spec)?;
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);
-        let trace = trace.map(|request| trace::begin(request, app, &spec, &checked.sampling));
+        let trace =
+            trace.map(|request| trace::begin(request, app.model(), &spec, &checked.sampling));
         let inputs = std::mem::take(&mut spec.inputs);
         let submitted = async {
             let prompts = {
                 let _span = trace.as_deref().map(|trace| trace.child("tokenize"));
-                tokenize::tokenize(app, &spec.fields, inputs).await?
+                tokenize::tokenize(&app.config, &app.text, &spec.fields, inputs).await?
             };
-            let options = GenerationOptions::new(
-                &spec,
-                &checked.sampling,
-                Arc::new(ticket),
+            let options = GenerationOptions {
+                tokenizer: app.text.tokenizer.clone(),
+                latencies: app.metrics.latencies(),
+                stops: spec.stops.clone().into(),
+                include_stop: spec.include_stop,
+                skip_special_tokens: spec.skip_special_tokens,
+                min_tokens: checked.sampling.min_new_tokens as usize,
+                timeout: timeout(&spec, &app.config.timeouts),
                 arrived,
-                trace.clone(),
-            );
+                ticket: Arc::new(ticket),
+                trace: trace.clone(),
+            };
             Self::submit(app, (&spec, &checked), prompts, &options, held)
         };
         let submitted = submitted.await;
@@ -97,17 +111,17 @@ impl Submission {
         (spec, checked): (&GenerateSpec, &Checked),
         prompts: Vec<Arc<[u32]>>,
         options: &GenerationOptions,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
     ) -> ApiResult<Self> {
         let (logprobs, n) = (checked.logprobs, checked.n);
         check::tokens(spec, &prompts, n, &app.config.schedule)?;
         let lengths = prompts
             .iter()
-            .map(|prompt| context::max_new_tokens(app, spec, prompt.len()))
+            .map(|prompt| context::max_new_tokens(&app.config, spec, prompt.len()))
             .collect::<ApiResult<Vec<u32>>>()?;
         let reserves = memory::reserve(held, spec, (logprobs, n), &prompts, &lengths)?;
         let mut reserves = reserves.into_iter();
-        let trace = options.trace();
+        let trace = options.trace.as_deref();
         if let Some(trace) = trace {
             trace.prompts(prompts.iter().map(|prompt| prompt.len()).sum());
         }
@@ -137,7 +151,7 @@ impl Submission {
                 let paid = reserve.iter().collect();
                 let place = trace.map(InferenceTrace::context);
                 let handle = app.scheduler.submit(request, parent, paid, place)?;
-                let mut generation = Generation::new(app, handle, prompt.clone(), options)?;
+                let mut generation = Generation::new(handle, prompt, options)?;
                 generation.reserve = reserve;
                 generations.push(generation);
             }
@@ -156,9 +170,15 @@ impl Submission {
     }
 }
 
+/// Returns the request's own time limit, or else the server's; `None` = none.
+fn timeout(spec: &GenerateSpec, server: &TimeoutConfig) -> Option<Duration> {
+    let own = spec.timeout_ms.map(|ms| Duration::from_millis(ms.into()));
+    own.or(server.request_s.map(Duration::from_secs))
+}
+
 /// Makes every check that needs no tokenizer.
-fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
-    let limits = &app.config.server.limits.request;
+fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> {
+    let limits = &config.server.limits.request;
     let fields = &spec.fields;
     if spec.inputs.is_empty() {
         return Err(ApiError::invalid(
@@ -169,7 +189,7 @@ fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
     count(fields.input, spec.inputs.len(), limits.prompts)?;
     let n = check::choices(spec, limits)?;
     check::stops(&spec.stops, &fields.name("stop"), limits)?;
-    let sampling = sampling::resolve(&spec.sampling, fields, app)?;
+    let sampling = sampling::resolve(&spec.sampling, fields, config)?;
     let top = integer(
         &spec.logprobs.top_field,
         spec.logprobs.top,
@@ -181,14 +201,14 @@ fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
         top: u32::try_from(top).unwrap_or(0),
         prompt_start: spec.logprobs.prompt_start,
     };
-    if !app.config.schedule.priorities && spec.priority.is_some_and(|priority| priority != 0) {
+    if !config.schedule.priorities && spec.priority.is_some_and(|priority| priority != 0) {
         return Err(ApiError::unsupported(
             fields.name("priority"),
             "This server was started without priorities; leave 'priority' out or start it with \
              `--enable-priority-scheduling`.",
         ));
     }
-    let dp_size = app.config.parallel.dp_size;
+    let dp_size = config.parallel.dp_size;
     let dp_rank = |asked| check::dp_rank(asked, dp_size);
     Ok(Checked {
         data_parallel_rank: spec.data_parallel_rank.map(dp_rank).transpose()?,
@@ -196,7 +216,7 @@ fn check_spec(app: &App, spec: &GenerateSpec) -> ApiResult<Checked> {
         logprobs,
         n,
         seed: spec.sampling.seed,
-        max_draft_steps: speculative::max_draft_steps(spec.speculative, &app.config.speculation)?,
+        max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
     })
 }
 

@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use lockstep_text::{
-    ChatRequest, ChatTemplate, TemplateOptions, Tokenizer, TokenizerConfig, TokenizerError,
+    ChatRequest, ChatTemplate, LoadError, TemplateOptions, Tokenizer, TokenizerConfig,
+    TokenizerError,
 };
 use lockstep_types::ServerConfig;
 use serde_json::{Map, Value};
@@ -43,8 +44,8 @@ impl Text {
     /// Loads tokenizer and chat template from the model's folder.
     ///
     /// # Errors
-    /// [`TokenizerError`] names the file.
-    pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
+    /// [`LoadError`] names the file.
+    pub fn load(dir: &Path) -> Result<Self, LoadError> {
         Ok(Self {
             tokenizer: Tokenizer::load(dir)?,
             template: ChatTemplate::from_dir(dir, TemplateOptions::default())?,

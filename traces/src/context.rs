@@ -13,9 +13,9 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 /// left out, since every span of the request would hold it.
 const STATE_BYTES: usize = 512;
 
-struct Given<'a>(&'a TraceContext);
+struct Carrier<'a>(&'a TraceContext);
 
-impl Extractor for Given<'_> {
+impl Extractor for Carrier<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         match key {
             "traceparent" => Some(&self.0.parent),
@@ -40,7 +40,7 @@ pub fn caller<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Option<TraceContext>
 
 /// Parses a caller's place in a trace; empty if it is no trace context.
 pub(crate) fn parse(given: &TraceContext) -> Context {
-    TraceContextPropagator::new().extract_with_context(&Context::new(), &Given(given))
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &Carrier(given))
 }
 
 /// The span's place, in the form for the next service.

@@ -12,7 +12,7 @@ use crate::{Span, names};
 
 /// Properties of a request to the model.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct InferenceRequest<'a> {
     /// Operation: `chat`, `text_completion` or `generate_content`.
     pub operation: &'static str,
     /// Name of the model.
@@ -40,18 +40,18 @@ pub struct Inference {
 
 impl Inference {
     /// Begins the request's span as a part of `parent`.
-    pub fn begin(parent: &Span, asked: &Asked<'_>) -> Self {
-        let Asked {
+    pub fn begin(parent: &Span, request: &InferenceRequest<'_>) -> Self {
+        let InferenceRequest {
             operation, model, ..
-        } = *asked;
+        } = *request;
         let mut span = parent.child(format!("{operation} {model}"));
-        let sampling = asked.sampling;
+        let sampling = request.sampling;
         span.set(names::GEN_AI_OPERATION_NAME, operation);
         span.set(names::GEN_AI_PROVIDER_NAME, names::PROVIDER);
         span.set(names::GEN_AI_REQUEST_MODEL, model.to_owned());
         span.set(names::GEN_AI_RESPONSE_MODEL, model.to_owned());
-        span.set(names::GEN_AI_RESPONSE_ID, asked.id.to_owned());
-        if let Some(most) = asked.max_tokens {
+        span.set(names::GEN_AI_RESPONSE_ID, request.id.to_owned());
+        if let Some(most) = request.max_tokens {
             span.set(names::GEN_AI_REQUEST_MAX_TOKENS, i64::from(most));
         }
         // Rounded as people write it: 0.7, not an f32's decimal expansion.
@@ -74,8 +74,8 @@ impl Inference {
         if sampling.top_k > 0 {
             span.set(names::GEN_AI_REQUEST_TOP_K, i64::from(sampling.top_k));
         }
-        if asked.choices != 1 {
-            let choices = i64::try_from(asked.choices).unwrap_or(i64::MAX);
+        if request.choices != 1 {
+            let choices = i64::try_from(request.choices).unwrap_or(i64::MAX);
             span.set(names::GEN_AI_REQUEST_CHOICE_COUNT, choices);
         }
         Self {

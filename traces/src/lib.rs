@@ -26,7 +26,7 @@ use std::{
 
 pub use context::caller;
 pub use environment::{Destination, TraceError};
-pub use inference::{Asked, Inference};
+pub use inference::{Inference, InferenceRequest};
 use lockstep_types::{TraceConfig, TraceContext};
 use opentelemetry::{
     Context,

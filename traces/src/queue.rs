@@ -89,15 +89,18 @@ impl Counts {
 }
 
 /// A processor that batches spans for `exporter`, and drops spans beyond [`QUEUE`].
-pub(crate) fn batched(exporter: impl SpanExporter + 'static, counts: &Arc<Counts>) -> Bounded {
+pub(crate) fn batched(
+    exporter: impl SpanExporter + 'static,
+    counts: &Arc<Counts>,
+) -> CountingProcessor {
     // The environment may set sizes and times of batches (OTEL_BSP_*).
     let config = BatchConfigBuilder::default().with_max_queue_size(QUEUE);
-    let exporter = Counted {
+    let exporter = CountingExporter {
         exporter,
         counts: Arc::clone(counts),
     };
     let batches = BatchSpanProcessor::builder(exporter);
-    Bounded {
+    CountingProcessor {
         batches: batches.with_batch_config(config.build()).build(),
         counts: Arc::clone(counts),
     }
@@ -105,12 +108,12 @@ pub(crate) fn batched(exporter: impl SpanExporter + 'static, counts: &Arc<Counts
 
 /// Counts waiting spans, which the inner processor does not tell.
 #[derive(Debug)]
-pub(crate) struct Bounded {
+pub(crate) struct CountingProcessor {
     batches: BatchSpanProcessor,
     counts: Arc<Counts>,
 }
 
-impl SpanProcessor for Bounded {
+impl SpanProcessor for CountingProcessor {
     fn on_start(&self, _: &mut Span, _: &Context) {}
 
     fn on_end(&self, span: SpanData) {
@@ -137,12 +140,12 @@ impl SpanProcessor for Bounded {
 
 /// Counts spans that an exporter takes.
 #[derive(Debug)]
-struct Counted<E> {
+struct CountingExporter<E> {
     exporter: E,
     counts: Arc<Counts>,
 }
 
-impl<E: SpanExporter> SpanExporter for Counted<E> {
+impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
         let result = self.exporter.export(batch).await;

@@ -14,16 +14,11 @@ use names::{Crate, Path};
 
 /// Known circles that stay: the folder of the crate, the modules sorted by name, and
 /// the reason.
-const KNOWN: [(&str, &[&str], &str); 15] = [
+const KNOWN: [(&str, &[&str], &str); 9] = [
     (
         "config",
         &["memory", "resolve"],
         "sizing hands back a resolved value with its warnings, as resolving does",
-    ),
-    (
-        "ports",
-        &["places", "port"],
-        "a port hands out its places, which are cut by its limits",
     ),
     (
         "process",
@@ -34,52 +29,6 @@ const KNOWN: [(&str, &[&str], &str); 15] = [
         "scheduler/planner",
         &["kv", "request"],
         "a request's state holds its part of the cache, which the cache alone opens",
-    ),
-    (
-        "tokenizer-manager",
-        &["app", "generation", "http", "metrics", "submission"],
-        "the routes' shared state holds what runs and counts requests, whose parts ask it for tokenizer and limits",
-    ),
-    (
-        "tokenizer-manager",
-        &[
-            "http::admin",
-            "http::browsers",
-            "http::chat",
-            "http::completions",
-            "http::corpora",
-            "http::info",
-            "http::middleware",
-            "http::native",
-            "http::openapi",
-            "http::routes",
-            "http::tokenize",
-            "http::weights",
-        ],
-        "one table names all handlers, and the pages and labels that describe it read it",
-    ),
-    (
-        "tokenizer-manager",
-        &[
-            "scheduler_client::handle",
-            "scheduler_client::link",
-            "scheduler_client::session",
-        ],
-        "three ends of one stream, by who holds them",
-    ),
-    (
-        "tokenizer-manager",
-        &[
-            "submission::check",
-            "submission::sampling",
-            "submission::spec",
-        ],
-        "a request's fields, and their checks in two files by length",
-    ),
-    (
-        "tokenizer-manager/text",
-        &["chat", "detokenize", "tokenizer"],
-        "a tokenizer decodes by a detokenizer, which reads the tokenizer's table; templates come from its files",
     ),
     (
         "tp-worker/backend",

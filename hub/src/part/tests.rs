@@ -6,17 +6,17 @@ const CONTENT: &[u8] = b"all that it has";
 struct Scene {
     folder: tempfile::TempDir,
     blob: PathBuf,
-    listed: Listed,
+    listed: ListedFile,
 }
 
 fn scene() -> Scene {
-    let mut hash = Running::Sha256(Box::default());
+    let mut hash = BlobHash::Sha256(Box::default());
     hash.update(CONTENT);
     let etag = hash.finish();
     let folder = tempfile::tempdir().expect("a folder");
     Scene {
         blob: folder.path().join(&etag),
-        listed: Listed {
+        listed: ListedFile {
             file: "model.safetensors".into(),
             size: CONTENT.len() as u64,
             etag,

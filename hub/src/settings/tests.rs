@@ -90,7 +90,7 @@ fn offline_is_said_by_a_switch() {
 #[test]
 fn a_time_is_a_number_of_seconds() {
     let found = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).expect("settings");
-    assert_eq!(found.patience.stall, Duration::from_secs(7));
+    assert_eq!(found.limits.stall, Duration::from_secs(7));
     for bad in ["2m", "0", "-1", "1.5"] {
         let error = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", bad)]).expect_err("none");
         assert!(
@@ -103,24 +103,21 @@ fn a_time_is_a_number_of_seconds() {
 /// Waits that a user extends are extended, but no start waits longer than its limit.
 #[test]
 fn times_fit_together() {
-    let usual = Patience::default();
+    let usual = TransferLimits::default();
     let long = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "3600")]).expect("settings");
     let hour = Duration::from_secs(3600);
-    assert_eq!(
-        (long.patience.window, long.patience.described),
-        (hour, hour)
-    );
+    assert_eq!((long.limits.window, long.limits.described), (hour, hour));
     let short = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).expect("settings");
-    assert_eq!(short.patience.window, usual.window);
+    assert_eq!(short.limits.window, usual.window);
     let limit = Duration::from_secs(20);
-    let start = long.within(limit).patience;
+    let start = long.within(limit).limits;
     for time in [start.longest_pause, start.described, start.lock] {
         assert_eq!(time, limit);
     }
     // Weights take longer, and may stand still for as long as is allowed.
     assert_eq!((start.stall, start.window), (hour, hour));
     assert_eq!(start.set_by, Some("--startup-timeout"));
-    let start = short.within(hour).patience;
+    let start = short.within(hour).limits;
     assert_eq!((start.window, start.lock), (usual.window, usual.lock));
     assert_eq!(start.described, hour, "as long as the start");
 }
@@ -136,10 +133,10 @@ fn who_has_the_model_waits_briefly() {
         (9, 9, Some("--startup-timeout")),
     ] {
         let start = usual.clone().within(Duration::from_secs(startup));
-        let brief = start.patience.brief();
+        let brief = start.limits.brief();
         assert_eq!(brief.described, Duration::from_secs(described));
         assert_eq!(brief.set_by, set_by, "{startup}");
-        assert!(brief.stall < usual.patience.stall && brief.tries < usual.patience.tries);
+        assert!(brief.stall < usual.limits.stall && brief.attempts < usual.limits.attempts);
     }
 }
 

@@ -69,18 +69,18 @@ fn the_layout_is_huggingface_hubs() {
 fn what_is_there_is_not_loaded_again() {
     let mut scene = Scene::new();
     let first = scene.load().expect("loaded");
-    let asked = scene.hub.seen().len();
+    let before = scene.hub.seen().len();
     let second = scene.load().expect("there");
     assert_eq!((second.folder, second.loaded), (first.folder.clone(), 0));
     // The request asks whether `main` is still this commit.
-    assert_eq!(scene.hub.seen().len(), asked + 1);
+    assert_eq!(scene.hub.seen().len(), before + 1);
     scene.settings.offline = Some("HF_HUB_OFFLINE");
     assert_eq!(scene.load().expect("there").folder, first.folder);
     let mut by_commit = wanted(NAME);
     by_commit.revision = Revision::parse(&first.commit).expect("a commit");
     let found = scene.load_as(&by_commit, &|_| Ok(())).expect("there");
     assert_eq!(found.folder, first.folder);
-    assert_eq!(scene.hub.seen().len(), asked + 1);
+    assert_eq!(scene.hub.seen().len(), before + 1);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn files_come_once_for_all() {
 fn who_waits_for_another_program_says_so() {
     let scene = Scene::new();
     let (_, lock) = scene.hold("config.json");
-    let (sender, told) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
             let tell = move |event: lockstep_hub::Event<'_>| {
@@ -163,7 +163,7 @@ fn who_waits_for_another_program_says_so() {
             let hub = lockstep_hub::Hub::new(scene.settings.clone(), tell);
             hub.fetch(&wanted(NAME), &|_| Ok(())).expect("loaded");
         });
-        let text = told.recv().expect("a note");
+        let text = events.recv().expect("a note");
         assert!(
             text.contains("Another program is loading config.json"),
             "{text}"

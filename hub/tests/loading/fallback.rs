@@ -11,7 +11,7 @@ use crate::{NAME, SHARDS, Scene, wanted};
 /// Refusals, and the number of requests to the hub before the cache will do.
 #[test]
 fn refusals_stop_nobody_who_has_the_model() {
-    for (status, header, value, with_token, asked) in [
+    for (status, header, value, with_token, requests) in [
         (429, "retry-after", "300", false, 1),
         (401, "x-error-code", "RepoNotFound", false, 1),
         (401, "x-other", "", true, 1),
@@ -23,8 +23,8 @@ fn refusals_stop_nobody_who_has_the_model() {
         (429, "retry-after", "0", false, 2),
     ] {
         let mut scene = Scene::new();
-        scene.settings.patience.tries = 6;
-        scene.settings.patience.longest_pause = Duration::from_secs(330);
+        scene.settings.limits.attempts = 6;
+        scene.settings.limits.longest_pause = Duration::from_secs(330);
         let loaded = scene.load().expect("loaded");
         let before = scene.hub.seen().len();
         if with_token {
@@ -40,7 +40,11 @@ fn refusals_stop_nobody_who_has_the_model() {
         assert_eq!((again.folder, again.loaded), (loaded.folder, 0), "{status}");
         let notes = scene.notes.lock().expect("notes").join(" ");
         assert!(notes.contains("is as it was"), "{status}: {notes}");
-        assert_eq!(scene.hub.seen().len() - before, asked, "{status}: {notes}");
+        assert_eq!(
+            scene.hub.seen().len() - before,
+            requests,
+            "{status}: {notes}"
+        );
     }
 }
 
@@ -57,22 +61,22 @@ fn a_small_file_that_is_away_stops_nobody_who_has_the_model() {
         (vec![], true, "another program has held"),
     ] {
         let mut scene = Scene::new();
-        scene.settings.patience.tries = 6;
-        scene.settings.patience.longest_pause = Duration::from_secs(330);
+        scene.settings.limits.attempts = 6;
+        scene.settings.limits.longest_pause = Duration::from_secs(330);
         let loaded = scene.load().expect("loaded");
         let blob = fs::canonicalize(loaded.folder.join(file)).expect("there");
         fs::remove_file(blob).expect("removed");
-        scene.settings.patience.described = Duration::from_secs(4);
+        scene.settings.limits.described = Duration::from_secs(4);
         let _held = is_held.then(|| scene.hold(file));
         for fault in faults {
             scene.hub.fault(file, fault);
         }
         let again = scene.load().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((again.folder, again.loaded), (loaded.folder, 0), "{word}");
-        let told = scene.told();
+        let events = scene.events();
         assert!(
-            told.contains(word) && told.contains("is as it was"),
-            "{told}"
+            events.contains(word) && events.contains("is as it was"),
+            "{events}"
         );
     }
 }

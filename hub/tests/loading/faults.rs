@@ -42,7 +42,7 @@ fn what_breaks_is_resumed() {
 #[test]
 fn an_answer_that_stands_still_is_given_up_and_resumed() {
     let mut scene = Scene::new();
-    scene.settings.patience.stall = Duration::from_millis(300);
+    scene.settings.limits.stall = Duration::from_millis(300);
     scene.hub.fault(SHARDS[1], Fault::StallAfter(200_000));
     let fetched = scene.load().expect("loaded");
     scene.assert_whole(&fetched);

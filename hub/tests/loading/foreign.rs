@@ -96,7 +96,7 @@ fn references_are_listed_plainly_and_without_an_end_to_come() {
 #[test]
 fn a_lock_that_nobody_gives_back_is_told() {
     let mut scene = Scene::new();
-    scene.settings.patience.lock = Duration::ZERO;
+    scene.settings.limits.lock = Duration::ZERO;
     let (path, _lock) = scene.hold(SHARDS[0]);
     let lock = path.to_string_lossy().into_owned();
     let error = scene.load().expect_err("held");
@@ -116,7 +116,7 @@ fn a_lock_that_nobody_gives_back_is_told() {
 fn the_hub_is_not_blamed_for_a_lock_of_a_small_file() {
     for file in ["config.json", "tokenizer.json"] {
         let mut scene = Scene::new();
-        scene.settings.patience.described = Duration::from_secs(4);
+        scene.settings.limits.described = Duration::from_secs(4);
         let _held = scene.hold(file);
         let error = scene.load().expect_err("held");
         let text = error.to_string();

@@ -32,7 +32,7 @@ fn refused(list: Vec<u8>) -> HubError {
     scene.hub.fault(NAME, Fault::Instead(list));
     let error = scene.load().expect_err("a lie");
     assert_plain(&error.to_string());
-    assert_plain(&scene.told());
+    assert_plain(&scene.events());
     assert!(!scene.repository().exists(), "nothing was loaded");
     error
 }
@@ -160,7 +160,7 @@ fn reasons_are_shown_plainly() {
             assert_plain(&error.to_string());
         }
     }
-    assert_plain(&scene.told().replace('\n', " "));
+    assert_plain(&scene.events().replace('\n', " "));
 }
 
 /// Small files have limits before a byte of them comes, the same as when they are read.
@@ -206,9 +206,9 @@ fn a_size_that_can_not_be_stops_nobody_who_has_the_model() {
     scene.hub.claim_size("config.json", u64::MAX);
     assert_eq!(scene.load().expect("there").folder, loaded.folder);
     assert!(
-        scene.told().contains("18446744073709551615 bytes"),
+        scene.events().contains("18446744073709551615 bytes"),
         "{}",
-        scene.told()
+        scene.events()
     );
 }
 
@@ -262,7 +262,7 @@ fn ranges_that_lie_are_not_believed() {
             [0, 100_000, 100_000],
             "{says:?}"
         );
-        assert_plain(&scene.told().replace('\n', " "));
+        assert_plain(&scene.events().replace('\n', " "));
     }
 }
 

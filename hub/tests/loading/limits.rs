@@ -26,8 +26,8 @@ fn descriptions_that_drip_end_by_the_start_ups_limit_and_are_told_of() {
 
 fn assert_slow(dripping: &str, what: &str) {
     let mut scene = Scene::new();
-    scene.settings.patience.described = Duration::from_secs(5);
-    scene.settings.patience.word = Duration::from_millis(1);
+    scene.settings.limits.described = Duration::from_secs(5);
+    scene.settings.limits.word = Duration::from_millis(1);
     if dripping != NAME {
         scene.exchange(dripping, &[b' '; 1000]);
     }
@@ -44,10 +44,10 @@ fn assert_slow(dripping: &str, what: &str) {
     ] {
         assert!(text.contains(expected), "{text}");
     }
-    let told = scene.told();
+    let events = scene.events();
     assert!(
-        told.contains(&format!("Waiting for {what}, 0 s so far.")),
-        "{told}"
+        events.contains(&format!("Waiting for {what}, 0 s so far.")),
+        "{events}"
     );
 }
 
@@ -56,21 +56,21 @@ fn assert_slow(dripping: &str, what: &str) {
 fn a_list_that_drips_stops_nobody_who_has_the_model() {
     let mut scene = Scene::new();
     let loaded = scene.load().expect("loaded");
-    scene.settings.patience.described = Duration::from_millis(300);
+    scene.settings.limits.described = Duration::from_millis(300);
     scene.hub.fault(NAME, Fault::Drip);
     assert_eq!(scene.load().expect("there").folder, loaded.folder);
-    let told = scene.told();
+    let events = scene.events();
     assert!(
-        told.contains("did not bring the hub's list of files"),
-        "{told}"
+        events.contains("did not bring the hub's list of files"),
+        "{events}"
     );
 }
 
 #[test]
 fn a_body_that_drips_is_asked_for_again_and_goes_on() {
     let mut scene = Scene::new();
-    scene.settings.patience.window = Duration::from_secs(2);
-    scene.settings.patience.least = 2_000;
+    scene.settings.limits.window = Duration::from_secs(2);
+    scene.settings.limits.least = 2_000;
     scene.hub.fault(SHARDS[0], Fault::Drip);
     let fetched = scene.load().expect("loaded");
     scene.assert_whole(&fetched);
@@ -79,19 +79,19 @@ fn a_body_that_drips_is_asked_for_again_and_goes_on() {
         matches!(begins[..], [0, .., second] if (1..2_000).contains(&second)),
         "{begins:?}"
     );
-    let told = scene.told();
+    let events = scene.events();
     assert!(
-        told.contains("bytes came within 2s. Trying again"),
-        "{told}"
+        events.contains("bytes came within 2s. Trying again"),
+        "{events}"
     );
 }
 
 #[test]
 fn a_body_that_only_drips_is_given_up() {
     let mut scene = Scene::new();
-    scene.settings.patience.window = Duration::from_secs(2);
-    scene.settings.patience.least = 2_000;
-    scene.settings.patience.tries = 2;
+    scene.settings.limits.window = Duration::from_secs(2);
+    scene.settings.limits.least = 2_000;
+    scene.settings.limits.attempts = 2;
     for _ in 0..2 {
         scene.hub.fault(SHARDS[1], Fault::Drip);
     }
@@ -180,7 +180,7 @@ fn heads_without_an_end_are_given_up() {
     for answer in floods {
         let mut scene = Scene::new();
         scene.settings.endpoint = raw(answer);
-        scene.settings.patience.stall = Duration::from_millis(500);
+        scene.settings.limits.stall = Duration::from_millis(500);
         let text = scene.load().expect_err("a flood").to_string();
         assert!(
             text.contains("can't be reached") && text.contains("HF_ENDPOINT"),
@@ -220,7 +220,7 @@ fn redirects_that_each_come_late_are_given_up() {
     let mut scene = Scene::new();
     // Never answers.
     scene.settings.endpoint = raw(|stream| stream.read(&mut [0; 1]).map(drop));
-    scene.settings.patience.window = Duration::from_millis(300);
+    scene.settings.limits.window = Duration::from_millis(300);
     let text = scene.load().expect_err("late").to_string();
     assert!(text.contains("did not begin within 300ms"), "{text}");
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockstep_hub::{
-    Event, Fetched, Hub, HubError, Kind, Name, Patience, Revision, Settings, Wanted,
+    Event, Fetched, Hub, HubError, Kind, ModelRequest, Name, Revision, Settings, TransferLimits,
 };
 use lockstep_loopback_hub::LoopbackHub;
 use tempfile::TempDir;
@@ -55,9 +55,9 @@ impl Scene {
             endpoint: hub.endpoint(),
             token: None,
             offline: None,
-            patience: Patience {
+            limits: TransferLimits {
                 stall: Duration::from_secs(5),
-                tries: 3,
+                attempts: 3,
                 pause: Duration::from_millis(1),
                 longest_pause: Duration::from_secs(2),
                 window: Duration::from_secs(30),
@@ -83,16 +83,16 @@ impl Scene {
 
     pub(crate) fn load_as(
         &self,
-        wanted: &Wanted,
+        wanted: &ModelRequest,
         check: &dyn Fn(&Path) -> Result<(), String>,
     ) -> Result<Fetched, HubError> {
         let notes = self.notes.clone();
-        let told = move |event: Event<'_>| {
+        let events = move |event: Event<'_>| {
             if let Event::Note(text) = event {
                 notes.lock().expect("notes").push(text.to_owned());
             }
         };
-        Hub::new(self.settings.clone(), told).fetch(wanted, check)
+        Hub::new(self.settings.clone(), events).fetch(wanted, check)
     }
 
     /// Replaces a file of the hub's model.
@@ -107,7 +107,7 @@ impl Scene {
     }
 
     /// All notes so far.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn events(&self) -> String {
         self.notes.lock().expect("notes").join("\n")
     }
 
@@ -150,8 +150,8 @@ impl Scene {
     }
 }
 
-pub(crate) fn wanted(name: &str) -> Wanted {
-    Wanted {
+pub(crate) fn wanted(name: &str) -> ModelRequest {
+    ModelRequest {
         name: Name::parse(name).expect("a name"),
         revision: Revision::default(),
         kind: Kind::Target,

@@ -5,10 +5,10 @@ use tokio::{sync::mpsc, sync::oneshot, time::Instant};
 use super::*;
 use crate::{
     budget::{Budget, Charge},
+    limits::PortLimits,
     outgoing::{HANDED_OVER, PART},
     places::{Place, Places},
-    port::PortLimits,
-    reserve::{Reserve, Room},
+    reserve::{AnswerReservation, Reservation},
 };
 
 type Connection = (Arc<Places>, Arc<Place>, oneshot::Receiver<Closed>);
@@ -201,11 +201,11 @@ async fn what_outgrows_its_reserve_counts_as_large_as_that() {
 async fn what_a_stream_gives_back_leaves_with_its_next_part_or_none() {
     let (_places, place, _end) = connection();
     let budget = Budget::new(100 * PART);
-    let room = Room::new(&budget);
+    let room = AnswerReservation::new(&budget);
     let parts = room
         .reserve(&[10 * PART, 10 * PART])
         .expect("there is room");
-    let [mut first, second]: [Reserve; 2] = parts.try_into().expect("two");
+    let [mut first, second]: [Reservation; 2] = parts.try_into().expect("two");
     let (sender, parts) = mpsc::channel(9);
     let body = Body::new(Parts(parts));
     let mut streamed = Answer::new(place.enter(), body, Some(room.hand_over()));

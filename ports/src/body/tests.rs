@@ -4,14 +4,14 @@ use axum::body::to_bytes;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{peer::Peer, places::Places, port::PortLimits};
+use crate::{limits::PortLimits, peer::Peer, places::Places};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn pace(whole: u64, rate: u64) -> Pace {
-    Pace::new(BodyLimits {
+fn pace(whole: u64, rate: u64) -> BodyProgress {
+    BodyProgress::new(BodyLimits {
         whole: seconds(whole),
         rate,
         silence: seconds(20),
@@ -100,7 +100,7 @@ async fn what_comes_arrives_and_what_does_not_ends_with_an_error() {
             rate: 0,
             silence: Duration::ZERO,
         };
-        let body = Paced::new(Parts(parts), Some(limits), None, place.clone());
+        let body = TimedBody::new(Parts(parts), Some(limits), None, place.clone());
         to_bytes(axum::body::Body::new(body), 100)
     };
     let (sender, parts) = mpsc::unbounded_channel();
@@ -127,7 +127,7 @@ async fn a_stream_of_messages_is_charged_one_at_a_time() {
     let budget = Budget::new(100);
     let places = Places::new(PortLimits::for_tests(1, 1));
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
-    let held = Held::new(&budget, true);
+    let held = RequestMemory::new(&budget, true);
     let (sender, received) = mpsc::unbounded_channel();
     // The messages have 60 bytes each, and the last one 20.
     let full = "x".repeat(60).leak();
@@ -138,7 +138,7 @@ async fn a_stream_of_messages_is_charged_one_at_a_time() {
     }
     sender.send("\0\0\0\0\x14").expect("read");
     drop(sender);
-    let body = Paced::new(Parts(received), None, Some(held.clone()), place);
+    let body = TimedBody::new(Parts(received), None, Some(held.clone()), place);
     let all = to_bytes(axum::body::Body::new(body), 100_000).await;
     assert_eq!(all.expect("within the budget").len(), 100 * 65 + 5);
     assert_eq!(budget.taken(), 60, "the largest of them");
@@ -156,13 +156,13 @@ async fn what_is_over_the_budget_ends_and_gives_all_back() {
         (false, vec!["ab"; 51]),
         (true, vec![message, full, "\0\0\0\0\x78"]),
     ] {
-        let held = Held::new(&budget, messages);
+        let held = RequestMemory::new(&budget, messages);
         let (sender, received) = mpsc::unbounded_channel();
         for part in parts {
             sender.send(part).expect("read");
         }
         drop(sender);
-        let body = Paced::new(Parts(received), None, Some(held.clone()), place.clone());
+        let body = TimedBody::new(Parts(received), None, Some(held.clone()), place.clone());
         let error = to_bytes(axum::body::Body::new(body), 1000).await;
         let status = Status::from_error(error.expect_err("over the budget").into());
         assert_eq!(status.code(), tonic::Code::ResourceExhausted);
@@ -178,7 +178,7 @@ async fn what_is_over_the_budget_ends_and_gives_all_back() {
 #[test]
 fn a_message_that_nobody_reads_takes_no_more_than_one_that_is_read() {
     let budget = Budget::new(4 * LARGEST_MESSAGE);
-    let held = Held::new(&budget, true);
+    let held = RequestMemory::new(&budget, true);
     assert_eq!(held.take(&[0, 0xff, 0xff, 0xff, 0xff]), Ok(()));
     assert_eq!(budget.taken(), LARGEST_MESSAGE);
 }
@@ -187,8 +187,8 @@ fn a_message_that_nobody_reads_takes_no_more_than_one_that_is_read() {
 /// find no memory.
 fn held_body(
     part: &'static str,
-    held: &Held,
-) -> (mpsc::UnboundedSender<&'static str>, Paced<Parts>) {
+    held: &RequestMemory,
+) -> (mpsc::UnboundedSender<&'static str>, TimedBody<Parts>) {
     let places = Places::new(PortLimits::for_tests(1, 1));
     let (place, _) = places.admit(Ipv4Addr::LOCALHOST.into()).expect("a place");
     let limits = BodyLimits {
@@ -198,12 +198,12 @@ fn held_body(
     };
     let (sender, parts) = mpsc::unbounded_channel();
     sender.send(part).expect("read");
-    let body = Paced::new(Parts(parts), Some(limits), Some(held.clone()), place);
+    let body = TimedBody::new(Parts(parts), Some(limits), Some(held.clone()), place);
     (sender, body)
 }
 
 /// Returns the size of the body's next part, or the body's error.
-async fn next(body: &mut Paced<Parts>) -> Result<usize, BodyError> {
+async fn next(body: &mut TimedBody<Parts>) -> Result<usize, BodyError> {
     let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
     let frame = tokio::time::timeout(seconds(60), frame).await;
     let frame = frame.expect("in time").expect("its sender is there")?;
@@ -211,7 +211,7 @@ async fn next(body: &mut Paced<Parts>) -> Result<usize, BodyError> {
 }
 
 /// Returns true if the body waits for more, although it has been silent long enough.
-async fn is_waited_for(body: &mut Paced<Parts>) -> bool {
+async fn is_waited_for(body: &mut TimedBody<Parts>) -> bool {
     // The timeout comes after the body's own timer, so the body is polled once more.
     let more = tokio::time::timeout(Duration::ZERO, next(body)).await;
     more.is_err()
@@ -224,7 +224,7 @@ async fn silence_ends_a_body_only_where_others_find_no_room() {
     // window.
     for has_window in [false, true] {
         let budget = Budget::new(1 << 20);
-        let held = Held::new(&budget.of_peer(Peer::from([10, 0, 0, 1])), false);
+        let held = RequestMemory::new(&budget.of_peer(Peer::from([10, 0, 0, 1])), false);
         let (_sender, mut body) = held_body("", &held);
         body.window = has_window.then(|| Arc::new(budget.charge()));
         assert_eq!(next(&mut body).await.expect("a part"), 0);
@@ -247,7 +247,7 @@ async fn silence_ends_a_body_only_where_others_find_no_room() {
         let [own, other] = [1, 2].map(|last| budget.of_peer(Peer::from([10, 0, 0, last])));
         let add = |part: &Arc<Budget>, bytes| part.charge().add(bytes);
         for whole in [false, true] {
-            let held = Held::new(&own, messages);
+            let held = RequestMemory::new(&own, messages);
             let (sender, mut body) = held_body(part, &held);
             // A request found no memory before the silence began.
             let mut filled = own.charge();

@@ -7,29 +7,7 @@ use std::{
 
 use tokio::{sync::oneshot, time::Instant};
 
-use crate::{outgoing::Outgoing, peer::Peer, report::Closed};
-
-/// The next thing that a connection without a request has to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// The connection must send its first bytes.
-    FirstBytes,
-    /// The connection must end the head that it has begun.
-    Head,
-    /// The connection may begin a request.
-    Request,
-}
-
-impl Wait {
-    /// Returns the reason for closing a connection that has waited too long.
-    pub(crate) fn outlasted(self) -> Closed {
-        match self {
-            Self::FirstBytes => Closed::Silent,
-            Self::Head => Closed::SlowHead,
-            Self::Request => Closed::Idle,
-        }
-    }
-}
+use crate::{limits::Wait, outgoing::Outgoing, peer::Peer, report::Closed};
 
 #[derive(Debug)]
 pub(super) struct Pool {

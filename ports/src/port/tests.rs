@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::Wait;
 
 #[test]
 fn a_peer_keeps_its_share_of_fewer_places() {

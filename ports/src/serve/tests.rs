@@ -21,9 +21,9 @@ use tokio::{
 
 use super::*;
 use crate::{
-    body::Held,
+    body::RequestMemory,
     budget::Budget,
-    port::{BodyLimits, PortLimits},
+    limits::{BodyLimits, PortLimits},
 };
 
 /// Socket buffer size in bytes; small, so that an answer does not fit into the buffers.
@@ -186,7 +186,7 @@ async fn answers_that_wait_are_charged() {
 }
 
 /// Reserves less than its answer needs, before the answer is made.
-async fn reserving(Extension(held): Extension<Held>) -> Vec<u8> {
+async fn reserving(Extension(held): Extension<RequestMemory>) -> Vec<u8> {
     let sizes = [100_000, 200_000];
     let mut reserves = match held.reserve(&sizes) {
         Ok(reserves) => reserves,
@@ -250,7 +250,7 @@ async fn a_small_answer_is_sent_where_the_budget_is_full() {
     let budget = Budget::new(FULL);
     let (own, others) = (budget.clone(), Arc::new(Mutex::new(Vec::new())));
     let taken = others.clone();
-    let fill = async move |Extension(held): Extension<Held>| {
+    let fill = async move |Extension(held): Extension<RequestMemory>| {
         let mut reserves = held.reserve(&[100]).expect("there is room");
         reserves[0].came(100).expect("it is reserved");
         let mut others = taken.lock().expect("no panic");
@@ -429,14 +429,16 @@ async fn a_body_that_came_with_its_head_is_refused_by_an_answer() {
 #[test]
 fn a_connection_has_one_window() {
     let budget = Budget::new(16 << 20);
-    let window = Window::default();
+    let window = ReceiveWindow::default();
     let bodies = [(); 3].map(|()| window.take(&budget));
     assert!(bodies.iter().all(Result::is_ok));
-    assert_eq!(budget.taken(), Window::BYTES as usize);
+    assert_eq!(budget.taken(), ReceiveWindow::BYTES as usize);
     drop(bodies);
     assert_eq!(budget.taken(), 0);
     let small = Budget::new(1600);
-    let others: Vec<_> = (0..16).map(|_| Window::default().take(&small)).collect();
+    let others: Vec<_> = (0..16)
+        .map(|_| ReceiveWindow::default().take(&small))
+        .collect();
     assert_eq!((others.len(), small.taken()), (16, 1600));
     assert!(window.take(&small).is_err());
 }

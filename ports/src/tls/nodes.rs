@@ -43,7 +43,7 @@ impl NodeTls {
         let server = contents.config(files)?;
         let provider = Arc::new(ring::default_provider());
         let pem = contents.roots.as_deref().unwrap_or_default();
-        let verifier = OfRoots {
+        let verifier = RootsVerifier {
             roots: roots(path, pem)?,
             algorithms: provider.signature_verification_algorithms,
         };
@@ -84,7 +84,7 @@ pub(super) fn roots_of(files: &TlsFiles) -> Result<&Path, TlsError> {
 /// Checks that a node with the same roots would accept this certificate, from a
 /// connecting and from an accepting side.
 fn would_take(
-    servers: &OfRoots,
+    servers: &RootsVerifier,
     clients: &dyn ClientCertVerifier,
     chain: &[CertificateDer<'_>],
 ) -> Result<(), Error> {
@@ -98,12 +98,12 @@ fn would_take(
 
 /// Accepts a certificate that one of the roots has signed, whatever its name.
 #[derive(Debug)]
-struct OfRoots {
+struct RootsVerifier {
     roots: RootCertStore,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl OfRoots {
+impl RootsVerifier {
     fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -116,7 +116,7 @@ impl OfRoots {
     }
 }
 
-impl ServerCertVerifier for OfRoots {
+impl ServerCertVerifier for RootsVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

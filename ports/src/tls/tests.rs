@@ -16,7 +16,7 @@ use tokio_rustls::{TlsConnector, client};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::port::{Port, PortLimits};
+use crate::{limits::PortLimits, port::Port};
 
 /// An authority that signs certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -357,7 +357,7 @@ fn every_certificate_is_told_of_by_its_own_time() {
     for _ in 0..2 {
         write(&files, &expired());
         assert!(tls.look().expect("a pair"));
-        assert!(matches!(tls.aged(now), Some(Untimely::Ended(_))));
+        assert!(matches!(tls.aged(now), Some(ValidityWarning::Ended(_))));
         assert_eq!(tls.aged(now), None, "it was said");
     }
     write(&files, &authority.sign());

@@ -26,7 +26,7 @@ pub(super) struct Validity {
 
 /// Warning about a certificate's period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Untimely {
+pub(super) enum ValidityWarning {
     /// Valid only after so many seconds.
     NotYet(u64),
     /// Expires in so many seconds.
@@ -61,28 +61,28 @@ impl Validity {
     }
 
     /// Returns the warning at a time, if any.
-    pub(super) fn at(self, now: UnixTime) -> Option<Untimely> {
+    pub(super) fn at(self, now: UnixTime) -> Option<ValidityWarning> {
         let now = now.as_secs();
         let soon = SOON.min(self.until.saturating_sub(self.from) / 10);
         if now < self.from {
-            return Some(Untimely::NotYet(self.from - now));
+            return Some(ValidityWarning::NotYet(self.from - now));
         }
         match self.until.checked_sub(now) {
-            None => Some(Untimely::Ended(now - self.until)),
-            Some(left) if left < soon => Some(Untimely::Ends(left)),
+            None => Some(ValidityWarning::Ended(now - self.until)),
+            Some(left) if left < soon => Some(ValidityWarning::Ends(left)),
             Some(_) => None,
         }
     }
 }
 
-impl Untimely {
+impl ValidityWarning {
     /// Returns true if a peer that checks the certificate refuses it.
     pub(super) fn is_refused(self) -> bool {
         !matches!(self, Self::Ends(_))
     }
 }
 
-impl fmt::Display for Untimely {
+impl fmt::Display for ValidityWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NEW: &str = "put a new one in its place";
         match *self {
@@ -170,7 +170,11 @@ mod tests {
             assert!(text.contains(said), "{now}: {text}");
             assert_eq!(text.is_empty(), said.is_empty(), "{now}: {text}");
             let refused = said.contains("only") || said.contains("expired");
-            assert_eq!(found.is_some_and(Untimely::is_refused), refused, "{now}");
+            assert_eq!(
+                found.is_some_and(ValidityWarning::is_refused),
+                refused,
+                "{now}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use lockstep_planner::Load;
 use lockstep_proto::pb::lockstep::{GetLoadResponse, ListRequestsResponse, LiveRequest};
 
 use super::Engine;
-use crate::load::{self, Rest};
+use crate::load::{self, EngineFigures};
 
 /// Time between two lines about missing ranks.
 pub const WAITING: Duration = Duration::from_secs(5);
@@ -110,7 +110,7 @@ impl Engine {
             (load, throughput.at(now, generated))
         });
         let (prompt, cached) = (load.counters.prompt_tokens, load.counters.cached_tokens);
-        let rest = Rest {
+        let rest = EngineFigures {
             cache_hit_rate: self.hit_rate.at(now, prompt, cached),
             dp_ranks: ranks.collect(),
             speculation: speculates.then(|| (self.planner.speculation(), &self.depths)),

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{Engine, Phase};
 use crate::{
     error::RunError,
-    inbox::{Gone, WorkerEvent},
+    inbox::{StreamEnd, WorkerEvent},
     worker_link::WorkerLink,
 };
 
@@ -34,7 +34,7 @@ impl Engine {
                 self.leaving = Some(rank);
                 self.phase = Phase::Draining;
             }
-            WorkerEvent::Gone(Gone { reason, diverged }) => {
+            WorkerEvent::StreamEnd(StreamEnd { reason, diverged }) => {
                 let reason = format!("rank {rank}: {reason}");
                 return Err(match diverged {
                     true => RunError::Diverged(reason),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::Stream;
-use lockstep_ports::{OutputReceiver, Reserve};
+use lockstep_ports::{OutputReceiver, Reservation};
 use lockstep_proto::pb::sglang::grpc::scheduler::{
     GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
     OutputLogProbs, TopLogProbs, generate_complete::MatchedStop, generate_response,
@@ -28,7 +28,7 @@ struct Choice {
     /// Number of tokens sent in chunks.
     sent: usize,
     /// Memory reserved for its log-probabilities.
-    reserve: Option<Reserve>,
+    reserve: Option<Reservation>,
 }
 
 impl Choice {
@@ -60,7 +60,7 @@ pub struct Responses {
     next: Option<GenerateResponse>,
     /// Reserves of choices that have ended, until the message after their last one is asked
     /// for.
-    ended: Vec<Reserve>,
+    ended: Vec<Reservation>,
     registration: Registration,
 }
 
@@ -70,7 +70,7 @@ impl Responses {
         registration: Registration,
         outputs: OutputReceiver<(u64, Output)>,
         call: &super::convert::Call,
-        reserves: Vec<Reserve>,
+        reserves: Vec<Reservation>,
     ) -> Self {
         let mut reserves = reserves.into_iter();
         let choice = |_| Choice {
@@ -194,7 +194,7 @@ impl Stream for Responses {
             return Poll::Ready(Some(Ok(next)));
         }
         // The transport owns the last messages of these choices now.
-        this.ended.drain(..).for_each(Reserve::end);
+        this.ended.drain(..).for_each(Reservation::end);
         while this.open > 0 {
             match this.outputs.poll_recv(cx) {
                 Poll::Pending => return Poll::Pending,

@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
-use lockstep_ports::{Budget, Held};
+use lockstep_ports::{Budget, RequestMemory};
 use lockstep_process::RoleContext;
 use lockstep_proto::{
     limits::{PUBLIC_ANSWER_BYTES, PUBLIC_MESSAGE_BYTES},
@@ -85,14 +85,14 @@ impl Service {
     async fn begin(
         &self,
         mut wire: GenerateRequest,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
         trace: Option<&mut CallTrace>,
     ) -> Result<Responses, Status> {
         if wire.request_id.is_empty() {
             wire.request_id = format!("{:016x}", rand::random::<u64>());
         }
         let request_id = wire.request_id.clone();
-        let room = held.map_or(usize::MAX, Held::most);
+        let room = held.map_or(usize::MAX, RequestMemory::most);
         let call = convert(wire, &self.ctx.engine, rand::random(), room)?;
         let model = &self.ctx.engine.server.served_model_name;
         let trace = trace.map(|trace| trace.asks(model, &request_id, &call));
@@ -103,7 +103,7 @@ impl Service {
         &self,
         request_id: String,
         call: &Call,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
         trace: Option<TraceContext>,
     ) -> Result<Responses, Status> {
         let rooms = vec![call.logprob_bytes; call.requests.len()];
@@ -150,7 +150,7 @@ impl SglangScheduler for Service {
         &self,
         request: Request<GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
-        let held = request.extensions().get::<Held>().cloned();
+        let held = request.extensions().get::<RequestMemory>().cloned();
         let mut trace = CallTrace::begin(self.ctx.traces.as_ref(), request.metadata());
         let responses = self
             .begin(request.into_inner(), held.as_ref(), trace.as_mut())

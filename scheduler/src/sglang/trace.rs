@@ -1,7 +1,7 @@
 //! Trace of a gateway's call.
 
 use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateResponse, generate_response::Response};
-use lockstep_traces::{Asked, Inference, Span, SpanKind, Traces, names};
+use lockstep_traces::{Inference, InferenceRequest, Span, SpanKind, Traces, names};
 use lockstep_types::{
     TraceContext,
     request::{FinishReason, Usage},
@@ -39,7 +39,7 @@ impl CallTrace {
         let Some(first) = call.requests.first() else {
             return self.span.context();
         };
-        let asked = Asked {
+        let request = InferenceRequest {
             operation: "text_completion",
             model,
             id,
@@ -47,7 +47,7 @@ impl CallTrace {
             sampling: &first.sampling,
             choices: call.requests.len(),
         };
-        let mut inference = Inference::begin(&self.span, &asked);
+        let mut inference = Inference::begin(&self.span, &request);
         inference.prompts(first.input_ids.len());
         let context = inference.span().context();
         self.inference = Some(inference);

@@ -25,13 +25,13 @@ pub use tree::tree;
 /// A collector that listens until it is dropped.
 pub struct Collector {
     address: SocketAddr,
-    kept: Arc<Kept>,
+    kept: Arc<Store>,
     runtime: Option<Runtime>,
 }
 
 /// Collected calls and spans, with the signal of a change.
 #[derive(Default)]
-struct Kept {
+struct Store {
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -42,14 +42,14 @@ struct Inner {
     calls: usize,
 }
 
-impl Kept {
+impl Store {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct Service {
-    kept: Arc<Kept>,
+    kept: Arc<Store>,
     answers: bool,
 }
 
@@ -97,7 +97,7 @@ impl Collector {
             .enable_all()
             .build()
             .expect("a runtime");
-        let kept = Arc::<Kept>::default();
+        let kept = Arc::<Store>::default();
         let service = TraceServiceServer::new(Service {
             kept: kept.clone(),
             answers,

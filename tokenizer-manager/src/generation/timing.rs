@@ -87,7 +87,7 @@ impl Timing {
             trace.end(end.reason, &end.usage);
         }
         let (latencies, usage) = (&self.latencies, end.usage);
-        latencies.ends.count(end);
+        latencies.ends.count(end.reason);
         latencies.prompt_lengths.record(usage.prompt_tokens);
         latencies.output_lengths.record(usage.completion_tokens);
         if let (Some(first), Some(last)) = (self.first, self.last) {

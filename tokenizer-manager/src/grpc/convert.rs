@@ -9,12 +9,12 @@ use lockstep_proto::pb::lockstep::{
 use serde_json::json;
 
 use crate::{
-    app::{App, fresh_id},
+    app::App,
     error::{ApiError, ApiResult},
-    http::{check_id, check_messages},
+    request_id::{check_id, fresh_id},
     submission::{
         FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
-        count, fits,
+        check_messages, count, fits,
     },
     text::Conversation,
 };
@@ -91,7 +91,7 @@ async fn render(app: &App, fields: &FieldNames, chat: Chat) -> ApiResult<Input> 
         add_generation_prompt: true,
         ..Conversation::default()
     };
-    fits(app, fields, &conversation)?;
+    fits(&app.config, &app.text.tokenizer, fields, &conversation)?;
     let text = app.text.render(conversation).await?;
     Ok(Input::Text {
         text,

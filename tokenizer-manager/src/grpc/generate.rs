@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
-use lockstep_ports::Held;
+use futures::{FutureExt, StreamExt, stream};
+use lockstep_ports::RequestMemory;
 use lockstep_proto::pb::lockstep::{
     FinishReason, GenerateRequest, GenerateResponse, generate_response,
 };
@@ -12,7 +12,7 @@ use super::{Answers, convert};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    generation::{Delta, End, Generation, Matched},
+    generation::{Delta, End, Event, Matched, merge},
     submission::Submission,
 };
 
@@ -20,26 +20,26 @@ use crate::{
 pub(super) async fn generate(
     app: &Arc<App>,
     request: GenerateRequest,
-    held: Option<&Held>,
+    held: Option<&RequestMemory>,
 ) -> ApiResult<Answers> {
     let streaming = request.stream.unwrap_or(true);
     let spec = convert::spec(app, request).await?;
     let id: Arc<str> = spec.trace_id.as_str().into();
     let submission = Submission::new(app, spec, held).await?;
-    let choices = submission.generations.into_iter().enumerate();
     let mut answers = if streaming {
-        stream::select_all(choices.map(|(index, generation)| {
-            let id = id.clone();
-            let deltas = generation.into_stream();
-            deltas
-                .map(move |delta| delta.map(|delta| answer(&id, index, delta)))
-                .boxed()
-        }))
+        let deltas = merge(submission.generations);
+        let answers =
+            deltas.map(move |(index, delta)| delta.map(|delta| answer(&id, index, delta)));
+        answers.boxed()
     } else {
-        stream::select_all(choices.map(|(index, generation)| {
+        let choices = submission.generations.into_iter().enumerate();
+        let answers = choices.map(|(index, generation)| {
             let id = id.clone();
-            stream::once(whole(id, index, generation)).boxed()
-        }))
+            let whole = generation.complete();
+            let answer = whole.map(move |whole| whole.map(|whole| answer(&id, index, whole)));
+            stream::once(answer).boxed()
+        });
+        stream::select_all(answers).boxed()
     };
     let first = match answers.next().await {
         Some(first) => Some(Ok(first?)),
@@ -56,29 +56,24 @@ pub(super) async fn generate(
     Ok(answers.boxed())
 }
 
-async fn whole(id: Arc<str>, index: usize, generation: Generation) -> ApiResult<GenerateResponse> {
-    let (mut whole, end) = generation.complete().await?;
-    whole.end = Some(end);
-    Ok(answer(&id, index, whole))
-}
-
 fn answer(id: &str, index: usize, delta: Delta) -> GenerateResponse {
     let mut answer = GenerateResponse {
         request_id: id.to_owned(),
         index: u32::try_from(index).unwrap_or(u32::MAX),
-        text: delta.text,
-        token_ids: delta.tokens.iter().map(|token| token.id).collect(),
-        logprobs: delta
-            .tokens
-            .into_iter()
-            .filter_map(|token| token.logprob)
-            .map(Into::into)
-            .collect(),
         prompt_logprobs: delta.prompt_logprobs.into_iter().map(Into::into).collect(),
         ..GenerateResponse::default()
     };
-    if let Some(end) = delta.end {
-        finish(&mut answer, end);
+    for event in delta.events {
+        match event {
+            Event::Text(text) => {
+                answer.text.push_str(&text.text);
+                for token in text.tokens {
+                    answer.token_ids.push(token.id);
+                    answer.logprobs.extend(token.logprob.map(Into::into));
+                }
+            }
+            Event::End(end) => finish(&mut answer, end),
+        }
     }
     answer
 }

@@ -16,7 +16,7 @@ use axum::{
 };
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use lockstep_ports::Unsent;
+use lockstep_ports::UnsentBytes;
 use lockstep_traces::names;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ const POLLED: [&str; 4] = ["/health", "/ping", "/health_generate", "/metrics"];
 /// Logs the request once it is finished.
 pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     let id = request.extensions().get::<RequestId>();
-    let unsent = request.extensions().get::<Unsent>();
+    let unsent = request.extensions().get::<UnsentBytes>();
     let mut line = Line {
         request: id.map(|id| Arc::clone(&id.0)),
         method: beginning(request.method().as_str(), METHOD).to_owned(),
@@ -72,7 +72,7 @@ struct Line {
     /// True if the whole answer was taken and no error ended it.
     complete: bool,
     /// Counts the unsent bytes of a body that was handed over whole.
-    unsent: Option<Unsent>,
+    unsent: Option<UnsentBytes>,
 }
 
 impl Drop for Line {

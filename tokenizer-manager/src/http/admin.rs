@@ -10,11 +10,12 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{absent::wrong_method, body::Json, browsers::is_browser, json, middleware::known_as};
+use super::{body::Json, browsers::is_browser, json, not_found::wrong_method};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
     metrics::{merge, render_server, render_sglang, with_model},
+    request_id::known_as,
 };
 
 /// `GET /health`, `GET /ping`: 200 if a forward step ran on every rank recently, or if

@@ -14,7 +14,7 @@ use axum::{
 use encoding::Encoding;
 use explain::explain;
 use http_body_util::BodyExt as _;
-use lockstep_ports::{BodyError, Held};
+use lockstep_ports::{BodyError, RequestMemory};
 use lockstep_types::request::{ErrorKind, RequestError};
 use serde::de::DeserializeOwned;
 use structure::Structure;
@@ -52,7 +52,7 @@ pub(super) async fn read_json<T: Send + 'static>(
     let encoding = Encoding::of(request.headers())?;
     let limits = &app.config.server.limits;
     let most = limits.body_bytes;
-    let held = request.extensions().get::<Held>().cloned();
+    let held = request.extensions().get::<RequestMemory>().cloned();
     let body = read(request, most).await?;
     let structure = Structure {
         depth: limits.json_depth,

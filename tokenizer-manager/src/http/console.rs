@@ -19,7 +19,7 @@ use axum::{
 };
 use lockstep_types::WebConfig;
 
-use super::absent::wrong_method;
+use super::not_found::wrong_method;
 use crate::app::App;
 
 /// Path of the page. Also the label of all its files in metrics.

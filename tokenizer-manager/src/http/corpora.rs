@@ -14,10 +14,11 @@ use lockstep_types::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{body::Json, json, middleware::check_id};
+use super::{body::Json, json};
 use crate::{
-    app::{App, fresh_id},
+    app::App,
     error::{ApiError, ApiResult},
+    request_id::{check_id, fresh_id},
 };
 
 /// Maximum tokens of one corpus, as in SGLang.

@@ -11,15 +11,11 @@ use axum::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    console, json,
-    loads::accept_length,
-    routes::{CLIENTS, OPERATORS, Route},
-};
+use super::{console, json, loads::accept_length, openapi::Route};
 use crate::{app::App, error::ApiResult};
 
-/// `GET /`.
-pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
+/// Returns the page for people, which lists the routes.
+pub(super) fn index<'a>(app: &App, routes: impl Iterator<Item = &'a Route>) -> Response {
     let mut text = format!(
         "lockstep {} serves {}\n\n",
         env!("CARGO_PKG_VERSION"),
@@ -29,7 +25,7 @@ pub(super) async fn index(State(app): State<Arc<App>>) -> Response {
         method,
         path,
         summary,
-    } in CLIENTS.iter().chain(OPERATORS)
+    } in routes
     {
         let path = path.replace("{*", "{");
         // Writing to a string cannot fail.

@@ -10,54 +10,25 @@ use axum::{
 };
 use tracing::Instrument;
 
-use super::routes;
+use super::console;
 use crate::{
-    app::{App, fresh_id},
-    error::{ApiError, ApiResult},
+    app::App,
+    error::ApiError,
+    request_id::{answer_id, fresh_id, is_valid},
 };
 
 /// The header that carries a request's id in and out.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Maximum bytes of an id that is taken over from a client.
-const ID_BYTES: usize = 128;
-/// Maximum bytes of an id that a client asks to abort. Ids of the SGLang gateway may
-/// have any length; its own port aborts longer ones.
-const SOUGHT_ID_BYTES: usize = 1024;
-/// Prefix of the id of a chat's answer; the rest is the request's id.
-pub(super) const CHAT: &str = "chatcmpl";
-/// Prefix of the id of a completion's answer.
-pub(super) const COMPLETION: &str = "cmpl";
 
 /// Id of an HTTP request: the client's, or a random one.
 #[derive(Debug, Clone)]
 pub(super) struct RequestId(pub Arc<str>);
 
 impl RequestId {
-    /// Returns the id of the answer, which begins with [`CHAT`] or [`COMPLETION`].
+    /// Returns the id of the answer, which begins with `prefix`.
     pub(super) fn object(&self, prefix: &str) -> String {
         answer_id(prefix, &self.0)
     }
-}
-
-/// Returns the possible ids in the engine of the request with the client's id `id`. The
-/// client may mean an id that it chose, or the id of an answer.
-///
-/// # Errors
-/// An invalid `field`, for an id that is too long.
-pub(crate) fn known_as(field: &'static str, id: &str) -> ApiResult<Vec<String>> {
-    if id.len() > SOUGHT_ID_BYTES {
-        let message = format!(
-            "'{field}' has {} bytes; ids have at most {SOUGHT_ID_BYTES}.",
-            id.len()
-        );
-        return Err(ApiError::invalid(field, message));
-    }
-    let answers = [CHAT, COMPLETION].map(|prefix| answer_id(prefix, id));
-    Ok([id.to_owned()].into_iter().chain(answers).collect())
-}
-
-fn answer_id(prefix: &str, id: &str) -> String {
-    format!("{prefix}-{id}")
 }
 
 /// Gives the request an id and a tracing span, and counts the answer.
@@ -68,9 +39,9 @@ pub(super) async fn identify(
 ) -> Response<Body> {
     let id = client_id(request.headers()).unwrap_or_else(|| fresh_id().into());
     request.extensions_mut().insert(RequestId(id.clone()));
-    let path = request.extensions().get::<MatchedPath>();
+    let path = request.extensions().get::<MatchedPath>().cloned();
     // All unknown paths share one label, so that there are few labels.
-    let route = path.map_or("other", |path| routes::label(path.as_str()));
+    let route = path.as_ref().map_or("other", |path| label(path.as_str()));
     let span = tracing::info_span!("http", request = &*id, route);
     let mut response = next.run(request).instrument(span).await;
     app.metrics.answered(route, response.status().as_u16());
@@ -80,32 +51,20 @@ pub(super) async fn identify(
     response
 }
 
+/// Returns the label in metrics of a route's path; paths with the same answer share one.
+fn label(path: &str) -> &str {
+    match path {
+        "/get_model_info" => "/model_info",
+        "/get_server_info" => "/server_info",
+        _ if console::has(path) => console::PATH,
+        _ => path.split("/{").next().unwrap_or(path),
+    }
+}
+
 /// Returns the client's id if it is short and plain enough for logs.
 pub(crate) fn client_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
-    valid_id(id).then(|| id.into())
-}
-
-/// Returns true if an id can stand in logs and headers as it is.
-fn valid_id(id: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
-    (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
-}
-
-/// Refuses an id that a client gave in `field`.
-///
-/// # Errors
-/// 400 for an id that is not a [`valid_id`].
-pub(crate) fn check_id(field: &str, id: &str) -> ApiResult<()> {
-    if valid_id(id) {
-        return Ok(());
-    }
-    let id = &id[..id.floor_char_boundary(ID_BYTES)];
-    let message = format!(
-        "Invalid '{field}' {id:?}: expected 1 to {ID_BYTES} letters, digits and characters of \
-         \"-_.:/\"."
-    );
-    Err(ApiError::invalid(field, message))
+    is_valid(id).then(|| id.into())
 }
 
 /// Refuses requests whose headers have more bytes than the configuration allows.
@@ -158,14 +117,6 @@ pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_from_clients_are_short_and_plain() {
-        assert!(valid_id("req-1:a/b.c_D"));
-        for wrong in ["", "a b", "ä", "a\nb", &"x".repeat(129)] {
-            assert!(!valid_id(wrong), "{wrong:?}");
-        }
-    }
 
     #[tokio::test]
     async fn a_panic_is_an_error_object() {

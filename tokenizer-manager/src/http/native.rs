@@ -7,7 +7,7 @@ mod types;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 
 use super::{middleware::RequestId, unsupported::GenerateJson};
 use crate::{app::App, error::ApiResult};
@@ -19,7 +19,7 @@ pub(super) const SAMPLING_FIELDS: &[(&str, &str)] = types::SamplingFields::FIELD
 pub(super) async fn generate(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestMemory>>,
     GenerateJson(request): GenerateJson<types::GenerateRequest>,
 ) -> ApiResult<Response> {
     let stream = request.stream.unwrap_or(false);

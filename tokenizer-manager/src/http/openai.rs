@@ -1,10 +1,13 @@
-//! Common parts of OpenAI's two generating routes.
+//! OpenAI's API: chat, completions and models, and what the two generating routes share.
 
-pub(super) mod envelope;
-pub(super) mod logprobs;
+mod answer;
+pub(super) mod chat;
+pub(super) mod completions;
+mod envelope;
+mod logprobs;
+pub(super) mod models;
 pub(super) mod params;
-pub(super) mod stream;
-pub(super) mod usage;
+mod usage;
 
 use axum::http::StatusCode;
 use lockstep_types::request::FinishReason;

@@ -1,16 +1,24 @@
 //! `/openapi.json`: a description of the server, made from the routes and from the
 //! types that requests are parsed as.
 
-use std::sync::Arc;
-
-use axum::{extract::State, response::Response};
 use serde_json::{Map, Value, json};
 
 use super::{
-    chat, completions, json, loads, native,
-    routes::{CLIENTS, OPERATORS, Route},
+    loads, native,
+    openai::{chat, completions},
 };
-use crate::{app::App, error::ApiResult};
+use crate::app::App;
+
+/// One method of one path.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route {
+    /// Method in lower case.
+    pub method: &'static str,
+    /// Path with axum's `{*name}` for a part that may be any text.
+    pub path: &'static str,
+    /// Description in one line.
+    pub summary: &'static str,
+}
 
 type Fields = &'static [(&'static str, &'static str)];
 
@@ -21,17 +29,17 @@ const BODIES: &[(&str, Fields, &[&str])] = &[
     ("/generate", native::FIELDS, &[]),
 ];
 
-/// `GET /openapi.json`, OpenAPI 3.1.
-pub(super) async fn describe(State(app): State<Arc<App>>) -> ApiResult<Response> {
+/// Returns the description in OpenAPI 3.1. Each list of routes has its tag.
+pub(super) fn document(app: &App, all: [(&str, &[Route]); 2]) -> Value {
     let mut paths = Map::new();
-    for (tag, routes) in [("clients", CLIENTS), ("operators", OPERATORS)] {
+    for (tag, routes) in all {
         for route in routes {
             let path = paths.entry(route.path.replace("{*", "{"));
             let path = path.or_insert_with(|| json!({}));
-            path[route.method] = operation(&app, route, tag);
+            path[route.method] = operation(app, route, tag);
         }
     }
-    let mut all = json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {"title": "Lockstep", "version": env!("CARGO_PKG_VERSION")},
         "servers": [{"url": "/"}],
@@ -40,9 +48,9 @@ pub(super) async fn describe(State(app): State<Arc<App>>) -> ApiResult<Response>
     });
     if app.keys.client.is_some() || app.keys.operator.is_some() {
         let bearer = json!({"bearer": {"type": "http", "scheme": "bearer"}});
-        all["components"]["securitySchemes"] = bearer;
+        document["components"]["securitySchemes"] = bearer;
     }
-    json(&all)
+    document
 }
 
 fn operation(app: &App, route: &Route, tag: &str) -> Value {

@@ -17,11 +17,11 @@ const MOST: u32 = 1000;
 /// waiting ones, each oldest first. A request of several choices has an entry for each.
 pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let live = app.scheduler.requests(MOST).await?;
-    let requests: Vec<_> = live.requests.iter().map(told).collect();
+    let requests: Vec<_> = live.requests.iter().map(entry).collect();
     json(&json!({"total": live.total, "requests": requests}))
 }
 
-fn told(request: &LiveRequest) -> Value {
+fn entry(request: &LiveRequest) -> Value {
     let state = match (request.running, request.retracted) {
         (true, _) => "running",
         (false, true) => "retracted",

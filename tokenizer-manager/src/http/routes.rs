@@ -1,29 +1,21 @@
-//! The table of routes, used by the router, by `/openapi.json` and by the metrics'
-//! labels.
+//! The table of routes: the router, and the two routes that describe the table.
 
 use std::sync::Arc;
 
 use axum::{
     Router,
+    extract::State,
+    response::Response,
     routing::{delete, get, post},
 };
 
 use super::{
-    admin, chat, completions, console, corpora, info, loads, models, native, openapi, requests,
-    speculation, tokenize, weights,
+    admin, corpora, info, json, loads, native,
+    openai::{chat, completions, models},
+    openapi::{self, Route},
+    requests, speculation, tokenize, weights,
 };
-use crate::app::App;
-
-/// One method of one path.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Route {
-    /// Method in lower case.
-    pub method: &'static str,
-    /// Path with axum's `{*name}` for a part that may be any text.
-    pub path: &'static str,
-    /// Description in one line.
-    pub summary: &'static str,
-}
+use crate::{app::App, error::ApiResult};
 
 macro_rules! routes {
     ($(#[$meta:meta])* $function:ident $table:ident
@@ -45,8 +37,8 @@ macro_rules! routes {
 routes! {
     /// Routes open to every client.
     clients CLIENTS
-    get "/" info::index, "A page for people.";
-    get "/openapi.json" openapi::describe, "This description.";
+    get "/" index, "A page for people.";
+    get "/openapi.json" describe, "This description.";
     post "/v1/chat/completions" chat::create, "The next message of a conversation, as OpenAI has it.";
     post "/v1/completions" completions::create, "What follows a prompt, as OpenAI has it.";
     get "/v1/models" models::list, "The model, by each of its names.";
@@ -88,15 +80,15 @@ routes! {
     post "/update_weights_from_disk" weights::update_from_disk, "Other weights of the same shapes.";
 }
 
-/// Returns a route's label in metrics; paths with the same answer share one.
-pub(super) fn label(path: &str) -> &'static str {
-    match path {
-        "/get_model_info" => return "/model_info",
-        "/get_server_info" => return "/server_info",
-        _ if console::has(path) => return console::PATH,
-        _ => {}
-    }
-    let all = CLIENTS.iter().chain(OPERATORS);
-    let known = all.map(|route| route.path).find(|known| *known == path);
-    known.map_or("other", |path| path.split("/{").next().unwrap_or(path))
+/// `GET /`.
+async fn index(State(app): State<Arc<App>>) -> Response {
+    info::index(&app, CLIENTS.iter().chain(OPERATORS))
+}
+
+/// `GET /openapi.json`.
+async fn describe(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    json(&openapi::document(
+        &app,
+        [("clients", CLIENTS), ("operators", OPERATORS)],
+    ))
 }

@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 
 use super::{
     body::Json,
-    chat::convert::messages,
     json,
     json::{OneOrMany, Prompt},
     openai::check_model,
@@ -18,7 +17,7 @@ use super::{
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    submission::count,
+    submission::{check_messages, count},
     text::{Conversation, most_counted},
 };
 
@@ -136,7 +135,7 @@ async fn rendered(
         messages.len(),
         app.config.server.limits.request.messages,
     )?;
-    messages::check(&messages)?;
+    check_messages(&messages)?;
     let continue_final_message = request.continue_final_message.unwrap_or(false);
     let conversation = Conversation {
         messages,

@@ -13,10 +13,11 @@ use lockstep_proto::pb::lockstep::{UpdateWeightsRequest, UpdateWeightsResponse};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{body::Json, json, middleware::check_id};
+use super::{body::Json, json};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    request_id::check_id,
 };
 
 /// The new weights, under SGLang's names. Paths are relative to `--weight-update-dir`,

@@ -1,25 +1,18 @@
 //! The handle of one submitted request.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use lockstep_ports::{GivenUp, OutputReceiver};
+use lockstep_ports::{OutputReceiver, SlowClient};
 use lockstep_types::request::{ErrorKind, Finish, Output, RequestError, Usage};
 use tokio::sync::mpsc;
 
-use super::{disconnected, link::LinkCommand};
+use super::{
+    command::{LinkCommand, Version},
+    disconnected,
+};
 
 /// Time limit for the final counts of a stopped request.
 const FINISH_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// Version of the weights that serve a request, set with its first output; `None` = the
-/// weights that the engine started with.
-pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
 
 /// Receiver of one request's outputs. Dropping it before the last output aborts the
 /// request.
@@ -137,7 +130,7 @@ fn append(output: &mut Output, more: Output) {
     output.dp_rank = more.dp_rank;
 }
 
-fn given_up(given_up: GivenUp) -> Output {
+fn given_up(given_up: SlowClient) -> Output {
     failed(RequestError::new(
         ErrorKind::Overloaded,
         given_up.to_string(),
@@ -157,37 +150,9 @@ pub(super) fn failed(error: RequestError) -> Output {
     }
 }
 
-/// Counts one request against the capacity until the scheduler has finished it. A
-/// client that reads its output slowly holds no permit.
-#[derive(Debug)]
-pub(super) struct LivePermit(Arc<AtomicUsize>);
-
-impl LivePermit {
-    pub(super) fn acquire(count: &Arc<AtomicUsize>, capacity: usize) -> Result<Self, RequestError> {
-        let live = Self(Arc::clone(count));
-        if live.0.fetch_add(1, Ordering::Relaxed) >= capacity {
-            return Err(RequestError::new(
-                ErrorKind::Overloaded,
-                // The scheduler's words for a full queue, since this is one.
-                format!(
-                    "the queue is full: {capacity} requests run and wait \
-                     (too many requests; --max-queued-requests)"
-                ),
-            ));
-        }
-        Ok(live)
-    }
-}
-
-impl Drop for LivePermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use lockstep_ports::{Budget, Paid, outputs};
+    use lockstep_ports::{Budget, Prepaid, outputs};
     use lockstep_types::{request::FinishReason, sampling::TokenLogprob};
 
     use super::*;
@@ -213,7 +178,7 @@ mod tests {
             ..Output::default()
         };
         for fails in [false, true] {
-            let (mut sender, receiver) = outputs(&budget, Paid::default());
+            let (mut sender, receiver) = outputs(&budget, Prepaid::default());
             let (commands, _inbox) = mpsc::unbounded_channel();
             let mut handle = RequestHandle::new(1, receiver, commands, Version::default());
             for token in [1, 2] {

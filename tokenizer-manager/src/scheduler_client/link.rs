@@ -2,28 +2,21 @@
 
 use std::time::Duration;
 
-use lockstep_ports::OutputSender;
 use lockstep_process::connect_unix;
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        FrontendEvent, FrontendHello, FrontendMessage, WeightsInUse,
-        frontend_client::FrontendClient, frontend_message::Kind,
+        FrontendHello, FrontendMessage, frontend_client::FrontendClient, frontend_message::Kind,
     },
 };
-use lockstep_types::{
-    TraceContext,
-    request::{Output, Request},
-};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Streaming, transport::Channel};
 
 use super::{
-    LinkOptions, LinkState, OwnFigures, Told,
-    handle::{LivePermit, Version},
-    session,
+    LinkOptions, LinkState, OwnFigures, SchedulerStatus,
+    command::LinkCommand,
+    session::{self, Connection},
 };
 
 /// Pause between attempts to connect.
@@ -34,54 +27,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// once unless it hangs.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A message from the client or a request's handle to the link's task.
-#[derive(Debug)]
-pub(super) enum LinkCommand {
-    /// A new request, and the channel for its outputs.
-    Submit {
-        number: u64,
-        /// Number of the client request, if the request is one of its several choices.
-        parent: Option<u64>,
-        request: Box<Request>,
-        /// The span in which the request continues.
-        trace: Option<TraceContext>,
-        outputs: OutputSender<Output>,
-        live: LivePermit,
-        weights: Version,
-    },
-    /// Abort: the handle was dropped before the request ended.
-    Abort { number: u64 },
-    /// Early end: the text is complete, and only the last output is awaited.
-    Stop { number: u64 },
-    /// The handle was dropped after the request ended.
-    Forget { number: u64 },
-    /// Aborts the requests that clients know by one of these ids, at all frontends;
-    /// `None` = all requests. Their handles receive
-    /// [`FinishReason::Abort`](lockstep_types::request::FinishReason::Abort). `reply`
-    /// receives the number of aborted requests, or is dropped if the scheduler could
-    /// not be asked.
-    AbortTrace {
-        trace_ids: Option<Vec<String>>,
-        reply: oneshot::Sender<usize>,
-    },
-}
-
-/// An open stream, after the welcome.
-pub(super) struct Connection {
-    pub client: FrontendClient<Channel>,
-    pub outbound: mpsc::Sender<FrontendMessage>,
-    pub inbound: Streaming<FrontendEvent>,
-    /// The weights in use; `None` = the weights of the start.
-    pub weights: Option<WeightsInUse>,
-    /// True if steps run on every rank, as far as is known.
-    pub healthy: bool,
-}
-
 pub(super) struct Link {
     options: LinkOptions,
     inbox: mpsc::UnboundedReceiver<LinkCommand>,
     state: watch::Sender<LinkState>,
-    told: Told,
+    status: SchedulerStatus,
     own: OwnFigures,
     halt: CancellationToken,
 }
@@ -98,7 +48,7 @@ impl Link {
         options: LinkOptions,
         inbox: mpsc::UnboundedReceiver<LinkCommand>,
         state: watch::Sender<LinkState>,
-        told: Told,
+        status: SchedulerStatus,
         own: OwnFigures,
         halt: CancellationToken,
     ) -> Self {
@@ -106,7 +56,7 @@ impl Link {
             options,
             inbox,
             state,
-            told,
+            status,
             own,
             halt,
         }
@@ -124,14 +74,14 @@ impl Link {
             match connected {
                 Ok(connection) => {
                     last_failure.clear();
-                    self.told.is_healthy(connection.healthy);
+                    self.status.set_healthy(connection.healthy);
                     let ready = LinkState::Ready(connection.client.clone());
                     self.state.send_replace(ready);
                     tracing::info!(socket = %options.socket.display(), "connected to the scheduler");
-                    let (told, own) = (self.told.clone(), self.own.clone());
+                    let (status, own) = (self.status.clone(), self.own.clone());
                     let outlook = &options.outlook;
-                    let told = (told, outlook);
-                    session::serve(connection, &mut self.inbox, &halt, told, own, || {
+                    let status = (status, outlook);
+                    session::serve(connection, &mut self.inbox, &halt, status, own, || {
                         self.state.send_replace(LinkState::Connecting);
                     })
                     .await;

@@ -11,16 +11,18 @@ use lockstep_ports::OutputSender;
 use lockstep_process::Outlook;
 use lockstep_proto::pb::lockstep::{
     Abort, AbortTrace, FiguresAnswer, FiguresWanted, FrontendEvent, FrontendMessage, Stop, Submit,
-    frontend_message::Kind,
+    WeightsInUse, frontend_client::FrontendClient, frontend_message::Kind,
 };
 use lockstep_types::request::{ErrorKind, Output, RequestError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tonic::{Streaming, transport::Channel};
 
 use super::{
-    OwnFigures, Told, disconnected,
-    handle::{LivePermit, Version, failed},
-    link::{Connection, LinkCommand},
+    OwnFigures, SchedulerStatus,
+    command::{LinkCommand, LivePermit, Version},
+    disconnected,
+    handle::failed,
 };
 
 /// Time for which a halt waits for events already on their way.
@@ -28,6 +30,17 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of aborts by id that await an answer. The scheduler answers them
 /// between two steps.
 const QUERIES: usize = 1024;
+
+/// An open stream, after the welcome.
+pub(super) struct Connection {
+    pub client: FrontendClient<Channel>,
+    pub outbound: mpsc::Sender<FrontendMessage>,
+    pub inbound: Streaming<FrontendEvent>,
+    /// The weights in use; `None` = the weights of the start.
+    pub weights: Option<WeightsInUse>,
+    /// True if steps run on every rank, as far as is known.
+    pub healthy: bool,
+}
 
 struct LiveRequest {
     outputs: OutputSender<Output>,
@@ -47,7 +60,7 @@ struct Session {
     /// until the scheduler answers; dropping one tells the caller that no answer comes.
     queries: HashMap<u64, oneshot::Sender<usize>>,
     next_query: u64,
-    told: Told,
+    status: SchedulerStatus,
     /// Version of the weights in use; `None` = the weights of the start.
     version: Option<Arc<str>>,
     own: OwnFigures,
@@ -59,7 +72,7 @@ pub(super) async fn serve(
     connection: Connection,
     inbox: &mut mpsc::UnboundedReceiver<LinkCommand>,
     halt: &CancellationToken,
-    (told, outlook): (Told, &Outlook),
+    (status, outlook): (SchedulerStatus, &Outlook),
     own: OwnFigures,
     on_end: impl FnOnce(),
 ) {
@@ -72,14 +85,14 @@ pub(super) async fn serve(
     let version = in_use
         .as_ref()
         .map(|weights| weights.version.as_str().into());
-    told.weights.send_replace(in_use);
+    status.weights.send_replace(in_use);
     let mut session = Session {
         live: HashMap::new(),
         outbound: outbound.clone(),
         unsent: VecDeque::new(),
         queries: HashMap::new(),
         next_query: 0,
-        told,
+        status,
         version,
         own,
     };
@@ -138,7 +151,7 @@ impl Session {
     /// Handles the events that the scheduler sent before it ended. If the scheduler
     /// fails, the halt and the reason arrive at about the same time, and clients should
     /// get the reason.
-    async fn drain(&mut self, inbound: &mut tonic::Streaming<FrontendEvent>) {
+    async fn drain(&mut self, inbound: &mut Streaming<FrontendEvent>) {
         let rest = async {
             while let Ok(Some(event)) = inbound.message().await {
                 self.dispatch(event);
@@ -152,10 +165,10 @@ impl Session {
     fn dispatch(&mut self, event: FrontendEvent) {
         if let Some(weights) = event.weights {
             self.version = Some(weights.version.as_str().into());
-            self.told.weights.send_replace(Some(weights));
+            self.status.weights.send_replace(Some(weights));
         }
         if let Some(healthy) = event.healthy {
-            self.told.is_healthy(healthy);
+            self.status.set_healthy(healthy);
         }
         if let Some(done) = event.trace_aborted
             && let Some(reply) = self.queries.remove(&done.query)

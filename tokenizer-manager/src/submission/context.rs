@@ -2,18 +2,24 @@
 
 use std::fmt::Display;
 
+use lockstep_text::Tokenizer;
+use lockstep_types::EngineConfig;
+
 use super::{FieldNames, GenerateSpec, MaxTokens, non_negative};
 use crate::{
-    app::App,
     error::{ApiError, ApiResult},
     text::Conversation,
 };
 
 /// Returns the limit of output tokens after a prompt of `prompt_len` tokens. Prompt,
 /// output and the tokens reserved for drafts fit the context together.
-pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) -> ApiResult<u32> {
-    let context = app.config.server.context_length;
-    let reserved = app.config.speculation.max_speculative_num_draft_tokens;
+pub(super) fn max_new_tokens(
+    config: &EngineConfig,
+    spec: &GenerateSpec,
+    prompt_len: usize,
+) -> ApiResult<u32> {
+    let context = config.server.context_length;
+    let reserved = config.speculation.max_speculative_num_draft_tokens;
     let fields = &spec.fields;
     if prompt_len == 0 {
         return Err(ApiError::invalid(
@@ -28,7 +34,7 @@ pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) 
     if wanted == Some(0) {
         return scoring_only(spec, prompt_len, context);
     }
-    let left = app.config.max_output_tokens(prompt_len);
+    let left = config.max_output_tokens(prompt_len);
     if left == 0 {
         return Err(prompt_too_long(fields, prompt_len, context, reserved));
     }
@@ -54,13 +60,18 @@ pub(super) fn max_new_tokens(app: &App, spec: &GenerateSpec, prompt_len: usize) 
 ///
 /// # Errors
 /// 400, with the smallest number of tokens that the messages can have.
-pub fn fits(app: &App, fields: &FieldNames, chat: &Conversation) -> ApiResult<()> {
-    let context = app.config.server.context_length;
-    let least = app.text.tokenizer.min_tokens(chat.text_bytes());
+pub fn fits(
+    config: &EngineConfig,
+    tokenizer: &Tokenizer,
+    fields: &FieldNames,
+    chat: &Conversation,
+) -> ApiResult<()> {
+    let context = config.server.context_length;
+    let least = tokenizer.min_tokens(chat.text_bytes());
     if least <= context {
         return Ok(());
     }
-    let reserved = app.config.speculation.max_speculative_num_draft_tokens;
+    let reserved = config.speculation.max_speculative_num_draft_tokens;
     let least = format!("at least {least}");
     Err(prompt_too_long(fields, least, context, reserved))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_ports::{Held, Reserve};
+use lockstep_ports::{RequestMemory, Reservation};
 use lockstep_types::sampling::{LogprobParams, check_logprobs};
 
 use super::{GenerateSpec, MaxTokens};
@@ -16,12 +16,12 @@ use crate::error::{ApiError, ApiResult};
 /// 400 for more memory than one request may ever have, 429 if there is not enough
 /// memory now.
 pub(super) fn reserve(
-    held: Option<&Held>,
+    held: Option<&RequestMemory>,
     spec: &GenerateSpec,
     (logprobs, n): (LogprobParams, usize),
     prompts: &[Arc<[u32]>],
     lengths: &[u32],
-) -> ApiResult<Vec<Reserve>> {
+) -> ApiResult<Vec<Reservation>> {
     let is_limited = spec.max_tokens != MaxTokens::Rest;
     let choice = |(prompt, tokens): (&Arc<[u32]>, &u32)| {
         let bytes = logprobs.reserve(prompt.len(), *tokens, is_limited);
@@ -31,7 +31,7 @@ pub(super) fn reserve(
     let sum = choices
         .iter()
         .fold(0usize, |sum, bytes| sum.saturating_add(*bytes));
-    check_logprobs(sum, held.map_or(usize::MAX, Held::most)).map_err(|error| {
+    check_logprobs(sum, held.map_or(usize::MAX, RequestMemory::most)).map_err(|error| {
         let field = spec.logprobs.top_field.as_ref();
         let message = format!(
             "Invalid '{field}': {error}. Ask for fewer choices, tokens ('{}') or alternatives \

@@ -1,54 +1,20 @@
-//! Sampling parameters as a client gave them, and their check.
+//! Checks of sampling parameters.
 
-use lockstep_types::sampling::SamplingParams;
+use lockstep_types::{EngineConfig, sampling::SamplingParams};
 
 use super::{
-    FieldNames,
-    check::{count, decimal, integer},
+    FieldNames, SamplingSpec,
+    check::{count, decimal, integer, non_negative},
 };
-use crate::{
-    app::App,
-    error::{ApiError, ApiResult},
-};
-
-/// Sampling parameters as a client gave them; `None` = not given.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SamplingSpec {
-    /// Temperature in [0, 2]; 0 = greedy.
-    pub temperature: Option<f64>,
-    /// Size of the nucleus, in (0, 1].
-    pub top_p: Option<f64>,
-    /// Number of most likely tokens kept; -1 or 0 = all.
-    pub top_k: Option<i64>,
-    /// Minimum probability relative to the most likely token, in [0, 1].
-    pub min_p: Option<f64>,
-    /// Penalty in [-2, 2], once for every token already in the output.
-    pub presence_penalty: Option<f64>,
-    /// Penalty in [-2, 2], for each occurrence in the output.
-    pub frequency_penalty: Option<f64>,
-    /// Factor in (0, 2] on the logits of tokens seen.
-    pub repetition_penalty: Option<f64>,
-    /// Pairs of token id and bias in [-100, 100].
-    pub logit_bias: Vec<(u32, f64)>,
-    /// Seed; drawn at random if absent.
-    pub seed: Option<u64>,
-    /// Number of output tokens before which no end or stop token is sampled.
-    pub min_tokens: Option<i64>,
-    /// Token ids that end the output, besides the model's end tokens.
-    pub stop_token_ids: Vec<u32>,
-    /// True if the model's own end tokens do not end the output.
-    pub ignore_eos: bool,
-    /// The API's name of `min_tokens`, for error messages.
-    pub min_tokens_field: &'static str,
-}
+use crate::error::{ApiError, ApiResult};
 
 /// Checks every parameter and fills in defaults. The seed is set per choice.
 pub(super) fn resolve(
     spec: &SamplingSpec,
     fields: &FieldNames,
-    app: &App,
+    config: &EngineConfig,
 ) -> ApiResult<SamplingParams> {
-    let limits = &app.config.server.limits.request;
+    let limits = &config.server.limits.request;
     for (field, len, most) in [
         ("logit_bias", spec.logit_bias.len(), limits.logit_bias),
         (
@@ -62,7 +28,7 @@ pub(super) fn resolve(
     let top_k = spec.top_k.unwrap_or(0);
     let top_k = integer(&fields.name("top_k"), top_k, -1, i64::from(i32::MAX))?;
     let min_field = fields.name(spec.min_tokens_field);
-    let min_new_tokens = super::non_negative(&min_field, spec.min_tokens.unwrap_or(0))?;
+    let min_new_tokens = non_negative(&min_field, spec.min_tokens.unwrap_or(0))?;
     let logit_bias = logit_bias(spec, fields)?;
     let default = SamplingParams::default();
     let within = |field, value, default, range| within(&fields.name(field), value, default, range);
@@ -98,11 +64,11 @@ pub(super) fn resolve(
         logit_bias,
         seed: 0,
         min_new_tokens,
-        stop_token_ids: stop_tokens(spec, app),
+        stop_token_ids: stop_tokens(spec, config),
         ignore_eos: spec.ignore_eos,
     };
     // Repeats the range checks without field names, and sorts the lists.
-    params.validated(vocabulary(app)).map_err(ApiError::from)
+    params.validated(vocabulary(config)).map_err(ApiError::from)
 }
 
 /// Lower bound, upper bound (inclusive), and true if the lower bound is excluded.
@@ -121,8 +87,8 @@ fn within(name: &str, value: Option<f64>, default: f32, range: Range) -> ApiResu
 }
 
 /// Returns the vocabulary size: valid token ids are below it.
-pub(super) fn vocabulary(app: &App) -> u32 {
-    u32::try_from(app.config.model.vocab_size).unwrap_or(u32::MAX)
+pub(super) fn vocabulary(config: &EngineConfig) -> u32 {
+    u32::try_from(config.model.vocab_size).unwrap_or(u32::MAX)
 }
 
 fn logit_bias(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<Vec<(u32, f32)>> {
@@ -136,10 +102,10 @@ fn logit_bias(spec: &SamplingSpec, fields: &FieldNames) -> ApiResult<Vec<(u32, f
 }
 
 /// Returns the request's own end tokens and, unless ignored, the model's.
-fn stop_tokens(spec: &SamplingSpec, app: &App) -> Vec<u32> {
+fn stop_tokens(spec: &SamplingSpec, config: &EngineConfig) -> Vec<u32> {
     let mut ids = spec.stop_token_ids.clone();
     if !spec.ignore_eos {
-        ids.extend(&app.config.model.eos_token_ids);
+        ids.extend(&config.model.eos_token_ids);
     }
     ids
 }

@@ -2,28 +2,25 @@
 
 use std::sync::Arc;
 
-use lockstep_traces::Asked;
+use lockstep_traces::InferenceRequest;
 use lockstep_types::sampling::SamplingParams;
 
 use super::{GenerateSpec, MaxTokens};
-use crate::{
-    app::App,
-    request_trace::{InferenceTrace, RequestTrace},
-};
+use crate::request_trace::{InferenceTrace, RequestTrace};
 
 /// Begins the inference's span.
 pub(super) fn begin(
     request: &RequestTrace,
-    app: &App,
+    model: &str,
     spec: &GenerateSpec,
     sampling: &SamplingParams,
 ) -> Arc<InferenceTrace> {
-    let asked = Asked {
+    let inference = InferenceRequest {
         operation: match spec.fields.noun {
             "messages" => "chat",
             _ => "text_completion",
         },
-        model: app.model(),
+        model,
         id: &spec.trace_id,
         max_tokens: match spec.max_tokens {
             MaxTokens::Exact(most) => u32::try_from(most).ok(),
@@ -33,5 +30,5 @@ pub(super) fn begin(
         sampling,
         choices: usize::try_from(spec.n).unwrap_or(1) * spec.inputs.len(),
     };
-    InferenceTrace::begin(request, &asked)
+    InferenceTrace::begin(request, &inference)
 }

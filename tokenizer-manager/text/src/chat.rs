@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use clock::Clock;
 pub use content::ContentFormat;
-pub use error::TemplateError;
+pub use error::{LoadError, TemplateError};
 use jinja::Jinja;
 pub use limits::TemplateLimits;
 use message::Message;
@@ -34,7 +34,7 @@ use message_shape::MessageShape;
 use minijinja::Value;
 pub use request::ChatRequest;
 
-use crate::tokenizer::{NamedTemplate, TokenizerConfig, TokenizerError};
+use crate::tokenizer::{NamedTemplate, TokenizerConfig};
 
 /// Options that a template is compiled with.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,20 +70,19 @@ impl ChatTemplate {
     /// Loads the chat template of a model directory. `None` if the model has none (a base model).
     ///
     /// # Errors
-    /// [`TokenizerError`] for files that cannot be read, [`TokenizerError::Template`] for a
+    /// [`LoadError::Tokenizer`] for files that cannot be read, [`LoadError::Template`] for a
     /// faulty template.
-    pub fn from_dir(dir: &Path, options: TemplateOptions) -> Result<Option<Self>, TokenizerError> {
+    pub fn from_dir(dir: &Path, options: TemplateOptions) -> Result<Option<Self>, LoadError> {
         let config = TokenizerConfig::load(dir)?;
         if config.chat_templates.is_empty() {
             return Ok(None);
         }
-        Self::new(
+        let special_tokens = config.special_tokens.named();
+        Ok(Some(Self::new(
             &config.chat_templates,
-            config.special_tokens.named(),
+            special_tokens,
             options,
-        )
-        .map(Some)
-        .map_err(TokenizerError::Template)
+        )?))
     }
 
     /// Compiles templates. The template named `default` (or the only one) renders chats. A

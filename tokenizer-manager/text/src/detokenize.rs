@@ -23,6 +23,21 @@ pub struct IncrementalDetokenizer {
     piece: String,
 }
 
+impl Tokenizer {
+    /// Returns the text of `ids`, equal to the joined pieces of an [`IncrementalDetokenizer`].
+    /// Ids without a token are left out, and special tokens too if `skip_special_tokens`.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        let mut detokenizer = IncrementalDetokenizer::new(self.clone(), skip_special_tokens);
+        let mut text = String::with_capacity(ids.len() * 4);
+        for &id in ids {
+            text.push_str(detokenizer.push(id));
+        }
+        text.push_str(detokenizer.finish());
+        text
+    }
+}
+
 /// Number of tokens with text at the end of a prompt that decide how the next token decodes. A
 /// UTF-8 character is decided after four bytes, and no decoder strips more than a few spaces.
 const TAIL: usize = 8;

@@ -21,7 +21,8 @@ mod tokenizer;
 mod utf8;
 
 pub use chat::{
-    ChatRequest, ChatTemplate, Clock, ContentFormat, TemplateError, TemplateLimits, TemplateOptions,
+    ChatRequest, ChatTemplate, Clock, ContentFormat, LoadError, TemplateError, TemplateLimits,
+    TemplateOptions,
 };
 pub use detokenize::IncrementalDetokenizer;
 pub use output::{OutputOptions, OutputText, TokenText};

@@ -25,8 +25,6 @@ use stream::{Ids, Stream};
 use tokenizers::{AddedToken, Encoding, Token, Tokenizer as HfTokenizer};
 use vocabulary::Vocabulary;
 
-use crate::detokenize::IncrementalDetokenizer;
-
 /// A Hugging Face tokenizer (`tokenizer.json`). Cloning copies a pointer. All methods may be
 /// called from any number of threads at once.
 ///
@@ -232,19 +230,6 @@ impl Tokenizer {
         self.inner
             .max_bytes_per_token
             .map_or(0, |most| bytes.div_ceil(most.max(1)))
-    }
-
-    /// Returns the text of `ids`, equal to the joined pieces of an [`IncrementalDetokenizer`].
-    /// Ids without a token are left out, and special tokens too if `skip_special_tokens`.
-    #[must_use]
-    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
-        let mut detokenizer = IncrementalDetokenizer::new(self.clone(), skip_special_tokens);
-        let mut text = String::with_capacity(ids.len() * 4);
-        for &id in ids {
-            text.push_str(detokenizer.push(id));
-        }
-        text.push_str(detokenizer.finish());
-        text
     }
 
     /// Returns the bytes that a token contributes to a text, unless it is the first token. They

@@ -52,7 +52,7 @@ async fn a_connection_has_so_many_calls_at_once_and_no_more() {
 async fn one_call_for_health_at_a_time_draws_on_no_budget() {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
     let (sender, mut draws) = mpsc::unbounded_channel();
-    let check = post(async move |held: Option<Extension<Held>>| {
+    let check = post(async move |held: Option<Extension<RequestMemory>>| {
         sender.send(held.is_some()).expect("awaited");
         pending::<()>().await;
     });

@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use axum::http::{HeaderMap, StatusCode, header};
 use flate2::bufread::MultiGzDecoder;
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 
 use super::too_large;
 use crate::error::{ApiError, ApiResult};
@@ -53,7 +53,7 @@ impl Encoding {
         self,
         body: Vec<u8>,
         limit: usize,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
     ) -> ApiResult<Vec<u8>> {
         match self {
             Self::Identity => Ok(body),

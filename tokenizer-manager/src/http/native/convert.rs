@@ -6,10 +6,8 @@ use super::types::{GenerateRequest, SamplingFields};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::{
-        json::{Integer, Object, OneOrMany, Prompt},
-        middleware::check_id,
-    },
+    http::json::{Integer, Object, OneOrMany, Prompt},
+    request_id::check_id,
     submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count},
 };
 

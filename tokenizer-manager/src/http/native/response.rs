@@ -5,18 +5,17 @@ mod meta;
 use std::sync::Arc;
 
 use axum::response::Response;
-use futures::{StreamExt, future::try_join_all, stream};
-use lockstep_ports::{Held, Reserve};
+use futures::future::try_join_all;
+use lockstep_ports::{RequestMemory, Reservation};
 use meta::{Answer, Meta};
 
 use super::convert::NativeSpecs;
 use crate::{
     app::App,
     error::ApiResult,
-    generation::{Delta, Generation},
+    generation::{Delta, Generation, first, merge},
     http::{
         json,
-        openai::stream::first,
         sse::{self, Framer, Frames},
     },
     request_stats::RequestStats,
@@ -40,7 +39,7 @@ impl Choices {
     pub(super) async fn submit(
         app: &Arc<App>,
         specs: NativeSpecs,
-        held: Option<&Held>,
+        held: Option<&RequestMemory>,
     ) -> ApiResult<Self> {
         let mut choices = Vec::new();
         let mut is_list = specs.is_list;
@@ -82,9 +81,7 @@ pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
             mut meta,
             generation,
         } = choice;
-        let (mut whole, end) = generation.complete().await?;
-        whole.end = Some(end);
-        meta.add(whole)?;
+        meta.add(generation.complete().await?);
         ApiResult::Ok(meta)
     });
     let metas = try_join_all(answers).await?;
@@ -100,20 +97,19 @@ pub(super) async fn whole(choices: Choices) -> ApiResult<Response> {
 
 struct NativeFramer {
     /// Answers so far, each with the memory reserved for its log-probabilities.
-    metas: Vec<(Meta, Option<Reserve>)>,
+    metas: Vec<(Meta, Option<Reservation>)>,
     is_list: bool,
 }
 
 /// Streams all choices.
 pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
-    let (mut metas, mut deltas) = (Vec::new(), Vec::new());
-    for (index, mut choice) in request.choices.into_iter().enumerate() {
+    let (mut metas, mut generations) = (Vec::new(), Vec::new());
+    for mut choice in request.choices {
         // Each object repeats everything so far, so no reserved memory is given back.
         metas.push((choice.meta, choice.generation.reserve.take()));
-        let generated = choice.generation.into_stream();
-        deltas.push(Box::pin(generated.map(move |delta| (index, delta))));
+        generations.push(choice.generation);
     }
-    let deltas = first(stream::select_all(deltas), sse::KEEP_ALIVE).await?;
+    let deltas = first(merge(generations), sse::KEEP_ALIVE).await?;
     let framer = NativeFramer {
         metas,
         is_list: request.is_list,
@@ -122,15 +118,16 @@ pub(super) async fn stream(request: Choices) -> ApiResult<Response> {
 }
 
 /// Adds a delta, if there is memory for its log-probabilities.
-fn add(meta: &mut Meta, reserve: &mut Option<Reserve>, delta: Delta) -> ApiResult<()> {
+fn add(meta: &mut Meta, reserve: &mut Option<Reservation>, delta: Delta) -> ApiResult<()> {
     if let Some(reserve) = reserve {
         reserve.came(delta.logprob_bytes())?;
     }
-    if delta.end.is_some() {
+    if delta.end().is_some() {
         // The choice has ended and needs no more memory.
         reserve.take();
     }
-    meta.add(delta)
+    meta.add(delta);
+    Ok(())
 }
 
 impl Framer for NativeFramer {

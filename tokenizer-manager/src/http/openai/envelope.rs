@@ -12,11 +12,7 @@ use super::{
 use crate::{
     app::{App, now},
     error::ApiResult,
-    generation::Delta,
-    http::{
-        json,
-        sse::{Framer, Frames},
-    },
+    http::{json, sse::Frames},
 };
 
 /// The fields that every object of one answer repeats.
@@ -100,6 +96,13 @@ impl Chunks {
         self.chunk(&[choice], usage, frames);
     }
 
+    /// Adds the last chunk, which has the token counts, if they were requested.
+    pub(crate) fn end(&self, frames: &mut Frames) {
+        if self.streaming.usage {
+            self.chunk::<()>(&[], Some(Some(self.meter.body())), frames);
+        }
+    }
+
     fn chunk<C: Serialize>(
         &self,
         choices: &[C],
@@ -116,50 +119,5 @@ impl Chunks {
             choices,
             usage,
         });
-    }
-}
-
-/// A route's form of a choice's deltas.
-pub(crate) trait Choices: Send + 'static {
-    /// Adds the chunks of one delta of choice `index`.
-    ///
-    /// # Errors
-    /// Fails for a choice that was aborted; the error ends the stream.
-    fn delta(
-        &mut self,
-        chunks: &mut Chunks,
-        index: usize,
-        delta: Delta,
-        frames: &mut Frames,
-    ) -> ApiResult<()>;
-}
-
-/// Frames of a route's chunks; if requested, a last chunk has the token counts.
-pub(crate) struct ChunkFramer<C> {
-    pub chunks: Chunks,
-    pub choices: C,
-}
-
-impl<C: Choices> Framer for ChunkFramer<C> {
-    type Item = (usize, ApiResult<Delta>);
-
-    fn item(&mut self, (index, delta): Self::Item, frames: &mut Frames) -> bool {
-        let added =
-            delta.and_then(|delta| self.choices.delta(&mut self.chunks, index, delta, frames));
-        match added {
-            Ok(()) => true,
-            Err(error) => {
-                frames.error(&error);
-                false
-            }
-        }
-    }
-
-    fn end(&mut self, frames: &mut Frames) {
-        if self.chunks.streaming.usage {
-            let usage = self.chunks.meter.body();
-            self.chunks.chunk::<()>(&[], Some(Some(usage)), frames);
-        }
-        frames.done();
     }
 }

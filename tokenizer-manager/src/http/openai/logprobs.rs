@@ -12,7 +12,7 @@ use crate::generation::OutputToken;
 const TINY: f32 = -9999.0;
 
 /// `choices[].logprobs` of the chat API.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct ChatLogprobs {
     content: Vec<ChatToken>,
     refusal: Option<()>,
@@ -33,24 +33,19 @@ struct ChatAlternative {
 }
 
 impl ChatLogprobs {
-    /// Lists the tokens that have log-probabilities.
-    pub(crate) fn new(tokenizer: &Tokenizer, tokens: &[OutputToken]) -> Self {
-        let content = tokens
-            .iter()
-            .filter_map(|token| token.logprob.as_ref())
-            .map(|logprob| ChatToken {
+    /// Adds the tokens that have log-probabilities.
+    pub(crate) fn extend(&mut self, tokenizer: &Tokenizer, tokens: &[OutputToken]) {
+        let logprobs = tokens.iter().filter_map(|token| token.logprob.as_ref());
+        self.content.extend(logprobs.map(|logprob| {
+            ChatToken {
                 token: alternative(tokenizer, logprob.token_id, logprob.logprob.unwrap_or(0.0)),
                 top_logprobs: logprob
                     .top
                     .iter()
                     .map(|(id, value)| alternative(tokenizer, *id, *value))
                     .collect(),
-            })
-            .collect();
-        Self {
-            content,
-            refusal: None,
-        }
+            }
+        }));
     }
 }
 

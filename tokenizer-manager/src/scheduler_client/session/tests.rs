@@ -1,4 +1,4 @@
-use lockstep_ports::{Budget, OutputReceiver, Paid};
+use lockstep_ports::{Budget, OutputReceiver, Prepaid};
 use lockstep_proto::pb::lockstep::{self as pb, FrontFigures};
 use lockstep_types::{
     request::Request,
@@ -19,7 +19,7 @@ fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
         unsent: VecDeque::new(),
         queries: HashMap::new(),
         next_query: 0,
-        told: Told {
+        status: SchedulerStatus {
             weights: watch::Sender::new(None),
             healthy: watch::Sender::new(false),
         },
@@ -30,7 +30,7 @@ fn session(room: usize) -> (Session, mpsc::Receiver<FrontendMessage>) {
 }
 
 fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputReceiver<Output> {
-    let (outputs, received) = lockstep_ports::outputs(budget, Paid::default());
+    let (outputs, received) = lockstep_ports::outputs(budget, Prepaid::default());
     session.handle(LinkCommand::Submit {
         number,
         parent: None,
@@ -163,7 +163,7 @@ fn outputs_are_of_the_weights_that_come_with_them() {
 fn who_is_refused_hears_when_to_come_back() {
     let budget = Budget::new(1 << 20);
     for known in [None, Some(7)] {
-        let (outputs, mut received) = lockstep_ports::outputs(&budget, Paid::default());
+        let (outputs, mut received) = lockstep_ports::outputs(&budget, Prepaid::default());
         let refused = LinkCommand::Submit {
             number: 2,
             parent: None,

@@ -5,6 +5,18 @@ use std::error::Error as _;
 use minijinja::ErrorKind;
 
 use super::meter::Exceeded;
+use crate::tokenizer::TokenizerError;
+
+/// Reason why a model's tokenizer or chat template could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file of the tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template is faulty.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+}
 
 /// Reason why a chat template could not be loaded or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

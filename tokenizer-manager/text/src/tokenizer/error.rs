@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::chat::TemplateError;
-
 /// Reason why a tokenizer could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
@@ -41,9 +39,6 @@ pub enum TokenizerError {
         /// The unsupported step, and the reason.
         message: String,
     },
-    /// The chat template is faulty.
-    #[error(transparent)]
-    Template(#[from] TemplateError),
 }
 
 /// Reason why a text could not be tokenized.

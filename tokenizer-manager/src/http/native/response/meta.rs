@@ -13,8 +13,7 @@ use speculation::Speculation;
 
 use crate::{
     app::{App, FIRST_WEIGHTS},
-    error::ApiResult,
-    generation::{Delta, End, Matched},
+    generation::{Delta, End, Event, Matched, TextDelta},
     submission::LogprobSpec,
 };
 
@@ -127,17 +126,29 @@ impl Meta {
     }
 
     /// Adds the output of one step.
-    pub(super) fn add(&mut self, delta: Delta) -> ApiResult<()> {
+    pub(super) fn add(&mut self, delta: Delta) {
         self.weight_version = delta.weight_version;
         self.dp_rank = delta.dp_rank;
-        self.text.push_str(&delta.text);
         self.usage.completion_tokens = delta.completion_tokens;
         for logprob in &delta.prompt_logprobs {
             let (own, top) = self.triples(logprob);
             self.input.push(own);
             self.input_top.push(top);
         }
-        for token in delta.tokens {
+        for event in delta.events {
+            match event {
+                Event::Text(text) => self.text(text),
+                Event::End(end) => {
+                    self.usage = end.usage;
+                    self.end = Some(end);
+                }
+            }
+        }
+    }
+
+    fn text(&mut self, text: TextDelta) {
+        self.text.push_str(&text.text);
+        for token in text.tokens {
             self.output_ids.push(token.id);
             if let Some(logprob) = &token.logprob {
                 let (own, top) = self.triples(logprob);
@@ -145,11 +156,6 @@ impl Meta {
                 self.output_top.push(top);
             }
         }
-        if let Some(end) = delta.end {
-            self.usage = end.usage;
-            self.end = Some(end);
-        }
-        Ok(())
     }
 
     fn triples(&self, logprob: &TokenLogprob) -> (Triple, Option<Vec<Triple>>) {

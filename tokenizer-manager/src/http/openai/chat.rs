@@ -1,29 +1,30 @@
 //! `POST /v1/chat/completions`.
 
-pub(super) mod convert;
-mod response;
-mod stream;
+mod convert;
+mod form;
 mod types;
 
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 
-use super::{
-    middleware::{CHAT, RequestId},
-    openai::{check_model, envelope::Envelope},
-    unsupported::GenerateJson,
+use super::{answer::answer, check_model, envelope::Envelope};
+use crate::{
+    app::App,
+    error::ApiResult,
+    http::{middleware::RequestId, unsupported::GenerateJson},
+    request_id::CHAT,
+    submission::Submission,
 };
-use crate::{app::App, error::ApiResult, submission::Submission};
 
 /// Names and types of the request's fields.
-pub(super) const FIELDS: &[(&str, &str)] = types::ChatRequest::FIELDS;
+pub(in crate::http) const FIELDS: &[(&str, &str)] = types::ChatRequest::FIELDS;
 
-pub(super) async fn create(
+pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::ChatRequest>,
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
@@ -33,9 +34,6 @@ pub(super) async fn create(
     let spec = convert::spec(&app, &mut request, id.clone()).await?;
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
-    let envelope = Envelope::new(app, id);
-    match streaming {
-        Some(streaming) => stream::answer(envelope, wants_logprobs, submission, streaming).await,
-        None => response::answer(&envelope, wants_logprobs, submission).await,
-    }
+    let form = form::ChatForm::new(wants_logprobs, submission.generations.len());
+    answer(Envelope::new(app, id), submission, streaming, form).await
 }

@@ -17,7 +17,7 @@ use tonic::Status;
 
 use crate::{
     budget::{Budget, Charge},
-    reserve::Paid,
+    reserve::Prepaid,
 };
 
 /// Bytes that may wait without a charge; a reader that keeps up is not further behind.
@@ -31,19 +31,19 @@ const PIECE: usize = 16 << 10;
     "The answer was given up: its client takes it too slowly, and the server holds as many bytes \
      of requests as --max-request-memory allows."
 )]
-pub struct GivenUp;
+pub struct SlowClient;
 
-impl From<GivenUp> for Status {
-    fn from(given_up: GivenUp) -> Self {
+impl From<SlowClient> for Status {
+    fn from(given_up: SlowClient) -> Self {
         Self::resource_exhausted(given_up.to_string())
     }
 }
 
 /// Makes a queue for the outputs of a request. Waiting outputs are charged to `budget`,
 /// except as many bytes as the request has `paid` for already.
-pub fn outputs<T>(budget: &Arc<Budget>, paid: Paid) -> (OutputSender<T>, OutputReceiver<T>) {
+pub fn outputs<T>(budget: &Arc<Budget>, paid: Prepaid) -> (OutputSender<T>, OutputReceiver<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(QueuedBytes::default());
     let sender = OutputSender {
         outputs: sender,
         waiting: waiting.clone(),
@@ -60,7 +60,7 @@ pub fn outputs<T>(budget: &Arc<Budget>, paid: Paid) -> (OutputSender<T>, OutputR
 
 /// State shared by both ends.
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedBytes {
     bytes: AtomicUsize,
     /// Memory for outputs that the sender left behind.
     room: OnceLock<Charge>,
@@ -70,10 +70,10 @@ struct Waiting {
 #[derive(Debug)]
 pub struct OutputSender<T> {
     /// Outputs, each with its bytes.
-    outputs: mpsc::UnboundedSender<Result<(T, usize), GivenUp>>,
-    waiting: Arc<Waiting>,
+    outputs: mpsc::UnboundedSender<Result<(T, usize), SlowClient>>,
+    waiting: Arc<QueuedBytes>,
     room: Charge,
-    paid: Paid,
+    paid: Prepaid,
     given_up: bool,
 }
 
@@ -82,11 +82,11 @@ impl<T> OutputSender<T> {
     /// whether the reader has left.
     ///
     /// # Errors
-    /// [`GivenUp`] if there is no memory for the output, and ever after. The reader
+    /// [`SlowClient`] if there is no memory for the output, and ever after. The reader
     /// gets the same error after the waiting outputs.
-    pub fn send(&mut self, output: T, bytes: usize) -> Result<(), GivenUp> {
+    pub fn send(&mut self, output: T, bytes: usize) -> Result<(), SlowClient> {
         if self.given_up {
-            return Err(GivenUp);
+            return Err(SlowClient);
         }
         let waiting = self.waiting.bytes.fetch_add(bytes, Relaxed) + bytes;
         let room = self.make_room(waiting);
@@ -102,7 +102,7 @@ impl<T> OutputSender<T> {
     }
 
     /// Charges the waiting bytes, in whole pieces.
-    fn make_room(&mut self, waiting: usize) -> Result<(), GivenUp> {
+    fn make_room(&mut self, waiting: usize) -> Result<(), SlowClient> {
         let wanted = match waiting.saturating_sub(PIECE) {
             0 => 0,
             beyond => beyond
@@ -114,7 +114,7 @@ impl<T> OutputSender<T> {
             self.room.keep(wanted);
             return Ok(());
         }
-        self.room.add(wanted - taken).map_err(|_| GivenUp)
+        self.room.add(wanted - taken).map_err(|_| SlowClient)
     }
 }
 
@@ -129,30 +129,30 @@ impl<T> Drop for OutputSender<T> {
 /// Receiving end of a request's outputs.
 #[derive(Debug)]
 pub struct OutputReceiver<T> {
-    outputs: mpsc::UnboundedReceiver<Result<(T, usize), GivenUp>>,
-    waiting: Arc<Waiting>,
+    outputs: mpsc::UnboundedReceiver<Result<(T, usize), SlowClient>>,
+    waiting: Arc<QueuedBytes>,
 }
 
 impl<T> OutputReceiver<T> {
     /// Returns the next output; `None` once the sender has left. Cancel-safe.
-    pub async fn recv(&mut self) -> Option<Result<T, GivenUp>> {
+    pub async fn recv(&mut self) -> Option<Result<T, SlowClient>> {
         let output = self.outputs.recv().await;
         output.map(|output| self.took(output))
     }
 
     /// Returns the next output, if there is one.
-    pub fn try_recv(&mut self) -> Option<Result<T, GivenUp>> {
+    pub fn try_recv(&mut self) -> Option<Result<T, SlowClient>> {
         let output = self.outputs.try_recv().ok();
         output.map(|output| self.took(output))
     }
 
     /// [`Self::recv`] for streams.
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, GivenUp>>> {
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T, SlowClient>>> {
         let output = ready!(self.outputs.poll_recv(context));
         Poll::Ready(output.map(|output| self.took(output)))
     }
 
-    fn took(&self, output: Result<(T, usize), GivenUp>) -> Result<T, GivenUp> {
+    fn took(&self, output: Result<(T, usize), SlowClient>) -> Result<T, SlowClient> {
         output.map(|(output, bytes)| {
             self.waiting.bytes.fetch_sub(bytes, Relaxed);
             output
@@ -163,12 +163,12 @@ impl<T> OutputReceiver<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::Room;
+    use crate::reserve::AnswerReservation;
 
     #[tokio::test]
     async fn what_waits_is_charged_until_it_is_taken() {
         let [budget, other] = [(); 2].map(|()| Budget::new(64 * PIECE));
-        let room = Room::new(&other);
+        let room = AnswerReservation::new(&other);
         let mut paid = room.reserve(&[PIECE]).expect("there is room");
         let (mut sender, mut receiver) = outputs(&budget, paid.iter().collect());
         for (waiting, charged) in [(1, 0), (2, 0), (3, 1), (4, 2)] {
@@ -200,12 +200,12 @@ mod tests {
     #[tokio::test]
     async fn who_reads_too_slowly_is_given_up_behind_what_waits() {
         let budget = Budget::new(4 * PIECE);
-        let (mut slow, mut reader) = outputs(&budget, Paid::default());
+        let (mut slow, mut reader) = outputs(&budget, Prepaid::default());
         let fits = (0..100).take_while(|number| slow.send(*number, PIECE).is_ok());
         assert_eq!(fits.count(), 5, "one is free");
-        assert_eq!(slow.send(100, 0), Err(GivenUp), "ever after");
+        assert_eq!(slow.send(100, 0), Err(SlowClient), "ever after");
         assert!(slow.is_closed());
-        let (mut quick, mut other) = outputs(&budget, Paid::default());
+        let (mut quick, mut other) = outputs(&budget, Prepaid::default());
         for number in 0..100 {
             assert_eq!(quick.send(number, PIECE), Ok(()), "others go on");
             assert_eq!(other.recv().await, Some(Ok(number)));
@@ -214,7 +214,7 @@ mod tests {
         for number in 0..5 {
             assert_eq!(reader.recv().await, Some(Ok(number)));
         }
-        assert_eq!(reader.recv().await, Some(Err(GivenUp)));
+        assert_eq!(reader.recv().await, Some(Err(SlowClient)));
         assert_eq!(reader.recv().await, None);
         assert_eq!(budget.taken(), 4 * PIECE);
         drop(reader);
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_reader_that_left_is_noticed_and_costs_nothing() {
         let budget = Budget::new(64 * PIECE);
-        let (mut sender, receiver) = outputs(&budget, Paid::default());
+        let (mut sender, receiver) = outputs(&budget, Prepaid::default());
         assert_eq!(sender.send((), 3 * PIECE), Ok(()));
         assert!(!sender.is_closed());
         drop(receiver);

@@ -8,10 +8,11 @@ use axum::{
 };
 use serde::Serialize;
 
-use super::{json, openai::model_not_found};
+use super::model_not_found;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    http::json,
 };
 
 #[derive(Serialize)]
@@ -43,14 +44,14 @@ fn model<'a>(app: &'a App, name: &'a str) -> Model<'a> {
     }
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
+pub(in crate::http) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
     json(&List {
         object: "list",
         data: app.names().map(|name| model(&app, name)).collect(),
     })
 }
 
-pub(super) async fn retrieve(
+pub(in crate::http) async fn retrieve(
     State(app): State<Arc<App>>,
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> ApiResult<Response> {

@@ -24,25 +24,25 @@ use tower::ServiceExt;
 
 use crate::{
     answer::Answer,
-    body::{Held, Paced},
+    body::{RequestMemory, TimedBody},
     budget::{Budget, Charge, OverBudget},
     deadline::grpc_timeout,
     places::{Full, Place},
     port::{Budgets, Port, Protocol},
     report::Closed,
-    reserve::AnswerRoom,
+    reserve::AnswerMemory,
 };
 
 /// Answers the requests of one connection.
 #[derive(Clone)]
-pub(crate) struct Visit {
+pub(crate) struct RequestService {
     pub(crate) port: Arc<Port>,
     pub(crate) router: Router,
     /// Address of the client.
     pub(crate) peer: SocketAddr,
     pub(crate) place: Arc<Place>,
     pub(crate) budgets: Option<Budgets>,
-    pub(crate) window: Window,
+    pub(crate) window: ReceiveWindow,
     /// Permit for one health call at a time that draws on no budget. Such a call is
     /// answered even if strangers have taken all memory of services without a key.
     pub(crate) probing: Arc<Semaphore>,
@@ -52,9 +52,9 @@ pub(crate) struct Visit {
 /// first of its requests with a body takes it, from that request's budget. It is given
 /// back with the last.
 #[derive(Clone, Default)]
-pub(crate) struct Window(Arc<Mutex<Weak<Charge>>>);
+pub(crate) struct ReceiveWindow(Arc<Mutex<Weak<Charge>>>);
 
-impl Window {
+impl ReceiveWindow {
     /// Size of a window in bytes.
     pub(crate) const BYTES: u32 = 64 << 10;
 
@@ -78,7 +78,7 @@ const LEAST_WINDOWS: usize = 16;
 /// request's head did.
 const SMALL_ANSWER: u64 = 4 << 10;
 
-impl Service<Request<Incoming>> for Visit {
+impl Service<Request<Incoming>> for RequestService {
     type Response = Response<Answer>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -97,20 +97,22 @@ impl Service<Request<Incoming>> for Visit {
         // The request's data is held until its answer begins: as bytes, and then as the
         // values made of them.
         let messages = matches!(self.port.protocol, Protocol::Grpc { .. });
-        let held = budget.as_ref().map(|budget| Held::new(budget, messages));
-        let visit = self.clone();
+        let held = budget
+            .as_ref()
+            .map(|budget| RequestMemory::new(budget, messages));
+        let service = self.clone();
         Box::pin(async move {
-            let room = held.as_ref().map(Held::room);
-            let answer = visit.answer(request, budget.as_ref(), held).await?;
+            let room = held.as_ref().map(RequestMemory::room);
+            let answer = service.answer(request, budget.as_ref(), held).await?;
             let room = room.map(|room| room.hand_over());
-            let (answer, room) = visit.make_room(answer, room);
+            let (answer, room) = service.make_room(answer, room);
             drop(probe);
             Ok(answer.map(|body| Answer::new(in_service, body, room)))
         })
     }
 }
 
-impl Visit {
+impl RequestService {
     /// Returns a permit to draw on no budget, for a health call while no other has the
     /// permit. Its memory is bounded all the same: its message has a few KiB at most.
     fn probe(&self, path: &str) -> Option<OwnedSemaphorePermit> {
@@ -124,7 +126,7 @@ impl Visit {
         &self,
         mut request: Request<Incoming>,
         budget: Option<&Arc<Budget>>,
-        held: Option<Held>,
+        held: Option<RequestMemory>,
     ) -> Result<Response, Infallible> {
         if let Some(full) = self.place.full
             && !self.port.is_probe(request.uri().path())
@@ -153,7 +155,7 @@ impl Visit {
             });
         }
         let request = request.map(|body| {
-            let mut body = Paced::new(body, limits, held.clone(), self.place.clone());
+            let mut body = TimedBody::new(body, limits, held.clone(), self.place.clone());
             body.window = window;
             Body::new(body)
         });
@@ -177,8 +179,8 @@ impl Visit {
     fn make_room(
         &self,
         answer: Response,
-        room: Option<AnswerRoom>,
-    ) -> (Response, Option<AnswerRoom>) {
+        room: Option<AnswerMemory>,
+    ) -> (Response, Option<AnswerMemory>) {
         let Some(mut room) = room else {
             return (answer, None);
         };

@@ -18,7 +18,10 @@ const ROLES: &[&str] = &[
 
 /// Checks the types of all messages: each is an object with a known role and text as
 /// content, and its fields about earlier turns have the right types.
-pub(crate) fn check(messages: &[Value]) -> ApiResult<()> {
+///
+/// # Errors
+/// 400 that names the field.
+pub fn check(messages: &[Value]) -> ApiResult<()> {
     if messages.is_empty() {
         return Err(ApiError {
             code: Some("empty_array"),

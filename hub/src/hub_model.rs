@@ -7,14 +7,14 @@ use crate::Name;
 
 /// A model of the hub.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Meant {
+pub(crate) struct HubModel {
     pub(crate) name: Name,
     /// True if there is a folder called like the model's owner: a folder inside may be
     /// meant.
     pub(crate) owner_is_here: bool,
 }
 
-impl Meant {
+impl HubModel {
     /// The model that `path` may name. The path leads to no folder, seen from the folder
     /// `here`.
     ///
@@ -148,7 +148,7 @@ mod tests {
             ("models/a b", ["no such folder. ", "no name of the hub has"]),
             ("model.gguf", ["it is a file", "Name the folder"]),
         ] {
-            let why = Meant::by(Path::new(path), here.path()).expect_err(path);
+            let why = HubModel::by(Path::new(path), here.path()).expect_err(path);
             assert!(words.iter().all(|word| why.contains(word)), "{path}: {why}");
         }
     }
@@ -172,13 +172,13 @@ mod tests {
             rows.push(("locked/foo", "of locked/foo: Permission denied"));
         }
         for (path, words) in rows {
-            let why = Meant::by(Path::new(path), here.path()).expect_err(path);
+            let why = HubModel::by(Path::new(path), here.path()).expect_err(path);
             assert!(why.contains(words), "{path}: {why}");
             assert!(!why.contains("no such folder"), "{path}: {why}");
         }
         // If nobody may look, a name is the hub's.
         if std::fs::read_dir(&locked).is_err() {
-            let meant = Meant::by(Path::new("owner/name"), &locked).expect("a name");
+            let meant = HubModel::by(Path::new("owner/name"), &locked).expect("a name");
             assert!(!meant.owner_is_here);
         }
     }
@@ -188,7 +188,7 @@ mod tests {
         let here = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(here.path().join("models")).expect("made");
         for (path, owner_is_here) in [("models/foo", true), ("others/foo", false)] {
-            let meant = Meant::by(Path::new(path), here.path()).expect("a name");
+            let meant = HubModel::by(Path::new(path), here.path()).expect("a name");
             assert_eq!(
                 (meant.name.as_str(), meant.owner_is_here),
                 (path, owner_is_here)

@@ -7,7 +7,7 @@ use lockstep_proto::pb::lockstep::DepthLoad;
 use lockstep_types::step::{StepPlan, StepResult};
 
 /// Counts by depth, over steps with rows that decode.
-pub struct Depths {
+pub struct DepthStats {
     /// Draft steps of the newest step.
     now: u32,
     switches: u64,
@@ -15,30 +15,30 @@ pub struct Depths {
     steps: Vec<u64>,
     us: Vec<u64>,
     /// Steps sent whose results are not back.
-    flight: VecDeque<Sent>,
+    flight: VecDeque<SentPlan>,
     /// Expected times of the steps to come, by the steps' numbers.
     expected: VecDeque<(u64, u32)>,
-    predicted: Predicted,
+    predicted: PredictedTimes,
     range: DepthRange,
 }
 
 /// Steps of decode rows alone for which a time was expected.
 #[derive(Default)]
-struct Predicted {
+struct PredictedTimes {
     steps: u64,
     expected_us: u64,
     took_us: u64,
 }
 
 /// Facts of a plan that its result is counted by.
-struct Sent {
+struct SentPlan {
     step: u64,
     depth: u32,
     decodes: bool,
     prefills: bool,
 }
 
-impl Depths {
+impl DepthStats {
     /// Makes empty counts for depths up to `most`, beginning with `initial`.
     pub fn new(initial: u32, most: usize) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Depths {
             us: vec![0; most + 1],
             flight: VecDeque::with_capacity(LAG as usize + 1),
             expected: VecDeque::with_capacity(2 * LAG as usize + 1),
-            predicted: Predicted::default(),
+            predicted: PredictedTimes::default(),
             range: DepthRange::default(),
         }
     }
@@ -66,7 +66,7 @@ impl Depths {
             self.now = plan.draft_steps;
             self.switches += 1;
         }
-        self.flight.push_back(Sent {
+        self.flight.push_back(SentPlan {
             step: plan.step,
             depth: plan.draft_steps,
             decodes,
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn steps_count_under_the_depth_that_they_ran_at() {
-        let mut depths = Depths::new(3, 3);
+        let mut depths = DepthStats::new(3, 3);
         // (depth, prompt tokens of each row, µs of each stage, µs expected two steps later)
         let steps: [(u32, &[u32], u32, u32); 7] = [
             (3, &[5], 1000, 0),

@@ -9,11 +9,11 @@ use std::{
 use lockstep_adaptive::DepthRange;
 
 /// The file with the range.
-pub struct KeptRange {
+pub struct DepthRangeFile {
     path: PathBuf,
 }
 
-impl KeptRange {
+impl DepthRangeFile {
     /// Makes the file's handle; reads nothing.
     pub fn new(path: PathBuf) -> Self {
         Self { path }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn what_was_kept_last_is_there() {
         let folder = tempfile::tempdir().expect("a folder");
-        let kept = KeptRange::new(folder.path().join("depth-range.json"));
+        let kept = DepthRangeFile::new(folder.path().join("depth-range.json"));
         assert_eq!(kept.load().expect("nothing"), DepthRange::default());
         for (least, most) in [(2, 2), (0, 3), (0, u32::MAX)] {
             let range = DepthRange { least, most };
@@ -63,7 +63,7 @@ mod tests {
         }
         fs::write(kept.path(), "{").expect("written");
         assert!(kept.load().is_err());
-        let nowhere = KeptRange::new(folder.path().join("none").join("such"));
+        let nowhere = DepthRangeFile::new(folder.path().join("none").join("such"));
         assert!(nowhere.store(DepthRange::default()).is_err());
     }
 }

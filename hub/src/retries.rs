@@ -6,12 +6,12 @@ use hyper::StatusCode;
 use lockstep_files::shown;
 
 use crate::client::{Client, Failure, Refusal};
-use crate::progress::{Event, Told};
-use crate::{HubError, Name, Patience, Revision, Settings};
+use crate::progress::{Event, EventSink};
+use crate::{HubError, Name, Revision, Settings, TransferLimits};
 
 /// Facts about a request, for errors.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RequestContext {
     pub(crate) name: Name,
     pub(crate) revision: Revision,
     pub(crate) endpoint: String,
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     pub(crate) with_token: bool,
 }
 
-impl Asked {
+impl RequestContext {
     pub(crate) fn new(
         name: &Name,
         revision: &Revision,
@@ -37,9 +37,9 @@ impl Asked {
     }
 
     pub(crate) fn for_file(&self, file: &str) -> Self {
-        let mut asked = self.clone();
-        asked.what = format!("{file} of {}", self.name);
-        asked
+        let mut context = self.clone();
+        context.what = format!("{file} of {}", self.name);
+        context
     }
 
     pub(crate) fn wrong(&self, why: impl Into<String>) -> HubError {
@@ -117,29 +117,29 @@ impl Asked {
 }
 
 /// Counts failures in a row.
-pub(crate) struct Tries {
-    patience: Patience,
-    told: Told,
+pub(crate) struct Retries {
+    limits: TransferLimits,
+    events: EventSink,
     /// Most failed tries to connect.
     most_connects: u32,
     failed: u32,
 }
 
-impl Tries {
-    pub(crate) fn new(patience: Patience, told: &Told) -> Self {
+impl Retries {
+    pub(crate) fn new(limits: TransferLimits, events: &EventSink) -> Self {
         Self {
-            patience,
-            told: told.clone(),
-            most_connects: patience.tries,
+            limits,
+            events: events.clone(),
+            most_connects: limits.attempts,
             failed: 0,
         }
     }
 
     /// Tries with less patience for a hub that is away: the cache may do instead.
-    pub(crate) fn at_first(patience: Patience, told: &Told) -> Self {
+    pub(crate) fn at_first(limits: TransferLimits, events: &EventSink) -> Self {
         Self {
-            most_connects: patience.tries.min(2),
-            ..Self::new(patience, told)
+            most_connects: limits.attempts.min(2),
+            ..Self::new(limits, events)
         }
     }
 
@@ -152,30 +152,34 @@ impl Tries {
     ///
     /// # Errors
     /// Fails when another try would not help, or when enough tries have failed.
-    pub(crate) async fn after(&mut self, failure: Failure, asked: &Asked) -> Result<(), HubError> {
+    pub(crate) async fn after(
+        &mut self,
+        failure: Failure,
+        context: &RequestContext,
+    ) -> Result<(), HubError> {
         self.failed += 1;
-        let is_last = self.failed >= self.patience.tries;
-        let pause = self.patience.pause * 2_u32.saturating_pow(self.failed - 1);
+        let is_last = self.failed >= self.limits.attempts;
+        let pause = self.limits.pause * 2_u32.saturating_pow(self.failed - 1);
         let (why, pause) = match failure {
             Failure::Away(why) if self.failed >= self.most_connects => {
-                return Err(asked.unreachable(&why));
+                return Err(context.unreachable(&why));
             }
-            Failure::Broken(why) if is_last => return Err(asked.unreachable(&why)),
+            Failure::Broken(why) if is_last => return Err(context.unreachable(&why)),
             Failure::Away(why) | Failure::Broken(why) => (why, pause),
             Failure::Busy(after) => (
                 "the hub asks for a pause".to_owned(),
-                self.asked_for(after, is_last, pause, asked)?,
+                self.asked_for(after, is_last, pause, context)?,
             ),
-            Failure::Status(refusal) => return Err(asked.refused(refusal)),
-            Failure::Wrong(why) => return Err(asked.wrong(why)),
+            Failure::Status(refusal) => return Err(context.refused(refusal)),
+            Failure::Wrong(why) => return Err(context.wrong(why)),
         };
-        let pause = pause.min(self.patience.longest_pause);
+        let pause = pause.min(self.limits.longest_pause);
         let text = format!(
             "{}: {}. Trying again in {pause:?}.",
-            asked.what,
+            context.what,
             shown(&why)
         );
-        (self.told)(Event::Note(&text));
+        (self.events)(Event::Note(&text));
         tokio::time::sleep(pause).await;
         Ok(())
     }
@@ -186,14 +190,14 @@ impl Tries {
         after: Option<Duration>,
         is_last: bool,
         pause: Duration,
-        asked: &Asked,
+        context: &RequestContext,
     ) -> Result<Duration, HubError> {
-        let too_long = after.is_some_and(|after| after > self.patience.longest_pause);
+        let too_long = after.is_some_and(|after| after > self.limits.longest_pause);
         match is_last || too_long {
             true => Err(HubError::RateLimited {
-                endpoint: asked.endpoint.clone(),
+                endpoint: context.endpoint.clone(),
                 after,
-                with_token: asked.with_token,
+                with_token: context.with_token,
             }),
             false => Ok(after.unwrap_or(pause)),
         }

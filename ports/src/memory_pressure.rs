@@ -11,9 +11,9 @@ use tokio::sync::watch;
 /// Notice of a request that finds no memory in one of the watched budgets. A clone has
 /// the same knowledge.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted(Vec<watch::Receiver<()>>);
+pub(crate) struct MemoryPressure(Vec<watch::Receiver<()>>);
 
-impl Wanted {
+impl MemoryPressure {
     /// Watches these budgets, from now on.
     pub(crate) fn new<'b>(budgets: impl Iterator<Item = &'b watch::Sender<()>>) -> Self {
         Self(budgets.map(watch::Sender::subscribe).collect())
@@ -21,8 +21,8 @@ impl Wanted {
 
     /// Waits until a request finds no memory; returns at once if one did since the
     /// start.
-    pub(crate) async fn told(self) {
-        let told = self.0.into_iter().map(|mut budget| {
+    pub(crate) async fn noticed(self) {
+        let noticed = self.0.into_iter().map(|mut budget| {
             Box::pin(async move {
                 if budget.changed().await.is_err() {
                     // Nobody wants memory of a budget that is gone.
@@ -30,10 +30,10 @@ impl Wanted {
                 }
             })
         });
-        let mut told: Vec<_> = told.collect();
+        let mut noticed: Vec<_> = noticed.collect();
         poll_fn(|context| {
-            let mut told = told.iter_mut();
-            match told.any(|told| told.as_mut().poll(context).is_ready()) {
+            let mut noticed = noticed.iter_mut();
+            match noticed.any(|noticed| noticed.as_mut().poll(context).is_ready()) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             }

@@ -1,6 +1,5 @@
 //! Conversion of a chat request to a spec.
 
-pub(crate) mod messages;
 mod unsupported;
 
 use std::borrow::Cow;
@@ -10,7 +9,10 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
     request_stats::RequestStats,
-    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count, fits, integer},
+    submission::{
+        FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, check_messages, count, fits,
+        integer,
+    },
     text::Conversation,
 };
 
@@ -30,7 +32,7 @@ pub(super) async fn spec(
         request.messages.len(),
         app.config.server.limits.request.messages,
     )?;
-    messages::check(&request.messages)?;
+    check_messages(&request.messages)?;
     let (max_tokens, max_tokens_field) = max_tokens(request)?;
     let logprobs = logprobs(request)?;
     let mut spec = GenerateSpec::new(
@@ -47,7 +49,12 @@ pub(super) async fn spec(
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
     let conversation = conversation(request);
-    fits(app, &spec.fields, &conversation)?;
+    fits(
+        &app.config,
+        &app.text.tokenizer,
+        &spec.fields,
+        &conversation,
+    )?;
     let text = {
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);

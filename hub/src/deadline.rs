@@ -4,25 +4,29 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::progress::{Event, Told};
-use crate::tries::Asked;
-use crate::{HubError, Patience};
+use crate::progress::{Event, EventSink};
+use crate::retries::RequestContext;
+use crate::{HubError, TransferLimits};
 
 /// The time that the hub has for a model's list of files and its small files.
-pub(crate) struct Waiting {
-    asked: Asked,
-    told: Told,
-    patience: Patience,
+pub(crate) struct DescriptionDeadline {
+    context: RequestContext,
+    events: EventSink,
+    limits: TransferLimits,
     since: Instant,
 }
 
-impl Waiting {
+impl DescriptionDeadline {
     /// A wait that begins now.
-    pub(crate) fn new(asked: &Asked, told: &Told, patience: Patience) -> Self {
+    pub(crate) fn new(
+        context: &RequestContext,
+        events: &EventSink,
+        limits: TransferLimits,
+    ) -> Self {
         Self {
-            asked: asked.clone(),
-            told: told.clone(),
-            patience,
+            context: context.clone(),
+            events: events.clone(),
+            limits,
             since: Instant::now(),
         }
     }
@@ -30,15 +34,15 @@ impl Waiting {
     /// Patience for one file among those that are waited for together. If another program
     /// holds a file's lock, this error must come before the time is over: the end of the
     /// time is blamed on the hub.
-    pub(crate) fn for_a_file(&self) -> Patience {
-        Patience {
-            lock: self.patience.lock.min(self.left() / 2),
-            ..self.patience
+    pub(crate) fn for_a_file(&self) -> TransferLimits {
+        TransferLimits {
+            lock: self.limits.lock.min(self.left() / 2),
+            ..self.limits
         }
     }
 
     fn left(&self) -> Duration {
-        self.patience.described.saturating_sub(self.since.elapsed())
+        self.limits.described.saturating_sub(self.since.elapsed())
     }
 
     /// Waits for `work`, which loads `what`, for the time that is left.
@@ -53,7 +57,7 @@ impl Waiting {
         let begun = Instant::now();
         let end = sleep(self.left());
         tokio::pin!(work, end);
-        let mut word = self.patience.word;
+        let mut word = self.limits.word;
         loop {
             tokio::select! {
                 biased;
@@ -61,15 +65,15 @@ impl Waiting {
                 () = sleep(word.saturating_sub(begun.elapsed())) => {
                     let seconds = begun.elapsed().as_secs();
                     let text = format!("Waiting for {what}, {seconds} s so far.");
-                    (self.told)(Event::Note(&text));
+                    (self.events)(Event::Note(&text));
                     word = word.saturating_mul(2);
                 }
                 () = &mut end => return Err(HubError::Slow {
-                    name: self.asked.name.clone(),
-                    endpoint: self.asked.endpoint.clone(),
+                    name: self.context.name.clone(),
+                    endpoint: self.context.endpoint.clone(),
                     what: what.to_owned(),
-                    limit: self.patience.described,
-                    set_by: self.patience.set_by,
+                    limit: self.limits.described,
+                    set_by: self.limits.set_by,
                 }),
             }
         }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{response::Shape, types::CompletionRequest};
+use super::{shape::Shape, types::CompletionRequest};
 use crate::{
     error::{ApiError, ApiResult},
     http::json::Prompt,

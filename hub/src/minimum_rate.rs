@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::Patience;
+use crate::TransferLimits;
 
 /// Counter of the bytes in a window of time.
-pub(crate) struct Pace {
+pub(crate) struct MinimumRate {
     window: Duration,
     least: u64,
     since: Instant,
     came: u64,
 }
 
-impl Pace {
+impl MinimumRate {
     /// A window that begins now.
-    pub(crate) fn new(patience: Patience) -> Self {
+    pub(crate) fn new(limits: TransferLimits) -> Self {
         Self {
-            window: patience.window,
-            least: patience.least,
+            window: limits.window,
+            least: limits.least,
             since: Instant::now(),
             came: 0,
         }
@@ -51,20 +51,20 @@ mod tests {
 
     #[test]
     fn each_window_has_to_bring_something() {
-        let patience = |window| Patience {
+        let limits = |window| TransferLimits {
             window,
             least: 10,
-            ..Patience::default()
+            ..TransferLimits::default()
         };
         // Each of these windows is over at once.
-        let mut pace = Pace::new(patience(Duration::ZERO));
+        let mut minimum_rate = MinimumRate::new(limits(Duration::ZERO));
         for _ in 0..3 {
-            assert_eq!(pace.add(10), Ok(()));
+            assert_eq!(minimum_rate.add(10), Ok(()));
         }
-        let why = pace.add(9).expect_err("too little");
+        let why = minimum_rate.add(9).expect_err("too little");
         assert!(why.starts_with("only 9 bytes"), "{why}");
         // This window is not over.
-        let mut pace = Pace::new(patience(Duration::from_secs(3600)));
-        assert_eq!(pace.add(0), Ok(()));
+        let mut minimum_rate = MinimumRate::new(limits(Duration::from_secs(3600)));
+        assert_eq!(minimum_rate.add(0), Ok(()));
     }
 }

@@ -2,29 +2,31 @@
 
 mod convert;
 mod echo;
-mod response;
-mod stream;
+mod form;
+mod shape;
 mod types;
 
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use lockstep_ports::Held;
+use lockstep_ports::RequestMemory;
 
-use super::{
-    middleware::{COMPLETION, RequestId},
-    openai::{check_model, envelope::Envelope},
-    unsupported::GenerateJson,
+use super::{answer::answer, check_model, envelope::Envelope};
+use crate::{
+    app::App,
+    error::ApiResult,
+    http::{middleware::RequestId, unsupported::GenerateJson},
+    request_id::COMPLETION,
+    submission::Submission,
 };
-use crate::{app::App, error::ApiResult, submission::Submission};
 
 /// Names and types of the request's fields.
-pub(super) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
+pub(in crate::http) const FIELDS: &[(&str, &str)] = types::CompletionRequest::FIELDS;
 
-pub(super) async fn create(
+pub(in crate::http) async fn create(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    held: Option<Extension<Held>>,
+    held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::CompletionRequest>,
 ) -> ApiResult<Response> {
     check_model(&app, request.model.as_deref())?;
@@ -33,9 +35,6 @@ pub(super) async fn create(
     let (spec, shape) = convert::spec(&mut request, id.clone())?;
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
-    let envelope = Envelope::new(app, id);
-    match streaming {
-        Some(streaming) => stream::answer(envelope, shape, submission, streaming).await,
-        None => response::answer(&envelope, shape, submission).await,
-    }
+    let form = form::CompletionForm::new(&app, shape, &submission).await?;
+    answer(Envelope::new(app, id), submission, streaming, form).await
 }

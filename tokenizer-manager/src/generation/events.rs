@@ -1,0 +1,230 @@
+//! Events of one choice: its text and its end, as every surface maps them.
+//!
+//! ```text
+//! token ids ──▶ OutputText ──▶ Pending ──▶ Event
+//!               text, up to    each token beside
+//!               a stop string  its text
+//! ```
+//!
+//! Joined, a choice's events do not depend on how its tokens arrive in steps.
+
+use std::{mem, sync::Arc};
+
+use lockstep_text::{OutputText, StopMatch};
+use lockstep_types::{
+    request::{Finish, FinishReason, SpeculationUsage, Usage},
+    sampling::TokenLogprob,
+};
+
+use super::pending::{OutputToken, Pending};
+use crate::error::ApiResult;
+
+/// One part of a choice's output.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Text of the answer. It is empty while a character is incomplete or a stop string
+    /// may follow.
+    Text(TextDelta),
+    /// The end of the choice; nothing follows.
+    End(End),
+}
+
+impl Event {
+    /// Returns the tokens whose text began to show with this event.
+    pub fn tokens(&self) -> &[OutputToken] {
+        match self {
+            Self::Text(text) => &text.tokens,
+            Self::End(_) => &[],
+        }
+    }
+}
+
+/// Text to show now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TextDelta {
+    /// The text.
+    pub text: String,
+    /// Tokens whose text began to show with it, in order.
+    pub tokens: Vec<OutputToken>,
+}
+
+impl TextDelta {
+    /// Adds the text that follows.
+    pub(super) fn append(&mut self, next: Self) {
+        self.text.push_str(&next.text);
+        self.tokens.extend(next.tokens);
+    }
+}
+
+/// The end of a choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// Reason of the end.
+    pub reason: FinishReason,
+    /// The token or stop string that matched, after [`FinishReason::Stop`].
+    pub matched: Option<Matched>,
+    /// Token counts.
+    pub usage: Usage,
+    /// Counts of speculative decoding; `None` if nothing was verified.
+    pub speculation: Option<SpeculationUsage>,
+}
+
+/// The token or text that ended a choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matched {
+    /// An end or stop token.
+    Token(u32),
+    /// A stop string.
+    Text(String),
+}
+
+/// A token that counts but is not shown, and its log-probability.
+type HiddenToken = (u32, Option<TokenLogprob>);
+
+/// The filters between a choice's tokens and its events.
+#[derive(Debug)]
+pub(super) struct FilterChain {
+    text: OutputText,
+    pending: Pending,
+    prompt_tokens: usize,
+    stops: Arc<[String]>,
+    include_stop: bool,
+    /// Text that shows with the next events.
+    shown: String,
+    /// The stop string that the text has reached.
+    stop: Option<StopMatch>,
+    /// The end or stop token that ended the output.
+    hidden: Option<HiddenToken>,
+    /// True if a token that is not in the text ended the choice. That token counts too.
+    ended_by_token: bool,
+}
+
+impl FilterChain {
+    /// Makes the chain of a choice that has no tokens yet.
+    pub(super) fn new(
+        text: OutputText,
+        prompt_tokens: usize,
+        stops: Arc<[String]>,
+        include_stop: bool,
+    ) -> Self {
+        Self {
+            text,
+            pending: Pending::default(),
+            prompt_tokens,
+            stops,
+            include_stop,
+            shown: String::new(),
+            stop: None,
+            hidden: None,
+            ended_by_token: false,
+        }
+    }
+
+    /// Adds the tokens of a step, up to the one that completes a stop string. `finish`
+    /// is the scheduler's end, if it came with them. Returns true if a stop string ends
+    /// the choice.
+    pub(super) fn push(
+        &mut self,
+        mut token_ids: Vec<u32>,
+        mut logprobs: Vec<TokenLogprob>,
+        finish: Option<&Finish>,
+    ) -> bool {
+        self.hidden = self.hide(finish, &mut token_ids, &mut logprobs);
+        let mut logprobs = logprobs.into_iter();
+        for id in token_ids {
+            let token = self.text.push(id);
+            self.shown.push_str(token.text);
+            self.pending.push(id, token.text_offset, logprobs.next());
+            if token.stop.is_some() {
+                self.stop = token.stop;
+                break;
+            }
+        }
+        self.stop.is_some()
+    }
+
+    /// Removes the end or stop token that ended the output from the tokens. The token
+    /// counts, but its text is never shown, whatever its kind.
+    fn hide(
+        &self,
+        finish: Option<&Finish>,
+        token_ids: &mut Vec<u32>,
+        logprobs: &mut Vec<TokenLogprob>,
+    ) -> Option<HiddenToken> {
+        let matched = finish?.matched_token?;
+        if self.include_stop || token_ids.last() != Some(&matched) {
+            return None;
+        }
+        let has_logprob = logprobs.len() == token_ids.len();
+        token_ids.pop();
+        Some((matched, logprobs.pop().filter(|_| has_logprob)))
+    }
+
+    /// Returns the events of the tokens added since the last call: a text, and the end
+    /// after a stop string or with the scheduler's `finish`.
+    ///
+    /// # Errors
+    /// The scheduler's error.
+    pub(super) fn events(&mut self, finish: Option<Finish>) -> ApiResult<Vec<Event>> {
+        self.pending.showed(&self.shown);
+        let (tokens, end) = match (self.stop, finish) {
+            (Some(stop), finish) => (self.pending.take(), Some(self.stopped(stop, finish))),
+            (None, Some(finish)) => {
+                let end = self.finished(finish)?;
+                (self.pending.rest(), Some(end))
+            }
+            (None, None) => (self.pending.take(), None),
+        };
+        let text = mem::take(&mut self.shown);
+        let text = Event::Text(TextDelta { text, tokens });
+        let end = end.map(Event::End);
+        Ok([Some(text), end].into_iter().flatten().collect())
+    }
+
+    /// Returns the end after a stop string; `finish` has the scheduler's counts, if
+    /// they came.
+    fn stopped(&self, stop: StopMatch, finish: Option<Finish>) -> End {
+        let cached = finish.as_ref().map_or(0, |end| end.usage.cached_tokens);
+        End {
+            reason: FinishReason::Stop,
+            matched: self.stops.get(stop.index).cloned().map(Matched::Text),
+            usage: self.usage(cached),
+            speculation: finish.and_then(|finish| finish.speculation),
+        }
+    }
+
+    /// Shows the rest of the text, and returns the scheduler's end.
+    fn finished(&mut self, finish: Finish) -> ApiResult<End> {
+        let reason = finish.outcome?;
+        let rest = self.text.finish();
+        self.shown.push_str(rest);
+        self.pending.showed(rest);
+        if let Some((id, logprob)) = self.hidden.take() {
+            self.pending.push_last(id, logprob);
+            self.ended_by_token = true;
+        }
+        Ok(End {
+            reason,
+            matched: finish.matched_token.map(Matched::Token),
+            usage: self.usage(finish.usage.cached_tokens),
+            speculation: finish.speculation,
+        })
+    }
+
+    fn usage(&self, cached_tokens: u32) -> Usage {
+        Usage {
+            prompt_tokens: u32::try_from(self.prompt_tokens).unwrap_or(u32::MAX),
+            completion_tokens: self.completion_tokens(),
+            cached_tokens,
+        }
+    }
+
+    /// Number of tokens that the choice has so far.
+    pub(super) fn completion_tokens(&self) -> u32 {
+        let tokens = self.text.tokens() + usize::from(self.ended_by_token);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;
