@@ -1,7 +1,7 @@
 //! The device, its ceilings and lines, which all measurements share.
 
 use lockstep_backend::{
-    BackendError, Holds, MatrixRole, PassKey, RandomBlock, RandomMatrix, RandomNumbers,
+    BackendError, Holds, Linear, MatrixRole, PassKey, RandomBlock, RandomMatrix, RandomNumbers,
 };
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions};
@@ -123,7 +123,9 @@ impl Ceilings {
         let matrix = bench.matrix(of, 1)?;
         let x = filled(&mut bench.backend, size, size, Holds::Operand)?;
         let mut out = bench.backend.tensor(size, size, Holds::Sum)?;
-        let times = bench.times(2, |backend, _| backend.matmul(&x, &matrix, None, &mut out))?;
+        let times = bench.times(2, |backend, _| {
+            backend.matmul(&x, Linear::unbiased(&matrix), &mut out)
+        })?;
         let operations = 2.0 * (size as f64).powi(3);
         // The shortest time is the highest rate.
         let product = Times {

@@ -180,7 +180,7 @@ impl<B: Device> Rank<B> {
             let (mut product, mut sum) = (0.0, 0.0);
             for matrix in matrices.iter().take(count) {
                 let start = clock.seconds();
-                backend.matmul(&x, matrix, None, &mut delta);
+                backend.matmul(&x, Linear::unbiased(matrix), &mut delta);
                 let middle = clock.seconds();
                 backend.all_reduce(Axis::World, &mut delta)?;
                 product += middle - start;

@@ -3,7 +3,7 @@
 //! The number of layers is such that their weights are several times the last-level cache.
 //! The layers are used in turn, as in a model.
 
-use lockstep_backend::{Backend, Holds, MatrixRole, Memory};
+use lockstep_backend::{Backend, Holds, Linear, MatrixRole, Memory};
 use lockstep_devices::Device;
 use serde_json::json;
 
@@ -168,7 +168,7 @@ impl<'a, B: Device> Products<'a, B> {
                 layer.iter().zip(&mut *activations).zip(&mut seconds)
             {
                 let start = clock.seconds();
-                self.backend.matmul(x, matrix, None, out);
+                self.backend.matmul(x, Linear::unbiased(matrix), out);
                 *seconds += (clock.seconds() - start) / count as f64;
             }
         }
@@ -176,7 +176,7 @@ impl<'a, B: Device> Products<'a, B> {
             (activations.get_mut(self.kinds.len()), seconds.last_mut())
         {
             let start = clock.seconds();
-            self.backend.matmul(x, &self.head, None, out);
+            self.backend.matmul(x, Linear::unbiased(&self.head), out);
             *seconds = clock.seconds() - start;
         }
         seconds

@@ -178,16 +178,9 @@ impl Ops for CpuBackend {
     fn embed(&mut self, table: &CpuMatrix, first: u32, inputs: &CpuInputs, out: &mut CpuTensor) {
         rows::embed(&mut self.pool, table, first, &inputs.tokens, out);
     }
-    fn matmul(
-        &mut self,
-        x: &CpuTensor,
-        w: &CpuMatrix,
-        bias: Option<&CpuVector>,
-        out: &mut CpuTensor,
-    ) {
-        out.expect(x.rows(), w.rows, "the matrix product's output");
+    fn matmul(&mut self, x: &CpuTensor, w: Linear<'_, CpuMatrix, CpuVector>, out: &mut CpuTensor) {
+        out.expect(x.rows(), w.weight.rows, "the matrix product's output");
         let (pool, packed) = (&mut self.pool, &mut self.packed);
-        let w = Linear { weight: w, bias };
         multiply(pool, self.isa, x, w, packed, out.values_mut());
     }
     fn rms_norm(&mut self, x: &CpuTensor, weight: &CpuVector, eps: f32, out: &mut CpuTensor) {

@@ -11,7 +11,9 @@ mod ranks;
 
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, Backend, Batch, Groups, Holds, Memory as _, Ops as _, WorldRows};
+use lockstep_backend::{
+    Axis, Backend, Batch, Groups, Holds, Linear, Memory as _, Ops as _, WorldRows,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_model::{
@@ -236,7 +238,7 @@ fn a_rank_that_drafts_lacks_the_head_alone() {
             let vocab = model.model().vocab_size;
             let mut found = backend.tensor(TOKENS, vocab, Holds::Logits).unwrap();
             let features = model.features().unwrap();
-            backend.matmul(features, &head, None, &mut found);
+            backend.matmul(features, Linear::unbiased(&head), &mut found);
             match at.attention.leads() {
                 true => assert!(found.values() == logits, "{at:?}"),
                 false => assert!(logits.is_empty(), "{at:?}"),

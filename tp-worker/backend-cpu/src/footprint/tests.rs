@@ -1,7 +1,7 @@
 use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory, Holds,
-    HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, Memory as _, Ops as _,
-    PassShape, Passes as _, RopeTable, Row,
+    HostBlock, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, MatrixShape, Memory as _,
+    Ops as _, PassShape, Passes as _, RopeTable, Row,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
@@ -162,7 +162,7 @@ fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
     let matrix = load(backend, shape);
     let x = backend.tensor(rows, shape.cols, Holds::Operand).unwrap();
     let mut out = backend.tensor(rows, shape.rows, Holds::Operand).unwrap();
-    backend.matmul(&x, &matrix, None, &mut out);
+    backend.matmul(&x, Linear::unbiased(&matrix), &mut out);
 }
 
 /// Attends to one request of `tokens` tokens.

@@ -223,7 +223,7 @@ fn row_parallel_both_ways(
                 backend.matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out);
             done.unwrap();
         } else {
-            backend.matmul(&x, &w, bias, &mut delta);
+            backend.matmul(&x, Linear { weight: &w, bias }, &mut delta);
             backend.all_reduce(Axis::World, &mut delta).unwrap();
             backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
         }

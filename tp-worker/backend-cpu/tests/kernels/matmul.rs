@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
+    CheckpointDtype, Holds, HostBlock, HostMatrix, Linear, MatrixRole, Memory as _, Ops as _,
 };
 use lockstep_backend_cpu::{CpuBackend, Isa};
 use lockstep_types::Dtype;
@@ -44,7 +44,11 @@ impl Case {
             .map(|bias| backend.load_vector(bias).unwrap());
         let mut out = backend.tensor(self.n, self.rows, Holds::Sum).unwrap();
         out.values_mut().fill(f32::NAN);
-        backend.matmul(&x, &w, bias.as_ref(), &mut out);
+        let w = Linear {
+            weight: &w,
+            bias: bias.as_ref(),
+        };
+        backend.matmul(&x, w, &mut out);
         out.values().to_vec()
     }
 
@@ -56,10 +60,14 @@ impl Case {
             .as_ref()
             .map(|bias| backend.load_vector(bias).unwrap());
         let mut out = backend.tensor(1, self.rows, Holds::Sum).unwrap();
+        let w = Linear {
+            weight: &w,
+            bias: bias.as_ref(),
+        };
         let mut all = Vec::new();
         for row in self.x.chunks_exact(self.cols) {
             let x = tensor(backend, row, self.cols);
-            backend.matmul(&x, &w, bias.as_ref(), &mut out);
+            backend.matmul(&x, w, &mut out);
             all.extend_from_slice(out.values());
         }
         all
@@ -200,7 +208,7 @@ fn weights_load_from_any_type_and_layout() {
         let input = tensor(&mut backend, &x, cols);
         let mut expected = backend.tensor(4, rows, Holds::Sum).unwrap();
         let loaded = matrix(&mut backend, &plain, cols);
-        backend.matmul(&input, &loaded, None, &mut expected);
+        backend.matmul(&input, Linear::unbiased(&loaded), &mut expected);
         for disk in [
             CheckpointDtype::F32,
             CheckpointDtype::Bf16,
@@ -232,7 +240,7 @@ fn weights_load_from_any_type_and_layout() {
             };
             let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
             let mut out = backend.tensor(4, rows, Holds::Sum).unwrap();
-            backend.matmul(&input, &w, None, &mut out);
+            backend.matmul(&input, Linear::unbiased(&w), &mut out);
             assert_eq!(
                 bits(out.values()),
                 bits(expected.values()),

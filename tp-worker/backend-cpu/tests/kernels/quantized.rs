@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
+    CheckpointDtype, Holds, HostBlock, HostMatrix, Linear, MatrixRole, Memory as _, Ops as _,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
 use lockstep_types::Quantization;
@@ -50,7 +50,11 @@ impl Case {
         let bias = backend.load_vector(&self.bias).unwrap();
         let mut out = backend.tensor(x.rows(), self.rows(), Holds::Sum).unwrap();
         out.values_mut().fill(f32::NAN);
-        backend.matmul(&x, w, Some(&bias), &mut out);
+        let w = Linear {
+            weight: w,
+            bias: Some(&bias),
+        };
+        backend.matmul(&x, w, &mut out);
         out.values().to_vec()
     }
 }

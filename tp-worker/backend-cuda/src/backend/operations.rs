@@ -109,11 +109,10 @@ impl Ops for CudaBackend {
     fn matmul(
         &mut self,
         x: &CudaTensor,
-        w: &CudaMatrix,
-        bias: Option<&Buffer<f32>>,
+        w: Linear<'_, CudaMatrix, Buffer<f32>>,
         out: &mut CudaTensor,
     ) {
-        let done = self.multiply(x, Linear { weight: w, bias }, out);
+        let done = self.multiply(x, w, out);
         self.keep(done);
     }
     fn rms_norm(&mut self, x: &CudaTensor, weight: &Buffer<f32>, eps: f32, out: &mut CudaTensor) {
@@ -309,7 +308,7 @@ impl Exchange for CudaBackend {
             self.keep(done);
             return Ok(());
         }
-        self.matmul(x, w.part.weight, w.part.bias, delta);
+        self.matmul(x, w.part, delta);
         self.all_reduce(w.axis, delta)?;
         self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
         Ok(())
@@ -329,7 +328,7 @@ impl Exchange for CudaBackend {
         norm: RmsNorm<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        self.matmul(x, w.part.weight, w.part.bias, scatter.product);
+        self.matmul(x, w.part, scatter.product);
         self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
     }
     fn all_gather_rows(

@@ -1,7 +1,7 @@
 //! Chains of drafts: from logits to tokens, which the next pass and the verifying batch read.
 
 use lockstep_backend::{
-    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, InputLimits,
+    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, InputLimits, Linear,
     MatrixRole, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
@@ -109,7 +109,7 @@ fn multiplied(gpu: &mut CudaBackend, weight: &CudaMatrix, rows: usize, vocab: us
     let mut x = gpu.tensor(rows, 1, Holds::Operand).unwrap();
     gpu.upload(&mut x, &vec![1.0; rows]);
     let mut out = uploaded(gpu, &vec![f32::NAN; rows * vocab], vocab);
-    gpu.matmul(&x, weight, None, &mut out);
+    gpu.matmul(&x, Linear::unbiased(weight), &mut out);
     let found = values(gpu, &out);
     let there = found.iter().take_while(|value| !value.is_nan()).count();
     assert!(found[there..].iter().all(|value| value.is_nan()));

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape,
+    ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape, Linear,
     MatrixRole, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows,
 };
 use lockstep_backend_cuda::{
@@ -203,7 +203,7 @@ impl Layer {
             gpu.gather_rows(residual, Rows::List(&rows), normed);
         }
         gpu.rms_norm(residual, &self.norm, eps, normed);
-        gpu.matmul(normed, &self.qkv, None, qkv);
+        gpu.matmul(normed, Linear::unbiased(&self.qkv), qkv);
         let op = Attend {
             shape: &SHAPE,
             q_norm: None,
@@ -212,7 +212,7 @@ impl Layer {
             rope: &self.rope,
         };
         gpu.attend(&mut self.cache, 0, qkv, &op, &self.inputs, attended);
-        gpu.matmul(attended, &self.head, None, logits);
+        gpu.matmul(attended, Linear::unbiased(&self.head), logits);
         gpu.choose(logits, 0, &mut self.inputs);
         gpu.accept(&mut self.inputs, &mut self.cache);
         match fault {

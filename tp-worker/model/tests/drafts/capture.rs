@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend, BackendError, Holds, Memory as _, Ops as _};
+use lockstep_backend::{Axis, Backend, BackendError, Holds, Linear, Memory as _, Ops as _};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{CaptureSpec, ForwardLimits, LoadOptions, ModelError, Transformer, Weights};
@@ -183,7 +183,7 @@ fn features_are_the_residual_stream() {
         .tensor(TOKENS, model.vocab_size, Holds::Logits)
         .unwrap();
     kept.backend
-        .matmul(&last, kept.model.tables().head, None, &mut out);
+        .matmul(&last, Linear::unbiased(kept.model.tables().head), &mut out);
     assert!(out.values() == logits);
 }
 

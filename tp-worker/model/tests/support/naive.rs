@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, Groups, Holds,
-    HostMatrix, InputLimits, KvShape, MatrixRole, Memory, Ops, Owners, PassKey, PassRecords,
-    Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter,
+    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, PassKey,
+    PassRecords, Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -219,7 +219,8 @@ impl Ops for Naive {
             }
         }
     }
-    fn matmul(&mut self, x: &Tensor, w: &Tensor, bias: Option<&Vec<f32>>, out: &mut Tensor) {
+    fn matmul(&mut self, x: &Tensor, w: Linear<'_, Tensor, Vec<f32>>, out: &mut Tensor) {
+        let Linear { weight: w, bias } = w;
         assert_eq!((x.rows, x.width, w.rows), (out.rows, w.width, out.width));
         x.holds(OPERAND);
         out.holds(&[Holds::Sum, Holds::Logits]);
@@ -455,7 +456,7 @@ impl Exchange for Naive {
     ) -> Result<(), BackendError> {
         let Scatter { rows, product } = scatter;
         let own = rows[self.group(w.axis).0].clone();
-        self.matmul(x, w.part.weight, w.part.bias, product);
+        self.matmul(x, w.part, product);
         self.note(CollectiveKind::ReduceScatter, w.axis, product.width);
         self.groups.of(w.axis).all_reduce_sum(product.used())?;
         let mut sum = self.tensor(own.len(), product.width, Holds::Sum)?;

@@ -9,8 +9,8 @@ use std::{
 
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens,
-    Chosen, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, MatrixRole,
-    Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    Chosen, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, Linear,
+    MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -159,9 +159,9 @@ impl Ops for Watched {
         self.count("embed")
             .embed(table, first, &inputs.batch, out.sums_mut());
     }
-    fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor) {
+    fn matmul(&mut self, x: &Tensor, w: Linear<'_, Matrix, Vector>, out: &mut Tensor) {
         self.count("matmul")
-            .matmul(x.operands(), w, bias, out.of_mut(PRODUCT));
+            .matmul(x.operands(), w, out.of_mut(PRODUCT));
     }
     fn rms_norm(&mut self, x: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor) {
         self.count("rms_norm")

@@ -1,6 +1,6 @@
 //! Chains that a head drafts, and the first level of its trees.
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Linear};
 
 use super::EagleHead;
 use crate::{
@@ -163,7 +163,7 @@ impl<B: Backend> EagleHead<B> {
             }
         };
         let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, head, None, &mut b.logits);
+        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
         Ok(())
     }
 }
