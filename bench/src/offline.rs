@@ -211,7 +211,7 @@ fn about(
         ("model", name.into()),
         ("parameters", model.parameters().into()),
         ("dtype", config.dtype.name().into()),
-        ("quantization", config.quantization.name().into()),
+        ("quantization", config.model.quantization.name().into()),
         ("KV cache dtype", config.kv.dtype.name().into()),
         ("tensor-parallel ranks", parallel.tp_size.into()),
         ("threads per rank", parallel.threads_per_rank.into()),

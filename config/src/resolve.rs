@@ -79,7 +79,7 @@ fn resolve_on(
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     let ranks = collectives::of_ranks(args, model, device, hardware, footprint)?;
-    let (dtype, quantization) = (format::dtype(args), format::quantization(args));
+    let dtype = format::dtype(args);
     let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
@@ -89,7 +89,6 @@ fn resolve_on(
         engine: EngineShape {
             model,
             dtype,
-            quantization,
             device: device.config,
             isa,
             graphs: &graphs,
@@ -124,7 +123,6 @@ fn resolve_on(
     notes.extend(speculation::fit(&speculation, context_length)?);
     let engine = EngineConfig {
         dtype,
-        quantization,
         device: device.config,
         isa: isa.map(str::to_owned),
         graphs,
@@ -185,6 +183,7 @@ fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
     };
     let (mut model, notes) = (described.model, described.notes);
     model.load_format = load_format;
+    model.quantization = format::quantization(args);
     Ok((model, notes))
 }
 

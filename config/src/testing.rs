@@ -7,9 +7,9 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
 use lockstep_types::{
     Algorithm, Algorithms, AttentionSpec, Capabilities, ConfigError, DeviceKind, DeviceRoom,
-    DraftKv, DraftModel, DraftShape, EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig,
-    NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig,
-    SwitchOption,
+    DraftKv, DraftModel, DraftShape, EngineConfig, EngineShape, Footprint, MatrixRole, MemoryUse,
+    ModelConfig, NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig,
+    SwitchOption, WeightFormat,
 };
 
 use crate::resolve;
@@ -102,6 +102,18 @@ impl Footprint for Plain {
         match heads.find(|width| engine.device.kind != DeviceKind::Cpu && *width > 128) {
             None => Ok(()),
             Some(width) => Err(format!("heads of {width} columns are too wide")),
+        }
+    }
+
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        _: MatrixRole,
+    ) -> Result<(), &'static str> {
+        match (kind, format) {
+            (DeviceKind::Cpu, _) | (_, WeightFormat::Float) => Ok(()),
+            _ => Err("GPUs have no quantized weights"),
         }
     }
 

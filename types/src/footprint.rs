@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
-use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
-use crate::{SpeculationConfig, StepLimits};
+use crate::{Dtype, EngineConfig, KvCacheDtype, MatrixRole, ModelConfig};
+use crate::{SpeculationConfig, StepLimits, WeightFormat};
 
 /// Properties of an engine that decide over the memory of its ranks, beside the pages of the
 /// cache.
@@ -12,10 +12,8 @@ use crate::{SpeculationConfig, StepLimits};
 pub struct EngineShape<'a> {
     /// The target.
     pub model: &'a ModelConfig,
-    /// Type of the weights that are not quantized.
+    /// Type that weights are held and activations are multiplied in, where nothing is rounded.
     pub dtype: Dtype,
-    /// Format that weight matrices are rounded to.
-    pub quantization: Quantization,
     /// Devices of the ranks.
     pub device: DeviceConfig,
     /// Instruction set of the processor's kernels; `None` = none is named.
@@ -106,6 +104,18 @@ pub trait Footprint {
     /// Says why it can't, and what to do.
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String>;
 
+    /// Checks that devices of that kind hold matrices of `role` in `format`, and multiply with
+    /// them. No device is looked at.
+    ///
+    /// # Errors
+    /// The reason why they don't. Example: "GPUs have no quantized weights".
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        role: MatrixRole,
+    ) -> Result<(), &'static str>;
+
     /// Returns the canonical name of the kernels called `name` for such a device, if this
     /// machine runs them.
     ///
@@ -151,7 +161,6 @@ impl EngineConfig {
         EngineShape {
             model: &self.model,
             dtype: self.dtype,
-            quantization: self.quantization,
             device: self.device,
             isa: self.isa.as_deref(),
             graphs: &self.graphs,

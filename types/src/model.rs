@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::LoadFormat;
+use crate::{LoadFormat, Quantization};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub struct ModelConfig {
     pub path: PathBuf,
     /// Source of its weights.
     pub load_format: LoadFormat,
+    /// Rounding of its weight matrices.
+    pub quantization: Quantization,
     /// The family.
     pub architecture: Architecture,
     /// Width of the residual stream.

@@ -41,13 +41,14 @@ impl<'a, B: Device> Products<'a, B> {
     /// Packs the weights.
     pub fn load(setup: &'a Setup, shape: &'a Shape, weights: Weights) -> anyhow::Result<Self> {
         let mut backend: B = setup.backend(weights)?;
+        let [projection, vocabulary] = MatrixRole::ALL.map(|role| weights.format(role));
         let kinds = shape.layer();
         let mut layers = Vec::new();
         let mut bytes = 0;
         while bytes < setup.working_set {
             let mut layer = Vec::with_capacity(kinds.len());
             for kind in kinds {
-                layer.push(load(&mut backend, kind, MatrixRole::Projection)?);
+                layer.push(load(&mut backend, kind, projection)?);
             }
             let Ok(layer) = <[B::Matrix; 4]>::try_from(layer) else {
                 anyhow::bail!("a layer has four matrices");
@@ -58,7 +59,7 @@ impl<'a, B: Device> Products<'a, B> {
                 .sum::<usize>();
             layers.push(layer);
         }
-        let head = load(&mut backend, shape.head(), MatrixRole::Vocabulary)?;
+        let head = load(&mut backend, shape.head(), vocabulary)?;
         Ok(Self {
             setup,
             shape,

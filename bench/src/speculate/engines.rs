@@ -81,7 +81,7 @@ impl Engines {
         vec![
             ("parameters", json!(model.parameters())),
             ("dtype", json!(plain.dtype.name())),
-            ("quantization", json!(plain.quantization.name())),
+            ("quantization", json!(plain.model.quantization.name())),
             ("KV cache dtype", json!(plain.kv.dtype.name())),
             ("tensor-parallel ranks", json!(parallel.tp_size)),
             ("threads per rank", json!(parallel.threads_per_rank)),

@@ -3,8 +3,8 @@ use std::sync::OnceLock;
 
 use lockstep_types::{
     AttentionSpec, CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape,
-    Footprint, KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory, SpeculationConfig,
-    StepLimits,
+    Footprint, KvCacheDtype, MatrixRole, MemoryUse, ModelConfig, RankMemory, SpeculationConfig,
+    StepLimits, WeightFormat,
 };
 use proptest::prelude::*;
 
@@ -35,7 +35,6 @@ fn sizing() -> Sizing<'static> {
         engine: EngineShape {
             model: model_once(),
             dtype: Dtype::Bfloat16,
-            quantization: Quantization::None,
             device: DeviceConfig::default(),
             isa: None,
             graphs: &[],
@@ -108,6 +107,15 @@ fn every_kind_is_charged() {
         }
 
         fn serves(&self, _: &EngineShape<'_>) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn serves_format(
+            &self,
+            _: DeviceKind,
+            _: WeightFormat,
+            _: MatrixRole,
+        ) -> Result<(), &'static str> {
             Ok(())
         }
 

@@ -322,7 +322,7 @@ fn megabytes(bytes: u64) -> String {
 
 /// Name of the type of the weights.
 fn weights(engine: &EngineConfig) -> &'static str {
-    match engine.quantization {
+    match engine.model.quantization {
         Quantization::None => engine.dtype.name(),
         quantization => quantization.name(),
     }

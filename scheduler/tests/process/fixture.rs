@@ -516,6 +516,15 @@ impl lockstep_types::Footprint for NoMemory {
         Ok(())
     }
 
+    fn serves_format(
+        &self,
+        _: lockstep_types::DeviceKind,
+        _: lockstep_types::WeightFormat,
+        _: lockstep_types::MatrixRole,
+    ) -> Result<(), &'static str> {
+        Ok(())
+    }
+
     fn kernels(&self, _: lockstep_types::DeviceKind, _: &str) -> Result<&'static str, String> {
         Ok("plain")
     }

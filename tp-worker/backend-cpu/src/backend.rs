@@ -7,10 +7,10 @@ use std::ops::Range;
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, Exchange, Groups, Holds, HostMatrix, InputLimits,
     KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel,
-    Rows, Scatter,
+    Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
@@ -38,7 +38,6 @@ pub struct CpuBackend {
     pool: Pool,
     isa: Isa,
     dtype: Dtype,
-    quantization: Quantization,
     collectives: Collectives,
     attention: Attention,
     /// Packed inputs of the current matrix product.
@@ -57,7 +56,6 @@ impl CpuBackend {
         let CpuOptions {
             threads,
             dtype,
-            quantization,
             pin,
             isa: _,
         } = options;
@@ -65,7 +63,6 @@ impl CpuBackend {
             pool: Pool::new(threads, pin.as_deref(), groups.is_crowded())?,
             isa,
             dtype,
-            quantization,
             collectives: Collectives::new(groups),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
@@ -96,26 +93,31 @@ impl Memory for CpuBackend {
     type Rope = CpuRope;
     type KvCache = CpuKvCache;
     type Inputs = CpuInputs;
-    fn describe(&self) -> String {
+    fn describe(&self, weights: WeightFormat) -> String {
         let dtype = match self.dtype {
             Dtype::Bfloat16 => "bf16",
             Dtype::Float32 => "f32",
         };
         let (threads, quantized) = (self.pool.threads(), describe_quantized(self.isa));
-        let weights = match self.quantization {
-            Quantization::None => return format!("cpu {}, {dtype}, {threads} threads", self.isa),
-            Quantization::Int8 => "int8",
-            Quantization::Int4 => "int4",
+        let weights = match weights {
+            WeightFormat::Float => return format!("cpu {}, {dtype}, {threads} threads", self.isa),
+            WeightFormat::Int8 => "int8",
+            WeightFormat::Int4 => "int4",
         };
         format!("cpu {quantized}, {dtype}, {weights} weights, {threads} threads")
+    }
+    fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
+        Ok(())
     }
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        role: MatrixRole,
+        format: WeightFormat,
     ) -> Result<CpuMatrix, BackendError> {
-        let element = Packed::of(self.dtype, self.quantization, role);
-        let packed = CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)?;
+        let element = Packed::of(self.dtype, format);
+        let mut space = Vec::new();
+        let floats = matrix.floats(&mut space)?;
+        let packed = CpuMatrix::pack(&mut self.pool, self.isa, element, &floats)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }
@@ -149,12 +151,8 @@ impl Memory for CpuBackend {
     fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
         matrix.bytes()
     }
-    fn matrix_format(&self, role: MatrixRole) -> Option<String> {
-        Some(CpuMatrix::format(Packed::of(
-            self.dtype,
-            self.quantization,
-            role,
-        )))
+    fn packed_form(&self, format: WeightFormat) -> Option<String> {
+        Some(CpuMatrix::form(Packed::of(self.dtype, format)))
     }
     fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
         matrix.data()
@@ -163,11 +161,11 @@ impl Memory for CpuBackend {
         &mut self,
         rows: usize,
         cols: usize,
-        role: MatrixRole,
+        format: WeightFormat,
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<CpuMatrix, BackendError> {
-        let element = Packed::of(self.dtype, self.quantization, role);
+        let element = Packed::of(self.dtype, format);
         let packed = CpuMatrix::restore(&mut self.pool, element, [rows, cols], unit, fill)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)

@@ -7,7 +7,7 @@ mod native;
 mod saved;
 mod step;
 
-use lockstep_backend::{BackendError, HostMatrix};
+use lockstep_backend::{BackendError, HostFloats};
 
 use crate::gemm::{PANEL, Packed};
 use crate::isa::Isa;
@@ -31,7 +31,7 @@ impl CpuMatrix {
         pool: &mut Pool,
         isa: Isa,
         element: Packed,
-        matrix: &HostMatrix<'_>,
+        matrix: &HostFloats<'_>,
     ) -> Result<Self, BackendError> {
         let (rows, cols) = (matrix.rows(), matrix.cols);
         if let Some(row) = (0..rows).find(|&row| matrix.row(row).is_none()) {

@@ -15,7 +15,7 @@ mod products;
 use std::path::PathBuf;
 
 use lockstep_backend::Groups;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::chains::Chains;
 use crate::compiler::Compiler;
@@ -47,8 +47,6 @@ pub struct CudaOptions {
     pub ordinal: usize,
     /// Type that weights are held and multiplied in; sums are f32.
     pub dtype: Dtype,
-    /// Quantization of weight matrices; GPUs serve none.
-    pub quantization: Quantization,
     /// Folder where compiled kernels are kept. Without one, kernels are compiled at every
     /// start.
     pub kernels: Option<PathBuf>,
@@ -108,12 +106,6 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError`]: a library is missing or too old, or GPUs don't serve an option.
     pub fn new(options: &CudaOptions, groups: impl Into<Groups>) -> Result<Self, CudaError> {
-        if options.quantization != Quantization::None {
-            return Err(CudaError::Unsupported(
-                "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give --device cpu"
-                    .to_owned(),
-            ));
-        }
         let context = Context::open(options.ordinal)?;
         let compiler = Compiler::new(context.gpu(), options.kernels.as_deref())?;
         let operand = Element::of(options.dtype);

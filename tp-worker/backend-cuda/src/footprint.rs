@@ -170,7 +170,7 @@ fn whole(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::AttentionShape;
+    use lockstep_backend::{AttentionShape, WeightFormat};
 
     use super::*;
     use crate::exchange::PIECE;
@@ -181,6 +181,7 @@ mod tests {
             rows,
             cols: 8,
             role,
+            format: WeightFormat::Float,
         };
         let pass = |head, gathered| PassShape {
             tokens: 4,

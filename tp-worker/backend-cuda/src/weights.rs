@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use lockstep_backend::{CheckpointDtype, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostFloats};
 
 use crate::context::Context;
 use crate::error::CudaError;
@@ -57,7 +57,7 @@ impl Uploads {
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,
-        matrix: &HostMatrix<'_>,
+        matrix: &HostFloats<'_>,
         to: &mut Floats,
     ) -> Result<(), CudaError> {
         let (rows, element) = (matrix.rows(), to.element());

@@ -5,7 +5,9 @@ use std::path::Path;
 use lockstep_backend::DeviceMemory;
 use lockstep_model::{rank_heads, rank_memory};
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::{DeviceKind, DeviceRoom, EngineShape, Footprint, RankMemory};
+use lockstep_types::{
+    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, RankMemory, WeightFormat,
+};
 
 use crate::{Device, DeviceError, DeviceOptions, OnDevice, Registry};
 
@@ -27,6 +29,15 @@ impl Footprint for DeviceFootprint {
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
         let served = Registry::empty().run(engine.device.kind, Serves(engine));
         served.map_err(|error| error.to_string())
+    }
+
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        role: MatrixRole,
+    ) -> Result<(), &'static str> {
+        Registry::empty().run(kind, ServesFormat(format, role))
     }
 
     fn kernels(&self, kind: DeviceKind, name: &str) -> Result<&'static str, String> {
@@ -94,6 +105,18 @@ impl OnDevice for Serves<'_> {
             B::serves(&options, &rank_heads(model, ranks), engine.kv_dtype)?;
         }
         Ok(())
+    }
+}
+
+/// Asks if a device serves a format.
+struct ServesFormat(WeightFormat, MatrixRole);
+
+impl OnDevice for ServesFormat {
+    type Output = Result<(), &'static str>;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
+        let Self(format, role) = self;
+        B::serves_format(format, role)
     }
 }
 

@@ -21,8 +21,8 @@ use lockstep_model::{
     Topology, Transformer, rank_memory, whole_head,
 };
 use lockstep_types::{
-    CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, Quantization,
-    SpeculationConfig, StepLimits,
+    CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, SpeculationConfig,
+    StepLimits,
 };
 use naive::Naive;
 use pass::{Pass, fixture};
@@ -69,7 +69,6 @@ fn options() -> CpuOptions {
     CpuOptions {
         threads: 1,
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     }
@@ -315,7 +314,6 @@ fn ranks_take_what_is_charged() {
                 let engine = EngineShape {
                     model: loaded.model(),
                     dtype: Dtype::Float32,
-                    quantization: Quantization::None,
                     device: DeviceConfig::default(),
                     isa: None,
                     graphs: &[],

@@ -1,4 +1,4 @@
-use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats};
 
 use super::*;
 use crate::memory::grown;
@@ -67,7 +67,7 @@ fn zeros(pool: &mut Pool, isa: Isa, [outputs, inputs]: [usize; 2]) -> CpuMatrix 
         stride: 4 * inputs,
         rows: outputs,
     };
-    let host = HostMatrix {
+    let host = HostFloats {
         cols: inputs,
         dtype: CheckpointDtype::F32,
         blocks: vec![block],

@@ -1,7 +1,7 @@
 //! The table of compiled tiles of one instruction set and element type.
 
-use lockstep_backend::MatrixRole;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_backend::WeightFormat;
+use lockstep_types::Dtype;
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
@@ -54,13 +54,12 @@ pub(crate) enum Packed {
 }
 
 impl Packed {
-    /// The packed form of matrices with a role. Tables of tokens bear less rounding than
-    /// layers.
-    pub(crate) fn of(dtype: Dtype, quantization: Quantization, role: MatrixRole) -> Self {
-        match (quantization, role) {
-            (Quantization::None, _) => Self::Native(Element::of(dtype)),
-            (Quantization::Int4, MatrixRole::Projection) => Self::Int4,
-            (Quantization::Int8, _) | (Quantization::Int4, MatrixRole::Vocabulary) => Self::Int8,
+    /// The packed form of matrices in `format` where products compute in `dtype`.
+    pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> Self {
+        match format {
+            WeightFormat::Float => Self::Native(Element::of(dtype)),
+            WeightFormat::Int8 => Self::Int8,
+            WeightFormat::Int4 => Self::Int4,
         }
     }
 

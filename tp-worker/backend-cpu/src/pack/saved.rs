@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 
 impl CpuMatrix {
     /// Names the packed form exactly.
-    pub(crate) fn format(element: Packed) -> String {
+    pub(crate) fn form(element: Packed) -> String {
         let element = match element {
             Packed::Native(Element::F32) => "f32",
             Packed::Native(Element::Bf16) => "bf16",

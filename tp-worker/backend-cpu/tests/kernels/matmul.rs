@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    CheckpointDtype, Holds, HostBlock, HostMatrix, Linear, MatrixRole, Memory as _, Ops as _,
+    CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, Linear, Memory as _, Ops as _,
+    WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, Isa};
 use lockstep_types::Dtype;
@@ -233,12 +234,12 @@ fn weights_load_from_any_type_and_layout() {
                 rows: to - from,
             };
             let blocks = vec![block(0, 20), block(20, 20), block(20, 61), block(61, rows)];
-            let host = HostMatrix {
+            let host = HostMatrix::Floats(HostFloats {
                 cols,
                 dtype: disk,
                 blocks,
-            };
-            let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
+            });
+            let w = backend.load_matrix(&host, WeightFormat::Float).unwrap();
             let mut out = backend.tensor(4, rows, Holds::Sum).unwrap();
             backend.matmul(&input, Linear::unbiased(&w), &mut out);
             assert_eq!(
@@ -259,13 +260,13 @@ fn a_matrix_that_is_cut_off_is_refused() {
         stride: 16,
         rows: 4,
     };
-    let host = HostMatrix {
+    let host = HostMatrix::Floats(HostFloats {
         cols: 8,
         dtype: CheckpointDtype::Bf16,
         blocks: vec![block],
-    };
+    });
     let error = backend
-        .load_matrix(&host, MatrixRole::Projection)
+        .load_matrix(&host, WeightFormat::Float)
         .err()
         .unwrap();
     assert!(error.to_string().contains("row 3"), "{error}");

@@ -5,8 +5,8 @@ use std::ops::Range;
 use lockstep_backend::{
     Attend, AttentionShape, Axis, BackendError, Batch, ChooseTokens, DraftChains, Exchange,
     ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops,
-    Owners, PassKey, Passes, RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows as Gathered,
-    Scatter,
+    Owners, PassKey, Passes, RmsNorm, RopeTable, RowParallel, Rows as Gathered, Scatter,
+    WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_types::Dtype;
@@ -25,22 +25,21 @@ impl Memory for CudaBackend {
     type Rope = Rope;
     type KvCache = PagedCache;
     type Inputs = Inputs;
-    fn describe(&self) -> String {
+    fn describe(&self, _: WeightFormat) -> String {
         self.about()
+    }
+    fn serves_format(format: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
+        match format {
+            WeightFormat::Float => Ok(()),
+            WeightFormat::Int8 | WeightFormat::Int4 => Err("GPUs have no quantized weights"),
+        }
     }
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        _: MatrixRole,
+        format: WeightFormat,
     ) -> Result<CudaMatrix, BackendError> {
-        Ok(self.load(matrix)?)
-    }
-    fn random_matrix(
-        &mut self,
-        matrix: &RandomMatrix,
-        _: MatrixRole,
-    ) -> Result<CudaMatrix, BackendError> {
-        Ok(self.make_random(matrix)?)
+        Ok(self.load(matrix, format)?)
     }
     fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {
         Ok(self.upload_vector(values)?)

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     Batch, ChainBatch, Choice, ChoiceBatch, ChoiceRow, DraftedRow, Holds, How, InputLimits, Linear,
-    MatrixRole, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass,
+    Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass, WeightFormat,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
@@ -174,7 +174,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let mut gpu = gpu(Dtype::Float32);
         let names: Vec<f32> = (0..vocab).map(|id| id as f32).collect();
         let names = matrix(&names, 1);
-        let ids = gpu.load_matrix(&host_matrix(&names, 1), MatrixRole::Vocabulary);
+        let ids = gpu.load_matrix(&host_matrix(&names, 1), WeightFormat::Float);
         let ids = ids.unwrap();
         // The target numbers the tokens in another way.
         let number = |id: u32| (7 * id + 3) % vocab as u32;

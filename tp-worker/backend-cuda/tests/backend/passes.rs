@@ -3,7 +3,7 @@
 use lockstep_backend::{
     Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
     ChoiceRow, ChooseTokens, DeviceMemory, DraftedRow, Holds, How, InputLimits, KvShape, Linear,
-    MatrixRole, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows,
+    Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows, WeightFormat,
 };
 use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
@@ -84,7 +84,7 @@ impl Layer {
         let mut load = |seed, rows: usize, width| {
             let values = matrix(&noise(seed, rows * width), width);
             let host = host_matrix(&values, width);
-            gpu.load_matrix(&host, MatrixRole::Projection).unwrap()
+            gpu.load_matrix(&host, WeightFormat::Float).unwrap()
         };
         let (table, qkv) = (load(1, 32, HIDDEN), load(2, SHAPE.qkv_width(), HIDDEN));
         let head = load(5, VOCAB, SHAPE.out_width());
@@ -411,7 +411,10 @@ fn what_graphs_take_is_within_what_is_charged() {
         graphs == 4 && 0 < bytes && bytes <= charged,
         "{bytes} bytes"
     );
-    assert!(gpu.describe().contains("(4 recorded passes: "));
+    assert!(
+        gpu.describe(WeightFormat::Float)
+            .contains("(4 recorded passes: ")
+    );
     drop(layer);
     assert_eq!(gpu.recorded(), Recorded::default());
 }

@@ -7,7 +7,8 @@
 
 use std::{convert::Infallible, ops::Range};
 
-use lockstep_backend::{Backend, MatrixRole, MatrixShape};
+use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
+use lockstep_types::Quantization;
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -87,12 +88,20 @@ impl MatrixPart {
         }
     }
 
-    /// Shape of the matrix on this rank.
-    pub fn shape(&self) -> MatrixShape {
+    /// Returns the format of the matrix on a device, in a model that is loaded with
+    /// `quantization`.
+    pub fn format(&self, quantization: Quantization) -> WeightFormat {
+        WeightFormat::of(quantization, self.role)
+    }
+
+    /// Returns the shape of the matrix on this rank, in a model that is loaded with
+    /// `quantization`.
+    pub fn shape(&self, quantization: Quantization) -> MatrixShape {
         MatrixShape {
             rows: taken(&self.tensors),
             cols: self.columns.len(),
             role: self.role,
+            format: self.format(quantization),
         }
     }
 }

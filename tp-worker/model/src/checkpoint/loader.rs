@@ -6,7 +6,7 @@ use crate::{
     LoadPhase, LoadProgress, ModelError, Weights,
     blocks::parts::{Convert, Tensors},
     checkpoint::packed::{Reader, Restored, Writer},
-    checkpoint::weights::{Found, FoundMatrix, Taken, matrix_bytes},
+    checkpoint::weights::{Found, FoundMatrix, matrix_bytes},
 };
 
 /// Loads matrices and counts their bytes.
@@ -88,24 +88,21 @@ impl<'l> Loader<'l> {
     fn matrix<B: Backend>(
         &mut self,
         backend: &mut B,
-        FoundMatrix { taken, role }: &FoundMatrix<'_>,
+        FoundMatrix { taken, format }: &FoundMatrix<'_>,
     ) -> Result<B::Matrix, Restored> {
-        let matrix = match (&mut self.source, taken) {
-            (Source::Packed(reader), _) => {
-                reader.restore(backend, taken.rows(), taken.cols(), *role)?
+        let matrix = match &mut self.source {
+            Source::Packed(reader) => {
+                reader.restore(backend, taken.rows(), taken.cols(), *format)?
             }
-            (Source::Checkpoint { .. }, Taken::Random(random)) => {
-                backend.random_matrix(random, *role)?
-            }
-            (Source::Checkpoint { weights, writer }, Taken::File(file)) => {
+            Source::Checkpoint { weights, writer } => {
                 let read = weights
-                    .fetch(file, &mut self.read)
+                    .fetch(taken, &mut self.read)
                     .map_err(Restored::Checkpoint)?;
-                let matrix = backend.load_matrix(read.as_ref().unwrap_or(file), *role)?;
-                weights.release(file);
+                let matrix = backend.load_matrix(read.as_ref().unwrap_or(taken), *format)?;
+                weights.release(taken);
                 if let Ok(Some(open)) = writer {
                     let data = backend.matrix_data(&matrix);
-                    if let Err(error) = open.add(file.rows(), file.cols, data) {
+                    if let Err(error) = open.add(taken.rows(), taken.cols(), data) {
                         *writer = Err(error);
                     }
                 }

@@ -25,7 +25,7 @@ use crate::{
     blocks::parts::{Listed, Tensors},
 };
 use folder::Folder;
-pub(crate) use key::formats;
+pub(crate) use key::forms;
 
 pub(crate) use reader::{Reader, Restored};
 pub(crate) use writer::Writer;
@@ -41,7 +41,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Opens or creates the folder and finds the rank's key. The checkpoint is read for the
-    /// key, unless its files were hashed before. `packed` holds the backend's [`formats`],
+    /// key, unless its files were hashed before. `packed` holds the backend's [`forms`],
     /// and `tensors` the rank's tensors. Also returns a warning if the hash could not be
     /// remembered.
     ///

@@ -24,7 +24,6 @@ pub(crate) use found::{Found, FoundMatrix, matrix_bytes};
 use index::weight_files;
 use mapping::MappedFile;
 use taken::Table;
-pub(crate) use taken::Taken;
 use tensor::little_endian;
 
 pub use mapping::FileAccess;
@@ -200,6 +199,9 @@ impl Weights {
     /// Drops the memory pages of a matrix after it has been packed. The system reads the pages
     /// again if they are accessed.
     pub(crate) fn release(&self, matrix: &HostMatrix<'_>) {
+        let HostMatrix::Floats(matrix) = matrix else {
+            return;
+        };
         let width = matrix.cols * matrix.dtype.bytes();
         for block in matrix.blocks.iter().filter(|block| block.rows > 0) {
             let used = block.offset..block.offset + (block.rows - 1) * block.stride + width;

@@ -76,7 +76,7 @@ impl<B: Backend> WholeTables<B> {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
         let weights = Weights::of(model, files)?;
-        let found = weights.locate(&Whole::listed(model, head))?;
+        let found = weights.locate(&Whole::listed(model, head), model.quantization)?;
         let mut loader = Loader::checkpoint(&weights, &found, progress);
         Ok(Self(loader.load(backend, &found)?))
     }
@@ -114,7 +114,7 @@ pub fn whole_head<B: Backend>(
         weight: decoder::head(model, 0..model.vocab_size),
         bias: None,
     };
-    let found = weights.locate(&head)?;
+    let found = weights.locate(&head, model.quantization)?;
     let mut loader = Loader::checkpoint(&weights, &found, progress);
     Ok(loader.load(backend, &found)?.weight)
 }

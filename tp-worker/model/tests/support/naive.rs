@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, ops::Range};
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, Groups, Holds,
     HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, PassKey,
-    PassRecords, Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter,
+    PassRecords, Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -156,14 +156,20 @@ impl Memory for Naive {
     type Rope = RopeTable;
     type KvCache = Cache;
     type Inputs = Inputs;
-    fn describe(&self) -> String {
+    fn describe(&self, _: WeightFormat) -> String {
         "naive".to_owned()
     }
+    fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
+        Ok(())
+    }
+    /// Keeps every matrix as it is, whatever its format.
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        _: MatrixRole,
+        _: WeightFormat,
     ) -> Result<Tensor, BackendError> {
+        let mut space = Vec::new();
+        let matrix = matrix.floats(&mut space)?;
         let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
         let data = rows.flat_map(|row| (0..matrix.cols).map(|at| element(row, matrix.dtype, at)));
         Ok(Tensor {

@@ -99,7 +99,10 @@ impl Served {
             }
         });
         let described = described.map_err(|error| WorkerError::Reload(error.to_string()))?;
-        let new = described.model.with_tokenizer_eos(present.tokenizer_eos_id);
+        let new = ModelConfig {
+            quantization: present.quantization,
+            ..described.model.with_tokenizer_eos(present.tokenizer_eos_id)
+        };
         let mut like_present = ModelConfig {
             path: present.path.clone(),
             load_format: present.load_format,

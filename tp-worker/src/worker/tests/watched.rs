@@ -11,6 +11,7 @@ use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceRow, ChooseTokens,
     Chosen, DraftedRow, Exchange, FAILED, Holds, HostMatrix, How, InputLimits, KvShape, Linear,
     MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -109,15 +110,18 @@ impl Memory for Watched {
     type Rope = Rope;
     type KvCache = KvCache;
     type Inputs = Inputs;
-    fn describe(&self) -> String {
-        self.device.describe()
+    fn describe(&self, weights: WeightFormat) -> String {
+        self.device.describe(weights)
+    }
+    fn serves_format(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
+        CpuBackend::serves_format(format, role)
     }
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        role: MatrixRole,
+        format: WeightFormat,
     ) -> Result<Matrix, BackendError> {
-        self.device.load_matrix(matrix, role)
+        self.device.load_matrix(matrix, format)
     }
     fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError> {
         self.device.load_vector(values)

@@ -2,9 +2,10 @@
 
 use std::marker::PhantomData;
 
-use lockstep_backend::{CheckpointDtype, HostMatrix, MatrixRole};
+use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix, WeightFormat};
+use lockstep_types::Quantization;
 
-use super::{Taken, Weights};
+use super::Weights;
 use crate::{
     ModelError,
     blocks::parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
@@ -22,13 +23,14 @@ impl<'a> Form for Found<'a> {
 /// A rank's part of a matrix in the files.
 #[derive(Debug)]
 pub(crate) struct FoundMatrix<'a> {
-    pub taken: Taken<'a>,
-    pub role: MatrixRole,
+    pub taken: HostMatrix<'a>,
+    /// Format of the matrix on the device.
+    pub format: WeightFormat,
 }
 
 impl Weights {
     /// Finds all of `tensors`, so that a missing or misshapen tensor is known before anything
-    /// is packed.
+    /// is packed. The model is loaded with `quantization`.
     ///
     /// # Errors
     /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -36,8 +38,12 @@ impl Weights {
     pub(crate) fn locate<T: Tensors<Listed>>(
         &self,
         tensors: &T,
+        quantization: Quantization,
     ) -> Result<T::In<Found<'_>>, ModelError> {
-        tensors.convert(&mut Locate(self))
+        tensors.convert(&mut Locate {
+            weights: self,
+            quantization,
+        })
     }
 }
 
@@ -48,15 +54,18 @@ pub(crate) fn matrix_bytes<'a>(tensors: &impl Tensors<Found<'a>>) -> u64 {
     bytes
 }
 
-struct Locate<'a>(&'a Weights);
+struct Locate<'a> {
+    weights: &'a Weights,
+    quantization: Quantization,
+}
 
 impl<'a> Convert<Listed> for Locate<'a> {
     type To = Found<'a>;
     type Error = ModelError;
 
     fn matrix(&mut self, part: &MatrixPart) -> Result<FoundMatrix<'a>, ModelError> {
-        let Self(weights) = *self;
-        let mut all: Option<Taken<'a>> = None;
+        let weights = self.weights;
+        let mut all: Option<HostMatrix<'a>> = None;
         for tensor in &part.tensors {
             let table = weights.table(&tensor.name, tensor.rows, part.width)?;
             let taken = table.take(&tensor.taken, &part.columns);
@@ -74,7 +83,7 @@ impl<'a> Convert<Listed> for Locate<'a> {
             }
         }
         let none = || {
-            Taken::File(HostMatrix {
+            HostMatrix::Floats(HostFloats {
                 cols: part.columns.len(),
                 dtype: CheckpointDtype::F32,
                 blocks: Vec::new(),
@@ -82,14 +91,14 @@ impl<'a> Convert<Listed> for Locate<'a> {
         };
         Ok(FoundMatrix {
             taken: all.unwrap_or_else(none),
-            role: part.role,
+            format: part.format(self.quantization),
         })
     }
 
     fn vector(&mut self, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
         let mut values = Vec::with_capacity(part.len());
         for tensor in &part.tensors {
-            let whole = self.0.floats(&tensor.name, tensor.rows)?;
+            let whole = self.weights.floats(&tensor.name, tensor.rows)?;
             for range in &tensor.taken {
                 values.extend_from_slice(&whole[range.clone()]);
             }

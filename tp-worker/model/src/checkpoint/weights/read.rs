@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use lockstep_backend::{HostBlock, HostMatrix};
+use lockstep_backend::{HostBlock, HostFloats, HostMatrix};
 
 use super::{Weights, mapping::MappedFile};
 use crate::ModelError;
@@ -45,8 +45,8 @@ impl Weights {
         Ok(false)
     }
 
-    /// Reads the used parts of a matrix into `into`, row after row. Returns `None` where
-    /// files are mapped, since the matrix can be accessed then.
+    /// Reads the used parts of a matrix into `into`, row after row. Returns `None` where no
+    /// file has to be read: files are mapped, or the matrix is random.
     ///
     /// # Errors
     /// [`ModelError::Read`]: the file is shorter now, or its disk fails.
@@ -55,6 +55,9 @@ impl Weights {
         matrix: &HostMatrix<'_>,
         into: &'i mut Vec<u8>,
     ) -> Result<Option<HostMatrix<'i>>, ModelError> {
+        let HostMatrix::Floats(matrix) = matrix else {
+            return Ok(None);
+        };
         if !self.files.iter().any(MappedFile::is_read) {
             return Ok(None);
         }
@@ -77,9 +80,9 @@ impl Weights {
             stride,
             rows: matrix.rows(),
         };
-        Ok(Some(HostMatrix {
+        Ok(Some(HostMatrix::Floats(HostFloats {
             blocks: vec![block],
             ..*matrix
-        }))
+        })))
     }
 }

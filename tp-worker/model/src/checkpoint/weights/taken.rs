@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{HostMatrix, RandomBlock, RandomMatrix, RandomNumbers};
+use lockstep_backend::{HostFloats, HostMatrix, RandomBlock, RandomMatrix, RandomNumbers};
 
 use super::HostTensor;
 
@@ -15,20 +15,11 @@ pub(crate) enum Table<'a> {
     Random { numbers: RandomNumbers, cols: usize },
 }
 
-/// A rank's part of a [`Table`], perhaps with parts of other tables below it.
-#[derive(Debug, Clone)]
-pub(crate) enum Taken<'a> {
-    /// The parts are in files.
-    File(HostMatrix<'a>),
-    /// The parts are made up.
-    Random(RandomMatrix),
-}
-
 impl<'a> Table<'a> {
     /// Takes the columns `columns` of the rows in `ranges`, from top to bottom.
-    pub fn take(&self, ranges: &[Range<usize>], columns: &Range<usize>) -> Taken<'a> {
+    pub fn take(&self, ranges: &[Range<usize>], columns: &Range<usize>) -> HostMatrix<'a> {
         match self {
-            Self::File(tensor) => Taken::File(HostMatrix {
+            Self::File(tensor) => HostMatrix::Floats(HostFloats {
                 cols: columns.len(),
                 dtype: tensor.dtype,
                 blocks: ranges
@@ -43,50 +34,11 @@ impl<'a> Table<'a> {
                     stride: *cols,
                     rows: rows.len(),
                 };
-                Taken::Random(RandomMatrix {
+                HostMatrix::Random(RandomMatrix {
                     cols: columns.len(),
                     blocks: ranges.iter().map(block).collect(),
                 })
             }
         }
-    }
-}
-
-impl Taken<'_> {
-    /// Number of rows of all parts.
-    pub fn rows(&self) -> usize {
-        match self {
-            Self::File(matrix) => matrix.rows(),
-            Self::Random(matrix) => matrix.rows(),
-        }
-    }
-
-    /// Number of columns.
-    pub fn cols(&self) -> usize {
-        match self {
-            Self::File(matrix) => matrix.cols,
-            Self::Random(matrix) => matrix.cols,
-        }
-    }
-
-    /// Bytes of the parts on the host.
-    pub fn bytes(&self) -> u64 {
-        let element = match self {
-            Self::File(matrix) => matrix.dtype.bytes(),
-            Self::Random(_) => size_of::<half::bf16>(),
-        };
-        (self.rows() * self.cols() * element) as u64
-    }
-
-    /// Puts `other` below this part. Returns false if their types differ.
-    pub fn append(&mut self, other: Self) -> bool {
-        match (self, other) {
-            (Self::File(all), Self::File(other)) if all.dtype == other.dtype => {
-                all.blocks.extend(other.blocks);
-            }
-            (Self::Random(all), Self::Random(other)) => all.blocks.extend(other.blocks),
-            _ => return false,
-        }
-        true
     }
 }

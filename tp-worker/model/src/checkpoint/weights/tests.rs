@@ -55,7 +55,7 @@ fn blocks_point_into_the_file() {
     let tensor = weights.matrix("a", 2, 3).unwrap();
     assert_eq!(tensor.to_f32(1..5), [1.0, 2.0, 3.0, 4.0]);
     let values = |block: HostBlock<'_>, cols: usize| {
-        let matrix = lockstep_backend::HostMatrix {
+        let matrix = lockstep_backend::HostFloats {
             cols,
             dtype: tensor.dtype,
             blocks: vec![block],
@@ -75,11 +75,11 @@ fn blocks_point_into_the_file() {
 fn nothing_is_copied_of_what_is_mapped() {
     let weights = open(&[("model.safetensors", &simple())]).unwrap();
     let matrix = weights.matrix("a", 2, 3).unwrap();
-    let matrix = lockstep_backend::HostMatrix {
+    let matrix = HostMatrix::Floats(lockstep_backend::HostFloats {
         cols: 3,
         dtype: matrix.dtype,
         blocks: vec![matrix.block(0..2, 0)],
-    };
+    });
     let mut buffer = Vec::new();
     assert!(weights.fetch(&matrix, &mut buffer).unwrap().is_none());
     assert_eq!(buffer.capacity(), 0, "nor is there room for it");

@@ -33,7 +33,8 @@ impl<B: Backend> EagleHead<B> {
         let weights = Weights::of(model, files)?;
         let vocab = eagle::vocab(draft, target);
         let present = present(&weights, draft, target)?;
-        let found = weights.locate(&Eagle::listed(draft, target, present))?;
+        let listed = Eagle::listed(draft, target, present);
+        let found = weights.locate(&listed, model.quantization)?;
         let targets = targets(&weights, draft, target)?;
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {

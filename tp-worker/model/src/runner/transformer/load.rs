@@ -64,12 +64,12 @@ impl<B: Backend> Transformer<B> {
         let shard = Shard::new(model, topology)?;
         let weights = Weights::of(model, options.files)?;
         let listed = Decoder::listed(model, &shard);
-        let found = weights.locate(&listed)?;
+        let found = weights.locate(&listed, model.quantization)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
-        let cache = cache.zip(packed::formats(backend));
-        let cache = cache.and_then(|(folder, formats)| {
-            match Cache::open(folder, &formats, &listed, topology, &weights, progress) {
+        let cache = cache.zip(packed::forms(backend, model.quantization));
+        let cache = cache.and_then(|(folder, forms)| {
+            match Cache::open(folder, &forms, &listed, topology, &weights, progress) {
                 Ok((cache, warning)) => {
                     origin.warnings.extend(warning.map(|why| {
                         format!("{} is read at every start: {why}", model.path.display())
