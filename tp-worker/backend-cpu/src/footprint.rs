@@ -4,7 +4,8 @@ use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, P
 use lockstep_types::Dtype;
 
 use crate::attention;
-use crate::gemm::{Packed, scratch_words};
+use crate::formats::Packed;
+use crate::gemm::scratch_words;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;

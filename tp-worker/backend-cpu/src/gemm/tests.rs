@@ -3,7 +3,7 @@ use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats};
 use super::*;
 use crate::memory::grown;
 
-const BF16: Packed = Packed::Native(Element::Bf16);
+const BF16: Packed = Packed::Float(Element::Bf16);
 
 /// Instruction sets with tiles that keep sums aside, whether or not this machine runs them.
 fn tiled() -> impl Iterator<Item = Isa> {

@@ -2,8 +2,9 @@
 
 use lockstep_backend::HostFloats;
 
+use super::Packed;
 use super::step::{Group, for_groups};
-use crate::gemm::{PANEL, Packed};
+use crate::gemm::PANEL;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::{bf16_bits, bf16_value};
