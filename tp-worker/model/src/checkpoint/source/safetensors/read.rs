@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use lockstep_backend::{HostBlock, HostFloats, HostMatrix};
+use lockstep_backend::{HostBlock, HostFloats};
 
-use super::{Weights, mapping::MappedFile};
+use super::{Safetensors, mapping::MappedFile};
 use crate::ModelError;
 
-impl Weights {
+impl Safetensors {
     /// Returns the content of the files at the place of `bytes`. Where files are mapped, that
     /// is `bytes` itself.
     ///
@@ -45,19 +45,16 @@ impl Weights {
         Ok(false)
     }
 
-    /// Reads the used parts of a matrix into `into`, row after row. Returns `None` where no
-    /// file has to be read: files are mapped, or the matrix is random.
+    /// Reads the used parts of a matrix into `into`, row after row. Returns `None` where
+    /// files are mapped, since the matrix can be accessed then.
     ///
     /// # Errors
     /// [`ModelError::Read`]: the file is shorter now, or its disk fails.
-    pub(crate) fn fetch<'i>(
+    pub(super) fn fetch_floats<'i>(
         &self,
-        matrix: &HostMatrix<'_>,
+        matrix: &HostFloats<'_>,
         into: &'i mut Vec<u8>,
-    ) -> Result<Option<HostMatrix<'i>>, ModelError> {
-        let HostMatrix::Floats(matrix) = matrix else {
-            return Ok(None);
-        };
+    ) -> Result<Option<HostFloats<'i>>, ModelError> {
         if !self.files.iter().any(MappedFile::is_read) {
             return Ok(None);
         }
@@ -80,9 +77,9 @@ impl Weights {
             stride,
             rows: matrix.rows(),
         };
-        Ok(Some(HostMatrix::Floats(HostFloats {
+        Ok(Some(HostFloats {
             blocks: vec![block],
             ..*matrix
-        })))
+        }))
     }
 }
