@@ -209,7 +209,7 @@ fn about(
     let warnings = origins.iter().flat_map(|origin| &origin.warnings);
     let mut notes = vec![
         ("model", name.into()),
-        ("parameters", model.parameters().into()),
+        ("parameters", lockstep_model::parameters(model).into()),
         ("dtype", config.dtype.name().into()),
         ("quantization", config.model.quantization.name().into()),
         ("KV cache dtype", config.kv.dtype.name().into()),

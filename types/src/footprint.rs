@@ -92,6 +92,11 @@ pub trait Footprint {
     /// heads.
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory;
 
+    /// Returns the part of a token's matrix products that all ranks of data-parallel attention
+    /// share, in 65,536ths. The other part runs on the `attn_tp_size` ranks of the token's DP
+    /// rank alone. The ranks divide the model's heads.
+    fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32;
+
     /// Returns the memory of device `number` of that kind; `None` if it is the host's memory.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ impl Engines {
             format!("{name} {own:.3}")
         });
         vec![
-            ("parameters", json!(model.parameters())),
+            ("parameters", json!(lockstep_model::parameters(model))),
             ("dtype", json!(plain.dtype.name())),
             ("quantization", json!(plain.model.quantization.name())),
             ("KV cache dtype", json!(plain.kv.dtype.name())),

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{rank_heads, rank_memory};
+use lockstep_model::{rank_heads, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
-    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, RankMemory, WeightFormat,
+    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory, WeightFormat,
 };
 
 use crate::{Device, DeviceError, DeviceOptions, OnDevice, Registry};
@@ -19,6 +19,10 @@ impl Footprint for DeviceFootprint {
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let memory = device_memory(&DeviceOptions::of_shape(engine));
         rank_memory(memory.as_ref(), engine, rank)
+    }
+
+    fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32 {
+        shared_part(model, attn_tp_size)
     }
 
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {

@@ -1,7 +1,7 @@
 //! The tensors of a block, each listed once.
 //!
 //! A block is a struct of matrices and vectors in some [`Form`]: listed from the model's
-//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::weights::Found`]),
+//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::found::Found`]),
 //! or on a device (every [`Backend`] is a form). Each block lists its tensors once. The list
 //! decides which tensors are read and packed, and how many bytes a device is charged for.
 
@@ -86,6 +86,11 @@ impl MatrixPart {
             columns: 0..width,
             role: MatrixRole::Vocabulary,
         }
+    }
+
+    /// Returns the number of elements on this rank.
+    pub fn elements(&self) -> usize {
+        taken(&self.tensors) * self.columns.len()
     }
 
     /// Returns the format of the matrix on a device, in a model that is loaded with
