@@ -4,10 +4,9 @@ use lockstep_backend::{HostMatrix, RandomMatrix, WeightFormat};
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::floats::Floats;
-use crate::memory::Buffer;
-use crate::random::Random;
-use crate::tensor::CudaMatrix;
+use crate::ops::{Product, Random};
+use crate::runtime::Buffer;
+use crate::tensors::{CudaMatrix, Floats};
 
 impl CudaBackend {
     /// See [`lockstep_backend::Memory::load_matrix`].
@@ -35,7 +34,7 @@ impl CudaBackend {
             }
             HostMatrix::Random(random) => self.make_random(random, &mut weights.floats)?,
         }
-        self.products.prepare(weights.product(), 1)?;
+        self.products.prepare(Product::of(&weights), 1)?;
         Ok(weights)
     }
 
