@@ -80,7 +80,8 @@ fn resolve_on(
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     let ranks = collectives::of_ranks(args, model, device, hardware, footprint)?;
     let dtype = format::dtype(args);
-    let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks, footprint)?;
+    let (speculation, drafter_bytes) =
+        speculation::resolve(args, model, algorithms, &ranks, footprint)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
     let share = schedule.of_dp_rank(ranks.parallel.dp_size);

@@ -4,9 +4,7 @@ use super::{ConfigError, ModelConfig, Ranks, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
-use lockstep_types::{
-    Algorithm, Algorithms, DraftKind, DraftModel, Footprint, Verification,
-};
+use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Footprint, Verification};
 
 mod adaptive;
 mod options;

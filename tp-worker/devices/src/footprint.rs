@@ -6,7 +6,8 @@ use lockstep_backend::DeviceMemory;
 use lockstep_model::{rank_heads, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
-    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory, WeightFormat,
+    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
+    WeightFormat,
 };
 
 use crate::{Device, DeviceError, DeviceOptions, OnDevice, Registry};

@@ -4,6 +4,7 @@ use lockstep_backend::{HostMatrix, RandomMatrix, WeightFormat};
 
 use super::CudaBackend;
 use crate::error::CudaError;
+use crate::formats;
 use crate::ops::{Product, Random};
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, Floats};
@@ -17,10 +18,7 @@ impl CudaBackend {
     ) -> Result<CudaMatrix, CudaError> {
         match format {
             WeightFormat::Float => self.load_floats(matrix),
-            WeightFormat::Int8 | WeightFormat::Int4 => Err(CudaError::Unsupported(
-                "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give --device cpu"
-                    .to_owned(),
-            )),
+            WeightFormat::Int8 | WeightFormat::Int4 => Err(formats::unserved()),
         }
     }
 

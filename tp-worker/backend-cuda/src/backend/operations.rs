@@ -13,6 +13,7 @@ use lockstep_types::Dtype;
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
+use crate::formats;
 use crate::ops::{HeadNorms, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
@@ -28,11 +29,8 @@ impl Memory for CudaBackend {
     fn describe(&self, _: WeightFormat) -> String {
         self.about()
     }
-    fn serves_format(format: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
-        match format {
-            WeightFormat::Float => Ok(()),
-            WeightFormat::Int8 | WeightFormat::Int4 => Err("GPUs have no quantized weights"),
-        }
+    fn serves_format(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
+        formats::serves(format, role)
     }
     fn load_matrix(
         &mut self,

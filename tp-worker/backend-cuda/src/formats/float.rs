@@ -1,4 +1,4 @@
-//! Weights on their way to the device.
+//! Floats of a checkpoint, rounded to the type of operands on their way to the device.
 
 use std::sync::Arc;
 
