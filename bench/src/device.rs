@@ -177,7 +177,7 @@ impl OnDevice for Measure<'_> {
         progress("choosing");
         kernels.choosing(args.sampled)?;
         let lines = kernels.lines;
-        let device = bench.backend.describe();
+        let device = bench.backend.describe(bench.format);
         // The memory of this bench is needed for the next one.
         drop(bench);
         let mut report = Report::new("A device against its ceilings", &parts::COLUMNS);

@@ -209,9 +209,9 @@ fn about(
     let warnings = origins.iter().flat_map(|origin| &origin.warnings);
     let mut notes = vec![
         ("model", name.into()),
-        ("parameters", model.parameters().into()),
+        ("parameters", lockstep_model::parameters(model).into()),
         ("dtype", config.dtype.name().into()),
-        ("quantization", config.quantization.name().into()),
+        ("quantization", config.model.quantization.name().into()),
         ("KV cache dtype", config.kv.dtype.name().into()),
         ("tensor-parallel ranks", parallel.tp_size.into()),
         ("threads per rank", parallel.threads_per_rank.into()),

@@ -237,7 +237,7 @@ fn about(report: &mut Report, args: &Args, setup: &Setup, figures: &[Figures]) {
     let speculation = &config.speculation;
     let depth = u32::try_from(speculation.num_steps).unwrap_or(u32::MAX);
     report.note("algorithm", speculation.algorithm.clone());
-    report.note("parameters", config.model.parameters());
+    report.note("parameters", lockstep_model::parameters(&config.model));
     let (weights, of_drafting) = setup.engines.weight_bytes();
     report.note("weights GB", weights as f64 * 1e-9);
     report.note("weights GB of drafting", of_drafting as f64 * 1e-9);

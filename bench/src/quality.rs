@@ -130,7 +130,7 @@ fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
 
 /// Name of the type of the weights.
 fn name(config: &EngineConfig) -> &'static str {
-    match config.quantization {
+    match config.model.quantization {
         lockstep_types::Quantization::None => config.dtype.name(),
         quantization => quantization.name(),
     }

@@ -23,7 +23,6 @@ pub fn hash(engine: &EngineConfig) -> String {
         "version": env!("CARGO_PKG_VERSION"),
         "model": model,
         "dtype": engine.dtype,
-        "quantization": engine.quantization,
         "device": engine.device.kind,
         "isa": engine.isa,
         "graphs": engine.graphs,

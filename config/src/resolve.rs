@@ -79,8 +79,9 @@ fn resolve_on(
     footprint: &dyn Footprint,
 ) -> Result<Resolved<(EngineConfig, NodeConfig)>, ConfigError> {
     let ranks = collectives::of_ranks(args, model, device, hardware, footprint)?;
-    let (dtype, quantization) = (format::dtype(args), format::quantization(args));
-    let (speculation, drafter_bytes) = speculation::resolve(args, model, algorithms, &ranks)?;
+    let dtype = format::dtype(args);
+    let (speculation, drafter_bytes) =
+        speculation::resolve(args, model, algorithms, &ranks, footprint)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
     let share = schedule.of_dp_rank(ranks.parallel.dp_size);
@@ -89,7 +90,6 @@ fn resolve_on(
         engine: EngineShape {
             model,
             dtype,
-            quantization,
             device: device.config,
             isa,
             graphs: &graphs,
@@ -124,7 +124,6 @@ fn resolve_on(
     notes.extend(speculation::fit(&speculation, context_length)?);
     let engine = EngineConfig {
         dtype,
-        quantization,
         device: device.config,
         isa: isa.map(str::to_owned),
         graphs,
@@ -185,6 +184,7 @@ fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
     };
     let (mut model, notes) = (described.model, described.notes);
     model.load_format = load_format;
+    model.quantization = format::quantization(args);
     Ok((model, notes))
 }
 

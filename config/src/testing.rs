@@ -7,9 +7,9 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
 use lockstep_types::{
     Algorithm, Algorithms, AttentionSpec, Capabilities, ConfigError, DeviceKind, DeviceRoom,
-    DraftKv, DraftModel, DraftShape, EngineConfig, EngineShape, Footprint, MemoryUse, ModelConfig,
-    NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig,
-    SwitchOption,
+    DraftKv, DraftModel, DraftShape, EngineConfig, EngineShape, Footprint, LayerSpec, MatrixRole,
+    MemoryUse, ModelConfig, NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory,
+    SpeculationConfig, SwitchOption, WeightFormat,
 };
 
 use crate::resolve;
@@ -83,7 +83,23 @@ impl Plain {
     pub(crate) const TOKEN: usize = 4000;
 }
 
+/// Number of parameters of a model without biases.
+pub(crate) fn parameters(model: &ModelConfig) -> usize {
+    let layer = |layer: &LayerSpec| {
+        let attention = layer.attention();
+        attention.head_dim * 2 * (attention.heads + attention.kv_heads) + layer.mlp.rows() + 2
+    };
+    let tables = if model.tie_word_embeddings { 1 } else { 2 };
+    let layers: usize = model.layers.iter().map(layer).sum();
+    model.hidden_size * (layers + tables * model.vocab_size + 1)
+}
+
 impl Footprint for Plain {
+    /// A number that follows from both.
+    fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32 {
+        (1000 * model.layers.len() + attn_tp_size) as u32
+    }
+
     /// One GPU of 40 GiB, 30 of which are free.
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
         match (kind, number) {
@@ -102,6 +118,18 @@ impl Footprint for Plain {
         match heads.find(|width| engine.device.kind != DeviceKind::Cpu && *width > 128) {
             None => Ok(()),
             Some(width) => Err(format!("heads of {width} columns are too wide")),
+        }
+    }
+
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        _: MatrixRole,
+    ) -> Result<(), &'static str> {
+        match (kind, format) {
+            (DeviceKind::Cpu, _) | (_, WeightFormat::Float) => Ok(()),
+            _ => Err("GPUs have no quantized weights"),
         }
     }
 
@@ -126,7 +154,7 @@ impl Footprint for Plain {
                 2 * layer.kv_heads_per_rank(ranks) * engine.kv_dtype.row_bytes(layer.head_dim)
             };
             MemoryUse {
-                weights: (2 * model.parameters() / ranks) as u64,
+                weights: (2 * parameters(model) / ranks) as u64,
                 kv_per_token: model.attentions().map(layer).sum::<usize>() as u64,
                 ..MemoryUse::default()
             }
@@ -137,7 +165,7 @@ impl Footprint for Plain {
             .as_ref()
             .filter(|_| engine.leads(rank));
         let mut target = of(engine.model, engine.attn_tp_size());
-        target.weights = (2 * engine.model.parameters() / engine.tp_size) as u64;
+        target.weights = (2 * parameters(engine.model) / engine.tp_size) as u64;
         target.activations = (engine.step.tokens * Self::TOKEN / engine.tp_size) as u64;
         RankMemory {
             target,

@@ -13,6 +13,7 @@ mod folder;
 mod json;
 mod kept;
 mod reader_thread;
+pub mod safetensors;
 mod shared;
 mod shown;
 mod time_limits;

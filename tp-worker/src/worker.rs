@@ -31,8 +31,8 @@ use lockstep_backend::{Axis, Backend};
 use lockstep_model::{ForwardLimits, LoadOptions, LoadPhase, LoadProgress, Transformer};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
-use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan};
+use lockstep_types::{EngineConfig, MatrixRole, WeightFormat};
 
 use agreement::Agreement;
 use batch::BatchBuffers;
@@ -251,7 +251,9 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Describes the backend, for people.
     pub fn describe(&self) -> String {
-        self.backend.describe()
+        let quantization = self.config.model.quantization;
+        let weights = WeightFormat::of(quantization, MatrixRole::Projection);
+        self.backend.describe(weights)
     }
 
     /// Returns the origin of the weights.

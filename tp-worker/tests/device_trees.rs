@@ -3,16 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use lockstep_backend::{
-    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen,
-    DraftedRow, Exchange as _, Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole,
-    Memory as _, Ops as _, Owners, PassKey, Passes as _, Row, TreePass, TreeSize,
+    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen, DraftedRow, Exchange as _, Holds, HostBlock, HostMatrix, InputLimits, KvShape, Memory as _, Ops as _, Owners, PassKey, Passes as _, Row, TreePass, TreeSize, HostFloats, WeightFormat,
 };
 use lockstep_backend_cuda::{
     CollectiveOptions, CudaBackend, CudaMatrix, CudaOptions, CudaPasses, Inputs,
 };
 use lockstep_collective::Single;
 use lockstep_speculation::{Drafts, Node, TreeGrower, TreeShape};
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, KvCacheDtype};
 
 const PAGE: usize = 4;
 const CACHED: usize = 6;
@@ -23,7 +21,6 @@ fn gpu() -> CudaBackend {
     let options = CudaOptions {
         ordinal: 0,
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         kernels: None,
         graphs: Vec::new(),
         collectives: CollectiveOptions::default(),
@@ -207,7 +204,7 @@ fn names(gpu: &mut CudaBackend, vocab: usize) -> CudaMatrix {
     let bytes: Vec<u8> = (0..vocab)
         .flat_map(|id| (id as f32).to_le_bytes())
         .collect();
-    let matrix = HostMatrix {
+    let matrix = HostMatrix::Floats(HostFloats {
         cols: 1,
         dtype: CheckpointDtype::F32,
         blocks: vec![HostBlock {
@@ -216,8 +213,8 @@ fn names(gpu: &mut CudaBackend, vocab: usize) -> CudaMatrix {
             stride: 4,
             rows: vocab,
         }],
-    };
-    gpu.load_matrix(&matrix, MatrixRole::Vocabulary).unwrap()
+    });
+    gpu.load_matrix(&matrix, WeightFormat::Float).unwrap()
 }
 
 /// Returns the tokens and nodes that are taken from a tree if `chosen` are the tokens at its

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig,
-    Quantization, SpeculationConfig, TraceConfig,
+    SpeculationConfig, TraceConfig,
 };
 
 /// Configuration that all processes of one engine share. It is equal on every node: each
@@ -17,8 +17,6 @@ pub struct EngineConfig {
     pub model: ModelConfig,
     /// Type that weights are held and activations are multiplied in.
     pub dtype: Dtype,
-    /// Format that weight matrices are rounded to.
-    pub quantization: Quantization,
     /// Devices of the ranks.
     pub device: DeviceConfig,
     /// Instruction set of the processor's kernels; `None` = the best one of each rank's

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
-use crate::{Dtype, EngineConfig, KvCacheDtype, ModelConfig, Quantization};
-use crate::{SpeculationConfig, StepLimits};
+use crate::{Dtype, EngineConfig, KvCacheDtype, MatrixRole, ModelConfig};
+use crate::{SpeculationConfig, StepLimits, WeightFormat};
 
 /// Properties of an engine that decide over the memory of its ranks, beside the pages of the
 /// cache.
@@ -12,10 +12,8 @@ use crate::{SpeculationConfig, StepLimits};
 pub struct EngineShape<'a> {
     /// The target.
     pub model: &'a ModelConfig,
-    /// Type of the weights that are not quantized.
+    /// Type that weights are held and activations are multiplied in, where nothing is rounded.
     pub dtype: Dtype,
-    /// Format that weight matrices are rounded to.
-    pub quantization: Quantization,
     /// Devices of the ranks.
     pub device: DeviceConfig,
     /// Instruction set of the processor's kernels; `None` = none is named.
@@ -94,6 +92,11 @@ pub trait Footprint {
     /// heads.
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory;
 
+    /// Returns the part of a token's matrix products that all ranks of data-parallel attention
+    /// share, in 65,536ths. The other part runs on the `attn_tp_size` ranks of the token's DP
+    /// rank alone. The ranks divide the model's heads.
+    fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32;
+
     /// Returns the memory of device `number` of that kind; `None` if it is the host's memory.
     ///
     /// # Errors
@@ -105,6 +108,18 @@ pub trait Footprint {
     /// # Errors
     /// Says why it can't, and what to do.
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String>;
+
+    /// Checks that devices of that kind hold matrices of `role` in `format`, and multiply with
+    /// them. No device is looked at.
+    ///
+    /// # Errors
+    /// The reason why they don't. Example: "GPUs have no quantized weights".
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        role: MatrixRole,
+    ) -> Result<(), &'static str>;
 
     /// Returns the canonical name of the kernels called `name` for such a device, if this
     /// machine runs them.
@@ -151,7 +166,6 @@ impl EngineConfig {
         EngineShape {
             model: &self.model,
             dtype: self.dtype,
-            quantization: self.quantization,
             device: self.device,
             isa: self.isa.as_deref(),
             graphs: &self.graphs,

@@ -23,7 +23,7 @@ pub enum LoadFormat {
     Dummy,
 }
 
-/// Format that weight matrices are rounded to when they are loaded.
+/// Rounding of weight matrices when they are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantization {

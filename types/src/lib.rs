@@ -23,6 +23,7 @@ mod node;
 mod speculation;
 mod step_limits;
 mod traces;
+mod weight;
 
 pub use connections::ConnectionLimits;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
@@ -45,3 +46,4 @@ pub use speculation::{
 };
 pub use step_limits::StepLimits;
 pub use traces::{TraceConfig, TraceContext};
+pub use weight::{MatrixRole, WeightFormat};

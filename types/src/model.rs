@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::LoadFormat;
+use crate::{LoadFormat, Quantization};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub struct ModelConfig {
     pub path: PathBuf,
     /// Source of its weights.
     pub load_format: LoadFormat,
+    /// Rounding of its weight matrices.
+    pub quantization: Quantization,
     /// The family.
     pub architecture: Architecture,
     /// Width of the residual stream.
@@ -179,36 +181,6 @@ impl ModelConfig {
     pub fn narrowest_split(&self) -> usize {
         let mlps = self.layers.iter().map(|layer| layer.mlp.width());
         mlps.fold(self.vocab_size, usize::min)
-    }
-
-    /// Returns the part of a token's matrix products that all ranks of data-parallel attention
-    /// share, in 65,536ths: MLP and output head. The other part is attention's projections,
-    /// copies of key/value heads included. They run on the `attn_tp_size` ranks of the token's
-    /// DP rank alone.
-    pub fn shared_part(&self, attn_tp_size: usize) -> u32 {
-        let attention = |attention: &AttentionSpec| {
-            let kv_heads = attention.kv_heads_per_rank(attn_tp_size) * attn_tp_size;
-            attention.head_dim * 2 * (attention.heads + kv_heads)
-        };
-        let own: usize = self.attentions().map(attention).sum();
-        let mlps: usize = self.layers.iter().map(|layer| layer.mlp.rows()).sum();
-        let shared = mlps + self.vocab_size;
-        // Each count is in units of the residual stream's width.
-        let part = ((shared as u128) << 16) / (own + shared).max(1) as u128;
-        part as u32
-    }
-
-    /// Returns the number of parameters by the shapes, tied embeddings once, biases left out.
-    pub fn parameters(&self) -> usize {
-        let layer = |layer: &LayerSpec| {
-            let attention = layer.attention();
-            let heads = 2 * attention.heads + 2 * attention.kv_heads;
-            self.hidden_size * (attention.head_dim * heads + layer.mlp.rows() + 2)
-        };
-        let embeddings = if self.tie_word_embeddings { 1 } else { 2 };
-        self.layers.iter().map(layer).sum::<usize>()
-            + embeddings * self.vocab_size * self.hidden_size
-            + self.hidden_size
     }
 }
 

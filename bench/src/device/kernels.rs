@@ -1,7 +1,7 @@
 //! Products, attention and choosing, each by itself.
 
 use lockstep_backend::{
-    Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds, KvShape,
+    Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds, KvShape, Linear,
 };
 use lockstep_devices::Device;
 use lockstep_types::{EngineConfig, KvCacheDtype};
@@ -43,7 +43,7 @@ impl<'a, B: Device> Kernels<'a, B> {
                 let x = filled(backend, rows, of.cols, Holds::Operand)?;
                 let mut out = backend.tensor(rows, of.rows, Holds::Sum)?;
                 let times = self.bench.times(turns, |backend, turn| {
-                    backend.matmul(&x, &matrices[turn], None, &mut out);
+                    backend.matmul(&x, Linear::unbiased(&matrices[turn]), &mut out);
                 })?;
                 self.lines.push(Line {
                     kernel: format!("product {}", of.name),

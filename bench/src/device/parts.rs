@@ -1,7 +1,8 @@
 //! The device, its ceilings and lines, which all measurements share.
 
 use lockstep_backend::{
-    BackendError, Holds, MatrixRole, PassKey, RandomBlock, RandomMatrix, RandomNumbers,
+    BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey, RandomBlock, RandomMatrix,
+    RandomNumbers, WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions};
@@ -24,6 +25,8 @@ pub struct Bench<B> {
     pub repeat: usize,
     /// Bytes that data used in turn add up to.
     pub working_set: usize,
+    /// Format of projections.
+    pub format: WeightFormat,
 }
 
 impl<B: Device> Bench<B> {
@@ -44,6 +47,7 @@ impl<B: Device> Bench<B> {
             backend,
             repeat,
             working_set,
+            format: WeightFormat::of(config.model.quantization, MatrixRole::Projection),
         })
     }
 
@@ -85,12 +89,11 @@ impl<B: Device> Bench<B> {
             stride: of.cols,
             rows: of.rows,
         };
-        let matrix = RandomMatrix {
+        let matrix = HostMatrix::Random(RandomMatrix {
             cols: of.cols,
             blocks: vec![block],
-        };
-        let role = MatrixRole::Projection;
-        Ok(self.backend.random_matrix(&matrix, role)?)
+        });
+        Ok(self.backend.load_matrix(&matrix, self.format)?)
     }
 }
 
@@ -123,7 +126,9 @@ impl Ceilings {
         let matrix = bench.matrix(of, 1)?;
         let x = filled(&mut bench.backend, size, size, Holds::Operand)?;
         let mut out = bench.backend.tensor(size, size, Holds::Sum)?;
-        let times = bench.times(2, |backend, _| backend.matmul(&x, &matrix, None, &mut out))?;
+        let times = bench.times(2, |backend, _| {
+            backend.matmul(&x, Linear::unbiased(&matrix), &mut out)
+        })?;
         let operations = 2.0 * (size as f64).powi(3);
         // The shortest time is the highest rate.
         let product = Times {

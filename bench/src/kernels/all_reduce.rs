@@ -129,10 +129,11 @@ fn rank<B: Device>(
     member: SharedMemory,
 ) -> anyhow::Result<Vec<Measured>> {
     let mut backend: B = setup.rank(weights, threads, Box::new(member))?;
+    let format = weights.format(MatrixRole::Projection);
     let mut matrices: Vec<B::Matrix> = Vec::new();
     let mut bytes = 0;
     while bytes < setup.working_set / RANKS {
-        let matrix = load(&mut backend, shard, MatrixRole::Projection)?;
+        let matrix = load(&mut backend, shard, format)?;
         bytes += backend.matrix_bytes(&matrix);
         matrices.push(matrix);
     }
@@ -180,7 +181,7 @@ impl<B: Device> Rank<B> {
             let (mut product, mut sum) = (0.0, 0.0);
             for matrix in matrices.iter().take(count) {
                 let start = clock.seconds();
-                backend.matmul(&x, matrix, None, &mut delta);
+                backend.matmul(&x, Linear::unbiased(matrix), &mut delta);
                 let middle = clock.seconds();
                 backend.all_reduce(Axis::World, &mut delta)?;
                 product += middle - start;

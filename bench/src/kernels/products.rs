@@ -3,7 +3,7 @@
 //! The number of layers is such that their weights are several times the last-level cache.
 //! The layers are used in turn, as in a model.
 
-use lockstep_backend::{Backend, Holds, MatrixRole, Memory};
+use lockstep_backend::{Backend, Holds, Linear, MatrixRole, Memory};
 use lockstep_devices::Device;
 use serde_json::json;
 
@@ -41,13 +41,14 @@ impl<'a, B: Device> Products<'a, B> {
     /// Packs the weights.
     pub fn load(setup: &'a Setup, shape: &'a Shape, weights: Weights) -> anyhow::Result<Self> {
         let mut backend: B = setup.backend(weights)?;
+        let [projection, vocabulary] = MatrixRole::ALL.map(|role| weights.format(role));
         let kinds = shape.layer();
         let mut layers = Vec::new();
         let mut bytes = 0;
         while bytes < setup.working_set {
             let mut layer = Vec::with_capacity(kinds.len());
             for kind in kinds {
-                layer.push(load(&mut backend, kind, MatrixRole::Projection)?);
+                layer.push(load(&mut backend, kind, projection)?);
             }
             let Ok(layer) = <[B::Matrix; 4]>::try_from(layer) else {
                 anyhow::bail!("a layer has four matrices");
@@ -58,7 +59,7 @@ impl<'a, B: Device> Products<'a, B> {
                 .sum::<usize>();
             layers.push(layer);
         }
-        let head = load(&mut backend, shape.head(), MatrixRole::Vocabulary)?;
+        let head = load(&mut backend, shape.head(), vocabulary)?;
         Ok(Self {
             setup,
             shape,
@@ -168,7 +169,7 @@ impl<'a, B: Device> Products<'a, B> {
                 layer.iter().zip(&mut *activations).zip(&mut seconds)
             {
                 let start = clock.seconds();
-                self.backend.matmul(x, matrix, None, out);
+                self.backend.matmul(x, Linear::unbiased(matrix), out);
                 *seconds += (clock.seconds() - start) / count as f64;
             }
         }
@@ -176,7 +177,7 @@ impl<'a, B: Device> Products<'a, B> {
             (activations.get_mut(self.kinds.len()), seconds.last_mut())
         {
             let start = clock.seconds();
-            self.backend.matmul(x, &self.head, None, out);
+            self.backend.matmul(x, Linear::unbiased(&self.head), out);
             *seconds = clock.seconds() - start;
         }
         seconds

@@ -4,7 +4,7 @@
 //! Each kernel is measured with few tokens, whose rows lie in a cache as in a model's
 //! step. Then it is measured with many tokens, whose rows stream from memory.
 
-use lockstep_backend::{Batch, Holds, MatrixRole, RopeTable};
+use lockstep_backend::{Batch, Holds, RopeTable, WeightFormat};
 use lockstep_devices::Device;
 
 use super::line::Line;
@@ -118,7 +118,7 @@ impl<B: Device> Rows<'_, B> {
     fn embed(&mut self, tokens: Option<usize>) -> anyhow::Result<()> {
         let width = self.shape.hidden;
         let rows = self.rows(tokens, 2 * width);
-        let table = load(&mut self.backend, self.shape.head(), MatrixRole::Vocabulary)?;
+        let table = load(&mut self.backend, self.shape.head(), WeightFormat::Float)?;
         let row_bytes = self.backend.matrix_bytes(&table) / self.shape.vocab;
         let mut out = self.sums(rows, width)?;
         let vocab = self.shape.vocab;

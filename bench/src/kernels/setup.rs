@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 use lockstep_backend::{
-    BackendError, Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole,
+    BackendError, Batch, CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, InputLimits,
+    MatrixRole, WeightFormat,
 };
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Arithmetic, Clock, Collectives, Device, DeviceError, DeviceOptions};
@@ -57,13 +58,22 @@ impl Weights {
         }
     }
 
-    fn format(self) -> (Dtype, Quantization) {
+    /// Type that products compute in.
+    fn dtype(self) -> Dtype {
         match self {
-            Self::Bf16 => (Dtype::Bfloat16, Quantization::None),
-            Self::F32 => (Dtype::Float32, Quantization::None),
-            Self::Int8 => (Dtype::Bfloat16, Quantization::Int8),
-            Self::Int4 => (Dtype::Bfloat16, Quantization::Int4),
+            Self::Bf16 | Self::Int8 | Self::Int4 => Dtype::Bfloat16,
+            Self::F32 => Dtype::Float32,
         }
+    }
+
+    /// Format of matrices of `role`.
+    pub fn format(self, role: MatrixRole) -> WeightFormat {
+        let quantization = match self {
+            Self::Bf16 | Self::F32 => Quantization::None,
+            Self::Int8 => Quantization::Int8,
+            Self::Int4 => Quantization::Int4,
+        };
+        WeightFormat::of(quantization, role)
     }
 }
 
@@ -153,12 +163,10 @@ impl Setup {
         threads: usize,
         collective: Box<dyn Collective>,
     ) -> Result<B, DeviceError> {
-        let (dtype, quantization) = weights.format();
         let options = DeviceOptions {
             device: DeviceConfig::default(),
             threads,
-            dtype,
-            quantization,
+            dtype: weights.dtype(),
             cores: None,
             kernels: self.kernels,
             graphs: &[],
@@ -185,7 +193,7 @@ impl Setup {
 pub fn load<B: Device>(
     backend: &mut B,
     matrix: Matrix,
-    role: MatrixRole,
+    format: WeightFormat,
 ) -> Result<B::Matrix, BackendError> {
     /// Bytes from one row to the next.
     const STRIDE: usize = 64;
@@ -198,7 +206,7 @@ pub fn load<B: Device>(
         (bits as u16).to_le_bytes()
     };
     let bytes: Vec<u8> = (0..len.div_ceil(2)).flat_map(value).collect();
-    let host = HostMatrix {
+    let host = HostMatrix::Floats(HostFloats {
         cols: matrix.cols,
         dtype: CheckpointDtype::Bf16,
         blocks: vec![HostBlock {
@@ -207,8 +215,8 @@ pub fn load<B: Device>(
             stride: STRIDE,
             rows: matrix.rows,
         }],
-    };
-    backend.load_matrix(&host, role)
+    });
+    backend.load_matrix(&host, format)
 }
 
 /// Activations `[rows, width]` with numbers around zero.

@@ -1,6 +1,6 @@
 //! Work of a model's steps: bytes to read and operations to do.
 
-use lockstep_backend::{MatrixRole, MatrixShape};
+use lockstep_backend::{MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
 use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig, Quantization};
 
@@ -41,6 +41,7 @@ impl Model {
             rows: model.vocab_size,
             cols: model.hidden_size,
             role: MatrixRole::Vocabulary,
+            format: WeightFormat::of(model.quantization, MatrixRole::Vocabulary),
         });
         let looked_up = tables * bytes as usize;
         let ranks = parallel.attn_tp_size();
@@ -111,7 +112,7 @@ impl Model {
 }
 
 fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
-    match (config.quantization, config.dtype) {
+    match (config.model.quantization, config.dtype) {
         (Quantization::Int8 | Quantization::Int4, _) => &[Arithmetic::Int8Dot],
         (Quantization::None, Dtype::Bfloat16) => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
         (Quantization::None, Dtype::Float32) => &[Arithmetic::F32Fma],

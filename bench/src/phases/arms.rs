@@ -226,7 +226,7 @@ fn adaptive(
     let initial = depths.iter().copied().min_by_key(far);
     let tiers = depths.iter().map(tier).collect();
     speculation.adaptive = Some(AdaptiveConfig {
-        shared_part: config.model.shared_part(config.parallel.attn_tp_size()),
+        shared_part: lockstep_model::shared_part(&config.model, config.parallel.attn_tp_size()),
         ..AdaptiveConfig::new(policy.name(), initial.unwrap_or(0), tiers, slots)
     });
     config

@@ -6,7 +6,7 @@ use lockstep_devices::{
     Roofline,
 };
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::{DeviceConfig, Dtype, Quantization};
+use lockstep_types::{DeviceConfig, Dtype};
 use serde_json::{Value, json};
 
 use super::Ceiling;
@@ -36,7 +36,6 @@ pub fn measure(
         threads,
         // Every arithmetic is measured, for weights of any type.
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         cores: None,
         kernels,
         graphs: &[],

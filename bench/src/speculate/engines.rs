@@ -79,9 +79,9 @@ impl Engines {
             format!("{name} {own:.3}")
         });
         vec![
-            ("parameters", json!(model.parameters())),
+            ("parameters", json!(lockstep_model::parameters(model))),
             ("dtype", json!(plain.dtype.name())),
-            ("quantization", json!(plain.quantization.name())),
+            ("quantization", json!(plain.model.quantization.name())),
             ("KV cache dtype", json!(plain.kv.dtype.name())),
             ("tensor-parallel ranks", json!(parallel.tp_size)),
             ("threads per rank", json!(parallel.threads_per_rank)),

@@ -42,7 +42,7 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
         ));
     }
     tokens::compare(path, &target.path)?;
-    model.load_format = target.load_format;
+    loaded_like(&mut model, target);
     ends_like(&mut model, target);
     Ok(DraftModel {
         model,
@@ -155,8 +155,14 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
         }
     }
     ends_like(&mut model, target);
-    model.load_format = target.load_format;
+    loaded_like(&mut model, target);
     Ok(model)
+}
+
+/// Takes source and rounding of the target's weights.
+fn loaded_like(model: &mut ModelConfig, target: &ModelConfig) {
+    model.load_format = target.load_format;
+    model.quantization = target.quantization;
 }
 
 /// Takes the target's end tokens.

@@ -5,10 +5,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use lockstep_files::safetensors::{TensorPlace, WeightFile, weight_files};
 use lockstep_files::{on_reader_thread, read_exact_at};
-use serde::Deserialize;
-
-use crate::tensors::{self, Header};
 
 /// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
@@ -20,70 +18,44 @@ const PIECE: u64 = 1 << 20;
 /// The errors of reading the tables. Missing or damaged files are reported by the code that
 /// loads the weights.
 pub(crate) fn differs(folder: &Path) -> io::Result<bool> {
-    let Ok(headers) = tensors::headers::<Places>(folder) else {
+    let Ok(Some(files)) = weight_files(folder) else {
         return Ok(false);
     };
-    let find = |of: fn(&Places) -> Option<&Place>| {
-        let mut found = headers.iter().filter_map(|header| Table::of(header, of));
-        found.next()
-    };
-    let embedding = find(|places| places.embedding.as_ref());
-    let head = find(|places| places.head.as_ref());
-    match (embedding, head) {
-        (Some(embedding), Some(head)) => Ok(!embedding.equals(&head)?),
+    match [EMBEDDING, HEAD].map(|name| Table::find(&files, name)) {
+        [Some(embedding), Some(head)] => Ok(!embedding.equals(&head)?),
         _ => Ok(false),
     }
 }
 
-/// Places of the two tables in a header.
-#[derive(Deserialize)]
-struct Places {
-    #[serde(rename = "model.embed_tokens.weight")]
-    embedding: Option<Place>,
-    #[serde(rename = "lm_head.weight")]
-    head: Option<Place>,
-}
-
-#[derive(Deserialize)]
-struct Place {
-    dtype: String,
-    shape: Vec<u64>,
-    /// First byte, and the byte behind the last one.
-    data_offsets: (u64, u64),
-}
+/// Name of the embedding.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+/// Name of the output head.
+const HEAD: &str = "lm_head.weight";
 
 /// A table in its file.
 struct Table<'a> {
-    place: &'a Place,
+    place: &'a TensorPlace,
     file: &'a File,
-    /// Place of its first byte in the file.
-    begin: u64,
-    bytes: u64,
 }
 
 impl<'a> Table<'a> {
-    /// `None` if the header does not name the table, or the table is not inside of the file.
-    fn of(header: &'a Header<Places>, of: fn(&Places) -> Option<&Place>) -> Option<Self> {
-        let place = of(&header.says)?;
-        let (begin, end) = place.data_offsets;
-        let last = header.data.checked_add(end)?;
-        let bytes = end.checked_sub(begin)?;
-        let inside = last <= header.file.metadata().ok()?.len();
-        inside.then(|| Self {
-            place,
-            file: &header.file,
-            begin: last - bytes,
-            bytes,
-        })
+    /// Finds the table in the first file that has it.
+    fn find(files: &'a [WeightFile], name: &str) -> Option<Self> {
+        let mut found = files.iter().filter_map(|WeightFile { file, tensors, .. }| {
+            let place = tensors.get(name)?;
+            Some(Self { place, file })
+        });
+        found.next()
     }
 
     fn equals(&self, other: &Self) -> io::Result<bool> {
-        let kind = |table: &Self| (table.place.dtype.clone(), table.place.shape.clone());
-        if kind(self) != kind(other) || self.bytes != other.bytes {
+        let (place, theirs) = (self.place, other.place);
+        if (place.dtype, &place.shape) != (theirs.dtype, &theirs.shape) {
             return Ok(false);
         }
         let (own, others) = (self.file.try_clone()?, other.file.try_clone()?);
-        let (begin, theirs, bytes) = (self.begin, other.begin, self.bytes);
+        let (begin, theirs) = (place.bytes.start, theirs.bytes.start);
+        let bytes = place.bytes.end - begin;
         on_reader_thread(move || {
             let mut pieces = [Vec::new(), Vec::new()];
             for at in (0..bytes).step_by(PIECE as usize) {

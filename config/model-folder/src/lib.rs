@@ -9,7 +9,6 @@ mod head;
 mod model;
 mod numbers;
 mod raw;
-mod tensors;
 mod tokenizer;
 
 pub use families::served;

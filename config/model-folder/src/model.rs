@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use lockstep_files::shown;
-use lockstep_types::{AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError};
+use lockstep_types::{
+    AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError, Quantization,
+};
 use serde_json::{Map, Value};
 
 use crate::families::{self, Family};
@@ -132,6 +134,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
     let model = ModelConfig {
         path: dir.to_owned(),
         load_format: LoadFormat::Auto,
+        quantization: Quantization::None,
         architecture: family.architecture(),
         hidden_size: config.required("hidden_size")?,
         layers: (family.layers)(config)?,

@@ -3,14 +3,16 @@ use std::sync::OnceLock;
 
 use lockstep_types::{
     AttentionSpec, CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape,
-    Footprint, KvCacheDtype, MemoryUse, ModelConfig, Quantization, RankMemory, SpeculationConfig,
-    StepLimits,
+    Footprint, KvCacheDtype, MatrixRole, MemoryUse, ModelConfig, RankMemory, SpeculationConfig,
+    StepLimits, WeightFormat,
 };
 use proptest::prelude::*;
 
 use super::{NodeMemory, Sizing, size};
 use crate::Hardware;
-use crate::testing::{Plain, folder, llama, machine, resolve_line, resolve_model, with};
+use crate::testing::{
+    Plain, folder, llama, machine, parameters, resolve_line, resolve_model, with,
+};
 
 fn model() -> ModelConfig {
     lockstep_model_folder::load(folder(&llama(), None).path()).expect("a served model")
@@ -35,7 +37,6 @@ fn sizing() -> Sizing<'static> {
         engine: EngineShape {
             model: model_once(),
             dtype: Dtype::Bfloat16,
-            quantization: Quantization::None,
             device: DeviceConfig::default(),
             isa: None,
             graphs: &[],
@@ -72,7 +73,7 @@ fn a_node_takes_what_its_ranks_take() {
         sizing.node(true)
     };
     let whole = NodeMemory {
-        weights: 2 * model_once().parameters() as u64,
+        weights: 2 * parameters(model_once()) as u64,
         drafts: 0,
         activations: 576 * Plain::TOKEN as u64,
         exchange: 0,
@@ -103,11 +104,24 @@ fn a_node_takes_what_its_ranks_take() {
 fn every_kind_is_charged() {
     struct Kinds;
     impl Footprint for Kinds {
+        fn shared_part(&self, _: &ModelConfig, _: usize) -> u32 {
+            1 << 16
+        }
+
         fn room(&self, _: DeviceKind, _: usize) -> Result<Option<DeviceRoom>, String> {
             Ok(None)
         }
 
         fn serves(&self, _: &EngineShape<'_>) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn serves_format(
+            &self,
+            _: DeviceKind,
+            _: WeightFormat,
+            _: MatrixRole,
+        ) -> Result<(), &'static str> {
             Ok(())
         }
 

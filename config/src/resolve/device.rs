@@ -1,8 +1,12 @@
 //! The device that computes the model.
 
-use lockstep_types::{ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineShape, Footprint};
+use lockstep_types::{
+    ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole,
+    WeightFormat,
+};
 
-use crate::args::{DeviceArg, KvCacheDtypeArg, QuantizationArg, ServeArgs};
+use super::format;
+use crate::args::{DeviceArg, KvCacheDtypeArg, ServeArgs};
 
 /// The devices, and the memory of each on this node if it is not the host's.
 #[derive(Default)]
@@ -28,7 +32,7 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
             "the processor has no such numbers",
             "Leave it out, or give --device cuda",
         )),
-        (DeviceArg::Cuda, _) => match unserved(args) {
+        (DeviceArg::Cuda, _) => match unserved(args, footprint) {
             Some(option) => Err(option.conflict("--device cuda")),
             None => gpus(args, footprint).map_err(|missing| {
                 let remedy = "`lockstep doctor` looks at everything that a GPU needs";
@@ -36,7 +40,7 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
             }),
         },
         // A user who names a GPU wants that one only.
-        (DeviceArg::Auto, Some((option, number))) => match unserved(args) {
+        (DeviceArg::Auto, Some((option, number))) => match unserved(args, footprint) {
             Some(unserved) => Err(unserved.conflict(&format!("{option} {number}"))),
             None => gpus(args, footprint).map_err(|missing| {
                 let remedy = "Leave it out, so that --device auto may take the processor";
@@ -44,7 +48,7 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
             }),
         },
         (DeviceArg::Auto, None) => {
-            let why = match unserved(args) {
+            let why = match unserved(args, footprint) {
                 Some(option) => format!("{}, which GPUs do not serve", option.given),
                 None => match gpus(args, footprint) {
                     Ok(device) => {
@@ -173,19 +177,20 @@ impl Unserved {
 }
 
 /// The first given option that GPUs don't serve.
-fn unserved(args: &ServeArgs) -> Option<Unserved> {
+fn unserved(args: &ServeArgs, footprint: &dyn Footprint) -> Option<Unserved> {
     const OR_CPU: &str = "Leave it out, or give --device cpu";
     let parallel = &args.parallel;
-    let quantized = match args.model.quantization {
-        Some(QuantizationArg::Int8) => Some("int8"),
-        Some(QuantizationArg::Int4) => Some("int4"),
-        Some(QuantizationArg::None) | None => None,
-    };
+    let quantization = format::quantization(args);
+    let weights = MatrixRole::ALL.into_iter().find_map(|role| {
+        let format = WeightFormat::of(quantization, role);
+        let served = footprint.serves_format(DeviceKind::Cuda, format, role);
+        served.err()
+    });
     let int8_cache = args.memory.kv_cache_dtype == Some(KvCacheDtypeArg::Int8);
     let options = [
-        quantized.map(|format| Unserved {
-            given: format!("--quantization {format}"),
-            why: "GPUs have no quantized weights",
+        weights.map(|why| Unserved {
+            given: format!("--quantization {}", quantization.name()),
+            why,
             remedy: OR_CPU,
         }),
         int8_cache.then(|| Unserved {

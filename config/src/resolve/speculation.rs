@@ -4,7 +4,7 @@ use super::{ConfigError, ModelConfig, Ranks, ServeArgs, SpeculationConfig};
 use crate::args::{SpeculationArgs, VerificationArg};
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_model_folder::draft::OPTION as DRAFT_OPTION;
-use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Verification};
+use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Footprint, Verification};
 
 mod adaptive;
 mod options;
@@ -20,6 +20,7 @@ pub(super) fn resolve(
     target: &ModelConfig,
     known: &Algorithms,
     ranks: &Ranks,
+    footprint: &dyn Footprint,
 ) -> Result<(SpeculationConfig, u64), ConfigError> {
     let given = &args.speculation;
     let name = match given.speculative_algorithm.as_deref() {
@@ -38,7 +39,8 @@ pub(super) fn resolve(
     let adaptive = wanted.map(|wanted| adaptive::resolve(wanted, given, algorithm, first, known));
     let (adaptive, shape) = match adaptive.transpose()? {
         Some((adaptive, deepest)) => {
-            let shared_part = target.shared_part(ranks.parallel.attn_tp_size());
+            let attn_tp_size = ranks.parallel.attn_tp_size();
+            let shared_part = footprint.shared_part(target, attn_tp_size);
             let adaptive = AdaptiveConfig {
                 shared_part,
                 ..adaptive

@@ -438,7 +438,7 @@ fn the_caches_type_follows_the_models_unless_it_is_given() {
         ),
     ] {
         let (engine, _) = resolve_line(line).expect(line);
-        let found = (engine.dtype, engine.quantization, engine.kv.dtype);
+        let found = (engine.dtype, engine.model.quantization, engine.kv.dtype);
         assert_eq!(found, expected, "{line}");
     }
 }

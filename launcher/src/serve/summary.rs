@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_devices::DeviceFootprint;
+use lockstep_model::parameters;
 use lockstep_process::exit;
 use lockstep_traces::Destination;
 use lockstep_types::{
@@ -110,7 +111,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
             "{}, {}, {} parameters, {}",
             server.served_model_name,
             model.architecture,
-            rounded(model.parameters()),
+            rounded(parameters(model)),
             weights(engine)
         ),
     ));
@@ -322,7 +323,7 @@ fn megabytes(bytes: u64) -> String {
 
 /// Name of the type of the weights.
 fn weights(engine: &EngineConfig) -> &'static str {
-    match engine.quantization {
+    match engine.model.quantization {
         Quantization::None => engine.dtype.name(),
         quantization => quantization.name(),
     }

@@ -504,6 +504,10 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
 struct NoMemory;
 
 impl lockstep_types::Footprint for NoMemory {
+    fn shared_part(&self, _: &lockstep_types::ModelConfig, _: usize) -> u32 {
+        1 << 16
+    }
+
     fn room(
         &self,
         _: lockstep_types::DeviceKind,
@@ -513,6 +517,15 @@ impl lockstep_types::Footprint for NoMemory {
     }
 
     fn serves(&self, _: &lockstep_types::EngineShape<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn serves_format(
+        &self,
+        _: lockstep_types::DeviceKind,
+        _: lockstep_types::WeightFormat,
+        _: lockstep_types::MatrixRole,
+    ) -> Result<(), &'static str> {
         Ok(())
     }
 

@@ -126,7 +126,7 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> ApiResult<Respons
         max_model_len: config.server.context_length,
         eos_token_ids: &config.model.eos_token_ids,
         dtype: json!(config.dtype),
-        quantization: json!(config.quantization),
+        quantization: json!(config.model.quantization),
         speculative: speculation
             .algorithm
             .as_deref()

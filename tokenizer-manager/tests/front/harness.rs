@@ -103,7 +103,6 @@ pub fn engine_config() -> EngineConfig {
     EngineConfig {
         model: model_config(),
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         device: DeviceConfig::default(),
         isa: None,
         graphs: Vec::new(),
@@ -225,6 +224,7 @@ fn model_config() -> ModelConfig {
             "/../models/lockstep-demo-7m"
         )),
         load_format: LoadFormat::Auto,
+        quantization: Quantization::None,
         architecture: Architecture {
             class_name: "LlamaForCausalLM".into(),
             model_type: "llama".into(),

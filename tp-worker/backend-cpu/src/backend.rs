@@ -7,21 +7,21 @@ use std::ops::Range;
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, Exchange, Groups, Holds, HostMatrix, InputLimits,
     KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel,
-    Rows, Scatter,
+    Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
 use crate::footprint::CpuAllocated;
-use crate::gemm::{Element, Packed, describe_quantized};
+use crate::formats::{CpuMatrix, Packed};
+use crate::gemm::{Element, describe_quantized};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::norm::AddNorm;
 use crate::options::{CpuError, CpuOptions};
-use crate::pack::CpuMatrix;
 use crate::pool::Pool;
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
@@ -38,7 +38,6 @@ pub struct CpuBackend {
     pool: Pool,
     isa: Isa,
     dtype: Dtype,
-    quantization: Quantization,
     collectives: Collectives,
     attention: Attention,
     /// Packed inputs of the current matrix product.
@@ -59,7 +58,6 @@ impl CpuBackend {
         let CpuOptions {
             threads,
             dtype,
-            quantization,
             pin,
             isa: _,
         } = options;
@@ -67,7 +65,6 @@ impl CpuBackend {
             pool: Pool::new(threads, pin.as_deref(), groups.is_crowded())?,
             isa,
             dtype,
-            quantization,
             collectives: Collectives::new(groups),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
@@ -99,26 +96,31 @@ impl Memory for CpuBackend {
     type Rope = CpuRope;
     type KvCache = CpuKvCache;
     type Inputs = CpuInputs;
-    fn describe(&self) -> String {
+    fn describe(&self, weights: WeightFormat) -> String {
         let dtype = match self.dtype {
             Dtype::Bfloat16 => "bf16",
             Dtype::Float32 => "f32",
         };
         let (threads, quantized) = (self.pool.threads(), describe_quantized(self.isa));
-        let weights = match self.quantization {
-            Quantization::None => return format!("cpu {}, {dtype}, {threads} threads", self.isa),
-            Quantization::Int8 => "int8",
-            Quantization::Int4 => "int4",
+        let weights = match weights {
+            WeightFormat::Float => return format!("cpu {}, {dtype}, {threads} threads", self.isa),
+            WeightFormat::Int8 => "int8",
+            WeightFormat::Int4 => "int4",
         };
         format!("cpu {quantized}, {dtype}, {weights} weights, {threads} threads")
+    }
+    fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
+        Ok(())
     }
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        role: MatrixRole,
+        format: WeightFormat,
     ) -> Result<CpuMatrix, BackendError> {
-        let element = Packed::of(self.dtype, self.quantization, role);
-        let packed = CpuMatrix::pack(&mut self.pool, self.isa, element, matrix)?;
+        let element = Packed::of(self.dtype, format);
+        let mut space = Vec::new();
+        let floats = matrix.floats(&mut space)?;
+        let packed = CpuMatrix::pack(&mut self.pool, self.isa, element, &floats)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }
@@ -152,12 +154,8 @@ impl Memory for CpuBackend {
     fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
         matrix.bytes()
     }
-    fn matrix_format(&self, role: MatrixRole) -> Option<String> {
-        Some(CpuMatrix::format(Packed::of(
-            self.dtype,
-            self.quantization,
-            role,
-        )))
+    fn packed_form(&self, format: WeightFormat) -> Option<String> {
+        Some(CpuMatrix::form(Packed::of(self.dtype, format)))
     }
     fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
         matrix.data()
@@ -166,11 +164,11 @@ impl Memory for CpuBackend {
         &mut self,
         rows: usize,
         cols: usize,
-        role: MatrixRole,
+        format: WeightFormat,
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<CpuMatrix, BackendError> {
-        let element = Packed::of(self.dtype, self.quantization, role);
+        let element = Packed::of(self.dtype, format);
         let packed = CpuMatrix::restore(&mut self.pool, element, [rows, cols], unit, fill)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
@@ -181,16 +179,9 @@ impl Ops for CpuBackend {
     fn embed(&mut self, table: &CpuMatrix, first: u32, inputs: &CpuInputs, out: &mut CpuTensor) {
         rows::embed(&mut self.pool, table, first, &inputs.tokens, out);
     }
-    fn matmul(
-        &mut self,
-        x: &CpuTensor,
-        w: &CpuMatrix,
-        bias: Option<&CpuVector>,
-        out: &mut CpuTensor,
-    ) {
-        out.expect(x.rows(), w.rows, "the matrix product's output");
+    fn matmul(&mut self, x: &CpuTensor, w: Linear<'_, CpuMatrix, CpuVector>, out: &mut CpuTensor) {
+        out.expect(x.rows(), w.weight.rows, "the matrix product's output");
         let (pool, packed) = (&mut self.pool, &mut self.packed);
-        let w = Linear { weight: w, bias };
         multiply(pool, self.isa, x, w, packed, out.values_mut());
     }
     fn rms_norm(&mut self, x: &CpuTensor, weight: &CpuVector, eps: f32, out: &mut CpuTensor) {

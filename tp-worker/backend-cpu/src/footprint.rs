@@ -1,10 +1,11 @@
 //! Computes the memory that a backend takes, before there is one.
 
 use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::attention;
-use crate::gemm::{Packed, scratch_words};
+use crate::formats::Packed;
+use crate::gemm::scratch_words;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
@@ -14,7 +15,6 @@ use crate::options::CpuOptions;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuMemory {
     dtype: Dtype,
-    quantization: Quantization,
     threads: usize,
     isa: Isa,
 }
@@ -39,7 +39,6 @@ impl CpuMemory {
     pub fn new(options: &CpuOptions) -> Self {
         Self {
             dtype: options.dtype,
-            quantization: options.quantization,
             threads: options.threads,
             isa: options.isa.unwrap_or_else(Isa::detect),
         }
@@ -48,7 +47,7 @@ impl CpuMemory {
 
 impl DeviceMemory for CpuMemory {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
-        let packed = Packed::of(self.dtype, self.quantization, matrix.role);
+        let packed = Packed::of(self.dtype, matrix.format);
         words(packed.words(matrix.rows, matrix.cols))
     }
 
@@ -75,7 +74,7 @@ impl DeviceMemory for CpuMemory {
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let packed = |(rows, matrix): &(usize, MatrixShape)| {
-            let packed = Packed::of(self.dtype, self.quantization, matrix.role);
+            let packed = Packed::of(self.dtype, matrix.format);
             grown(scratch_words(
                 self.threads,
                 packed,

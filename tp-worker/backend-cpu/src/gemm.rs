@@ -1,6 +1,6 @@
 //! `out = x · wᵀ + bias`, from one row to thousands.
 //!
-//! Weights are panels of 32 columns ([`crate::pack`]); rows are packed per call into blocks
+//! Weights are panels of 32 columns ([`crate::formats`]); rows are packed per call into blocks
 //! of up to [`tiles::Tiles::rows`] with their steps interleaved. Few rows stream several
 //! panels at once; many rows reuse a slice of a panel and a group of row blocks in the
 //! second-level cache. Each output element is one chain of multiply-adds over `0..steps` and
@@ -29,10 +29,10 @@ mod widen;
 
 use lockstep_backend::BackendError;
 
+use crate::formats::{CpuMatrix, Packed};
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::number::pack_row;
-use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 use crate::pool::Pool;
 
@@ -41,10 +41,10 @@ pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
 pub(crate) use prefetch::Ahead;
 use product::Product;
-pub(crate) use quantized::describe as describe_quantized;
+pub(crate) use quantized::{INT4_WORDS, INT8_WORDS, describe as describe_quantized, int4, int8};
 use sum_buffers::{Rooms, Sums};
 pub(crate) use tile::{PANEL, Tile};
-pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Packed, Tiles, select};
+pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Tiles, select};
 
 /// Most packed words that the caller packs alone.
 const PACK_ALONE: usize = 4_096;

@@ -1,6 +1,6 @@
 //! Settings of a backend, and their errors.
 
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::isa::Isa;
 
@@ -12,8 +12,6 @@ pub struct CpuOptions {
     /// The type that matrix products compute in: bf16 weights and inputs with sums in f32,
     /// or f32 throughout.
     pub dtype: Dtype,
-    /// The integers that weight matrices are rounded to when they are loaded.
-    pub quantization: Quantization,
     /// Cores, one per thread; the thread that builds the backend is pinned to the first.
     pub pin: Option<Vec<usize>>,
     /// Kernels to use instead of the fastest that this machine runs.

@@ -1,6 +1,6 @@
 //! Whole rows, looked up and moved.
 
-use crate::pack::CpuMatrix;
+use crate::formats::CpuMatrix;
 use crate::partition::{for_columns, for_rows};
 use crate::pool::Pool;
 use crate::tensor::CpuTensor;

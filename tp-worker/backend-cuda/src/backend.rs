@@ -15,15 +15,16 @@ mod sample;
 use std::path::PathBuf;
 
 use lockstep_backend::Groups;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
+use crate::formats::Uploads;
 use crate::ops::{Products, Random, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
-use crate::tensors::{CudaTensor, Element, Uploads};
+use crate::tensors::{CudaTensor, Element};
 use attend::Kernels;
 pub use passes::CudaPasses;
 pub(crate) use sample::TokenSampler;
@@ -35,8 +36,6 @@ pub struct CudaOptions {
     pub ordinal: usize,
     /// Type that weights are held and multiplied in; sums are f32.
     pub dtype: Dtype,
-    /// Quantization of weight matrices; GPUs serve none.
-    pub quantization: Quantization,
     /// Folder where compiled kernels are kept. Without one, kernels are compiled at every
     /// start.
     pub kernels: Option<PathBuf>,
@@ -96,12 +95,6 @@ impl CudaBackend {
     /// # Errors
     /// [`CudaError`]: a library is missing or too old, or GPUs don't serve an option.
     pub fn new(options: &CudaOptions, groups: impl Into<Groups>) -> Result<Self, CudaError> {
-        if options.quantization != Quantization::None {
-            return Err(CudaError::Unsupported(
-                "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give --device cpu"
-                    .to_owned(),
-            ));
-        }
         let context = Context::open(options.ordinal)?;
         let compiler = Compiler::new(context.gpu(), options.kernels.as_deref())?;
         let operand = Element::of(options.dtype);

@@ -173,7 +173,7 @@ fn whole(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::AttentionShape;
+    use lockstep_backend::{AttentionShape, WeightFormat};
 
     use super::*;
     use crate::exchange::host::PIECE;
@@ -184,6 +184,7 @@ mod tests {
             rows,
             cols: 8,
             role,
+            format: WeightFormat::Float,
         };
         let pass = |head, gathered| PassShape {
             tokens: 4,

@@ -26,6 +26,7 @@ mod drafting;
 mod error;
 mod exchange;
 mod footprint;
+mod formats;
 mod kernels;
 mod ops;
 mod passes;

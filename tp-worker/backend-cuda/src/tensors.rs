@@ -3,10 +3,8 @@
 mod floats;
 mod rows;
 mod tensor;
-mod weights;
 
 pub use floats::{Element, Floats};
 pub use rows::Rows;
 pub(crate) use rows::{RowsParameter, blocks};
 pub use tensor::{CudaMatrix, CudaTensor};
-pub(crate) use weights::Uploads;

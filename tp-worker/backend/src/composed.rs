@@ -12,7 +12,7 @@ pub(crate) fn matmul_add_rms_norm<B: Exchange>(
     norm: RmsNorm<'_, B::Vector>,
     out: &mut B::Tensor,
 ) -> Result<(), BackendError> {
-    backend.matmul(x, w.part.weight, w.part.bias, delta);
+    backend.matmul(x, w.part, delta);
     backend.all_reduce(w.axis, delta)?;
     backend.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
     Ok(())
@@ -47,6 +47,6 @@ pub(crate) fn gated_matmul<B: Ops>(
     gate_up: &mut B::Tensor,
     out: &mut B::Tensor,
 ) {
-    backend.matmul(x, w.weight, w.bias, gate_up);
+    backend.matmul(x, w, gate_up);
     backend.silu_mul(gate_up, out);
 }

@@ -13,6 +13,13 @@ pub struct Linear<'a, M, V> {
     pub bias: Option<&'a V>,
 }
 
+impl<'a, M, V> Linear<'a, M, V> {
+    /// Returns the map without a bias.
+    pub fn unbiased(weight: &'a M) -> Self {
+        Self { weight, bias: None }
+    }
+}
+
 /// A linear map whose inputs are split over ranks. Its result is the sum of the results of the
 /// ranks' parts. Only one rank's part has the bias.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
-use crate::{AttentionShape, Holds, InputLimits, KvShape, MatrixRole};
+use crate::{AttentionShape, Holds, InputLimits, KvShape, MatrixRole, WeightFormat};
 
 /// A weight matrix, by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct MatrixShape {
     pub cols: usize,
     /// Use of the matrix.
     pub role: MatrixRole,
+    /// Format of the matrix on the device.
+    pub format: WeightFormat,
 }
 
 /// The largest pass of a model.

@@ -6,7 +6,7 @@ use std::thread;
 
 use half::bf16;
 
-use crate::{BackendError, CheckpointDtype, HostBlock, HostMatrix};
+use crate::{BackendError, CheckpointDtype, HostBlock, HostFloats};
 
 /// A matrix `[rows, cols]` of random numbers, bfloat16 as checkpoints hold them. Each number
 /// follows from its tensor and its place in it alone, so all splits of a model have the same
@@ -100,8 +100,8 @@ impl RandomMatrix {
     }
 
     /// Returns the matrix with these [numbers](Self::numbers).
-    pub fn host<'a>(&self, numbers: &'a [u8]) -> HostMatrix<'a> {
-        HostMatrix {
+    pub fn host<'a>(&self, numbers: &'a [u8]) -> HostFloats<'a> {
+        HostFloats {
             cols: self.cols,
             dtype: CheckpointDtype::Bf16,
             blocks: vec![HostBlock {

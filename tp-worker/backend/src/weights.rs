@@ -1,75 +1,78 @@
-//! Weights in the form that files have them.
+//! Weight matrices before they are on a device, as checkpoints have them.
 
-/// Element types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckpointDtype {
-    /// 32-bit float.
-    F32,
-    /// bfloat16.
-    Bf16,
-    /// IEEE half.
-    F16,
-}
+mod floats;
 
-impl CheckpointDtype {
-    /// Returns the bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 | Self::F16 => 2,
-        }
-    }
-}
+use std::borrow::Cow;
 
-/// The use of a matrix. A table of tokens bears less rounding than a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MatrixRole {
-    /// A projection inside a layer.
-    Projection,
-    /// One row per token of the vocabulary: embedding, output head or both.
-    Vocabulary,
-}
+use half::bf16;
 
-/// A matrix `[rows, cols]` in host memory, made of row blocks that may lie apart (q, k and v;
-/// gate and up; a shard of heads). Each block is row-major with its own stride, little-endian.
+use crate::{BackendError, RandomMatrix};
+
+pub use floats::{CheckpointDtype, HostBlock, HostFloats};
+
+/// A rank's part of a weight matrix `[rows, cols]`, before it is on a device. There is one
+/// variant for each form in which checkpoints hold matrices.
 #[derive(Debug, Clone)]
-pub struct HostMatrix<'a> {
-    /// Number of columns used.
-    pub cols: usize,
-    /// Element type of `blocks`.
-    pub dtype: CheckpointDtype,
-    /// Row blocks, top to bottom.
-    pub blocks: Vec<HostBlock<'a>>,
+pub enum HostMatrix<'a> {
+    /// Floats in memory.
+    Floats(HostFloats<'a>),
+    /// Random numbers, which are made while the matrix is loaded.
+    Random(RandomMatrix),
 }
 
-/// `rows` rows. Row `r` is `bytes[offset + r·stride ..][.. cols · element]`.
-#[derive(Debug, Clone, Copy)]
-pub struct HostBlock<'a> {
-    /// Memory that the rows lie in, typically a mapped file.
-    pub bytes: &'a [u8],
-    /// Byte offset of the first row's first used column.
-    pub offset: usize,
-    /// Number of bytes from one row to the next.
-    pub stride: usize,
-    /// Number of rows in this block.
-    pub rows: usize,
-}
-
-impl<'a> HostMatrix<'a> {
-    /// Returns the number of rows of all blocks.
+impl HostMatrix<'_> {
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
-        self.blocks.iter().map(|block| block.rows).sum()
-    }
-    /// Returns the bytes of row `row`, counted over all blocks; `None` past the end.
-    pub fn row(&self, row: usize) -> Option<&'a [u8]> {
-        let mut row = row;
-        for block in &self.blocks {
-            if row < block.rows {
-                let at = block.offset + row * block.stride;
-                return block.bytes.get(at..at + self.cols * self.dtype.bytes());
-            }
-            row -= block.rows;
+        match self {
+            Self::Floats(floats) => floats.rows(),
+            Self::Random(random) => random.rows(),
         }
-        None
+    }
+
+    /// Returns the number of columns.
+    pub fn cols(&self) -> usize {
+        match self {
+            Self::Floats(floats) => floats.cols,
+            Self::Random(random) => random.cols,
+        }
+    }
+
+    /// Returns the bytes of all elements on the host.
+    pub fn bytes(&self) -> u64 {
+        let element = match self {
+            Self::Floats(floats) => floats.dtype.bytes(),
+            Self::Random(_) => size_of::<bf16>(),
+        };
+        (self.rows() * self.cols() * element) as u64
+    }
+
+    /// Puts the rows of `other`, of equal width, below these. Returns false if the two are of
+    /// different forms or types.
+    pub fn append(&mut self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Floats(all), Self::Floats(other)) if all.dtype == other.dtype => {
+                all.blocks.extend(other.blocks);
+            }
+            (Self::Random(all), Self::Random(other)) => all.blocks.extend(other.blocks),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Returns the elements as floats in memory. Random numbers are made in `space`.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn floats<'s>(
+        &'s self,
+        space: &'s mut Vec<u8>,
+    ) -> Result<Cow<'s, HostFloats<'s>>, BackendError> {
+        Ok(match self {
+            Self::Floats(floats) => Cow::Borrowed(floats),
+            Self::Random(random) => {
+                *space = random.numbers()?;
+                Cow::Owned(random.host(space))
+            }
+        })
     }
 }

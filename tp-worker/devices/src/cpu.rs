@@ -115,7 +115,6 @@ fn cpu_options(options: &DeviceOptions<'_>, isa: Option<Isa>) -> CpuOptions {
     CpuOptions {
         threads: options.threads,
         dtype: options.dtype,
-        quantization: options.quantization,
         pin: options
             .cores
             .filter(|cores| !cores.is_empty())
@@ -126,14 +125,15 @@ fn cpu_options(options: &DeviceOptions<'_>, isa: Option<Isa>) -> CpuOptions {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::Memory as _;
+    use lockstep_backend::{Memory as _, WeightFormat};
     use lockstep_collective::Single;
-    use lockstep_types::{DeviceConfig, Dtype, Quantization};
+    use lockstep_types::{DeviceConfig, Dtype};
 
     use super::*;
 
     fn describe(options: &DeviceOptions<'_>) -> Result<String, DeviceError> {
-        CpuBackend::open(options, Box::new(Single::new())).map(|backend| backend.describe())
+        CpuBackend::open(options, Box::new(Single::new()))
+            .map(|backend| backend.describe(WeightFormat::Float))
     }
 
     #[test]
@@ -142,7 +142,6 @@ mod tests {
             device: DeviceConfig::default(),
             threads: 2,
             dtype: Dtype::Float32,
-            quantization: Quantization::None,
             cores: Some(&[]),
             kernels: Some("scalar"),
             graphs: &[],
@@ -154,11 +153,6 @@ mod tests {
             found.contains("scalar") && found.contains("2 threads"),
             "{found}"
         );
-        let int8 = DeviceOptions {
-            quantization: Quantization::Int8,
-            ..options
-        };
-        assert_ne!(describe(&int8).unwrap(), found);
     }
 
     #[test]
@@ -167,7 +161,6 @@ mod tests {
             device: DeviceConfig::default(),
             threads: 0,
             dtype: Dtype::Float32,
-            quantization: Quantization::None,
             cores: None,
             kernels: None,
             graphs: &[],

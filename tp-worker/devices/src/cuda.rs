@@ -79,7 +79,6 @@ impl Device for CudaBackend {
         let options = CudaOptions {
             ordinal: options.device.base_gpu_id,
             dtype: options.dtype,
-            quantization: options.quantization,
             kernels: options
                 .folder
                 .map(|folder| -> PathBuf { folder.join(KERNELS) }),
@@ -203,9 +202,9 @@ fn libraries(gpu: &Gpu) -> Result<(), CudaError> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::{Axis, Exchange as _, Holds, Memory as _, Owners};
+    use lockstep_backend::{Axis, Exchange as _, Holds, Memory as _, Owners, WeightFormat};
     use lockstep_collective::Single;
-    use lockstep_types::{DeviceConfig, DeviceKind, Dtype, Footprint as _, Quantization};
+    use lockstep_types::{DeviceConfig, DeviceKind, Dtype, Footprint as _};
 
     use super::*;
     use crate::DeviceFootprint;
@@ -219,7 +218,6 @@ mod tests {
             },
             threads: 1,
             dtype: Dtype::Bfloat16,
-            quantization: Quantization::None,
             cores: None,
             kernels: None,
             graphs: &[],
@@ -235,12 +233,9 @@ mod tests {
         let last = Gpu::count().unwrap() - 1;
         let options = options().of_rank(last, Some(folder.path()));
         let mut gpu = CudaBackend::open(&options, Box::new(Single::new())).unwrap();
-        assert!(gpu.describe().starts_with("cuda "), "{}", gpu.describe());
-        assert!(
-            gpu.describe().contains(" GiB taken, sm_"),
-            "{}",
-            gpu.describe()
-        );
+        let about = gpu.describe(WeightFormat::Float);
+        assert!(about.starts_with("cuda "), "{about}");
+        assert!(about.contains(" GiB taken, sm_"), "{about}");
         let kept = std::fs::read_dir(folder.path().join(KERNELS)).unwrap();
         assert!(kept.count() >= 3);
         let mut tensor = gpu.tensor(4, 2, Holds::Logits).unwrap();

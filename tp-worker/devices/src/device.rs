@@ -6,7 +6,6 @@ use std::time::Duration;
 use lockstep_backend::{AttentionShape, Backend, DeviceMemory, Groups};
 use lockstep_types::{
     CollectiveBackend, DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype,
-    Quantization,
 };
 
 use crate::{DeviceError, Finding, Metered, Roofline};
@@ -84,8 +83,6 @@ pub struct DeviceOptions<'a> {
     pub threads: usize,
     /// Type that matrix products compute in.
     pub dtype: Dtype,
-    /// Type that weight matrices are rounded to when they are loaded.
-    pub quantization: Quantization,
     /// Cores of the threads, one each. `None` or an empty list pins no thread. Configuration
     /// refuses cores, and threads, for devices other than the host's.
     pub cores: Option<&'a [usize]>,
@@ -115,7 +112,6 @@ impl<'a> DeviceOptions<'a> {
             device: engine.device,
             threads: engine.threads_per_rank,
             dtype: engine.dtype,
-            quantization: engine.quantization,
             cores: None,
             kernels: engine.isa,
             graphs: &[],

@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{rank_heads, rank_memory};
+use lockstep_model::{rank_heads, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
-use lockstep_types::{DeviceKind, DeviceRoom, EngineShape, Footprint, RankMemory};
+use lockstep_types::{
+    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
+    WeightFormat,
+};
 
 use crate::{Device, DeviceError, DeviceOptions, OnDevice, Registry};
 
@@ -19,6 +22,10 @@ impl Footprint for DeviceFootprint {
         rank_memory(memory.as_ref(), engine, rank)
     }
 
+    fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32 {
+        shared_part(model, attn_tp_size)
+    }
+
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
         let room = Registry::empty().run(kind, Room(number));
         room.map_err(|error| error.to_string())
@@ -27,6 +34,15 @@ impl Footprint for DeviceFootprint {
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
         let served = Registry::empty().run(engine.device.kind, Serves(engine));
         served.map_err(|error| error.to_string())
+    }
+
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        role: MatrixRole,
+    ) -> Result<(), &'static str> {
+        Registry::empty().run(kind, ServesFormat(format, role))
     }
 
     fn kernels(&self, kind: DeviceKind, name: &str) -> Result<&'static str, String> {
@@ -94,6 +110,18 @@ impl OnDevice for Serves<'_> {
             B::serves(&options, &rank_heads(model, ranks), engine.kv_dtype)?;
         }
         Ok(())
+    }
+}
+
+/// Asks if a device serves a format.
+struct ServesFormat(WeightFormat, MatrixRole);
+
+impl OnDevice for ServesFormat {
+    type Output = Result<(), &'static str>;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> Self::Output {
+        let Self(format, role) = self;
+        B::serves_format(format, role)
     }
 }
 

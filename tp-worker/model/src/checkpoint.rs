@@ -1,10 +1,11 @@
 //! Checkpoints: the files of a model folder, their packed form on disk, and the way from either to
 //! a device.
 
+pub(crate) mod found;
 pub(crate) mod loader;
 pub(crate) mod packed;
 mod progress;
-pub(crate) mod weights;
+pub(crate) mod source;
 
 pub use progress::{LoadPhase, LoadProgress};
-pub use weights::{FileAccess, HostTensor, Weights};
+pub use source::{FileAccess, HostTensor, Safetensors};

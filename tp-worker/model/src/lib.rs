@@ -5,7 +5,7 @@
 //! | `split` | the part of a model on each rank | |
 //! | `blocks` | attention, MLP, norm, linear: tensors, collectives and pass of each | `split` |
 //! | `models` | models and draft heads, made of blocks | `blocks` |
-//! | `checkpoint` | tensors on disk: [`Weights`], packed weights, the way to a device | `blocks` |
+//! | `checkpoint` | sources of tensors, such as [`Safetensors`], packed weights, the way to a device | `blocks` |
 //! | `runner` | passes: [`Transformer`] runs the ragged extend, [`EagleHead`] drafts from its hidden states | all |
 
 #![deny(unsafe_code)]
@@ -18,9 +18,9 @@ mod runner;
 mod split;
 
 pub use blocks::rope_table;
-pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Weights};
+pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Safetensors};
 pub use error::ModelError;
-pub use models::{CaptureSpec, Schedule};
+pub use models::{CaptureSpec, Schedule, parameters, shared_part};
 pub use runner::{
     DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
     LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_heads,

@@ -4,7 +4,9 @@
 mod capture;
 pub(crate) mod decoder;
 pub(crate) mod eagle;
+mod parameters;
 mod schedule;
 
 pub use capture::CaptureSpec;
+pub use parameters::{parameters, shared_part};
 pub use schedule::Schedule;

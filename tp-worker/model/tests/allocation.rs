@@ -16,7 +16,7 @@ use lockstep_collective::{Single, local_group};
 use lockstep_model::{
     EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, Topology, Transformer,
 };
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, KvCacheDtype};
 use pass::{Pass, fixture};
 
 thread_local! {
@@ -168,7 +168,6 @@ fn on(groups: impl Into<Groups>, dtype: Dtype) -> CpuBackend {
     let options = CpuOptions {
         threads: 1,
         dtype,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     };

@@ -11,7 +11,9 @@ mod ranks;
 
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, Backend, Batch, Groups, Holds, Memory as _, Ops as _, WorldRows};
+use lockstep_backend::{
+    Axis, Backend, Batch, Groups, Holds, Linear, Memory as _, Ops as _, WorldRows,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_model::{
@@ -19,8 +21,8 @@ use lockstep_model::{
     Topology, Transformer, rank_memory, whole_head,
 };
 use lockstep_types::{
-    CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, Quantization,
-    SpeculationConfig, StepLimits,
+    CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, SpeculationConfig,
+    StepLimits,
 };
 use naive::Naive;
 use pass::{Pass, fixture};
@@ -67,7 +69,6 @@ fn options() -> CpuOptions {
     CpuOptions {
         threads: 1,
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     }
@@ -236,7 +237,7 @@ fn a_rank_that_drafts_lacks_the_head_alone() {
             let vocab = model.model().vocab_size;
             let mut found = backend.tensor(TOKENS, vocab, Holds::Logits).unwrap();
             let features = model.features().unwrap();
-            backend.matmul(features, &head, None, &mut found);
+            backend.matmul(features, Linear::unbiased(&head), &mut found);
             match at.attention.leads() {
                 true => assert!(found.values() == logits, "{at:?}"),
                 false => assert!(logits.is_empty(), "{at:?}"),
@@ -313,7 +314,6 @@ fn ranks_take_what_is_charged() {
                 let engine = EngineShape {
                     model: loaded.model(),
                     dtype: Dtype::Float32,
-                    quantization: Quantization::None,
                     device: DeviceConfig::default(),
                     isa: None,
                     graphs: &[],

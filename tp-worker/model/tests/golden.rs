@@ -94,11 +94,15 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {
-    quantized(dtype, Quantization::None)
+    on(None, dtype)
 }
 
-fn quantized(dtype: Dtype, quantization: Quantization) -> Factory<CpuBackend> {
-    on(None, dtype, quantization)
+/// Returns `model`, to be loaded with `quantization`.
+fn rounded(model: &ModelConfig, quantization: Quantization) -> ModelConfig {
+    ModelConfig {
+        quantization,
+        ..model.clone()
+    }
 }
 
 /// Returns the kernels chosen on this machine, and those with the bits of AMX, if they can
@@ -110,12 +114,11 @@ fn kernels() -> impl Iterator<Item = Option<Isa>> {
         .take(1 + usize::from(emulated))
 }
 
-fn on(isa: Option<Isa>, dtype: Dtype, quantization: Quantization) -> Factory<CpuBackend> {
+fn on(isa: Option<Isa>, dtype: Dtype) -> Factory<CpuBackend> {
     Arc::new(move |collective| {
         let options = CpuOptions {
             threads: 1,
             dtype,
-            quantization,
             pin: None,
             isa,
         };
@@ -241,7 +244,7 @@ fn cpu_backend_in_bfloat16() {
                 ..Feed::plain(KvCacheDtype::Bfloat16)
             };
             let run = |isa| {
-                let factory = on(isa, Dtype::Bfloat16, Quantization::None);
+                let factory = on(isa, Dtype::Bfloat16);
                 logits(&case.model, &factory, feed, &texts)
             };
             let found: Vec<_> = kernels().map(run).collect();
@@ -287,8 +290,8 @@ fn quantized_weights_stay_near_the_reference() {
                     tp_size,
                     ..Feed::plain(KvCacheDtype::Bfloat16)
                 };
-                let factory = quantized(Dtype::Bfloat16, format);
-                let found = logits(&case.model, &factory, feed, &texts);
+                let model = rounded(&case.model, format);
+                let found = logits(&model, &cpu(Dtype::Bfloat16), feed, &texts);
                 for (prompt, logits) in case.golden.prompts.iter().zip(&found) {
                     let last = &logits[prompt.ids.len() - 1];
                     let error = relative_error(last, &prompt.last_logits);
@@ -313,8 +316,9 @@ fn chunked_and_batched_runs_are_bit_identical() {
         let chosen = formats.map(|format| (None, format));
         let emulated = kernels().skip(1).map(|isa| (isa, formats[1]));
         for (isa, (dtype, compute, weights)) in chosen.into_iter().chain(emulated) {
-            let (whole, factory) = (Feed::plain(dtype), on(isa, compute, weights));
-            let expected = logits(&case.model, &factory, whole, &texts);
+            let (whole, factory) = (Feed::plain(dtype), on(isa, compute));
+            let model = rounded(&case.model, weights);
+            let expected = logits(&model, &factory, whole, &texts);
             for (page_size, chunk, together) in [(1, 7, true), (16, 50, false), (64, 1, true)] {
                 let feed = Feed {
                     page_size,
@@ -322,7 +326,7 @@ fn chunked_and_batched_runs_are_bit_identical() {
                     together,
                     ..whole
                 };
-                let found = logits(&case.model, &factory, feed, &texts);
+                let found = logits(&model, &factory, feed, &texts);
                 assert!(found == expected, "{name}: {feed:?} differs");
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use lockstep_files::safetensors::tensor_names;
 use lockstep_files::shown;
 use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 
@@ -150,7 +151,7 @@ pub(super) fn damaged(path: &Path, error: ModelConfigError) -> ConfigError {
 }
 
 fn tensors(folder: &Path) -> Result<BTreeSet<String>, ConfigError> {
-    let names = crate::tensors::names(folder);
+    let names = tensor_names(folder);
     let names = names.map_err(|error| {
         let message = format!("{}.", shown(&error.to_string()));
         ConfigError::file(OPTION, folder, message)

@@ -4,12 +4,9 @@ use lockstep_files::MOST_WEIGHT_FILES;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::PIECE;
+use super::{EMBEDDING, HEAD, PIECE};
 use crate::Described;
 use crate::testing::{folder, llama, with, write};
-
-const EMBEDDING: &str = "model.embed_tokens.weight";
-const HEAD: &str = "lm_head.weight";
 
 /// A tensor: name, type, columns and bytes of its numbers.
 type Tensor<'a> = (&'a str, &'a str, usize, &'a [u8]);
@@ -55,7 +52,7 @@ fn read(dir: &Path) -> (bool, bool) {
 #[test]
 fn a_stored_head_is_the_embedding_only_where_they_are_equal() {
     // Longer than the bytes compared at once, and different at either end.
-    let table: Vec<u8> = (0..2 * PIECE as usize + 6)
+    let table: Vec<u8> = (0..2 * PIECE as usize + 8)
         .map(|at| (at / 7) as u8)
         .collect();
     let changed = |at: usize| {

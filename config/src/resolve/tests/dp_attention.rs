@@ -1,11 +1,13 @@
 //! Data-parallel attention.
 
 use lockstep_adaptive::AdaptiveConfig;
-use lockstep_types::{ConfigError, DeviceKind, EngineConfig};
+use lockstep_types::{ConfigError, DeviceKind, EngineConfig, Footprint as _};
 use serde_json::json;
 
 use crate::Hardware;
-use crate::testing::{Head, folder, head, llama, machine, resolve_line, resolve_model, with};
+use crate::testing::{
+    Head, Plain, folder, head, llama, machine, parameters, resolve_line, resolve_model, with,
+};
 
 const DP: &str = "--enable-dp-attention --dp-size";
 
@@ -197,7 +199,7 @@ fn drafts_are_charged_on_every_lead() {
     // (options, bytes of each drafter): a model in two bytes per parameter, or 100 bytes for
     // each node.
     let small = lockstep_model_folder::load(dir.path()).expect("a model");
-    let of_model = 2 * small.parameters() as u64;
+    let of_model = 2 * parameters(&small) as u64;
     let least = |options: &str| {
         let fits = |bytes: u64| {
             let machine = Hardware {
@@ -311,19 +313,16 @@ fn depths_that_cannot_adapt_by_default_say_how_to_go_on() {
 }
 
 #[test]
-fn what_dp_ranks_share_of_a_pass_follows_from_the_model() {
-    // Columns and rows of a layer, as wide as the residual stream: 192 are attention's with 4
-    // key/value heads, and 288 the MLP's. There are 2 layers, and 100 rows of the output head.
-    // Eight ranks of a DP rank have 8 key/value heads, some of them copies.
-    for (line, own, shared) in [
-        (format!("--tp 4 {DP} 4"), 2 * 192, 676),
-        (format!("--tp 4 {DP} 2"), 2 * 192, 676),
-        (format!("--tp 16 {DP} 2"), 2 * 256, 676),
-        ("--tp 8 --speculative-adaptive".into(), 2 * 256, 676),
+fn what_dp_ranks_share_of_a_pass_follows_from_the_ranks_of_one() {
+    for (line, ranks) in [
+        (format!("--tp 4 {DP} 4"), 1),
+        (format!("--tp 4 {DP} 2"), 2),
+        (format!("--tp 16 {DP} 2"), 8),
+        ("--tp 8 --speculative-adaptive".into(), 8),
     ] {
         let engine = engine(&format!("{line} --speculative-algorithm WINDOW"));
         let adaptive = engine.speculation.adaptive.clone().expect("it adapts");
-        let part = (shared << 16) / (own + shared);
+        let part = Plain.shared_part(&engine.model, ranks);
         assert_eq!(adaptive.shared_part, part, "{line}");
         // Ranks with another part would decide otherwise.
         let mut other = engine.clone();

@@ -62,7 +62,7 @@ fn a_stored_head_that_differs_is_one_of_its_own_unless_weights_are_random() {
     std::fs::write(model.path().join("model.safetensors"), weights).expect("written");
     let parameters = |line: &str| {
         let (engine, _) = resolve_model(line, model.path(), &machine()).expect("good");
-        engine.model.parameters()
+        crate::testing::parameters(&engine.model)
     };
     let (tied, own) = (parameters("--load-format dummy"), parameters(""));
     assert_eq!(own - tied, 100 * 64, "a table of 100 tokens");

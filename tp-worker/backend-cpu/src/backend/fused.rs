@@ -3,11 +3,11 @@
 use lockstep_backend::{BackendError, Linear, RmsNorm, RowParallel, Scatter};
 
 use super::CpuBackend;
+use crate::formats::CpuMatrix;
 use crate::gemm::matmul;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::norm::AddNorm;
-use crate::pack::CpuMatrix;
 use crate::pool::Pool;
 use crate::tensor::{CpuTensor, CpuVector};
 

@@ -1,27 +1,26 @@
 use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory, Holds,
-    HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, MatrixShape, Memory as _, Ops as _,
-    PassShape, Passes as _, RopeTable, Row,
+    HostBlock, HostFloats, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, MatrixShape,
+    Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row, WeightFormat,
 };
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, KvCacheDtype};
 
 use super::CpuMemory;
 use crate::{CpuBackend, CpuOptions, Isa};
 
-const FORMS: [(Dtype, Quantization); 4] = [
-    (Dtype::Bfloat16, Quantization::None),
-    (Dtype::Float32, Quantization::None),
-    (Dtype::Bfloat16, Quantization::Int8),
-    (Dtype::Float32, Quantization::Int4),
+const FORMS: [(Dtype, WeightFormat); 4] = [
+    (Dtype::Bfloat16, WeightFormat::Float),
+    (Dtype::Float32, WeightFormat::Float),
+    (Dtype::Bfloat16, WeightFormat::Int8),
+    (Dtype::Float32, WeightFormat::Int4),
 ];
 
 /// A backend on one thread, and its memory as computed beforehand.
-fn backend(isa: Isa, (dtype, quantization): (Dtype, Quantization)) -> (CpuBackend, CpuMemory) {
+fn backend(isa: Isa, dtype: Dtype) -> (CpuBackend, CpuMemory) {
     let options = CpuOptions {
         threads: 1,
         dtype,
-        quantization,
         pin: None,
         isa: Some(isa),
     };
@@ -40,30 +39,35 @@ fn load(backend: &mut CpuBackend, shape: MatrixShape) -> crate::CpuMatrix {
         stride: 4 * shape.cols,
         rows: shape.rows,
     };
-    let host = HostMatrix {
+    let host = HostMatrix::Floats(HostFloats {
         cols: shape.cols,
         dtype: CheckpointDtype::F32,
         blocks: vec![block],
-    };
-    backend.load_matrix(&host, shape.role).unwrap()
+    });
+    backend.load_matrix(&host, shape.format).unwrap()
 }
 
-fn shapes() -> Vec<MatrixShape> {
-    let mut all = Vec::new();
-    for role in [MatrixRole::Projection, MatrixRole::Vocabulary] {
-        for (rows, cols) in [(1, 1), (32, 128), (33, 129), (100, 7), (64, 300)] {
-            all.push(MatrixShape { rows, cols, role });
-        }
+fn shape(rows: usize, cols: usize, format: WeightFormat) -> MatrixShape {
+    MatrixShape {
+        rows,
+        cols,
+        role: MatrixRole::Projection,
+        format,
     }
-    all
+}
+
+fn shapes(format: WeightFormat) -> Vec<MatrixShape> {
+    [(1, 1), (32, 128), (33, 129), (100, 7), (64, 300)]
+        .map(|(rows, cols)| shape(rows, cols, format))
+        .into()
 }
 
 #[test]
 fn weights_take_what_is_charged() {
-    for form in FORMS {
-        let (mut backend, memory) = backend(Isa::detect(), form);
+    for form @ (dtype, format) in FORMS {
+        let (mut backend, memory) = backend(Isa::detect(), dtype);
         let mut charged = 0;
-        for shape in shapes() {
+        for shape in shapes(format) {
             let matrix = load(&mut backend, shape);
             charged += memory.matrix_bytes(shape);
             assert_eq!(
@@ -74,24 +78,20 @@ fn weights_take_what_is_charged() {
         }
     }
     // Panels of 32 outputs; bf16 in pairs, integers in groups of 128 inputs.
-    let bytes = |form, rows, cols, role| {
-        let (_, memory) = backend(Isa::Scalar, form);
-        memory.matrix_bytes(MatrixShape { rows, cols, role })
+    let bytes = |(dtype, format), rows, cols| {
+        let (_, memory) = backend(Isa::Scalar, dtype);
+        memory.matrix_bytes(shape(rows, cols, format))
     };
     let [bf16, f32, int8, int4] = FORMS;
-    assert_eq!(bytes(bf16, 33, 5, MatrixRole::Projection), 64 * 6 * 2);
-    assert_eq!(bytes(f32, 33, 5, MatrixRole::Projection), 64 * 5 * 4);
-    assert_eq!(bytes(int8, 32, 128, MatrixRole::Projection), 32 * (128 + 2));
-    assert_eq!(
-        bytes(int4, 32, 256, MatrixRole::Projection),
-        32 * 2 * (64 + 4)
-    );
-    assert_eq!(bytes(int4, 32, 128, MatrixRole::Vocabulary), 32 * (128 + 2));
+    assert_eq!(bytes(bf16, 33, 5), 64 * 6 * 2);
+    assert_eq!(bytes(f32, 33, 5), 64 * 5 * 4);
+    assert_eq!(bytes(int8, 32, 128), 32 * (128 + 2));
+    assert_eq!(bytes(int4, 32, 256), 32 * 2 * (64 + 4));
 }
 
 #[test]
 fn vectors_activations_and_caches_take_what_is_charged() {
-    let (mut backend, memory) = backend(Isa::detect(), FORMS[0]);
+    let (mut backend, memory) = backend(Isa::detect(), Dtype::Bfloat16);
     backend.load_vector(&[0.0; 5]).unwrap();
     assert_eq!(
         (backend.allocated().vectors, memory.vector_bytes(5)),
@@ -162,7 +162,7 @@ fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
     let matrix = load(backend, shape);
     let x = backend.tensor(rows, shape.cols, Holds::Operand).unwrap();
     let mut out = backend.tensor(rows, shape.rows, Holds::Operand).unwrap();
-    backend.matmul(&x, &matrix, None, &mut out);
+    backend.matmul(&x, Linear::unbiased(&matrix), &mut out);
 }
 
 /// Attends to one request of `tokens` tokens.
@@ -208,9 +208,9 @@ fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
 #[test]
 fn operations_need_what_is_charged() {
     for isa in Isa::available() {
-        for form in FORMS {
+        for form @ (dtype, format) in FORMS {
             for (heads, kv_heads, head_dim) in [(4, 2, 8), (400, 1, 20)] {
-                let (mut backend, memory) = backend(isa, form);
+                let (mut backend, memory) = backend(isa, dtype);
                 let attention = AttentionShape {
                     heads,
                     kv_heads,
@@ -218,12 +218,8 @@ fn operations_need_what_is_charged() {
                     scale: 1.0,
                 };
                 // Packed inputs that fill a power of two, and sums beside them.
-                let long = MatrixShape {
-                    rows: 32,
-                    cols: 4_096,
-                    role: MatrixRole::Projection,
-                };
-                let short = shapes().into_iter().map(|shape| (6, shape));
+                let long = shape(32, 4_096, format);
+                let short = shapes(format).into_iter().map(|shape| (6, shape));
                 let pass = PassShape {
                     tokens: 6,
                     positions: 6,
@@ -237,7 +233,7 @@ fn operations_need_what_is_charged() {
                 }
                 let other = PassShape {
                     tokens: 1,
-                    products: vec![(1, shapes()[0])],
+                    products: vec![(1, shapes(format)[0])],
                     ..pass.clone()
                 };
                 let charged = memory.scratch_bytes(&[other, pass]);
@@ -264,7 +260,6 @@ fn partial_results_are_charged_up_to_their_limit() {
         let options = CpuOptions {
             threads,
             dtype: Dtype::Bfloat16,
-            quantization: Quantization::None,
             pin: None,
             isa: None,
         };

@@ -12,10 +12,10 @@ use super::cut::{PANEL_GROUP, Passes, TILE_PANEL_GROUP, groups, tile_group, tile
 use super::prefetch::{Ahead, STREAMS};
 use super::sum_buffers::Sums;
 use super::tile::{Aside, PANEL, Tile, TileFn};
-use super::tiles::{Input, Packed, Tiles};
+use super::tiles::{Input, Tiles};
 use super::widen::{SLICE, Widened};
+use crate::formats::{CpuMatrix, Packed};
 use crate::isa::Isa;
-use crate::pack::CpuMatrix;
 use crate::partition::Shared;
 
 /// Blocks of rows from which on widening a slice once costs less than widening it for every
@@ -85,7 +85,7 @@ impl Product<'_> {
             return tile_passes(threads, blocks, self.height);
         }
         let groups = blocks.div_ceil((ROWS_GROUP / self.height).max(1));
-        let native = matches!(self.w.element, Packed::Native(_));
+        let native = matches!(self.w.element, Packed::Float(_));
         let sliced = self.slice(false) < self.w.steps();
         Passes::of_all(match native && sliced && groups > FEW_GROUPS {
             true => groups,
@@ -113,7 +113,7 @@ impl Product<'_> {
             (Input::Blocks, _) => (TILE_PANEL_GROUP, tile_group(self.height)),
             (Input::IntegerBlocks, _) => (panels.len(), self.blocks_of(TILE_GROUPS / slice)),
             _ if blocks.len() == 1 => (1, 1),
-            (_, Packed::Native(_)) => (PANEL_GROUP, self.blocks_of(ROWS_GROUP)),
+            (_, Packed::Float(_)) => (PANEL_GROUP, self.blocks_of(ROWS_GROUP)),
             (_, Packed::Int8 | Packed::Int4) => (1, self.blocks_of(LONG_ROWS_GROUP)),
         };
         if self.tiles.input == Input::IntegerBlocks {

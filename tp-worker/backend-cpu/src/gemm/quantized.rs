@@ -30,8 +30,8 @@ mod scalar;
 mod tests;
 mod widen;
 
-pub(super) use int4::STEP_WORDS as INT4_WORDS;
-pub(super) use int8::STEP_WORDS as INT8_WORDS;
+pub(crate) use int4::STEP_WORDS as INT4_WORDS;
+pub(crate) use int8::STEP_WORDS as INT8_WORDS;
 pub(super) use widen::widen;
 
 use super::prefetch::Asking;
@@ -289,12 +289,12 @@ fn kernels(isa: Isa) -> &'static Kernels {
 }
 
 /// The tiles that multiply `rows` rows by 8-bit weights.
-pub(super) fn int8(isa: Isa, rows: usize) -> &'static Tiles {
+pub(crate) fn int8(isa: Isa, rows: usize) -> &'static Tiles {
     by_rows(kernels(isa).int8, rows)
 }
 
 /// The tiles that multiply `rows` rows by 4-bit weights.
-pub(super) fn int4(isa: Isa, rows: usize) -> &'static Tiles {
+pub(crate) fn int4(isa: Isa, rows: usize) -> &'static Tiles {
     by_rows(kernels(isa).int4, rows)
 }
 

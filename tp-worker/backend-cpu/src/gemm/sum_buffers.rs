@@ -6,8 +6,9 @@
 
 use super::cut::{Cut, TILE_PANEL_GROUP, TILE_ROWS_GROUP, block_height, tile_group, tile_passes};
 use super::tile::{Aside, LANES, PANEL};
-use super::tiles::{BLOCK_STEPS, Input, Packed, Tiles};
+use super::tiles::{BLOCK_STEPS, Input, Tiles};
 use super::widen::SLICE;
+use crate::formats::Packed;
 use crate::partition::Shared;
 
 /// Words of the sums of a panel and a block.

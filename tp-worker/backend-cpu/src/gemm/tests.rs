@@ -1,9 +1,9 @@
-use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats};
 
 use super::*;
 use crate::memory::grown;
 
-const BF16: Packed = Packed::Native(Element::Bf16);
+const BF16: Packed = Packed::Float(Element::Bf16);
 
 /// Instruction sets with tiles that keep sums aside, whether or not this machine runs them.
 fn tiled() -> impl Iterator<Item = Isa> {
@@ -67,7 +67,7 @@ fn zeros(pool: &mut Pool, isa: Isa, [outputs, inputs]: [usize; 2]) -> CpuMatrix 
         stride: 4 * inputs,
         rows: outputs,
     };
-    let host = HostMatrix {
+    let host = HostFloats {
         cols: inputs,
         dtype: CheckpointDtype::F32,
         blocks: vec![block],

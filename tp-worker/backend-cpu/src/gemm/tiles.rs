@@ -1,7 +1,6 @@
 //! The table of compiled tiles of one instruction set and element type.
 
-use lockstep_backend::MatrixRole;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
@@ -38,60 +37,6 @@ impl Element {
     pub(crate) fn step_words(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 => PANEL,
-        }
-    }
-}
-
-/// Content of a step of a weight matrix, for each of its columns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Packed {
-    /// Values, rounded to the type that products compute in.
-    Native(Element),
-    /// A group of 8-bit integers and its scale.
-    Int8,
-    /// A group of 4-bit integers, its scale and the multipliers of the scale.
-    Int4,
-}
-
-impl Packed {
-    /// The packed form of matrices with a role. Tables of tokens bear less rounding than
-    /// layers.
-    pub(crate) fn of(dtype: Dtype, quantization: Quantization, role: MatrixRole) -> Self {
-        match (quantization, role) {
-            (Quantization::None, _) => Self::Native(Element::of(dtype)),
-            (Quantization::Int4, MatrixRole::Projection) => Self::Int4,
-            (Quantization::Int8, _) | (Quantization::Int4, MatrixRole::Vocabulary) => Self::Int8,
-        }
-    }
-
-    /// 4-byte words of a matrix `[rows, cols]`.
-    pub(crate) fn words(self, rows: usize, cols: usize) -> usize {
-        rows.div_ceil(PANEL) * self.steps(cols) * self.step_words()
-    }
-
-    /// Steps of a row of `k` values.
-    pub(crate) fn steps(self, k: usize) -> usize {
-        match self {
-            Self::Native(element) => element.steps(k),
-            Self::Int8 | Self::Int4 => k.div_ceil(GROUP),
-        }
-    }
-
-    /// 4-byte words of one step of a panel.
-    pub(crate) fn step_words(self) -> usize {
-        match self {
-            Self::Native(element) => element.step_words(),
-            Self::Int8 => super::quantized::INT8_WORDS,
-            Self::Int4 => super::quantized::INT4_WORDS,
-        }
-    }
-
-    /// The tiles that multiply `rows` rows by this matrix on a machine.
-    pub(crate) fn tiles(self, isa: Isa, rows: usize) -> &'static Tiles {
-        match self {
-            Self::Native(element) => select(isa, element),
-            Self::Int8 => super::quantized::int8(isa, rows),
-            Self::Int4 => super::quantized::int4(isa, rows),
         }
     }
 }

@@ -3,7 +3,8 @@
 
 use super::quantized;
 use super::tile::PANEL;
-use super::tiles::{Packed, Tiles};
+use super::tiles::Tiles;
+use crate::formats::Packed;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 

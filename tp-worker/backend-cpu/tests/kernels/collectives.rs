@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Axis, Exchange as _, Linear, Memory as _, Ops as _, Owners, RmsNorm, RowParallel,
+    Axis, Exchange as _, Linear, Memory as _, Ops as _, Owners, RmsNorm, RowParallel, WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::{Collective, Options, Single, local_group, local_group_with};
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 use crate::machine::{Values, bits, matrix, tensor};
 
@@ -15,7 +15,6 @@ pub fn options(threads: usize) -> CpuOptions {
     CpuOptions {
         threads,
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     }
@@ -223,7 +222,7 @@ fn row_parallel_both_ways(
                 backend.matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out);
             done.unwrap();
         } else {
-            backend.matmul(&x, &w, bias, &mut delta);
+            backend.matmul(&x, Linear { weight: &w, bias }, &mut delta);
             backend.all_reduce(Axis::World, &mut delta).unwrap();
             backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
         }
@@ -302,7 +301,7 @@ fn one_rank_gathers_without_copying() {
         .unwrap();
     assert_eq!(found, [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(found.as_ptr(), x.values().as_ptr());
-    let description = backend.describe();
+    let description = backend.describe(WeightFormat::Float);
     assert_eq!(
         description,
         format!("cpu {}, f32, 2 threads", Isa::detect())

@@ -62,7 +62,7 @@ fn scattered_both_ways(group: Box<dyn Collective>, rows: usize, split: &[Range<u
 
     let [mut residual, mut delta, mut out] =
         [&start, &space, &space].map(|values| tensor(&mut backend, values, WIDTH));
-    backend.matmul(&x, &w, bias, &mut delta);
+    backend.matmul(&x, Linear { weight: &w, bias }, &mut delta);
     backend.all_reduce(Axis::World, &mut delta).unwrap();
     backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
     let expected = [&residual, &out].map(|all| bits(&all.values()[taken.clone()]));

@@ -1,30 +1,17 @@
 //! Backends to test, and data for them.
 
 use lockstep_backend::{
-    Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, InputLimits, MatrixRole, Memory as _,
-    Passes as _,
+    Batch, CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, InputLimits, Memory as _,
+    Passes as _, WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuInputs, CpuMatrix, CpuOptions, CpuTensor, Isa};
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 pub fn backend(isa: Isa, dtype: Dtype, threads: usize) -> CpuBackend {
     let options = CpuOptions {
         threads,
         dtype,
-        quantization: Quantization::None,
-        pin: None,
-        isa: Some(isa),
-    };
-    CpuBackend::new(options, Box::new(Single::new())).unwrap()
-}
-
-/// A backend that rounds its weights.
-pub fn quantized(isa: Isa, quantization: Quantization, threads: usize) -> CpuBackend {
-    let options = CpuOptions {
-        threads,
-        dtype: Dtype::Bfloat16,
-        quantization,
         pin: None,
         isa: Some(isa),
     };
@@ -73,8 +60,18 @@ impl Values {
     }
 }
 
-/// Packs f32 values `[rows, cols]`.
+/// Packs f32 values `[rows, cols]` as floats.
 pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatrix {
+    matrix_in(backend, WeightFormat::Float, values, cols)
+}
+
+/// Packs f32 values `[rows, cols]` in `format`.
+pub fn matrix_in(
+    backend: &mut CpuBackend,
+    format: WeightFormat,
+    values: &[f32],
+    cols: usize,
+) -> CpuMatrix {
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let block = HostBlock {
         bytes: &bytes,
@@ -82,14 +79,12 @@ pub fn matrix(backend: &mut CpuBackend, values: &[f32], cols: usize) -> CpuMatri
         stride: cols * 4,
         rows: values.len() / cols,
     };
-    let matrix = HostMatrix {
+    let matrix = HostMatrix::Floats(HostFloats {
         cols,
         dtype: CheckpointDtype::F32,
         blocks: vec![block],
-    };
-    backend
-        .load_matrix(&matrix, MatrixRole::Projection)
-        .unwrap()
+    });
+    backend.load_matrix(&matrix, format).unwrap()
 }
 
 /// A batch staged for operations, over pages of `page_size` tokens.

@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
+    CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, Linear, Memory as _, Ops as _,
+    WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, Isa};
 use lockstep_types::Dtype;
@@ -44,7 +45,11 @@ impl Case {
             .map(|bias| backend.load_vector(bias).unwrap());
         let mut out = backend.tensor(self.n, self.rows, Holds::Sum).unwrap();
         out.values_mut().fill(f32::NAN);
-        backend.matmul(&x, &w, bias.as_ref(), &mut out);
+        let w = Linear {
+            weight: &w,
+            bias: bias.as_ref(),
+        };
+        backend.matmul(&x, w, &mut out);
         out.values().to_vec()
     }
 
@@ -56,10 +61,14 @@ impl Case {
             .as_ref()
             .map(|bias| backend.load_vector(bias).unwrap());
         let mut out = backend.tensor(1, self.rows, Holds::Sum).unwrap();
+        let w = Linear {
+            weight: &w,
+            bias: bias.as_ref(),
+        };
         let mut all = Vec::new();
         for row in self.x.chunks_exact(self.cols) {
             let x = tensor(backend, row, self.cols);
-            backend.matmul(&x, &w, bias.as_ref(), &mut out);
+            backend.matmul(&x, w, &mut out);
             all.extend_from_slice(out.values());
         }
         all
@@ -200,7 +209,7 @@ fn weights_load_from_any_type_and_layout() {
         let input = tensor(&mut backend, &x, cols);
         let mut expected = backend.tensor(4, rows, Holds::Sum).unwrap();
         let loaded = matrix(&mut backend, &plain, cols);
-        backend.matmul(&input, &loaded, None, &mut expected);
+        backend.matmul(&input, Linear::unbiased(&loaded), &mut expected);
         for disk in [
             CheckpointDtype::F32,
             CheckpointDtype::Bf16,
@@ -225,14 +234,14 @@ fn weights_load_from_any_type_and_layout() {
                 rows: to - from,
             };
             let blocks = vec![block(0, 20), block(20, 20), block(20, 61), block(61, rows)];
-            let host = HostMatrix {
+            let host = HostMatrix::Floats(HostFloats {
                 cols,
                 dtype: disk,
                 blocks,
-            };
-            let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
+            });
+            let w = backend.load_matrix(&host, WeightFormat::Float).unwrap();
             let mut out = backend.tensor(4, rows, Holds::Sum).unwrap();
-            backend.matmul(&input, &w, None, &mut out);
+            backend.matmul(&input, Linear::unbiased(&w), &mut out);
             assert_eq!(
                 bits(out.values()),
                 bits(expected.values()),
@@ -251,13 +260,13 @@ fn a_matrix_that_is_cut_off_is_refused() {
         stride: 16,
         rows: 4,
     };
-    let host = HostMatrix {
+    let host = HostMatrix::Floats(HostFloats {
         cols: 8,
         dtype: CheckpointDtype::Bf16,
         blocks: vec![block],
-    };
+    });
     let error = backend
-        .load_matrix(&host, MatrixRole::Projection)
+        .load_matrix(&host, WeightFormat::Float)
         .err()
         .unwrap();
     assert!(error.to_string().contains("row 3"), "{error}");

@@ -3,10 +3,10 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use lockstep_backend::Memory as _;
+use lockstep_backend::{Memory as _, WeightFormat};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 const ARCH_PRCTL: u32 = 158;
 const REQUEST_PERMISSION: u32 = 0x1023;
@@ -56,7 +56,6 @@ fn build(isa: Option<Isa>) -> Result<CpuBackend, CpuError> {
     let options = CpuOptions {
         threads: 2,
         dtype: Dtype::Bfloat16,
-        quantization: Quantization::None,
         pin: None,
         isa,
     };
@@ -75,7 +74,7 @@ fn without_tiles() -> String {
     assert_eq!((answer, error.raw_os_error()), (-1, Some(libc::EPERM)));
     assert!(!Isa::Amx.is_available());
     assert!(Isa::available().all(|isa| isa != Isa::Amx));
-    let chosen = build(None).unwrap().describe();
+    let chosen = build(None).unwrap().describe(WeightFormat::Float);
     assert!(!chosen.contains("amx"), "{chosen}");
     let refusal = refusal();
     assert!(

@@ -2,15 +2,16 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
+    CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, Linear, Memory as _, Ops as _,
+    WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
-use lockstep_types::Quantization;
+use lockstep_types::Dtype;
 use proptest::prelude::*;
 
-use crate::machine::{Values, bits, matrix, quantized, tensor, tokens as staged_tokens};
+use crate::machine::{Values, backend, bits, matrix_in, tensor, tokens as staged_tokens};
 
-const FORMATS: [Quantization; 2] = [Quantization::Int8, Quantization::Int4];
+const FORMATS: [WeightFormat; 2] = [WeightFormat::Int8, WeightFormat::Int4];
 const GROUP: usize = 128;
 
 /// `n` rows times `[out, in]` weights; one input channel in 50 is larger than the rest.
@@ -40,8 +41,8 @@ impl Case {
         self.bias.len()
     }
 
-    fn run(&self, backend: &mut CpuBackend) -> Vec<f32> {
-        let w = matrix(backend, &self.w, self.cols);
+    fn run(&self, backend: &mut CpuBackend, format: WeightFormat) -> Vec<f32> {
+        let w = matrix_in(backend, format, &self.w, self.cols);
         self.multiply(backend, &w, &self.x)
     }
 
@@ -50,7 +51,11 @@ impl Case {
         let bias = backend.load_vector(&self.bias).unwrap();
         let mut out = backend.tensor(x.rows(), self.rows(), Holds::Sum).unwrap();
         out.values_mut().fill(f32::NAN);
-        backend.matmul(&x, w, Some(&bias), &mut out);
+        let w = Linear {
+            weight: w,
+            bias: Some(&bias),
+        };
+        backend.matmul(&x, w, &mut out);
         out.values().to_vec()
     }
 }
@@ -100,8 +105,8 @@ fn products_are_those_of_the_rounded_values() {
     for format in FORMATS {
         for (n, cols, rows) in SHAPES {
             let case = Case::new(n, cols, rows);
-            let mut backend = quantized(Isa::detect(), format, 2);
-            let w = matrix(&mut backend, &case.w, cols);
+            let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
+            let w = matrix_in(&mut backend, format, &case.w, cols);
             let weights = dequantized(&mut backend, &w, rows, cols);
             let out = case.multiply(&mut backend, &w, &case.x);
             for (i, x) in case.x.chunks_exact(cols).enumerate() {
@@ -132,10 +137,10 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     for format in FORMATS {
         for (n, cols, rows) in SHAPES {
             let case = Case::new(n, cols, rows);
-            let plain = bits(&case.run(&mut quantized(Isa::Scalar, format, 1)));
+            let plain = bits(&case.run(&mut backend(Isa::Scalar, Dtype::Bfloat16, 1), format));
             for isa in Isa::available() {
                 for threads in [1, 3] {
-                    let out = case.run(&mut quantized(isa, format, threads));
+                    let out = case.run(&mut backend(isa, Dtype::Bfloat16, threads), format);
                     assert_eq!(bits(&out), plain, "{isa} {format:?} {n} x {cols} x {rows}");
                 }
             }
@@ -156,9 +161,9 @@ proptest! {
         let case = Case::new(n, cols, rows);
         for format in FORMATS {
             for isa in Isa::available() {
-                let together = case.run(&mut quantized(isa, format, threads));
-                let mut single = quantized(isa, format, 1);
-                let w = matrix(&mut single, &case.w, cols);
+                let together = case.run(&mut backend(isa, Dtype::Bfloat16, threads), format);
+                let mut single = backend(isa, Dtype::Bfloat16, 1);
+                let w = matrix_in(&mut single, format, &case.w, cols);
                 let rows = case.x.chunks_exact(cols);
                 let alone: Vec<f32> = rows
                     .flat_map(|row| case.multiply(&mut single, &w, row))
@@ -188,9 +193,9 @@ fn distributions(rows: usize, cols: usize) -> [Vec<f32>; 2] {
     [plain, outliers]
 }
 
-fn read_back(format: Quantization, values: &[f32], cols: usize) -> Vec<f32> {
-    let mut backend = quantized(Isa::detect(), format, 2);
-    let w = matrix(&mut backend, values, cols);
+fn read_back(format: WeightFormat, values: &[f32], cols: usize) -> Vec<f32> {
+    let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
+    let w = matrix_in(&mut backend, format, values, cols);
     dequantized(&mut backend, &w, values.len() / cols, cols)
 }
 
@@ -198,7 +203,7 @@ fn read_back(format: Quantization, values: &[f32], cols: usize) -> Vec<f32> {
 fn int8_weights_lie_within_half_a_step() {
     let cols = 300;
     for values in distributions(70, cols) {
-        let back = read_back(Quantization::Int8, &values, cols);
+        let back = read_back(WeightFormat::Int8, &values, cols);
         for (row, back) in values.chunks(cols).zip(back.chunks(cols)) {
             for (group, back) in row.chunks(GROUP).zip(back.chunks(GROUP)) {
                 let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
@@ -232,7 +237,7 @@ fn q4_0(values: &[f32]) -> Vec<f32> {
 fn int4_weights_are_closer_than_q4_0() {
     let cols = 512;
     for values in distributions(70, cols) {
-        let ours = relative_error(&read_back(Quantization::Int4, &values, cols), &values);
+        let ours = relative_error(&read_back(WeightFormat::Int4, &values, cols), &values);
         let theirs = relative_error(&q4_0(&values), &values);
         assert!(ours < theirs, "{ours} against {theirs}");
     }
@@ -252,7 +257,7 @@ fn int4_keeps_what_it_can_hold() {
         integer as f32 * multiplier * 0.0625
     };
     let values: Vec<f32> = (0..40 * cols).map(value).collect();
-    assert_eq!(read_back(Quantization::Int4, &values, cols), values);
+    assert_eq!(read_back(WeightFormat::Int4, &values, cols), values);
 }
 
 #[test]
@@ -263,9 +268,9 @@ fn an_input_that_stands_out_spoils_its_group_alone() {
         row[GROUP..2 * GROUP].fill(0.0);
     }
     for format in FORMATS {
-        let mut backend = quantized(Isa::detect(), format, 1);
-        let plain = case.run(&mut backend);
-        let w = matrix(&mut backend, &case.w, cols);
+        let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 1);
+        let plain = case.run(&mut backend, format);
+        let w = matrix_in(&mut backend, format, &case.w, cols);
         let mut x = case.x.clone();
         x[GROUP + 7] = 1e6;
         let spoilt = case.multiply(&mut backend, &w, &x);
@@ -281,7 +286,7 @@ fn what_is_not_finite_stays_visible() {
     case.x[cols + 200] = f32::NAN;
     for format in FORMATS {
         for isa in Isa::available() {
-            let out = case.run(&mut quantized(isa, format, 1));
+            let out = case.run(&mut backend(isa, Dtype::Bfloat16, 1), format);
             for (j, value) in out[..rows].iter().enumerate() {
                 assert_eq!(value.is_finite(), j != 5, "{isa} {format:?} {j}");
             }
@@ -320,14 +325,14 @@ fn weights_load_from_any_type_and_layout() {
                 stride,
                 rows: to - from,
             };
-            let host = HostMatrix {
+            let host = HostMatrix::Floats(HostFloats {
                 cols,
                 dtype: disk,
                 blocks: vec![block(0, 20), block(20, 20), block(20, 61), block(61, rows)],
-            };
+            });
             for isa in Isa::available() {
-                let mut backend = quantized(isa, format, 2);
-                let w = backend.load_matrix(&host, MatrixRole::Projection).unwrap();
+                let mut backend = backend(isa, Dtype::Bfloat16, 2);
+                let w = backend.load_matrix(&host, format).unwrap();
                 let back = dequantized(&mut backend, &w, rows, cols);
                 assert_eq!(bits(&back), bits(&expected), "{isa} {format:?} {disk:?}");
             }
@@ -338,8 +343,8 @@ fn weights_load_from_any_type_and_layout() {
 #[test]
 fn a_weight_takes_hardly_more_than_its_bits() {
     let values = vec![1.0; 64 * 1_024];
-    let bits_of = |format, role| {
-        let mut backend = quantized(Isa::detect(), format, 1);
+    let bits_of = |format| {
+        let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 1);
         let bytes: Vec<u8> = values.iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
         let block = HostBlock {
             bytes: &bytes,
@@ -347,25 +352,22 @@ fn a_weight_takes_hardly_more_than_its_bits() {
             stride: 4 * 1_024,
             rows: 64,
         };
-        let host = HostMatrix {
+        let host = HostMatrix::Floats(HostFloats {
             cols: 1_024,
             dtype: CheckpointDtype::F32,
             blocks: vec![block],
-        };
-        let w = backend.load_matrix(&host, role).unwrap();
+        });
+        let w = backend.load_matrix(&host, format).unwrap();
         backend.matrix_bytes(&w) as f64 * 8.0 / values.len() as f64
     };
-    for role in [MatrixRole::Projection, MatrixRole::Vocabulary] {
-        assert_eq!(bits_of(Quantization::Int8, role), 8.125);
-    }
-    assert_eq!(bits_of(Quantization::Int4, MatrixRole::Projection), 4.25);
-    assert_eq!(bits_of(Quantization::Int4, MatrixRole::Vocabulary), 8.125);
+    assert_eq!(bits_of(WeightFormat::Int8), 8.125);
+    assert_eq!(bits_of(WeightFormat::Int4), 4.25);
 }
 
 #[test]
 fn the_description_names_the_weights() {
-    let text = |format| quantized(Isa::Scalar, format, 1).describe();
+    let text = |format| backend(Isa::Scalar, Dtype::Bfloat16, 1).describe(format);
     let expected = "cpu scalar, bf16, int8 weights, 1 threads";
-    assert_eq!(text(Quantization::Int8), expected);
-    assert_eq!(text(Quantization::Int4), expected.replace("int8", "int4"));
+    assert_eq!(text(WeightFormat::Int8), expected);
+    assert_eq!(text(WeightFormat::Int4), expected.replace("int8", "int4"));
 }

@@ -5,14 +5,15 @@ use std::ops::Range;
 use lockstep_backend::{
     Attend, AttentionShape, Axis, BackendError, Batch, DeviceDrafter, DeviceSampler, Exchange,
     ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops,
-    Owners, PassKey, Passes, RandomMatrix, RmsNorm, RopeTable, RowParallel, Rows as Gathered,
-    Scatter,
+    Owners, PassKey, Passes, RmsNorm, RopeTable, RowParallel, Rows as Gathered, Scatter,
+    WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_types::Dtype;
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
+use crate::formats;
 use crate::ops::{HeadNorms, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
@@ -25,22 +26,18 @@ impl Memory for CudaBackend {
     type Rope = Rope;
     type KvCache = PagedCache;
     type Inputs = Inputs;
-    fn describe(&self) -> String {
+    fn describe(&self, _: WeightFormat) -> String {
         self.about()
+    }
+    fn serves_format(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
+        formats::serves(format, role)
     }
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        _: MatrixRole,
+        format: WeightFormat,
     ) -> Result<CudaMatrix, BackendError> {
-        Ok(self.load(matrix)?)
-    }
-    fn random_matrix(
-        &mut self,
-        matrix: &RandomMatrix,
-        _: MatrixRole,
-    ) -> Result<CudaMatrix, BackendError> {
-        Ok(self.make_random(matrix)?)
+        Ok(self.load(matrix, format)?)
     }
     fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {
         Ok(self.upload_vector(values)?)
@@ -109,11 +106,10 @@ impl Ops for CudaBackend {
     fn matmul(
         &mut self,
         x: &CudaTensor,
-        w: &CudaMatrix,
-        bias: Option<&Buffer<f32>>,
+        w: Linear<'_, CudaMatrix, Buffer<f32>>,
         out: &mut CudaTensor,
     ) {
-        let done = self.multiply(x, Linear { weight: w, bias }, out);
+        let done = self.multiply(x, w, out);
         self.keep(done);
     }
     fn rms_norm(&mut self, x: &CudaTensor, weight: &Buffer<f32>, eps: f32, out: &mut CudaTensor) {
@@ -309,7 +305,7 @@ impl Exchange for CudaBackend {
             self.keep(done);
             return Ok(());
         }
-        self.matmul(x, w.part.weight, w.part.bias, delta);
+        self.matmul(x, w.part, delta);
         self.all_reduce(w.axis, delta)?;
         self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
         Ok(())
@@ -329,7 +325,7 @@ impl Exchange for CudaBackend {
         norm: RmsNorm<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        self.matmul(x, w.part.weight, w.part.bias, scatter.product);
+        self.matmul(x, w.part, scatter.product);
         self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
     }
     fn all_gather_rows(

@@ -1,8 +1,8 @@
 //! Exchanges of a rank without peers.
 
 use lockstep_backend::{
-    Axis, Exchange as _, Holds, Linear, MatrixRole, Memory as _, Ops as _, RmsNorm, RowParallel,
-    Scatter,
+    Axis, Exchange as _, Holds, Linear, Memory as _, Ops as _, RmsNorm, RowParallel, Scatter,
+    WeightFormat,
 };
 
 use crate::support::{DTYPES, gpu, host_matrix, matrix, noise, read, sums};
@@ -15,7 +15,7 @@ fn a_rank_alone_gathers_and_scatters_what_it_has() {
         let mut gpu = gpu(dtype);
         let host = matrix(&noise(1, WIDTH * WIDTH), WIDTH);
         let host = host_matrix(&host, WIDTH);
-        let weight = gpu.load_matrix(&host, MatrixRole::Projection).unwrap();
+        let weight = gpu.load_matrix(&host, WeightFormat::Float).unwrap();
         let ones = gpu.load_vector(&[1.0; WIDTH]).unwrap();
         let mut x = gpu.tensor(3, WIDTH, Holds::Operand).unwrap();
         let values = sums(&mut gpu, &noise(2, 3 * WIDTH), WIDTH);

@@ -1,8 +1,7 @@
 //! Chains of drafts: from logits to tokens, which the next pass and the verifying batch read.
 
 use lockstep_backend::{
-    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds,
-    InputLimits, MatrixRole, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass,
+    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds, InputLimits, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass, Linear, WeightFormat,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;
@@ -109,7 +108,7 @@ fn multiplied(gpu: &mut CudaBackend, weight: &CudaMatrix, rows: usize, vocab: us
     let mut x = gpu.tensor(rows, 1, Holds::Operand).unwrap();
     gpu.upload(&mut x, &vec![1.0; rows]);
     let mut out = uploaded(gpu, &vec![f32::NAN; rows * vocab], vocab);
-    gpu.matmul(&x, weight, None, &mut out);
+    gpu.matmul(&x, Linear::unbiased(weight), &mut out);
     let found = values(gpu, &out);
     let there = found.iter().take_while(|value| !value.is_nan()).count();
     assert!(found[there..].iter().all(|value| value.is_nan()));
@@ -174,7 +173,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let mut gpu = gpu(Dtype::Float32);
         let names: Vec<f32> = (0..vocab).map(|id| id as f32).collect();
         let names = matrix(&names, 1);
-        let ids = gpu.load_matrix(&host_matrix(&names, 1), MatrixRole::Vocabulary);
+        let ids = gpu.load_matrix(&host_matrix(&names, 1), WeightFormat::Float);
         let ids = ids.unwrap();
         // The target numbers the tokens in another way.
         let number = |id: u32| (7 * id + 3) % vocab as u32;

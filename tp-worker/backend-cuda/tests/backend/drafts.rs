@@ -3,8 +3,7 @@
 
 use lockstep_backend::{
     Axis, BackendError, Batch, ChainBatch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, CollectiveCall, DraftShape, DraftedRow, Holds, InputLimits, MatrixRole, Memory as _,
-    Ops as _, PassKey, PassPlan, PassRecords as _, Passes as _, Row,
+    ChoiceRow, CollectiveCall, DraftShape, DraftedRow, Holds, InputLimits, Memory as _, Ops as _, PassKey, PassPlan, PassRecords as _, Passes as _, Row, WeightFormat,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
 use lockstep_fake_cuda::calls;
@@ -151,7 +150,7 @@ fn passes(gpu: &mut CudaBackend, rank: usize, told: bool) -> Vec<Vec<u32>> {
     let (dp_rank, leads) = (rank / 2, rank.is_multiple_of(2));
     let names: Vec<f32> = (0..VOCAB).map(|id| id as f32).collect();
     let names = matrix(&names, 1);
-    let ids = gpu.load_matrix(&host_matrix(&names, 1), MatrixRole::Vocabulary);
+    let ids = gpu.load_matrix(&host_matrix(&names, 1), WeightFormat::Float);
     let ids = ids.unwrap();
     let mut out = gpu.tensor(TOKENS, 1, Holds::Sum).unwrap();
     let [mut inputs, mut drafts] = [(); 2].map(|()| gpu.inputs(&LIMITS).unwrap());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use lockstep_backend::{
-    Axis, BackendError, Exchange as _, Groups, Holds, Memory as _, Passes as _,
+    Axis, BackendError, Exchange as _, Groups, Holds, Memory as _, Passes as _, WeightFormat,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaError, CudaOptions, Gpu};
 use lockstep_collective::{CollectiveError, Stall, local_group};
@@ -263,7 +263,7 @@ fn planted() {
                 options
             };
             ranks_end((4, 2), options, |mut gpu, rank| {
-                let (about, mut sums) = (gpu.describe(), [0.0; 2]);
+                let (about, mut sums) = (gpu.describe(WeightFormat::Float), [0.0; 2]);
                 assert!(about.contains("through the host"), "{rank}: {about}");
                 for (axis, sum) in [Axis::World, Axis::Attention].into_iter().zip(&mut sums) {
                     let mut x = tensor(&mut gpu, &[1.0], 1, Holds::Sum);

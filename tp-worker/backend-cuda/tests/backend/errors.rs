@@ -2,21 +2,20 @@
 
 use lockstep_backend::{
     AttentionShape, BackendError, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, Exchange as _,
-    Holds, HostBlock, HostMatrix, InputLimits, KvShape, MatrixRole, Memory as _, Ops as _,
-    Passes as _,
+    Holds, HostBlock, HostFloats, HostMatrix, InputLimits, KvShape, Memory as _, Ops as _,
+    Passes as _, WeightFormat,
 };
-use lockstep_backend_cuda::{Context, CudaBackend, CudaOptions};
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_backend_cuda::{Context, CudaBackend};
+use lockstep_types::{Dtype, KvCacheDtype};
 
-use crate::support::{ALONE, gpu, host_matrix, matrix, noise, open, options, read, sums};
+use crate::support::{ALONE, gpu, host_matrix, matrix, noise, read, sums};
 
 #[test]
 fn options_that_gpus_do_not_serve_are_refused_with_a_way_out() {
-    let quantized = CudaOptions {
-        quantization: Quantization::Int8,
-        ..options(Dtype::Bfloat16)
-    };
-    let error = open(&quantized).err().unwrap().to_string();
+    let mut gpu = gpu(Dtype::Bfloat16);
+    let bytes = matrix(&noise(1, 8), 4);
+    let error = gpu.load_matrix(&host_matrix(&bytes, 4), WeightFormat::Int8);
+    let error = error.err().unwrap().to_string();
     assert!(
         error.contains("--quantization") && error.contains("--device cpu"),
         "{error}"
@@ -29,7 +28,7 @@ fn options_that_gpus_do_not_serve_are_refused_with_a_way_out() {
         page_size: 1,
         dtype: KvCacheDtype::Int8,
     };
-    let error = gpu(Dtype::Bfloat16).kv_cache(&shape).err().unwrap();
+    let error = gpu.kv_cache(&shape).err().unwrap();
     assert!(matches!(error, BackendError::Unsupported(_)));
     assert!(error.to_string().contains("--kv-cache-dtype"), "{error}");
 }
@@ -58,7 +57,7 @@ fn too_much_is_out_of_memory() {
             choices: ChoiceLimits::default(),
             chain: ChainLimits::default(),
         };
-        let matrix = HostMatrix {
+        let matrix = HostMatrix::Floats(HostFloats {
             cols: 1024,
             dtype: CheckpointDtype::F32,
             blocks: vec![HostBlock {
@@ -67,12 +66,12 @@ fn too_much_is_out_of_memory() {
                 stride: 0,
                 rows: much,
             }],
-        };
+        });
         let errors = [
             gpu.kv_cache(&cache).err(),
             gpu.inputs(&limits).err(),
             gpu.tensor(much, 1 << 10, Holds::Sum).err(),
-            gpu.load_matrix(&matrix, MatrixRole::Projection).err(),
+            gpu.load_matrix(&matrix, WeightFormat::Float).err(),
         ];
         for error in errors {
             let error = error.unwrap();
@@ -92,8 +91,11 @@ fn a_load_that_ends_early_leaves_nothing_behind() {
     let values = noise(3, 40);
     let bytes = matrix(&values, 4);
     let mut cut = host_matrix(&bytes, 4);
-    cut.blocks[0].bytes = &bytes[..100];
-    let error = gpu.load_matrix(&cut, MatrixRole::Projection).err().unwrap();
+    let HostMatrix::Floats(floats) = &mut cut else {
+        unreachable!("it is made of floats");
+    };
+    floats.blocks[0].bytes = &bytes[..100];
+    let error = gpu.load_matrix(&cut, WeightFormat::Float).err().unwrap();
     assert!(error.to_string().contains("copy or download"), "{error}");
     let x = sums(&mut gpu, &values, 4);
     assert_eq!(read(&mut gpu, &x), values);

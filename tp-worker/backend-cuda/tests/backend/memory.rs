@@ -3,6 +3,7 @@
 use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits, KvShape,
     MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
+    WeightFormat,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
@@ -65,10 +66,11 @@ fn everything_takes_what_is_charged(context: &Context) {
         let gpu = &mut gpu(DEVICE, dtype);
         let (rows, cols) = (37, 53);
         let bytes = matrix(&noise(1, rows * cols), cols);
-        let role = MatrixRole::Projection;
         let host = host_matrix(&bytes, cols);
-        let (used, loaded) = taken(context, || gpu.load_matrix(&host, role).unwrap());
-        let charged = memory.matrix_bytes(MatrixShape { rows, cols, role });
+        let (used, loaded) = taken(context, || {
+            gpu.load_matrix(&host, WeightFormat::Float).unwrap()
+        });
+        let charged = memory.matrix_bytes(floats(rows, cols));
         check("a matrix", charged, used, 1);
         assert_eq!(gpu.matrix_bytes(&loaded) as u64, used);
         let (used, _vector) = taken(context, || gpu.load_vector(&[1.0; 77]).unwrap());
@@ -132,7 +134,6 @@ fn all_within(device: usize) {
     for dtype in DTYPES {
         let memory = charged(dtype);
         let (rows, cols, count) = (2048, 1024, 8);
-        let role = MatrixRole::Projection;
         let (tokens, positions) = (64, 3000);
         let attention = AttentionShape {
             heads: 4,
@@ -149,7 +150,7 @@ fn all_within(device: usize) {
         };
         let holds = [Holds::Sum, Holds::Operand, Holds::Logits];
         let tensors = holds.map(|holds| memory.tensor_bytes(999, 333, holds));
-        let matrices = count * memory.matrix_bytes(MatrixShape { rows, cols, role });
+        let matrices = count * memory.matrix_bytes(floats(rows, cols));
         let charged = matrices
             + tensors.iter().sum::<u64>()
             + memory.scratch_bytes(&[pass])
@@ -158,7 +159,7 @@ fn all_within(device: usize) {
             let mut gpu = gpu(device, dtype);
             let bytes = vec![0; rows * cols * 4];
             let host = host_matrix(&bytes, cols);
-            let load = |_| gpu.load_matrix(&host, role).unwrap();
+            let load = |_| gpu.load_matrix(&host, WeightFormat::Float).unwrap();
             let matrices: Vec<_> = (0..count).map(load).collect();
             let tensors = holds.map(|holds| gpu.tensor(999, 333, holds).unwrap());
             let (_, attended) = attended(&context, &mut gpu, &attention, tokens, positions);
@@ -166,6 +167,16 @@ fn all_within(device: usize) {
         });
         assert!(used <= charged, "{charged} bytes are charged, {used} taken");
         assert!(used >= matrices, "{used} bytes are taken");
+    }
+}
+
+/// A matrix of floats.
+fn floats(rows: usize, cols: usize) -> MatrixShape {
+    MatrixShape {
+        rows,
+        cols,
+        role: MatrixRole::Projection,
+        format: WeightFormat::Float,
     }
 }
 
@@ -187,16 +198,10 @@ fn attended_bytes(
         chain: ChainLimits::default(),
     };
     // The rows of `sums` come by a table and a batch of their own.
-    let role = MatrixRole::Vocabulary;
-    let table = MatrixShape {
-        rows: tokens,
-        cols: qkv,
-        role,
-    };
     memory.kv_bytes(&cache_of(shape, positions))
         + memory.tensor_bytes(tokens, qkv, Holds::Sum)
         + memory.tensor_bytes(tokens, out, Holds::Operand)
-        + memory.matrix_bytes(table)
+        + memory.matrix_bytes(floats(tokens, qkv))
         + 2 * memory.inputs_bytes(&limits)
 }
 

@@ -4,7 +4,9 @@ use std::ffi::CStr;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use lockstep_backend::{Axis, BackendError, Exchange as _, Holds, Memory as _, Passes as _};
+use lockstep_backend::{
+    Axis, BackendError, Exchange as _, Holds, Memory as _, Passes as _, WeightFormat,
+};
 use lockstep_backend_cuda::{CudaBackend, Gpu};
 use lockstep_collective::CollectiveError;
 use lockstep_fake_cuda::calls;
@@ -50,7 +52,8 @@ fn cause(found: Result<Vec<f32>, BackendError>) -> CollectiveError {
 fn words_do_not_ride_on_data_that_no_host_sees() {
     let found = two(|gpu, rank| {
         assert!(!gpu.words_ride_on_data());
-        assert!(gpu.describe().contains("NCCL"), "{}", gpu.describe());
+        let about = gpu.describe(WeightFormat::Float);
+        assert!(about.contains("NCCL"), "{about}");
         sum(gpu, rank, 5).unwrap()
     });
     for found in found.into_iter().flatten() {

@@ -2,8 +2,7 @@
 
 use lockstep_backend::{
     Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceMethod, ChoiceRow, DeviceMemory, DeviceSampler, DraftedRow, Holds, InputLimits, KvShape,
-    MatrixRole, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows,
+    ChoiceMethod, ChoiceRow, DeviceMemory, DeviceSampler, DraftedRow, Holds, InputLimits, KvShape, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows, Linear, WeightFormat,
 };
 use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,
@@ -84,7 +83,7 @@ impl Layer {
         let mut load = |seed, rows: usize, width| {
             let values = matrix(&noise(seed, rows * width), width);
             let host = host_matrix(&values, width);
-            gpu.load_matrix(&host, MatrixRole::Projection).unwrap()
+            gpu.load_matrix(&host, WeightFormat::Float).unwrap()
         };
         let (table, qkv) = (load(1, 32, HIDDEN), load(2, SHAPE.qkv_width(), HIDDEN));
         let head = load(5, VOCAB, SHAPE.out_width());
@@ -203,7 +202,7 @@ impl Layer {
             gpu.gather_rows(residual, Rows::List(&rows), normed);
         }
         gpu.rms_norm(residual, &self.norm, eps, normed);
-        gpu.matmul(normed, &self.qkv, None, qkv);
+        gpu.matmul(normed, Linear::unbiased(&self.qkv), qkv);
         let op = Attend {
             shape: &SHAPE,
             q_norm: None,
@@ -212,7 +211,7 @@ impl Layer {
             rope: &self.rope,
         };
         gpu.attend(&mut self.cache, 0, qkv, &op, &self.inputs, attended);
-        gpu.matmul(attended, &self.head, None, logits);
+        gpu.matmul(attended, Linear::unbiased(&self.head), logits);
         gpu.choose(logits, 0, &mut self.inputs);
         gpu.accept(&mut self.inputs, &mut self.cache);
         match fault {
@@ -411,7 +410,10 @@ fn what_graphs_take_is_within_what_is_charged() {
         graphs == 4 && 0 < bytes && bytes <= charged,
         "{bytes} bytes"
     );
-    assert!(gpu.describe().contains("(4 recorded passes: "));
+    assert!(
+        gpu.describe(WeightFormat::Float)
+            .contains("(4 recorded passes: ")
+    );
     drop(layer);
     assert_eq!(gpu.recorded(), Recorded::default());
 }

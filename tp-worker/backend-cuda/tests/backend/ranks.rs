@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use half::bf16;
 use lockstep_backend::{
-    Axis, BackendError, Exchange as _, Groups, Holds, Linear, MatrixRole, Memory as _, Ops as _,
-    Owners, RmsNorm, RowParallel, Scatter,
+    Axis, BackendError, Exchange as _, Groups, Holds, Linear, Memory as _, Ops as _, Owners,
+    RmsNorm, RowParallel, Scatter, WeightFormat,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Gpu};
 use lockstep_collective::local_group;
@@ -202,7 +202,7 @@ fn each_rank_takes_its_rows_of_a_sum() {
         let found = by_way(way, (4, 1), Dtype::Float32, move |gpu, rank| {
             let identity = matrix(&[1.0, 0.0, 0.0, 1.0], WIDTH);
             let identity = host_matrix(&identity, WIDTH);
-            let identity = gpu.load_matrix(&identity, MatrixRole::Projection).unwrap();
+            let identity = gpu.load_matrix(&identity, WeightFormat::Float).unwrap();
             let weight = gpu.load_vector(&[1.0, 0.5]).unwrap();
             let x = tensor(gpu, &brought(rank, len), WIDTH, Holds::Operand);
             let own = ranges[rank].len();

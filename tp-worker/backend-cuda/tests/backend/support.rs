@@ -9,7 +9,7 @@ use lockstep_backend_cuda::{
     CollectiveOptions, CudaBackend, CudaError, CudaOptions, CudaTensor, Inputs,
 };
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, Quantization};
+use lockstep_types::Dtype;
 
 pub const DTYPES: [Dtype; 2] = [Dtype::Float32, Dtype::Bfloat16];
 
@@ -17,7 +17,6 @@ pub fn options(dtype: Dtype) -> CudaOptions {
     CudaOptions {
         ordinal: 0,
         dtype,
-        quantization: Quantization::None,
         kernels: None,
         graphs: Vec::new(),
         collectives: CollectiveOptions::default(),
@@ -44,7 +43,7 @@ pub fn sums(gpu: &mut CudaBackend, values: &[f32], width: usize) -> CudaTensor {
     let table = matrix(values, width);
     let host = host_matrix(&table, width);
     // A lookup brings the values to a tensor.
-    let table = gpu.load_matrix(&host, lockstep_backend::MatrixRole::Vocabulary);
+    let table = gpu.load_matrix(&host, lockstep_backend::WeightFormat::Float);
     let ids: Vec<u32> = (0..(values.len() / width) as u32).collect();
     let batch = Batch {
         tokens: &ids,
@@ -86,7 +85,7 @@ pub fn matrix(values: &[f32], width: usize) -> Vec<u8> {
 
 /// A matrix of floats with `width` columns, from its bytes.
 pub fn host_matrix(bytes: &[u8], width: usize) -> lockstep_backend::HostMatrix<'_> {
-    lockstep_backend::HostMatrix {
+    lockstep_backend::HostMatrix::Floats(lockstep_backend::HostFloats {
         cols: width,
         dtype: lockstep_backend::CheckpointDtype::F32,
         blocks: vec![lockstep_backend::HostBlock {
@@ -95,7 +94,7 @@ pub fn host_matrix(bytes: &[u8], width: usize) -> lockstep_backend::HostMatrix<'
             stride: 4 * width,
             rows: bytes.len() / (4 * width),
         }],
-    }
+    })
 }
 
 /// Numbers in -2..2 that look random (splitmix64).

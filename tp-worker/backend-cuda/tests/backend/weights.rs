@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    Batch, CheckpointDtype, Holds, HostBlock, HostMatrix, MatrixRole, Memory as _, Ops as _,
-    RandomBlock, RandomMatrix, RandomNumbers,
+    Batch, CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, Memory as _, Ops as _,
+    RandomBlock, RandomMatrix, RandomNumbers, WeightFormat,
 };
 use lockstep_types::Dtype;
 
@@ -61,13 +61,13 @@ fn matrices_arrive_whole_and_rounded() {
                 stride: row.len(),
                 rows,
             };
-            let matrix = HostMatrix {
+            let matrix = HostMatrix::Floats(HostFloats {
                 cols: COLS,
                 dtype: checkpoint,
                 // The later rows come first.
                 blocks: vec![block(split, ROWS - split), block(0, split)],
-            };
-            let loaded = gpu.load_matrix(&matrix, MatrixRole::Vocabulary).unwrap();
+            });
+            let loaded = gpu.load_matrix(&matrix, WeightFormat::Float).unwrap();
             drop(matrix);
             bytes.fill(0xff);
             let ids = [0, 1, 777, 2000, (ROWS - split) as u32, ROWS as u32 - 1];
@@ -123,7 +123,8 @@ fn random_weights_are_the_hosts_bit_for_bit() {
     for (seed, dtype) in (1..).zip(DTYPES) {
         let _order = lockstep_fake_cuda::order(seed);
         let mut gpu = gpu(dtype);
-        let made = gpu.random_matrix(&matrix, MatrixRole::Vocabulary).unwrap();
+        let made = HostMatrix::Random(matrix.clone());
+        let made = gpu.load_matrix(&made, WeightFormat::Float).unwrap();
         let ids: Vec<u32> = (0..73).collect();
         let batch = Batch {
             tokens: &ids,

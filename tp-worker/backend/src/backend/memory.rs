@@ -1,7 +1,7 @@
 //! Memory of a device.
 
 use crate::{
-    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, RandomMatrix, RopeTable,
+    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, RopeTable, WeightFormat,
 };
 
 /// Memory of a device: weights, activations, caches and staged batches, and packed weights on
@@ -19,28 +19,25 @@ pub trait Memory: Send + Sized {
     type KvCache: Send;
     /// A batch in the memory that operations read.
     type Inputs: Send;
-    /// Describes the device for people: "cpu avx512-bf16, 2 threads".
-    fn describe(&self) -> String;
-    /// Brings a weight matrix to the device, in the packed form for matrices of this role.
+    /// Describes the device for people, with its kernels for projections in `weights`:
+    /// "cpu avx512-bf16, 2 threads".
+    fn describe(&self, weights: WeightFormat) -> String;
+    /// Checks that devices of this kind hold matrices of `role` in `format`, and multiply with
+    /// them.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`].
+    /// The reason why they don't, for people.
+    fn serves_format(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str>;
+    /// Brings a weight matrix to the device, in `format`.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] for a format that is not
+    /// served.
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        role: MatrixRole,
+        format: WeightFormat,
     ) -> Result<Self::Matrix, BackendError>;
-    /// Makes a weight matrix of random numbers, packed as [`Self::load_matrix`] would.
-    ///
-    /// # Errors
-    /// [`BackendError::OutOfMemory`].
-    fn random_matrix(
-        &mut self,
-        matrix: &RandomMatrix,
-        role: MatrixRole,
-    ) -> Result<Self::Matrix, BackendError> {
-        self.load_matrix(&matrix.host(&matrix.numbers()?), role)
-    }
     /// Uploads a vector.
     ///
     /// # Errors
@@ -75,12 +72,13 @@ pub trait Memory: Send + Sized {
     fn inputs(&mut self, limits: &InputLimits) -> Result<Self::Inputs, BackendError>;
     /// Returns the bytes that a matrix takes on the device.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
-    /// Names the packed form of matrices of `role`, version included; `None` if matrices cannot
-    /// be saved. Matrices of equal name, shape and content have equal bytes.
-    fn matrix_format(&self, _: MatrixRole) -> Option<String> {
+    /// Names the packed form of matrices in `format`, version included; `None` if matrices
+    /// cannot be saved. Matrices of equal name, shape and content have equal bytes.
+    fn packed_form(&self, format: WeightFormat) -> Option<String> {
+        let _ = format;
         None
     }
-    /// Returns the packed form, for [`Self::restore_matrix`]; empty if there is no format.
+    /// Returns the packed form, for [`Self::restore_matrix`]; empty if matrices cannot be saved.
     fn matrix_data<'m>(&self, _: &'m Self::Matrix) -> &'m [u8] {
         &[]
     }
@@ -89,16 +87,16 @@ pub trait Memory: Send + Sized {
     /// last part may be shorter.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] without a format.
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] if matrices cannot be saved.
     fn restore_matrix(
         &mut self,
         rows: usize,
         cols: usize,
-        role: MatrixRole,
+        format: WeightFormat,
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<Self::Matrix, BackendError> {
-        let _ = (rows, cols, role, unit, fill);
+        let _ = (rows, cols, format, unit, fill);
         let remedy = "this backend's matrices cannot be restored; leave --weight-cache out";
         Err(BackendError::Unsupported(remedy.into()))
     }

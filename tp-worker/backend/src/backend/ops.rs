@@ -25,8 +25,7 @@ pub trait Ops: Memory {
     fn matmul(
         &mut self,
         x: &Self::Tensor,
-        w: &Self::Matrix,
-        bias: Option<&Self::Vector>,
+        w: Linear<'_, Self::Matrix, Self::Vector>,
         out: &mut Self::Tensor,
     );
     /// `out = x / rms(x) · weight` row by row (Zhang & Sennrich, arXiv:1910.07467).

@@ -106,6 +106,6 @@ impl<B: Backend> Linear<B> {
 
     /// Multiplies `input` `[n, in]` into `out` `[n, out]`.
     pub fn run(&self, backend: &mut B, input: &B::Tensor, out: &mut B::Tensor) {
-        backend.matmul(input, &self.weight, self.bias.as_ref(), out);
+        backend.matmul(input, self.operand(), out);
     }
 }

@@ -1,13 +1,14 @@
 //! The tensors of a block, each listed once.
 //!
 //! A block is a struct of matrices and vectors in some [`Form`]: listed from the model's
-//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::weights::Found`]),
+//! sizes alone ([`Listed`]), found in a checkpoint ([`crate::checkpoint::found::Found`]),
 //! or on a device (every [`Backend`] is a form). Each block lists its tensors once. The list
 //! decides which tensors are read and packed, and how many bytes a device is charged for.
 
 use std::{convert::Infallible, ops::Range};
 
-use lockstep_backend::{Backend, MatrixRole, MatrixShape};
+use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
+use lockstep_types::Quantization;
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -87,12 +88,25 @@ impl MatrixPart {
         }
     }
 
-    /// Shape of the matrix on this rank.
-    pub fn shape(&self) -> MatrixShape {
+    /// Returns the number of elements on this rank.
+    pub fn elements(&self) -> usize {
+        taken(&self.tensors) * self.columns.len()
+    }
+
+    /// Returns the format of the matrix on a device, in a model that is loaded with
+    /// `quantization`.
+    pub fn format(&self, quantization: Quantization) -> WeightFormat {
+        WeightFormat::of(quantization, self.role)
+    }
+
+    /// Returns the shape of the matrix on this rank, in a model that is loaded with
+    /// `quantization`.
+    pub fn shape(&self, quantization: Quantization) -> MatrixShape {
         MatrixShape {
             rows: taken(&self.tensors),
             cols: self.columns.len(),
             role: self.role,
+            format: self.format(quantization),
         }
     }
 }

@@ -3,15 +3,18 @@
 use lockstep_backend::{Backend, BackendError};
 
 use crate::{
-    LoadPhase, LoadProgress, ModelError, Weights,
+    LoadPhase, LoadProgress, ModelError,
     blocks::parts::{Convert, Tensors},
     checkpoint::packed::{Reader, Restored, Writer},
-    checkpoint::weights::{Found, FoundMatrix, Taken, matrix_bytes},
+    checkpoint::{
+        found::{Found, FoundMatrix, matrix_bytes},
+        source::Source,
+    },
 };
 
 /// Loads matrices and counts their bytes.
 pub(crate) struct Loader<'l> {
-    source: Source<'l>,
+    from: LoadFrom<'l>,
     phase: LoadPhase,
     done: u64,
     total: u64,
@@ -20,11 +23,12 @@ pub(crate) struct Loader<'l> {
     read: Vec<u8>,
 }
 
-/// Source of a loader's matrices.
-pub(crate) enum Source<'l> {
-    /// The model folder. Packed matrices are also written to a file, until a write fails.
+/// Place that a loader's matrices come from.
+pub(crate) enum LoadFrom<'l> {
+    /// The model's own tensors. Packed matrices are also written to a file, until a write
+    /// fails.
     Checkpoint {
-        weights: &'l Weights,
+        source: &'l dyn Source,
         writer: std::io::Result<Option<Writer>>,
     },
     /// A packed file.
@@ -34,16 +38,16 @@ pub(crate) enum Source<'l> {
 impl<'l> Loader<'l> {
     /// Creates a loader for `tensors` and reports that none is loaded yet.
     pub fn new<'d>(
-        source: Source<'l>,
+        from: LoadFrom<'l>,
         tensors: &impl Tensors<Found<'d>>,
         progress: &'l mut dyn FnMut(LoadProgress),
     ) -> Self {
         let mut loader = Self {
-            phase: match source {
-                Source::Checkpoint { .. } => LoadPhase::Packing,
-                Source::Packed(_) => LoadPhase::Restoring,
+            phase: match from {
+                LoadFrom::Checkpoint { .. } => LoadPhase::Packing,
+                LoadFrom::Packed(_) => LoadPhase::Restoring,
             },
-            source,
+            from,
             done: 0,
             total: matrix_bytes(tensors),
             progress,
@@ -53,19 +57,19 @@ impl<'l> Loader<'l> {
         loader
     }
 
-    /// Creates a loader that reads the model folder and writes no packed file.
+    /// Creates a loader that reads the model's own tensors and writes no packed file.
     pub fn checkpoint<'d>(
-        weights: &'l Weights,
+        source: &'l dyn Source,
         tensors: &impl Tensors<Found<'d>>,
         progress: &'l mut dyn FnMut(LoadProgress),
     ) -> Self {
         let writer = Ok(None);
-        Self::new(Source::Checkpoint { weights, writer }, tensors, progress)
+        Self::new(LoadFrom::Checkpoint { source, writer }, tensors, progress)
     }
 
-    /// Returns the source, advanced past the loaded matrices.
-    pub fn finish(self) -> Source<'l> {
-        self.source
+    /// Returns the place that matrices came from, advanced past the loaded ones.
+    pub fn finish(self) -> LoadFrom<'l> {
+        self.from
     }
 
     /// Loads `tensors`, in their order.
@@ -88,24 +92,21 @@ impl<'l> Loader<'l> {
     fn matrix<B: Backend>(
         &mut self,
         backend: &mut B,
-        FoundMatrix { taken, role }: &FoundMatrix<'_>,
+        FoundMatrix { taken, format }: &FoundMatrix<'_>,
     ) -> Result<B::Matrix, Restored> {
-        let matrix = match (&mut self.source, taken) {
-            (Source::Packed(reader), _) => {
-                reader.restore(backend, taken.rows(), taken.cols(), *role)?
+        let matrix = match &mut self.from {
+            LoadFrom::Packed(reader) => {
+                reader.restore(backend, taken.rows(), taken.cols(), *format)?
             }
-            (Source::Checkpoint { .. }, Taken::Random(random)) => {
-                backend.random_matrix(random, *role)?
-            }
-            (Source::Checkpoint { weights, writer }, Taken::File(file)) => {
-                let read = weights
-                    .fetch(file, &mut self.read)
+            LoadFrom::Checkpoint { source, writer } => {
+                let read = source
+                    .fetch(taken, &mut self.read)
                     .map_err(Restored::Checkpoint)?;
-                let matrix = backend.load_matrix(read.as_ref().unwrap_or(file), *role)?;
-                weights.release(file);
+                let matrix = backend.load_matrix(read.as_ref().unwrap_or(taken), *format)?;
+                source.release(taken);
                 if let Ok(Some(open)) = writer {
                     let data = backend.matrix_data(&matrix);
-                    if let Err(error) = open.add(file.rows(), file.cols, data) {
+                    if let Err(error) = open.add(taken.rows(), taken.cols(), data) {
                         *writer = Err(error);
                     }
                 }

@@ -21,11 +21,12 @@ use std::{
 use blake3::Hash;
 
 use crate::{
-    LoadProgress, Topology, Weights,
+    LoadProgress, Topology,
     blocks::parts::{Listed, Tensors},
+    checkpoint::source::Source,
 };
 use folder::Folder;
-pub(crate) use key::formats;
+pub(crate) use key::forms;
 
 pub(crate) use reader::{Reader, Restored};
 pub(crate) use writer::Writer;
@@ -41,7 +42,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Opens or creates the folder and finds the rank's key. The checkpoint is read for the
-    /// key, unless its files were hashed before. `packed` holds the backend's [`formats`],
+    /// key, unless its files were hashed before. `packed` holds the backend's [`forms`],
     /// and `tensors` the rank's tensors. Also returns a warning if the hash could not be
     /// remembered.
     ///
@@ -52,13 +53,13 @@ impl Cache {
         packed: &str,
         tensors: &impl Tensors<Listed>,
         topology: Topology,
-        weights: &Weights,
+        source: &dyn Source,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Self, Option<String>), String> {
         let folder = Folder::open(path).map_err(|error| error.to_string())?;
         let unread = |error| format!("the checkpoint cannot be read: {error}");
-        let stamps = checkpoint::stamps(weights).map_err(unread)?;
-        let (content, warning) = checkpoint::hash(weights, &folder, progress).map_err(unread)?;
+        let stamps = checkpoint::stamps(source).map_err(unread)?;
+        let (content, warning) = checkpoint::hash(source, &folder, progress).map_err(unread)?;
         let key = key::key(tensors, topology, packed, &content);
         let (start, world) = (&key.to_hex()[..24], topology.world);
         let name = format!("{start}-rank{}of{}.packed", world.rank, world.size);
@@ -73,8 +74,8 @@ impl Cache {
 
     /// Returns true if the checkpoint's files have not changed since the key was made. A
     /// packed file must not be kept if the checkpoint was overwritten while it was packed.
-    pub fn still_describes(&self, weights: &Weights) -> bool {
-        checkpoint::stamps(weights).is_ok_and(|stamps| stamps == self.stamps)
+    pub fn still_describes(&self, source: &dyn Source) -> bool {
+        checkpoint::stamps(source).is_ok_and(|stamps| stamps == self.stamps)
     }
 
     /// Path of the packed file, which may not exist.

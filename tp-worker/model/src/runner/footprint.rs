@@ -103,7 +103,7 @@ impl Part {
     ) -> Self {
         let limits = limits.sensible();
         let listed = Decoder::listed(model, shard);
-        let weights = Weighed::of(device, &listed);
+        let weights = Weighed::of(device, model, &listed);
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
         counter.inputs(&limits.inputs());
@@ -126,7 +126,7 @@ impl Part {
                     limits,
                     dp_size,
                     &weights.projections,
-                    listed.head().shape(),
+                    listed.head().shape(model.quantization),
                     largest_heads(model, shard),
                 )
             },
@@ -143,11 +143,11 @@ struct Weighed {
 }
 
 impl Weighed {
-    fn of(device: &dyn DeviceMemory, tensors: &impl Tensors<Listed>) -> Self {
+    fn of(device: &dyn DeviceMemory, model: &ModelConfig, tensors: &impl Tensors<Listed>) -> Self {
         let (mut matrices, mut vectors, mut projections) = (0_u64, 0_u64, Vec::new());
         tensors.each(
             |matrix| {
-                let shape = matrix.shape();
+                let shape = matrix.shape(model.quantization);
                 matrices = matrices.saturating_add(device.matrix_bytes(shape));
                 if shape.role == MatrixRole::Projection && !projections.contains(&shape) {
                     projections.push(shape);

@@ -4,12 +4,12 @@ use lockstep_backend::Backend;
 use lockstep_types::ModelConfig;
 
 use crate::{
-    FileAccess, LoadProgress, ModelError, Weights,
+    FileAccess, LoadProgress, ModelError,
     blocks::{
         Linear,
         parts::{Convert, Form, Listed, Tensors},
     },
-    checkpoint::loader::Loader,
+    checkpoint::{found::locate, loader::Loader, source},
     models::decoder,
 };
 
@@ -75,9 +75,10 @@ impl<B: Backend> WholeTables<B> {
         files: FileAccess,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
-        let weights = Weights::of(model, files)?;
-        let found = weights.locate(&Whole::listed(model, head))?;
-        let mut loader = Loader::checkpoint(&weights, &found, progress);
+        let source = source::open(model, files)?;
+        let listed = Whole::listed(model, head);
+        let found = locate(source.as_ref(), &listed, model.quantization)?;
+        let mut loader = Loader::checkpoint(source.as_ref(), &found, progress);
         Ok(Self(loader.load(backend, &found)?))
     }
 
@@ -109,12 +110,12 @@ pub fn whole_head<B: Backend>(
     files: FileAccess,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<B::Matrix, ModelError> {
-    let weights = Weights::of(model, files)?;
+    let source = source::open(model, files)?;
     let head = Linear {
         weight: decoder::head(model, 0..model.vocab_size),
         bias: None,
     };
-    let found = weights.locate(&head)?;
-    let mut loader = Loader::checkpoint(&weights, &found, progress);
+    let found = locate(source.as_ref(), &head, model.quantization)?;
+    let mut loader = Loader::checkpoint(source.as_ref(), &found, progress);
     Ok(loader.load(backend, &found)?.weight)
 }

@@ -2,10 +2,12 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend, BackendError, Holds, Memory as _, Ops as _};
+use lockstep_backend::{Axis, Backend, BackendError, Holds, Linear, Memory as _, Ops as _};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
-use lockstep_model::{CaptureSpec, ForwardLimits, LoadOptions, ModelError, Transformer, Weights};
+use lockstep_model::{
+    CaptureSpec, FileAccess, ForwardLimits, LoadOptions, ModelError, Safetensors, Transformer,
+};
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
 use crate::{
@@ -147,9 +149,9 @@ fn features_are_the_residual_stream() {
     let features = kept.features();
     let state = |place| column(&features, 4 * hidden, hidden, place);
 
-    let weights = Weights::open(&model.path).unwrap();
+    let weights = Safetensors::open(&model.path, FileAccess::Mapped).unwrap();
     let table = weights
-        .matrix("model.embed_tokens.weight", model.vocab_size, hidden)
+        .tensor("model.embed_tokens.weight", &[model.vocab_size, hidden])
         .unwrap();
     for token in 1..=TOKENS {
         values.extend(table.to_f32(token * hidden..(token + 1) * hidden));
@@ -159,7 +161,7 @@ fn features_are_the_residual_stream() {
     // The output of a model of fewer layers is the input of the next layer, normed.
     let backend = &mut alone(Dtype::Float32);
     let norm = weights
-        .vector("model.norm.weight", hidden)
+        .tensor("model.norm.weight", &[hidden])
         .unwrap()
         .to_f32(0..hidden);
     let norm = backend.load_vector(&norm).unwrap();
@@ -183,7 +185,7 @@ fn features_are_the_residual_stream() {
         .tensor(TOKENS, model.vocab_size, Holds::Logits)
         .unwrap();
     kept.backend
-        .matmul(&last, kept.model.tables().head, None, &mut out);
+        .matmul(&last, Linear::unbiased(kept.model.tables().head), &mut out);
     assert!(out.values() == logits);
 }
 

@@ -4,9 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
-use lockstep_types::{
-    DraftKind, DraftModel, Dtype, GatedMlpSpec, LayerSpec, Mlp, ModelConfig, Quantization,
-};
+use lockstep_types::{DraftKind, DraftModel, Dtype, GatedMlpSpec, LayerSpec, Mlp, ModelConfig};
 use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -16,7 +14,6 @@ pub fn cpu(dtype: Dtype, collective: Box<dyn Collective>) -> CpuBackend {
     let options = CpuOptions {
         threads: 1,
         dtype,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     };

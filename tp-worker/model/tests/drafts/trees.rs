@@ -4,7 +4,7 @@ use lockstep_backend::Backend;
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
 use crate::{
@@ -106,7 +106,6 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
             let options = CudaOptions {
                 ordinal: 0,
                 dtype: compute,
-                quantization: Quantization::None,
                 kernels: None,
                 graphs: vec![1, 2, 4, 8],
                 collectives: CollectiveOptions::default(),

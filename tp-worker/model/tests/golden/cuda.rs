@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use lockstep_backend::{Axis, Groups};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, Gpu};
-use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, texts};
 use crate::driver::{Factory, Feed, logits};
@@ -47,7 +47,6 @@ pub(super) fn gpus_by(
         let options = CudaOptions {
             ordinal: rank % gpus,
             dtype,
-            quantization: Quantization::None,
             kernels: None,
             graphs: graphs.clone(),
             collectives: CollectiveOptions {

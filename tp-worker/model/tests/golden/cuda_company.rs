@@ -8,7 +8,7 @@ use lockstep_backend::{Axis, Memory};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::{Collective, Single};
 use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, KvCacheDtype};
 
 use super::cuda::DTYPES;
 use crate::pass::{Pass, fixture};
@@ -33,7 +33,6 @@ impl Run {
         let options = CudaOptions {
             ordinal: 0,
             dtype,
-            quantization: Quantization::None,
             kernels: None,
             graphs: vec![1, 2, 4, 8, 16, 24, 32, 64],
             collectives: CollectiveOptions::default(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
-use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, max_error, texts};
+use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, max_error, rounded, texts};
 use crate::naive::Naive;
 use crate::ranks::WorldFactory;
 use crate::world::{Found, Placed, WorldFeed, logits};
@@ -15,12 +15,11 @@ use crate::world::{Found, Placed, WorldFeed, logits};
 /// Numbers of ranks, and of DP ranks among them.
 const SPLITS: [(usize, usize); 3] = [(2, 2), (4, 4), (4, 2)];
 
-fn cpu(dtype: Dtype, quantization: Quantization) -> WorldFactory<CpuBackend> {
+fn cpu(dtype: Dtype) -> WorldFactory<CpuBackend> {
     Arc::new(move |groups| {
         let options = CpuOptions {
             threads: 1,
             dtype,
-            quantization,
             pin: None,
             isa: None,
         };
@@ -65,7 +64,7 @@ fn attention_is_data_parallel_in_float32() {
                 continue;
             }
             let feed = staggered(split, KvCacheDtype::Float32, texts.len());
-            let factory = cpu(Dtype::Float32, Quantization::None);
+            let factory = cpu(Dtype::Float32);
             let found = whole(logits(&case.model, &factory, &feed, &texts));
             let name = format!("{name} on {split:?}");
             check(&name, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
@@ -83,7 +82,7 @@ fn attention_is_data_parallel_in_bfloat16() {
                 continue;
             }
             let feed = staggered(split, KvCacheDtype::Bfloat16, texts.len());
-            let factory = cpu(Dtype::Bfloat16, Quantization::None);
+            let factory = cpu(Dtype::Bfloat16);
             let found = whole(logits(&case.model, &factory, &feed, &texts));
             let name = format!("{name} on {split:?}");
             check(&name, &case.golden, &found, reference, 2.0 * reference);
@@ -104,7 +103,7 @@ fn devices_agree_on_what_crosses() {
             let naive: WorldFactory<Naive> = Arc::new(Naive::new);
             let plain = whole(logits(&case.model, &naive, &feed, &texts));
             check(name, &case.golden, &plain, F32_TOLERANCE, F32_CLEAR_GAP);
-            let factory = cpu(Dtype::Float32, Quantization::None);
+            let factory = cpu(Dtype::Float32);
             let found = whole(logits(&case.model, &factory, &feed, &texts));
             for (plain, found) in plain.iter().flatten().zip(found.iter().flatten()) {
                 let error = max_error(plain, found);
@@ -130,11 +129,11 @@ fn where_a_text_runs_changes_no_bit() {
             .into_iter()
             .flat_map(|split| formats.map(|f| (split, f)))
         {
-            let factory = cpu(dtype, weights);
+            let (factory, model) = (cpu(dtype), rounded(&case.model, weights));
             let plain = staggered(split, kv_dtype, texts.len());
-            let expected = logits(&case.model, &factory, &plain, &texts);
+            let expected = logits(&model, &factory, &plain, &texts);
             for feed in variations(&plain) {
-                let found = logits(&case.model, &factory, &feed, &texts);
+                let found = logits(&model, &factory, &feed, &texts);
                 let rows = found.iter().flatten().zip(expected.iter().flatten());
                 for (found, expected) in rows.filter(|(found, _)| found.is_some()) {
                     assert!(found == expected, "{name}: {feed:?} differs");

@@ -23,12 +23,11 @@ fn untrained(name: &str) -> (ModelConfig, tempfile::TempDir) {
     (model, folder)
 }
 
-fn cpu(quantization: Quantization) -> Factory<CpuBackend> {
-    Arc::new(move |collective| {
+fn cpu() -> Factory<CpuBackend> {
+    Arc::new(|collective| {
         let options = CpuOptions {
             threads: 1,
             dtype: Dtype::Float32,
-            quantization,
             pin: None,
             isa: None,
         };
@@ -65,8 +64,8 @@ fn distance(found: &[Vec<Vec<f32>>], expected: &[Vec<Vec<f32>>]) -> f32 {
 fn splits_and_devices_have_the_same_random_weights() {
     for name in ["llama_bias", "qwen2_untied", "qwen3"] {
         let (model, _folder) = untrained(name);
-        let expected = logits(&model, &cpu(Quantization::None), feed(1), &texts());
-        let found = logits(&model, &cpu(Quantization::None), feed(2), &texts());
+        let expected = logits(&model, &cpu(), feed(1), &texts());
+        let found = logits(&model, &cpu(), feed(2), &texts());
         let apart = distance(&found, &expected);
         assert!(apart <= F32_TOLERANCE, "{name} on 2 ranks: {apart}");
         let open = gpus(Dtype::Float32, 1);
@@ -84,7 +83,7 @@ fn splits_and_devices_have_the_same_random_weights() {
 #[test]
 fn random_weights_give_logits_that_can_be_sampled() {
     let (model, _folder) = untrained("llama");
-    let found = logits(&model, &cpu(Quantization::None), feed(1), &texts());
+    let found = logits(&model, &cpu(), feed(1), &texts());
     let rows: Vec<&Vec<f32>> = found.iter().flatten().collect();
     for row in &rows {
         let mean = row.iter().sum::<f32>() / row.len() as f32;
@@ -94,7 +93,11 @@ fn random_weights_give_logits_that_can_be_sampled() {
     let likeliest = |row: &Vec<f32>| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
     let distinct: std::collections::BTreeSet<_> = rows.iter().map(|row| likeliest(row)).collect();
     assert!(distinct.len() > rows.len() / 4, "{distinct:?}");
-    let rounded = logits(&model, &cpu(Quantization::Int8), feed(1), &texts());
+    let rounded = ModelConfig {
+        quantization: Quantization::Int8,
+        ..model
+    };
+    let rounded = logits(&rounded, &cpu(), feed(1), &texts());
     let apart = distance(&rounded, &found);
     assert!(apart < 0.5, "{apart}");
 }

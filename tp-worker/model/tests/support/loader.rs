@@ -6,7 +6,7 @@ use lockstep_backend::Axis;
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::local_group;
 use lockstep_model::{ForwardLimits, LoadOptions, LoadProgress, ModelError, Transformer};
-use lockstep_types::{Dtype, ModelConfig, Quantization};
+use lockstep_types::{Dtype, ModelConfig};
 
 /// Returns the demo model.
 pub fn demo() -> ModelConfig {
@@ -51,7 +51,6 @@ pub fn load(
     let cpu = CpuOptions {
         threads: 2,
         dtype,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     };

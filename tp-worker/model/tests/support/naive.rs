@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, Groups, Holds,
-    HostMatrix, InputLimits, KvShape, MatrixRole, Memory, Ops, Owners, PassKey, PassRecords,
-    Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter,
+    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, PassKey,
+    PassRecords, Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -156,14 +156,20 @@ impl Memory for Naive {
     type Rope = RopeTable;
     type KvCache = Cache;
     type Inputs = Inputs;
-    fn describe(&self) -> String {
+    fn describe(&self, _: WeightFormat) -> String {
         "naive".to_owned()
     }
+    fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
+        Ok(())
+    }
+    /// Keeps every matrix as it is, whatever its format.
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        _: MatrixRole,
+        _: WeightFormat,
     ) -> Result<Tensor, BackendError> {
+        let mut space = Vec::new();
+        let matrix = matrix.floats(&mut space)?;
         let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
         let data = rows.flat_map(|row| (0..matrix.cols).map(|at| element(row, matrix.dtype, at)));
         Ok(Tensor {
@@ -219,7 +225,8 @@ impl Ops for Naive {
             }
         }
     }
-    fn matmul(&mut self, x: &Tensor, w: &Tensor, bias: Option<&Vec<f32>>, out: &mut Tensor) {
+    fn matmul(&mut self, x: &Tensor, w: Linear<'_, Tensor, Vec<f32>>, out: &mut Tensor) {
+        let Linear { weight: w, bias } = w;
         assert_eq!((x.rows, x.width, w.rows), (out.rows, w.width, out.width));
         x.holds(OPERAND);
         out.holds(&[Holds::Sum, Holds::Logits]);
@@ -455,7 +462,7 @@ impl Exchange for Naive {
     ) -> Result<(), BackendError> {
         let Scatter { rows, product } = scatter;
         let own = rows[self.group(w.axis).0].clone();
-        self.matmul(x, w.part.weight, w.part.bias, product);
+        self.matmul(x, w.part, product);
         self.note(CollectiveKind::ReduceScatter, w.axis, product.width);
         self.groups.of(w.axis).all_reduce_sum(product.used())?;
         let mut sum = self.tensor(own.len(), product.width, Holds::Sum)?;

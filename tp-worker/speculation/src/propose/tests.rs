@@ -1,11 +1,13 @@
 use std::collections::BTreeMap;
 
-use lockstep_backend::{Backend, CheckpointDtype, HostBlock, HostMatrix, MatrixRole, Memory as _};
+use lockstep_backend::{
+    Backend, CheckpointDtype, HostBlock, HostFloats, HostMatrix, Memory as _, WeightFormat,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuOptions};
 use lockstep_collective::{Collective, Single};
 use lockstep_model::Tables;
+use lockstep_types::Dtype;
 use lockstep_types::sampling::SamplingParams;
-use lockstep_types::{Dtype, Quantization};
 
 use super::*;
 use crate::{Node, PageTable, Requests, TreeGrower, TreeShape, depth};
@@ -146,7 +148,6 @@ fn draft(model: &mut Model, rows: &[DraftRow], temperature: f32) -> Drafts {
     let options = CpuOptions {
         threads: 1,
         dtype: Dtype::Float32,
-        quantization: Quantization::None,
         pin: None,
         isa: None,
     };
@@ -185,7 +186,7 @@ fn draft(model: &mut Model, rows: &[DraftRow], temperature: f32) -> Drafts {
 
 /// A table that nobody reads.
 fn nothing(backend: &mut CpuBackend) -> CpuMatrix {
-    let matrix = HostMatrix {
+    let matrix = HostMatrix::Floats(HostFloats {
         cols: 1,
         dtype: CheckpointDtype::F32,
         blocks: vec![HostBlock {
@@ -194,8 +195,8 @@ fn nothing(backend: &mut CpuBackend) -> CpuMatrix {
             stride: 4,
             rows: 1,
         }],
-    };
-    let loaded = backend.load_matrix(&matrix, MatrixRole::Vocabulary);
+    });
+    let loaded = backend.load_matrix(&matrix, WeightFormat::Float);
     loaded.expect("there is memory")
 }
 

@@ -11,7 +11,7 @@ use lockstep_speculation::{
     Requests, WithModel,
 };
 use lockstep_types::sampling::SamplingParams;
-use lockstep_types::{Algorithm, Dtype, KvCacheDtype, ModelConfig, Quantization};
+use lockstep_types::{Algorithm, Dtype, KvCacheDtype, ModelConfig};
 use lockstep_types::{SpeculationConfig, Verification};
 
 /// Slots, tokens of a page, and pages of a slot.
@@ -105,7 +105,6 @@ impl World {
         let options = CpuOptions {
             threads: 1,
             dtype: Dtype::Float32,
-            quantization: Quantization::None,
             pin: None,
             isa: None,
         };

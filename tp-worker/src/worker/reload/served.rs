@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_devices::DeviceFootprint;
-use lockstep_model::{FileAccess, Weights};
+use lockstep_model::{FileAccess, Safetensors};
 use lockstep_model_folder::Described;
 use lockstep_types::{
     Algorithms, DraftModel, EngineConfig, Footprint as _, MemoryUse, ModelConfig,
@@ -33,7 +33,7 @@ impl Served {
         let (model, draft) = (folders.model(), folders.draft());
         self.describe(model, draft, Heads::Believed)?;
         for folder in [Some(model), draft].into_iter().flatten() {
-            Weights::open_with(folder, FileAccess::Read)
+            Safetensors::open(folder, FileAccess::Read)
                 .map_err(|error| WorkerError::Reload(error.to_string()))?;
         }
         self.check_room(draft.is_some())
@@ -99,7 +99,10 @@ impl Served {
             }
         });
         let described = described.map_err(|error| WorkerError::Reload(error.to_string()))?;
-        let new = described.model.with_tokenizer_eos(present.tokenizer_eos_id);
+        let new = ModelConfig {
+            quantization: present.quantization,
+            ..described.model.with_tokenizer_eos(present.tokenizer_eos_id)
+        };
         let mut like_present = ModelConfig {
             path: present.path.clone(),
             load_format: present.load_format,

@@ -8,9 +8,7 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow,
-    Chosen, DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, InputLimits, KvShape,
-    MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter,
+    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen, DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter, Linear, WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -109,15 +107,18 @@ impl Memory for Counting {
     type Rope = Rope;
     type KvCache = KvCache;
     type Inputs = Inputs;
-    fn describe(&self) -> String {
-        self.device.describe()
+    fn describe(&self, weights: WeightFormat) -> String {
+        self.device.describe(weights)
+    }
+    fn serves_format(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
+        CpuBackend::serves_format(format, role)
     }
     fn load_matrix(
         &mut self,
         matrix: &HostMatrix<'_>,
-        role: MatrixRole,
+        format: WeightFormat,
     ) -> Result<Matrix, BackendError> {
-        self.device.load_matrix(matrix, role)
+        self.device.load_matrix(matrix, format)
     }
     fn load_vector(&mut self, values: &[f32]) -> Result<Vector, BackendError> {
         self.device.load_vector(values)
@@ -159,9 +160,9 @@ impl Ops for Counting {
         self.count("embed")
             .embed(table, first, &inputs.batch, out.sums_mut());
     }
-    fn matmul(&mut self, x: &Tensor, w: &Matrix, bias: Option<&Vector>, out: &mut Tensor) {
+    fn matmul(&mut self, x: &Tensor, w: Linear<'_, Matrix, Vector>, out: &mut Tensor) {
         self.count("matmul")
-            .matmul(x.operands(), w, bias, out.of_mut(PRODUCT));
+            .matmul(x.operands(), w, out.of_mut(PRODUCT));
     }
     fn rms_norm(&mut self, x: &Tensor, weight: &Vector, eps: f32, out: &mut Tensor) {
         self.count("rms_norm")

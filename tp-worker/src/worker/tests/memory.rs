@@ -137,7 +137,7 @@ fn architectures_take_what_is_charged() {
             config.parallel.dp_size = dp_size;
             config.model = model.clone();
             config.server.context_length = 32;
-            (config.quantization, config.kv.dtype) = (quantization, kv_dtype);
+            (config.model.quantization, config.kv.dtype) = (quantization, kv_dtype);
             chunked(&mut config, chunk);
             check(
                 &config,
@@ -162,7 +162,10 @@ fn drafts_take_what_is_charged() {
         ] {
             let mut config = speculating(config(tp_size, 16, dtype), algorithm, shape);
             config.parallel.dp_size = dp_size;
-            config.quantization = quantization;
+            config.model.quantization = quantization;
+            if let Some(draft) = &mut config.speculation.draft {
+                draft.model.quantization = quantization;
+            }
             config.speculation.pause_window = [0, 64][tp_size % 2];
             config.kv.dtype = [
                 KvCacheDtype::Bfloat16,

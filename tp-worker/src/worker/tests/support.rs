@@ -9,8 +9,8 @@ use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig,
-    ParallelConfig, Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig,
-    SpeculationConfig, TimeoutConfig, WebConfig,
+    ParallelConfig, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
+    TimeoutConfig, WebConfig,
 };
 use lockstep_types::{
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
@@ -60,7 +60,6 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
     EngineConfig {
         model: lockstep_model_folder::load(&repository().join("models/lockstep-demo-7m")).unwrap(),
         dtype,
-        quantization: Quantization::None,
         device: DeviceConfig::default(),
         isa: None,
         graphs: Vec::new(),

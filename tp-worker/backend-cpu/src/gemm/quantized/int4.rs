@@ -23,7 +23,7 @@ const PARTS: usize = 4;
 /// Words of a step's weights.
 const WEIGHTS: usize = GROUP_WORDS / 2 * PANEL;
 /// Words of a step.
-pub(in crate::gemm) const STEP_WORDS: usize = WEIGHTS + PANEL;
+pub(crate) const STEP_WORDS: usize = WEIGHTS + PANEL;
 
 impl Format for Int4 {
     const STEP_WORDS: usize = STEP_WORDS;

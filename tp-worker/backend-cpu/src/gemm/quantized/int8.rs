@@ -19,7 +19,7 @@ pub(super) struct Int8;
 /// Words of a step's weights.
 const WEIGHTS: usize = GROUP_WORDS * PANEL;
 /// Words of a step.
-pub(in crate::gemm) const STEP_WORDS: usize = WEIGHTS + LANES;
+pub(crate) const STEP_WORDS: usize = WEIGHTS + LANES;
 
 impl Format for Int8 {
     const STEP_WORDS: usize = STEP_WORDS;

@@ -4,9 +4,10 @@ use proptest::prelude::*;
 
 use super::widen::without_least;
 use super::{KERNELS, amx_emulated};
+use crate::formats::Packed;
 use crate::gemm::prefetch::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
-use crate::gemm::tiles::{Packed, Tiles};
+use crate::gemm::tiles::Tiles;
 use crate::isa::Isa;
 use crate::number::{bf16_bits, pack_row};
 

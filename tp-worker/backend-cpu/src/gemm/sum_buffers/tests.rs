@@ -3,7 +3,7 @@ use super::super::tiles::Element;
 use super::*;
 use crate::isa::Isa;
 
-const BF16: Packed = Packed::Native(Element::Bf16);
+const BF16: Packed = Packed::Float(Element::Bf16);
 
 /// The rooms of a product with 4,096 inputs, and its cut.
 fn product(threads: usize, rows: usize, outputs: usize) -> (Rooms, Cut, usize) {

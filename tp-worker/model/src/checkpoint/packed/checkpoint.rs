@@ -22,7 +22,7 @@ use super::{
     folder::Folder,
     layout::{PIECE, SEGMENT},
 };
-use crate::{LoadPhase, LoadProgress, Weights};
+use crate::{LoadPhase, LoadProgress, checkpoint::source::Source};
 
 /// Identity of a file at the time it was read. No program can set the time of its last
 /// change, `changed`. So `changed` tells a rewritten file from an old one of equal size and
@@ -52,24 +52,24 @@ struct Seen {
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Returns the current stamp of every weight file.
-pub(super) fn stamps(weights: &Weights) -> io::Result<Vec<Stamp>> {
-    let files = weights.files();
+pub(super) fn stamps(source: &dyn Source) -> io::Result<Vec<Stamp>> {
+    let files = source.files().into_iter();
     files.map(|(path, file)| Stamp::of(path, file)).collect()
 }
 
 /// Returns the hash of all weight files, and the reason if it could not be remembered.
 pub(super) fn hash(
-    weights: &Weights,
+    source: &dyn Source,
     folder: &Folder,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> io::Result<(Hash, Option<String>)> {
     let (mut all, mut warning) = (Hasher::new(), None);
     let mut counter = Counter {
         done: 0,
-        total: weights.files().map(|(_, file)| length(file)).sum(),
+        total: source.files().iter().map(|(_, file)| length(file)).sum(),
         progress,
     };
-    for (path, file) in weights.files() {
+    for (path, file) in source.files() {
         let stamp = Stamp::of(path, file)?;
         let name = name(&stamp.path);
         let hash = if let Some(hash) = seen(folder, &name, &stamp) {

@@ -1,7 +1,8 @@
 //! The key of packed files: a hash of everything that decides the packed bytes.
 
 use blake3::{Hash, Hasher};
-use lockstep_backend::{Backend, MatrixRole};
+use lockstep_backend::{Backend, MatrixRole, WeightFormat};
+use lockstep_types::Quantization;
 
 use super::layout;
 use crate::{
@@ -9,10 +10,12 @@ use crate::{
     blocks::parts::{Listed, Tensors},
 };
 
-/// Returns the backend's names of its packed formats; `None` if its matrices can't be saved.
-pub(crate) fn formats<B: Backend>(backend: &B) -> Option<String> {
-    let projection = backend.matrix_format(MatrixRole::Projection)?;
-    let vocabulary = backend.matrix_format(MatrixRole::Vocabulary)?;
+/// Returns the backend's names of the packed forms of a model that is loaded with
+/// `quantization`; `None` if the backend's matrices can't be saved.
+pub(crate) fn forms<B: Backend>(backend: &B, quantization: Quantization) -> Option<String> {
+    let form = |role| backend.packed_form(WeightFormat::of(quantization, role));
+    let projection = form(MatrixRole::Projection)?;
+    let vocabulary = form(MatrixRole::Vocabulary)?;
     Some(format!(
         "projection {projection}, vocabulary {vocabulary}, {} endian",
         if cfg!(target_endian = "big") {
@@ -28,7 +31,7 @@ pub(crate) fn formats<B: Backend>(backend: &B) -> Option<String> {
 pub(super) fn key(
     tensors: &impl Tensors<Listed>,
     topology: Topology,
-    formats: &str,
+    forms: &str,
     content: &Hash,
 ) -> Hash {
     let mut hasher = Hasher::new();
@@ -37,7 +40,7 @@ pub(super) fn key(
     };
     let version = layout::VERSION;
     add(format!(
-        "lockstep packed weights {version}\n{topology:?}\n{formats}\n"
+        "lockstep packed weights {version}\n{topology:?}\n{forms}\n"
     ));
     tensors.each(|matrix| add(format!("{matrix:?}\n")), |_| {});
     hasher.update(content.as_bytes());

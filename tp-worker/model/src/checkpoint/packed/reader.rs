@@ -3,7 +3,7 @@
 use std::{fs::File, io, os::unix::fs::FileExt, sync::Mutex};
 
 use blake3::Hash;
-use lockstep_backend::{Backend, BackendError, MatrixRole};
+use lockstep_backend::{Backend, BackendError, WeightFormat};
 use lockstep_files::LARGEST_INDEX;
 
 use crate::ModelError;
@@ -48,13 +48,13 @@ impl Reader {
         })
     }
 
-    /// Reads the next matrix, which must be `[rows, cols]`.
+    /// Reads the next matrix, which must be `[rows, cols]`, in `format`.
     pub fn restore<B: Backend>(
         &mut self,
         backend: &mut B,
         rows: usize,
         cols: usize,
-        role: MatrixRole,
+        format: WeightFormat,
     ) -> Result<B::Matrix, Restored> {
         let damaged = |why: &str| Restored::Damaged(why.to_owned());
         let entry = self
@@ -63,7 +63,7 @@ impl Reader {
             .filter(|entry| (entry.rows, entry.cols) == (rows, cols))
             .ok_or_else(|| damaged("its matrices are not the model's"))?;
         let (file, fault) = (&self.file, Mutex::new(None));
-        let matrix = backend.restore_matrix(rows, cols, role, SEGMENT, &|offset, part| {
+        let matrix = backend.restore_matrix(rows, cols, format, SEGMENT, &|offset, part| {
             if let Err(why) = read(file, &entry, offset, part) {
                 *fault.lock().unwrap_or_else(|broken| broken.into_inner()) = Some(why);
             }

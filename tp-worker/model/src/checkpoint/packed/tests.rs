@@ -5,7 +5,9 @@ use std::{
     thread,
 };
 
-use lockstep_backend::{CheckpointDtype, HostBlock, HostMatrix, MatrixRole, Memory as _};
+use lockstep_backend::{
+    CheckpointDtype, HostBlock, HostFloats, HostMatrix, Memory as _, WeightFormat,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, ModelConfig, Quantization};
@@ -15,15 +17,25 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Shard, Topology, models::decoder::Decoder};
 
-fn backend(dtype: Dtype) -> CpuBackend {
-    backend_of(dtype, Quantization::None)
+/// A device, and the format of the matrices that are packed for it.
+struct Packing {
+    device: CpuBackend,
+    format: WeightFormat,
 }
 
-fn backend_of(dtype: Dtype, quantization: Quantization) -> CpuBackend {
+fn packing(dtype: Dtype, format: WeightFormat) -> Packing {
+    let device = backend(dtype);
+    Packing { device, format }
+}
+
+fn packing_floats() -> Packing {
+    packing(Dtype::Bfloat16, WeightFormat::Float)
+}
+
+fn backend(dtype: Dtype) -> CpuBackend {
     let options = CpuOptions {
         threads: 2,
         dtype,
-        quantization,
         pin: None,
         isa: None,
     };
@@ -31,7 +43,7 @@ fn backend_of(dtype: Dtype, quantization: Quantization) -> CpuBackend {
 }
 
 fn pack(
-    backend: &mut CpuBackend,
+    Packing { device, format }: &mut Packing,
     seed: u64,
     rows: usize,
     cols: usize,
@@ -54,14 +66,12 @@ fn pack(
         stride: 2 * cols,
         rows,
     };
-    let matrix = HostMatrix {
+    let matrix = HostMatrix::Floats(HostFloats {
         cols,
         dtype: CheckpointDtype::Bf16,
         blocks: vec![block],
-    };
-    backend
-        .load_matrix(&matrix, MatrixRole::Projection)
-        .unwrap()
+    });
+    device.load_matrix(&matrix, *format).unwrap()
 }
 
 const KEY: Hash = Hash::from_bytes([7; 32]);
@@ -76,12 +86,12 @@ fn cache(folder: &TempDir) -> Cache {
 }
 
 /// Writes matrices `[rows, cols]`, numbered from `seed` on.
-fn write(cache: &Cache, backend: &mut CpuBackend, seed: u64, shapes: &[(usize, usize)]) {
+fn write(cache: &Cache, packing: &mut Packing, seed: u64, shapes: &[(usize, usize)]) {
     let mut writer = cache.writer().unwrap();
     for (number, (rows, cols)) in shapes.iter().enumerate() {
-        let matrix = pack(backend, seed + number as u64, *rows, *cols);
+        let matrix = pack(packing, seed + number as u64, *rows, *cols);
         writer
-            .add(*rows, *cols, backend.matrix_data(&matrix))
+            .add(*rows, *cols, packing.device.matrix_data(&matrix))
             .unwrap();
     }
     writer.finish().unwrap();
@@ -91,17 +101,18 @@ fn write(cache: &Cache, backend: &mut CpuBackend, seed: u64, shapes: &[(usize, u
 /// be used.
 fn compare(
     cache: &Cache,
-    backend: &mut CpuBackend,
+    packing: &mut Packing,
     seed: u64,
     shapes: &[(usize, usize)],
 ) -> Result<bool, String> {
     let mut reader = cache.reader()?.ok_or("there is no file")?;
     let mut equal = true;
     for (number, (rows, cols)) in shapes.iter().enumerate() {
-        let restored = reader.restore(backend, *rows, *cols, MatrixRole::Projection);
+        let restored = reader.restore(&mut packing.device, *rows, *cols, packing.format);
         let restored = restored.map_err(|why| format!("{why:?}"))?;
-        let packed = pack(backend, seed + number as u64, *rows, *cols);
-        equal &= backend.matrix_data(&restored) == backend.matrix_data(&packed);
+        let packed = pack(packing, seed + number as u64, *rows, *cols);
+        let device = &packing.device;
+        equal &= device.matrix_data(&restored) == device.matrix_data(&packed);
     }
     Ok(equal)
 }
@@ -111,35 +122,35 @@ const SHAPES: [(usize, usize); 4] = [(33, 7), (1_030, 2_100), (1, 1), (64, 128)]
 
 #[test]
 fn restored_matrices_are_the_packed_ones() {
-    for (dtype, weights) in [
-        (Dtype::Bfloat16, Quantization::None),
-        (Dtype::Float32, Quantization::None),
-        (Dtype::Bfloat16, Quantization::Int8),
-        (Dtype::Bfloat16, Quantization::Int4),
+    for (dtype, format) in [
+        (Dtype::Bfloat16, WeightFormat::Float),
+        (Dtype::Float32, WeightFormat::Float),
+        (Dtype::Bfloat16, WeightFormat::Int8),
+        (Dtype::Bfloat16, WeightFormat::Int4),
     ] {
-        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend_of(dtype, weights));
+        let (folder, mut packing) = (tempfile::tempdir().unwrap(), packing(dtype, format));
         let cache = cache(&folder);
         assert!(cache.reader().unwrap().is_none());
-        write(&cache, &mut backend, 0, &SHAPES);
-        assert_eq!(compare(&cache, &mut backend, 0, &SHAPES), Ok(true));
-        assert_eq!(compare(&cache, &mut backend, 1, &SHAPES), Ok(false));
+        write(&cache, &mut packing, 0, &SHAPES);
+        assert_eq!(compare(&cache, &mut packing, 0, &SHAPES), Ok(true));
+        assert_eq!(compare(&cache, &mut packing, 1, &SHAPES), Ok(false));
         let mode = fs::metadata(cache.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // Nothing else is left, and a new file takes the old one's place.
-        write(&cache, &mut backend, 1, &SHAPES);
-        assert_eq!(compare(&cache, &mut backend, 1, &SHAPES), Ok(true));
+        write(&cache, &mut packing, 1, &SHAPES);
+        assert_eq!(compare(&cache, &mut packing, 1, &SHAPES), Ok(true));
         assert_eq!(fs::read_dir(cache.folder.path()).unwrap().count(), 1);
     }
 }
 
 #[test]
 fn other_shapes_keys_and_owners_are_not_used() {
-    let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Dtype::Bfloat16));
+    let (folder, mut packing) = (tempfile::tempdir().unwrap(), packing_floats());
     let mut cache = cache(&folder);
-    write(&cache, &mut backend, 0, &SHAPES[2..]);
+    write(&cache, &mut packing, 0, &SHAPES[2..]);
     for shapes in [&SHAPES[3..], &SHAPES[1..2], &[(1, 1), (64, 128), (1, 1)]] {
         assert!(
-            compare(&cache, &mut backend, 0, shapes).is_err(),
+            compare(&cache, &mut packing, 0, shapes).is_err(),
             "{shapes:?}"
         );
     }
@@ -147,7 +158,7 @@ fn other_shapes_keys_and_owners_are_not_used() {
     let error = cache.reader().unwrap_err();
     assert!(error.contains("others can change it"), "{error}");
     fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(compare(&cache, &mut backend, 0, &SHAPES[2..]), Ok(true));
+    assert_eq!(compare(&cache, &mut packing, 0, &SHAPES[2..]), Ok(true));
     cache.key = Hash::from_bytes([8; 32]);
     assert!(cache.reader().is_err());
 }
@@ -160,19 +171,19 @@ proptest! {
     #[test]
     fn damage_is_found(place in 0.0..1.0f64, bit in 0..8u32, cut: bool) {
         const SMALL: [(usize, usize); 2] = [(33, 7), (1, 1)];
-        let (folder, mut backend) = (tempfile::tempdir().unwrap(), backend(Dtype::Bfloat16));
+        let (folder, mut packing) = (tempfile::tempdir().unwrap(), packing_floats());
         let cache = cache(&folder);
-        write(&cache, &mut backend, 0, &SMALL);
+        write(&cache, &mut packing, 0, &SMALL);
         let file = fs::OpenOptions::new().read(true).write(true).open(cache.path()).unwrap();
         let at = (file.metadata().unwrap().len() as f64 * place) as u64;
         if cut {
             file.set_len(at).unwrap();
-            prop_assert!(compare(&cache, &mut backend, 0, &SMALL).is_err());
+            prop_assert!(compare(&cache, &mut packing, 0, &SMALL).is_err());
         } else {
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
             file.write_all_at(&[byte[0] ^ (1 << bit)], at).unwrap();
-            let found = compare(&cache, &mut backend, 0, &SMALL);
+            let found = compare(&cache, &mut packing, 0, &SMALL);
             prop_assert!(found.is_err() || found == Ok(true), "byte {} {:?}", at, found);
             // The first matrix has two panels of 32 rows of 4 steps, the second one of 1
             // step.
@@ -188,10 +199,10 @@ fn writers_at_the_same_time_do_no_harm() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let (cache, mut backend) = (cache(&folder), backend(Dtype::Bfloat16));
+                let (cache, mut packing) = (cache(&folder), packing_floats());
                 start.wait();
-                write(&cache, &mut backend, 0, &SHAPES);
-                assert_eq!(compare(&cache, &mut backend, 0, &SHAPES), Ok(true));
+                write(&cache, &mut packing, 0, &SHAPES);
+                assert_eq!(compare(&cache, &mut packing, 0, &SHAPES), Ok(true));
             });
         }
     });
@@ -220,13 +231,13 @@ fn only_what_nobody_writes_any_more_is_swept_away() {
 fn keys_follow_from_everything_that_is_packed() {
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
     let model = lockstep_model_folder::load(Path::new(repository)).unwrap();
-    let split = |model: &ModelConfig, rank, size, dp_size, formats: &str, content: u8| {
+    let split = |model: &ModelConfig, rank, size, dp_size, forms: &str, content: u8| {
         let topology = Topology::new(rank, size, dp_size);
         let listed = Decoder::listed(model, &Shard::new(model, topology).unwrap());
-        key::key(&listed, topology, formats, &Hash::from_bytes([content; 32]))
+        key::key(&listed, topology, forms, &Hash::from_bytes([content; 32]))
     };
-    let of = |model: &ModelConfig, rank, size, formats: &str, content| {
-        split(model, rank, size, 1, formats, content)
+    let of = |model: &ModelConfig, rank, size, forms: &str, content| {
+        split(model, rank, size, 1, forms, content)
     };
     let elsewhere = ModelConfig {
         path: "elsewhere".into(),
@@ -251,16 +262,30 @@ fn keys_follow_from_everything_that_is_packed() {
     all.sort_by_key(Hash::to_hex);
     all.dedup();
     assert_eq!(all.len(), 8);
-    let mut formats: Vec<_> = [
-        backend(Dtype::Bfloat16),
-        backend(Dtype::Float32),
-        backend_of(Dtype::Bfloat16, Quantization::Int8),
-        backend_of(Dtype::Bfloat16, Quantization::Int4),
+    let forms = [
+        (Dtype::Bfloat16, Quantization::None),
+        (Dtype::Float32, Quantization::None),
+        (Dtype::Bfloat16, Quantization::Int8),
+        (Dtype::Bfloat16, Quantization::Int4),
     ]
-    .iter()
-    .filter_map(key::formats)
-    .collect();
-    formats.sort();
-    formats.dedup();
-    assert_eq!(formats.len(), 4);
+    .map(|(dtype, quantization)| key::forms(&backend(dtype), quantization).unwrap());
+    let on_cpu = |projection: &str, vocabulary: &str| {
+        let endian = if cfg!(target_endian = "big") {
+            "big"
+        } else {
+            "little"
+        };
+        format!(
+            "projection cpu-panel32-{projection}-v1, vocabulary cpu-panel32-{vocabulary}-v1, \
+             {endian} endian"
+        )
+    };
+    // Files of earlier versions have these forms in their keys.
+    let known = [
+        on_cpu("bf16", "bf16"),
+        on_cpu("f32", "f32"),
+        on_cpu("int8", "int8"),
+        on_cpu("int4", "int8"),
+    ];
+    assert_eq!(forms, known);
 }

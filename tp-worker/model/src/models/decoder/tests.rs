@@ -11,32 +11,6 @@ fn demo() -> ModelConfig {
     lockstep_model_folder::load(Path::new(folder)).unwrap()
 }
 
-/// Number of elements of all matrices and vectors on this rank.
-fn parameters(tensors: &impl Tensors<Listed>) -> usize {
-    let (mut matrices, mut vectors) = (0, 0);
-    tensors.each(
-        |matrix| {
-            let shape = matrix.shape();
-            matrices += shape.rows * shape.cols;
-        },
-        |vector| vectors += vector.len(),
-    );
-    matrices + vectors
-}
-
-#[test]
-fn a_whole_model_lists_all_of_its_parameters() {
-    for tied in [false, true] {
-        let model = ModelConfig {
-            tie_word_embeddings: tied,
-            ..demo()
-        };
-        let shard = Shard::new(&model, Topology::alone()).unwrap();
-        let listed = Decoder::listed(&model, &shard);
-        assert_eq!(parameters(&listed), model.parameters());
-    }
-}
-
 /// Number of ranks that hold each element of each tensor, by the tensor's name.
 type Held = BTreeMap<String, Vec<usize>>;
 

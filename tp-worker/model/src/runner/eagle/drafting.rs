@@ -2,7 +2,7 @@
 
 mod trees;
 
-use lockstep_backend::{Backend, BackendError};
+use lockstep_backend::{Backend, BackendError, Linear};
 
 use super::EagleHead;
 use crate::{
@@ -172,7 +172,7 @@ impl<B: Backend> EagleHead<B> {
             }
         };
         let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, head, None, &mut b.logits);
+        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
         Ok(())
     }
 }

@@ -5,9 +5,13 @@ use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
 use super::{Buffers, EagleHead, Sizes, hidden::Picks};
 use crate::{
-    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
+    CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology,
     blocks::LayerContext,
-    checkpoint::loader::Loader,
+    checkpoint::{
+        found::locate,
+        loader::Loader,
+        source::{self, Source},
+    },
     models::eagle::{self, Eagle, Present},
 };
 
@@ -30,11 +34,13 @@ impl<B: Backend> EagleHead<B> {
     ) -> Result<Self, ModelError> {
         let (model, limits) = (&draft.model, limits.sensible());
         let shard = Shard::new(model, Topology::alone())?;
-        let weights = Weights::of(model, files)?;
+        let source = source::open(model, files)?;
+        let source = source.as_ref();
         let vocab = eagle::vocab(draft, target);
-        let present = present(&weights, draft, target)?;
-        let found = weights.locate(&Eagle::listed(draft, target, present))?;
-        let targets = targets(&weights, draft, target)?;
+        let present = present(source, draft, target)?;
+        let listed = Eagle::listed(draft, target, present);
+        let found = locate(source, &listed, model.quantization)?;
+        let targets = targets(source, draft, target)?;
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {
             features: capture.width(target.hidden_size),
@@ -46,8 +52,8 @@ impl<B: Backend> EagleHead<B> {
             Some(device) if !targets.is_empty() => Some(device.load_ids(&targets)?),
             _ => None,
         };
-        weights.read_ahead();
-        let mut loader = Loader::checkpoint(&weights, &found, progress);
+        source.read_ahead();
+        let mut loader = Loader::checkpoint(source, &found, progress);
         Ok(Self {
             weights: loader.load(backend, &found)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
@@ -75,7 +81,7 @@ impl<B: Backend> EagleHead<B> {
 /// [`ModelError::HeadWidth`] where the head reads tables or hidden states of another width
 /// than its own; [`ModelError::NotAHead`] for a whole model.
 fn present(
-    weights: &Weights,
+    source: &dyn Source,
     draft: &DraftModel,
     target: &ModelConfig,
 ) -> Result<Present, ModelError> {
@@ -88,7 +94,7 @@ fn present(
             expected,
         }),
     };
-    let embedding = weights.contains(eagle::EMBEDDING);
+    let embedding = source.contains(eagle::EMBEDDING);
     let head = match &draft.kind {
         DraftKind::Eagle => {
             same_width()?;
@@ -99,7 +105,7 @@ fn present(
         } => {
             // A head over the target's whole vocabulary may leave its output head out. The
             // head reads the target's then.
-            let own = *draft_vocab_size != target.vocab_size || weights.contains(eagle::HEAD);
+            let own = *draft_vocab_size != target.vocab_size || source.contains(eagle::HEAD);
             if !embedding || !own {
                 same_width()?;
             }
@@ -114,8 +120,8 @@ fn present(
     Ok(Present {
         embedding,
         head,
-        fc_bias: weights.contains(eagle::FC_BIAS),
-        input_norm: weights.contains(eagle::INPUT_NORM),
+        fc_bias: source.contains(eagle::FC_BIAS),
+        input_norm: source.contains(eagle::INPUT_NORM),
     })
 }
 
@@ -123,7 +129,7 @@ fn present(
 /// EAGLE-3's `d2t` holds the distance from each draft token to the target's. Example: with a
 /// `d2t` of 98, draft token 49 is the target's 147.
 fn targets(
-    weights: &Weights,
+    source: &dyn Source,
     draft: &DraftModel,
     target: &ModelConfig,
 ) -> Result<Vec<u32>, ModelError> {
@@ -133,17 +139,17 @@ fn targets(
         } => draft_vocab_size,
         DraftKind::Eagle | DraftKind::Model => return Ok(Vec::new()),
     };
-    if vocab == target.vocab_size && !weights.contains("d2t") {
+    if vocab == target.vocab_size && !source.contains("d2t") {
         return Ok(Vec::new());
     }
-    let offsets = weights.integers("d2t", vocab)?;
+    let offsets = source.integers("d2t", vocab)?;
     let all = target.vocab_size as i64;
     let target = |(draft, offset): (i64, &i64)| {
         let target = draft.checked_add(*offset).filter(|t| (0..all).contains(t));
         target
             .and_then(|target| u32::try_from(target).ok())
             .ok_or_else(|| ModelError::Damaged {
-                file: weights.file_of("d2t"),
+                file: source.file_of("d2t"),
                 reason: format!(
                     "d2t moves draft token {draft} by {offset}, out of the target's {all}"
                 ),

@@ -2,7 +2,7 @@
 
 use std::{mem::take, ops::Range};
 
-use lockstep_backend::{Axis, Backend, Owners};
+use lockstep_backend::{Axis, Backend, Linear, Owners};
 
 use super::{EagleHead, HiddenSource};
 use crate::{ModelError, Tables, models::eagle::Wiring, runner::limits::fits};
@@ -61,7 +61,7 @@ impl<B: Backend> EagleHead<B> {
             }
         };
         let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, head, None, &mut b.logits);
+        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
         let owners = Owners {
             widths: &[self.vocab],
             rows: &[Range {

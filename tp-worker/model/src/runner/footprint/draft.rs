@@ -135,7 +135,8 @@ impl Part {
         let limits = limits.sensible();
         let (model, target) = (&draft.model, engine.model);
         let vocab = eagle::vocab(draft, target);
-        let head = MatrixPart::table(eagle::HEAD, vocab, model.hidden_size).shape();
+        let head = MatrixPart::table(eagle::HEAD, vocab, model.hidden_size);
+        let head = head.shape(model.quantization);
         // Norms and biases are charged, though not all checkpoints have them.
         let present = Present {
             embedding: draft.own_embedding,
@@ -143,7 +144,7 @@ impl Part {
             fc_bias: true,
             input_norm: true,
         };
-        let weights = Weighed::of(device, &Eagle::listed(draft, target, present));
+        let weights = Weighed::of(device, model, &Eagle::listed(draft, target, present));
         let all = 0..target.vocab_size;
         let in_parts = engine.tp_size > 1;
         let reads_head = !draft.own_head && !target.tie_word_embeddings;
@@ -155,7 +156,7 @@ impl Part {
             (in_parts && reads_head, decoder::head(target, all)),
         ];
         let shared = shared.iter().filter(|(held, _)| *held);
-        let shared = shared.map(|(_, table)| device.matrix_bytes(table.shape()));
+        let shared = shared.map(|(_, table)| device.matrix_bytes(table.shape(target.quantization)));
         let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
         let mut counter = Counter::new(device);
         let sizes = Sizes {

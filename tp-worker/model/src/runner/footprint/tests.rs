@@ -87,6 +87,7 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
     ModelConfig {
         path: PathBuf::new(),
         load_format: LoadFormat::Auto,
+        quantization: Quantization::None,
         architecture: Architecture {
             class_name: "Qwen3ForCausalLM".into(),
             model_type: "qwen3".into(),
@@ -161,7 +162,6 @@ fn shape_of<'a>(
     EngineShape {
         model,
         dtype: Dtype::Bfloat16,
-        quantization: Quantization::None,
         device: DeviceConfig::default(),
         isa: None,
         graphs: &[],

@@ -7,9 +7,13 @@ use lockstep_types::{LoadFormat, ModelConfig};
 
 use super::{Buffers, Transformer, WeightOrigin, notes, restore};
 use crate::{
-    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology, Weights,
+    FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology,
     blocks::LayerContext,
-    checkpoint::packed::{self, Cache},
+    checkpoint::{
+        found::locate,
+        packed::{self, Cache},
+        source,
+    },
     models::decoder::Decoder,
     split::crossing::Crossings,
 };
@@ -62,14 +66,15 @@ impl<B: Backend> Transformer<B> {
         let (axis, limits, cache) = (options.axis, options.limits, options.cache);
         let topology = Topology::of(backend, axis);
         let shard = Shard::new(model, topology)?;
-        let weights = Weights::of(model, options.files)?;
+        let source = source::open(model, options.files)?;
+        let source = source.as_ref();
         let listed = Decoder::listed(model, &shard);
-        let found = weights.locate(&listed)?;
+        let found = locate(source, &listed, model.quantization)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
-        let cache = cache.zip(packed::formats(backend));
-        let cache = cache.and_then(|(folder, formats)| {
-            match Cache::open(folder, &formats, &listed, topology, &weights, progress) {
+        let cache = cache.zip(packed::forms(backend, model.quantization));
+        let cache = cache.and_then(|(folder, forms)| {
+            match Cache::open(folder, &forms, &listed, topology, source, progress) {
                 Ok((cache, warning)) => {
                     origin.warnings.extend(warning.map(|why| {
                         format!("{} is read at every start: {why}", model.path.display())
@@ -87,7 +92,7 @@ impl<B: Backend> Transformer<B> {
         });
         let loaded = restore::load(
             backend,
-            &weights,
+            source,
             &found,
             cache.as_ref(),
             &mut origin,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Owners, Rows};
+use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Linear, Owners, Rows};
 
 use super::size::Size;
 use super::{Transformer, notes};
@@ -165,7 +165,7 @@ impl<B: Backend> Transformer<B> {
         };
         backend.set_rows(&mut b.logits, block.len());
         if block.len() == among {
-            return backend.matmul(rows, head, None, &mut b.logits);
+            return backend.matmul(rows, Linear::unbiased(head), &mut b.logits);
         }
         backend.set_rows(&mut b.head_input, block.len());
         let picks = match wide && !crossed {
@@ -173,7 +173,7 @@ impl<B: Backend> Transformer<B> {
             false => Rows::List(&self.numbers[block]),
         };
         backend.gather_rows(rows, picks, &mut b.head_input);
-        backend.matmul(&b.head_input, head, None, &mut b.logits);
+        backend.matmul(&b.head_input, Linear::unbiased(head), &mut b.logits);
     }
 
     /// Sets the rows of a block that each rank gets: the lead of each DP rank gets the DP

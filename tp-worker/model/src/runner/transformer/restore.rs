@@ -4,10 +4,11 @@ use lockstep_backend::Backend;
 
 use super::WeightOrigin;
 use crate::{
-    LoadProgress, ModelError, Weights,
-    checkpoint::loader::{Loader, Source},
+    LoadProgress, ModelError,
+    checkpoint::found::Found,
+    checkpoint::loader::{LoadFrom, Loader},
     checkpoint::packed::{Cache, Restored, Writer},
-    checkpoint::weights::Found,
+    checkpoint::source::Source,
     models::decoder::Decoder,
 };
 
@@ -18,7 +19,7 @@ use crate::{
 /// [`ModelError::Backend`].
 pub(super) fn load<B: Backend>(
     backend: &mut B,
-    weights: &Weights,
+    source: &dyn Source,
     found: &Decoder<Found<'_>>,
     cache: Option<&Cache>,
     origin: &mut WeightOrigin,
@@ -33,7 +34,7 @@ pub(super) fn load<B: Backend>(
     let restored = match reader {
         Ok(None) => None,
         Ok(Some(reader)) => {
-            let mut loader = Loader::new(Source::Packed(reader), found, progress);
+            let mut loader = Loader::new(LoadFrom::Packed(reader), found, progress);
             match loader.load(backend, found) {
                 Ok(restored) => Some(Ok(restored)),
                 Err(Restored::Damaged(why)) => Some(Err(why)),
@@ -54,12 +55,12 @@ pub(super) fn load<B: Backend>(
         None => {}
     }
     let writer = cache.map(Cache::writer).transpose();
-    let source = Source::Checkpoint { weights, writer };
-    weights.read_ahead();
-    let mut loader = Loader::new(source, found, progress);
+    source.read_ahead();
+    let from = LoadFrom::Checkpoint { source, writer };
+    let mut loader = Loader::new(from, found, progress);
     let loaded = loader.load(backend, found)?;
-    if let Source::Checkpoint { writer, .. } = loader.finish() {
-        let unchanged = cache.is_none_or(|cache| cache.still_describes(weights));
+    if let LoadFrom::Checkpoint { writer, .. } = loader.finish() {
+        let unchanged = cache.is_none_or(|cache| cache.still_describes(source));
         let finish = |writer: Writer| match unchanged {
             true => writer.finish(),
             false => Err(std::io::Error::other(

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, RopeConfig,
-    RopeScaling,
+    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Quantization,
+    RopeConfig, RopeScaling,
 };
 use proptest::prelude::*;
 
@@ -10,6 +10,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
     ModelConfig {
         path: "none".into(),
         load_format: LoadFormat::Auto,
+        quantization: Quantization::None,
         architecture: Architecture {
             class_name: "LlamaForCausalLM".into(),
             model_type: "llama".into(),

@@ -4,6 +4,7 @@ use safetensors::{Dtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
 use super::*;
+use crate::{FileAccess, Safetensors};
 
 struct Fixture {
     model: TempDir,
@@ -30,10 +31,10 @@ impl Fixture {
 
     /// Returns the hash, and the number of bytes that were reported as read.
     fn hash(&self) -> (Hash, u64) {
-        let weights = Weights::open(self.model.path()).unwrap();
+        let files = Safetensors::open(self.model.path(), FileAccess::Mapped).unwrap();
         let folder = Folder::open(self.packed.path()).unwrap();
         let mut read = 0;
-        let hashed = hash(&weights, &folder, &mut |at| read = at.done).unwrap();
+        let hashed = hash(&files, &folder, &mut |at| read = at.done).unwrap();
         assert_eq!(hashed.1, None);
         (hashed.0, read)
     }

@@ -1,6 +1,6 @@
 //! Trees that a head drafts.
 
-use lockstep_backend::{Backend, BackendError, Rows};
+use lockstep_backend::{Backend, BackendError, Linear, Rows};
 
 use super::super::EagleHead;
 use crate::{
@@ -105,7 +105,7 @@ impl<B: Backend> EagleHead<B> {
             }
         };
         let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, head, None, &mut b.logits);
+        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
         Ok(())
     }
 }

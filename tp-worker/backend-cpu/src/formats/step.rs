@@ -1,6 +1,6 @@
 //! Groups of inputs gathered from a panel's columns.
 
-use lockstep_backend::HostMatrix;
+use lockstep_backend::HostFloats;
 
 use super::decode::decode;
 use crate::gemm::PANEL;
@@ -12,7 +12,7 @@ pub(super) type Group = [[f32; PANEL]; GROUP];
 /// Calls `quantize(group, out)` for every step of panel `panel` of `matrix` with the step's
 /// part of `out`. Inputs and columns past the matrix's are zero.
 pub(super) fn for_groups(
-    matrix: &HostMatrix<'_>,
+    matrix: &HostFloats<'_>,
     panel: usize,
     step_words: usize,
     out: &mut [u32],

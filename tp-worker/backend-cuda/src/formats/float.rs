@@ -1,9 +1,9 @@
-//! Weights on their way to the device.
+//! Floats of a checkpoint, rounded to the type of operands on their way to the device.
 
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use lockstep_backend::{CheckpointDtype, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostFloats};
 
 use crate::error::CudaError;
 use crate::runtime::{Context, Staged, Stream};
@@ -55,7 +55,7 @@ impl Uploads {
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,
-        matrix: &HostMatrix<'_>,
+        matrix: &HostFloats<'_>,
         to: &mut Floats,
     ) -> Result<(), CudaError> {
         let (rows, element) = (matrix.rows(), to.element());

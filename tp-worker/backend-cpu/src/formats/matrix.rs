@@ -1,15 +1,9 @@
-//! Weights in the order in which kernels read them.
+//! A packed weight matrix.
 
-mod decode;
-mod int4;
-mod int8;
-mod native;
-mod saved;
-mod step;
+use lockstep_backend::{BackendError, HostFloats};
 
-use lockstep_backend::{BackendError, HostMatrix};
-
-use crate::gemm::{PANEL, Packed};
+use super::Packed;
+use crate::gemm::PANEL;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::partition::{Shared, share};
@@ -31,7 +25,7 @@ impl CpuMatrix {
         pool: &mut Pool,
         isa: Isa,
         element: Packed,
-        matrix: &HostMatrix<'_>,
+        matrix: &HostFloats<'_>,
     ) -> Result<Self, BackendError> {
         let (rows, cols) = (matrix.rows(), matrix.cols);
         if let Some(row) = (0..rows).find(|&row| matrix.row(row).is_none()) {
@@ -47,20 +41,14 @@ impl CpuMatrix {
             for panel in share(panels, shares, thread) {
                 // SAFETY: each panel belongs to one thread.
                 let out = unsafe { shared.slice(panel * panel_len..(panel + 1) * panel_len) };
-                match element {
-                    Packed::Native(element) => {
-                        native::pack_panel(isa, element, matrix, panel, out);
-                    }
-                    Packed::Int8 => int8::pack_panel(isa, matrix, panel, out),
-                    Packed::Int4 => int4::pack_panel(isa, matrix, panel, out),
-                }
+                element.pack_panel(isa, matrix, panel, out);
             }
         });
         Ok(packed)
     }
 
     /// A matrix of zeros.
-    fn zeroed(element: Packed, rows: usize, cols: usize) -> Result<Self, BackendError> {
+    pub(super) fn zeroed(element: Packed, rows: usize, cols: usize) -> Result<Self, BackendError> {
         Ok(Self {
             data: Buffer::zeroed(element.words(rows, cols), "a weight matrix")?,
             rows,
@@ -92,10 +80,6 @@ impl CpuMatrix {
         let panel_len = self.panel_len();
         let panel = &self.data[(row / PANEL) * panel_len..][..panel_len];
         let lane = row % PANEL;
-        match self.element {
-            Packed::Native(element) => native::read_row(element, panel, lane, out),
-            Packed::Int8 => int8::read_row(panel, lane, out),
-            Packed::Int4 => int4::read_row(panel, lane, out),
-        }
+        self.element.read_row(panel, lane, out);
     }
 }

@@ -2,8 +2,8 @@
 
 use lockstep_backend::BackendError;
 
-use super::CpuMatrix;
-use crate::gemm::{Element, PANEL, Packed};
+use super::{CpuMatrix, Packed};
+use crate::gemm::PANEL;
 use crate::partition::Shared;
 use crate::pool::Pool;
 
@@ -12,14 +12,8 @@ const VERSION: u32 = 1;
 
 impl CpuMatrix {
     /// Names the packed form exactly.
-    pub(crate) fn format(element: Packed) -> String {
-        let element = match element {
-            Packed::Native(Element::F32) => "f32",
-            Packed::Native(Element::Bf16) => "bf16",
-            Packed::Int8 => "int8",
-            Packed::Int4 => "int4",
-        };
-        format!("cpu-panel{PANEL}-{element}-v{VERSION}")
+    pub(crate) fn form(element: Packed) -> String {
+        format!("cpu-panel{PANEL}-{}-v{VERSION}", element.name())
     }
 
     /// The packed form; words in this machine's byte order.

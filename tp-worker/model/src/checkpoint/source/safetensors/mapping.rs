@@ -7,10 +7,9 @@ use std::{
 };
 
 use lockstep_backend::HostBlock;
-use lockstep_files::{LARGEST_INDEX, on_reader_thread, read_exact_at};
+use lockstep_files::{on_reader_thread, read_exact_at};
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 
-use super::HEADER_LENGTH_BYTES;
 use crate::ModelError;
 
 /// Way to access a model's files while it is loaded.
@@ -28,7 +27,7 @@ pub enum FileAccess {
 }
 
 /// An open file, and memory of its size. The memory is the file mapped read-only, or, for
-/// [`FileAccess::Read`], its header with nothing behind it.
+/// [`FileAccess::Read`], nothing but addresses.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     path: PathBuf,
@@ -38,23 +37,19 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Opens the file `name` of `folder`, and maps it or makes memory for it.
+    /// Maps `file`, which is at `path`, or makes memory for it.
     ///
     /// # Errors
     /// [`ModelError::Read`].
-    pub(super) fn open(folder: &Path, name: &str, access: FileAccess) -> Result<Self, ModelError> {
-        let path = folder.join(name);
-        let open = || {
-            let file = lockstep_files::open(folder, name)?;
-            on_reader_thread(move || {
-                let mapping = match access {
-                    FileAccess::Mapped => map(&file)?,
-                    FileAccess::Read => header(&file)?,
-                };
-                Ok((file, mapping))
-            })
-        };
-        let (file, mapping) = open().map_err(|source| ModelError::Read {
+    pub(super) fn new(path: PathBuf, file: File, access: FileAccess) -> Result<Self, ModelError> {
+        let mapped = on_reader_thread(move || {
+            let mapping = match access {
+                FileAccess::Mapped => map(&file)?,
+                FileAccess::Read => reserve(&file)?,
+            };
+            Ok((file, mapping))
+        });
+        let (file, mapping) = mapped.map_err(|source| ModelError::Read {
             file: path.clone(),
             source,
         })?;
@@ -67,7 +62,7 @@ impl MappedFile {
     }
 
     /// Returns true if the file is read, not mapped. [`Self::bytes`] then has the file's
-    /// length, but only the header's content.
+    /// length, but not its content.
     pub(super) fn is_read(&self) -> bool {
         self.access == FileAccess::Read
     }
@@ -152,17 +147,9 @@ fn map(file: &File) -> io::Result<Mmap> {
     }
 }
 
-/// Reserves as much memory as the file has bytes, and reads the header into it. The rest is
-/// addresses without pages.
-fn header(file: &File) -> io::Result<Mmap> {
+/// Reserves as much memory as the file has bytes: addresses without pages.
+fn reserve(file: &File) -> io::Result<Mmap> {
     let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    let mut memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?;
-    let mut length = [0; HEADER_LENGTH_BYTES];
-    read_exact_at(file, &mut length[..size.min(HEADER_LENGTH_BYTES)], 0)?;
-    // A header that is too long is not read: the file is refused for its length.
-    let header = Some(u64::from_le_bytes(length)).filter(|header| *header <= LARGEST_INDEX);
-    let header = usize::try_from(header.unwrap_or(0)).map_err(io::Error::other)?;
-    let most = size.min(header.saturating_add(HEADER_LENGTH_BYTES));
-    read_exact_at(file, &mut memory[..most], 0)?;
+    let memory = MmapOptions::new().len(size).no_reserve_swap().map_anon()?;
     memory.make_read_only()
 }

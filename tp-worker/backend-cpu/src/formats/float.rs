@@ -1,6 +1,6 @@
 //! Panels of f32 and bf16: a step is one f32 or two consecutive bf16 of a column.
 
-use lockstep_backend::{CheckpointDtype, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostFloats};
 
 use super::decode::decode;
 use crate::gemm::{Element, Input, PANEL};
@@ -16,7 +16,7 @@ const CHUNK: usize = 256;
 pub(super) fn pack_panel(
     isa: Isa,
     element: Element,
-    matrix: &HostMatrix<'_>,
+    matrix: &HostFloats<'_>,
     panel: usize,
     out: &mut [u32],
 ) {
@@ -111,7 +111,7 @@ mod tests {
             f32::from_bits(0x007f_ffff),
             f32::MIN_POSITIVE,
         ];
-        let matrix = HostMatrix {
+        let matrix = HostFloats {
             cols: row.len(),
             dtype: CheckpointDtype::F32,
             blocks: vec![HostBlock {

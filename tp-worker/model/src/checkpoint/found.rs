@@ -1,17 +1,17 @@
-//! Tensors found in a checkpoint. Matrices are places in the files and are not copied.
+//! Tensors found in a model's source. Matrices are places there and are not copied.
 
 use std::marker::PhantomData;
 
-use lockstep_backend::{CheckpointDtype, HostMatrix, MatrixRole};
+use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix, WeightFormat};
+use lockstep_types::Quantization;
 
-use super::{Taken, Weights};
+use super::source::Source;
 use crate::{
     ModelError,
     blocks::parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
 };
 
-/// Tensors in the files of a checkpoint that lives for `'a`. Vectors are read already,
-/// matrices are not.
+/// Tensors in a source that lives for `'a`. Vectors are read already, matrices are not.
 pub(crate) struct Found<'a>(PhantomData<&'a ()>);
 
 impl<'a> Form for Found<'a> {
@@ -19,26 +19,29 @@ impl<'a> Form for Found<'a> {
     type Vector = Vec<f32>;
 }
 
-/// A rank's part of a matrix in the files.
+/// A rank's part of a matrix in a source.
 #[derive(Debug)]
 pub(crate) struct FoundMatrix<'a> {
-    pub taken: Taken<'a>,
-    pub role: MatrixRole,
+    pub taken: HostMatrix<'a>,
+    /// Format of the matrix on the device.
+    pub format: WeightFormat,
 }
 
-impl Weights {
-    /// Finds all of `tensors`, so that a missing or misshapen tensor is known before anything
-    /// is packed.
-    ///
-    /// # Errors
-    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
-    /// [`ModelError::UnsupportedDType`], [`ModelError::MixedDTypes`].
-    pub(crate) fn locate<T: Tensors<Listed>>(
-        &self,
-        tensors: &T,
-    ) -> Result<T::In<Found<'_>>, ModelError> {
-        tensors.convert(&mut Locate(self))
-    }
+/// Finds all of `tensors` in `source`, so that a missing or misshapen tensor is known before
+/// anything is packed. The model is loaded with `quantization`.
+///
+/// # Errors
+/// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
+/// [`ModelError::UnsupportedDType`], [`ModelError::MixedDTypes`].
+pub(crate) fn locate<'a, T: Tensors<Listed>>(
+    source: &'a dyn Source,
+    tensors: &T,
+    quantization: Quantization,
+) -> Result<T::In<Found<'a>>, ModelError> {
+    tensors.convert(&mut Locate {
+        source,
+        quantization,
+    })
 }
 
 /// Returns the bytes of all matrices on the host.
@@ -48,24 +51,25 @@ pub(crate) fn matrix_bytes<'a>(tensors: &impl Tensors<Found<'a>>) -> u64 {
     bytes
 }
 
-struct Locate<'a>(&'a Weights);
+struct Locate<'a> {
+    source: &'a dyn Source,
+    quantization: Quantization,
+}
 
 impl<'a> Convert<Listed> for Locate<'a> {
     type To = Found<'a>;
     type Error = ModelError;
 
     fn matrix(&mut self, part: &MatrixPart) -> Result<FoundMatrix<'a>, ModelError> {
-        let Self(weights) = *self;
-        let mut all: Option<Taken<'a>> = None;
+        let mut all: Option<HostMatrix<'a>> = None;
         for tensor in &part.tensors {
-            let table = weights.table(&tensor.name, tensor.rows, part.width)?;
-            let taken = table.take(&tensor.taken, &part.columns);
+            let taken = self.source.matrix(tensor, part.width, &part.columns)?;
             match &mut all {
                 None => all = Some(taken),
                 Some(all) => {
                     if !all.append(taken) {
                         return Err(ModelError::MixedDTypes {
-                            file: weights.file_of(&tensor.name),
+                            file: self.source.file_of(&tensor.name),
                             tensor: tensor.name.clone(),
                             sibling: part.tensors[0].name.clone(),
                         });
@@ -74,7 +78,7 @@ impl<'a> Convert<Listed> for Locate<'a> {
             }
         }
         let none = || {
-            Taken::File(HostMatrix {
+            HostMatrix::Floats(HostFloats {
                 cols: part.columns.len(),
                 dtype: CheckpointDtype::F32,
                 blocks: Vec::new(),
@@ -82,14 +86,14 @@ impl<'a> Convert<Listed> for Locate<'a> {
         };
         Ok(FoundMatrix {
             taken: all.unwrap_or_else(none),
-            role: part.role,
+            format: part.format(self.quantization),
         })
     }
 
     fn vector(&mut self, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
         let mut values = Vec::with_capacity(part.len());
         for tensor in &part.tensors {
-            let whole = self.0.floats(&tensor.name, tensor.rows)?;
+            let whole = self.source.vector(&tensor.name, tensor.rows)?;
             for range in &tensor.taken {
                 values.extend_from_slice(&whole[range.clone()]);
             }

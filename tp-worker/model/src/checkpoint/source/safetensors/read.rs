@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use lockstep_backend::{HostBlock, HostMatrix};
+use lockstep_backend::{HostBlock, HostFloats};
 
-use super::{Weights, mapping::MappedFile};
+use super::{Safetensors, mapping::MappedFile};
 use crate::ModelError;
 
-impl Weights {
+impl Safetensors {
     /// Returns the content of the files at the place of `bytes`. Where files are mapped, that
     /// is `bytes` itself.
     ///
@@ -50,11 +50,11 @@ impl Weights {
     ///
     /// # Errors
     /// [`ModelError::Read`]: the file is shorter now, or its disk fails.
-    pub(crate) fn fetch<'i>(
+    pub(super) fn fetch_floats<'i>(
         &self,
-        matrix: &HostMatrix<'_>,
+        matrix: &HostFloats<'_>,
         into: &'i mut Vec<u8>,
-    ) -> Result<Option<HostMatrix<'i>>, ModelError> {
+    ) -> Result<Option<HostFloats<'i>>, ModelError> {
         if !self.files.iter().any(MappedFile::is_read) {
             return Ok(None);
         }
@@ -77,7 +77,7 @@ impl Weights {
             stride,
             rows: matrix.rows(),
         };
-        Ok(Some(HostMatrix {
+        Ok(Some(HostFloats {
             blocks: vec![block],
             ..*matrix
         }))

@@ -1,9 +1,10 @@
 //! Panels of 4-bit weights, laid out as `gemm/quantized/int4.rs` reads them.
 
-use lockstep_backend::HostMatrix;
+use lockstep_backend::HostFloats;
 
+use super::Packed;
 use super::step::{Group, for_groups};
-use crate::gemm::{PANEL, Packed};
+use crate::gemm::PANEL;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::quantize::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
@@ -26,7 +27,7 @@ const NO_SCALE: u32 = 0xfff0_0000;
 type Columns = [f32; PANEL];
 
 /// Rounds panel `panel` of `matrix` to 4-bit integers.
-pub(super) fn pack_panel(isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+pub(super) fn pack_panel(isa: Isa, matrix: &HostFloats<'_>, panel: usize, out: &mut [u32]) {
     let step_words = Packed::Int4.step_words();
     for_groups(matrix, panel, step_words, out, |group, out| {
         quantize(isa, group, out);

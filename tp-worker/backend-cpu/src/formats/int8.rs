@@ -1,9 +1,10 @@
 //! Panels of 8-bit weights, laid out as `gemm/quantized/int8.rs` reads them.
 
-use lockstep_backend::HostMatrix;
+use lockstep_backend::HostFloats;
 
+use super::Packed;
 use super::step::{Group, for_groups};
-use crate::gemm::{PANEL, Packed};
+use crate::gemm::PANEL;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::{bf16_bits, bf16_value};
@@ -13,7 +14,7 @@ use crate::quantize::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
 const WEIGHTS: usize = GROUP_WORDS * PANEL;
 
 /// Rounds panel `panel` of `matrix` to 8-bit integers.
-pub(super) fn pack_panel(isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+pub(super) fn pack_panel(isa: Isa, matrix: &HostFloats<'_>, panel: usize, out: &mut [u32]) {
     let step_words = Packed::Int8.step_words();
     for_groups(matrix, panel, step_words, out, |group, out| {
         quantize(isa, group, out);

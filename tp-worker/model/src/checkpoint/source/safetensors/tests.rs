@@ -1,13 +1,14 @@
-use std::collections::HashMap;
+use std::{collections::HashMap, fs};
 
-use safetensors::{serialize, tensor::TensorView};
+use ::safetensors::{serialize, tensor::TensorView};
 use tempfile::TempDir;
 
 use lockstep_backend::HostBlock;
+use lockstep_files::LARGEST_INDEX;
 
 use super::*;
 
-fn file(tensors: &[(&str, FileDType, &[usize], &[u8])]) -> Vec<u8> {
+fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
     let views: HashMap<String, TensorView<'_>> = tensors
         .iter()
         .map(|(name, dtype, shape, bytes)| {
@@ -27,9 +28,9 @@ fn matrix() -> Vec<u8> {
 
 fn simple() -> Vec<u8> {
     file(&[
-        ("a", FileDType::BF16, &[2, 3], &matrix()),
-        ("b", FileDType::F32, &[1], &1.5f32.to_le_bytes()),
-        ("c", FileDType::I8, &[4], &[0; 4]),
+        ("a", Dtype::BF16, &[2, 3], &matrix()),
+        ("b", Dtype::F32, &[1], &1.5f32.to_le_bytes()),
+        ("c", Dtype::I8, &[4], &[0; 4]),
     ])
 }
 
@@ -41,21 +42,22 @@ fn folder(files: &[(&str, &[u8])]) -> TempDir {
     folder
 }
 
-fn open(files: &[(&str, &[u8])]) -> Result<Weights, ModelError> {
+fn open(files: &[(&str, &[u8])]) -> Result<Safetensors, ModelError> {
     let folder = folder(files);
     // The mapping outlives the folder's names.
-    Weights::open(folder.path())
+    Safetensors::open(folder.path(), FileAccess::Mapped)
 }
 
 #[test]
 fn blocks_point_into_the_file() {
     let weights = open(&[("model.safetensors", &simple())]).unwrap();
-    assert_eq!(weights.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    let names: Vec<_> = weights.tensors.keys().collect();
+    assert_eq!(names, ["a", "b", "c"]);
     assert!(weights.contains("a") && !weights.contains("d"));
-    let tensor = weights.matrix("a", 2, 3).unwrap();
+    let tensor = weights.tensor("a", &[2, 3]).unwrap();
     assert_eq!(tensor.to_f32(1..5), [1.0, 2.0, 3.0, 4.0]);
     let values = |block: HostBlock<'_>, cols: usize| {
-        let matrix = lockstep_backend::HostMatrix {
+        let matrix = lockstep_backend::HostFloats {
             cols,
             dtype: tensor.dtype,
             blocks: vec![block],
@@ -68,18 +70,18 @@ fn blocks_point_into_the_file() {
     };
     assert_eq!(values(tensor.block(1..2, 0), 3), [3.0, 4.0, 5.0]);
     assert_eq!(values(tensor.block(0..2, 1), 2), [1.0, 2.0, 4.0, 5.0]);
-    assert_eq!(weights.vector("b", 1).unwrap().to_f32(0..1), [1.5]);
+    assert_eq!(weights.tensor("b", &[1]).unwrap().to_f32(0..1), [1.5]);
 }
 
 #[test]
 fn nothing_is_copied_of_what_is_mapped() {
     let weights = open(&[("model.safetensors", &simple())]).unwrap();
-    let matrix = weights.matrix("a", 2, 3).unwrap();
-    let matrix = lockstep_backend::HostMatrix {
+    let matrix = weights.tensor("a", &[2, 3]).unwrap();
+    let matrix = HostMatrix::Floats(lockstep_backend::HostFloats {
         cols: 3,
         dtype: matrix.dtype,
         blocks: vec![matrix.block(0..2, 0)],
-    };
+    });
     let mut buffer = Vec::new();
     assert!(weights.fetch(&matrix, &mut buffer).unwrap().is_none());
     assert_eq!(buffer.capacity(), 0, "nor is there room for it");
@@ -90,19 +92,19 @@ fn errors_name_file_tensor_and_expectation() {
     let weights = open(&[("model.safetensors", &simple())]).unwrap();
     for (error, parts) in [
         (
-            weights.matrix("z", 7, 8).unwrap_err(),
+            weights.tensor("z", &[7, 8]).unwrap_err(),
             ["z", "[7, 8]", "no tensor"],
         ),
         (
-            weights.matrix("a", 3, 2).unwrap_err(),
+            weights.tensor("a", &[3, 2]).unwrap_err(),
             ["model.safetensors", "[2, 3]", "[3, 2]"],
         ),
         (
-            weights.vector("a", 6).unwrap_err(),
+            weights.tensor("a", &[6]).unwrap_err(),
             ["model.safetensors", "[2, 3]", "[6]"],
         ),
         (
-            weights.vector("c", 4).unwrap_err(),
+            weights.tensor("c", &[4]).unwrap_err(),
             ["model.safetensors", "c", "I8"],
         ),
     ] {
@@ -144,8 +146,8 @@ fn damaged_files_are_errors() {
 
 #[test]
 fn an_index_names_the_files() {
-    let first = file(&[("a", FileDType::BF16, &[2, 3], &matrix())]);
-    let second = file(&[("b", FileDType::F32, &[1], &2f32.to_le_bytes())]);
+    let first = file(&[("a", Dtype::BF16, &[2, 3], &matrix())]);
+    let second = file(&[("b", Dtype::F32, &[1], &2f32.to_le_bytes())]);
     let index = |map: &str| format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}").into_bytes();
     let both = index(r#"{"a": "1.safetensors", "b": "2.safetensors"}"#);
     let with = |index: &[u8], second: &[u8]| {
@@ -156,7 +158,7 @@ fn an_index_names_the_files() {
         ])
     };
     let weights = with(&both, &second).unwrap();
-    assert!(weights.matrix("a", 2, 3).is_ok() && weights.vector("b", 1).is_ok());
+    assert!(weights.tensor("a", &[2, 3]).is_ok() && weights.tensor("b", &[1]).is_ok());
     let duplicate = with(&both, &first).unwrap_err();
     assert!(matches!(duplicate, ModelError::Duplicate { ref tensor, .. } if tensor == "a"));
     let missing = with(&index(r#"{"a": "3.safetensors"}"#), &second).unwrap_err();
@@ -195,7 +197,9 @@ fn sizes_are_believed_only_within_bounds() {
     let path = sparse.path().join("model.safetensors");
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(1 << 40).unwrap();
-    let error = Weights::open(sparse.path()).unwrap_err().to_string();
+    let error = Safetensors::open(sparse.path(), FileAccess::Mapped)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("header"), "{error}");
     let names = (0..=lockstep_files::MOST_WEIGHT_FILES)
         .map(|at| (format!("t{at}"), format!("{at}.safetensors").into()));
@@ -216,7 +220,9 @@ fn headers_are_bounded_together() {
     let path = both.path().join("2.safetensors");
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(2 * LARGEST_INDEX).unwrap();
-    let error = Weights::open(both.path()).unwrap_err().to_string();
+    let error = Safetensors::open(both.path(), FileAccess::Mapped)
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("2.safetensors") && error.contains("together"),
         "{error}"
@@ -231,14 +237,18 @@ fn files_that_are_not_regular_or_elsewhere_are_not_read() {
         let odd = folder(&[]);
         let path = odd.path().join(name);
         std::os::unix::fs::symlink(outside.path().join("model.safetensors"), &path).unwrap();
-        let error = Weights::open(odd.path()).unwrap_err().to_string();
+        let error = Safetensors::open(odd.path(), FileAccess::Mapped)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains(name) && error.contains("link out"),
             "{error}"
         );
         fs::remove_file(&path).unwrap();
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let error = Weights::open(odd.path()).unwrap_err().to_string();
+        let error = Safetensors::open(odd.path(), FileAccess::Mapped)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("not a regular file"), "{error}");
     }
 }

@@ -1,0 +1,271 @@
+//! Safetensors: the files of a model folder in Hugging Face's names.
+
+mod mapping;
+mod read;
+mod tensor;
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix};
+use lockstep_files::safetensors::{Dtype, SafetensorsError, TensorPlace, WeightFile, weight_files};
+
+use super::Source;
+use crate::{ModelError, blocks::parts::TensorRows};
+use mapping::MappedFile;
+use tensor::little_endian;
+
+pub use mapping::FileAccess;
+pub use tensor::HostTensor;
+
+/// All tensors of a model folder: one `model.safetensors`, or the files named by
+/// `model.safetensors.index.json`. Opening reads only the files' headers.
+#[derive(Debug)]
+pub struct Safetensors {
+    folder: PathBuf,
+    files: Vec<MappedFile>,
+    tensors: BTreeMap<String, Entry>,
+}
+
+/// Place of a tensor in one of the files.
+#[derive(Debug)]
+struct Entry {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+impl Safetensors {
+    /// Opens the safetensors of `folder`.
+    ///
+    /// # Errors
+    /// [`ModelError::NoWeights`], [`ModelError::Read`], [`ModelError::Damaged`]
+    /// for truncated files and broken headers, [`ModelError::Duplicate`].
+    pub fn open(folder: &Path, access: FileAccess) -> Result<Self, ModelError> {
+        let files = weight_files(folder).map_err(|error| failed(folder, error))?;
+        let files = files.ok_or_else(|| ModelError::NoWeights {
+            folder: folder.to_owned(),
+        })?;
+        let mut opened = Self {
+            folder: folder.to_owned(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+        };
+        for file in files {
+            opened.add(file, access)?;
+        }
+        Ok(opened)
+    }
+
+    /// Finds a tensor of any type, which must have the shape `expected`.
+    fn find(&self, name: &str, expected: &[usize]) -> Result<(&Entry, &[u8]), ModelError> {
+        let entry = self
+            .tensors
+            .get(name)
+            .ok_or_else(|| ModelError::MissingTensor {
+                folder: self.folder.clone(),
+                tensor: name.to_owned(),
+                expected: expected.to_vec(),
+            })?;
+        let mapped = &self.files[entry.file];
+        if entry.shape != expected {
+            return Err(ModelError::WrongShape {
+                file: mapped.path().to_owned(),
+                tensor: name.to_owned(),
+                found: entry.shape.clone(),
+                expected: expected.to_vec(),
+            });
+        }
+        Ok((entry, &mapped.bytes()[entry.bytes.clone()]))
+    }
+
+    /// Returns the floats of the tensor `name`, which must have the shape `expected`.
+    ///
+    /// # Errors
+    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
+    /// [`ModelError::UnsupportedDType`].
+    pub fn tensor(&self, name: &str, expected: &[usize]) -> Result<HostTensor<'_>, ModelError> {
+        let (entry, bytes) = self.find(name, expected)?;
+        let dtype = match entry.dtype {
+            Dtype::BF16 => CheckpointDtype::Bf16,
+            Dtype::F16 => CheckpointDtype::F16,
+            Dtype::F32 => CheckpointDtype::F32,
+            other => {
+                return Err(ModelError::UnsupportedDType {
+                    file: self.file_of(name),
+                    tensor: name.to_owned(),
+                    found: format!("{other:?}"),
+                });
+            }
+        };
+        let (rows, cols) = match *expected {
+            [rows, cols] => (rows, cols),
+            _ => (1, expected.iter().product()),
+        };
+        Ok(HostTensor {
+            dtype,
+            rows,
+            cols,
+            bytes,
+        })
+    }
+
+    /// Maps one file and adds its tensors.
+    fn add(&mut self, file: WeightFile, access: FileAccess) -> Result<(), ModelError> {
+        let WeightFile {
+            name,
+            file,
+            tensors,
+        } = file;
+        let mapped = MappedFile::new(self.folder.join(name), file, access)?;
+        for (name, place) in tensors {
+            let TensorPlace {
+                dtype,
+                shape,
+                bytes,
+            } = place;
+            let [start, end] = [bytes.start, bytes.end].map(|at| usize::try_from(at).ok());
+            let bytes = start.zip(end).map(|(start, end)| start..end);
+            // The file may be shorter than when its header was read.
+            let inside = bytes.filter(|bytes| mapped.bytes().get(bytes.clone()).is_some());
+            let bytes = inside.ok_or_else(|| ModelError::Damaged {
+                file: mapped.path().to_owned(),
+                reason: format!("tensor {name} reaches past the end"),
+            })?;
+            if let Some(other) = self.tensors.get(&name) {
+                return Err(ModelError::Duplicate {
+                    tensor: name,
+                    first: self.files[other.file].path().to_owned(),
+                    second: mapped.path().to_owned(),
+                });
+            }
+            let entry = Entry {
+                file: self.files.len(),
+                dtype,
+                shape,
+                bytes,
+            };
+            self.tensors.insert(name, entry);
+        }
+        self.files.push(mapped);
+        Ok(())
+    }
+}
+
+impl Source for Safetensors {
+    fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    fn matrix(
+        &self,
+        tensor: &TensorRows,
+        width: usize,
+        columns: &Range<usize>,
+    ) -> Result<HostMatrix<'_>, ModelError> {
+        let whole = self.tensor(&tensor.name, &[tensor.rows, width])?;
+        let block = |rows: &Range<usize>| whole.block(rows.clone(), columns.start);
+        Ok(HostMatrix::Floats(HostFloats {
+            cols: columns.len(),
+            dtype: whole.dtype,
+            blocks: tensor.taken.iter().map(block).collect(),
+        }))
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        let vector = self.tensor(name, &[len])?;
+        let bytes = self.bytes(vector.bytes)?;
+        let vector = HostTensor {
+            bytes: &bytes,
+            ..vector
+        };
+        Ok(vector.to_f32(0..len))
+    }
+
+    fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
+        let (entry, bytes) = self.find(name, &[len])?;
+        let bytes = self.bytes(bytes)?;
+        match entry.dtype {
+            Dtype::I64 => Ok(little_endian(&bytes).map(i64::from_le_bytes).collect()),
+            Dtype::I32 => Ok(little_endian(&bytes)
+                .map(|bytes| i64::from(i32::from_le_bytes(bytes)))
+                .collect()),
+            other => Err(ModelError::NotIntegers {
+                file: self.file_of(name),
+                tensor: name.to_owned(),
+                found: format!("{other:?}"),
+            }),
+        }
+    }
+
+    fn file_of(&self, name: &str) -> PathBuf {
+        self.tensors.get(name).map_or_else(
+            || self.folder.clone(),
+            |entry| self.files[entry.file].path().to_owned(),
+        )
+    }
+
+    fn files(&self) -> Vec<(&Path, &File)> {
+        let files = self.files.iter();
+        files.map(|file| (file.path(), file.file())).collect()
+    }
+
+    fn read_ahead(&self) {
+        self.files.iter().for_each(MappedFile::read_ahead);
+    }
+
+    fn fetch<'i>(
+        &self,
+        matrix: &HostMatrix<'_>,
+        into: &'i mut Vec<u8>,
+    ) -> Result<Option<HostMatrix<'i>>, ModelError> {
+        let HostMatrix::Floats(floats) = matrix else {
+            return Ok(None);
+        };
+        let fetched = self.fetch_floats(floats, into)?;
+        Ok(fetched.map(HostMatrix::Floats))
+    }
+
+    /// Drops the memory pages of the matrix. The system reads the pages again if they are
+    /// accessed.
+    fn release(&self, matrix: &HostMatrix<'_>) {
+        let HostMatrix::Floats(matrix) = matrix else {
+            return;
+        };
+        let width = matrix.cols * matrix.dtype.bytes();
+        for block in matrix.blocks.iter().filter(|block| block.rows > 0) {
+            let used = block.offset..block.offset + (block.rows - 1) * block.stride + width;
+            if let Some(bytes) = block.bytes.get(used) {
+                self.files.iter().for_each(|file| file.release(bytes));
+            }
+        }
+    }
+}
+
+impl Drop for Safetensors {
+    fn drop(&mut self) {
+        lockstep_files::close(std::mem::take(&mut self.files));
+    }
+}
+
+/// The error for safetensors of `folder` that can't be used.
+fn failed(folder: &Path, error: SafetensorsError) -> ModelError {
+    match error {
+        SafetensorsError::Read { name, source } => ModelError::Read {
+            file: folder.join(name),
+            source,
+        },
+        SafetensorsError::Damaged { name, reason } => ModelError::Damaged {
+            file: folder.join(name),
+            reason,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

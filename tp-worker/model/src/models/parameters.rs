@@ -1,0 +1,50 @@
+//! Numbers of parameters, counted from the parts that a model lists.
+
+use lockstep_types::ModelConfig;
+
+use super::decoder::Decoder;
+use crate::{
+    Shard, Topology,
+    blocks::parts::{Listed, Tensors},
+};
+
+/// Returns the number of a model's parameters. An embedding that is the output head too counts
+/// once.
+pub fn parameters(model: &ModelConfig) -> usize {
+    let listed = Decoder::listed(model, &Shard::of(model, Topology::alone()));
+    let (mut matrices, mut vectors) = (0, 0);
+    listed.each(
+        |matrix| matrices += matrix.elements(),
+        |vector| vectors += vector.len(),
+    );
+    matrices + vectors
+}
+
+/// Returns the part of a token's matrix products that all ranks of data-parallel attention
+/// share, in 65,536ths: MLP and output head. The other part is attention's projections,
+/// copies of key/value heads included. They run on the `attn_tp_size` ranks of the token's DP
+/// rank alone, which must divide the model's heads.
+pub fn shared_part(model: &ModelConfig, attn_tp_size: usize) -> u32 {
+    let (mut own, mut shared) = (0, 0);
+    for rank in 0..attn_tp_size {
+        let topology = Topology::new(rank, attn_tp_size, 1);
+        let listed = Decoder::listed(model, &Shard::of(model, topology));
+        for layer in &listed.layers {
+            own += products(&layer.attention);
+            shared += products(&layer.mlp);
+        }
+        shared += listed.head().elements();
+    }
+    let part = ((shared as u128) << 16) / (own + shared).max(1) as u128;
+    part as u32
+}
+
+/// Returns the number of elements of a block's matrices.
+fn products(block: &impl Tensors<Listed>) -> usize {
+    let mut elements = 0;
+    block.each(|matrix| elements += matrix.elements(), |_| {});
+    elements
+}
+
+#[cfg(test)]
+mod tests;
