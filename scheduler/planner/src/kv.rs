@@ -6,11 +6,13 @@ use crate::{
     CacheEvent, DraftKv, PlannerConfig,
     request::{RequestState, len_u32},
 };
+use lag::{Drafted, DrafterLag};
 use pages::PagePool;
 use prefix::{PrefixCache, prefix_cache};
 use radix::common_prefix;
 
 mod check;
+mod lag;
 #[cfg(test)]
 mod naive_cache;
 mod pages;
@@ -20,17 +22,12 @@ mod request;
 
 pub(crate) use request::RequestKv;
 
-/// Most tokens at the end of a cached prefix that are computed again, or one page if that is
-/// more, so that the request drafts with its whole prefix.
-const RECOMPUTED: u32 = 64;
-
 /// Page pool and prefix cache together.
 #[derive(Debug)]
 pub(crate) struct Kv {
     page_size: u32,
     draft_kv: DraftKv,
-    pause_window: u32,
-    left_by_draft_model: u32,
+    lag: DrafterLag,
     pool: PagePool,
     /// For each page in the cache: true if it has the drafter's KV too.
     drafted: Vec<bool>,
@@ -71,8 +68,7 @@ impl Kv {
         Self {
             page_size: config.page_size,
             draft_kv: config.draft_kv,
-            pause_window: config.pause_window,
-            left_by_draft_model: config.reserve.left_by_draft_model(),
+            lag: DrafterLag::new(config),
             pool: PagePool::new(config.num_pages),
             drafted: vec![false; config.num_pages as usize],
             cache: config
@@ -152,9 +148,7 @@ impl Kv {
             DraftKv::None => held.pages.len(),
             DraftKv::Tokens | DraftKv::Pairs => held.pages.iter().take_while(has).count(),
         };
-        let few = (RECOMPUTED / self.page_size).max(1) as usize;
-        let rests = pauses && self.pause_window > 0;
-        if !rests && held.pages.len() - drafted <= few && drafted < held.pages.len() {
+        if self.lag.recomputes(held.pages.len() - drafted, pauses) {
             held.pages.clear();
             let units = drafted * self.page_size as usize;
             held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
@@ -163,7 +157,8 @@ impl Kv {
         held.protected_pages = len_u32(&held.pages);
         held.committed = held.protected_pages * self.page_size;
         held.planned = held.committed;
-        held.open_drafted(drafted >= held.pages.len());
+        held.drafted = Drafted::of_prefix(held.committed, drafted >= held.pages.len());
+        held.marked_pages = held.drafted.len / self.page_size;
     }
 
     /// Undoes [`match_prefix`](Self::match_prefix) for a request that stays in the queue.
@@ -208,49 +203,20 @@ impl Kv {
     }
 
     /// Takes in the result of a prefill chunk that ends at `to`. `pauses` says that its step
-    /// drafted nothing. The positions that the drafter leaves then are taken in with the next
-    /// chunk, or when it drafts again.
+    /// drafted nothing.
     pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
-        let (stood, chunk) = (held.committed, to - held.committed);
-        held.committed = to;
-        let left = match self.left_by_drafter() {
-            left if chunk <= left => left,
-            _ => 0,
-        };
-        if self.is_in_reach(held, stood, pauses) {
-            held.drafted = held.drafted.max(to.saturating_sub(left));
-        }
+        let stood = std::mem::replace(&mut held.committed, to);
+        self.lag.prefill(&mut held.drafted, stood, to, pauses);
     }
 
     /// Takes in the result of a decode row: `tokens` of at most `max_tokens` tokens. `pauses` says
-    /// that its step drafted nothing. A drafter that has paused takes in the missed positions
-    /// when it drafts again, as far as its window reaches. Positions further back stay a hole
-    /// for good.
+    /// that its step drafted nothing.
     pub fn commit_decode(&self, held: &mut RequestKv, tokens: u32, max_tokens: u32, pauses: bool) {
         let stood = held.committed;
         held.committed += tokens;
         held.planned -= max_tokens - tokens;
-        if self.is_in_reach(held, stood, pauses) {
-            let left = self.left_by_drafter();
-            held.drafted = held.drafted.max(held.committed.saturating_sub(left));
-        }
-    }
-
-    /// Returns true if a step lets the drafter take in all positions that a request has missed.
-    /// The step found the request at `stood`; `pauses` says that it drafted nothing.
-    fn is_in_reach(&self, held: &RequestKv, stood: u32, pauses: bool) -> bool {
-        let reach = self.pause_window.saturating_add(self.left_by_drafter());
-        let behind = stood.saturating_sub(held.drafted);
-        held.is_prefix_drafted() && (self.pause_window == 0 || !pauses && behind <= reach)
-    }
-
-    /// Returns the number of positions that a drafter may leave to its next pass.
-    fn left_by_drafter(&self) -> u32 {
-        match self.draft_kv {
-            // They are a short piece of a prompt, or the last positions that a step committed.
-            DraftKv::Tokens => self.left_by_draft_model,
-            DraftKv::None | DraftKv::Pairs => 0,
-        }
+        self.lag
+            .decode(&mut held.drafted, stood, held.committed, pauses);
     }
 
     /// Caches the whole pages that a running request has committed of its prompt. Notes the
@@ -274,7 +240,7 @@ impl Kv {
     /// Notes the pages with the drafter's KV among a request's leading `pages` pages, which the
     /// cache has.
     fn mark_drafted(&mut self, request: &mut RequestState, pages: u32) {
-        let to = request.kv.drafted.min(self.shareable(request)) / self.page_size;
+        let to = request.kv.drafted.len.min(self.shareable(request)) / self.page_size;
         let held = &mut request.kv;
         let (from, to) = (held.marked_pages, to.min(pages));
         for page in held.pages.iter().take(to as usize).skip(from as usize) {

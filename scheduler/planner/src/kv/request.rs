@@ -1,6 +1,9 @@
 //! The KV memory of one request.
 
-use super::radix::{NodeId, ROOT};
+use super::{
+    lag::Drafted,
+    radix::{NodeId, ROOT},
+};
 
 /// Pages of one request, and the lengths to which they are filled.
 ///
@@ -20,12 +23,8 @@ pub(crate) struct RequestKv {
     pub(super) planned: u32,
     /// Length of the final KV: all positions below it hold exactly the request's tokens.
     pub(super) committed: u32,
-    /// Length of the drafter's KV that is certain to be in place, without a hole from the
-    /// beginning; may be less than `committed`.
-    pub(super) drafted: u32,
-    /// True if the drafter's KV of the cached prefix is in place too, or if there is no such
-    /// prefix.
-    pub(super) prefix_drafted: bool,
+    /// The drafter's KV.
+    pub(super) drafted: Drafted,
     /// Number of leading pages that are noted as drafted.
     pub(super) marked_pages: u32,
 }
@@ -40,8 +39,7 @@ impl RequestKv {
             node: ROOT,
             planned: 0,
             committed: 0,
-            drafted: 0,
-            prefix_drafted: true,
+            drafted: Drafted::NONE,
             marked_pages: 0,
         }
     }
@@ -58,15 +56,7 @@ impl RequestKv {
 
     /// Returns true if the cached prefix has the drafter's KV too, or if there is no prefix.
     pub fn is_prefix_drafted(&self) -> bool {
-        self.prefix_drafted
-    }
-
-    /// Begins with a matched prefix; `drafted` says if the prefix has the drafter's KV too.
-    pub(super) fn open_drafted(&mut self, drafted: bool) {
-        self.prefix_drafted = drafted;
-        if drafted {
-            (self.drafted, self.marked_pages) = (self.committed, self.protected_pages);
-        }
+        self.drafted.prefix
     }
 
     /// Returns the number of pages held, shared ones included.
@@ -103,8 +93,7 @@ impl RequestKv {
         self.node = ROOT;
         self.planned = 0;
         self.committed = 0;
-        self.drafted = 0;
-        self.prefix_drafted = true;
+        self.drafted = Drafted::NONE;
         self.marked_pages = 0;
     }
 }
