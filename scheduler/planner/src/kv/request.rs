@@ -8,16 +8,16 @@ use super::{
 /// Pages of one request, and the lengths to which they are filled.
 ///
 /// Lengths are in tokens: `protected ≤ committed ≤ planned ≤ allocated`. Here `protected` is
-/// the length of `protected_pages` whole pages, and `allocated` the length of all `pages`. A
+/// the length of `protected_blocks` whole blocks, and `allocated` the length of all `pages`. A
 /// request without a slot holds nothing.
 #[derive(Debug)]
 pub(crate) struct RequestKv {
-    /// The slot's page table.
+    /// The slot's page tables: for each block of positions in turn, a page of each group.
     pub(super) pages: Vec<u32>,
     /// Number of leading pages that plans have told the workers.
     pub(super) sent_pages: usize,
-    /// Number of leading pages that the cache owns, locked through `node`.
-    pub(super) protected_pages: u32,
+    /// Number of leading blocks that the cache owns, locked through `node`.
+    pub(super) protected_blocks: u32,
     pub(super) node: NodeId,
     /// Upper bound of the slot's KV length after all planned steps.
     pub(super) planned: u32,
@@ -25,8 +25,8 @@ pub(crate) struct RequestKv {
     pub(super) committed: u32,
     /// The drafter's KV.
     pub(super) drafted: Drafted,
-    /// Number of leading pages that are noted as drafted.
-    pub(super) marked_pages: u32,
+    /// Number of leading blocks that are noted as drafted.
+    pub(super) marked_blocks: u32,
 }
 
 impl RequestKv {
@@ -35,12 +35,12 @@ impl RequestKv {
         Self {
             pages: Vec::new(),
             sent_pages: 0,
-            protected_pages: 0,
+            protected_blocks: 0,
             node: ROOT,
             planned: 0,
             committed: 0,
             drafted: Drafted::NONE,
-            marked_pages: 0,
+            marked_blocks: 0,
         }
     }
 
@@ -59,12 +59,7 @@ impl RequestKv {
         self.drafted.prefix
     }
 
-    /// Returns the number of pages held, shared ones included.
-    pub fn page_count(&self) -> usize {
-        self.pages.len()
-    }
-
-    /// Makes room for `more` pages, so that growing does not allocate.
+    /// Makes room for `more` pages of all groups, so that growing does not allocate.
     pub fn reserve_pages(&mut self, more: usize) {
         self.pages.reserve(more);
     }
@@ -89,11 +84,11 @@ impl RequestKv {
     pub fn clear(&mut self) {
         self.pages.clear();
         self.sent_pages = 0;
-        self.protected_pages = 0;
+        self.protected_blocks = 0;
         self.node = ROOT;
         self.planned = 0;
         self.committed = 0;
         self.drafted = Drafted::NONE;
-        self.marked_pages = 0;
+        self.marked_blocks = 0;
     }
 }
