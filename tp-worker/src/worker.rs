@@ -35,7 +35,9 @@ use std::{
 
 use lockstep_adaptive::Decider;
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{ForwardLimits, LoadOptions, LoadPhase, LoadProgress, Transformer};
+use lockstep_model::{
+    ForwardLimits, LoadOptions, LoadPhase, LoadProgress, ModelCache, Transformer,
+};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
 use lockstep_types::EngineConfig;
@@ -70,8 +72,7 @@ pub struct Worker<B: Backend> {
     config: EngineConfig,
     drafters: DrafterRegistry<B>,
     transformer: Transformer<B>,
-    cache: B::KvCache,
-    kv_bytes: usize,
+    cache: ModelCache<B>,
     slots: Slots,
     passes: PassRegistry,
     /// The rows of the step.
@@ -130,7 +131,7 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let limits = WorkerLimits::new(config);
         limits.check()?;
-        let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
+        let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, &config.model);
         let options = LoadOptions {
             cache: weight_cache,
             notes: Some(StepRows::NOTE),
@@ -141,8 +142,8 @@ impl<B: Backend + 'static> Worker<B> {
         let target = &mut transformer;
         let mut drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
         agree::share_drafting(device, &mut transformer, &mut drafting)?;
-        let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
-        let cache = backend.kv_cache(&shape)?;
+        let (pages, page_size) = (config.kv.num_pages, config.kv.page_size);
+        let cache = transformer.kv_cache(&mut backend, pages, page_size, limits.kv_dtype)?;
         let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);
         let passes = PassRegistry::prepare(&limits.step, &schedule, dp_ranks);
         let adaptive = config.speculation.adaptive.as_ref();
@@ -170,7 +171,6 @@ impl<B: Backend + 'static> Worker<B> {
             faults: Faults::default(),
             rows: StepRows::new(&config.parallel),
             last_step: 0,
-            kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
             broken: false,
             backend,
             transformer,
@@ -289,7 +289,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Returns the bytes of the KV cache when it is full, the drafter's included.
     pub fn kv_bytes(&self) -> usize {
         let (_, draft) = self.drafting.bytes(&self.backend);
-        self.kv_bytes + draft
+        self.cache.bytes() + draft
     }
 
     /// Returns the handler of commands to the drafter. It is `None` if the drafter takes none,

@@ -4,7 +4,8 @@ use lockstep_backend::{Backend, BackendError};
 
 use super::EagleHead;
 use crate::{
-    Chains, ModelError, Staged, Tables, models::eagle::Wiring, runner::chains::ChainsSize,
+    Chains, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
+    runner::chains::ChainsSize,
 };
 
 impl<B: Backend> EagleHead<B> {
@@ -17,7 +18,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn draft_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut Chains<B>,
         (count, depth): (usize, usize),
         staged: Staged<'_, B>,
@@ -33,7 +34,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn record_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut Chains<B>,
         staged: Staged<'_, B>,
         each: &mut dyn FnMut(usize),
@@ -59,7 +60,7 @@ impl<B: Backend> EagleHead<B> {
     fn run_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut Chains<B>,
         ChainsSize { key, levels }: ChainsSize,
         staged: Staged<'_, B>,
@@ -122,7 +123,7 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         level: usize,
         (tokens, wanted): (usize, usize),

@@ -4,7 +4,8 @@ use lockstep_backend::{Backend, BackendError, Rows};
 
 use super::EagleHead;
 use crate::{
-    Chains, ModelError, Staged, Tables, models::eagle::Wiring, runner::chains::ChainsSize,
+    Chains, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
+    runner::chains::ChainsSize,
 };
 
 impl<B: Backend> EagleHead<B> {
@@ -15,7 +16,7 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn run_trees(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         trees: &mut Chains<B>,
         ChainsSize { key, levels }: ChainsSize,
         staged: Staged<'_, B>,
@@ -55,7 +56,7 @@ impl<B: Backend> EagleHead<B> {
     fn draft_roots(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         (tokens, wanted): (usize, usize),
     ) -> Result<(), BackendError> {
@@ -70,7 +71,7 @@ impl<B: Backend> EagleHead<B> {
     fn draft_nodes(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         verified: &B::Inputs,
         (tokens, wanted): (usize, usize),

@@ -4,7 +4,7 @@ use lockstep_backend::{Backend, BackendError};
 
 use super::Transformer;
 use super::size::{Rows, Size};
-use crate::{Chains, ModelError, runner::chains::ChainsSize};
+use crate::{Chains, ModelCache, ModelError, runner::chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
     /// Queues the passes that draft the `count` chains or trees of the batch staged in
@@ -17,7 +17,7 @@ impl<B: Backend> Transformer<B> {
     pub fn draft_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut Chains<B>,
         (count, depth): (usize, usize),
         verified: &mut B::Inputs,
@@ -33,7 +33,7 @@ impl<B: Backend> Transformer<B> {
     pub fn record_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut Chains<B>,
         verified: &mut B::Inputs,
         each: &mut dyn FnMut(usize),
@@ -49,7 +49,7 @@ impl<B: Backend> Transformer<B> {
     fn run_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut Chains<B>,
         ChainsSize { key, levels }: ChainsSize,
         verified: &mut B::Inputs,
@@ -79,7 +79,7 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tokens: usize,
         wanted: usize,
     ) -> Result<(), BackendError> {

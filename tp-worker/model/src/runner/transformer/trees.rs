@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError};
 
 use super::Transformer;
-use crate::{Chains, runner::chains::ChainsSize};
+use crate::{Chains, ModelCache, runner::chains::ChainsSize};
 
 impl<B: Backend> Transformer<B> {
     /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are
@@ -12,7 +12,7 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn run_trees(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         trees: &mut Chains<B>,
         ChainsSize { key, levels }: ChainsSize,
         verified: &mut B::Inputs,
