@@ -28,7 +28,9 @@ use std::{
 
 use lockstep_adaptive::Decider;
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{ForwardLimits, LoadOptions, LoadPhase, LoadProgress, Transformer};
+use lockstep_model::{
+    ForwardLimits, LoadOptions, LoadPhase, LoadProgress, ModelCache, Transformer,
+};
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
 use lockstep_types::step::{RankResult, StepPlan};
@@ -60,8 +62,7 @@ pub struct Worker<B: Backend> {
     config: EngineConfig,
     drafters: DrafterRegistry<B>,
     transformer: Transformer<B>,
-    cache: B::KvCache,
-    kv_bytes: usize,
+    cache: ModelCache<B>,
     slots: Slots,
     passes: PassRegistry,
     /// The rows of the step.
@@ -114,7 +115,7 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let limits = WorkerLimits::new(config);
         limits.check()?;
-        let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
+        let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, &config.model);
         let options = LoadOptions {
             cache: weight_cache,
             notes: Some(agreement::NOTE),
@@ -125,8 +126,8 @@ impl<B: Backend + 'static> Worker<B> {
         let target = &mut transformer;
         let mut drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
         agreement::share_drafting(device, &mut transformer, &mut drafting)?;
-        let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
-        let cache = backend.kv_cache(&shape)?;
+        let (pages, page_size) = (config.kv.num_pages, config.kv.page_size);
+        let cache = transformer.kv_cache(&mut backend, pages, page_size, limits.kv_dtype)?;
         let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);
         let passes = PassRegistry::prepare(&limits.step, &schedule, dp_ranks);
         let adaptive = config.speculation.adaptive.as_ref();
@@ -149,7 +150,6 @@ impl<B: Backend + 'static> Worker<B> {
             tasks: Vec::with_capacity(limits.step.requests),
             drafting,
             last_step: 0,
-            kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
             broken: false,
             backend,
             transformer,
@@ -270,7 +270,7 @@ impl<B: Backend + 'static> Worker<B> {
     /// Returns the bytes of the KV cache when it is full, the drafter's included.
     pub fn kv_bytes(&self) -> usize {
         let (_, draft) = self.drafting.bytes(&self.backend);
-        self.kv_bytes + draft
+        self.cache.bytes() + draft
     }
 
     /// Returns the handler of commands to the drafter. It is `None` if the drafter takes none,

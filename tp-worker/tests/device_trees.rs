@@ -286,6 +286,7 @@ fn stage(gpu: &mut CudaBackend, trees: &[Tree], steps: usize) -> Staged {
     let draft = InputLimits {
         tokens: count * expanded.max(4),
         requests: count,
+        groups: 1,
         pages: limits.chain.pages,
         mask_words: count * expanded * expanded.div_ceil(64),
         ..InputLimits::of(&first_batch, PAGE)
@@ -425,6 +426,7 @@ fn accept(gpu: &mut CudaBackend, inputs: &mut Inputs, chosen: &[u32]) -> Told {
     gpu.upload(&mut logits, &values);
     let limits = *inputs.limits();
     let shape = KvShape {
+        group: 0,
         layers: 1,
         kv_heads: 1,
         head_dim: 24,
@@ -435,7 +437,7 @@ fn accept(gpu: &mut CudaBackend, inputs: &mut Inputs, chosen: &[u32]) -> Told {
     let mut cache = gpu.kv_cache(&shape).unwrap();
     let chooser = gpu.sampler().unwrap();
     chooser.choose(&mut logits, 0, inputs);
-    chooser.accept(inputs, &mut cache);
+    chooser.accept(inputs, std::slice::from_mut(&mut cache));
     let Chosen {
         words,
         drafted,

@@ -92,8 +92,8 @@ impl ParallelConfig {
 pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
-    /// Pages on every rank; DP ranks do not share pages. Page 0 is among them; it is kept for
-    /// padding and never handed out.
+    /// Pages of each group of layers on every rank; DP ranks do not share pages. Page 0 is
+    /// among them; it is kept for padding and never handed out.
     pub num_pages: usize,
     /// Type of cached keys and values.
     pub dtype: KvCacheDtype,

@@ -58,7 +58,7 @@ pub struct MemoryUse {
     pub weights: u64,
     /// Norms, biases and rotary angles.
     pub vectors: u64,
-    /// Keys and values of one cached token.
+    /// Cache of one token, in all groups of layers together.
     pub kv_per_token: u64,
     /// Activations of the largest pass.
     pub activations: u64,

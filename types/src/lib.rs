@@ -18,6 +18,7 @@ mod engine;
 mod error;
 mod footprint;
 mod format;
+mod kv;
 mod model;
 mod node;
 mod speculation;
@@ -35,6 +36,7 @@ pub use engine::{
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
+pub use kv::{KvGroup, KvSpec};
 pub use model::{
     Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, RopeConfig,
     RopeScaling,

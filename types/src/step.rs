@@ -174,9 +174,20 @@ pub struct SlotExtend {
     pub prefill_len: u32,
     /// True if a token is sampled after the last position.
     pub sample: bool,
-    /// Pages appended to the slot's page table before the pass. The first
-    /// extend of a slot brings the pages of its cached prefix too.
+    /// Pages appended to the slot's page tables before the pass: for each new block of
+    /// `page_size` positions in turn, one page of each group of layers. The first extend of a
+    /// slot brings the pages of its cached prefix too. Example with two groups: `[3, 9, 4, 8]`
+    /// gives pages 3 and 4 of the first group, and pages 9 and 8 of the second.
     pub new_pages: Vec<u32>,
+}
+
+impl SlotExtend {
+    /// Returns [`Self::new_pages`] that give a slot pages of the same numbers in each of
+    /// `groups` groups of layers.
+    pub fn pages_of_all(pages: impl IntoIterator<Item = u32>, groups: usize) -> Vec<u32> {
+        let of_all = |page| std::iter::repeat_n(page, groups);
+        pages.into_iter().flat_map(of_all).collect()
+    }
 }
 
 /// Result of one pass, all DP ranks together.

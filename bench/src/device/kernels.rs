@@ -63,6 +63,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         let attention = self.shape.attention();
         let each = (of.tokens + 1).div_ceil(page_size);
         let mut kv = KvShape {
+            group: 0,
             layers: 1,
             kv_heads: attention.kv_heads,
             head_dim: attention.head_dim,

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use lockstep_backend::{Axis, BackendError, Batch};
 use lockstep_devices::Device;
-use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, LogitSink, ModelError, Transformer};
+use lockstep_model::{
+    ForwardLimits, LoadOptions, LogitBlock, LogitSink, ModelCache, ModelError, Transformer,
+};
 use lockstep_types::{EngineConfig, LayerSpec, ModelConfig};
 use serde_json::{Value, json};
 
@@ -93,7 +95,7 @@ impl Tables {
 struct Loaded<B: Device> {
     bench: Bench<B>,
     model: Transformer<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     limits: ForwardLimits,
     /// Bytes of weights that a decode step reads at any batch.
     weights: f64,
@@ -111,6 +113,7 @@ impl<B: Device> Loaded<B> {
             max_tokens: args.prefill.max(requests),
             requests,
             positions: config.server.context_length,
+            groups: 1,
             page_size,
             tree_nodes: 0,
             logit_block_rows: ForwardLimits::block_rows(config.model.vocab_size),
@@ -126,8 +129,7 @@ impl<B: Device> Loaded<B> {
             .unwrap_or(0)
             .max(args.prefill.div_ceil(page_size));
         // Page 0 is kept for padding.
-        let shape = model.kv_shape(pages + 1, page_size, config.kv.dtype);
-        let cache = backend.kv_cache(&shape)?;
+        let cache = model.kv_cache(backend, pages + 1, page_size, config.kv.dtype)?;
         let table = (config.model.vocab_size * config.model.hidden_size) as f64;
         // A step reads only some rows of an embedding that is not the head too.
         let unread = match config.model.tie_word_embeddings {
@@ -136,7 +138,7 @@ impl<B: Device> Loaded<B> {
         };
         Ok(Self {
             weights: model.weight_bytes(backend) as f64 - unread,
-            kv_per_token: shape.bytes_per_token() as f64,
+            kv_per_token: cache.bytes_per_token() as f64,
             reserved: reserved(config) as f64,
             of: config.model.clone(),
             bench,

@@ -3,7 +3,7 @@
 use lockstep_backend::{Axis, Backend, Batch, Row};
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
-use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, ModelCache, Transformer};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::worker::WorkerLimits;
 use lockstep_types::EngineConfig;
@@ -58,7 +58,7 @@ impl OnDevice for Text<'_> {
 struct Model<B: Backend> {
     backend: B,
     transformer: Transformer<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     page_size: usize,
 }
 
@@ -74,6 +74,7 @@ impl<B: Device> Model<B> {
             max_tokens: window,
             requests: 1,
             positions: window,
+            groups: 1,
             page_size,
             tree_nodes: 1,
             logit_block_rows: BLOCK_ROWS,
@@ -85,12 +86,12 @@ impl<B: Device> Model<B> {
             LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )?;
-        let shape = transformer.kv_shape(
+        let cache = transformer.kv_cache(
+            &mut backend,
             window.div_ceil(page_size),
             page_size,
             WorkerLimits::new(config).kv_dtype,
-        );
-        let cache = backend.kv_cache(&shape)?;
+        )?;
         Ok(Self {
             backend,
             transformer,

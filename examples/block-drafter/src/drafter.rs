@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{LoadOptions, LogitBlock, Transformer};
+use lockstep_model::{LoadOptions, LogitBlock, ModelCache, Transformer};
 use lockstep_speculation::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, ExtendRow, Node, Pass,
 };
@@ -17,8 +17,7 @@ const LAG: usize = 2;
 /// Drafts blocks with a whole model.
 pub(crate) struct BlockDrafter<B: Backend> {
     transformer: Transformer<B>,
-    cache: B::KvCache,
-    kv_bytes: usize,
+    cache: ModelCache<B>,
     /// Maximum number of tokens of one request in a pass, the last known token
     /// included.
     width: usize,
@@ -66,10 +65,8 @@ impl<B: Backend> BlockDrafter<B> {
             ..LoadOptions::new(Axis::Alone, limits)
         };
         let transformer = Transformer::load(backend, &draft.model, options, progress)?;
-        let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {
-            cache: backend.kv_cache(&shape)?,
-            kv_bytes: shape.bytes_per_token() * pages * page_size,
+            cache: transformer.kv_cache(backend, pages, page_size, kv_dtype)?,
             transformer,
             width,
             slots: (0..requests).map(|_| Slot::default()).collect(),
@@ -98,7 +95,7 @@ impl<B: Backend> BlockDrafter<B> {
 
 impl<B: Backend> Drafter<B> for BlockDrafter<B> {
     fn bytes(&self, backend: &B) -> (usize, usize) {
-        (self.transformer.weight_bytes(backend), self.kv_bytes)
+        (self.transformer.weight_bytes(backend), self.cache.bytes())
     }
 
     fn open(&mut self, slot: usize, _tokens: &[u32], cached: Range<usize>) {

@@ -93,10 +93,11 @@ impl Batch {
         request.prefill_end = request.len();
         // So the decode loop normally grows these lists without allocating.
         let more = request.remaining().min(1024) as usize;
+        let blocks = more / self.config.page_size as usize + 2;
         request.tokens.reserve(more);
         request
             .kv
-            .reserve_pages(more / self.config.page_size as usize + 2);
+            .reserve_pages(blocks * self.config.kv_groups as usize);
         let depth = request.max_depth as usize;
         request.rest.speculation.proposed.reserve(depth);
         request.rest.speculation.accepted.reserve(depth);

@@ -31,8 +31,10 @@ pub struct PlannerConfig {
     pub chunked_prefill_size: Option<u32>,
     /// KV tokens per page.
     pub page_size: u32,
-    /// Pages of a DP rank's KV pool. Page 0 is never handed out: the padded rows of a captured
-    /// graph write there.
+    /// Groups of layers with equal caches. Each has its own pages.
+    pub kv_groups: u32,
+    /// Pages of each group's KV pool in a DP rank. Page 0 is never handed out: the padded rows
+    /// of a captured graph write there.
     pub num_pages: u32,
     /// Most tokens of one request, prompt and output together.
     pub context_length: u32,
@@ -75,6 +77,7 @@ impl Default for PlannerConfig {
             max_prefill_tokens: 16_384,
             chunked_prefill_size: Some(2048),
             page_size: 16,
+            kv_groups: 1,
             num_pages: 1025,
             context_length: 4096,
             overlap: true,
@@ -114,6 +117,7 @@ impl From<&EngineConfig> for PlannerConfig {
             max_prefill_tokens: size(schedule.max_prefill_tokens),
             chunked_prefill_size: schedule.chunked_prefill_size.map(size),
             page_size: size(kv.page_size),
+            kv_groups: size(engine.model.kv_groups().len()),
             num_pages: size(kv.num_pages),
             context_length: size(engine.server.context_length),
             overlap: schedule.overlap,
@@ -177,6 +181,7 @@ impl PlannerConfig {
             ("max_queued_tokens", self.max_queued_tokens),
             ("max_prefill_tokens", u64::from(self.max_prefill_tokens)),
             ("page_size", u64::from(self.page_size)),
+            ("kv_groups", u64::from(self.kv_groups)),
             ("context_length", u64::from(self.context_length)),
             (
                 "chunked_prefill_size",

@@ -44,8 +44,10 @@ pub struct Busy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntegrityError {
     /// A page has no owner, or more than one.
-    #[error("page {page} is held {holders} times")]
+    #[error("page {page} of group {group} is held {holders} times")]
     Page {
+        /// The page's group of layers.
+        group: usize,
         /// The page.
         page: u32,
         /// Number of holders: free list, cache nodes and requests.

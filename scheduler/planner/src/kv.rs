@@ -1,45 +1,46 @@
-//! The KV memory: every page is in the free list, in the prefix cache, or held by one request.
+//! The KV memory: every page of every group of layers is in the group's free list, in the
+//! prefix cache, or held by one request.
+//!
+//! A block of `page_size` tokens has one page in each group. Blocks are granted, cached and
+//! freed as a whole, so the groups always agree. Counts of pages are of each group: they are
+//! counts of blocks.
 
 use std::iter::Sum;
 
-use crate::{
-    CacheEvent, DraftKv, PlannerConfig,
-    request::{RequestState, len_u32},
-};
-use pages::PagePool;
+use crate::{CacheEvent, DraftKv, PlannerConfig, request::RequestState};
+use lag::{Drafted, DrafterLag};
+use pools::PagePools;
 use prefix::{PrefixCache, prefix_cache};
 use radix::common_prefix;
 
 mod check;
+mod lag;
 #[cfg(test)]
 mod naive_cache;
 mod pages;
+mod pools;
 mod prefix;
 pub mod radix;
 mod request;
 
 pub(crate) use request::RequestKv;
 
-/// Most tokens at the end of a cached prefix that are computed again, or one page if that is
-/// more, so that the request drafts with its whole prefix.
-const RECOMPUTED: u32 = 64;
-
-/// Page pool and prefix cache together.
+/// Page pools and prefix cache together.
 #[derive(Debug)]
 pub(crate) struct Kv {
     page_size: u32,
     draft_kv: DraftKv,
-    pause_window: u32,
-    left_by_draft_model: u32,
-    pool: PagePool,
-    /// For each page in the cache: true if it has the drafter's KV too.
+    lag: DrafterLag,
+    pools: PagePools,
+    /// For each page of the first group: true if its block is cached and has the drafter's KV
+    /// too, which lies under the pages of that group.
     drafted: Vec<bool>,
     /// `None` without prefix caching.
     cache: Option<Box<dyn PrefixCache>>,
-    evicted_pages: u64,
+    evicted_blocks: u64,
 }
 
-/// Number of pages by holder, counted in tokens.
+/// Number of pages by holder, counted in tokens of the text.
 #[derive(Debug, Default)]
 pub(crate) struct KvUsage {
     /// Tokens in pages of requests, whole pages counted.
@@ -50,7 +51,7 @@ pub(crate) struct KvUsage {
     pub total: u64,
     /// Tokens evicted since the start.
     pub evicted: u64,
-    /// Pages without a known holder.
+    /// Pages of all groups without a known holder.
     pub leaked_pages: u64,
 }
 
@@ -71,14 +72,14 @@ impl Kv {
         Self {
             page_size: config.page_size,
             draft_kv: config.draft_kv,
-            pause_window: config.pause_window,
-            left_by_draft_model: config.reserve.left_by_draft_model(),
-            pool: PagePool::new(config.num_pages),
+            lag: DrafterLag::new(config),
+            pools: PagePools::new(config.num_pages, config.kv_groups),
             drafted: vec![false; config.num_pages as usize],
-            cache: config
-                .radix_cache
-                .then(|| prefix_cache(config.draft_kv, config.page_size, config.kv_events)),
-            evicted_pages: 0,
+            cache: config.radix_cache.then(|| {
+                let (page_size, groups) = (config.page_size, config.kv_groups);
+                prefix_cache(config.draft_kv, page_size, groups, config.kv_events)
+            }),
+            evicted_blocks: 0,
         }
     }
 
@@ -87,50 +88,60 @@ impl Kv {
         self.cache.is_some()
     }
 
-    /// Returns the number of pages that hold `tokens` tokens.
+    /// Returns the number of pages of each group that hold `tokens` tokens.
     pub fn pages_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_size)
     }
 
-    /// Returns the number of pages that a request lacks until its pages hold `tokens` tokens.
-    pub fn missing(&self, held: &RequestKv, tokens: u32) -> u32 {
-        self.pages_for(tokens).saturating_sub(len_u32(&held.pages))
+    /// Returns the number of pages of each group that a request holds, shared ones included.
+    pub fn held(&self, held: &RequestKv) -> u32 {
+        // No list of distinct blocks is longer than a page number.
+        (held.pages.len() / self.pools.groups()) as u32
     }
 
-    /// Returns the number of pages that are free or can be evicted.
+    /// Returns the number of pages that a request lacks in each group until its pages hold
+    /// `tokens` tokens.
+    pub fn missing(&self, held: &RequestKv, tokens: u32) -> u32 {
+        self.pages_for(tokens).saturating_sub(self.held(held))
+    }
+
+    /// Returns the number of pages that every group has free or can evict.
     pub fn available(&self) -> u32 {
-        self.pool.free_pages() + self.evictable_pages()
+        self.pools.free_blocks() + self.evictable_blocks()
     }
 
     /// Returns the number of all other pages.
     pub fn in_use(&self) -> u32 {
-        self.pool.capacity() - self.available()
+        self.pools.capacity() - self.available()
     }
 
     /// Returns the tokens that fit beyond the planned ones, in the request's own pages and all
     /// available pages.
     pub fn room(&self, held: &RequestKv) -> u64 {
-        let pages = held.pages.len() as u64 + u64::from(self.available());
+        let pages = u64::from(self.held(held)) + u64::from(self.available());
         (pages * u64::from(self.page_size)).saturating_sub(u64::from(held.planned))
     }
 
-    /// Appends pages until `tokens` tokens fit, and evicts cached pages if needed. Returns
-    /// false, and changes nothing, if there are not enough.
+    /// Appends pages of each group until `tokens` tokens fit, and evicts cached pages if needed.
+    /// Returns false, and changes nothing, if a group has not enough.
     pub fn grow(&mut self, held: &mut RequestKv, tokens: u32) -> bool {
         let missing = self.missing(held, tokens);
         if missing == 0 {
             return true;
         }
-        let free = self.pool.free_pages();
+        let free = self.pools.free_blocks();
         if free < missing {
             if self.available() < missing {
                 return false;
             }
             self.evict(missing - free);
         }
-        for page in (0..missing).map_while(|_| self.pool.alloc()) {
-            self.drafted[page as usize] = false;
-            held.pages.push(page);
+        let from = held.pages.len();
+        for _ in 0..missing {
+            self.pools.alloc(&mut held.pages);
+        }
+        for block in held.pages[from..].chunks(self.pools.groups()) {
+            self.drafted[block[0] as usize] = false;
         }
         true
     }
@@ -147,23 +158,25 @@ impl Kv {
             return;
         };
         held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
-        let has = |page: &&u32| self.drafted[**page as usize];
+        let groups = self.pools.groups();
+        let has = |block: &&[u32]| self.drafted[block[0] as usize];
+        let (blocks, matched) = (held.pages.chunks(groups), held.pages.len() / groups);
         let drafted = match self.draft_kv {
-            DraftKv::None => held.pages.len(),
-            DraftKv::Tokens | DraftKv::Pairs => held.pages.iter().take_while(has).count(),
+            DraftKv::None => matched,
+            DraftKv::Tokens | DraftKv::Pairs => blocks.take_while(has).count(),
         };
-        let few = (RECOMPUTED / self.page_size).max(1) as usize;
-        let rests = pauses && self.pause_window > 0;
-        if !rests && held.pages.len() - drafted <= few && drafted < held.pages.len() {
+        if self.lag.recomputes(matched - drafted, pauses) {
             held.pages.clear();
             let units = drafted * self.page_size as usize;
             held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
         }
         cache.lock(held.node);
-        held.protected_pages = len_u32(&held.pages);
-        held.committed = held.protected_pages * self.page_size;
+        let matched = held.pages.len() / groups;
+        held.protected_blocks = matched as u32;
+        held.committed = held.protected_blocks * self.page_size;
         held.planned = held.committed;
-        held.open_drafted(drafted >= held.pages.len());
+        held.drafted = Drafted::of_prefix(held.committed, drafted >= matched);
+        held.marked_blocks = held.drafted.len / self.page_size;
     }
 
     /// Undoes [`match_prefix`](Self::match_prefix) for a request that stays in the queue.
@@ -208,89 +221,62 @@ impl Kv {
     }
 
     /// Takes in the result of a prefill chunk that ends at `to`. `pauses` says that its step
-    /// drafted nothing. The positions that the drafter leaves then are taken in with the next
-    /// chunk, or when it drafts again.
+    /// drafted nothing.
     pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
-        let (stood, chunk) = (held.committed, to - held.committed);
-        held.committed = to;
-        let left = match self.left_by_drafter() {
-            left if chunk <= left => left,
-            _ => 0,
-        };
-        if self.is_in_reach(held, stood, pauses) {
-            held.drafted = held.drafted.max(to.saturating_sub(left));
-        }
+        let stood = std::mem::replace(&mut held.committed, to);
+        self.lag.prefill(&mut held.drafted, stood, to, pauses);
     }
 
     /// Takes in the result of a decode row: `tokens` of at most `max_tokens` tokens. `pauses` says
-    /// that its step drafted nothing. A drafter that has paused takes in the missed positions
-    /// when it drafts again, as far as its window reaches. Positions further back stay a hole
-    /// for good.
+    /// that its step drafted nothing.
     pub fn commit_decode(&self, held: &mut RequestKv, tokens: u32, max_tokens: u32, pauses: bool) {
         let stood = held.committed;
         held.committed += tokens;
         held.planned -= max_tokens - tokens;
-        if self.is_in_reach(held, stood, pauses) {
-            let left = self.left_by_drafter();
-            held.drafted = held.drafted.max(held.committed.saturating_sub(left));
-        }
+        self.lag
+            .decode(&mut held.drafted, stood, held.committed, pauses);
     }
 
-    /// Returns true if a step lets the drafter take in all positions that a request has missed.
-    /// The step found the request at `stood`; `pauses` says that it drafted nothing.
-    fn is_in_reach(&self, held: &RequestKv, stood: u32, pauses: bool) -> bool {
-        let reach = self.pause_window.saturating_add(self.left_by_drafter());
-        let behind = stood.saturating_sub(held.drafted);
-        held.is_prefix_drafted() && (self.pause_window == 0 || !pauses && behind <= reach)
-    }
-
-    /// Returns the number of positions that a drafter may leave to its next pass.
-    fn left_by_drafter(&self) -> u32 {
-        match self.draft_kv {
-            // They are a short piece of a prompt, or the last positions that a step committed.
-            DraftKv::Tokens => self.left_by_draft_model,
-            DraftKv::None | DraftKv::Pairs => 0,
-        }
-    }
-
-    /// Caches the whole pages that a running request has committed of its prompt. Notes the
+    /// Caches the whole blocks that a running request has committed of its prompt. Notes the
     /// ones with the drafter's KV.
     pub fn share(&mut self, request: &mut RequestState, in_prompt: bool) {
         let to = self.shareable(request) / self.page_size;
         let held = &mut request.kv;
-        let from = held.protected_pages;
+        let from = held.protected_blocks;
         if let Some(cache) = self.cache.as_mut().filter(|_| in_prompt && to > from) {
             let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
-            let pages = &held.pages[from as usize..to as usize];
+            let groups = self.pools.groups();
+            let pages = &held.pages[from as usize * groups..to as usize * groups];
             if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {
                 held.node = node;
-                held.protected_pages = to;
+                held.protected_blocks = to;
             }
         }
-        let shared = held.protected_pages;
+        let shared = held.protected_blocks;
         self.mark_drafted(request, shared);
     }
 
-    /// Notes the pages with the drafter's KV among a request's leading `pages` pages, which the
-    /// cache has.
-    fn mark_drafted(&mut self, request: &mut RequestState, pages: u32) {
-        let to = request.kv.drafted.min(self.shareable(request)) / self.page_size;
+    /// Notes the blocks with the drafter's KV among a request's leading `blocks` blocks, which
+    /// the cache has.
+    fn mark_drafted(&mut self, request: &mut RequestState, blocks: u32) {
+        let to = request.kv.drafted.len.min(self.shareable(request)) / self.page_size;
         let held = &mut request.kv;
-        let (from, to) = (held.marked_pages, to.min(pages));
-        for page in held.pages.iter().take(to as usize).skip(from as usize) {
-            self.drafted[*page as usize] = true;
+        let (from, to) = (held.marked_blocks, to.min(blocks));
+        let all = held.pages.chunks(self.pools.groups());
+        for block in all.take(to as usize).skip(from as usize) {
+            self.drafted[block[0] as usize] = true;
         }
-        held.marked_pages = from.max(to);
+        held.marked_blocks = from.max(to);
     }
 
     /// Forgets the tokens that a request has committed beyond its shared pages, so that its
     /// release adds nothing to the cache.
     pub fn discard_unshared(&self, held: &mut RequestKv) {
-        held.truncate(held.protected_pages * self.page_size);
+        held.truncate(held.protected_blocks * self.page_size);
     }
 
-    /// Takes all pages of a request: whole shareable pages go to the cache, the others to the
-    /// free list, where the next plan may take them at once.
+    /// Takes all pages of a request: whole shareable blocks go to the cache, the others' pages to
+    /// the free lists, where the next plan may take them at once.
     ///
     /// Rows of this request may still be in flight. They write only at positions `≥ committed`,
     /// hence into pages freed here and never into cached ones. A drafter's rows write at
@@ -300,26 +286,26 @@ impl Kv {
     pub fn release(&mut self, request: &mut RequestState) {
         let full = self.shareable(request) / self.page_size;
         self.mark_drafted(request, full);
-        let full = full as usize;
+        let (full, groups) = (full as usize, self.pools.groups());
         let held = &mut request.kv;
-        let from = held.protected_pages as usize;
+        let from = held.protected_blocks as usize;
         let mut kept = from..from;
         if let Some(cache) = &mut self.cache {
-            // A page that another request has cached meanwhile is held twice. Our page goes,
+            let whole = &mut held.pages[..full * groups];
+            // A block that another request has cached meanwhile is held twice. Our block goes,
             // unless only ours has the drafter's KV.
-            if held.marked_pages > held.protected_pages {
-                let drafted = &self.drafted;
-                let better =
-                    |cached: u32, own: u32| drafted[own as usize] && !drafted[cached as usize];
-                cache.replace(&request.tokens, &mut held.pages[..full], &better);
+            if held.marked_blocks > held.protected_blocks {
+                let has = |block: &[u32]| self.drafted[block[0] as usize];
+                let better = |cached: &[u32], own: &[u32]| has(own) && !has(cached);
+                cache.replace(&request.tokens, whole, &better);
             }
-            kept = cache.insert(&request.tokens, &held.pages[..full])..full;
+            kept = cache.insert(&request.tokens, whole)..full;
             cache.unlock(held.node);
         }
-        let own = held.pages.iter().enumerate().skip(from).rev();
-        for (at, page) in own {
+        let own = held.pages.chunks(groups).enumerate().skip(from).rev();
+        for (at, block) in own {
             if !kept.contains(&at) {
-                self.pool.release(*page);
+                self.pools.release(block);
             }
         }
         held.clear();
@@ -330,9 +316,9 @@ impl Kv {
         let Some(cache) = &mut self.cache else {
             return 0;
         };
-        let pages = cache.total_pages();
-        cache.clear(&mut |page| self.pool.release(page));
-        u64::from(pages) * u64::from(self.page_size)
+        let blocks = cache.total_blocks();
+        cache.clear(&mut |block| self.pools.release(block));
+        u64::from(blocks) * u64::from(self.page_size)
     }
 
     /// Frees all pages and empties the cache, because the engine's memory is gone.
@@ -340,7 +326,7 @@ impl Kv {
         if let Some(cache) = &mut self.cache {
             cache.clear(&mut |_| {});
         }
-        self.pool.reset();
+        self.pools.reset();
     }
 
     /// Drains the changes of the cache, oldest first.
@@ -359,37 +345,36 @@ impl Kv {
     /// Counts the pages by holder; `holders` are the requests with a slot.
     pub fn usage<'a>(&self, holders: impl Iterator<Item = &'a RequestKv>) -> KvUsage {
         let page = u64::from(self.page_size);
-        let outside = self.pool.capacity() - self.pool.free_pages();
-        let evictable = self.evictable_pages();
-        let cached = self.cache.as_ref().map_or(0, |cache| cache.total_pages());
+        let evictable = self.evictable_blocks();
+        let cached = self.cache.as_ref().map_or(0, |cache| cache.total_blocks());
         let own: u32 = holders
-            .map(|held| len_u32(&held.pages) - held.protected_pages)
+            .map(|held| self.held(held) - held.protected_blocks)
             .sum();
         KvUsage {
-            used: u64::from(outside - evictable) * page,
+            used: u64::from(self.in_use()) * page,
             evictable: u64::from(evictable) * page,
-            total: u64::from(self.pool.capacity()) * page,
-            evicted: self.evicted_pages * page,
-            leaked_pages: u64::from(outside.saturating_sub(cached + own)),
+            total: u64::from(self.pools.capacity()) * page,
+            evicted: self.evicted_blocks * page,
+            leaked_pages: self.pools.unknown(cached + own),
         }
     }
 
-    fn evictable_pages(&self) -> u32 {
+    fn evictable_blocks(&self) -> u32 {
         self.cache
             .as_ref()
-            .map_or(0, |cache| cache.evictable_pages())
+            .map_or(0, |cache| cache.evictable_blocks())
     }
 
     fn evict(&mut self, count: u32) {
         if let Some(cache) = &mut self.cache {
-            let freed = cache.evict(count, &mut |page| self.pool.release(page));
-            self.evicted_pages += u64::from(freed);
+            let freed = cache.evict(count, &mut |block| self.pools.release(block));
+            self.evicted_blocks += u64::from(freed);
         }
     }
 
-    /// Returns the pool, for tests that take pages away.
+    /// Returns the pools, for tests that take pages away.
     #[cfg(test)]
-    pub fn pool(&mut self) -> &mut PagePool {
-        &mut self.pool
+    pub fn pools(&mut self) -> &mut PagePools {
+        &mut self.pools
     }
 }

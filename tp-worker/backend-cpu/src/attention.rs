@@ -40,22 +40,19 @@ fn task_rows(shape: &AttentionShape) -> usize {
     MAX_ROWS.max((shape.heads / shape.kv_heads).next_multiple_of(PANEL))
 }
 
-/// Bytes of one thread's working memory.
-pub(crate) fn scratch_bytes(shape: &AttentionShape) -> usize {
-    Scratch::bytes(task_rows(shape), shape.head_dim)
+/// Bytes of one thread's working memory for passes over these shapes.
+pub(crate) fn scratch_bytes<'a>(shapes: impl Iterator<Item = &'a AttentionShape>) -> usize {
+    Scratch::bytes(shapes.map(|shape| (task_rows(shape), shape.head_dim)))
 }
 
 /// Upper bound of the floats kept for tasks that are cut by positions.
 pub(crate) fn most_partials(threads: usize, pass: &PassShape) -> usize {
-    let partial = partial_len(pass.attention.head_dim);
     let (tokens, positions) = (pass.tokens, pass.positions);
-    grown(plan::most_partials(
-        threads,
-        &pass.attention,
-        tokens,
-        positions,
-        partial,
-    ))
+    let most = |shape: &AttentionShape| {
+        let partial = partial_len(shape.head_dim);
+        plan::most_partials(threads, shape, tokens, positions, partial)
+    };
+    grown(pass.attention.iter().map(most).max().unwrap_or(0))
 }
 
 /// Shape of the tasks that a call's attention was cut into.
@@ -119,7 +116,8 @@ impl Attention {
         inputs: &CpuInputs,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
-        cache.write(pool, isa, layer, qkv, shape.qkv_width(), &inputs.cells);
+        let cells = inputs.cells(cache.shape.group);
+        cache.write(pool, isa, layer, qkv, shape.qkv_width(), cells);
         let element = cache.element(compute);
         let tiles = select(isa, element);
         let integers = integers::select(isa, tiles, cache);

@@ -253,7 +253,7 @@ impl Ops for CpuBackend {
         qkv.expect(tokens, shape.qkv_width(), "qkv");
         out.expect(tokens, shape.out_width(), "the attention output");
         cache.expect(shape);
-        inputs.expect(cache.shape.page_size);
+        inputs.expect(&cache.shape);
         let (pool, isa, element) = (&mut self.pool, self.isa, Element::of(self.dtype));
         let (qkv, out) = (qkv.values(), out.values_mut());
         self.attention

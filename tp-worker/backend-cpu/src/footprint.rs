@@ -87,7 +87,8 @@ impl DeviceMemory for CpuMemory {
         let products = most(&|pass| pass.products.iter().map(packed).max().unwrap_or(0));
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
-        let attention = most(&|pass| attention::scratch_bytes(&pass.attention));
+        let shapes = passes.iter().flat_map(|pass| &pass.attention);
+        let attention = attention::scratch_bytes(shapes);
         [products, partials, gathered]
             .into_iter()
             .map(words)

@@ -10,7 +10,7 @@ struct Accept {
     unsigned* words;            // [requests, 2 · most]: how many tokens; the tokens; the accepted nodes; and
                                 // behind them, of a batch with chains, [requests, nodes]: the drafts; and
                                 // of one with trees as many: their parents
-    uint2* moves;               // [most_requests, most]: (from, to), of cells
+    uint2* moves;               // [most_requests, most]: (from, to), tokens whose cells move
     unsigned* counts;           // [most_requests]: of moves
     unsigned most_requests, most;   // requests that the launch has blocks for; tokens of one
     unsigned nodes, pad;            // drafts of one
@@ -63,11 +63,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) follow(Follow a) {
         for (unsigned i = lane; i < 2 * a.most; i += 32) words[i] = i == 0 ? 1 : i == 1 ? FAILED : 0;
     } else if (lane == 0) {
         const Drafted drafted = list_of<Drafted>(a.batch, DRAFTED_AT)[request];
-        const unsigned* cells = list(a.batch, CELLS_AT) + drafted.token;
         const unsigned count = min(words[0], a.most);
         for (unsigned i = 1; i < count; i++) {
             const unsigned node = words[a.most + i];
-            if (node != i && node <= drafted.nodes) a.moves[(size_t)request * a.most + moved++] = make_uint2(cells[node], cells[i]);
+            if (node != i && node <= drafted.nodes) a.moves[(size_t)request * a.most + moved++] = make_uint2(drafted.token + node, drafted.token + i);
         }
     }
     if (lane == 0) a.counts[request] = moved;
@@ -81,7 +80,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) accept(Accept a) {
     if (request >= min(a.batch[CHOICES], a.most_requests)) return;
     const Drafted drafted = list_of<Drafted>(a.batch, DRAFTED_AT)[request];
     const unsigned* parents = drafted.parents == CHAIN ? nullptr : list(a.batch, PARENTS_AT) + drafted.parents;
-    const unsigned* cells = list(a.batch, CELLS_AT) + drafted.token;
     unsigned* words = a.words + (size_t)request * 2 * a.most;
     uint2* moves = a.moves + (size_t)request * a.most;
     for (unsigned i = lane; i < 2 * a.most; i += 32) words[i] = 0;
@@ -103,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) accept(Accept a) {
             if (count > 0) words[a.most + count] = node;
             // Node n lies in cell n behind the row's end, and the i-th accepted one
             // belongs into the i-th, which was moved itself by now.
-            if (node != count) moves[moved] = make_uint2(cells[node], cells[count]);
+            if (node != count) moves[moved] = make_uint2(drafted.token + node, drafted.token + count);
         }
         moved += node != count;
         count++;

@@ -66,7 +66,7 @@ struct Attend {
     OPERAND* out;               // [tokens, heads · HEAD_DIM]
     unsigned most_rows, kv_heads, cells, page_size;
     float scale;                // of scores, with log₂ e in it
-    unsigned pad;
+    unsigned group;             // of layers, whose page tables are read
 };
 
 // What a block stages.
@@ -106,7 +106,7 @@ __device__ inline unsigned cell_of(const Attend& a, const Row& row, const Item& 
     if (at >= seen) return NO_CELL;
     if (item.own && at >= row.kv_len)
         at = row.kv_len + seen_token(mask_of(a.batch, row, item.query / GROUP), row, at - row.kv_len);
-    const unsigned page = list(a.batch, PAGES_AT)[row.pages + at / a.page_size];
+    const unsigned page = pages_of(a.batch, a.group)[row.pages + at / a.page_size];
     const unsigned cell = page * a.page_size + at % a.page_size;
     return cell < a.cells ? cell : NO_CELL;
 }

@@ -7,6 +7,7 @@
 // Words of the header; `Inputs` in Rust writes them.
 enum Header : unsigned {
     TOKENS, ROWS, WANTED, CHOICES, CHAINS, TREES,       // how many
+    PAGES,                      // of the page tables of one group of layers
     CHAIN_AT, CHAIN_WORDS,      // the first pass of its chains, a batch like this one
     TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT,      // where lists begin
     CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT, CHAINS_AT, SOURCES_AT, TREES_AT,
@@ -18,12 +19,15 @@ struct Row {
     unsigned start;     // its first token in the batch
     unsigned q_len;     // new tokens
     unsigned kv_len;    // cached ones before them
-    unsigned pages;     // where its page table begins
+    unsigned pages;     // where its page table begins in each group
     unsigned mask;      // 64-bit words before its mask, or CAUSAL
 };
 constexpr unsigned CAUSAL = 0xffffffffu;
 
 __device__ inline const unsigned* list(const unsigned* batch, Header at) { return batch + batch[at]; }
+// The cells of all tokens, and the page tables, in a group of layers.
+__device__ inline const unsigned* cells_of(const unsigned* batch, unsigned group) { return list(batch, CELLS_AT) + (size_t)group * batch[TOKENS]; }
+__device__ inline const unsigned* pages_of(const unsigned* batch, unsigned group) { return list(batch, PAGES_AT) + (size_t)group * batch[PAGES]; }
 __device__ inline Row row_of(const unsigned* batch, unsigned row) { return ((const Row*)list(batch, ROWS_AT))[row]; }
 
 // The words of what new token `token` of a masked row sees among the new ones.

@@ -14,7 +14,7 @@ struct Heads {
     const unsigned* batch;      // null: `most` tokens, which are normed alone
     unsigned heads, kv_heads, half, cells, positions, most;
     float eps;
-    unsigned pad;
+    unsigned group;             // of layers, whose cells are written
 };
 
 // x / rms(x) · weight; every lane has columns `lane`, `lane + 32`, …
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads 
         for (unsigned i = lane; changed && i < HEAD_DIM; i += 32) from[i] = rotated(x, i, cos, sin, half);
         return;
     }
-    const unsigned cell = list(a.batch, CELLS_AT)[token];
+    const unsigned cell = cells_of(a.batch, a.group)[token];
     if (cell >= a.cells) return;
     const unsigned kv_head = (head - a.heads) % a.kv_heads;
     CACHED* to = (head < rotates ? a.keys : a.values) + ((size_t)cell * a.kv_heads + kv_head) * HEAD_DIM;
@@ -88,10 +88,12 @@ extern "C" __global__ void __launch_bounds__(128) copy_cells(CopyCells a) {
 struct CopyAccepted {
     uint4* keys;                // [layers, cells, cell_units]
     uint4* values;
-    const uint2* moves;         // [requests, most]: (from, to)
+    const unsigned* batch;
+    const uint2* moves;         // [requests, most]: (from, to), tokens whose cells move
     const unsigned* counts;     // [requests]: moves that there are
     Rows requests;
     unsigned most, layers, cells, cell_units;
+    unsigned group, pad;        // of layers, whose cells move
 };
 // The same for each request by itself, as no two have a cell in common. Grid:
 // (units / 128, keys and values of layers, most requests).
@@ -102,9 +104,11 @@ extern "C" __global__ void __launch_bounds__(128) copy_accepted(CopyAccepted a) 
     const size_t number = is_values ? blockIdx.y - a.layers : blockIdx.y;
     uint4* layer = (is_values ? a.values : a.keys) + number * a.cells * a.cell_units;
     const unsigned count = min(a.counts[request], a.most);
+    const unsigned* cells = cells_of(a.batch, a.group);
     for (unsigned i = 0; i < count; i++) {
         const uint2 move = a.moves[(size_t)request * a.most + i];
-        if (move.x < a.cells && move.y < a.cells)
-            layer[(size_t)move.y * a.cell_units + unit] = layer[(size_t)move.x * a.cell_units + unit];
+        const unsigned from = cells[move.x], to = cells[move.y];
+        if (from < a.cells && to < a.cells)
+            layer[(size_t)to * a.cell_units + unit] = layer[(size_t)from * a.cell_units + unit];
     }
 }

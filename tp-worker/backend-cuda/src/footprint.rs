@@ -1,7 +1,8 @@
 //! Prediction of the GPU memory that a backend takes, before the backend exists.
 
 use lockstep_backend::{
-    DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
+    AttentionShape, DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
+    RankLayout,
 };
 use lockstep_types::{CollectiveBackend, Dtype};
 
@@ -122,10 +123,13 @@ impl DeviceMemory for CudaMemory {
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let tokens = passes.iter().map(|pass| pass.tokens).max().unwrap_or(0);
         // Kernels of several shapes have a room each.
-        let attention = passes.iter().map(|pass| {
-            let shape = &pass.attention;
+        let room = |pass: &PassShape, shape: &AttentionShape| {
             let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, pass.positions);
             limits.bytes(shape.head_dim)
+        };
+        let attention = passes.iter().flat_map(|pass| {
+            let shapes = pass.attention.iter();
+            shapes.map(|shape| room(pass, shape))
         });
         let lists = Lists::bytes(2 * tokens);
         let counts = ChainKernels::bytes();
@@ -173,7 +177,7 @@ fn whole(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::{AttentionShape, WeightFormat};
+    use lockstep_backend::WeightFormat;
 
     use super::*;
     use crate::exchange::host::PIECE;
@@ -189,12 +193,12 @@ mod tests {
         let pass = |head, gathered| PassShape {
             tokens: 4,
             positions: 16,
-            attention: AttentionShape {
+            attention: vec![AttentionShape {
                 heads: 1,
                 kv_heads: 1,
                 head_dim: 8,
                 scale: 1.0,
-            },
+            }],
             products: vec![
                 (9, matrix(PIECE, MatrixRole::Projection)),
                 (3, matrix(head, MatrixRole::Vocabulary)),

@@ -11,7 +11,7 @@ pub struct Row {
     pub q_len: u32,
     /// Number of cached tokens before the new ones.
     pub kv_len: u32,
-    /// Start of the row's page table in [`Batch::pages`].
+    /// Start of the row's page table among those of each group: see [`Batch::pages`].
     pub pages_start: u32,
     /// Start of the row's mask in [`Batch::masks`], which says which new tokens each new token
     /// sees. `None` is causal: new token `i` sees `0..=i`.
@@ -19,7 +19,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the number of entries of the row's page table, over pages of `page_size` tokens.
+    /// Returns the number of entries of the row's page table in each group, over pages of
+    /// `page_size` tokens.
     pub fn pages(&self, page_size: usize) -> usize {
         (self.kv_len as usize + self.q_len as usize).div_ceil(page_size)
     }
@@ -31,18 +32,23 @@ impl Row {
 }
 
 /// One forward pass over `tokens.len()` tokens of `rows.len()` requests.
+///
+/// Each group of layers with equal caches has its own pages. So cells and page tables come once
+/// for each group, the groups one after the other. Example: the batch of two groups and three
+/// tokens has six cells, those of the first group first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// Token ids, request after request.
     pub tokens: &'a [u32],
     /// Position of each token in its request.
     pub positions: &'a [u32],
-    /// Cache cell of each token: `page · page_size + offset`.
+    /// Cache cell of each token in each group: `page · page_size + offset`.
     pub cells: &'a [u32],
     /// The requests.
     pub rows: &'a [Row],
     /// Page tables, each [`Row::pages`] long: the pages of a request's positions in turn.
-    /// Tables that no row names may lie between them.
+    /// Tables that no row names may lie between them. The tables of each group are equally
+    /// long, and a row's table starts at [`Row::pages_start`] of each.
     pub pages: &'a [u32],
     /// Indices of tokens whose logits are wanted, ascending, none twice.
     pub logit_tokens: &'a [u32],
@@ -75,9 +81,10 @@ pub enum DraftShape {
 }
 
 impl<'a> Batch<'a> {
-    /// Returns the page table of a row, over pages of `page_size` tokens.
-    pub fn page_table(&self, row: &Row, page_size: usize) -> &'a [u32] {
-        &self.pages[row.pages_start as usize..][..row.pages(page_size)]
+    /// Returns the page tables of group `group` of `groups`.
+    pub fn tables(&self, group: usize, groups: usize) -> &'a [u32] {
+        let each = self.pages.len() / groups;
+        &self.pages[group * each..][..each]
     }
 }
 
@@ -103,7 +110,8 @@ impl Batch<'_> {
 #[derive(Debug, Clone, Copy)]
 pub struct ChainBatch<'a> {
     /// The drafter's first pass. It has a row for each chain, and the logits of the row's last
-    /// token are wanted. The page tables are those of the batch, and hold all of a chain.
+    /// token are wanted. It has one group, whose page tables are those of the batch's first
+    /// group and hold all of a chain.
     pub first: &'a Batch<'a>,
     /// For each row of `first`, the index of its request in [`crate::ChoiceBatch::choices`]. A
     /// chain has [`crate::DraftedRow::nodes`] drafts; the longest chain comes first.

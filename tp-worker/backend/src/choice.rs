@@ -30,11 +30,11 @@ pub trait DeviceSampler<T, I, C> {
         own: Option<(&mut T, &mut T)>,
     ) -> Result<(), BackendError>;
     /// Walks every request's drafts, once all tokens are chosen, and moves the cells of
-    /// accepted drafts in `cache` to the cells of their positions. In a DP rank of several
+    /// accepted drafts in all of `caches` to the cells of their positions. In a DP rank of several
     /// ranks the first rank has chosen: it walks and tells the others, which move their own
     /// cells. If notes of ranks came with the pass and differ ([`crate::ExchangeNotes`]), every
     /// request has failed, and no cell moves.
-    fn accept(&mut self, inputs: &mut I, cache: &mut C);
+    fn accept(&mut self, inputs: &mut I, caches: &mut [C]);
     /// Waits until that is done. Returns the outcomes of the batch's requests; unspecified for
     /// requests whose tokens the host chooses.
     ///

@@ -13,7 +13,9 @@ pub struct InputLimits {
     pub tokens: usize,
     /// Number of rows.
     pub requests: usize,
-    /// Number of entries of all rows' page tables together.
+    /// Number of groups of layers that cells and page tables come for.
+    pub groups: usize,
+    /// Number of entries of all rows' page tables together, in each group.
     pub pages: usize,
     /// Number of tokens per page of the cache that the batch reads.
     pub page_size: usize,
@@ -26,11 +28,13 @@ pub struct InputLimits {
 }
 
 impl InputLimits {
-    /// Returns the room that `batch` takes, over a cache of pages of `page_size` tokens.
+    /// Returns the room that `batch` takes, over caches with pages of `page_size` tokens.
     pub fn of(batch: &Batch<'_>, page_size: usize) -> Self {
+        let groups = batch.cells.len().checked_div(batch.tokens.len());
         Self {
             tokens: batch.tokens.len(),
             requests: batch.rows.len(),
+            groups: groups.unwrap_or(1),
             pages: batch.rows.iter().map(|row| row.pages(page_size)).sum(),
             page_size,
             mask_words: batch.masks.len(),
@@ -59,6 +63,7 @@ impl InputLimits {
     pub fn hold(&self, batch: &Self) -> bool {
         batch.tokens <= self.tokens
             && batch.requests <= self.requests
+            && batch.groups <= self.groups
             && batch.pages <= self.pages
             && batch.mask_words <= self.mask_words
             && self.choices.hold(&batch.choices)
@@ -76,20 +81,24 @@ impl InputLimits {
             self.hold(&needs),
             "a batch of {needs:?} is staged where {self:?} fit"
         );
-        let broken = broken_rule(batch, self.page_size);
-        let of_chain = |chain: &crate::ChainBatch<'_>| broken_rule(chain.first, self.page_size);
+        let broken = broken_rule(batch, self.groups, self.page_size);
+        let of_chain = |chain: &crate::ChainBatch<'_>| broken_rule(chain.first, 1, self.page_size);
         let broken = broken.or_else(|| batch.chain.as_ref().and_then(of_chain));
         let broken = broken.or_else(|| broken_chain(batch, self.page_size));
         assert!(broken.is_none(), "{}", broken.unwrap_or_default());
     }
 }
 
-/// Returns the first rule that `batch` breaks.
-fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
+/// Returns the first rule that `batch` breaks, over caches of `groups` groups.
+fn broken_rule(batch: &Batch<'_>, groups: usize, page_size: usize) -> Option<&'static str> {
     let tokens = batch.tokens.len();
-    if batch.positions.len() != tokens || batch.cells.len() != tokens {
-        return Some("every token has a position and a cell");
+    if batch.positions.len() != tokens || batch.cells.len() != groups * tokens {
+        return Some("every token has a position, and a cell in each group");
     }
+    if !batch.pages.len().is_multiple_of(groups) {
+        return Some("the page tables of all groups are equally long");
+    }
+    let tables = batch.pages.len() / groups;
     let wanted = batch.logit_tokens;
     let ascend = wanted.is_sorted_by(|one, next| one < next);
     if !ascend || wanted.last().is_some_and(|last| *last as usize >= tokens) {
@@ -105,7 +114,7 @@ fn broken_rule(batch: &Batch<'_>, page_size: usize) -> Option<&'static str> {
         if end > tokens {
             return Some("a row's tokens are tokens of the batch");
         }
-        if row.pages_start as usize + row.pages(page_size) > batch.pages.len() {
+        if row.pages_start as usize + row.pages(page_size) > tables {
             return Some("a row's page table lies among those of the batch");
         }
         let words = row.mask_words() * row.q_len as usize;

@@ -22,8 +22,8 @@ pub struct PassShape {
     pub tokens: usize,
     /// Most positions of one request, in whole pages.
     pub positions: usize,
-    /// Heads of this rank.
-    pub attention: AttentionShape,
+    /// Heads of this rank, each shape of the layers once.
+    pub attention: Vec<AttentionShape>,
     /// Products: number of rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
     /// Most elements, of all ranks together, that [`crate::Exchange::gather_to_host`] brings to

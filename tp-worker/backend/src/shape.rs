@@ -27,10 +27,13 @@ impl AttentionShape {
     }
 }
 
-/// Size of the paged cache of one rank.
+/// Size of the paged cache that one rank has for a group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Number of transformer layers.
+    /// Number of the group: the cache's layers write to the cells of this group in
+    /// [`crate::Batch::cells`] and read its page tables. Several caches may follow one group.
+    pub group: usize,
+    /// Number of layers.
     pub layers: usize,
     /// Number of key/value heads on this rank.
     pub kv_heads: usize,
@@ -45,7 +48,7 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Returns the bytes of keys and values of one token in all layers of this rank.
+    /// Returns the bytes of keys and values of one token in all layers of the cache.
     pub fn bytes_per_token(&self) -> usize {
         2 * self.layers * self.kv_heads * self.dtype.row_bytes(self.head_dim)
     }

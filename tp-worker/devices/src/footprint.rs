@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{rank_heads, rank_memory, shared_part};
+use lockstep_model::{rank_attentions, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
@@ -107,7 +107,9 @@ impl OnDevice for Serves<'_> {
         // A draft runs on one rank.
         let models = [(engine.model, engine.attn_tp_size())].into_iter();
         for (model, ranks) in models.chain(draft.map(|draft| (draft, 1))) {
-            B::serves(&options, &rank_heads(model, ranks), engine.kv_dtype)?;
+            for shape in rank_attentions(model, ranks) {
+                B::serves(&options, &shape, engine.kv_dtype)?;
+            }
         }
         Ok(())
     }

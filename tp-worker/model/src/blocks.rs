@@ -3,6 +3,7 @@
 
 pub(crate) mod allocate;
 mod attention;
+pub(crate) mod cache;
 mod distinct;
 mod gated_mlp;
 mod layer;

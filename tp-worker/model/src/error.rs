@@ -113,20 +113,6 @@ pub enum ModelError {
         /// Advice for the message. Example: "1, 2, 4 or 8".
         remedy: String,
     },
-    /// Layers have keys and values of different shapes.
-    #[error(
-        "layer {layer} caches {found:?} (key/value heads, and their width) for each token, and \
-         layer 0 {expected:?}: layers with several cache shapes are not served; use a model whose \
-         layers have one"
-    )]
-    MixedCaches {
-        /// The first layer that differs from layer 0.
-        layer: usize,
-        /// Key/value heads of that layer, and the width of each.
-        found: (usize, usize),
-        /// Key/value heads of layer 0, and the width of each.
-        expected: (usize, usize),
-    },
     /// A forward pass does not fit into the buffers.
     #[error("a pass brings {found} {what}, buffers hold {limit}")]
     TooLarge {

@@ -17,13 +17,13 @@ mod models;
 mod runner;
 mod split;
 
-pub use blocks::rope_table;
+pub use blocks::{cache::ModelCache, rope_table};
 pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Safetensors};
 pub use error::ModelError;
 pub use models::{CaptureSpec, Schedule, parameters, shared_part};
 pub use runner::{
     DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
-    LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_heads,
+    LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_attentions,
     rank_memory, whole_head,
 };
 pub use split::{CollectiveKind, CollectiveStep, CountedRows, Heads, Place, Shard, Topology};

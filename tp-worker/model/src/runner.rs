@@ -12,7 +12,7 @@ mod transformer;
 pub use draft_passes::DraftPasses;
 pub use eagle::{EagleHead, HiddenSource};
 pub use feature_window::FeatureWindow;
-pub use footprint::{rank_heads, rank_memory};
+pub use footprint::{rank_attentions, rank_memory};
 pub use limits::ForwardLimits;
 pub use tables::{Tables, WholeTables, whole_head};
 pub use transformer::{

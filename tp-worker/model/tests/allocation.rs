@@ -10,7 +10,7 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::{Axis, Groups, Memory as _, Ops as _, WorldRows};
+use lockstep_backend::{Axis, Groups, WorldRows};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
@@ -59,6 +59,7 @@ fn a_pass_allocates_nothing() {
             max_tokens: 32,
             requests: 1,
             positions: 40,
+            groups: 1,
             page_size: 8,
             tree_nodes: 1,
             logit_block_rows: 3,
@@ -71,9 +72,7 @@ fn a_pass_allocates_nothing() {
             &mut |_| {},
         )
         .unwrap();
-        let mut cache = backend
-            .kv_cache(&transformer.kv_shape(5, 8, dtype))
-            .unwrap();
+        let mut cache = transformer.kv_cache(&mut backend, 5, 8, dtype).unwrap();
         let all: Vec<u32> = (0..32).collect();
         let mut rounds = [0; 2];
         for round in &mut rounds {
@@ -120,6 +119,7 @@ fn count_on_a_rank(mut backend: CpuBackend, dp_size: usize) {
         max_tokens: 32,
         requests: 1,
         positions: 40,
+        groups: 1,
         page_size: 8,
         tree_nodes: 1,
         logit_block_rows: 3,
@@ -127,8 +127,8 @@ fn count_on_a_rank(mut backend: CpuBackend, dp_size: usize) {
     };
     let options = LoadOptions::new(Axis::World, limits);
     let mut model = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
-    let shape = model.kv_shape(5, 8, KvCacheDtype::Bfloat16);
-    let mut cache = backend.kv_cache(&shape).unwrap();
+    let dtype = KvCacheDtype::Bfloat16;
+    let mut cache = model.kv_cache(&mut backend, 5, 8, dtype).unwrap();
     let (text, all): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..32).collect());
     let mut rounds = [0; 2];
     for round in &mut rounds {
@@ -192,6 +192,7 @@ fn drafting_allocates_nothing() {
             max_tokens: 8,
             requests: 1,
             positions: 16,
+            groups: 1,
             page_size: 8,
             tree_nodes: 2,
             logit_block_rows: 1,
@@ -216,12 +217,9 @@ fn drafting_allocates_nothing() {
         )
         .unwrap();
         model.set_capture(&mut backend, head.capture()).unwrap();
-        let mut cache = backend
-            .kv_cache(&model.kv_shape(2, 8, KvCacheDtype::Bfloat16))
-            .unwrap();
-        let mut drafts = backend
-            .kv_cache(&head.kv_shape(2, 8, KvCacheDtype::Bfloat16))
-            .unwrap();
+        let dtype = KvCacheDtype::Bfloat16;
+        let mut cache = model.kv_cache(&mut backend, 2, 8, dtype).unwrap();
+        let mut drafts = head.kv_cache(&mut backend, 2, 8, dtype).unwrap();
         let pass = |range| {
             let mut pass = Pass::default();
             pass.push(&[5; 16], range, 8, |page| page as u32);
@@ -259,7 +257,7 @@ fn drafting_allocates_nothing() {
             head.feed_hidden(&mut backend, &sources).unwrap();
             head.forward(&mut backend, &mut drafts, tables, &two.batch(&[]))
                 .unwrap();
-            backend.copy_cells(&mut cache, &[(5, 4), (4, 3)]);
+            cache.copy_cells(&mut backend, 0, &[(5, 4), (4, 3)]);
             *round += ALLOCATIONS.get() - before;
         }
         assert_eq!(

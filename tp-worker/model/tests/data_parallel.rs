@@ -17,8 +17,8 @@ use lockstep_backend::{
 use lockstep_backend_cpu::{CpuBackend, CpuMemory, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_model::{
-    CaptureSpec, CollectiveKind, FileAccess, ForwardLimits, LoadOptions, LogitBlock, ModelError,
-    Topology, Transformer, rank_memory, whole_head,
+    CaptureSpec, CollectiveKind, FileAccess, ForwardLimits, LoadOptions, LogitBlock, ModelCache,
+    ModelError, Topology, Transformer, rank_memory, whole_head,
 };
 use lockstep_types::{
     CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, SpeculationConfig,
@@ -37,6 +37,7 @@ fn limits() -> ForwardLimits {
         max_tokens: TOKENS,
         requests: 1,
         positions: TOKENS,
+        groups: 1,
         page_size: 4,
         tree_nodes: 0,
         logit_block_rows: 4,
@@ -44,11 +45,11 @@ fn limits() -> ForwardLimits {
     }
 }
 
-fn load<B: Backend>(backend: &mut B, name: &str) -> (Transformer<B>, B::KvCache) {
+fn load<B: Backend>(backend: &mut B, name: &str) -> (Transformer<B>, ModelCache<B>) {
     let model = lockstep_model_folder::load(&fixture(name)).unwrap();
     let options = LoadOptions::new(Axis::World, limits());
     let model = Transformer::load(backend, &model, options, &mut |_| {}).unwrap();
-    let cache = backend.kv_cache(&model.kv_shape(2, 4, KvCacheDtype::Float32));
+    let cache = model.kv_cache(backend, 2, 4, KvCacheDtype::Float32);
     (model, cache.unwrap())
 }
 

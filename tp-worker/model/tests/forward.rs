@@ -9,17 +9,17 @@ mod pass;
 #[path = "forward/unlike.rs"]
 mod unlike;
 
-use lockstep_backend::{Axis, Memory as _};
+use lockstep_backend::Axis;
 use lockstep_collective::Single;
-use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, ModelError, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, ModelCache, ModelError, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};
-use naive::{Cache, Naive};
+use naive::Naive;
 use pass::{Pass, fixture};
 
 struct Loaded {
     backend: Naive,
     transformer: Transformer<Naive>,
-    cache: Cache,
+    cache: ModelCache<Naive>,
 }
 
 fn load(logit_block_rows: usize) -> Loaded {
@@ -34,6 +34,7 @@ impl Loaded {
             max_tokens: 12,
             requests: 1,
             positions: 20,
+            groups: 1,
             page_size: 8,
             tree_nodes: 1,
             logit_block_rows,
@@ -41,7 +42,7 @@ impl Loaded {
         };
         let options = LoadOptions::new(Axis::World, limits);
         let transformer = Transformer::load(&mut backend, model, options, &mut |_| {})?;
-        let cache = backend.kv_cache(&transformer.kv_shape(4, 8, KvCacheDtype::Float32))?;
+        let cache = transformer.kv_cache(&mut backend, 4, 8, KvCacheDtype::Float32)?;
         Ok(Self {
             backend,
             transformer,
@@ -200,6 +201,7 @@ fn files_that_contradict_the_configuration_are_errors() {
             max_tokens: 1,
             requests: 1,
             positions: 1,
+            groups: 1,
             page_size: 1,
             tree_nodes: 1,
             logit_block_rows: 1,

@@ -14,12 +14,16 @@ mod data_parallel;
 mod driver;
 #[path = "golden/dummy.rs"]
 mod dummy;
+#[path = "support/groups.rs"]
+mod groups;
 #[path = "support/naive.rs"]
 mod naive;
 #[path = "support/pass.rs"]
 mod pass;
 #[path = "support/ranks.rs"]
 mod ranks;
+#[path = "golden/two_caches.rs"]
+mod two_caches;
 #[path = "support/world.rs"]
 mod world;
 

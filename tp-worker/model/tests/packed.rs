@@ -4,7 +4,6 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use lockstep_backend::Memory as _;
 use lockstep_model::{LoadOptions, LoadPhase, LogitBlock, WeightOrigin};
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
@@ -54,8 +53,9 @@ fn load_watched(
     phases.dedup();
     let mut logits = Vec::new();
     if size == 1 {
-        let shape = transformer.kv_shape(4, 8, KvCacheDtype::Bfloat16);
-        let mut kv = backend.kv_cache(&shape).unwrap();
+        let mut kv = transformer
+            .kv_cache(&mut backend, 4, 8, KvCacheDtype::Bfloat16)
+            .unwrap();
         let mut pass = Pass::default();
         pass.push(&[1, 2, 3, 4, 5], 0..5, 8, |page| page as u32);
         let mut sink = |block: LogitBlock<'_>| logits.extend_from_slice(block.logits);

@@ -8,7 +8,7 @@ mod waiting;
 use std::ops::Range;
 
 use lockstep_backend::Backend;
-use lockstep_model::{CaptureSpec, DraftPasses, EagleHead, FeatureWindow, HiddenSource};
+use lockstep_model::{CaptureSpec, DraftPasses, EagleHead, FeatureWindow, HiddenSource, ModelCache};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsOnDevice, ExtendRow, Pass,
@@ -39,13 +39,12 @@ pub struct EagleDrafter<B: Backend> {
     kept: (Vec<u32>, Vec<u32>),
     /// The rows to draft for, with the depths that they may have.
     rows: Vec<DraftRow>,
-    kv_bytes: usize,
 }
 
 /// The head, its cache and its logits.
 struct Head<B: Backend> {
     head: EagleHead<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     /// The target's ids of the head's tokens.
     ids: Vec<u32>,
     logits: Vec<f32>,
@@ -73,7 +72,6 @@ impl<B: Backend> EagleDrafter<B> {
             ..
         } = build;
         let head = EagleHead::load(backend, draft, target, requests, limits, files, progress)?;
-        let shape = head.kv_shape(pages, page_size, kv_dtype);
         let width = head.capture().width(target.hidden_size);
         let kept = requests * speculation.pause_window.max(1);
         let window = match speculation.pause_window {
@@ -81,9 +79,8 @@ impl<B: Backend> EagleDrafter<B> {
             window => Some(FeatureWindow::new(backend, requests, window, width)?),
         };
         Ok(Self {
-            kv_bytes: shape.bytes_per_token() * pages * page_size,
             head: Head {
-                cache: backend.kv_cache(&shape)?,
+                cache: head.kv_cache(backend, pages, page_size, kv_dtype)?,
                 ids: (0..head.vocab() as u32)
                     .map(|id| head.target_token(id))
                     .collect(),
@@ -113,7 +110,8 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
     }
 
     fn bytes(&self, backend: &B) -> (usize, usize) {
-        (self.head.head.weight_bytes(backend), self.kv_bytes)
+        let Head { head, cache, .. } = &self.head;
+        (head.weight_bytes(backend), cache.bytes())
     }
 
     fn record(

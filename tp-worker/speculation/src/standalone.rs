@@ -5,7 +5,7 @@ mod chains;
 use std::ops::Range;
 
 use lockstep_backend::{Axis, Backend};
-use lockstep_model::{DraftPasses, HiddenSource, LoadOptions, LogitBlock, Transformer};
+use lockstep_model::{DraftPasses, HiddenSource, LoadOptions, LogitBlock, ModelCache, Transformer};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsOnDevice, ExtendRow, Pass,
@@ -32,13 +32,12 @@ pub struct StandaloneDrafter<B: Backend> {
     most: usize,
     /// The rows to draft for, with the depths that they may have.
     rows: Vec<DraftRow>,
-    kv_bytes: usize,
 }
 
 /// The model, its cache and its logits.
 struct Model<B: Backend> {
     transformer: Transformer<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     /// Positions of each slot with keys and values.
     spans: Vec<Span>,
     pass: Pass,
@@ -70,11 +69,9 @@ impl<B: Backend> StandaloneDrafter<B> {
         };
         let left = speculation.reserve().left_by_draft_model() as usize;
         let transformer = Transformer::load(backend, &draft.model, options, progress)?;
-        let shape = transformer.kv_shape(pages, page_size, kv_dtype);
         Ok(Self {
-            kv_bytes: shape.bytes_per_token() * pages * page_size,
             model: Model {
-                cache: backend.kv_cache(&shape)?,
+                cache: transformer.kv_cache(backend, pages, page_size, kv_dtype)?,
                 transformer,
                 spans: vec![Span::default(); requests],
                 pass: Pass::new(requests, limits.max_tokens),
@@ -94,7 +91,10 @@ impl<B: Backend> StandaloneDrafter<B> {
 
 impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
     fn bytes(&self, backend: &B) -> (usize, usize) {
-        (self.model.transformer.weight_bytes(backend), self.kv_bytes)
+        let Model {
+            transformer, cache, ..
+        } = &self.model;
+        (transformer.weight_bytes(backend), cache.bytes())
     }
 
     fn record(

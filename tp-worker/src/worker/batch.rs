@@ -51,7 +51,7 @@ impl BatchBuffers {
         Self {
             tokens: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),
-            cells: Vec::with_capacity(tokens),
+            cells: Vec::with_capacity(tokens * limits.groups),
             rows: Vec::with_capacity(requests),
             logit_tokens: Vec::with_capacity(tokens),
             uses: Vec::with_capacity(tokens),
@@ -125,17 +125,24 @@ impl BatchBuffers {
         Ok(())
     }
 
-    /// Checks that every row may write to its cells, and finds the cells. `tasks` are the tasks
-    /// that were pushed.
+    /// Checks that every row may write to its cells, and finds the cells of each group. `tasks`
+    /// are the tasks that were pushed.
     ///
     /// # Errors
     /// [`PlanError::PagesMissing`], [`PlanError::PageShared`].
     pub fn seal(&mut self, tasks: &[RowTask], slots: &Slots) -> Result<(), PlanError> {
-        for (task, row) in tasks.iter().zip(&self.rows) {
-            let range = task.start..task.start + row.q_len;
-            slots.pages().check_write(task.slot, range.clone())?;
-            let cells = range.map(|position| slots.pages().cell(task.slot, position));
-            self.cells.extend(cells);
+        let pages = slots.pages();
+        let positions =
+            |(task, row): (&RowTask, &Row)| (task.slot, task.start..task.start + row.q_len);
+        let rows = || tasks.iter().zip(&self.rows).map(positions);
+        for (slot, range) in rows() {
+            pages.check_write(slot, range)?;
+        }
+        for group in 0..pages.groups() {
+            for (slot, range) in rows() {
+                let cells = range.map(|position| pages.cell(group, slot, position));
+                self.cells.extend(cells);
+            }
         }
         Ok(())
     }
@@ -154,7 +161,7 @@ impl BatchBuffers {
         }
     }
 
-    /// Returns the batch. `pages` is the request-to-page table; `choices` says how tokens are
+    /// Returns the batch. `pages` are the request-to-page tables; `choices` says how tokens are
     /// chosen.
     pub fn batch<'a>(&'a self, pages: &'a [u32], choices: ChoiceBatch<'a>) -> Batch<'a> {
         Batch {

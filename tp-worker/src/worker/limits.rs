@@ -9,7 +9,9 @@ use super::WorkerError;
 pub struct WorkerLimits {
     /// Sizes of the largest step. It has as many slots as rows.
     pub step: StepLimits,
-    /// Number of pages of the cache.
+    /// Number of groups of layers with equal caches.
+    pub groups: usize,
+    /// Number of pages of each group's cache.
     pub pages: usize,
     /// Number of tokens of a page.
     pub page_size: usize,
@@ -30,6 +32,7 @@ impl WorkerLimits {
     pub fn new(config: &EngineConfig) -> Self {
         Self {
             step: config.step_limits(),
+            groups: config.model.kv_groups().len().max(1),
             pages: config.kv.num_pages,
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,

@@ -2,6 +2,7 @@
 
 use lockstep_adaptive::Digest;
 use lockstep_backend::{Axis, Backend, ChoiceBatch, Chosen};
+use lockstep_model::ModelCache;
 use lockstep_speculation::Verified;
 use lockstep_types::StepLimits;
 
@@ -158,29 +159,39 @@ impl Outcomes {
     pub fn commit<B: Backend>(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tasks: &[RowTask],
         choices: ChoiceBatch<'_>,
         slots: &mut Slots,
     ) {
         let mut moves = std::mem::take(&mut self.moves);
-        moves.clear();
-        for (task, outcome) in tasks.iter().zip(self.of(tasks)) {
-            if choices.is_hosts(task.choice) {
-                push_moves(task, outcome, slots, &mut moves);
+        for group in 0..slots.pages().groups() {
+            moves.clear();
+            for (task, outcome) in tasks.iter().zip(self.of(tasks)) {
+                if choices.is_hosts(task.choice) {
+                    push_moves(task, outcome, group, slots, &mut moves);
+                }
             }
+            cache.copy_cells(backend, group, &moves);
+        }
+        self.moves = moves;
+        for (task, outcome) in tasks.iter().zip(self.of(tasks)) {
             slots.commit(*task, outcome.tokens);
         }
-        backend.copy_cells(cache, &moves);
-        self.moves = moves;
     }
 }
 
-/// Notes the cells to move. Node `n` lies in the cell of position `start + n`, and the `i`-th
+/// Notes the cells of a group to move. Node `n` lies in the cell of position `start + n`, and the `i`-th
 /// accepted node belongs to position `start + i`. Since `i <= n`, no cell is overwritten in
 /// this order before it was moved.
-fn push_moves(task: &RowTask, outcome: Outcome<'_>, slots: &Slots, moves: &mut Vec<(u32, u32)>) {
-    let cell = |offset: u32| slots.pages().cell(task.slot, task.start + offset);
+fn push_moves(
+    task: &RowTask,
+    outcome: Outcome<'_>,
+    group: usize,
+    slots: &Slots,
+    moves: &mut Vec<(u32, u32)>,
+) {
+    let cell = |offset: u32| slots.pages().cell(group, task.slot, task.start + offset);
     let path = (1..).zip(outcome.path);
     let moved = path.filter(|(to, from)| to != *from);
     moves.extend(moved.map(|(to, from)| (cell(*from), cell(to))));

@@ -1,4 +1,4 @@
-//! The pages of each slot: the request-to-page table.
+//! The pages of each slot: the request-to-page tables.
 
 use std::ops::Range;
 
@@ -6,39 +6,58 @@ use lockstep_speculation::PageTable;
 
 use super::{PlanError, WorkerLimits};
 
-/// One row per slot, in one allocation that batches point into.
+/// One row per slot for each group of layers, in one allocation that batches point into: all
+/// rows of the first group, then those of the next one. The rows of a slot are equally long.
 #[derive(Debug)]
 pub struct PageTables {
+    /// Page numbers, `[groups, slots, width]`.
     entries: Vec<u32>,
+    groups: usize,
+    slots: usize,
     width: usize,
     page_size: usize,
-    /// Number of pages granted, per slot.
+    /// Number of pages granted in each group, per slot.
     granted: Vec<usize>,
-    /// Number of page tables that hold a page, per page.
+    /// Number of page tables that hold a page, `[groups, pages]`.
     owners: Vec<u32>,
+    /// Number of pages of each group.
+    pages: usize,
 }
 
 impl PageTables {
     pub fn new(limits: &WorkerLimits) -> Self {
-        let width = limits.table_width();
+        let (slots, width) = (limits.step.requests, limits.table_width());
         Self {
-            entries: vec![0; limits.step.requests * width],
+            entries: vec![0; limits.groups * slots * width],
+            groups: limits.groups,
+            slots,
             width,
             page_size: limits.page_size,
-            granted: vec![0; limits.step.requests],
-            owners: vec![0; limits.pages],
+            granted: vec![0; slots],
+            owners: vec![0; limits.groups * limits.pages],
+            pages: limits.pages,
         }
     }
 
-    /// Returns all rows, `[slots, width]`. The batch borrows them during a pass.
+    /// Returns all rows. The batch borrows them during a pass.
     pub fn entries(&mut self) -> &mut Vec<u32> {
         &mut self.entries
     }
 
-    /// Returns all rows and the page size, in the form that drafters read.
+    /// Returns the number of groups of layers.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Returns the first group's rows and the page size, in the form that drafters read.
     pub fn table(&self) -> PageTable<'_> {
+        self.table_in(&self.entries)
+    }
+
+    /// Returns [`Self::table`] in `entries`, which were handed out for a pass.
+    pub fn table_in<'a>(&self, entries: &'a [u32]) -> PageTable<'a> {
         PageTable {
-            entries: &self.entries,
+            entries: entries.get(..self.slots * self.width).unwrap_or(&[]),
             page_size: self.page_size as u32,
         }
     }
@@ -48,48 +67,61 @@ impl PageTables {
         self.granted[slot] * self.page_size
     }
 
-    /// Returns the start of `slot`'s row in [`Self::entries`].
+    /// Returns the start of `slot`'s row among those of each group.
     pub fn start(&self, slot: usize) -> usize {
         slot * self.width
     }
 
-    /// Appends `pages` to the table of `slot`, an existing slot.
+    /// Appends `pages` to the tables of `slot`, an existing slot: one page of each group in
+    /// turn.
     ///
     /// # Errors
-    /// [`PlanError::UnknownPage`], [`PlanError::TableFull`].
+    /// [`PlanError::UnevenPages`], [`PlanError::UnknownPage`], [`PlanError::TableFull`].
     pub fn grant(&mut self, slot: usize, pages: &[u32]) -> Result<(), PlanError> {
-        for page in pages {
-            let Some(owners) = self.owners.get_mut(*page as usize) else {
+        if !pages.len().is_multiple_of(self.groups) {
+            return Err(PlanError::UnevenPages {
+                slot: slot as u32,
+                pages: pages.len(),
+                groups: self.groups,
+            });
+        }
+        for block in pages.chunks_exact(self.groups) {
+            if let Some(page) = block.iter().find(|page| **page as usize >= self.pages) {
                 return Err(PlanError::UnknownPage {
                     slot: slot as u32,
                     page: *page,
-                    pages: self.owners.len(),
+                    pages: self.pages,
                 });
-            };
+            }
             if self.granted[slot] == self.width {
                 return Err(PlanError::TableFull {
                     slot: slot as u32,
                     width: self.width,
                 });
             }
-            *owners += 1;
-            self.entries[slot * self.width + self.granted[slot]] = *page;
+            for (group, page) in block.iter().enumerate() {
+                self.owners[group * self.pages + *page as usize] += 1;
+                let row = self.row(group, slot).start;
+                self.entries[row + self.granted[slot]] = *page;
+            }
             self.granted[slot] += 1;
         }
         Ok(())
     }
 
-    /// Empties the table of `slot`.
+    /// Empties the tables of `slot`.
     pub fn release(&mut self, slot: usize) {
-        let start = slot * self.width;
-        for page in &self.entries[start..start + self.granted[slot]] {
-            self.owners[*page as usize] -= 1;
+        for group in 0..self.groups {
+            let start = self.row(group, slot).start;
+            for page in &self.entries[start..start + self.granted[slot]] {
+                self.owners[group * self.pages + *page as usize] -= 1;
+            }
         }
         self.granted[slot] = 0;
     }
 
     /// Checks that `slot` may write positions `range`: it has the pages, and each of them
-    /// stands once, in this table alone.
+    /// stands once among the tables of its group, in this slot's alone.
     ///
     /// # Errors
     /// [`PlanError::PagesMissing`], [`PlanError::PageShared`].
@@ -106,26 +138,37 @@ impl PageTables {
                 granted: self.granted[slot],
             });
         }
-        let start = slot * self.width;
-        for page in &self.entries[start + first..start + needed] {
-            let owners = self.owners[*page as usize];
-            if owners != 1 {
-                return Err(PlanError::PageShared {
-                    slot: slot as u32,
-                    page: *page,
-                    owners,
-                });
+        for group in 0..self.groups {
+            let row = &self.entries[self.row(group, slot)];
+            for page in &row[first..needed] {
+                let owners = self.owners[group * self.pages + *page as usize];
+                if owners != 1 {
+                    return Err(PlanError::PageShared {
+                        slot: slot as u32,
+                        group,
+                        page: *page,
+                        owners,
+                    });
+                }
             }
         }
         Ok(())
     }
 
-    /// Returns the cache cell of a position that [`Self::check_write`] allowed.
-    pub fn cell(&self, slot: usize, position: u32) -> u32 {
+    /// Returns the cell of a position in the cache of a group, where [`Self::check_write`]
+    /// allowed the position.
+    pub fn cell(&self, group: usize, slot: usize, position: u32) -> u32 {
         let (page, offset) = (
             position as usize / self.page_size,
             position as usize % self.page_size,
         );
-        self.entries[slot * self.width + page] * self.page_size as u32 + offset as u32
+        let row = self.row(group, slot).start;
+        self.entries[row + page] * self.page_size as u32 + offset as u32
+    }
+
+    /// Returns the range of a slot's row in the entries.
+    fn row(&self, group: usize, slot: usize) -> Range<usize> {
+        let start = (group * self.slots + slot) * self.width;
+        start..start + self.width
     }
 }

@@ -165,6 +165,7 @@ struct ProfileRequests {
     requests: u32,
     prompt: u32,
     pages: u32,
+    groups: usize,
     vocab: u32,
     dp_size: usize,
 }
@@ -186,6 +187,7 @@ impl ProfileRequests {
             requests,
             prompt,
             pages,
+            groups: config.model.kv_groups().len(),
             vocab: config.model.vocab_size as u32,
             dp_size: config.parallel.dp_size,
         })
@@ -211,7 +213,10 @@ impl ProfileRequests {
             slot,
             prefill_len: self.prompt,
             sample: true,
-            new_pages: (slot * self.pages + 1..=(slot + 1) * self.pages).collect(),
+            new_pages: SlotExtend::pages_of_all(
+                slot * self.pages + 1..=(slot + 1) * self.pages,
+                self.groups,
+            ),
         };
         let part = PlanPart {
             opens: slots.clone().map(open).collect(),

@@ -105,7 +105,7 @@ impl<B: Backend + 'static> Worker<B> {
             config.speculation.draft = draft_model;
         }
         let limits = WorkerLimits::new(&config);
-        let limits = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
+        let limits = ForwardLimits::of_steps(&limits.step, limits.page_size, &config.model);
         let (backend, progress) = (&mut self.backend, &mut |_| {});
         let files = FileAccess::Read;
         let options = LoadOptions {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lockstep_adaptive::Seen;
 use lockstep_backend::{Axis, Backend, Batch, ChainBatch};
 use lockstep_model::Staged;
-use lockstep_speculation::{Node, PageTable};
+use lockstep_speculation::Node;
 use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
 use super::draft_stage::PassDrafts;
@@ -198,10 +198,7 @@ impl<B: Backend + 'static> Worker<B> {
         // The batch borrows the page tables while the emitter changes slots, so the tables are
         // handed out for the pass.
         let tables = emitter.slots.lend_tables();
-        let pages = PageTable {
-            entries: &tables,
-            page_size: self.config.kv.page_size as u32,
-        };
+        let pages = emitter.slots.pages().table_in(&tables);
         let laid_out = chains.as_ref().map(|own| (own.chains, own.requests));
         let first = laid_out.map(|(chains, _)| chains.batch(pages));
         let chain = first.as_ref().zip(laid_out);

@@ -9,6 +9,7 @@
 //! - [`adaptive`] lets the ranks agree on the depth by a policy.
 //! - [`data_parallel`] does so with DP ranks, which have requests of their own, and [`cuda`]
 //!   does so on GPUs.
+//! - [`two_caches`] has a model with two groups of layers.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.
@@ -31,3 +32,4 @@ mod policies;
 mod requests;
 mod setup;
 mod soak;
+mod two_caches;

@@ -9,7 +9,7 @@ use lockstep_config::{
 };
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{DeviceKind, Dtype, EngineConfig, Footprint as _};
+use lockstep_types::{DeviceKind, Dtype, EngineConfig, Footprint as _, LoadFormat, ModelConfig};
 
 use crate::policies::Policy;
 
@@ -95,9 +95,11 @@ impl Form {
     }
 }
 
-/// One configuration of the demo model; the fields are flags of `lockstep serve`.
+/// One configuration of the demo model; most fields are flags of `lockstep serve`.
 #[derive(Debug, Clone)]
 pub struct Setup {
+    /// True for random weights, and layers that alternate between two kinds of caches.
+    pub two_caches: bool,
     pub speculation: Option<(Algorithm, Shape)>,
     /// Policy by which the depth adapts, up to the shape's steps.
     pub policy: Option<Policy>,
@@ -128,6 +130,7 @@ impl Setup {
     /// A setup without speculation, and with room for all requests.
     pub fn plain(dtype: Dtype, tp: usize) -> Self {
         Self {
+            two_caches: false,
             speculation: None,
             policy: None,
             verification: None,
@@ -226,6 +229,9 @@ impl Setup {
         let (mut config, _) = resolve(&self.args(), &machine, &known, &DeviceFootprint)
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
             .value;
+        if self.two_caches {
+            mix_caches(&mut config.model);
+        }
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {
             config.speculation.adaptive = Some(policy.config(&config.speculation));
@@ -248,6 +254,18 @@ impl Setup {
         let engine = engine.unwrap_or_else(|error| panic!("{self:?}: {error}"));
         engine.with_conservativeness(self.care)
     }
+}
+
+/// Makes every second layer cache one key/value head instead of two, of twice the width.
+fn mix_caches(model: &mut ModelConfig) {
+    model.load_format = LoadFormat::Dummy;
+    for (number, layer) in model.layers.iter_mut().enumerate() {
+        let attention = layer.attention_mut();
+        attention.heads = 4;
+        (attention.kv_heads, attention.head_dim) = [(2, 16), (1, 32)][number % 2];
+        attention.scale = (attention.head_dim as f32).powf(-0.5);
+    }
+    assert_eq!(model.kv_groups().len(), 2);
 }
 
 /// Root folder of the repository.

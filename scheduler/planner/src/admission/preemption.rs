@@ -46,7 +46,7 @@ impl Admission {
                 continue;
             };
             let importance = |best: &Preemption| requests[best.victims[0]].rank();
-            let pages = |victim: &u32| requests[*victim].kv.page_count() as u64;
+            let pages = |victim: &u32| u64::from(rank.kv.held(&requests[*victim].kv));
             let held: u64 = victims.iter().map(pages).sum();
             if best
                 .as_ref()

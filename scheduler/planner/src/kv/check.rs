@@ -8,44 +8,54 @@ use crate::{
 };
 
 impl Kv {
-    /// Checks that every page is in exactly one of free list, cache and the `running` requests,
-    /// and that the cache's locks are those of the `running` requests.
+    /// Checks that every page of every group is in exactly one of free list, cache and the
+    /// `running` requests, and that the cache's locks are those of the `running` requests.
     pub fn check<'a>(
         &self,
         running: impl Iterator<Item = &'a RequestKv> + Clone,
     ) -> Result<(), IntegrityError> {
-        let mut holders = vec![0; self.pool.capacity() as usize + 1];
-        let mut hold = |page: u32| {
-            if let Some(count) = holders.get_mut(page as usize) {
-                *count += 1;
-            }
-        };
-        self.pool.iter_free().for_each(&mut hold);
-        for held in running.clone() {
-            let own = &held.pages[held.protected_pages as usize..];
-            own.iter().copied().for_each(&mut hold);
-        }
+        let mut cached = Vec::new();
         if let Some(cache) = &self.cache {
-            cache.check(&mut running.map(|held| held.node), &mut hold)?;
+            let nodes = &mut running.clone().map(|held| held.node);
+            cache.check(nodes, &mut |block| cached.extend_from_slice(block))?;
         }
-        for (page, count) in (0..).zip(holders) {
-            if count != u32::from(page != 0) {
-                return Err(IntegrityError::Page {
-                    page,
-                    holders: count,
-                });
+        let groups = self.pools.groups();
+        for (group, pool) in self.pools.iter().enumerate() {
+            let mut holders = vec![0; pool.capacity() as usize + 1];
+            let mut hold = |page: u32| {
+                if let Some(count) = holders.get_mut(page as usize) {
+                    *count += 1;
+                }
+            };
+            pool.iter_free().for_each(&mut hold);
+            of_group(&cached, group, groups).for_each(&mut hold);
+            for held in running.clone() {
+                let own = &held.pages[held.protected_blocks as usize * groups..];
+                of_group(own, group, groups).for_each(&mut hold);
             }
+            for (page, count) in (0..).zip(holders) {
+                if count != u32::from(page != 0) {
+                    return Err(IntegrityError::Page {
+                        group,
+                        page,
+                        holders: count,
+                    });
+                }
+            }
+            total("page releases at fault", pool.faults(), 0)?;
         }
-        total("page releases at fault", self.pool.faults(), 0)
+        Ok(())
     }
 
     /// Checks the lengths of one request.
     pub fn check_request(&self, request: &RequestState) -> Result<(), &'static str> {
         let held = &request.kv;
         let page = u64::from(self.page_size);
-        let protected = u64::from(held.protected_pages) * page;
-        let allocated = held.pages.len() as u64 * page;
-        if protected > u64::from(held.committed)
+        let protected = u64::from(held.protected_blocks) * page;
+        let allocated = u64::from(self.held(held)) * page;
+        if !held.pages.len().is_multiple_of(self.pools.groups()) {
+            Err("not as many pages of each group")
+        } else if protected > u64::from(held.committed)
             || held.committed > held.planned
             || u64::from(held.planned) > allocated
         {
@@ -60,4 +70,9 @@ impl Kv {
             Ok(())
         }
     }
+}
+
+/// Returns the pages of one of `groups` groups among the pages of blocks.
+fn of_group(pages: &[u32], group: usize, groups: usize) -> impl Iterator<Item = u32> {
+    pages.iter().copied().skip(group).step_by(groups)
 }

@@ -1,4 +1,4 @@
-//! The page allocator of the KV pool.
+//! The page allocator of a group's KV pool.
 
 /// Allocator of the page numbers `1..num_pages`; page 0 stays with padding.
 #[derive(Debug)]
@@ -6,17 +6,31 @@ pub struct PagePool {
     /// Free pages as a stack: the pages freed last, warm in caches, go out first.
     free: Vec<u32>,
     taken: Vec<bool>,
+    /// True if the highest pages go out first in a pool with all pages free.
+    from_the_highest: bool,
     faults: u64,
 }
 
 impl PagePool {
     /// Makes a pool with all pages free; the lowest go out first.
     pub fn new(num_pages: u32) -> Self {
-        Self {
-            free: (1..num_pages).rev().collect(),
+        Self::starting(num_pages, false)
+    }
+
+    /// Makes a pool with all pages free; the highest go out first.
+    pub fn from_the_highest(num_pages: u32) -> Self {
+        Self::starting(num_pages, true)
+    }
+
+    fn starting(num_pages: u32, from_the_highest: bool) -> Self {
+        let mut pool = Self {
+            free: Vec::with_capacity(num_pages as usize),
             taken: vec![false; num_pages as usize],
+            from_the_highest,
             faults: 0,
-        }
+        };
+        pool.reset();
+        pool
     }
 
     /// Returns the number of pages that [`alloc`](Self::alloc) can still give.
@@ -63,7 +77,10 @@ impl PagePool {
         let pages = u32::try_from(self.taken.len()).unwrap_or(u32::MAX);
         self.taken.fill(false);
         self.free.clear();
-        self.free.extend((1..pages).rev());
+        match self.from_the_highest {
+            true => self.free.extend(1..pages),
+            false => self.free.extend((1..pages).rev()),
+        }
     }
 }
 
@@ -77,8 +94,8 @@ mod tests {
         /// The pool never hands out a page twice or page 0, and loses none; the reference is a
         /// set.
         #[test]
-        fn equals_a_set(num_pages in 2u32..20, ops in prop::collection::vec(any::<(bool, u8)>(), 0..200)) {
-            let mut pool = PagePool::new(num_pages);
+        fn equals_a_set(num_pages in 2u32..20, high: bool, ops in prop::collection::vec(any::<(bool, u8)>(), 0..200)) {
+            let mut pool = if high { PagePool::from_the_highest(num_pages) } else { PagePool::new(num_pages) };
             let mut held = BTreeSet::new();
             for (alloc, pick) in ops {
                 if alloc {

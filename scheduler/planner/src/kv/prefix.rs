@@ -15,8 +15,8 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     /// [`RadixCache::insert`] of the text's first positions: as many as `pages` hold.
     fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize;
     /// [`RadixCache::replace`] of the text's first positions: as many as `pages` hold.
-    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &dyn Fn(u32, u32) -> bool);
-    /// [`RadixCache::extend`] by some whole pages of a text.
+    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &Better<'_>);
+    /// [`RadixCache::extend`] by some whole blocks of a text.
     fn extend(
         &mut self,
         node: NodeId,
@@ -26,29 +26,33 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     ) -> Option<NodeId>;
     fn lock(&mut self, node: NodeId);
     fn unlock(&mut self, node: NodeId);
-    fn total_pages(&self) -> u32;
-    fn evictable_pages(&self) -> u32;
-    fn evict(&mut self, count: u32, release: &mut dyn FnMut(u32)) -> u32;
-    fn clear(&mut self, release: &mut dyn FnMut(u32));
+    fn total_blocks(&self) -> u32;
+    fn evictable_blocks(&self) -> u32;
+    fn evict(&mut self, count: u32, release: &mut dyn FnMut(&[u32])) -> u32;
+    fn clear(&mut self, release: &mut dyn FnMut(&[u32]));
     fn take_events(&mut self) -> Vec<CacheEvent>;
     fn snapshot(&self) -> Vec<CacheEvent>;
     /// [`RadixCache::check`].
     fn check(
         &self,
         holders: &mut dyn Iterator<Item = NodeId>,
-        page: &mut dyn FnMut(u32),
+        block: &mut dyn FnMut(&[u32]),
     ) -> Result<(), IntegrityError>;
 }
+
+/// Says if the second block is better than the first, which is cached.
+type Better<'a> = dyn Fn(&[u32], &[u32]) -> bool + 'a;
 
 /// Makes an empty cache with the keys that the drafter's KV needs.
 pub(crate) fn prefix_cache(
     draft_kv: DraftKv,
     page_size: u32,
+    groups: u32,
     events: bool,
 ) -> Box<dyn PrefixCache> {
     match draft_kv {
-        DraftKv::None | DraftKv::Tokens => Box::new(Keyed::<u32>::new(page_size, events)),
-        DraftKv::Pairs => Box::new(Keyed::<(u32, u32)>::new(page_size, events)),
+        DraftKv::None | DraftKv::Tokens => Box::new(Keyed::<u32>::new(page_size, groups, events)),
+        DraftKv::Pairs => Box::new(Keyed::<(u32, u32)>::new(page_size, groups, events)),
     }
 }
 
@@ -56,16 +60,18 @@ pub(crate) fn prefix_cache(
 #[derive(Debug)]
 struct Keyed<K> {
     page_size: usize,
+    groups: usize,
     tree: RadixCache<K>,
     /// Buffer that is reused from call to call.
     key: Vec<K>,
 }
 
 impl<K: KeyUnit> Keyed<K> {
-    fn new(page_size: u32, events: bool) -> Self {
+    fn new(page_size: u32, groups: u32, events: bool) -> Self {
         Self {
             page_size: page_size as usize,
-            tree: RadixCache::new(page_size, events),
+            groups: groups as usize,
+            tree: RadixCache::new(page_size, groups, events),
             key: Vec::new(),
         }
     }
@@ -83,13 +89,13 @@ impl<K: KeyUnit> PrefixCache for Keyed<K> {
     }
 
     fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize {
-        let units = pages.len() * self.page_size;
+        let units = pages.len() / self.groups * self.page_size;
         let key = K::key(text, 0..units, &mut self.key);
         self.tree.insert(key, pages)
     }
 
-    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &dyn Fn(u32, u32) -> bool) {
-        let units = pages.len() * self.page_size;
+    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &Better<'_>) {
+        let units = pages.len() / self.groups * self.page_size;
         let key = K::key(text, 0..units, &mut self.key);
         self.tree.replace(key, pages, better);
     }
@@ -113,19 +119,19 @@ impl<K: KeyUnit> PrefixCache for Keyed<K> {
         self.tree.unlock(node);
     }
 
-    fn total_pages(&self) -> u32 {
-        self.tree.total_pages()
+    fn total_blocks(&self) -> u32 {
+        self.tree.total_blocks()
     }
 
-    fn evictable_pages(&self) -> u32 {
-        self.tree.evictable_pages()
+    fn evictable_blocks(&self) -> u32 {
+        self.tree.evictable_blocks()
     }
 
-    fn evict(&mut self, count: u32, release: &mut dyn FnMut(u32)) -> u32 {
+    fn evict(&mut self, count: u32, release: &mut dyn FnMut(&[u32])) -> u32 {
         self.tree.evict(count, release)
     }
 
-    fn clear(&mut self, release: &mut dyn FnMut(u32)) {
+    fn clear(&mut self, release: &mut dyn FnMut(&[u32])) {
         self.tree.clear(release);
     }
 
@@ -140,9 +146,9 @@ impl<K: KeyUnit> PrefixCache for Keyed<K> {
     fn check(
         &self,
         holders: &mut dyn Iterator<Item = NodeId>,
-        page: &mut dyn FnMut(u32),
+        block: &mut dyn FnMut(&[u32]),
     ) -> Result<(), IntegrityError> {
-        self.tree.check(holders, page)
+        self.tree.check(holders, block)
     }
 }
 

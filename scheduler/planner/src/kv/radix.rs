@@ -1,10 +1,11 @@
 //! The radix prefix cache: a tree over token keys whose edges own KV pages.
 //!
 //! After SGLang's RadixAttention (arXiv:2312.07104), at page granularity: edge keys are whole
-//! pages, so two prompts that part inside a page share the pages before it. A node is locked
-//! while any request uses its pages. Locks reach up to the root, so every node below an
-//! unlocked node is unlocked. Time is a counter of operations: eviction order depends on calls
-//! alone.
+//! blocks of `page_size` tokens, so two prompts that part inside a block share the blocks before
+//! it. A block has one page of each group of layers, so a prefix is cached in all groups or in
+//! none. A node is locked while any request uses its pages. Locks reach up to the root, so every
+//! node below an unlocked node is unlocked. Time is a counter of operations: eviction order
+//! depends on calls alone.
 
 use std::collections::BTreeSet;
 
@@ -26,14 +27,14 @@ pub const ROOT: NodeId = NodeId(0);
 
 #[derive(Debug)]
 struct Node<K> {
-    /// Key of the edge from the parent: a whole number of pages, empty only in the root.
+    /// Key of the edge from the parent: a whole number of blocks, empty only in the root.
     key: Vec<K>,
-    /// Page numbers, one per page of `key`.
+    /// Page numbers: for each block of `key` in turn, one of each group.
     pages: Vec<u32>,
-    /// Hashes of blocks, one per page of `key`; empty if events are not recorded.
+    /// Hashes, one per block of `key`; empty if events are not recorded.
     hashes: Vec<u64>,
     parent: NodeId,
-    /// Children, sorted by the first page of their keys. No two keys begin with the same page.
+    /// Children, sorted by the first block of their keys. No two keys begin with the same block.
     children: Vec<NodeId>,
     /// Number of requests that use this node or one below it.
     lock_ref: u32,
@@ -59,42 +60,46 @@ impl<K> Node<K> {
 #[derive(Debug)]
 pub struct RadixCache<K> {
     page_size: usize,
+    /// Number of groups of layers: pages of a block.
+    groups: usize,
     nodes: Vec<Node<K>>,
     unused: Vec<NodeId>,
     /// Unlocked leaves, oldest first.
     evictable: BTreeSet<(u64, NodeId)>,
     clock: u64,
-    total_pages: u32,
-    evictable_pages: u32,
+    total_blocks: u32,
+    evictable_blocks: u32,
     events: Option<Vec<CacheEvent>>,
 }
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Makes an empty cache; `events` turns the recording of changes on.
-    pub fn new(page_size: u32, events: bool) -> Self {
+    /// Makes an empty cache of blocks of `page_size` tokens, with pages of `groups` groups.
+    /// `events` turns the recording of changes on.
+    pub fn new(page_size: u32, groups: u32, events: bool) -> Self {
         Self {
             page_size: page_size.max(1) as usize,
+            groups: groups.max(1) as usize,
             nodes: vec![Node::new(ROOT)],
             unused: Vec::new(),
             evictable: BTreeSet::new(),
             clock: 0,
-            total_pages: 0,
-            evictable_pages: 0,
+            total_blocks: 0,
+            evictable_blocks: 0,
             events: events.then(Vec::new),
         }
     }
 
-    /// Returns the number of pages in the tree.
-    pub fn total_pages(&self) -> u32 {
-        self.total_pages
+    /// Returns the number of blocks in the tree.
+    pub fn total_blocks(&self) -> u32 {
+        self.total_blocks
     }
 
-    /// Returns the number of pages that eviction can free: those of unlocked nodes.
-    pub fn evictable_pages(&self) -> u32 {
-        self.evictable_pages
+    /// Returns the number of blocks that eviction can free: those of unlocked nodes.
+    pub fn evictable_blocks(&self) -> u32 {
+        self.evictable_blocks
     }
 
-    /// Finds the longest cached prefix of `key` in whole pages. Appends its pages to `pages`
+    /// Finds the longest cached prefix of `key` in whole blocks. Appends its pages to `pages`
     /// and returns the node where it ends, for [`lock`](Self::lock).
     pub fn match_prefix(&mut self, key: &[K], pages: &mut Vec<u32>) -> NodeId {
         self.clock += 1;
@@ -116,7 +121,7 @@ impl<K: KeyUnit> RadixCache<K> {
         let mut at = 0;
         while let Some((child, common)) = self.step(node, &key[at..]) {
             at += common * self.page_size;
-            if common < self.node(child).pages.len() {
+            if common < self.blocks(child) {
                 break;
             }
             node = child;
@@ -130,8 +135,8 @@ impl<K: KeyUnit> RadixCache<K> {
             let node = cache.node_mut(id);
             node.lock_ref += 1;
             if node.lock_ref == 1 {
-                let (len, stamp) = (node.pages.len(), node.last_access);
-                cache.evictable_pages -= pages_u32(len);
+                let stamp = node.last_access;
+                cache.evictable_blocks -= len_u32(cache.blocks(id));
                 cache.evictable.remove(&(stamp, id));
             }
         });
@@ -144,8 +149,7 @@ impl<K: KeyUnit> RadixCache<K> {
             debug_assert!(node.lock_ref > 0, "every unlock follows its lock");
             node.lock_ref = node.lock_ref.saturating_sub(1);
             if node.lock_ref == 0 {
-                let len = node.pages.len();
-                cache.evictable_pages += pages_u32(len);
+                cache.evictable_blocks += len_u32(cache.blocks(id));
                 cache.list_if_evictable(id);
             }
         });
@@ -158,8 +162,8 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// Returns the child of `node` whose key starts with the first page of `key`, and the
-    /// number of whole pages in common (at least one).
+    /// Returns the child of `node` whose key starts with the first block of `key`, and the
+    /// number of whole blocks in common (at least one).
     fn step(&self, node: NodeId, key: &[K]) -> Option<(NodeId, usize)> {
         let first = key.get(..self.page_size)?;
         let at = self.child_position(node, first).ok()?;
@@ -169,10 +173,10 @@ impl<K: KeyUnit> RadixCache<K> {
     }
 
     fn child_position(&self, node: NodeId, first: &[K]) -> Result<usize, usize> {
-        let first_page = |id: &NodeId| &self.node(*id).key[..self.page_size];
+        let first_block = |id: &NodeId| &self.node(*id).key[..self.page_size];
         self.node(node)
             .children
-            .binary_search_by(|id| first_page(id).cmp(first))
+            .binary_search_by(|id| first_block(id).cmp(first))
     }
 
     fn place_among_siblings(&self, id: NodeId) -> usize {
@@ -200,6 +204,11 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
+    /// Returns the number of blocks of a node's key.
+    fn blocks(&self, id: NodeId) -> usize {
+        self.node(id).key.len() / self.page_size
+    }
+
     fn node(&self, id: NodeId) -> &Node<K> {
         &self.nodes[id.0 as usize]
     }
@@ -218,8 +227,8 @@ pub(crate) fn common_prefix<K: PartialEq>(a: &[K], b: &[K]) -> usize {
     same + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// Converts a length. Page numbers are `u32`, so no list of distinct pages is longer.
-fn pages_u32(len: usize) -> u32 {
+/// Converts a length. Page numbers are `u32`, so no list of distinct blocks is longer.
+fn len_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 

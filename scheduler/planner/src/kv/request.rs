@@ -1,33 +1,32 @@
 //! The KV memory of one request.
 
-use super::radix::{NodeId, ROOT};
+use super::{
+    lag::Drafted,
+    radix::{NodeId, ROOT},
+};
 
 /// Pages of one request, and the lengths to which they are filled.
 ///
 /// Lengths are in tokens: `protected ≤ committed ≤ planned ≤ allocated`. Here `protected` is
-/// the length of `protected_pages` whole pages, and `allocated` the length of all `pages`. A
+/// the length of `protected_blocks` whole blocks, and `allocated` the length of all `pages`. A
 /// request without a slot holds nothing.
 #[derive(Debug)]
 pub(crate) struct RequestKv {
-    /// The slot's page table.
+    /// The slot's page tables: for each block of positions in turn, a page of each group.
     pub(super) pages: Vec<u32>,
     /// Number of leading pages that plans have told the workers.
     pub(super) sent_pages: usize,
-    /// Number of leading pages that the cache owns, locked through `node`.
-    pub(super) protected_pages: u32,
+    /// Number of leading blocks that the cache owns, locked through `node`.
+    pub(super) protected_blocks: u32,
     pub(super) node: NodeId,
     /// Upper bound of the slot's KV length after all planned steps.
     pub(super) planned: u32,
     /// Length of the final KV: all positions below it hold exactly the request's tokens.
     pub(super) committed: u32,
-    /// Length of the drafter's KV that is certain to be in place, without a hole from the
-    /// beginning; may be less than `committed`.
-    pub(super) drafted: u32,
-    /// True if the drafter's KV of the cached prefix is in place too, or if there is no such
-    /// prefix.
-    pub(super) prefix_drafted: bool,
-    /// Number of leading pages that are noted as drafted.
-    pub(super) marked_pages: u32,
+    /// The drafter's KV.
+    pub(super) drafted: Drafted,
+    /// Number of leading blocks that are noted as drafted.
+    pub(super) marked_blocks: u32,
 }
 
 impl RequestKv {
@@ -36,13 +35,12 @@ impl RequestKv {
         Self {
             pages: Vec::new(),
             sent_pages: 0,
-            protected_pages: 0,
+            protected_blocks: 0,
             node: ROOT,
             planned: 0,
             committed: 0,
-            drafted: 0,
-            prefix_drafted: true,
-            marked_pages: 0,
+            drafted: Drafted::NONE,
+            marked_blocks: 0,
         }
     }
 
@@ -58,23 +56,10 @@ impl RequestKv {
 
     /// Returns true if the cached prefix has the drafter's KV too, or if there is no prefix.
     pub fn is_prefix_drafted(&self) -> bool {
-        self.prefix_drafted
+        self.drafted.prefix
     }
 
-    /// Begins with a matched prefix; `drafted` says if the prefix has the drafter's KV too.
-    pub(super) fn open_drafted(&mut self, drafted: bool) {
-        self.prefix_drafted = drafted;
-        if drafted {
-            (self.drafted, self.marked_pages) = (self.committed, self.protected_pages);
-        }
-    }
-
-    /// Returns the number of pages held, shared ones included.
-    pub fn page_count(&self) -> usize {
-        self.pages.len()
-    }
-
-    /// Makes room for `more` pages, so that growing does not allocate.
+    /// Makes room for `more` pages of all groups, so that growing does not allocate.
     pub fn reserve_pages(&mut self, more: usize) {
         self.pages.reserve(more);
     }
@@ -99,12 +84,11 @@ impl RequestKv {
     pub fn clear(&mut self) {
         self.pages.clear();
         self.sent_pages = 0;
-        self.protected_pages = 0;
+        self.protected_blocks = 0;
         self.node = ROOT;
         self.planned = 0;
         self.committed = 0;
-        self.drafted = 0;
-        self.prefix_drafted = true;
-        self.marked_pages = 0;
+        self.drafted = Drafted::NONE;
+        self.marked_blocks = 0;
     }
 }

@@ -21,6 +21,7 @@ fn under_way_in(dp_size: u32, requests: u64, budget: u32) -> Planner {
     let mut planner = Planner::new(PlannerConfig {
         dp_size,
         page_size: 4,
+        kv_groups: 2,
         num_pages: 1 + 24,
         chunked_prefill_size: Some(budget),
         overlap: dp_size > 1,
@@ -52,13 +53,13 @@ fn under_way_in(dp_size: u32, requests: u64, budget: u32) -> Planner {
     planner
 }
 
-fn take_all_pages(planner: &mut Planner) -> Vec<u32> {
-    let pool = planner.ranks[0].kv.pool();
+fn take_all_pages(planner: &mut Planner, group: usize) -> Vec<u32> {
+    let pool = planner.ranks[0].kv.pools().of_group(group);
     std::iter::from_fn(|| pool.alloc()).collect()
 }
 
-fn give_back(planner: &mut Planner, taken: &[u32]) {
-    let pool = planner.ranks[0].kv.pool();
+fn give_back(planner: &mut Planner, group: usize, taken: &[u32]) {
+    let pool = planner.ranks[0].kv.pools().of_group(group);
     taken.iter().for_each(|page| pool.release(*page));
 }
 
@@ -87,12 +88,12 @@ fn the_last_gives_its_pages_to_the_first() {
         let request = &mut planner.requests[index];
         request.prefill_end = request.kv.planned() + 8;
     }
-    let taken = take_all_pages(&mut planner);
+    let taken = take_all_pages(&mut planner, 1);
     let plan = planner.plan().expect("the first goes on");
     assert_eq!(plan.parts[0].extends.len(), 1);
     assert_eq!(plan.parts[0].closes.len(), 1);
     assert_eq!(planner.load().counters.retractions, 1);
-    give_back(&mut planner, &taken);
+    give_back(&mut planner, 1, &taken);
     planner.check_integrity().unwrap();
 }
 
@@ -124,7 +125,7 @@ fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
         let request = &mut planner.requests[index];
         request.prefill_end = request.kv.planned() + 8;
     }
-    let pool = planner.ranks[1].kv.pool();
+    let pool = planner.ranks[1].kv.pools().of_group(0);
     let taken: Vec<u32> = std::iter::from_fn(|| pool.alloc()).collect();
     // The step in flight may still bring pages back to the DP rank that is stuck.
     let next = planner.plan().expect("the other goes on");
@@ -139,21 +140,24 @@ fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
     assert_eq!(rows(&plan), [1, 1]);
     assert_eq!(plan.parts[1].closes.len(), 1);
     assert_eq!(planner.load().counters.retractions, 1);
-    let pool = planner.ranks[1].kv.pool();
+    let pool = planner.ranks[1].kv.pools().of_group(0);
     taken.iter().for_each(|page| pool.release(*page));
     planner.check_integrity().unwrap();
 }
 
+/// Every group must have pages: one without any is enough.
 #[test]
 fn alone_and_without_pages_it_ends_with_an_error() {
-    let mut planner = under_way(1, 8);
-    let taken = take_all_pages(&mut planner);
-    assert_eq!(planner.load().leaked_pages, taken.len() as u64);
-    assert_eq!(planner.plan(), None);
-    let (_, output) = planner.take_outputs().next().expect("it ended");
-    let error = output.finish.unwrap().outcome.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Internal);
-    give_back(&mut planner, &taken);
-    planner.check_integrity().unwrap();
-    assert!(planner.is_idle());
+    for group in [0, 1] {
+        let mut planner = under_way(1, 8);
+        let taken = take_all_pages(&mut planner, group);
+        assert_eq!(planner.load().leaked_pages, taken.len() as u64);
+        assert_eq!(planner.plan(), None);
+        let (_, output) = planner.take_outputs().next().expect("it ended");
+        let error = output.finish.unwrap().outcome.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Internal);
+        give_back(&mut planner, group, &taken);
+        planner.check_integrity().unwrap();
+        assert!(planner.is_idle());
+    }
 }

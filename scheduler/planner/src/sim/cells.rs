@@ -12,12 +12,14 @@ const GARBAGE: u32 = u32::MAX;
 /// the position's token, and under [`DraftKv::Pairs`] the next one.
 type DraftCell = (u32, Option<u32>);
 
-/// KV cells of target and drafter, under the same page tables.
+/// KV cells of target and drafter. Each group of the target's layers has its own page tables;
+/// the drafter's cells lie under those of the first group.
 #[derive(Debug)]
 pub(super) struct Cells {
     page_size: u32,
     draft_kv: DraftKv,
-    target: Vec<Option<u32>>,
+    /// Cells of each group.
+    target: Vec<Vec<Option<u32>>>,
     draft: Vec<Option<DraftCell>>,
 }
 
@@ -32,13 +34,13 @@ impl Cells {
         Self {
             page_size: config.page_size,
             draft_kv: config.draft_kv,
-            target: vec![None; cells],
+            target: vec![vec![None; cells]; config.kv_groups as usize],
             draft: vec![None; drafted],
         }
     }
 
     pub fn forget(&mut self) {
-        self.target.fill(None);
+        self.target.iter_mut().for_each(|cells| cells.fill(None));
         self.draft.fill(None);
     }
 
@@ -46,8 +48,8 @@ impl Cells {
     /// lasts.
     pub fn spoil(&mut self, slot: &SimSlot, positions: Range<u32>) {
         for position in positions {
-            let cell = self.cell(slot, position);
-            self.target[cell] = Some(GARBAGE);
+            self.write(slot, position, GARBAGE);
+            let cell = self.cell(slot, position, 0);
             if let Some(draft) = self.draft.get_mut(cell) {
                 *draft = Some((GARBAGE, None));
             }
@@ -57,8 +59,7 @@ impl Cells {
     /// Stores the slot's tokens from `from` up to the slot's position.
     pub fn store_target(&mut self, slot: &SimSlot, from: u32) {
         for position in from..slot.kv_len {
-            let cell = self.cell(slot, position);
-            self.target[cell] = Some(slot.tokens()[position as usize]);
+            self.write(slot, position, slot.tokens()[position as usize]);
         }
     }
 
@@ -68,7 +69,7 @@ impl Cells {
             return;
         }
         for position in from..slot.drafted {
-            let cell = self.cell(slot, position);
+            let cell = self.cell(slot, position, 0);
             self.draft[cell] = Some(self.depends_on(slot, position));
         }
     }
@@ -76,10 +77,14 @@ impl Cells {
     /// Checks that all cells that the slot reads hold exactly its request's tokens.
     pub fn check(&self, slot: &SimSlot) -> Result<(), String> {
         for position in 0..slot.kv_len {
-            let found = self.target[self.cell(slot, position)];
             let token = slot.tokens()[position as usize];
-            if found != Some(token) {
-                return Err(format!("position {position}: {found:?}, not {token}"));
+            for (group, cells) in self.target.iter().enumerate() {
+                let found = cells[self.cell(slot, position, group)];
+                if found != Some(token) {
+                    return Err(format!(
+                        "position {position} of group {group}: {found:?}, not {token}"
+                    ));
+                }
             }
         }
         let drafted = if self.draft_kv == DraftKv::None {
@@ -88,7 +93,7 @@ impl Cells {
             slot.drafted
         };
         for position in 0..drafted {
-            let found = self.draft[self.cell(slot, position)];
+            let found = self.draft[self.cell(slot, position, 0)];
             let expected = self.depends_on(slot, position);
             if found != Some(expected) {
                 return Err(format!(
@@ -108,8 +113,17 @@ impl Cells {
         )
     }
 
-    fn cell(&self, slot: &SimSlot, position: u32) -> usize {
-        let page = slot.pages[(position / self.page_size) as usize];
+    /// Stores a token at a position of a slot, in all groups.
+    fn write(&mut self, slot: &SimSlot, position: u32, token: u32) {
+        for group in 0..self.target.len() {
+            let cell = self.cell(slot, position, group);
+            self.target[group][cell] = Some(token);
+        }
+    }
+
+    fn cell(&self, slot: &SimSlot, position: u32, group: usize) -> usize {
+        let block = (position / self.page_size) as usize;
+        let page = slot.pages[block * self.target.len() + group];
         (page * self.page_size + position % self.page_size) as usize
     }
 }

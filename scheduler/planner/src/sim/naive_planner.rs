@@ -95,7 +95,9 @@ impl NaivePlanner {
             let reserve = &self.config.reserve;
             let extra = reserve.req_to_token_extra_context_len(self.config.overlap);
             let pages = (self.config.context_length + extra).div_ceil(self.config.page_size);
-            row.new_pages = (1..self.config.num_pages).take(pages as usize).collect();
+            let blocks = (1..self.config.num_pages).take(pages as usize);
+            let groups = self.config.kv_groups as usize;
+            row.new_pages = SlotExtend::pages_of_all(blocks, groups);
             part.opens.push(SlotOpen {
                 slot: 0,
                 token_ids: request.input_ids.clone(),

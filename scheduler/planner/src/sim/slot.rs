@@ -11,6 +11,7 @@ use super::SimModel;
 #[derive(Debug)]
 pub(super) struct SimSlot {
     open: SlotOpen,
+    /// For each block of positions in turn, a page of each group.
     pub pages: Vec<u32>,
     pub kv_len: u32,
     /// Length of the drafter's KV from the beginning.

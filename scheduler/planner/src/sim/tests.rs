@@ -149,6 +149,7 @@ prop_compose! {
     fn config()(
         dp_size in prop_oneof![2 => Just(1u32), 1 => Just(2), 1 => Just(DP_RANKS)],
         page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
+        kv_groups in prop_oneof![2 => Just(1u32), 2 => Just(2), 1 => Just(3)],
         tokens in 50u32..200,
         slots in 1u32..9,
         queued in 1u32..20,
@@ -173,6 +174,7 @@ prop_compose! {
             max_prefill_tokens: budget,
             chunked_prefill_size: chunk,
             page_size,
+            kv_groups,
             num_pages: 1 + tokens.div_ceil(page_size),
             context_length: CONTEXT,
             overlap,
@@ -516,9 +518,11 @@ proptest! {
         requests in prop::collection::vec(request(), 1..6),
         reserve in reserve(),
         draft_kv in draft_kv(),
+        kv_groups in 1u32..4,
     ) {
         let config = PlannerConfig {
             dp_size: DP_RANKS,
+            kv_groups,
             context_length: CONTEXT,
             reserve,
             draft_kv,

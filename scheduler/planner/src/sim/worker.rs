@@ -174,6 +174,10 @@ impl SimWorker {
     fn append_pages(&mut self, row: &SlotExtend) -> Result<(), String> {
         self.slot(row.slot)?.accepts(row)?;
         let pages = self.config.num_pages;
+        let groups = self.config.kv_groups as usize;
+        ensure(row.new_pages.len().is_multiple_of(groups), || {
+            format!("slot {} gets not as many pages of each group", row.slot)
+        })?;
         let bad = row
             .new_pages
             .iter()
@@ -262,33 +266,45 @@ impl SimWorker {
     /// open slot's table. A page that the drafter writes is in no table of another slot with a
     /// drafter.
     fn check_writers(&self, written: &[Written]) -> Result<(), String> {
-        let mut users = vec![0u32; self.config.num_pages as usize];
-        let mut drafters = users.clone();
-        for slot in self.slots.iter().flatten() {
-            for page in &slot.pages {
-                users[*page as usize] += 1;
-                let reads = self.config.draft_kv != DraftKv::None && !slot.has_hole;
-                drafters[*page as usize] += u32::from(reads);
+        let groups = self.config.kv_groups as usize;
+        for group in 0..groups {
+            let mut users = vec![0u32; self.config.num_pages as usize];
+            let mut drafters = users.clone();
+            for slot in self.slots.iter().flatten() {
+                for page in slot.pages.iter().skip(group).step_by(groups) {
+                    users[*page as usize] += 1;
+                    let reads = self.config.draft_kv != DraftKv::None && !slot.has_hole;
+                    drafters[*page as usize] += u32::from(reads);
+                }
             }
-        }
-        for row in written {
-            for (positions, readers) in [(&row.positions, &users), (&row.drafted, &drafters)] {
-                self.check_alone(row.slot, positions, readers)?;
+            for row in written {
+                self.check_alone(row.slot, &row.positions, group, &users)?;
+                if group == 0 {
+                    self.check_alone(row.slot, &row.drafted, group, &drafters)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Checks that every page at `positions` of a slot has one reader.
-    fn check_alone(&self, slot: u32, at: &Range<u32>, readers: &[u32]) -> Result<(), String> {
+    /// Checks that every page of a group at the positions `at` of a slot has one reader.
+    fn check_alone(
+        &self,
+        slot: u32,
+        at: &Range<u32>,
+        group: usize,
+        readers: &[u32],
+    ) -> Result<(), String> {
         if at.is_empty() {
             return Ok(());
         }
         let page_size = self.config.page_size;
-        let pages = (at.start / page_size) as usize..at.end.div_ceil(page_size) as usize;
-        for page in &self.slot(slot)?.pages[pages] {
-            ensure(readers[*page as usize] == 1, || {
-                format!("slot {slot} writes on page {page}, which others read")
+        let blocks = (at.start / page_size) as usize..at.end.div_ceil(page_size) as usize;
+        let groups = self.config.kv_groups as usize;
+        for block in blocks {
+            let page = self.slot(slot)?.pages[block * groups + group];
+            ensure(readers[page as usize] == 1, || {
+                format!("slot {slot} writes on page {page} of group {group}, which others read")
             })?;
         }
         Ok(())
@@ -297,7 +313,8 @@ impl SimWorker {
 
 /// Checks that the slot's pages, and its row of the page table, reach up to `to`.
 fn ensure_held(config: &PlannerConfig, slot: &SimSlot, to: u32) -> Result<(), String> {
-    let held = slot.pages.len() as u32 * config.page_size;
+    let blocks = slot.pages.len() as u32 / config.kv_groups;
+    let held = blocks * config.page_size;
     ensure(to <= held, || {
         format!("a slot writes up to {to}, its pages hold {held}")
     })?;
@@ -305,8 +322,8 @@ fn ensure_held(config: &PlannerConfig, slot: &SimSlot, to: u32) -> Result<(), St
         .reserve
         .req_to_token_extra_context_len(config.overlap);
     let width = config.context_length + extra;
-    let pages = width.div_ceil(config.page_size);
-    ensure(to <= width && slot.pages.len() <= pages as usize, || {
+    let most = width.div_ceil(config.page_size);
+    ensure(to <= width && blocks <= most, || {
         format!("a slot writes up to {to}, its row holds {width}")
     })
 }

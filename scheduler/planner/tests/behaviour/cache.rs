@@ -213,3 +213,29 @@ fn cache_events_tell_what_is_stored() {
     );
     assert!(only(engine.planner.cache_snapshot().collect()).is_empty());
 }
+
+/// A plan gives one page of each group for each block. A cached prefix brings the pages that it
+/// has in each group.
+#[test]
+fn a_prefix_is_cached_in_all_groups() {
+    let mut engine = engine(&PlannerConfig {
+        kv_groups: 2,
+        overlap: false,
+        ..config()
+    });
+    let pages = |plan: &StepPlan| plan.parts[0].extends[0].new_pages.clone();
+    let mut given = Vec::new();
+    for id in 0..2 {
+        submit(&mut engine, id, request(prompt(5, 12), 1));
+        step(&mut engine, |plan| given.push(pages(plan)));
+    }
+    // The first group hands out its lowest pages first, the second its highest. Of the prompt's
+    // three blocks the last one is computed again, for the logits of its last token.
+    assert_eq!(given[0], [1, 64, 2, 63, 3, 62]);
+    assert_eq!(given[1][..4], [1, 64, 2, 63]);
+    assert_eq!(given[1].len(), 6);
+    assert_eq!(finish(&engine, 1).usage.cached_tokens, 8);
+    engine.planner.check_integrity().unwrap();
+    let load = engine.planner.load();
+    assert_eq!((load.kv_tokens_cached, load.kv_tokens_total), (12, 256));
+}

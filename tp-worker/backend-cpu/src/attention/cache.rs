@@ -1,4 +1,4 @@
-//! Paged keys and values of all layers.
+//! Paged keys and values of the layers of a group.
 //!
 //! `[layer][keys, values][page][kv head][offset in page][head_dim]`: a head's
 //! part of a page is contiguous, so that a long page streams and a page of one

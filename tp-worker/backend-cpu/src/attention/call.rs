@@ -74,7 +74,7 @@ impl Call<'_> {
         View {
             task,
             row,
-            pages: &self.inputs.pages[row.pages_start as usize..],
+            pages: &self.inputs.pages(self.cache.shape.group)[row.pages_start as usize..],
             rows,
             apart: rows.next_multiple_of(self.unit),
             seen: row.kv_len as usize + new,

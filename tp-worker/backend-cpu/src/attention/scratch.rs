@@ -98,13 +98,18 @@ impl Scratch {
         }
     }
 
-    /// Bytes that a scratch has after [`Self::grow`].
-    pub(crate) fn bytes(rows: usize, head_dim: usize) -> usize {
-        let queries = 2 * grown(rows * query_words(head_dim));
-        let sums = 2 * grown(rows * padded(head_dim));
+    /// Bytes that a scratch has after [`Self::grow`] for each of these rows and widths of heads.
+    pub(crate) fn bytes(tasks: impl Iterator<Item = (usize, usize)>) -> usize {
+        // A buffer grows to the most that any of them needs.
+        let (mut queries, mut sums, mut states, mut panels) = (0, 0, 0, 0);
+        for (rows, head_dim) in tasks {
+            queries = queries.max(2 * grown(rows * query_words(head_dim)));
+            sums = sums.max(2 * grown(rows * padded(head_dim)));
+            states = states.max(2 * rows * size_of::<State>());
+            panels = panels.max(Panels::bytes(head_dim));
+        }
         let tile = grown(PANEL) * (3 * BLOCK + LANES);
-        let states = 2 * rows * size_of::<State>();
-        4 * (queries + sums + tile) + states + Panels::bytes(head_dim)
+        4 * (queries + sums + tile) + states + panels
     }
 
     /// Bytes that the scratch has now.

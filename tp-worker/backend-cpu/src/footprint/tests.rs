@@ -120,6 +120,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
     let limits = InputLimits {
         tokens: 10,
         requests: 3,
+        groups: 1,
         pages: 7,
         page_size: 16,
         mask_words: 5,
@@ -143,6 +144,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         (KvCacheDtype::Int8, 12),
     ] {
         let shape = KvShape {
+            group: 0,
             layers: 3,
             kv_heads: 2,
             head_dim: 8,
@@ -168,6 +170,7 @@ fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
 /// Attends to one request of `tokens` tokens.
 fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
     let cache = KvShape {
+        group: 0,
         layers: 1,
         kv_heads: shape.kv_heads,
         head_dim: shape.head_dim,
@@ -223,7 +226,7 @@ fn operations_need_what_is_charged() {
                 let pass = PassShape {
                     tokens: 6,
                     positions: 6,
-                    attention,
+                    attention: vec![attention],
                     products: short.chain([(256, long)]).collect(),
                     gathered: 0,
                 };
@@ -266,7 +269,7 @@ fn partial_results_are_charged_up_to_their_limit() {
         let pass = PassShape {
             tokens,
             positions,
-            attention,
+            attention: vec![attention],
             products: Vec::new(),
             gathered,
         };

@@ -119,6 +119,7 @@ impl Tokens {
     /// A cache whose cell `c` holds token `holds[c]`.
     fn cache(&self, backend: &mut CpuBackend, holds: &[usize]) -> CpuKvCache {
         let shape = KvShape {
+            group: 0,
             layers: LAYERS,
             kv_heads: HEADS.kv_heads,
             head_dim: HEADS.head_dim,

@@ -133,11 +133,13 @@ impl DeviceSampler<CudaTensor, Inputs, PagedCache> for CudaBackend {
         Ok(())
     }
 
-    fn accept(&mut self, inputs: &mut Inputs, cache: &mut PagedCache) {
+    fn accept(&mut self, inputs: &mut Inputs, caches: &mut [PagedCache]) {
         let mut done = self.accept_and_tell(inputs);
         // Accepted nodes of a chain are in the cells of their positions already.
         if inputs.limits().choices.parents > 0 {
-            done = done.and_then(|()| self.move_accepted(inputs, cache));
+            for cache in caches {
+                done = done.and_then(|()| self.move_accepted(inputs, cache));
+            }
         }
         self.keep(done);
     }

@@ -179,7 +179,7 @@ impl Attention {
             cells: cache.cells() as u32,
             page_size: page_size as u32,
             scale: shape.scale * std::f32::consts::LOG2_E,
-            pad: 0,
+            group: cache.group_in(inputs),
         };
         let kv_heads = shape.kv_heads as u32;
         let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);

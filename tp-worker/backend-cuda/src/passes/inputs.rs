@@ -31,12 +31,14 @@ const WANTED: usize = 2;
 const CHOICES: usize = 3;
 const CHAINS: usize = 4;
 const TREES: usize = 5;
+/// Word of the header with the entries of the page tables of one group of layers.
+const PAGES: usize = 6;
 /// Words of the header for the chains' first pass, which is a batch of its own: the word where
 /// it begins (`CHAIN_AT`) and its number of words (`CHAIN_WORDS`).
-const CHAIN_AT: usize = 6;
-const CHAIN_WORDS: usize = 7;
+const CHAIN_AT: usize = 7;
+const CHAIN_WORDS: usize = 8;
 /// Words of the header before the words with the beginnings of lists.
-const COUNTS: usize = 8;
+const COUNTS: usize = 9;
 
 /// The lists behind the header, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +72,9 @@ const HEADER_WORDS: usize = COUNTS + List::Trees as usize + 1;
 /// Words of the largest batch, in which all tokens may want logits.
 fn words(limits: &InputLimits) -> u64 {
     let lists = [
-        (4, limits.tokens),
+        (3 + limits.groups, limits.tokens),
         (ROW_WORDS, limits.requests),
-        (1, limits.pages),
+        (limits.groups, limits.pages),
         (2, limits.mask_words),
     ];
     lists
@@ -150,7 +152,8 @@ impl Inputs {
         self.limits.expect(batch);
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
-        let len = chain::fill(stage.elements()?, batch, self.limits.page_size);
+        let (groups, page_size) = (self.limits.groups, self.limits.page_size);
+        let len = chain::fill(stage.elements()?, batch, groups, page_size);
         stage.send(stream, 0..len, &mut self.device, 0)?;
         self.counts = [
             batch.tokens.len(),
@@ -294,15 +297,17 @@ impl Inputs {
     }
 }
 
-/// Writes a batch and returns its number of words. `pages` gives the number of page table
-/// entries to write for each row; the tables lie one behind the other. `sources` are the
-/// sources of a first pass of chains.
+/// Writes a batch for `groups` groups of layers and returns its number of words. `pages` gives
+/// the number of page table entries to write for each row in each group; the tables lie one
+/// behind the other. `sources` are the sources of a first pass of chains.
 fn fill(
     words: &mut [u32],
     batch: &Batch<'_>,
+    groups: usize,
     sources: &[u32],
     pages: &dyn Fn(usize) -> usize,
 ) -> usize {
+    let all: usize = (0..batch.rows.len()).map(pages).sum();
     let requests = batch.chain.map_or(&[][..], |chain| chain.requests);
     let trees = batch.chain.map_or(&[][..], |chain| chain.trees);
     for (count, len) in [
@@ -312,6 +317,7 @@ fn fill(
         (CHOICES, batch.choices.choices.len()),
         (CHAINS, requests.len()),
         (TREES, trees.len()),
+        (PAGES, all),
     ] {
         words[count] = len as u32;
     }
@@ -352,8 +358,12 @@ fn fill(
             table += pages(number) as u32;
         }
     });
-    let all = (0..batch.rows.len()).map(pages).sum();
-    list(List::Pages, all, &mut |to| fill_pages(to, batch, pages));
+    list(List::Pages, groups * all, &mut |to| {
+        let each = to.chunks_exact_mut(all.max(1));
+        for (group, to) in each.enumerate() {
+            fill_pages(to, batch, batch.tables(group, groups), pages);
+        }
+    });
     choices::fill(&batch.choices, &mut list);
     list(List::Chains, requests.len(), &mut |to| {
         to.copy_from_slice(requests);
@@ -367,10 +377,15 @@ fn fill(
     HEADER_WORDS + at
 }
 
-/// Writes the rows' page tables, one behind the other.
-fn fill_pages(mut to: &mut [u32], batch: &Batch<'_>, pages: &dyn Fn(usize) -> usize) {
+/// Writes the rows' page tables among `tables`, one behind the other.
+fn fill_pages(
+    mut to: &mut [u32],
+    batch: &Batch<'_>,
+    tables: &[u32],
+    pages: &dyn Fn(usize) -> usize,
+) {
     for (number, row) in batch.rows.iter().enumerate() {
-        let table = &batch.pages[row.pages_start as usize..][..pages(number)];
+        let table = &tables[row.pages_start as usize..][..pages(number)];
         let (own, rest) = to.split_at_mut(table.len());
         own.copy_from_slice(table);
         to = rest;

@@ -39,6 +39,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
     let q_norm = gpu.load_vector(&noise(2, 16)).unwrap();
     let k_norm = gpu.load_vector(&noise(3, 16)).unwrap();
     let shape = KvShape {
+        group: 0,
         layers: 2,
         kv_heads: 2,
         head_dim: 16,

@@ -183,6 +183,7 @@ fn a_drafted_token_is_the_hosts_wherever_it_is_read() {
         let limits = InputLimits {
             tokens: 2 * (CHAINS.len() + 1),
             requests: CHAINS.len() + 1,
+            groups: 1,
             pages: 16,
             ..InputLimits::of(&first, PAGE)
         };

@@ -12,6 +12,7 @@ use lockstep_types::{Dtype, KvCacheDtype, sampling::SamplingParams};
 use crate::support::{gpu, noise, sums};
 
 const NO_CACHE: KvShape = KvShape {
+    group: 0,
     layers: 1,
     kv_heads: 1,
     head_dim: 16,
@@ -66,7 +67,7 @@ fn chosen(
         gpu.choose(logits, first, &mut inputs);
         first += logits.rows();
     }
-    gpu.accept(&mut inputs, &mut cache);
+    gpu.accept(&mut inputs, std::slice::from_mut(&mut cache));
     let words = gpu.outcomes(&mut inputs).unwrap().words.chunks(2);
     words
         .map(|words| match words {

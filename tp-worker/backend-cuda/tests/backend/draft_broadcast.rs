@@ -41,6 +41,7 @@ const KEY: PassKey = PassKey {
     max_q_len: ROWS,
 };
 const CACHE: KvShape = KvShape {
+    group: 0,
     layers: 1,
     kv_heads: 1,
     head_dim: 16,
@@ -251,7 +252,7 @@ fn passes(gpu: &mut CudaBackend, rank: usize, rest: Duration) -> Vec<Brought> {
             if leads {
                 device.choose(rows, 0, &mut inputs);
             }
-            device.accept(&mut inputs, &mut cache);
+            device.accept(&mut inputs, std::slice::from_mut(&mut cache));
             Ok(())
         };
         gpu.pass(&mut recorded, KEY, &mut work).unwrap();

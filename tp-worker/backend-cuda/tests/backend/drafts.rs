@@ -32,6 +32,7 @@ const PASSES: [(bool, usize); 5] = [(true, 2), (false, 2), (true, 1), (true, 3),
 const LIMITS: InputLimits = InputLimits {
     tokens: TOKENS,
     requests: TOKENS,
+    groups: 1,
     pages: TOKENS,
     page_size: 16,
     mask_words: 0,

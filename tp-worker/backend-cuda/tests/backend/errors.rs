@@ -21,6 +21,7 @@ fn options_that_gpus_do_not_serve_are_refused_with_a_way_out() {
         "{error}"
     );
     let shape = KvShape {
+        group: 0,
         layers: 1,
         kv_heads: 1,
         head_dim: 16,
@@ -41,6 +42,7 @@ fn too_much_is_out_of_memory() {
     let (_, all) = Context::open(0).unwrap().memory().unwrap();
     for much in [all, 1 << 60] {
         let cache = KvShape {
+            group: 0,
             layers: 8,
             kv_heads: 8,
             head_dim: 64,
@@ -51,6 +53,7 @@ fn too_much_is_out_of_memory() {
         let limits = InputLimits {
             tokens: much,
             requests: much,
+            groups: 1,
             pages: much,
             page_size: 1,
             mask_words: 2 * much,

@@ -89,6 +89,7 @@ fn everything_takes_what_is_charged(context: &Context) {
         let limits = InputLimits {
             tokens: 100,
             requests: 7,
+            groups: 1,
             pages: 33,
             page_size: 8,
             mask_words: 21,
@@ -108,6 +109,7 @@ fn everything_takes_what_is_charged(context: &Context) {
         let (used, _inputs) = taken(context, || gpu.inputs(&limits).unwrap());
         check("a batch", memory.inputs_bytes(&limits), used, 6);
         let shape = KvShape {
+            group: 0,
             layers: 3,
             kv_heads: 2,
             head_dim: 24,
@@ -144,7 +146,7 @@ fn all_within(device: usize) {
         let pass = PassShape {
             tokens,
             positions,
-            attention,
+            attention: vec![attention],
             products: Vec::new(),
             gathered: 0,
         };
@@ -191,6 +193,7 @@ fn attended_bytes(
     let limits = InputLimits {
         tokens,
         requests: 1,
+        groups: 1,
         pages: positions.div_ceil(3),
         page_size: 3,
         mask_words: 0,
@@ -207,6 +210,7 @@ fn attended_bytes(
 
 fn cache_of(shape: &AttentionShape, positions: usize) -> KvShape {
     KvShape {
+        group: 0,
         layers: 1,
         kv_heads: shape.kv_heads,
         head_dim: shape.head_dim,
@@ -230,7 +234,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
         let charged = charged(dtype).scratch_bytes(&[PassShape {
             tokens,
             positions,
-            attention,
+            attention: vec![attention],
             products: Vec::new(),
             gathered: 0,
         }]);
@@ -269,6 +273,7 @@ fn attended(
         ..Batch::default()
     };
     let limits = InputLimits {
+        groups: 1,
         pages: pages.len(),
         ..InputLimits::of(&batch, 3)
     };

@@ -94,6 +94,7 @@ impl Layer {
             sin: angles.iter().map(|angle| angle.sin()).collect(),
         };
         let shape = KvShape {
+            group: 0,
             layers: 1,
             kv_heads: 1,
             head_dim: 16,
@@ -104,6 +105,7 @@ impl Layer {
         let limits = InputLimits {
             tokens: 12,
             requests: REQUESTS,
+            groups: 1,
             pages: 5 * REQUESTS,
             page_size: PAGE,
             mask_words: 0,
@@ -213,7 +215,7 @@ impl Layer {
         gpu.attend(&mut self.cache, 0, qkv, &op, &self.inputs, attended);
         gpu.matmul(attended, Linear::unbiased(&self.head), logits);
         gpu.choose(logits, 0, &mut self.inputs);
-        gpu.accept(&mut self.inputs, &mut self.cache);
+        gpu.accept(&mut self.inputs, std::slice::from_mut(&mut self.cache));
         match fault {
             Fault::Swap => self.tensors.swap(0, 4),
             Fault::Allocation => drop(gpu.tensor(1, 1, Holds::Sum)?),

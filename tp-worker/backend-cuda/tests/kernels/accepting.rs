@@ -185,7 +185,7 @@ impl Drafting {
             .expect("launches");
     }
 
-    /// Words of all requests, and the cells that move.
+    /// Words of all requests, and the tokens whose cells move.
     fn read(&self, gpu: &Gpu, inputs: &mut Inputs) -> (Vec<u32>, Vec<Vec<(u32, u32)>>) {
         let words = inputs.outcomes(&gpu.stream).expect("a copy").words.to_vec();
         let moves = inputs.chosen().read_moves(&gpu.stream, self.trees.len());
@@ -212,8 +212,9 @@ fn drafts_stand_as_far_as_they_were_chosen() {
             wanted[1 + MOST..][..path.len()].copy_from_slice(&path);
             assert_eq!(words[request * 2 * MOST..][..2 * MOST], wanted);
             let moved = path.iter().zip(1u32..).filter(|(from, to)| *from != to);
-            let cell = |node: u32| drafting.cells[own + node as usize];
-            let moved: Vec<(u32, u32)> = moved.map(|(from, to)| (cell(*from), cell(to))).collect();
+            let token = |node: u32| own as u32 + node;
+            let moved: Vec<(u32, u32)> =
+                moved.map(|(from, to)| (token(*from), token(to))).collect();
             assert_eq!(moves[request], moved);
             depths[path.len().min(7)] += 1;
         }
@@ -245,6 +246,7 @@ fn cells_move(gpu: &Gpu, sampling: &SamplingKernels, seed: u64) -> usize {
     let attention = made.expect("kernels");
     let (cells, width) = (drafting.ids.len(), heads * head_dim);
     let kv = KvShape {
+        group: 0,
         layers,
         kv_heads: heads,
         head_dim,
@@ -267,7 +269,8 @@ fn cells_move(gpu: &Gpu, sampling: &SamplingKernels, seed: u64) -> usize {
     for (mut expected, found) in parts.into_iter().zip([keys, values]) {
         for (from, to) in moves.iter().flatten() {
             for layer in 0..layers {
-                let at = |of: u32| (layer * cells + of as usize) * width;
+                let cell = |token: u32| drafting.cells[token as usize] as usize;
+                let at = |token: u32| (layer * cells + cell(token)) * width;
                 expected.copy_within(at(*from)..at(*from) + width, at(*to));
             }
         }

@@ -25,6 +25,7 @@ fn shape() -> AttentionShape {
 
 fn cache_shape(element: Element, layers: usize, pages: usize) -> KvShape {
     KvShape {
+        group: 0,
         layers,
         kv_heads: shape().kv_heads,
         head_dim: shape().head_dim,
@@ -297,6 +298,7 @@ fn a_prompt_goes_through_in_passes() {
         let limits = InputLimits {
             tokens: 100,
             requests: 4,
+            groups: 1,
             pages: pages.len(),
             page_size: PAGE_SIZE,
             mask_words: 0,

@@ -186,6 +186,7 @@ fn unsupported_shapes_name_a_way_out() {
         assert!(text.contains(wanted), "{text}");
     }
     let shape = KvShape {
+        group: 0,
         layers: 1,
         kv_heads: 1,
         head_dim: 32,

@@ -226,6 +226,7 @@ pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request])
     let mut cache = PagedCache::new(
         &gpu.context,
         &KvShape {
+            group: 0,
             layers: 2,
             kv_heads: shape.kv_heads,
             head_dim: shape.head_dim,

@@ -223,6 +223,7 @@ fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {
     let (stream, positions, shape) = (&gpu.stream, [2, 0, 1], attention.shape());
     let inputs = gpu.inputs(&tokens(&positions), 1);
     let kv = KvShape {
+        group: 0,
         layers: 2,
         kv_heads: shape.kv_heads,
         head_dim: shape.head_dim,

@@ -15,7 +15,7 @@ pub trait Memory: Send + Sized {
     type Tensor: Send;
     /// Rotary angles.
     type Rope: Send + Sync;
-    /// Paged keys and values of all layers.
+    /// Paged keys and values of the layers of a group.
     type KvCache: Send;
     /// A batch in the memory that operations read.
     type Inputs: Send;

@@ -63,10 +63,11 @@ pub trait Ops: Memory {
         table: &Self::Rope,
         inputs: &Self::Inputs,
     );
-    /// Writes keys and values of every token of `qkv` to its cache cell ([`Batch::cells`]),
-    /// then attends. Each query sees its request's positions `0..=own position`, or those of
-    /// its row's mask; a query that sees nothing gets zeros. `qkv` is
-    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
+    /// Writes keys and values of every token of `qkv` to its cell in the cache's group
+    /// ([`Batch::cells`]), then attends as layer `layer` of the cache. Each query sees its
+    /// request's positions `0..=own position`, or those of its row's mask; a query that sees
+    /// nothing gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
+    /// `[n, heads·head_dim]`.
     fn attention(
         &mut self,
         cache: &mut Self::KvCache,
@@ -120,6 +121,7 @@ pub trait Ops: Memory {
         x: &'a Self::Tensor,
         space: &'a mut Self::Tensor,
     ) -> &'a Self::Tensor;
-    /// Copies the keys and values of cells, in all layers, bit for bit: `(from, to)` in turn.
+    /// Copies the keys and values of cells, in all layers of a cache, bit for bit: `(from, to)`
+    /// in turn.
     fn copy_cells(&mut self, cache: &mut Self::KvCache, moves: &[(u32, u32)]);
 }

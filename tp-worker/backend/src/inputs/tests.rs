@@ -64,6 +64,7 @@ fn a_batch_takes_what_its_rows_name() {
     let expected = InputLimits {
         tokens: 4,
         requests: 2,
+        groups: 1,
         pages: 3,
         page_size: PAGE_SIZE,
         mask_words: 5,
@@ -122,7 +123,7 @@ fn a_batch_without_positions_is_refused() {
 
 #[test]
 fn every_rule_is_looked_at() {
-    assert_eq!(broken_rule(&batch(), PAGE_SIZE), None);
+    assert_eq!(broken_rule(&batch(), 1, PAGE_SIZE), None);
     let whole = batch();
     let row = |at: usize, change: fn(&mut Row)| {
         let mut rows = ROWS;
@@ -168,7 +169,37 @@ fn every_rule_is_looked_at() {
         (rows(&no_table), "page table"),
         (rows(&no_mask), "mask lies"),
     ] {
-        let broken = broken_rule(&batch, PAGE_SIZE);
+        let broken = broken_rule(&batch, 1, PAGE_SIZE);
+        assert!(broken.is_some_and(|rule| rule.contains(part)), "{broken:?}");
+    }
+}
+
+#[test]
+fn each_group_has_cells_and_page_tables() {
+    let one = batch();
+    let two = Batch {
+        cells: &[14, 15, 16, 7, 22, 23, 24, 11],
+        pages: &[1, 3, 4, 2, 5, 6],
+        ..one
+    };
+    assert_eq!(InputLimits::of(&two, PAGE_SIZE).groups, 2);
+    InputLimits::of(&two, PAGE_SIZE).expect(&two);
+    assert_eq!(
+        (two.tables(0, 2), two.tables(1, 2)),
+        (&[1, 3, 4][..], &[2, 5, 6][..])
+    );
+    assert!(broken_rule(&two, 1, PAGE_SIZE).is_some_and(|rule| rule.contains("a cell")));
+    assert!(broken_rule(&one, 2, PAGE_SIZE).is_some_and(|rule| rule.contains("a cell")));
+    let uneven = Batch {
+        pages: &[1, 3, 4, 2, 5],
+        ..two
+    };
+    let short = Batch {
+        pages: &[1, 3, 2, 5],
+        ..two
+    };
+    for (batch, part) in [(uneven, "equally long"), (short, "page table")] {
+        let broken = broken_rule(&batch, 2, PAGE_SIZE);
         assert!(broken.is_some_and(|rule| rule.contains(part)), "{broken:?}");
     }
 }
@@ -178,6 +209,7 @@ fn what_devices_tell_of_drafts_has_a_size_of_its_own() {
     let chains = InputLimits {
         tokens: 64,
         requests: 2,
+        groups: 1,
         pages: 8,
         page_size: 16,
         mask_words: 0,

@@ -8,6 +8,7 @@ use lockstep_types::{AttentionSpec, ModelConfig};
 
 use super::{
     LayerContext, LayerPlace, Linear,
+    cache::{CachePlace, ModelCache},
     distinct::{distinct, place_of},
     parts::{Convert, Form, Listed, Tensors, VectorPart},
     rope::rope_of,
@@ -18,8 +19,8 @@ use crate::{
 
 /// One rank's heads of one layer's attention.
 pub(crate) struct Attention<F: Form> {
-    /// Number of the layer in the cache, from 0.
-    pub number: usize,
+    /// Place of the layer among the model's caches.
+    pub cache: CachePlace,
     /// Number and width of this rank's heads.
     pub shape: AttentionShape,
     /// Index of the layer's rotary table in [`super::rope_tables`].
@@ -90,7 +91,7 @@ impl Attention<Listed> {
             attention.qk_norm.then(|| VectorPart::whole(name, dim))
         };
         Self {
-            number: place.number,
+            cache: CachePlace::of(&variants.caches, place.number),
             shape,
             rope: place_of(&variants.ropes, &rope_of(attention)),
             buffers: place_of(&variants.attention, &shape),
@@ -138,7 +139,7 @@ impl<F: Form> Tensors<F> for Attention<F> {
 
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Attention<C::To>, C::Error> {
         Ok(Attention {
-            number: self.number,
+            cache: self.cache,
             shape: self.shape,
             rope: self.rope,
             buffers: self.buffers,
@@ -160,7 +161,7 @@ impl<B: Backend> Attention<B> {
         context: &LayerContext<B>,
         input: &B::Tensor,
         buffers: &mut AttentionBuffers<B::Tensor>,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
     ) {
         let AttentionBuffers { qkv, attended } = buffers;
@@ -172,7 +173,9 @@ impl<B: Backend> Attention<B> {
             eps: self.eps,
             rope: &context.ropes[self.rope],
         };
-        backend.attend(cache, self.number, qkv, &op, inputs, attended);
+        let CachePlace { cache: at, layer } = self.cache;
+        let cache = &mut cache.all()[at];
+        backend.attend(cache, layer, qkv, &op, inputs, attended);
     }
 }
 

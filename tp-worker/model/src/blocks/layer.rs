@@ -36,6 +36,7 @@ impl Layer<Listed> {
     /// Lists the variants of the layers of `model` on the rank of `shard`.
     pub fn variants(model: &ModelConfig, shard: &Shard) -> Variants {
         Variants {
+            caches: model.kv_groups(),
             attention: attention_shapes(model, shard),
             ropes: rope_tables(model),
             mlps: mlp_widths(model),

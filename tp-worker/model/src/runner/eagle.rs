@@ -7,12 +7,12 @@ mod hidden;
 mod load;
 mod output;
 
-use lockstep_backend::{Backend, KvShape};
+use lockstep_backend::{Backend, BackendError, KvShape};
 use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    blocks::{LayerContext, parts::Tensors},
+    blocks::{LayerContext, cache::ModelCache, parts::Tensors},
     models::eagle::Eagle,
 };
 use hidden::Picks;
@@ -73,16 +73,28 @@ impl<B: Backend> EagleHead<B> {
         self.limits
     }
 
-    /// Shape of the cache that the head needs for `pages` pages.
-    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
-        KvShape {
+    /// Allocates the cache that the head needs, with `pages` pages.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn kv_cache(
+        &self,
+        backend: &mut B,
+        pages: usize,
+        page_size: usize,
+        dtype: KvCacheDtype,
+    ) -> Result<ModelCache<B>, BackendError> {
+        let attention = &self.weights.layer.attention.shape;
+        let shape = KvShape {
+            group: 0,
             layers: 1,
-            kv_heads: self.weights.layer.attention.shape.kv_heads,
-            head_dim: self.weights.layer.attention.shape.head_dim,
+            kv_heads: attention.kv_heads,
+            head_dim: attention.head_dim,
             pages,
             page_size,
             dtype,
-        }
+        };
+        ModelCache::new(backend, vec![shape])
     }
 
     /// Bytes of packed weights on the device, including the head's own tables.

@@ -5,18 +5,19 @@ mod draft;
 use lockstep_backend::{
     AttentionShape, DeviceMemory, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
-use lockstep_types::{EngineShape, MemoryUse, ModelConfig, RankMemory};
+use lockstep_types::{EngineShape, KvCacheDtype, MemoryUse, ModelConfig, RankMemory};
 
 use crate::{
     ForwardLimits, Shard, Topology,
     blocks::allocate::Counter,
     blocks::{
         attention_shapes,
+        cache::cache_shapes,
         parts::{Listed, Tensors},
         rope_tables,
     },
     models::decoder::Decoder,
-    runner::transformer::{Buffers, kv_shape},
+    runner::transformer::Buffers,
 };
 
 /// Returns the bytes that rank `rank` of `engine` takes on `device`. The ranks must divide
@@ -24,7 +25,7 @@ use crate::{
 pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
     let topology = Topology::new(rank, engine.tp_size, engine.dp_size);
     let shard = Shard::of(engine.model, topology);
-    let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model.vocab_size)
+    let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model)
         .of_device(device.chooses(engine.tp_size));
     let target = Part::of_model(device, engine, engine.model, &shard, limits);
     let recorded = |tokens: usize| engine.graphs.iter().filter(|size| **size <= tokens).count();
@@ -60,23 +61,22 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     }
 }
 
-/// Returns the heads of the first of `ranks` ranks that attention is split over. `ranks` must
-/// divide the model's heads.
-pub fn rank_heads(model: &ModelConfig, ranks: usize) -> AttentionShape {
-    let shard = Shard::of(model, Topology::new(0, ranks, 1));
-    largest_heads(model, &shard)
+/// Returns the heads of the first of `ranks` ranks that attention is split over, each shape of
+/// the layers once. `ranks` must divide the model's heads.
+pub fn rank_attentions(model: &ModelConfig, ranks: usize) -> Vec<AttentionShape> {
+    attention_shapes(model, &Shard::of(model, Topology::new(0, ranks, 1)))
 }
 
-/// Returns the attention shape with the most heads among a rank's layers.
-fn largest_heads(model: &ModelConfig, shard: &Shard) -> AttentionShape {
-    let shapes = attention_shapes(model, shard).into_iter();
-    let largest = shapes.max_by_key(|shape| shape.heads);
-    largest.unwrap_or(AttentionShape {
-        heads: 0,
-        kv_heads: 0,
-        head_dim: 0,
-        scale: 1.0,
-    })
+/// Returns the bytes of a model's caches for one token, in all groups of its layers.
+fn kv_per_token(
+    device: &dyn DeviceMemory,
+    model: &ModelConfig,
+    shard: &Shard,
+    dtype: KvCacheDtype,
+) -> u64 {
+    let shapes = cache_shapes(model, shard, 1, 1, 1, dtype);
+    let bytes = shapes.iter().map(|shape| device.kv_bytes(shape));
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// Returns the bytes of the rotary tables of a model's layers.
@@ -116,7 +116,7 @@ impl Part {
             memory: MemoryUse {
                 weights: weights.matrices,
                 vectors: weights.vectors.saturating_add(rope),
-                kv_per_token: device.kv_bytes(&kv_shape(model, shard, 1, 1, engine.kv_dtype)),
+                kv_per_token: kv_per_token(device, model, shard, engine.kv_dtype),
                 activations: counter.activations,
                 host: counter.host,
             },
@@ -127,7 +127,7 @@ impl Part {
                     dp_size,
                     &weights.projections,
                     listed.head().shape(model.quantization),
-                    largest_heads(model, shard),
+                    attention_shapes(model, shard),
                 )
             },
         }
@@ -171,7 +171,7 @@ fn pass(
     dp_size: usize,
     matrices: &[MatrixShape],
     head: MatrixShape,
-    attention: AttentionShape,
+    attention: Vec<AttentionShape>,
 ) -> PassShape {
     let rows = limits.max_tokens.saturating_mul(dp_size);
     let all = matrices.iter().map(|matrix| (rows, *matrix));

@@ -1,7 +1,7 @@
 //! Sizes that buffers are allocated for.
 
 use lockstep_backend::{Batch, ChainLimits, ChoiceLimits, InputLimits};
-use lockstep_types::StepLimits;
+use lockstep_types::{ModelConfig, StepLimits};
 
 use crate::ModelError;
 
@@ -14,6 +14,8 @@ pub struct ForwardLimits {
     pub requests: usize,
     /// Most positions of a request. The rotary table covers them.
     pub positions: usize,
+    /// Groups of layers that a batch has cells and page tables for.
+    pub groups: usize,
     /// Number of tokens in a page of the cache.
     pub page_size: usize,
     /// Most new tokens of a request with a tree mask; 0 where no row has a mask.
@@ -30,12 +32,21 @@ pub struct ForwardLimits {
 const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 
 impl ForwardLimits {
-    /// Limits of an engine's steps, for a target of `vocab` tokens.
-    pub fn of_steps(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
+    /// Limits of an engine's steps, for the target `model`.
+    pub fn of_steps(step: &StepLimits, page_size: usize, model: &ModelConfig) -> Self {
+        Self {
+            groups: model.kv_groups().len().max(1),
+            ..Self::of_one_group(step, page_size, model.vocab_size)
+        }
+    }
+
+    /// Limits of an engine's steps over one group of layers, for a target of `vocab` tokens.
+    fn of_one_group(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.tokens,
             requests: step.requests,
             positions: step.positions,
+            groups: 1,
             page_size,
             tree_nodes: if step.branches { step.verified } else { 0 },
             logit_block_rows: Self::block_rows(vocab),
@@ -48,13 +59,14 @@ impl ForwardLimits {
         (LOGIT_BLOCK_BYTES / (4 * vocab.max(1))).clamp(16, 256)
     }
 
-    /// Limits of the passes of an engine's drafter, for a target of `vocab` tokens.
+    /// Limits of the passes of an engine's drafter, for a target of `vocab` tokens. All caches
+    /// of a draft lie under the pages of the target's first group.
     pub fn of_drafts(step: &StepLimits, page_size: usize, vocab: usize) -> Self {
         Self {
             max_tokens: step.draft_tokens(),
             tree_nodes: if step.branches { step.draft_nodes } else { 0 },
             max_commit: 0,
-            ..Self::of_steps(step, page_size, vocab)
+            ..Self::of_one_group(step, page_size, vocab)
         }
     }
 
@@ -117,6 +129,7 @@ impl ForwardLimits {
         InputLimits {
             tokens: self.max_tokens,
             requests: self.requests,
+            groups: self.groups,
             pages,
             page_size: self.page_size,
             mask_words: self.requests.saturating_mul(mask_words),
@@ -174,7 +187,7 @@ mod tests {
         };
         let words = |step: &StepLimits| {
             [
-                ForwardLimits::of_steps(step, 4, 100),
+                ForwardLimits::of_one_group(step, 4, 100),
                 ForwardLimits::of_drafts(step, 4, 100),
             ]
             .map(|limits| limits.inputs().mask_words)

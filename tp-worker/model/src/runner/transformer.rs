@@ -15,12 +15,16 @@ mod staged;
 
 use std::{ops::Range, path::PathBuf};
 
-use lockstep_backend::{Axis, Backend, KvShape, NoteShape};
+use lockstep_backend::{Axis, Backend, BackendError, NoteShape};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
 use crate::{
     ForwardLimits, Shard, Tables,
-    blocks::{LayerContext, attention_shapes, parts::Tensors},
+    blocks::{
+        LayerContext,
+        cache::{ModelCache, cache_shapes},
+        parts::Tensors,
+    },
     models::decoder::Decoder,
     split::crossing::Crossings,
 };
@@ -110,9 +114,20 @@ impl<B: Backend> Transformer<B> {
         self.chooses
     }
 
-    /// Shape of the cache that this rank needs for `pages` pages.
-    pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
-        kv_shape(&self.model, &self.shard, pages, page_size, dtype)
+    /// Allocates the caches that this rank needs, with `pages` pages for each group of layers.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn kv_cache(
+        &self,
+        backend: &mut B,
+        pages: usize,
+        page_size: usize,
+        dtype: KvCacheDtype,
+    ) -> Result<ModelCache<B>, BackendError> {
+        let (model, groups) = (&self.model, self.limits.groups);
+        let shapes = cache_shapes(model, &self.shard, groups, pages, page_size, dtype);
+        ModelCache::new(backend, shapes)
     }
 
     /// Bytes of packed weights on the device.
@@ -135,27 +150,5 @@ impl<B: Backend> Transformer<B> {
             embedding: &self.weights.embedding,
             head: self.weights.head(),
         }
-    }
-}
-
-/// Shape of the cache that a shard of `model` needs for `pages` pages.
-pub(crate) fn kv_shape(
-    model: &ModelConfig,
-    shard: &Shard,
-    pages: usize,
-    page_size: usize,
-    dtype: KvCacheDtype,
-) -> KvShape {
-    let shapes = attention_shapes(model, shard);
-    let (kv_heads, head_dim) = shapes
-        .first()
-        .map_or((0, 0), |shape| (shape.kv_heads, shape.head_dim));
-    KvShape {
-        layers: model.layers.len(),
-        kv_heads,
-        head_dim,
-        pages,
-        page_size,
-        dtype,
     }
 }

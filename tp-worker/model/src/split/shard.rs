@@ -51,7 +51,7 @@ impl Shard {
     /// Returns the part of the rank at `topology`.
     ///
     /// # Errors
-    /// [`ModelError::MixedCaches`]. [`ModelError::Split`] when the ranks of a DP rank, or the
+    /// [`ModelError::Split`] when the ranks of a DP rank, or the
     /// key/value heads, don't divide the query heads, or when there are more ranks than MLP
     /// columns or vocabulary rows. It names sizes that work.
     pub fn new(model: &ModelConfig, topology: Topology) -> Result<Self, ModelError> {
@@ -72,17 +72,6 @@ impl Shard {
                 let remedy = format!("a model whose {kv_heads} key/value heads divide them");
                 return Err(split("attention heads", heads, remedy));
             }
-        }
-        let cached = |layer: &AttentionSpec| (layer.kv_heads, layer.head_dim);
-        let mut layers = model.attentions().map(cached);
-        if let Some(expected) = layers.next()
-            && let Some((number, found)) = (1..).zip(layers).find(|(_, found)| *found != expected)
-        {
-            return Err(ModelError::MixedCaches {
-                layer: number,
-                found,
-                expected,
-            });
         }
         let mlps = model.layers.iter().map(|layer| layer.mlp.width());
         for (what, total) in mlps

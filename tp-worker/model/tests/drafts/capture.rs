@@ -6,7 +6,7 @@ use lockstep_backend::{Axis, Backend, BackendError, Holds, Linear, Memory as _, 
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
-    CaptureSpec, FileAccess, ForwardLimits, LoadOptions, ModelError, Safetensors, Transformer,
+    CaptureSpec, FileAccess, ForwardLimits, LoadOptions, ModelCache, ModelError, Safetensors, Transformer,
 };
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
@@ -38,7 +38,7 @@ fn specs() -> [CaptureSpec; 4] {
 struct Kept<B: Backend> {
     backend: B,
     model: Transformer<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
 }
 
 impl<B: Backend> Kept<B> {
@@ -47,6 +47,7 @@ impl<B: Backend> Kept<B> {
             max_tokens: TOKENS + 2,
             requests: 1,
             positions: TOKENS,
+            groups: 1,
             page_size: 4,
             tree_nodes: 1,
             logit_block_rows: 3,
@@ -60,8 +61,9 @@ impl<B: Backend> Kept<B> {
         )
         .unwrap();
         model.set_capture(&mut backend, spec).unwrap();
-        let shape = model.kv_shape(3, 4, KvCacheDtype::Float32);
-        let cache = backend.kv_cache(&shape).unwrap();
+        let cache = model
+            .kv_cache(&mut backend, 3, 4, KvCacheDtype::Float32)
+            .unwrap();
         Self {
             backend,
             model,

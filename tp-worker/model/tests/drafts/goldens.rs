@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, thread};
 
-use lockstep_backend::{Axis, Exchange as _, Memory as _};
+use lockstep_backend::{Axis, Exchange as _};
 use lockstep_backend_cpu::CpuBackend;
 use lockstep_collective::local_group;
 use lockstep_model::{
@@ -183,6 +183,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
             max_tokens: 256,
             requests: 1,
             positions: 256,
+            groups: 1,
             page_size: 16,
             tree_nodes: 1,
             logit_block_rows: 1,
@@ -192,8 +193,8 @@ fn the_draft_model_runs_whole_inside_a_group() {
         let options = LoadOptions::new(Axis::Alone, limits);
         let mut draft = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
         assert_eq!(draft.shard().topology, lockstep_model::Topology::alone());
-        let mut cache = backend
-            .kv_cache(&draft.kv_shape(16, 16, KvCacheDtype::Float32))
+        let mut cache = draft
+            .kv_cache(&mut backend, 16, 16, KvCacheDtype::Float32)
             .unwrap();
         let goldens = goldens();
         let texts = goldens.iter().map(|prompt| {
@@ -233,6 +234,7 @@ fn a_head_waits_for_no_peer() {
             max_tokens: 1,
             requests: 1,
             positions: 1,
+            groups: 1,
             page_size: 16,
             tree_nodes: 1,
             logit_block_rows: 1,

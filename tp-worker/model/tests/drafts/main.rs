@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/groups.rs"]
+mod groups;
 #[path = "../support/head.rs"]
 mod head;
 #[path = "../support/naive.rs"]

@@ -3,10 +3,11 @@
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_collective::Single;
-use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_model::{ForwardLimits, LoadOptions, ModelCache, Transformer};
+use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
 use crate::{
+    groups::{add_groups, two_caches},
     naive::Naive,
     pass::{Pass, fixture},
     support::cpu,
@@ -22,17 +23,19 @@ const NEXT: u32 = 99;
 struct Run<B: Backend> {
     backend: B,
     model: Transformer<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     page_size: usize,
+    groups: usize,
 }
 
 impl<B: Backend> Run<B> {
-    fn new(mut backend: B, page_size: usize, dtype: KvCacheDtype) -> Self {
-        let model = lockstep_model_folder::load(&fixture("llama")).unwrap();
+    fn new(model: &ModelConfig, mut backend: B, page_size: usize, dtype: KvCacheDtype) -> Self {
+        let groups = model.kv_groups().len();
         let limits = ForwardLimits {
             max_tokens: 16,
             requests: 1,
             positions: 16,
+            groups,
             page_size,
             tree_nodes: NODES.len(),
             logit_block_rows: 16,
@@ -40,20 +43,21 @@ impl<B: Backend> Run<B> {
         };
         let model = Transformer::load(
             &mut backend,
-            &model,
+            model,
             LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )
         .unwrap();
         let pages = 16usize.div_ceil(page_size);
-        let cache = backend
-            .kv_cache(&model.kv_shape(pages, page_size, dtype))
+        let cache = model
+            .kv_cache(&mut backend, pages, page_size, dtype)
             .unwrap();
         Self {
             backend,
             model,
             cache,
             page_size,
+            groups,
         }
     }
 
@@ -62,7 +66,9 @@ impl<B: Backend> Run<B> {
         move |page| (pages - 1 - page) as u32
     }
 
-    fn forward(&mut self, pass: &Pass) -> Vec<f32> {
+    fn forward(&mut self, pass: &mut Pass) -> Vec<f32> {
+        let pages = 16usize.div_ceil(self.page_size);
+        add_groups(pass, self.groups, self.page_size, pages);
         let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
         let (mut logits, batch) = (Vec::new(), pass.batch(&wanted));
         self.model
@@ -82,7 +88,7 @@ impl<B: Backend> Run<B> {
     fn chain(&mut self, text: &[u32], from: usize) -> Vec<f32> {
         let mut pass = Pass::default();
         pass.push(text, from..text.len(), self.page_size, self.page());
-        self.forward(&pass)
+        self.forward(&mut pass)
     }
 
     /// Returns the logits of the path and of the token after it.
@@ -112,14 +118,14 @@ impl<B: Backend> Run<B> {
             pass.masks.push(seen | 1 << node);
             pass.positions[node] = start as u32 + depths[node];
         }
-        let all = self.forward(&pass);
+        let all = self.forward(&mut pass);
         let rows = PATH.map(|node| &all[node * vocab..(node + 1) * vocab]);
         let mut logits = rows.concat();
-        let moves: Vec<_> = (0..)
-            .zip(PATH)
-            .map(|(to, from): (usize, _)| (pass.cells[from], pass.cells[to]))
-            .collect();
-        self.backend.copy_cells(&mut self.cache, &moves);
+        for (group, cells) in pass.cells.chunks(NODES.len()).enumerate() {
+            let moves = (0..).zip(PATH).map(|(to, from)| (cells[from], cells[to]));
+            let moves: Vec<_> = moves.collect();
+            self.cache.copy_cells(&mut self.backend, group, &moves);
+        }
         let text: Vec<u32> = TEXT
             .into_iter()
             .chain(PATH.map(|node| NODES[node].0))
@@ -130,30 +136,34 @@ impl<B: Backend> Run<B> {
     }
 }
 
+/// Trees move cells in one group of layers, and in two.
 #[test]
 fn a_verified_tree_continues_as_the_chain() {
-    for page_size in [1, 3, 16] {
-        for (compute, dtype) in [
-            (Dtype::Float32, KvCacheDtype::Float32),
-            (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
-            (Dtype::Bfloat16, KvCacheDtype::Int8),
-        ] {
-            let new = || Run::new(cpu(compute, Box::new(Single::new())), page_size, dtype);
-            assert!(new().as_tree() == new().as_chain(), "{page_size} {dtype:?}");
+    let llama = lockstep_model_folder::load(&fixture("llama")).unwrap();
+    for model in [llama, two_caches()] {
+        for page_size in [1, 3, 16] {
+            continues(&model, page_size);
         }
-        let new = || {
-            Run::new(
-                Naive::new(Box::new(Single::new())),
-                page_size,
-                KvCacheDtype::Float32,
-            )
-        };
-        let (tree, chain) = (new().as_tree(), new().as_chain());
-        assert!(tree == chain);
-        let cpu = cpu(Dtype::Float32, Box::new(Single::new()));
-        let found = Run::new(cpu, page_size, KvCacheDtype::Float32).as_tree();
-        for (exact, found) in tree.iter().zip(&found) {
-            assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
-        }
+    }
+}
+
+fn continues(model: &ModelConfig, page_size: usize) {
+    let alone = || Box::new(Single::new());
+    for (compute, dtype) in [
+        (Dtype::Float32, KvCacheDtype::Float32),
+        (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+        (Dtype::Bfloat16, KvCacheDtype::Int8),
+    ] {
+        let new = || Run::new(model, cpu(compute, alone()), page_size, dtype);
+        assert!(new().as_tree() == new().as_chain(), "{page_size} {dtype:?}");
+    }
+    let dtype = KvCacheDtype::Float32;
+    let new = || Run::new(model, Naive::new(alone()), page_size, dtype);
+    let (tree, chain) = (new().as_tree(), new().as_chain());
+    assert!(tree == chain);
+    let cpu = cpu(Dtype::Float32, alone());
+    let found = Run::new(model, cpu, page_size, dtype).as_tree();
+    for (exact, found) in tree.iter().zip(&found) {
+        assert!((exact - found).abs() <= 2e-4, "{found} instead of {exact}");
     }
 }

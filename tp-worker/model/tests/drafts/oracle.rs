@@ -187,9 +187,15 @@ fn a_head_tells_what_it_needs() {
     assert_eq!(head.own_tables(), (false, true));
     assert_eq!([0, 1, 49].map(|id| head.target_token(id)), [0, 3, 147]);
     assert_eq!(head.capture().layers, [0, 1, 2]);
-    let shape = head.kv_shape(6, 4, KvCacheDtype::Bfloat16);
-    assert_eq!((shape.layers, shape.kv_heads, shape.head_dim), (1, 2, 32));
-    assert_eq!((shape.pages, shape.page_size), (6, 4));
+    let cache = head
+        .kv_cache(backend, 6, 4, KvCacheDtype::Bfloat16)
+        .unwrap();
+    // Keys and values of two heads of 32 columns.
+    let token = 2 * 2 * 32 * 2;
+    assert_eq!(
+        (cache.bytes_per_token(), cache.bytes()),
+        (token, 24 * token)
+    );
     // f32 matrices: fc, q, k, v, o, gate, up, down, head.
     let elements = 64 * 192 + 128 * 128 + 2 * 64 * 128 + 64 * 128 + 3 * 64 * 80 + 50 * 64;
     assert_eq!(head.weight_bytes(backend), 4 * elements);

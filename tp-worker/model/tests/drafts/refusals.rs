@@ -15,6 +15,7 @@ const LIMITS: ForwardLimits = ForwardLimits {
     max_tokens: 8,
     requests: REQUESTS,
     positions: 16,
+    groups: 1,
     page_size: 4,
     tree_nodes: 1,
     logit_block_rows: 4,

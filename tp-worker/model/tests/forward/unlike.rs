@@ -2,7 +2,6 @@
 
 use std::{fs, path::Path};
 
-use lockstep_model::ModelError;
 use lockstep_types::{GatedMlpSpec, Mlp, ModelConfig};
 use safetensors::{Dtype, SafeTensors, serialize, tensor::TensorView};
 use tempfile::TempDir;
@@ -80,17 +79,4 @@ fn a_narrow_layer_is_a_wide_one_with_zeros() {
         })
     };
     assert_eq!(run(true), run(false));
-}
-
-#[test]
-fn layers_with_other_caches_are_refused() {
-    let mut model = model();
-    model.layers[1].attention_mut().kv_heads = 1;
-    let refused = Loaded::of(&model, 4).err().unwrap();
-    assert!(matches!(refused, ModelError::MixedCaches { layer: 1, .. }));
-    let words = refused.to_string();
-    assert!(
-        words.contains("layer 1") && words.contains("not served"),
-        "{words}"
-    );
 }

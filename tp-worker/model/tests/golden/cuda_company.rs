@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Memory};
+use lockstep_backend::Axis;
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::{Collective, Single};
-use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
+use lockstep_model::{ForwardLimits, LoadOptions, ModelCache, Transformer};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use super::cuda::DTYPES;
@@ -23,7 +23,7 @@ const MOST_POSITIONS: usize = 80;
 struct Run {
     backend: CudaBackend,
     model: Transformer<CudaBackend>,
-    cache: <CudaBackend as Memory>::KvCache,
+    cache: ModelCache<CudaBackend>,
     texts: Vec<Vec<u32>>,
 }
 
@@ -44,6 +44,7 @@ impl Run {
             max_tokens: MOST_TOKENS,
             requests: PREFIXES.len() + 1,
             positions: MOST_POSITIONS,
+            groups: 1,
             page_size: PAGE_SIZE,
             tree_nodes: 2 * NEW,
             logit_block_rows: MOST_TOKENS,
@@ -52,12 +53,13 @@ impl Run {
         let options = LoadOptions::new(Axis::World, limits);
         let model = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
         let pages = (PREFIXES.len() + 1) * MOST_POSITIONS.div_ceil(PAGE_SIZE);
-        let shape = model.kv_shape(pages, PAGE_SIZE, kv_dtype);
         let vocab = model.model().vocab_size as u32;
         let text =
             |number: u32| (0..MOST_POSITIONS as u32).map(move |at| (number * 11 + at * 37) % vocab);
         let mut run = Self {
-            cache: backend.kv_cache(&shape).unwrap(),
+            cache: model
+                .kv_cache(&mut backend, pages, PAGE_SIZE, kv_dtype)
+                .unwrap(),
             texts: (0..4).map(|number| text(number).collect()).collect(),
             backend,
             model,

@@ -15,7 +15,7 @@ use crate::world::{Found, Placed, WorldFeed, logits};
 /// Numbers of ranks, and of DP ranks among them.
 const SPLITS: [(usize, usize); 3] = [(2, 2), (4, 4), (4, 2)];
 
-fn cpu(dtype: Dtype) -> WorldFactory<CpuBackend> {
+pub(super) fn cpu(dtype: Dtype) -> WorldFactory<CpuBackend> {
     Arc::new(move |groups| {
         let options = CpuOptions {
             threads: 1,

@@ -7,6 +7,7 @@ use lockstep_collective::{Collective, local_group};
 use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
+use crate::groups::add_groups;
 use crate::pass::Pass;
 
 /// Makes a rank's backend from its collectives.
@@ -64,10 +65,12 @@ fn rank<B: Backend>(
     texts: &[Vec<u32>],
 ) -> Vec<Vec<Vec<f32>>> {
     let longest = texts.iter().map(Vec::len).max().unwrap();
+    let groups = model.kv_groups().len();
     let limits = ForwardLimits {
         max_tokens: texts.iter().map(Vec::len).sum(),
         requests: texts.len(),
         positions: longest,
+        groups,
         page_size: feed.page_size,
         tree_nodes: 1,
         // Odd and small, so that blocks end inside of texts.
@@ -83,8 +86,9 @@ fn rank<B: Backend>(
     .unwrap();
     let pages_each = longest.div_ceil(feed.page_size);
     let pages = texts.len() * pages_each;
-    let shape = transformer.kv_shape(pages, feed.page_size, feed.kv_dtype);
-    let mut cache = backend.kv_cache(&shape).unwrap();
+    let mut cache = transformer
+        .kv_cache(&mut backend, pages, feed.page_size, feed.kv_dtype)
+        .unwrap();
     let mut all: Vec<Vec<Vec<f32>>> = vec![Vec::new(); texts.len()];
     let mut done = vec![feed.shared * feed.page_size; texts.len()];
     done[0] = 0;
@@ -105,6 +109,7 @@ fn rank<B: Backend>(
             pass.push(&texts[text], from..done[text], feed.page_size, page);
             owners.resize(pass.tokens.len(), text);
         }
+        add_groups(&mut pass, groups, feed.page_size, pages);
         let wanted: Vec<u32> = (0..pass.tokens.len() as u32).collect();
         let batch = pass.batch(&wanted);
         let mut next = 0;

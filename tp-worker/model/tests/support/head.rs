@@ -2,8 +2,8 @@
 
 use lockstep_backend::{Axis, Backend};
 use lockstep_model::{
-    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, ModelError, Transformer,
-    WholeTables,
+    EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, ModelCache, ModelError,
+    Transformer, WholeTables,
 };
 use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
 
@@ -24,7 +24,7 @@ pub struct Setup {
 pub struct Rig<B: Backend> {
     pub backend: B,
     pub target: Transformer<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     pub drafting: Option<Drafting<B>>,
     setup: Setup,
 }
@@ -33,7 +33,7 @@ pub struct Rig<B: Backend> {
 pub struct Drafting<B: Backend> {
     pub tables: WholeTables<B>,
     pub head: EagleHead<B>,
-    cache: B::KvCache,
+    cache: ModelCache<B>,
     setup: Setup,
 }
 
@@ -46,6 +46,7 @@ impl<B: Backend> Rig<B> {
             max_tokens: setup.chunk.min(setup.positions).max(8),
             requests: 1,
             positions: setup.positions,
+            groups: 1,
             page_size: setup.page_size,
             tree_nodes: setup.positions,
             // Small, so that some logits are collected.
@@ -61,8 +62,9 @@ impl<B: Backend> Rig<B> {
         )
         .unwrap();
         let pages = setup.positions.div_ceil(setup.page_size);
-        let shape = target.kv_shape(pages, setup.page_size, setup.kv_dtype);
-        let cache = backend.kv_cache(&shape).unwrap();
+        let cache = target
+            .kv_cache(&mut backend, pages, setup.page_size, setup.kv_dtype)
+            .unwrap();
         // Every rank keeps the states that the head asks for; only rank 0 has a head.
         let head = EagleHead::load(
             &mut backend,
@@ -74,7 +76,6 @@ impl<B: Backend> Rig<B> {
             silent,
         )
         .unwrap();
-        let shape = head.kv_shape(pages, setup.page_size, setup.kv_dtype);
         assert_eq!(head.own_tables(), (draft.own_embedding, draft.own_head));
         let tables = WholeTables::load(
             &mut backend,
@@ -86,7 +87,9 @@ impl<B: Backend> Rig<B> {
         .unwrap();
         let drafting = Drafting {
             tables,
-            cache: backend.kv_cache(&shape).unwrap(),
+            cache: head
+                .kv_cache(&mut backend, pages, setup.page_size, setup.kv_dtype)
+                .unwrap(),
             setup,
             head,
         };

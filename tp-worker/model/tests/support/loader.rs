@@ -31,6 +31,7 @@ pub fn options<'a>() -> LoadOptions<'a> {
         max_tokens: 8,
         requests: 1,
         positions: 8,
+        groups: 1,
         page_size: 8,
         tree_nodes: 1,
         logit_block_rows: 8,

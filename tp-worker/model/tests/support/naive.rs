@@ -313,7 +313,17 @@ impl Ops for Naive {
         out.holds(OPERAND);
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
-        for (token, cell) in inputs.cells.iter().enumerate() {
+        let groups = inputs
+            .cells
+            .len()
+            .checked_div(inputs.tokens.len())
+            .unwrap_or(1);
+        let of_group = |list: &[u32]| {
+            let each = list.len() / groups;
+            list[cache.shape.group * each..][..each].to_vec()
+        };
+        let (cells, pages) = (of_group(&inputs.cells), of_group(&inputs.pages));
+        for (token, cell) in cells.iter().enumerate() {
             let new = &qkv.row(token)[shape.heads * dim..];
             keys[*cell as usize * width..][..width].copy_from_slice(&new[..width]);
             values[*cell as usize * width..][..width].copy_from_slice(&new[width..]);
@@ -329,7 +339,7 @@ impl Ops for Naive {
                 for head in 0..shape.heads {
                     let column = head / (shape.heads / shape.kv_heads) * dim;
                     let at = |position: usize| {
-                        let page = inputs.pages[row.pages_start as usize + position / size];
+                        let page = pages[row.pages_start as usize + position / size];
                         (page as usize * size + position % size) * width + column
                     };
                     let query = &qkv.row(token)[head * dim..][..dim];

@@ -4,6 +4,7 @@ use lockstep_backend::{Axis, Backend, WorldRows};
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, Topology, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
+use crate::groups::add_groups;
 use crate::pass::Pass;
 use crate::ranks::{WorldFactory, on_ranks};
 
@@ -86,10 +87,12 @@ fn rank<B: Backend>(
     texts: &[Vec<u32>],
 ) -> Vec<(usize, usize, Vec<f32>)> {
     let longest = texts.iter().map(Vec::len).max().unwrap();
+    let groups = model.kv_groups().len();
     let limits = ForwardLimits {
         max_tokens: texts.iter().map(Vec::len).sum(),
         requests: texts.len(),
         positions: longest,
+        groups,
         page_size: feed.page_size,
         tree_nodes: 1,
         // Odd and small, so that blocks end inside of texts.
@@ -100,8 +103,9 @@ fn rank<B: Backend>(
     let mut model = Transformer::load(&mut backend, model, options, &mut |_| {}).unwrap();
     let pages_each = longest.div_ceil(feed.page_size);
     let pages = texts.len() * pages_each;
-    let shape = model.kv_shape(pages, feed.page_size, feed.kv_dtype);
-    let mut cache = backend.kv_cache(&shape).unwrap();
+    let mut cache = model
+        .kv_cache(&mut backend, pages, feed.page_size, feed.kv_dtype)
+        .unwrap();
     let mut done = vec![0; texts.len()];
     let mut found = Vec::new();
     for number in 0.. {
@@ -146,6 +150,7 @@ fn rank<B: Backend>(
                 next += 1;
             }
         };
+        add_groups(&mut pass, groups, feed.page_size, pages);
         let batch = pass.batch(&wanted);
         model
             .forward(&mut backend, &mut cache, &batch, Some(&rows), &mut sink)

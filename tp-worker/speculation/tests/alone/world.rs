@@ -77,6 +77,7 @@ fn limits() -> ForwardLimits {
         max_tokens: MOST,
         requests: SLOTS,
         positions: PAGES * PAGE_SIZE,
+        groups: 1,
         page_size: PAGE_SIZE,
         tree_nodes: MOST,
         logit_block_rows: MOST,

@@ -24,6 +24,8 @@ pub(super) struct DpRank {
     /// Pages of each ended request, by request, for later requests that share its text.
     kept: Vec<Vec<u32>>,
     free_pages: Vec<u32>,
+    /// Groups of layers; a request has the same pages in each.
+    groups: usize,
     free_slots: Vec<u32>,
     closes: Vec<u32>,
     /// Most positions that a decode step may write.
@@ -66,6 +68,7 @@ impl DpRank {
             // Page 0 belongs to no request. The others are handed out from the end, so that
             // page tables are out of order.
             free_pages: (1..config.kv.num_pages as u32).collect(),
+            groups: config.model.kv_groups().len(),
             free_slots: (0..SLOTS as u32).collect(),
             closes: Vec::new(),
             reserve: speculation
@@ -185,7 +188,8 @@ impl DpRank {
         let missing = end.div_ceil(PAGE_SIZE).saturating_sub(row.pages.len());
         let fresh = self.free_pages.split_off(self.free_pages.len() - missing);
         row.pages.extend(fresh);
-        let new_pages = row.pages[row.granted..].to_vec();
+        let fresh = row.pages[row.granted..].iter().copied();
+        let new_pages = SlotExtend::pages_of_all(fresh, self.groups);
         row.granted = row.pages.len();
         SlotExtend {
             slot: row.slot,

@@ -148,6 +148,16 @@ pub enum PlanError {
         /// The most positions that a slot may have.
         limit: usize,
     },
+    /// Pages that are not one of each group of layers in turn.
+    #[error("slot {slot} is granted {pages} pages, not as many of each of the {groups} groups")]
+    UnevenPages {
+        /// The slot.
+        slot: u32,
+        /// Number of pages, of all groups together.
+        pages: usize,
+        /// Number of groups of layers.
+        groups: usize,
+    },
     /// A page number that does not exist.
     #[error("slot {slot} is granted page {page}, there are {pages}")]
     UnknownPage {
@@ -179,10 +189,14 @@ pub enum PlanError {
         granted: usize,
     },
     /// A row writes into a page that is in several page tables.
-    #[error("slot {slot} writes to page {page}, which stands in {owners} page tables")]
+    #[error(
+        "slot {slot} writes to page {page} of group {group}, which stands in {owners} page tables"
+    )]
     PageShared {
         /// The slot.
         slot: u32,
+        /// The page's group of layers.
+        group: usize,
         /// The page.
         page: u32,
         /// Number of page tables that hold the page.

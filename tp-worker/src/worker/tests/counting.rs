@@ -371,7 +371,7 @@ impl DeviceSampler<Tensor, Inputs, KvCache> for Counting {
         Err(BackendError::Unsupported("it chooses alone".into()))
     }
 
-    fn accept(&mut self, inputs: &mut Inputs, cache: &mut KvCache) {
+    fn accept(&mut self, inputs: &mut Inputs, caches: &mut [KvCache]) {
         let mut moves = Vec::new();
         inputs.words.clear();
         for request in 0..inputs.choices.len() {
@@ -384,11 +384,16 @@ impl DeviceSampler<Tensor, Inputs, KvCache> for Counting {
             words[1..][..tokens.len()].copy_from_slice(&tokens);
             words[1 + inputs.most..][..path.len()].copy_from_slice(&path);
             inputs.words.extend(words);
-            let cell = |node: u32| inputs.cells[(inputs.drafted[request].token + node) as usize];
+            let token = |node: u32| (inputs.drafted[request].token + node) as usize;
             let moved = (1..).zip(&path).filter(|(to, from)| to != *from);
-            moves.extend(moved.map(|(to, from)| (cell(*from), cell(to))));
+            moves.extend(moved.map(|(to, from)| (token(*from), token(to))));
         }
-        self.count("accept").copy_cells(cache, &moves);
+        let device = self.count("accept");
+        let tokens = (inputs.cells.len() / caches.len()).max(1);
+        for (cache, cells) in caches.iter_mut().zip(inputs.cells.chunks(tokens)) {
+            let moves = moves.iter().map(|(from, to)| (cells[*from], cells[*to]));
+            device.copy_cells(cache, &moves.collect::<Vec<_>>());
+        }
     }
 
     fn outcomes<'a>(&mut self, inputs: &'a mut Inputs) -> Result<Chosen<'a>, BackendError> {

@@ -221,6 +221,7 @@ fn bad_first_rows() {
         (
             extending(|row| row.new_pages = vec![1, 1]),
             PlanError::PageShared {
+                group: 0,
                 slot: 0,
                 page: 1,
                 owners: 2,
@@ -254,6 +255,7 @@ fn bad_later_plans() {
         (
             other,
             PlanError::PageShared {
+                group: 0,
                 slot: 1,
                 page: 2,
                 owners: 2,

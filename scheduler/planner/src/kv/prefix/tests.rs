@@ -35,7 +35,7 @@ proptest! {
         texts in prop::collection::vec((text(), any::<bool>()), 1..30),
     ) {
         let draft_kv = if pairs { DraftKv::Pairs } else { DraftKv::Tokens };
-        let mut cache = prefix_cache(draft_kv, page, true);
+        let mut cache = prefix_cache(draft_kv, page, 1, true);
         let mut naive = NaivePrefixes::default();
         let mut next_page = 0;
         let page = page as usize;

@@ -1,10 +1,11 @@
 //! Integrity checks of the tree.
 
-use super::{KeyUnit, NodeId, ROOT, RadixCache, pages_u32};
+use super::{KeyUnit, NodeId, ROOT, RadixCache, len_u32};
 use crate::IntegrityError;
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Checks links, order, locks and totals, and hands every page in the tree to `page`.
+    /// Checks links, order, locks and totals, and hands the pages of every block in the tree to
+    /// `block`.
     /// `holders` are the nodes that requests hold, with repeats.
     ///
     /// # Errors
@@ -12,7 +13,7 @@ impl<K: KeyUnit> RadixCache<K> {
     pub fn check(
         &self,
         holders: impl Iterator<Item = NodeId>,
-        mut page: impl FnMut(u32),
+        mut block: impl FnMut(&[u32]),
     ) -> Result<(), IntegrityError> {
         let mut locks = vec![0u32; self.nodes.len()];
         for mut node in holders {
@@ -27,25 +28,25 @@ impl<K: KeyUnit> RadixCache<K> {
             seen += 1;
             self.check_node(id, locks[id.0 as usize])?;
             let node = self.node(id);
-            node.pages.iter().for_each(|number| page(*number));
-            total += pages_u32(node.pages.len());
+            node.pages.chunks(self.groups).for_each(&mut block);
+            total += len_u32(self.blocks(id));
             if id != ROOT && node.lock_ref == 0 {
-                evictable += pages_u32(node.pages.len());
+                evictable += len_u32(self.blocks(id));
                 leaves += usize::from(node.children.is_empty());
             }
             open.extend(&node.children);
         }
         let totals = [
-            ("cached pages", self.total_pages, total),
-            ("evictable pages", self.evictable_pages, evictable),
+            ("cached blocks", self.total_blocks, total),
+            ("evictable blocks", self.evictable_blocks, evictable),
             (
                 "evictable leaves",
-                pages_u32(self.evictable.len()),
-                pages_u32(leaves),
+                len_u32(self.evictable.len()),
+                len_u32(leaves),
             ),
             (
                 "cache nodes",
-                pages_u32(self.nodes.len() - self.unused.len()),
+                len_u32(self.nodes.len() - self.unused.len()),
                 seen,
             ),
         ];
@@ -63,12 +64,12 @@ impl<K: KeyUnit> RadixCache<K> {
 
     fn check_node(&self, id: NodeId, locks: u32) -> Result<(), IntegrityError> {
         let node = self.node(id);
-        let first_page = |id: &NodeId| &self.node(*id).key[..self.page_size];
-        let mut sorted = node.children.iter().map(first_page);
+        let first_block = |id: &NodeId| &self.node(*id).key[..self.page_size];
+        let mut sorted = node.children.iter().map(first_block);
         let mut pairs = sorted.clone().zip(sorted.by_ref().skip(1));
         let listed = self.evictable.contains(&(node.last_access, id));
         let leaf = id != ROOT && node.lock_ref == 0 && node.children.is_empty();
-        let message = if node.key.len() != node.pages.len() * self.page_size {
+        let message = if node.key.len() * self.groups != node.pages.len() * self.page_size {
             "its key does not cover its pages".into()
         } else if (id == ROOT) != node.pages.is_empty() {
             "only the root has no pages".into()

@@ -2,7 +2,7 @@
 
 use super::{KeyUnit, NodeId, ROOT, RadixCache};
 
-/// One change of the cache. A block is one page.
+/// One change of the cache. A block is `page_size` tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
     /// A run of blocks is cached. Each block is the child of the one before.
@@ -89,7 +89,7 @@ impl<K: KeyUnit> RadixCache<K> {
                     token_ids: units.iter().map(|unit| unit.token()).collect(),
                 })
                 .collect(),
-            block_size: super::pages_u32(self.page_size),
+            block_size: super::len_u32(self.page_size),
         }
     }
 

@@ -1,19 +1,19 @@
-//! Eviction of pages: least recently used leaves first, from their ends.
+//! Eviction of blocks: least recently used leaves first, from their ends.
 
-use super::{CacheEvent, KeyUnit, Node, NodeId, ROOT, RadixCache, pages_u32};
+use super::{CacheEvent, KeyUnit, Node, NodeId, ROOT, RadixCache, len_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Frees up to `count` pages and hands each to `release`. Returns the number of freed
-    /// pages. A leaf is cut from its end, because other requests are most likely to share the
+    /// Frees up to `count` blocks and hands the pages of each to `release`. Returns the number
+    /// of freed blocks. A leaf is cut from its end, because other requests are most likely to share the
     /// start of a sequence.
-    pub fn evict(&mut self, count: u32, mut release: impl FnMut(u32)) -> u32 {
+    pub fn evict(&mut self, count: u32, mut release: impl FnMut(&[u32])) -> u32 {
         let mut left = count as usize;
         while left > 0 {
             let Some((stamp, id)) = self.evictable.pop_first() else {
                 break;
             };
-            let keep = self.node(id).pages.len().saturating_sub(left);
-            left -= self.node(id).pages.len() - keep;
+            let keep = self.blocks(id).saturating_sub(left);
+            left -= self.blocks(id) - keep;
             if keep > 0 {
                 self.evictable.insert((stamp, id));
             } else {
@@ -21,36 +21,38 @@ impl<K: KeyUnit> RadixCache<K> {
             }
             self.truncate(id, keep, &mut release);
         }
-        count - pages_u32(left)
+        count - len_u32(left)
     }
 
-    /// Forgets everything, handing all pages to `release`. Nothing may be locked.
-    pub fn clear(&mut self, mut release: impl FnMut(u32)) {
+    /// Forgets everything, handing the pages of each block to `release`. Nothing may be locked.
+    pub fn clear(&mut self, mut release: impl FnMut(&[u32])) {
         for node in &self.nodes {
-            node.pages.iter().for_each(|page| release(*page));
+            node.pages.chunks(self.groups).for_each(&mut release);
         }
         self.nodes.clear();
         self.nodes.push(Node::new(ROOT));
         self.unused.clear();
         self.evictable.clear();
-        self.total_pages = 0;
-        self.evictable_pages = 0;
+        self.total_blocks = 0;
+        self.evictable_blocks = 0;
         self.record(|_| CacheEvent::Cleared);
     }
 
-    fn truncate(&mut self, id: NodeId, keep: usize, release: &mut impl FnMut(u32)) {
-        let units = keep * self.page_size;
+    fn truncate(&mut self, id: NodeId, keep: usize, release: &mut impl FnMut(&[u32])) {
+        let (units, groups) = (keep * self.page_size, self.groups);
         let hashed = self.events.is_some();
+        let gone = self.blocks(id) - keep;
         let node = self.node_mut(id);
-        let gone = node.pages.len() - keep;
-        node.pages.drain(keep..).rev().for_each(release);
+        let pages = node.pages[keep * groups..].chunks(groups);
+        pages.rev().for_each(release);
+        node.pages.truncate(keep * groups);
         node.key.truncate(units);
         if hashed {
             let hashes: Vec<u64> = node.hashes.drain(keep..).rev().collect();
             self.record(|_| CacheEvent::BlockRemoved { hashes });
         }
-        self.total_pages -= pages_u32(gone);
-        self.evictable_pages -= pages_u32(gone);
+        self.total_blocks -= len_u32(gone);
+        self.evictable_blocks -= len_u32(gone);
     }
 
     fn remove_leaf(&mut self, id: NodeId) {

@@ -1,13 +1,13 @@
 //! Growing and splitting the tree.
 
-use super::{KeyUnit, Node, NodeId, ROOT, RadixCache, pages_u32};
+use super::{KeyUnit, Node, NodeId, ROOT, RadixCache, len_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
-    /// Caches `key` (whole pages) in `pages`. Returns the number of leading pages that were
-    /// cached already. The cache owns the other pages from now on. The leading ones stay the
-    /// caller's, or are the cache's own if the caller got them by a match.
+    /// Caches `key` (whole blocks) in `pages`. Returns the number of leading blocks that were
+    /// cached already. The cache owns the pages of the other blocks from now on. Those of the
+    /// leading ones stay the caller's, or are the cache's own if the caller got them by a match.
     pub fn insert(&mut self, key: &[K], pages: &[u32]) -> usize {
-        debug_assert_eq!(key.len(), pages.len() * self.page_size, "whole pages");
+        self.expect_whole(key, pages);
         self.clock += 1;
         let mut node = ROOT;
         let mut had = 0;
@@ -17,40 +17,46 @@ impl<K: KeyUnit> RadixCache<K> {
             had += common;
             node = child;
         }
-        if had < pages.len() {
-            self.add_child(node, &key[had * self.page_size..], &pages[had..]);
+        let (key, pages) = (&key[had * self.page_size..], &pages[had * self.groups..]);
+        if !key.is_empty() {
+            self.add_child(node, key, pages);
         }
         had
     }
 
-    /// Exchanges pages of `pages`, which hold `key`, with cached pages that no request uses. A
-    /// page is exchanged if `better(cached, page)` returns true. The replaced page then takes
-    /// the place in `pages` and is the caller's.
-    pub fn replace(&mut self, key: &[K], pages: &mut [u32], better: impl Fn(u32, u32) -> bool) {
-        let (mut node, mut at) = (ROOT, 0);
+    /// Exchanges blocks of `pages`, which hold `key`, with cached blocks that no request uses. A
+    /// block is exchanged if `better(cached, block)` returns true. The replaced block's pages
+    /// then take the places in `pages` and are the caller's.
+    pub fn replace(
+        &mut self,
+        key: &[K],
+        pages: &mut [u32],
+        better: impl Fn(&[u32], &[u32]) -> bool,
+    ) {
+        let (mut node, mut at, groups) = (ROOT, 0, self.groups);
         while let Some((child, common)) = self.step(node, &key[at * self.page_size..]) {
             let edge = self.node_mut(child);
             let replaceable = if edge.lock_ref == 0 { common } else { 0 };
-            let cached = edge.pages.iter_mut().take(replaceable);
-            for (cached, page) in cached.zip(&mut pages[at..]) {
-                if better(*cached, *page) {
-                    std::mem::swap(cached, page);
+            let cached = edge.pages.chunks_mut(groups).take(replaceable);
+            for (cached, block) in cached.zip(pages[at * groups..].chunks_mut(groups)) {
+                if better(cached, block) {
+                    cached.swap_with_slice(block);
                 }
             }
             at += common;
-            if common < edge.pages.len() {
+            if common < self.blocks(child) {
                 break;
             }
             node = child;
         }
     }
 
-    /// Appends pages to the prefix that ends at `node`, which the caller has locked. Returns
+    /// Appends blocks to the prefix that ends at `node`, which the caller has locked. Returns
     /// the new end, with the caller's lock moved there. Returns `None`, and changes nothing, if
-    /// another request has cached the first of these pages meanwhile. A running request's page
+    /// another request has cached the first of these blocks meanwhile. A running request's page
     /// table can't be changed, so that request keeps its own copy until it ends.
     pub fn extend(&mut self, node: NodeId, key: &[K], pages: &[u32]) -> Option<NodeId> {
-        debug_assert_eq!(key.len(), pages.len() * self.page_size, "whole pages");
+        self.expect_whole(key, pages);
         if pages.is_empty() || self.step(node, key).is_some() {
             return None;
         }
@@ -58,7 +64,7 @@ impl<K: KeyUnit> RadixCache<K> {
         let child = self.add_child(node, key, pages);
         // The caller has locked the path above already.
         self.node_mut(child).lock_ref = 1;
-        self.evictable_pages -= pages_u32(pages.len());
+        self.evictable_blocks -= len_u32(self.blocks(child));
         let stamp = self.node(child).last_access;
         self.evictable.remove(&(stamp, child));
         Some(child)
@@ -77,22 +83,22 @@ impl<K: KeyUnit> RadixCache<K> {
         let stamp = self.node(parent).last_access;
         self.evictable.remove(&(stamp, parent));
         self.node_mut(parent).children.insert(at, child);
-        self.total_pages += pages_u32(pages.len());
-        self.evictable_pages += pages_u32(pages.len());
+        self.total_blocks += len_u32(self.blocks(child));
+        self.evictable_blocks += len_u32(self.blocks(child));
         self.list_if_evictable(child);
         self.record(|cache| cache.stored_event(child));
         child
     }
 
-    /// Cuts `node` after `common` pages and returns the upper part. The old id names the lower
+    /// Cuts `node` after `common` blocks and returns the upper part. The old id names the lower
     /// part, whose end is the same, so a request that holds `node` holds the lower part.
     pub(super) fn split(&mut self, id: NodeId, common: usize) -> NodeId {
-        if common == self.node(id).pages.len() {
+        if common == self.blocks(id) {
             return id;
         }
-        let cut = common * self.page_size;
+        let (cut, pages) = (common * self.page_size, common * self.groups);
         let hashed = self.events.is_some();
-        // The upper part starts with the same page, so the place among the siblings stays.
+        // The upper part starts with the same block, so the place among the siblings stays.
         let place = self.place_among_siblings(id);
         let lower = self.node_mut(id);
         let parent = lower.parent;
@@ -102,7 +108,7 @@ impl<K: KeyUnit> RadixCache<K> {
         upper.children.push(id);
         let rest = lower.key.split_off(cut);
         upper.key = std::mem::replace(&mut lower.key, rest);
-        let rest = lower.pages.split_off(common);
+        let rest = lower.pages.split_off(pages);
         upper.pages = std::mem::replace(&mut lower.pages, rest);
         if hashed {
             let rest = lower.hashes.split_off(common);
@@ -114,12 +120,17 @@ impl<K: KeyUnit> RadixCache<K> {
         upper
     }
 
+    fn expect_whole(&self, key: &[K], pages: &[u32]) {
+        let blocks = pages.len() / self.groups;
+        debug_assert_eq!(key.len(), blocks * self.page_size, "whole blocks");
+    }
+
     fn new_node(&mut self, node: Node<K>) -> NodeId {
         if let Some(id) = self.unused.pop() {
             *self.node_mut(id) = node;
             return id;
         }
         self.nodes.push(node);
-        NodeId(pages_u32(self.nodes.len() - 1))
+        NodeId(len_u32(self.nodes.len() - 1))
     }
 }

@@ -37,25 +37,31 @@ fn op<K: KeyUnit>(key: BoxedStrategy<Vec<K>>) -> impl Strategy<Value = Op<K>> {
     ]
 }
 
-/// Tree and oracle side by side, with the locks taken.
+/// Distance between the numbers of a block's pages in two groups.
+const APART: u32 = 10_000;
+
+/// Tree and oracle side by side, with the locks taken. The oracle knows a block by its page of
+/// the first group.
 struct Pair<K> {
     page_size: usize,
+    groups: u32,
     tree: RadixCache<K>,
     naive: NaiveCache<K>,
     locks: Vec<(NodeId, Vec<K>)>,
-    next_page: u32,
+    next_block: u32,
     /// Tokens that each live block's hash stands for, from the events.
     blocks: BTreeMap<u64, Vec<u32>>,
 }
 
 impl<K: KeyUnit> Pair<K> {
-    fn new(page_size: u32) -> Self {
+    fn new(page_size: u32, groups: u32) -> Self {
         Self {
             page_size: page_size as usize,
-            tree: RadixCache::new(page_size, true),
+            groups,
+            tree: RadixCache::new(page_size, groups, true),
             naive: NaiveCache::new(page_size),
             locks: Vec::new(),
-            next_page: 0,
+            next_block: 0,
             blocks: BTreeMap::new(),
         }
     }
@@ -65,34 +71,43 @@ impl<K: KeyUnit> Pair<K> {
         key
     }
 
-    fn pages(&mut self, key: &[K]) -> Vec<u32> {
-        let from = self.next_page;
-        self.next_page += (key.len() / self.page_size) as u32;
-        (from..self.next_page).collect()
+    fn new_blocks(&mut self, key: &[K]) -> Vec<u32> {
+        let from = self.next_block;
+        self.next_block += (key.len() / self.page_size) as u32;
+        (from..self.next_block).collect()
+    }
+
+    /// Returns the pages of blocks in all groups.
+    fn pages(&self, blocks: &[u32]) -> Vec<u32> {
+        let of = |block: u32| (0..self.groups).map(move |group| block + group * APART);
+        blocks.iter().copied().flat_map(of).collect()
     }
 
     fn apply(&mut self, op: Op<K>) {
         match op {
             Op::Insert(key) => {
                 let key = self.whole(key);
-                let pages = self.pages(&key);
+                let blocks = self.new_blocks(&key);
+                let pages = self.pages(&blocks);
                 assert_eq!(
                     self.tree.insert(&key, &pages),
-                    self.naive.insert(&key, &pages)
+                    self.naive.insert(&key, &blocks)
                 );
             }
             Op::Match(key) => {
                 let mut pages = Vec::new();
                 let len = self.tree.match_len(&key);
                 self.tree.match_prefix(&key, &mut pages);
-                assert_eq!(pages, self.naive.match_prefix(&key));
-                assert_eq!(len, pages.len() * self.page_size);
+                let blocks = self.naive.match_prefix(&key);
+                assert_eq!(pages, self.pages(&blocks));
+                assert_eq!(len, blocks.len() * self.page_size);
             }
             Op::Lock(key) => {
                 let mut pages = Vec::new();
                 let node = self.tree.match_prefix(&key, &mut pages);
                 self.tree.lock(node);
-                let held = key[..pages.len() * self.page_size].to_vec();
+                let blocks = pages.len() / self.groups as usize;
+                let held = key[..blocks * self.page_size].to_vec();
                 self.locks.push((node, held));
             }
             Op::Extend(at, more) => self.extend(at, more),
@@ -112,35 +127,38 @@ impl<K: KeyUnit> Pair<K> {
         }
         let at = at as usize % self.locks.len();
         let more = self.whole(more);
-        let pages = self.pages(&more);
+        let blocks = self.new_blocks(&more);
         let (node, held) = self.locks[at].clone();
         let full = [held.as_slice(), &more].concat();
         let fresh = self.naive.match_prefix(&full).len() * self.page_size == held.len();
-        let end = self.tree.extend(node, &more, &pages);
+        let end = self.tree.extend(node, &more, &self.pages(&blocks));
         assert_eq!(end.is_some(), fresh && !more.is_empty());
         if let Some(end) = end {
             let mut all = self.naive.match_prefix(&held);
-            all.extend(&pages);
+            all.extend(&blocks);
             self.naive.insert(&full, &all);
             self.locks[at] = (end, full);
         }
     }
 
     fn evict(&mut self, count: u32) {
-        let before = self.tree.evictable_pages();
+        let before = self.tree.evictable_blocks();
         let mut gone = Vec::new();
-        let freed = self.tree.evict(count, |page| gone.push(page));
+        let freed = self.tree.evict(count, |block| gone.push(block.to_vec()));
         assert_eq!(freed, count.min(before), "all that is unlocked can go");
         assert_eq!(gone.len() as u32, freed);
-        gone.iter().for_each(|page| self.naive.remove_page(*page));
+        for block in gone {
+            assert_eq!(block, self.pages(&block[..1]));
+            self.naive.remove_page(block[0]);
+        }
     }
 
     fn check(&mut self) {
-        let mut pages = 0;
+        let mut blocks = 0;
         self.tree
-            .check(self.locks.iter().map(|(node, _)| *node), |_| pages += 1)
+            .check(self.locks.iter().map(|(node, _)| *node), |_| blocks += 1)
             .unwrap();
-        assert_eq!(pages, self.naive.len());
+        assert_eq!(blocks, self.naive.len());
         for (_, held) in &self.locks {
             assert_eq!(self.tree.match_len(held), held.len(), "locked stays");
         }
@@ -176,8 +194,8 @@ impl<K: KeyUnit> Pair<K> {
     }
 }
 
-fn equal_the_naive_cache<K: KeyUnit>(page_size: u32, ops: Vec<Op<K>>) {
-    let mut pair = Pair::new(page_size);
+fn equal_the_naive_cache<K: KeyUnit>(page_size: u32, groups: u32, ops: Vec<Op<K>>) {
+    let mut pair = Pair::new(page_size, groups);
     for op in ops {
         pair.apply(op);
         pair.check();
@@ -193,50 +211,52 @@ fn equal_the_naive_cache<K: KeyUnit>(page_size: u32, ops: Vec<Op<K>>) {
     }
     pair.evict(u32::MAX);
     pair.check();
-    assert_eq!(pair.tree.total_pages(), 0);
+    assert_eq!(pair.tree.total_blocks(), 0);
 }
 
 proptest! {
     #[test]
     fn tokens_equal_the_naive_cache(
         page_size in 1u32..5,
+        groups in 1u32..4,
         ops in prop::collection::vec(op(tokens()), 1..60),
     ) {
-        equal_the_naive_cache(page_size, ops);
+        equal_the_naive_cache(page_size, groups, ops);
     }
 
     #[test]
     fn pairs_equal_the_naive_cache(
         page_size in 1u32..5,
+        groups in 1u32..4,
         ops in prop::collection::vec(op(pairs()), 1..60),
     ) {
-        equal_the_naive_cache(page_size, ops);
+        equal_the_naive_cache(page_size, groups, ops);
     }
 }
 
 #[test]
 fn the_oldest_leaf_goes_first_and_from_its_end() {
-    let mut tree = RadixCache::<u32>::new(2, false);
+    let mut tree = RadixCache::<u32>::new(2, 1, false);
     tree.insert(&[1, 1, 2, 2, 3, 3], &[1, 2, 3]);
     tree.insert(&[1, 1, 4, 4], &[1, 5]);
     tree.match_prefix(&[1, 1, 2, 2, 3, 3], &mut Vec::new());
     let mut gone = Vec::new();
-    tree.evict(2, |page| gone.push(page));
+    tree.evict(2, |block| gone.extend_from_slice(block));
     assert_eq!(gone, [5, 3]);
-    tree.evict(2, |page| gone.push(page));
+    tree.evict(2, |block| gone.extend_from_slice(block));
     assert_eq!(gone, [5, 3, 2, 1]);
 }
 
 #[test]
 fn better_pages_take_the_places_of_those_that_nobody_uses() {
-    let mut tree = RadixCache::<u32>::new(2, false);
+    let mut tree = RadixCache::<u32>::new(2, 1, false);
     tree.insert(&[1, 1, 2, 2, 3, 3], &[1, 2, 3]);
     tree.insert(&[1, 1, 4, 4], &[1, 5]);
     // The common beginning is in use.
     let node = tree.match_prefix(&[1, 1], &mut Vec::new());
     tree.lock(node);
     let mut own = [11, 12, 13, 14];
-    let better = |cached, _| cached != 3;
+    let better = |cached: &[u32], _: &[u32]| cached != [3];
     tree.replace(&[1, 1, 2, 2, 3, 3, 9, 9], &mut own, better);
     assert_eq!(own, [11, 2, 13, 14]);
     let mut pages = Vec::new();
@@ -256,7 +276,7 @@ fn bigram_keys_match_one_token_less() {
     let bigrams = |tokens: &[u32]| -> Vec<(u32, u32)> {
         tokens.windows(2).map(|pair| (pair[0], pair[1])).collect()
     };
-    let mut tree = RadixCache::<(u32, u32)>::new(1, false);
+    let mut tree = RadixCache::<(u32, u32)>::new(1, 1, false);
     tree.insert(&bigrams(&[1, 2, 3, 4]), &[1, 2, 3]);
     assert_eq!(tree.match_len(&bigrams(&[1, 2, 3, 4, 5])), 3);
     assert_eq!(tree.match_len(&bigrams(&[1, 2, 9])), 1);

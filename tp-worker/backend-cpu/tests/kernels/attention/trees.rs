@@ -28,6 +28,7 @@ impl<'a> Request<'a> {
     ) -> Self {
         let pages = capacity.div_ceil(page_size);
         let shape = KvShape {
+            group: 0,
             layers: 1,
             kv_heads: world.shape.kv_heads,
             head_dim: world.shape.head_dim,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use lockstep_backend::{AttentionShape, KvShape};
 
 use crate::error::CudaError;
+use crate::passes::Inputs;
 use crate::runtime::{Context, Stream};
 use crate::tensors::{Element, Floats};
 
-/// Keys and values of all layers, each `[layers, cells, kv_heads, head_dim]`. A page is a run
-/// of consecutive cells, one per token.
+/// Keys and values of the layers of a group, each `[layers, cells, kv_heads, head_dim]`. A page
+/// is a run of consecutive cells, one per token.
 pub struct PagedCache {
     shape: KvShape,
     keys: Floats,
@@ -95,6 +96,19 @@ impl PagedCache {
             kv_heads, head_dim, ..
         } = self.shape;
         (layer * self.cells() * kv_heads * head_dim * self.keys.element().bytes()) as u64
+    }
+
+    /// Number of the cache's group of layers, of those that `inputs` have cells for.
+    ///
+    /// # Panics
+    /// Panics if `inputs` have no cells for the group.
+    pub(super) fn group_in(&self, inputs: &Inputs) -> u32 {
+        let (group, groups) = (self.shape.group, inputs.limits().groups);
+        assert!(
+            group < groups,
+            "a batch for {groups} groups does not fit a cache of group {group}"
+        );
+        group as u32
     }
 
     /// # Panics

@@ -161,6 +161,7 @@ impl Attention {
         let parameters = CopyAccepted {
             keys: cache.keys(0),
             values: cache.values(0),
+            batch: inputs.address(),
             moves: chosen.moves().address(),
             counts: chosen.counts().address(),
             requests: requests.parameter(),
@@ -168,6 +169,8 @@ impl Attention {
             layers,
             cells: cache.cells() as u32,
             cell_units: units as u32,
+            group: cache.group_in(inputs),
+            pad: 0,
         };
         let grid = [blocks(units, THREADS as usize), 2 * layers, most as u32];
         // SAFETY: missing cells are skipped.
@@ -194,7 +197,7 @@ impl Attention {
             positions: 0,
             most: tokens as u32,
             eps: 0.0,
-            pad: 0,
+            group: 0,
         }
     }
 
@@ -238,6 +241,7 @@ impl Attention {
             values: cache.values(layer),
             batch: inputs.address(),
             cells: cache.cells() as u32,
+            group: cache.group_in(inputs),
             ..heads
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct Heads {
     pub positions: u32,
     pub most: u32,
     pub eps: f32,
-    pub pad: u32,
+    pub group: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -42,6 +42,7 @@ pub(super) struct CopyCells {
 pub(super) struct CopyAccepted {
     pub keys: u64,
     pub values: u64,
+    pub batch: u64,
     pub moves: u64,
     pub counts: u64,
     pub requests: RowsParameter,
@@ -49,6 +50,8 @@ pub(super) struct CopyAccepted {
     pub layers: u32,
     pub cells: u32,
     pub cell_units: u32,
+    pub group: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -77,7 +80,7 @@ pub(super) struct Attend {
     pub cells: u32,
     pub page_size: u32,
     pub scale: f32,
-    pub pad: u32,
+    pub group: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -31,7 +31,7 @@ impl Chosen {
             limits: *limits,
             tokens: Buffer::new(context, tokens, "chosen tokens")?,
             words: Buffer::new(context, words, "accepted drafts")?,
-            moves: Buffer::new(context, moves, "cells that move")?,
+            moves: Buffer::new(context, moves, "tokens whose cells move")?,
             counts: Buffer::new(context, counts, "cells that move")?,
             host: Pinned::new(context, words, "accepted drafts")?,
             copied: Event::new(context)?,
@@ -69,7 +69,7 @@ impl Chosen {
     }
 
     /// Waits, and returns the moves of each of the first `requests` requests, in order, as
-    /// `(from, to)` cells.
+    /// `(from, to)` tokens of the batch.
     ///
     /// # Errors
     /// [`CudaError::Driver`].

@@ -6,7 +6,7 @@ use lockstep_backend::{Backend, BackendError, Linear};
 
 use super::EagleHead;
 use crate::{
-    DraftPasses, ModelError, Staged, Tables, models::eagle::Wiring,
+    DraftPasses, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
     runner::draft_passes::DraftPassSize,
 };
 
@@ -20,7 +20,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn draft_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut DraftPasses<B>,
         (count, depth): (usize, usize),
         staged: Staged<'_, B>,
@@ -36,7 +36,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn record_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut DraftPasses<B>,
         staged: Staged<'_, B>,
         each: &mut dyn FnMut(usize),
@@ -62,7 +62,7 @@ impl<B: Backend> EagleHead<B> {
     fn run_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut DraftPasses<B>,
         DraftPassSize { key, levels }: DraftPassSize,
         staged: Staged<'_, B>,
@@ -131,7 +131,7 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         level: usize,
         (tokens, wanted): (usize, usize),

@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 
 use super::EagleHead;
-use crate::{ModelError, Tables, models::eagle::Wiring};
+use crate::{ModelCache, ModelError, Tables, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the head over `batch.tokens`, the token after each position, with the hidden
@@ -19,7 +19,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn forward(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         batch: &Batch<'_>,
     ) -> Result<(), ModelError> {
@@ -43,7 +43,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn take_in(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         batch: &Batch<'_>,
         slots: &[u32],
@@ -86,7 +86,7 @@ impl<B: Backend> EagleHead<B> {
     fn run_whole(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         batch: &Batch<'_>,
     ) -> Result<(), BackendError> {
@@ -98,7 +98,7 @@ impl<B: Backend> EagleHead<B> {
     fn run_repeated(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         key: PassKey,
     ) -> Result<(), BackendError> {
@@ -129,7 +129,7 @@ impl<B: Backend> EagleHead<B> {
     pub fn record(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
@@ -147,7 +147,7 @@ impl<B: Backend> EagleHead<B> {
     fn run_narrow(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         batch: &Batch<'_>,
     ) -> Result<(), BackendError> {
@@ -168,7 +168,7 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn attend(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
     ) {
         let (context, hidden) = (&self.context, self.hidden);

@@ -1,14 +1,13 @@
 //! Memory that drafting takes. The lead of each DP rank drafts alone and holds all of it,
 //! except the target's last hidden state: every rank keeps that.
 
-use lockstep_backend::{DeviceMemory, Holds, KvShape};
+use lockstep_backend::{DeviceMemory, Holds};
 use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
 
-use super::{Part, Weighed, count, largest_heads, pass, rope_bytes};
+use super::{Part, Weighed, count, kv_per_token, pass, rope_bytes};
 use crate::{
     CaptureSpec, ForwardLimits, Shard, Topology,
-    blocks::allocate::Counter,
-    blocks::parts::MatrixPart,
+    blocks::{allocate::Counter, attention_shapes, parts::MatrixPart},
     models::{
         decoder,
         eagle::{self, Eagle, Present},
@@ -171,24 +170,21 @@ impl Part {
         let vectors = (weights.vectors)
             .saturating_add(ids(device, engine, draft))
             .saturating_add(rope_bytes(device, model, limits.positions));
-        let attention = largest_heads(model, shard);
-        let cache = KvShape {
-            layers: 1,
-            kv_heads: attention.kv_heads,
-            head_dim: attention.head_dim,
-            pages: 1,
-            page_size: 1,
-            dtype: engine.kv_dtype,
-        };
         Self {
             memory: MemoryUse {
                 weights: shared.fold(weights.matrices, u64::saturating_add),
                 vectors,
-                kv_per_token: device.kv_bytes(&cache),
+                kv_per_token: kv_per_token(device, model, shard, engine.kv_dtype),
                 activations: counter.activations,
                 host: counter.host,
             },
-            pass: pass(limits, 1, &weights.projections, head, attention),
+            pass: pass(
+                limits,
+                1,
+                &weights.projections,
+                head,
+                attention_shapes(model, shard),
+            ),
         }
     }
 }

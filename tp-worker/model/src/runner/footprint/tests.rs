@@ -381,3 +381,20 @@ fn logits_of_many_requests_are_collected() {
     assert_eq!(host(100, 3), 2 * 300);
     assert_eq!(host(300, 2), 2 * 600);
 }
+
+/// A token takes memory in the cache of each group of layers, split as the group's heads are.
+#[test]
+fn the_caches_of_all_groups_are_charged() {
+    let mut target = model(64, 5, true);
+    for layer in target.layers.iter_mut().skip(1).step_by(2) {
+        let attention = layer.attention_mut();
+        (attention.kv_heads, attention.head_dim) = (2, 16);
+    }
+    let none = SpeculationConfig::none();
+    let bytes = |tp_size| memory(&target, &none, tp_size, 0).target.kv_per_token;
+    // Keys and values in bf16: three layers of 4 heads of 8, two of 2 heads of 16.
+    assert_eq!(bytes(1), 2 * 2 * (3 * 4 * 8 + 2 * 2 * 16));
+    assert_eq!(bytes(2), 2 * 2 * (3 * 2 * 8 + 2 * 16));
+    // One copy of a head serves both of a rank's query heads.
+    assert_eq!(bytes(4), 2 * 2 * (3 * 8 + 2 * 16));
+}

@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_backend::{Backend, BackendError, Batch, CollectiveCall, Owners, PassKey};
 
 use super::{LogitSink, Transformer, notes};
-use crate::{ModelError, split::topology::attention_axis};
+use crate::{ModelCache, ModelError, split::topology::attention_axis};
 
 impl<B: Backend> Transformer<B> {
     /// Returns true if the columns of logits are gathered on the devices of leads.
@@ -55,9 +55,9 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Verifies drafts by the chosen tokens, if the device chose them.
-    pub(super) fn accept(&mut self, backend: &mut B, cache: &mut B::KvCache) {
+    pub(super) fn accept(&mut self, backend: &mut B, cache: &mut ModelCache<B>) {
         if let (true, Some(device)) = (self.chooses, backend.sampler()) {
-            device.accept(&mut self.inputs, cache);
+            device.accept(&mut self.inputs, cache.all());
         }
     }
 

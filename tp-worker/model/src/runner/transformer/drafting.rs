@@ -7,7 +7,7 @@ use lockstep_backend::{Backend, BackendError};
 
 use super::Transformer;
 use super::size::{Rows, Size};
-use crate::{DraftPasses, ModelError, runner::draft_passes::DraftPassSize};
+use crate::{DraftPasses, ModelCache, ModelError, runner::draft_passes::DraftPassSize};
 
 impl<B: Backend> Transformer<B> {
     /// Queues the passes that draft the `count` chains or trees of the batch staged in
@@ -20,7 +20,7 @@ impl<B: Backend> Transformer<B> {
     pub fn draft_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut DraftPasses<B>,
         (count, depth): (usize, usize),
         verified: &mut B::Inputs,
@@ -36,7 +36,7 @@ impl<B: Backend> Transformer<B> {
     pub fn record_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut DraftPasses<B>,
         verified: &mut B::Inputs,
         each: &mut dyn FnMut(usize),
@@ -52,7 +52,7 @@ impl<B: Backend> Transformer<B> {
     fn run_chains(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         chains: &mut DraftPasses<B>,
         DraftPassSize { key, levels }: DraftPassSize,
         verified: &mut B::Inputs,
@@ -88,7 +88,7 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn draft_level(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tokens: usize,
         wanted: usize,
     ) -> Result<(), BackendError> {

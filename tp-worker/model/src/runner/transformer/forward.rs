@@ -8,9 +8,9 @@ use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
-use crate::ModelError;
 use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
+use crate::{ModelCache, ModelError};
 
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the logits of
@@ -30,7 +30,7 @@ impl<B: Backend> Transformer<B> {
     pub fn forward(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         batch: &Batch<'_>,
         world: Option<&WorldRows>,
         sink: &mut dyn FnMut(LogitBlock<'_>),
@@ -49,7 +49,7 @@ impl<B: Backend> Transformer<B> {
     pub fn forward_into(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         batch: &Batch<'_>,
         world: Option<WorldSize<'_>>,
         draft: &mut DraftStaged<'_, B>,
@@ -125,7 +125,7 @@ impl<B: Backend> Transformer<B> {
     fn run_whole(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         batch: &Batch<'_>,
         (size, repeated): (Size, Option<PassKey>),
         sink: &mut dyn LogitSink,
@@ -159,7 +159,7 @@ impl<B: Backend> Transformer<B> {
     fn run_repeated(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         key: PassKey,
     ) -> Result<bool, BackendError> {
         let padded = backend.pad(key, &mut self.inputs);
@@ -200,7 +200,7 @@ impl<B: Backend> Transformer<B> {
     pub fn record(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
         let sizes = backend.repeated(&self.inputs);
@@ -243,7 +243,7 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn run(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         size: Size,
     ) -> Result<(), BackendError> {
         self.exchange_notes(backend)?;
@@ -276,7 +276,7 @@ impl<B: Backend> Transformer<B> {
     fn layer(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         number: usize,
         size: Size,
     ) -> Result<(), BackendError> {

@@ -6,7 +6,7 @@ use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Linear, Owner
 
 use super::size::Size;
 use super::{Transformer, notes};
-use crate::{ModelError, split::crossing::Crossing};
+use crate::{ModelCache, ModelError, split::crossing::Crossing};
 
 /// Receiver of the wanted logits of a pass, and of the tokens that are chosen from them.
 pub trait LogitSink {
@@ -45,7 +45,7 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn logits(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         batch: &Batch<'_>,
         size: Size,
         computed: bool,

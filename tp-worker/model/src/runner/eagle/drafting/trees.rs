@@ -4,7 +4,7 @@ use lockstep_backend::{Backend, BackendError, Linear, Rows};
 
 use super::super::EagleHead;
 use crate::{
-    DraftPasses, ModelError, Staged, Tables, models::eagle::Wiring,
+    DraftPasses, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
     runner::draft_passes::DraftPassSize,
 };
 
@@ -16,7 +16,7 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn run_trees(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         trees: &mut DraftPasses<B>,
         DraftPassSize { key, levels }: DraftPassSize,
         staged: Staged<'_, B>,
@@ -56,7 +56,7 @@ impl<B: Backend> EagleHead<B> {
     fn draft_roots(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         (tokens, wanted): (usize, usize),
     ) -> Result<(), BackendError> {
@@ -71,7 +71,7 @@ impl<B: Backend> EagleHead<B> {
     fn draft_nodes(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
         verified: &B::Inputs,
         (tokens, wanted): (usize, usize),

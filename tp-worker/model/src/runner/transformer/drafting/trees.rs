@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError};
 
 use super::super::Transformer;
-use crate::{DraftPasses, runner::draft_passes::DraftPassSize};
+use crate::{DraftPasses, ModelCache, runner::draft_passes::DraftPassSize};
 
 impl<B: Backend> Transformer<B> {
     /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are
@@ -12,7 +12,7 @@ impl<B: Backend> Transformer<B> {
     pub(super) fn run_trees(
         &mut self,
         backend: &mut B,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         trees: &mut DraftPasses<B>,
         DraftPassSize { key, levels }: DraftPassSize,
         verified: &mut B::Inputs,

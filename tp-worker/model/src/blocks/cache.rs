@@ -1,0 +1,103 @@
+//! Caches of a model's layers: one for each group of layers with equal caches.
+
+use lockstep_backend::{Backend, BackendError, KvShape};
+use lockstep_types::{KvCacheDtype, KvGroup, KvSpec, ModelConfig};
+
+use crate::Shard;
+
+/// The caches of a model on one rank.
+pub struct ModelCache<B: Backend> {
+    shapes: Vec<KvShape>,
+    caches: Vec<B::KvCache>,
+}
+
+/// Place of a layer among the caches of its model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CachePlace {
+    /// Number of the cache: that of the layer's group.
+    pub cache: usize,
+    /// Number of the layer in the cache.
+    pub layer: usize,
+}
+
+impl CachePlace {
+    /// Returns the place of layer `number`, which is in one of `groups`.
+    pub fn of(groups: &[KvGroup], number: usize) -> Self {
+        let place = |(cache, group): (usize, &KvGroup)| {
+            let layer = group.layers.binary_search(&number).ok()?;
+            Some(Self { cache, layer })
+        };
+        let mut groups = groups.iter().enumerate();
+        groups.find_map(place).unwrap_or_default()
+    }
+}
+
+/// Returns the shapes of the caches that a shard of `model` needs, with `pages` pages of
+/// `page_size` tokens in each group. Its batches have cells for `groups` groups. A target's have cells for each of its groups. A draft's have cells for one
+/// group, which all of its caches follow.
+pub(crate) fn cache_shapes(
+    model: &ModelConfig,
+    shard: &Shard,
+    groups: usize,
+    pages: usize,
+    page_size: usize,
+    dtype: KvCacheDtype,
+) -> Vec<KvShape> {
+    let shape = |(number, group): (usize, KvGroup)| {
+        let KvSpec::Full { head_dim, .. } = group.spec;
+        // All layers of a group have as many key/value heads on a rank.
+        let first = group.layers.first().map(|layer| &model.layers[*layer]);
+        let kv_heads = first.map_or(0, |layer| shard.heads(layer.attention()).kv.len());
+        KvShape {
+            group: number.min(groups.saturating_sub(1)),
+            layers: group.layers.len(),
+            kv_heads,
+            head_dim,
+            pages,
+            page_size,
+            dtype,
+        }
+    };
+    let all = model.kv_groups().into_iter().enumerate();
+    all.map(shape).collect()
+}
+
+impl<B: Backend> ModelCache<B> {
+    /// Allocates caches of these shapes.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub(crate) fn new(backend: &mut B, shapes: Vec<KvShape>) -> Result<Self, BackendError> {
+        let caches = shapes.iter().map(|shape| backend.kv_cache(shape));
+        Ok(Self {
+            caches: caches.collect::<Result<_, _>>()?,
+            shapes,
+        })
+    }
+
+    /// Returns the bytes of one token in all layers.
+    pub fn bytes_per_token(&self) -> usize {
+        self.shapes.iter().map(KvShape::bytes_per_token).sum()
+    }
+
+    /// Returns the bytes of the caches when they are full.
+    pub fn bytes(&self) -> usize {
+        let tokens = |shape: &KvShape| shape.pages * shape.page_size;
+        let bytes = |shape: &KvShape| shape.bytes_per_token() * tokens(shape);
+        self.shapes.iter().map(bytes).sum()
+    }
+
+    /// Copies cells of a group, in all layers that follow it, bit for bit: `(from, to)` in turn.
+    pub fn copy_cells(&mut self, backend: &mut B, group: usize, moves: &[(u32, u32)]) {
+        for (shape, cache) in self.shapes.iter().zip(&mut self.caches) {
+            if shape.group == group {
+                backend.copy_cells(cache, moves);
+            }
+        }
+    }
+
+    /// Returns all caches.
+    pub(crate) fn all(&mut self) -> &mut [B::KvCache] {
+        &mut self.caches
+    }
+}

@@ -1,0 +1,149 @@
+//! Caches that a model's layers keep, and the groups of layers with equal caches.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LayerSpec, Mixer, ModelConfig};
+
+/// Content of a layer's cache, in the sizes of the whole model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvSpec {
+    /// Keys and values of all positions.
+    Full {
+        /// Key/value heads.
+        kv_heads: usize,
+        /// Width of one head.
+        head_dim: usize,
+    },
+}
+
+/// Layers with equal caches. They share an allocation on each rank, and pages: a page of the
+/// group has a part in each of its layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvGroup {
+    /// Cache of each layer.
+    pub spec: KvSpec,
+    /// Numbers of the layers in the model, ascending.
+    pub layers: Vec<usize>,
+}
+
+impl LayerSpec {
+    /// Returns the cache that the layer keeps.
+    pub fn kv(&self) -> KvSpec {
+        let Mixer::Attention(attention) = &self.mixer;
+        KvSpec::Full {
+            kv_heads: attention.kv_heads,
+            head_dim: attention.head_dim,
+        }
+    }
+}
+
+impl ModelConfig {
+    /// Returns the groups of layers with equal caches, in the order of their first layers.
+    /// Example: layers that alternate between two caches are two groups, layers 0, 2, 4 and so
+    /// on, and layers 1, 3, 5 and so on.
+    pub fn kv_groups(&self) -> Vec<KvGroup> {
+        let mut groups: Vec<KvGroup> = Vec::new();
+        for (number, layer) in self.layers.iter().enumerate() {
+            let spec = layer.kv();
+            match groups.iter_mut().find(|group| group.spec == spec) {
+                Some(group) => group.layers.push(number),
+                None => groups.push(KvGroup {
+                    spec,
+                    layers: vec![number],
+                }),
+            }
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Architecture, AttentionSpec, GatedMlpSpec, LoadFormat, Mlp, RopeConfig, RopeScaling,
+    };
+
+    fn attention(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionSpec {
+        AttentionSpec {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            qk_norm: false,
+            qkv_bias: false,
+            output_bias: false,
+        }
+    }
+
+    fn model(attentions: impl IntoIterator<Item = AttentionSpec>) -> ModelConfig {
+        let layer = |attention| LayerSpec {
+            mixer: Mixer::Attention(attention),
+            mlp: Mlp::Gated(GatedMlpSpec {
+                width: 8,
+                bias: false,
+            }),
+            rms_norm_eps: 1e-5,
+        };
+        ModelConfig {
+            path: "model".into(),
+            load_format: LoadFormat::Dummy,
+            architecture: Architecture {
+                class_name: "LlamaForCausalLM".to_owned(),
+                model_type: "llama".to_owned(),
+            },
+            hidden_size: 8,
+            layers: attentions.into_iter().map(layer).collect(),
+            vocab_size: 8,
+            max_position_embeddings: 8,
+            rms_norm_eps: 1e-5,
+            tie_word_embeddings: true,
+            eos_token_ids: Vec::new(),
+            tokenizer_eos_id: None,
+            bos_token_id: None,
+        }
+    }
+
+    #[test]
+    fn layers_with_equal_caches_are_a_group() {
+        let group = |kv_heads, head_dim, layers: &[usize]| KvGroup {
+            spec: KvSpec::Full { kv_heads, head_dim },
+            layers: layers.to_vec(),
+        };
+        let layers = |sizes: &[[usize; 3]]| {
+            let layers = sizes.iter();
+            model(layers.map(|[heads, kv_heads, dim]| attention(*heads, *kv_heads, *dim)))
+        };
+        let alike = layers(&[[4, 2, 16], [8, 2, 16]]);
+        assert_eq!(alike.kv_groups(), [group(2, 16, &[0, 1])]);
+        let mixed = layers(&[[4, 2, 16], [4, 1, 32], [4, 2, 32], [4, 1, 32], [4, 2, 16]]);
+        assert_eq!(
+            mixed.kv_groups(),
+            [
+                group(2, 16, &[0, 4]),
+                group(1, 32, &[1, 3]),
+                group(2, 32, &[2])
+            ]
+        );
+        assert_eq!(layers(&[]).kv_groups(), []);
+    }
+
+    /// A rank's part of a group's cache has one shape, whatever query heads its layers have.
+    #[test]
+    fn layers_of_a_group_have_as_many_heads_on_a_rank() {
+        for kv_heads in 1..=12 {
+            for ranks in 1..=12 {
+                let layers = (1..=6).map(|group| attention(group * kv_heads, kv_heads, 8));
+                let split = layers.filter(|layer| layer.heads.is_multiple_of(ranks));
+                let mut on_rank = split.map(|layer| layer.kv_heads_per_rank(ranks));
+                let first = on_rank.next();
+                assert!(on_rank.all(|heads| Some(heads) == first));
+            }
+        }
+    }
+}
