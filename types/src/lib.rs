@@ -19,6 +19,7 @@ mod error;
 mod footprint;
 mod format;
 mod model;
+mod names;
 mod node;
 mod speculation;
 mod step_limits;
@@ -35,9 +36,10 @@ pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use model::{
-    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, RopeConfig,
-    RopeScaling,
+    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms,
+    RopeConfig, RopeScaling,
 };
+pub use names::TensorNames;
 pub use reserve::ReserveConfig;
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NumberOption,

@@ -6,9 +6,9 @@ use std::io;
 use std::path::Path;
 
 use lockstep_files::{on_reader_thread, read_exact_at};
-use serde::Deserialize;
+use lockstep_types::TensorNames;
 
-use crate::tensors::{self, Header};
+use crate::tensors::{self, Header, Place};
 
 /// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
@@ -19,37 +19,19 @@ const PIECE: u64 = 1 << 20;
 /// # Errors
 /// The errors of reading the tables. Missing or damaged files are reported by the code that
 /// loads the weights.
-pub(crate) fn differs(folder: &Path) -> io::Result<bool> {
-    let Ok(headers) = tensors::headers::<Places>(folder) else {
+pub(crate) fn differs(folder: &Path, names: &TensorNames) -> io::Result<bool> {
+    let tables = [&names.embedding, &names.head].map(|name| format!("{name}.weight"));
+    let Ok(headers) = tensors::headers(folder, &tables) else {
         return Ok(false);
     };
-    let find = |of: fn(&Places) -> Option<&Place>| {
-        let mut found = headers.iter().filter_map(|header| Table::of(header, of));
+    let find = |name: &str| {
+        let mut found = headers.iter().filter_map(|header| Table::of(header, name));
         found.next()
     };
-    let embedding = find(|places| places.embedding.as_ref());
-    let head = find(|places| places.head.as_ref());
-    match (embedding, head) {
+    match (find(&tables[0]), find(&tables[1])) {
         (Some(embedding), Some(head)) => Ok(!embedding.equals(&head)?),
         _ => Ok(false),
     }
-}
-
-/// Places of the two tables in a header.
-#[derive(Deserialize)]
-struct Places {
-    #[serde(rename = "model.embed_tokens.weight")]
-    embedding: Option<Place>,
-    #[serde(rename = "lm_head.weight")]
-    head: Option<Place>,
-}
-
-#[derive(Deserialize)]
-struct Place {
-    dtype: String,
-    shape: Vec<u64>,
-    /// First byte, and the byte behind the last one.
-    data_offsets: (u64, u64),
 }
 
 /// A table in its file.
@@ -63,8 +45,8 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// `None` if the header does not name the table, or the table is not inside of the file.
-    fn of(header: &'a Header<Places>, of: fn(&Places) -> Option<&Place>) -> Option<Self> {
-        let place = of(&header.says)?;
+    fn of(header: &'a Header, name: &str) -> Option<Self> {
+        let place = header.places.get(name)?;
         let (begin, end) = place.data_offsets;
         let last = header.data.checked_add(end)?;
         let bytes = end.checked_sub(begin)?;

@@ -20,7 +20,7 @@ mod split;
 pub use blocks::rope_table;
 pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Weights};
 pub use error::ModelError;
-pub use models::{CaptureSpec, Schedule};
+pub use models::{CaptureSpec, Exit, Schedule};
 pub use runner::{
     Chains, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
     LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_heads,

@@ -13,7 +13,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    blocks::{LayerContext, parts::Tensors},
+    blocks::{LayerContext, Mixer, parts::Tensors},
     models::eagle::Eagle,
 };
 use hidden::Picks;
@@ -76,10 +76,11 @@ impl<B: Backend> EagleHead<B> {
 
     /// Shape of the cache that the head needs for `pages` pages.
     pub fn kv_shape(&self, pages: usize, page_size: usize, dtype: KvCacheDtype) -> KvShape {
+        let Mixer::Attention(attention) = &self.weights.layer.mixer;
         KvShape {
             layers: 1,
-            kv_heads: self.weights.layer.attention.shape.kv_heads,
-            head_dim: self.weights.layer.attention.shape.head_dim,
+            kv_heads: attention.shape.kv_heads,
+            head_dim: attention.shape.head_dim,
             pages,
             page_size,
             dtype,

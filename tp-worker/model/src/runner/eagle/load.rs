@@ -115,7 +115,7 @@ fn present(
         embedding,
         head,
         fc_bias: weights.contains(eagle::FC_BIAS),
-        input_norm: weights.contains(eagle::INPUT_NORM),
+        input_norm: weights.contains(&format!("{}.weight", eagle::INPUT_NORM)),
     })
 }
 
