@@ -1,29 +1,22 @@
 //! One rank: weights, cache, slots and sampler behind [`Worker::step`].
 
-mod agree;
+mod agreement;
 mod batch;
 mod choices;
-mod depth;
-mod digest;
 mod draft_stage;
 mod emit;
 mod error;
 mod exchanges;
-mod extent;
 pub mod faults;
-mod fingerprint;
 mod limits;
 pub mod local;
 mod open_device;
-mod opening;
 mod outcome;
 mod pages;
 mod pass_start;
 mod passes;
 mod profile;
-mod recorder;
 mod reload;
-mod rows;
 mod slots;
 mod step;
 
@@ -41,15 +34,12 @@ use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan};
 
+use agreement::Agreement;
 use batch::BatchBuffers;
 use choices::Choices;
-use depth::DepthControl;
-use digest::Digests;
 use draft_stage::DraftStage;
 use faults::Faults;
 use outcome::Outcomes;
-use recorder::{Recorder, StepRecord};
-use rows::StepRows;
 use slots::{RowTask, Slots};
 
 pub use error::{PlanError, WorkerError};
@@ -76,8 +66,7 @@ pub struct Worker<B: Backend> {
     passes: PassRegistry,
     /// The rows of the step.
     tasks: Vec<RowTask>,
-    depth: DepthControl,
-    rows: StepRows,
+    agreement: Agreement,
     drafting: DraftStage<B>,
     /// Dropped after the passes that were recorded on it: a communicator of the devices ends
     /// only once no recorded pass holds it.
@@ -87,11 +76,6 @@ pub struct Worker<B: Backend> {
     sampler: Sampler,
     verifier: Verifier,
     outcomes: Outcomes,
-    digests: Digests,
-    /// Record of the current step, or of the last one.
-    record: StepRecord,
-    recorder: Recorder,
-    faults: Faults,
     last_step: u64,
     broken: bool,
 }
@@ -133,23 +117,23 @@ impl<B: Backend + 'static> Worker<B> {
         let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, limits.vocab);
         let options = LoadOptions {
             cache: weight_cache,
-            notes: Some(StepRows::NOTE),
+            notes: Some(agreement::NOTE),
             ..LoadOptions::new(Axis::World, pass)
         };
         let (device, model, files) = (&mut backend, &config.model, options.files);
         let mut transformer = Transformer::load(device, model, options, progress)?;
         let target = &mut transformer;
         let mut drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
-        agree::share_drafting(device, &mut transformer, &mut drafting)?;
+        agreement::share_drafting(device, &mut transformer, &mut drafting)?;
         let shape = transformer.kv_shape(config.kv.num_pages, config.kv.page_size, limits.kv_dtype);
         let cache = backend.kv_cache(&shape)?;
         let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);
         let passes = PassRegistry::prepare(&limits.step, &schedule, dp_ranks);
         let adaptive = config.speculation.adaptive.as_ref();
         let tiers = adaptive.map_or(&[][..], |adaptive| &adaptive.tiers);
-        agree::compare_passes(&mut backend, passes.digest(tiers)?)?;
+        agreement::compare_passes(&mut backend, passes.digest(tiers)?)?;
         let mut worker = Self {
-            depth: DepthControl::fixed(&config.speculation),
+            agreement: Agreement::new(config, rank),
             config: config.clone(),
             drafters: drafters.clone(),
             slots: Slots::new(&limits),
@@ -164,11 +148,6 @@ impl<B: Backend + 'static> Worker<B> {
             outcomes: Outcomes::of_steps(&limits.step),
             tasks: Vec::with_capacity(limits.step.requests),
             drafting,
-            digests: Digests::new(),
-            record: StepRecord::default(),
-            recorder: Recorder::new(),
-            faults: Faults::default(),
-            rows: StepRows::new(&config.parallel),
             last_step: 0,
             kv_bytes: shape.bytes_per_token() * config.kv.num_pages * config.kv.page_size,
             broken: false,
@@ -179,7 +158,7 @@ impl<B: Backend + 'static> Worker<B> {
         };
         worker.prepare(progress)?;
         // Set last, so that no fault strikes in steps that are measured.
-        worker.faults = Faults::of_rank(rank)?;
+        worker.agreement.faults = Faults::of_rank(rank)?;
         Ok(worker)
     }
 
@@ -207,15 +186,15 @@ impl<B: Backend + 'static> Worker<B> {
         let (backend, target) = (&mut self.backend, &mut self.transformer);
         let (drafting, slots) = (&mut self.drafting, &self.slots);
         backend.forget_passes();
-        fingerprint::compare(backend, target.planned_exchanges())?;
+        agreement::compare_exchanges(backend, target.planned_exchanges())?;
         let mut void = Vec::new();
         for _ in 0..RECORDINGS {
             target.forget_passes();
             target.record(backend, &mut self.cache, &mut each)?;
             drafting.record(backend, target, slots, &mut each)?;
-            void = agree::which(backend, !target.keeps_passes(backend))?;
+            void = agreement::which(backend, !target.keeps_passes(backend))?;
             if void.is_empty() {
-                let exchanged = fingerprint::compare(backend, &target.noted_exchanges())?;
+                let exchanged = agreement::compare_exchanges(backend, &target.noted_exchanges())?;
                 self.passes.recorded(exchanged);
                 return Ok(());
             }
@@ -236,7 +215,7 @@ impl<B: Backend + 'static> Worker<B> {
             false => Vec::new(),
         };
         let decider = Decider::new(&adaptive, &policies, &profile)?;
-        self.depth = DepthControl::adaptive(&adaptive, decider);
+        self.agreement.adapt(&adaptive, decider);
         Ok(())
     }
 
@@ -250,19 +229,19 @@ impl<B: Backend + 'static> Worker<B> {
         if self.broken {
             return Err(WorkerError::Broken);
         }
-        let result = self.run(plan).map_err(depth::named);
+        let result = self.run(plan).map_err(agreement::named);
         let result = result.map_err(|error| error.in_step(plan.step));
-        self.recorder.note(self.record);
+        self.agreement.keep_record();
         self.broken = result.is_err();
         result
     }
 
-    /// Writes this rank's last steps to a new file in `folder`: see [`StepRecord`].
+    /// Writes this rank's last steps to a new file in `folder`, a line of JSON for each.
     ///
     /// # Errors
     /// [`io::Error`].
     pub fn write_steps(&self, folder: &Path) -> io::Result<PathBuf> {
-        self.recorder.write(folder, self.group().0)
+        self.agreement.write_steps(folder, self.group().0)
     }
 
     /// Returns the rank and the number of ranks.

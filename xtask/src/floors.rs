@@ -11,10 +11,10 @@ const FLOORS: [&[&str]; 13] = [
     &[
         "adaptive",
         "files",
-        "hub/loopback",
-        "tp-worker/backend-cuda/fake",
+        "tests/fake-cuda",
+        "tests/loopback-hub",
+        "tests/trace-collector",
         "tp-worker/collective",
-        "traces/collector",
     ],
     &["tokenizer-manager/text", "types"],
     &[
@@ -62,9 +62,9 @@ const CONCRETE: (&str, &str) = ("tp-worker/backend-", "tp-worker/devices");
 
 /// Crates for tests. No program ships them, because only tests may depend on them.
 const FOR_TESTS: [&str; 3] = [
-    "hub/loopback",
-    "tp-worker/backend-cuda/fake",
-    "traces/collector",
+    "tests/fake-cuda",
+    "tests/loopback-hub",
+    "tests/trace-collector",
 ];
 
 /// Names of a crate's dependencies.
@@ -238,7 +238,7 @@ mod tests {
             ("tp-worker/model", "[dev-dependencies]\nclap = \"4\"\n"),
             (
                 "tp-worker/devices",
-                "[dev-dependencies]\ntp-worker-backend-cuda-fake = {}\n",
+                "[dev-dependencies]\ntests-fake-cuda = {}\n",
             ),
         ] {
             assert_eq!(messages(folder, change), [""; 0], "{folder}: {change}");
@@ -275,8 +275,8 @@ mod tests {
             ),
             (
                 "tp-worker/devices",
-                "[dependencies]\ntp-worker-backend-cuda-fake = {}\n",
-                "builds on `tp-worker/backend-cuda/fake`, which is for tests",
+                "[dependencies]\ntests-fake-cuda = {}\n",
+                "builds on `tests/fake-cuda`, which is for tests",
             ),
             (
                 "tp-worker/sampling",

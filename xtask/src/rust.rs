@@ -51,9 +51,10 @@ fn file_limit(path: &str) -> usize {
     }
 }
 
-/// Returns true if the file holds only tests.
+/// Returns true if the file holds only tests. A fake that tests use, such as
+/// `tests/fake-cuda/src`, is no test itself.
 fn is_test(path: &str) -> bool {
-    path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs")
+    path.starts_with("tests/src/") || path.contains("/tests/") || path.ends_with("/tests.rs")
 }
 
 #[cfg(test)]
@@ -75,7 +76,8 @@ mod tests {
         assert!(messages("a/src/b.rs", &lines(401))[0].contains("401 lines, at most 400"));
         assert_eq!(messages("a/tests/b.rs", &lines(600)), [""; 0]);
         assert_eq!(messages("a/src/b/tests.rs", &lines(600)), [""; 0]);
-        assert!(messages("tests/b.rs", &lines(601))[0].contains("601 lines, at most 600"));
+        assert!(messages("tests/src/b.rs", &lines(601))[0].contains("601 lines, at most 600"));
+        assert!(messages("tests/fake/src/b.rs", &lines(401))[0].contains("401 lines, at most 400"));
     }
 
     #[test]

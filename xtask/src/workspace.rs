@@ -6,9 +6,9 @@ use crate::{Finding, Tree};
 /// memory, mapped weights, and the fake driver.
 const MAY_BE_UNSAFE: [&str; 6] = [
     "process",
+    "tests/fake-cuda",
     "tp-worker/backend-cpu",
     "tp-worker/backend-cuda",
-    "tp-worker/backend-cuda/fake",
     "tp-worker/collective",
     "tp-worker/model",
 ];

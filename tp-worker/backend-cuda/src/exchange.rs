@@ -1,81 +1,127 @@
-//! Collectives of a rank's data, by way of the host.
-//!
-//! A piece of the data is copied to pinned memory, ranks exchange the piece there, and the
-//! result is copied back. This serves ranks that share a GPU, and ranks whose GPUs have no way
-//! of their own to each other. The host waits for the device in each piece, so a device cannot
-//! repeat a pass with such an exchange by itself.
+//! Exchange of ranks' data, from device to device or through the host.
 
-mod pieces;
+pub(crate) mod host;
+pub(crate) mod nccl;
+pub(crate) mod notes;
+mod progress;
+mod watch;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use lockstep_backend::{Axis, BackendError, Groups, Owners, host};
+use lockstep_backend::{Axis, BackendError, Exchanged, Groups, Owners};
 use lockstep_collective::Collective;
 
-use crate::context::Context;
 use crate::error::CudaError;
-use crate::floats::{Element, Floats};
-use crate::memory::Pinned;
-use crate::staged::Staged;
-use crate::stream::Stream;
-use pieces::pieces;
+use crate::runtime::{Buffer, Context, Stream};
+use crate::tensors::Floats;
+pub(crate) use host::Exchange;
+pub(crate) use nccl::Communicator;
+pub use nccl::{CollectiveOptions, Nccl};
+use nccl::{Farewell, Plane};
+pub(crate) use notes::NoteRoom;
 
-/// Bytes that pass through the host at a time.
-pub(crate) const PIECE: usize = 4 << 20;
-/// Bytes of the unit that pieces are exchanged in, whatever their elements are.
-const WORD: usize = size_of::<f32>();
-
-/// The groups that one rank is in, and the memory that its data passes through.
-pub(crate) struct Exchange {
-    groups: Groups,
-    /// Copies from the device: this rank's part of a piece, or its block of logits.
-    own: Pinned<u8>,
-    /// Copies to the device: the result of an exchange.
-    all: Staged<u8>,
-    /// Logits of all ranks, where they must be copied.
-    gathered: Vec<f32>,
-    /// Number of words that each rank brings to a piece.
-    counts: Vec<usize>,
-    /// Elements that each rank takes of a piece.
-    ranges: Vec<Range<usize>>,
+/// The two ways of ranks' data: from device to device, in the stream's order; or through the
+/// host, which waits. Operations call the same functions for either.
+pub(crate) struct Planes {
+    /// Dropped first, so that peers see a rank leave only after its data is done.
+    device: Option<Plane>,
+    host: Exchange,
+    /// The reason why there is no exchange from device to device.
+    why: String,
+    /// Bytes of the GPU's memory that the device's exchange was seen to take.
+    taken: u64,
+    /// Dropped last: peers that see this rank leave end the operations that this rank's NCCL
+    /// waits for.
+    _farewell: Option<Farewell>,
 }
 
-impl Exchange {
-    /// Allocates the pinned memory. A rank alone needs none, nor does a rank whose data is not
-    /// `staged` in the host's memory.
+impl Planes {
+    /// Agrees with all ranks on the way of their data.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    /// [`CudaError`]: no memory, a peer that is gone, or a requested backend that can't be
+    /// used.
     pub(crate) fn new(
-        context: &Arc<Context>,
-        groups: Groups,
-        staged: bool,
+        stream: &mut Stream,
+        mut groups: Groups,
+        options: &CollectiveOptions,
     ) -> Result<Self, CudaError> {
-        let (_, size) = groups.rank_and_size(Axis::World);
-        let bytes = if staged { piece_bytes(size) } else { 0 };
+        let context = stream.context().clone();
+        let (before, _) = context.memory()?;
+        let agreed = nccl::agreed(stream, &mut groups, options)?;
+        let (device, why) = match agreed {
+            Ok(plane) => (Some(plane), String::new()),
+            Err(why) => (None, why),
+        };
+        let mut taken = 0;
+        if device.is_some() {
+            let (after, _) = context.memory()?;
+            taken = before.saturating_sub(after) as u64;
+        } else if groups.rank_and_size(Axis::World).1 > 1 {
+            tracing::info!("data of ranks passes through the host's memory: {why}");
+        }
+        let staged = device.is_none();
         Ok(Self {
-            groups,
-            own: Pinned::new(context, bytes, WHAT)?,
-            all: Staged::new(context, bytes, WHAT)?,
-            gathered: Vec::new(),
-            counts: vec![0; size],
-            ranges: vec![0..0; size],
+            _farewell: device.as_ref().map(Plane::farewell),
+            device,
+            host: Exchange::new(&context, groups, staged)?,
+            why,
+            taken,
         })
     }
 
-    /// Bytes of the host's memory that one of `ranks` ranks takes. A block of its logits has
-    /// `own` elements, and the logits of all ranks that it gets have `gathered`.
-    pub(crate) fn host_bytes(ranks: usize, own: usize, gathered: usize) -> u64 {
-        if ranks == 1 {
-            return 0;
-        }
-        let logits = own.saturating_mul(WORD).max(PIECE);
-        let all = gathered.saturating_mul(WORD).saturating_add(PIECE);
-        logits.saturating_add(all) as u64
+    /// True if data goes in the stream's order, without the host.
+    pub(crate) fn on_stream(&self) -> bool {
+        self.device.is_some()
     }
 
-    /// Makes room for blocks of `elements` logits of this rank.
+    /// Communicators, which recorded passes hold as long as they live.
+    pub(crate) fn communicators(&self) -> [Option<Arc<Communicator>>; 2] {
+        self.device
+            .as_ref()
+            .map_or([None, None], Plane::communicators)
+    }
+
+    /// Bytes by which the GPU's free memory shrank while ranks joined and used each operation
+    /// once. Other users of the GPU count in it, too.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Description for people; `None` for a rank alone.
+    pub(crate) fn describe(&self) -> Option<String> {
+        match (&self.device, self.rank_and_size(Axis::World).1) {
+            (_, 1) => None,
+            (Some(plane), ranks) => {
+                let mib = self.taken as f64 / f64::from(1 << 20);
+                let name = plane.describe();
+                Some(format!("{name} between {ranks} ranks ({mib:.1} MiB)"))
+            }
+            (None, _) => Some(format!("data through the host ({})", self.why)),
+        }
+    }
+
+    /// Ends a pass that brings nothing to the host: waits for data on its way, so that a peer
+    /// that is gone is an error of this step.
+    ///
+    /// # Errors
+    /// [`CudaError::Peers`], [`CudaError::Driver`].
+    pub(crate) fn arrive(&self, stream: &Stream) -> Result<(), CudaError> {
+        match &self.device {
+            Some(_) => stream.synchronize(),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the watch that a recorded pass with these collectives is about to be launched.
+    pub(crate) fn begin(&self, exchanges: &[Exchanged]) {
+        if let Some(plane) = &self.device {
+            plane.watched().begin(exchanges);
+        }
+    }
+
+    /// See [`Exchange::reserve_logits`].
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
@@ -84,26 +130,24 @@ impl Exchange {
         context: &Arc<Context>,
         elements: usize,
     ) -> Result<(), CudaError> {
-        let bytes = elements.saturating_mul(WORD);
-        if self.rank_and_size(Axis::World).1 > 1 && bytes > self.own.as_slice().len() {
-            self.own = Pinned::new(context, bytes, WHAT)?;
+        match &self.device {
+            Some(_) => Ok(()),
+            None => self.host.reserve_logits(context, elements),
         }
-        Ok(())
     }
 
     pub(crate) fn rank_and_size(&self, axis: Axis) -> (usize, usize) {
-        self.groups.rank_and_size(axis)
+        self.host.rank_and_size(axis)
     }
 
     /// Number of DP ranks.
     pub(crate) fn dp_size(&self) -> usize {
-        let size = |axis| self.rank_and_size(axis).1;
-        size(Axis::World) / size(Axis::Attention)
+        self.host.dp_size()
     }
 
-    /// The group of `axis`.
+    /// The hosts' group of `axis`.
     pub(crate) fn of(&mut self, axis: Axis) -> &mut dyn Collective {
-        self.groups.of(axis)
+        self.host.of(axis)
     }
 
     /// Sums the first `len` floats of `x` over the ranks of `axis`.
@@ -117,25 +161,16 @@ impl Exchange {
         x: &mut Floats,
         len: usize,
     ) -> Result<(), BackendError> {
-        x.expect(Element::F32, len, "what is summed over ranks");
-        let Self { groups, all, .. } = self;
-        let group = groups.of(axis);
-        if group.size() == 1 {
-            return Ok(());
+        let (_, size) = self.rank_and_size(axis);
+        match &self.device {
+            Some(plane) if size > 1 => Ok(plane.all_reduce(stream, axis, x, len)?),
+            _ => self.host.all_reduce(stream, axis, x, len),
         }
-        for piece in pieces(len, PIECE / WORD) {
-            let bytes = bytes(&piece, WORD);
-            let part = &mut all.elements()?[..bytes.len()];
-            x.download_bytes(stream, bytes.start, part)?;
-            group.all_reduce_sum(bytemuck::cast_slice_mut(part))?;
-            x.receive(stream, all, 0..bytes.len(), bytes.start)?;
-        }
-        Ok(())
     }
 
     /// Sums the first `len` floats of `x` over the ranks of `axis`; `x` is a matrix of `width`
-    /// columns. Rows `rows[rank]` of the sum are written to its beginning. There must be
-    /// several ranks.
+    /// columns. Returns the index in `x` at which rows `rows[rank]` of the sum begin. There
+    /// must be several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -147,25 +182,19 @@ impl Exchange {
         len: usize,
         rows: &[Range<usize>],
         width: usize,
-    ) -> Result<(), BackendError> {
-        x.expect(Element::F32, len, "what is summed over ranks");
+    ) -> Result<usize, BackendError> {
         let (rank, _) = self.rank_and_size(axis);
-        let group = self.groups.of(axis);
-        // The writes never pass the current piece, so they overwrite elements that were read.
-        let mut at = 0;
-        for piece in pieces(len, PIECE / WORD) {
-            let part = bytes(&piece, WORD);
-            let own = &mut self.own.as_mut_slice()[..part.len()];
-            x.download_bytes(stream, part.start, own)?;
-            host::elements_of(&mut self.ranges, rows, width, &piece);
-            let taken = self.ranges[rank].len() * WORD;
-            let sum = &mut self.all.elements()?[..taken];
-            let (own, sum) = (bytemuck::cast_slice(own), bytemuck::cast_slice_mut(sum));
-            group.reduce_scatter_sum(own, &self.ranges, sum)?;
-            x.receive(stream, &mut self.all, 0..taken, at)?;
-            at += taken;
+        match &self.device {
+            Some(plane) => {
+                let of = (axis, rank);
+                Ok(plane.reduce_scatter(stream, of, x, len, rows, width)?)
+            }
+            None => {
+                let host = &mut self.host;
+                host.reduce_scatter(stream, axis, x, len, rows, width)?;
+                Ok(0)
+            }
         }
-        Ok(())
     }
 
     /// Gathers `lens[r]` floats of each rank's `x` into `out`, in rank order, bit for bit. This
@@ -182,42 +211,69 @@ impl Exchange {
         lens: &(impl Iterator<Item = usize> + Clone),
         out: &mut Floats,
     ) -> Result<(), BackendError> {
-        let size = x.element().bytes();
-        x.expect(out.element(), 0, "what is gathered");
-        let (rank, ranks) = self.rank_and_size(axis);
-        let group = self.groups.of(axis);
-        let longest = lens.clone().max().unwrap_or(0);
-        // Two elements of the smallest type make a word.
-        let each = PIECE / ranks / WORD * WORD / size;
-        for piece in pieces(longest, each) {
-            // The part of a rank's data inside this piece, which is short or empty if the data
-            // ends here or before.
-            let inside = |len: usize| piece.start.min(len)..piece.end.min(len);
-            self.counts.clear();
-            let words = |len| bytes(&inside(len), size).len().div_ceil(WORD);
-            self.counts.extend(lens.clone().map(words));
-            let own_len = lens.clone().nth(rank).unwrap_or(0);
-            let part = bytes(&inside(own_len), size);
-            let own = &mut self.own.as_mut_slice()[..self.counts[rank] * WORD];
-            x.download_bytes(stream, first * size + part.start, &mut own[..part.len()])?;
-            let total: usize = self.counts.iter().sum();
-            let all = &mut self.all.elements()?[..total * WORD];
-            let (own, all) = (bytemuck::cast_slice(own), bytemuck::cast_slice_mut(all));
-            group.all_gather(own, &self.counts, all)?;
-            let (mut from, mut to) = (0, 0);
-            for (words, len) in self.counts.iter().zip(lens.clone()) {
-                let part = bytes(&inside(len), size);
-                let source = from..from + part.len();
-                out.receive(stream, &mut self.all, source, to + part.start)?;
-                from += words * WORD;
-                to += len * size;
+        let (rank, _) = self.rank_and_size(axis);
+        match &self.device {
+            Some(plane) => {
+                let of = (axis, rank);
+                Ok(plane.all_gather(stream, of, x, first, lens, out)?)
             }
+            None => self.host.all_gather(stream, axis, x, first, lens, out),
         }
-        Ok(())
     }
 
-    /// See [`lockstep_backend::Exchange::gather_to_host`]. The logits of several ranks are
-    /// gathered from the first `len` floats of each rank's `x`.
+    /// Gathers the `words` of each rank in `all`, in rank order. There must be several ranks,
+    /// and their data goes in the stream's order.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn gather_words(
+        &self,
+        stream: &Stream,
+        words: &Buffer<u32>,
+        all: &mut Buffer<u32>,
+    ) -> Result<(), CudaError> {
+        let plane = self.device.as_ref();
+        plane.map_or(Ok(()), |plane| plane.gather_words(stream, words, all))
+    }
+
+    /// See [`Plane::collect`]. There must be several ranks, and their data goes in the stream's
+    /// order.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn collect(
+        &self,
+        stream: &Stream,
+        axis: Axis,
+        x: &Floats,
+        owners: Owners<'_>,
+        parts: Option<&mut Floats>,
+    ) -> Result<(), CudaError> {
+        let (rank, _) = self.rank_and_size(axis);
+        let plane = self.device.as_ref();
+        plane.map_or(Ok(()), |plane| {
+            plane.collect(stream, (axis, rank), x, owners, parts)
+        })
+    }
+
+    /// See [`Plane::tell`]. There must be several ranks, and their data goes in the stream's
+    /// order.
+    ///
+    /// # Errors
+    /// [`CudaError::Nccl`].
+    pub(crate) fn tell(
+        &self,
+        stream: &Stream,
+        axis: Axis,
+        words: &mut Buffer<u32>,
+        told: Range<usize>,
+    ) -> Result<(), CudaError> {
+        let plane = self.device.as_ref();
+        plane.map_or(Ok(()), |plane| plane.tell(stream, axis, words, told))
+    }
+
+    /// See [`lockstep_backend::Exchange::gather_to_host`]. Logits are gathered from the first
+    /// `len` floats of `x`, which has room for `capacity` rows. There must be several ranks.
     ///
     /// # Errors
     /// [`BackendError::Collective`], [`BackendError::Device`].
@@ -225,35 +281,17 @@ impl Exchange {
         &mut self,
         stream: &Stream,
         axis: Axis,
-        x: &Floats,
-        len: usize,
+        (x, len, capacity): (&Floats, usize, usize),
         owners: Owners<'_>,
         space: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], BackendError> {
-        x.expect(Element::F32, len, "what is brought to the host");
         let (rank, _) = self.rank_and_size(axis);
-        let own = &mut self.own.as_mut_slice()[..len * WORD];
-        x.download_bytes(stream, 0, own)?;
-        let own: &[f32] = bytemuck::cast_slice(own);
-        let group = self.groups.of(axis);
-        let parts = host::gather_columns(group, own, owners, &mut self.gathered)?;
-        let width = owners.widths.iter().sum::<usize>();
-        let space = host::grown(space, owners.rows[rank].len() * width);
-        for (row, out) in space.chunks_exact_mut(width.max(1)).enumerate() {
-            host::copy_row(&parts, owners.widths, row, out);
+        match &mut self.device {
+            Some(plane) => plane.gather_to_host(stream, (axis, rank), (x, capacity), owners, space),
+            None => {
+                let host = &mut self.host;
+                host.gather_to_host(stream, axis, x, len, owners, space)
+            }
         }
-        Ok(space)
     }
-}
-
-const WHAT: &str = "what ranks exchange";
-
-/// Bytes of pinned memory for either direction, on one of `ranks` ranks.
-fn piece_bytes(ranks: usize) -> usize {
-    if ranks > 1 { PIECE } else { 0 }
-}
-
-/// Byte range of elements of `size` bytes each.
-fn bytes(elements: &Range<usize>, size: usize) -> Range<usize> {
-    elements.start * size..elements.end * size
 }

@@ -5,15 +5,12 @@ use lockstep_backend::{
 };
 use lockstep_types::{CollectiveBackend, Dtype};
 
-use crate::attention::WorkLimits;
 use crate::backend::Chooser;
-use crate::chains::Chains;
-use crate::exchange::Exchange;
-use crate::floats::Element;
-use crate::inputs::Inputs;
-use crate::lists::Lists;
-use crate::nccl::charge;
-use crate::products::WORKSPACE;
+use crate::drafting::Chains;
+use crate::exchange::{Exchange, nccl::charge};
+use crate::ops::{WORKSPACE, WorkLimits};
+use crate::passes::{Inputs, Lists};
+use crate::tensors::Element;
 
 /// Alignment of allocations.
 const ALIGNMENT: u64 = 256;
@@ -173,7 +170,7 @@ mod tests {
     use lockstep_backend::AttentionShape;
 
     use super::*;
-    use crate::exchange::PIECE;
+    use crate::exchange::host::PIECE;
 
     #[test]
     fn ranks_with_peers_take_memory_of_the_host() {

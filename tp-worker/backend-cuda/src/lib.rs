@@ -12,8 +12,8 @@
 //!   from pass to pass from there, never from an argument.
 //! * [`Operations`], [`Attention`] and [`Products`] are the operations, and [`Choosing`] makes
 //!   tokens of their logits.
-//! * Ranks exchange data from device to device by NCCL (`nccl.rs`). Ranks that share a GPU or
-//!   lack NCCL exchange it through the host's memory (`exchange.rs`), by a
+//! * Ranks exchange data from device to device by NCCL (`exchange/nccl.rs`). Ranks that share a
+//!   GPU or lack NCCL exchange it through the host's memory (`exchange/host.rs`), by a
 //!   [`Collective`](lockstep_collective::Collective).
 //! * [`CudaBackend`] implements with all of these the operations that models ask for.
 //!
@@ -21,65 +21,29 @@
 //! result of attention on its own request only. Other rows of the batch, page size, chunking
 //! and trees of drafts change no bit.
 
-mod attention;
 mod backend;
-mod chains;
-mod choosing;
-mod compiler;
-mod context;
+mod drafting;
 mod error;
 mod exchange;
-mod exchange_watch;
-mod floats;
 mod footprint;
-mod gpu;
-mod graph;
-mod indices;
-mod inputs;
-mod lists;
-mod memory;
-mod meter;
-mod module;
-mod nccl;
-mod notes;
-mod operations;
-mod planes;
-mod products;
-mod progress;
-mod random;
-mod recorded;
-mod rows;
-mod sources;
-mod staged;
-mod stopwatch;
-mod stream;
-mod sums;
-mod tape;
-mod tensor;
-mod trees;
+mod kernels;
+mod ops;
+mod passes;
+mod runtime;
+mod tensors;
 mod version;
-mod weights;
 
-pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
 pub use backend::{CudaBackend, CudaOptions, CudaPasses};
-pub use choosing::{Choosing, ChoosingRoom, LogitRows};
-pub use compiler::{Compiler, Source};
-pub use context::Context;
+pub use drafting::{Choosing, ChoosingRoom, LogitRows};
 pub use error::CudaError;
-pub use floats::{Element, Floats};
+pub use exchange::{CollectiveOptions, Nccl};
 pub use footprint::CudaMemory;
-pub use gpu::Gpu;
-pub use graph::Graph;
-pub use indices::Indices;
-pub use inputs::{Chosen, Inputs};
-pub use memory::{Buffer, Pinned};
-pub use module::{Kernel, Module};
-pub use nccl::{CollectiveOptions, Nccl};
-pub use operations::Operations;
-pub use products::{Operands, Product, Products};
-pub use recorded::Recorded;
-pub use rows::Rows;
-pub use stream::{Event, Stream};
-pub use sums::Sums;
-pub use tensor::{CudaMatrix, CudaTensor};
+pub use kernels::Source;
+pub use ops::{
+    Attention, HeadNorms, Indices, Operands, Operations, PagedCache, Product, Products, Rope, Sums,
+    Work, WorkLimits,
+};
+pub use passes::{Chosen, Inputs, Recorded};
+pub use runtime::{Buffer, Compiler, Context, Event, Gpu, Graph, Kernel, Module, Pinned, Stream};
+pub use tensors::{CudaMatrix, CudaTensor, Element, Floats, Rows};
 pub use version::Version;

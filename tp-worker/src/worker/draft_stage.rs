@@ -67,7 +67,7 @@ pub struct DraftStage<B: Backend> {
 
 impl<B: Backend> DraftStage<B> {
     /// Loads the configured drafter on the lead, and makes the target keep the features that it
-    /// reads. [`super::agree::share_drafting`] then does so on the other ranks. No collective
+    /// reads. [`super::agreement::share_drafting`] then does so on the other ranks. No collective
     /// runs, so that a rank that fails leaves none waiting.
     ///
     /// # Errors

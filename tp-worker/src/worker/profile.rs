@@ -8,7 +8,7 @@ use lockstep_types::{
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
-use super::{Worker, WorkerError, agree, digest::Digests};
+use super::{Worker, WorkerError, agreement};
 
 mod cells;
 
@@ -85,7 +85,7 @@ impl<B: Backend + 'static> Worker<B> {
             tell(rounds * of_round, rounds);
         }
         self.drafting.measure(false);
-        self.digests = Digests::new();
+        self.agreement.forget();
         self.last_step = 0;
         Ok(cells.into_seen())
     }
@@ -156,7 +156,7 @@ impl<B: Backend + 'static> Worker<B> {
         };
         let stages = self.run(&plan)?.stages;
         let own = self.seen(&plan, stages);
-        agree::join(&mut self.backend, own)
+        agreement::join(&mut self.backend, own)
     }
 }
 

@@ -15,9 +15,8 @@ use served::Heads;
 pub use served::Served;
 
 use super::{
-    Worker, WorkerError, WorkerLimits, agree,
+    Worker, WorkerError, WorkerLimits, agreement,
     draft_stage::{DraftStage, TargetTables},
-    rows::StepRows,
 };
 
 impl<B: Backend + 'static> Worker<B> {
@@ -34,10 +33,10 @@ impl<B: Backend + 'static> Worker<B> {
     /// server, or if files were exchanged or written to before all was read. Every rank then
     /// keeps the old weights and goes on. Any other error ends the worker.
     pub fn reload(&mut self, folders: Option<&Folders>) -> Result<(), WorkerError> {
-        let lacking = agree::count(&mut self.backend, folders.is_none())?;
+        let lacking = agreement::count(&mut self.backend, folders.is_none())?;
         let own = folders.map_or(0, Folders::identity);
         let per_node = self.config.ranks_per_node();
-        let alike = agree::alike_on_nodes(&mut self.backend, own, per_node)?;
+        let alike = agreement::alike_on_nodes(&mut self.backend, own, per_node)?;
         let refuse = |reason: String| Err(WorkerError::Reload(reason));
         let loaded = match folders {
             None => refuse("this rank has not looked at them; ask again".into()),
@@ -49,7 +48,7 @@ impl<B: Backend + 'static> Worker<B> {
             ),
             Some(folders) => self.load_in_time(folders),
         };
-        let failures = agree::count(&mut self.backend, loaded.is_err())?;
+        let failures = agreement::count(&mut self.backend, loaded.is_err())?;
         let loaded = match loaded {
             Err(error) => return Err(WorkerError::Reload(error.to_string())),
             Ok(_) if failures > 0 => {
@@ -65,7 +64,7 @@ impl<B: Backend + 'static> Worker<B> {
             Drafting::Stays(of_target) => self.drafting.change_target(of_target),
         }
         let (backend, target) = (&mut self.backend, &mut self.transformer);
-        agree::share_drafting(backend, target, &mut self.drafting)?;
+        agreement::share_drafting(backend, target, &mut self.drafting)?;
         // The recorded passes were of the old weights.
         self.record(&mut |_| {})
     }
@@ -111,7 +110,7 @@ impl<B: Backend + 'static> Worker<B> {
         let files = FileAccess::Read;
         let options = LoadOptions {
             files,
-            notes: Some(StepRows::NOTE),
+            notes: Some(agreement::NOTE),
             ..LoadOptions::new(Axis::World, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;

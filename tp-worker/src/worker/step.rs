@@ -2,51 +2,53 @@
 
 use std::time::Instant;
 
+use lockstep_adaptive::Seen;
 use lockstep_backend::{Axis, Backend, Batch, ChainBatch};
 use lockstep_model::Staged;
 use lockstep_speculation::{Node, PageTable};
 use lockstep_types::step::{PlanPart, RankResult, SlotOutput, StageTimes, StepPlan};
 
 use super::draft_stage::ForPass;
-use super::{PlanError, Worker, WorkerError, emit::Emitter, extent::Extent, recorder::StepRecord};
+use super::{
+    PlanError, Worker, WorkerError,
+    agreement::{Extent, Planned},
+    emit::Emitter,
+};
 
 impl<B: Backend + 'static> Worker<B> {
     /// Follows a plan.
     pub(super) fn run(&mut self, plan: &StepPlan) -> Result<RankResult, WorkerError> {
-        self.faults.end_process(plan.step);
+        self.agreement.faults.end_process(plan.step);
         let mut clock = StageClock::start();
-        self.record = StepRecord {
-            step: plan.step,
-            depth: plan.draft_steps,
-            ..StepRecord::default()
-        };
+        self.agreement.record_step(plan);
         let invalid = |reason| WorkerError::Plan {
             step: plan.step,
             reason,
         };
-        let part = self.part_of(plan).map_err(invalid)?;
-        self.digests.plan(plan, part);
-        self.take(plan.step, part).map_err(invalid)?;
-        self.depth.begin(plan).map_err(invalid)?;
-        self.rows.begin();
-        self.announce(plan, part)?;
-        let depth = plan.draft_steps ^ self.faults.other_depth(plan.step);
+        let planned = self.planned(plan).map_err(invalid)?;
+        self.agreement.digests.plan(plan, planned.part);
+        self.take(plan.step, planned.part).map_err(invalid)?;
+        self.agreement.begin(plan).map_err(invalid)?;
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        self.agreement.announce(planned, backend, target)?;
+        let depth = plan.draft_steps ^ self.agreement.faults.other_depth(plan.step);
         let decodes = plan.rows().filter(|row| row.prefill_len == 0);
         self.drafting.decodes = decodes.count();
-        let (backend, target) = (&mut self.backend, &self.transformer);
         self.drafting
             .draft(backend, target, &self.slots, &self.tasks, depth)?;
         let draft_us = clock.stage_us();
         self.lay_out().map_err(invalid)?;
-        self.drafting.digest(&mut self.digests.tensor);
-        self.note_batch();
-        let extent = self.agree_on_extent(plan, part)?;
+        self.drafting.digest(&mut self.agreement.digests.tensor);
+        let (agreement, own) = (&mut self.agreement, self.batch.key());
+        agreement.note_batch(own, self.batch.uses().len());
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        let extent = agreement.extent(planned, own, backend, target)?;
         let pass = self.passes.find(extent.key()).map_err(invalid)?;
-        self.digests.world.word(pass.digest);
-        self.agree_to_begin(plan, extent, &pass)?;
-        self.bring_row(plan, part)?;
+        agreement.start_pass(planned, extent, &pass, backend, target)?;
         let outputs = self.forward(extent);
-        let mut outputs = self.take_rows(plan, extent, outputs)?;
+        let (backend, target) = (&mut self.backend, &self.transformer);
+        let agreement = &mut self.agreement;
+        let mut outputs = agreement.take_rows(planned, extent, outputs, backend, target)?;
         self.settle(&mut outputs)?;
         let verify_us = clock.stage_us();
         let forward_us = clock.total_us();
@@ -57,13 +59,12 @@ impl<B: Backend + 'static> Worker<B> {
             verify_us,
             extend_us,
         })?;
-        let decided = self.decide(plan, extent);
+        let with_pass = extent.carries_rows(&self.transformer);
+        let decided = self.agreement.decide(plan, with_pass, &mut self.backend);
         let seen = self.seen(plan, stages);
-        self.depth.note(seen);
-        (self.record.digests, self.record.times) = (self.digests.values(), stages);
         Ok(RankResult {
             step: plan.step,
-            digests: self.digests.values(),
+            digests: self.agreement.end(seen, stages),
             outputs,
             forward_us,
             stages,
@@ -85,13 +86,42 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(seen)
     }
 
-    /// Returns the part of the rank's DP rank in a step.
-    fn part_of<'a>(&self, plan: &'a StepPlan) -> Result<&'a PlanPart, PlanError> {
+    /// Returns a plan with the part of the rank's DP rank.
+    fn planned<'a>(&self, plan: &'a StepPlan) -> Result<Planned<'a>, PlanError> {
         let (rank, _) = self.group();
         let dp_rank = self.config.parallel.dp_rank(rank);
         let parts = plan.parts.len();
         let part = plan.parts.get(dp_rank);
-        part.ok_or(PlanError::NoPart { parts, dp_rank })
+        let depth = plan.draft_steps as usize;
+        let verified = self.config.speculation.draft_tokens_at(depth);
+        Ok(Planned {
+            plan,
+            part: part.ok_or(PlanError::NoPart { parts, dp_rank })?,
+            drafts: verified.saturating_sub(1) as u32,
+        })
+    }
+
+    /// Returns the measurements of a step on this rank. Only a rank that verifies counts
+    /// requests.
+    pub(super) fn seen(&self, plan: &StepPlan, times: StageTimes) -> Seen {
+        let prompts = self.tasks.iter().filter(|task| !task.decodes);
+        let mut seen = Seen {
+            depth: plan.draft_steps,
+            tokens: self.batch.key().tokens as u32,
+            prompt_tokens: prompts.map(|task| task.q_len).sum(),
+            draft_us: times.draft_us,
+            verify_us: times.verify_us,
+            extend_us: times.extend_us,
+            ..Seen::default()
+        };
+        if self.backend.leads(Axis::Attention) {
+            let rows = self.tasks.iter().zip(self.outcomes.of(&self.tasks));
+            for (task, outcome) in rows.filter(|(task, _)| task.decodes) {
+                seen.decodes += 1;
+                seen.count(task.draft_depth, outcome.path.len() as u32);
+            }
+        }
+        seen
     }
 
     /// Closes, opens and extends the slots as the step's plan says.
@@ -141,16 +171,6 @@ impl<B: Backend + 'static> Worker<B> {
         Ok(())
     }
 
-    /// Notes the size of the batch, for the case that something goes wrong with it.
-    fn note_batch(&mut self) {
-        let key = self.batch.key();
-        self.record.requests = key.requests as u32;
-        self.record.tokens = key.tokens as u32;
-        self.record.longest = key.max_q_len as u32;
-        self.record.wanted = self.batch.uses().len() as u32;
-        self.record.digests = self.digests.values();
-    }
-
     /// Runs the batch; the lead also chooses tokens.
     fn forward(&mut self, extent: Extent) -> Result<Vec<SlotOutput>, WorkerError> {
         let mut outputs = Vec::new();
@@ -195,7 +215,7 @@ impl<B: Backend + 'static> Worker<B> {
             told,
             ..self.batch.batch(&tables, self.choices.batch())
         };
-        let world = extent.world(self.rows.world());
+        let world = extent.world(self.agreement.world());
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         let mut draft = |backend: &mut B, staged: Staged<'_, B>| match &mut chains {
             Some(own) => own.run(backend, staged),
@@ -212,7 +232,7 @@ impl<B: Backend + 'static> Worker<B> {
     fn settle(&mut self, outputs: &mut [SlotOutput]) -> Result<(), WorkerError> {
         let (backend, cache) = (&mut self.backend, &mut self.cache);
         if self.drafting.know(&mut self.tasks, &self.outcomes)? {
-            self.drafting.digest(&mut self.digests.tensor);
+            self.drafting.digest(&mut self.agreement.digests.tensor);
             for task in &self.tasks {
                 let output = task.output.and_then(|output| outputs.get_mut(output));
                 if let Some(output) = output {
@@ -222,7 +242,7 @@ impl<B: Backend + 'static> Worker<B> {
         }
         let (tasks, choices) = (&self.tasks, self.choices.batch());
         self.outcomes.broadcast(backend, choices)?;
-        self.outcomes.digest(&mut self.digests.tensor);
+        self.outcomes.digest(&mut self.agreement.digests.tensor);
         self.outcomes
             .commit(backend, cache, tasks, choices, &mut self.slots);
         Ok(())
@@ -234,20 +254,6 @@ impl<B: Backend + 'static> Worker<B> {
         let (slots, tasks) = (&self.slots, &self.tasks);
         self.drafting
             .extend(backend, target, slots, tasks, &self.batch, &self.outcomes)
-    }
-
-    /// Decides, if the depth adapts and the rows have travelled. Returns the depth of the step
-    /// [`LAG`](lockstep_adaptive::LAG) after this one, and the policy's estimate of that step's
-    /// time in microseconds.
-    fn decide(&mut self, plan: &StepPlan, extent: Extent) -> Option<(u32, u32)> {
-        if !self.depth.adapts() {
-            return None;
-        }
-        let rows = match self.rows_travel_with(extent) {
-            true => self.rows.all()?,
-            false => self.rows.arrived(&mut self.backend)?,
-        };
-        self.depth.decide(rows, plan)
     }
 }
 

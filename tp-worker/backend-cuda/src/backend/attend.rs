@@ -3,12 +3,10 @@
 use lockstep_backend::{AttentionShape, InputLimits};
 
 use super::CudaBackend;
-use crate::attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
 use crate::error::CudaError;
-use crate::floats::Element;
-use crate::inputs::Inputs;
-use crate::rows::Rows;
-use crate::tensor::CudaTensor;
+use crate::ops::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+use crate::passes::Inputs;
+use crate::tensors::{CudaTensor, Element, Rows};
 
 /// Limits of an empty buffer.
 const NONE: WorkLimits = WorkLimits { rows: 0, parts: 0 };

@@ -3,15 +3,13 @@
 use lockstep_backend::{Axis, BackendError, ChooseTokens, Chosen, Exchange as _, Owners};
 
 use super::CudaBackend;
-use crate::attention::PagedCache;
-use crate::choosing::{Choosing, ChoosingRoom, LogitRows};
-use crate::compiler::Compiler;
+use crate::drafting::{Choosing, ChoosingRoom, LogitRows};
 use crate::error::CudaError;
-use crate::inputs::Inputs;
-use crate::notes::NoteRoom;
-use crate::operations::JoinedRows;
-use crate::stream::Stream;
-use crate::tensor::CudaTensor;
+use crate::exchange::NoteRoom;
+use crate::ops::{JoinedRows, PagedCache};
+use crate::passes::Inputs;
+use crate::runtime::{Compiler, Stream};
+use crate::tensors::CudaTensor;
 
 /// Rows of logits that are processed at once: about as many as a large GPU has multiprocessors.
 const ROWS: usize = 128;

@@ -5,10 +5,9 @@ use std::ops::Range;
 use lockstep_backend::{Axis, BackendError, Exchange as _, Ops as _, Owners, RmsNorm, Scatter};
 
 use super::CudaBackend;
-use crate::memory::Buffer;
-use crate::rows::Rows;
-use crate::sums::Sums;
-use crate::tensor::CudaTensor;
+use crate::ops::Sums;
+use crate::runtime::Buffer;
+use crate::tensors::{CudaTensor, Rows};
 
 impl CudaBackend {
     /// See [`lockstep_backend::Exchange::all_reduce`].

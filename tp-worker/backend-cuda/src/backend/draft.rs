@@ -5,13 +5,11 @@ use lockstep_backend::{
 };
 
 use super::CudaBackend;
-use crate::chains::ChainInputs;
-use crate::indices::Indices;
-use crate::inputs::Inputs;
-use crate::memory::Buffer;
-use crate::stopwatch::Stopwatch;
-use crate::tensor::CudaTensor;
-use crate::trees::{Sources, TreeLevel};
+use crate::drafting::{ChainInputs, Sources, TreeLevel};
+use crate::ops::Indices;
+use crate::passes::Inputs;
+use crate::runtime::{Buffer, Stopwatch};
+use crate::tensors::CudaTensor;
 
 impl DraftChains<CudaTensor, Inputs, Buffer<f32>> for CudaBackend {
     fn load_ids(&mut self, ids: &[u32]) -> Result<Buffer<f32>, BackendError> {

@@ -4,10 +4,9 @@ use lockstep_backend::{HostMatrix, RandomMatrix};
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::floats::Floats;
-use crate::memory::Buffer;
-use crate::random::Random;
-use crate::tensor::CudaMatrix;
+use crate::ops::{Product, Random};
+use crate::runtime::Buffer;
+use crate::tensors::{CudaMatrix, Floats};
 
 impl CudaBackend {
     /// See [`lockstep_backend::Memory::load_matrix`].
@@ -15,7 +14,7 @@ impl CudaBackend {
         let mut weights = self.room(matrix.rows(), matrix.cols)?;
         self.uploads
             .matrix(&self.stream, matrix, &mut weights.floats)?;
-        self.products.prepare(weights.product(), 1)?;
+        self.products.prepare(Product::of(&weights), 1)?;
         Ok(weights)
     }
 
@@ -35,7 +34,7 @@ impl CudaBackend {
         };
         let random = self.random.insert(random);
         random.fill(&self.stream, matrix, &mut weights.floats)?;
-        self.products.prepare(weights.product(), 1)?;
+        self.products.prepare(Product::of(&weights), 1)?;
         Ok(weights)
     }
 

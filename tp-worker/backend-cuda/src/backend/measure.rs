@@ -4,7 +4,7 @@ use lockstep_backend::BackendError;
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::meter::Meter;
+use crate::runtime::Meter;
 
 impl CudaBackend {
     /// Allocates two arrays of `bytes` for measurements; earlier ones are freed.

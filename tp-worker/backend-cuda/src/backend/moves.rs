@@ -6,10 +6,9 @@ use lockstep_backend::Rows as Gathered;
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::indices::Indices;
-use crate::inputs::Inputs;
-use crate::rows::Rows;
-use crate::tensor::CudaTensor;
+use crate::ops::Indices;
+use crate::passes::Inputs;
+use crate::tensors::{CudaTensor, Rows};
 
 impl CudaBackend {
     /// See [`lockstep_backend::Ops::gather_rows`].

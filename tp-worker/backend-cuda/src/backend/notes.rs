@@ -3,7 +3,7 @@
 use lockstep_backend::{BackendError, ExchangeNotes, NoteShape, Notes};
 
 use super::CudaBackend;
-use crate::notes::NoteRoom;
+use crate::exchange::NoteRoom;
 
 impl ExchangeNotes for CudaBackend {
     fn prepare(&mut self, shape: NoteShape) -> Result<(), BackendError> {

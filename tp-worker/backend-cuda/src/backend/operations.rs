@@ -13,10 +13,10 @@ use lockstep_types::Dtype;
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
-use crate::attention::{HeadNorms, PagedCache, Rope};
-use crate::inputs::Inputs;
-use crate::memory::Buffer;
-use crate::tensor::{CudaMatrix, CudaTensor};
+use crate::ops::{HeadNorms, PagedCache, Rope};
+use crate::passes::Inputs;
+use crate::runtime::Buffer;
+use crate::tensors::{CudaMatrix, CudaTensor};
 
 impl Memory for CudaBackend {
     type Matrix = CudaMatrix;

@@ -9,12 +9,10 @@ use lockstep_backend::{
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::graph::Graph;
-use crate::inputs::Inputs;
-use crate::nccl::Communicator;
-use crate::products::{bucket, few::MOST_ROWS};
-use crate::recorded::Share;
-use crate::tape::{Asked, Take};
+use crate::exchange::Communicator;
+use crate::ops::{products::bucket, products::few::MOST_ROWS};
+use crate::passes::{Inputs, Share};
+use crate::runtime::{Asked, Graph, Take};
 
 /// Graphs of one model's passes, by pass size.
 #[derive(Default)]

@@ -4,10 +4,9 @@ use lockstep_backend::{Linear, RmsNorm};
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::memory::Buffer;
-use crate::products::Operands;
-use crate::rows::Rows;
-use crate::tensor::{CudaMatrix, CudaTensor};
+use crate::ops::{Operands, Product};
+use crate::runtime::Buffer;
+use crate::tensors::{CudaMatrix, CudaTensor, Rows};
 
 /// A weight matrix with its bias.
 type Weights<'a> = Linear<'a, CudaMatrix, Buffer<f32>>;
@@ -85,7 +84,7 @@ fn operands<'a>(
         x: &x.floats,
         w: &weight.floats,
         bias: w.bias,
-        product: weight.product(),
+        product: Product::of(weight),
         rows,
     }
 }

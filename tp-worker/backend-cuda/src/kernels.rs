@@ -1,0 +1,88 @@
+//! Sources of the kernels, from `kernels/`.
+
+/// A source file with its headers, compiled in one piece.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    /// File name, for errors.
+    pub name: &'static str,
+    /// CUDA C++ text.
+    pub text: &'static str,
+    /// Names and texts of the headers that the source may include.
+    pub headers: &'static [(&'static str, &'static str)],
+}
+
+const DEVICE: (&str, &str) = ("device.cuh", include_str!("../kernels/device.cuh"));
+const BATCH: (&str, &str) = ("batch.cuh", include_str!("../kernels/batch.cuh"));
+const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
+const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
+const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
+const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
+
+const CHOICES: (&str, &str) = ("choices.cuh", include_str!("../kernels/choices.cuh"));
+const WEIGHTS: (&str, &str) = ("weights.cuh", include_str!("../kernels/weights.cuh"));
+
+pub(crate) const ROWS: Source = Source {
+    name: "rows.cu",
+    text: include_str!("../kernels/rows.cu"),
+    headers: &[DEVICE, BATCH],
+};
+pub(crate) const NORM: Source = Source {
+    name: "norm.cu",
+    text: include_str!("../kernels/norm.cu"),
+    headers: &[DEVICE, SUMS],
+};
+pub(crate) const ELEMENTWISE: Source = Source {
+    name: "elementwise.cu",
+    text: include_str!("../kernels/elementwise.cu"),
+    headers: &[DEVICE, SUMS],
+};
+pub(crate) const FEW_ROWS: Source = Source {
+    name: "few_rows.cu",
+    text: include_str!("../kernels/few_rows.cu"),
+    headers: &[DEVICE, SUMS],
+};
+pub(crate) const CELLS: Source = Source {
+    name: "cells.cu",
+    text: include_str!("../kernels/cells.cu"),
+    headers: &[DEVICE, BATCH],
+};
+pub(crate) const ATTENTION: Source = Source {
+    name: "attention.cu",
+    text: include_str!("../kernels/attention.cu"),
+    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK],
+};
+pub(crate) const READ: Source = Source {
+    name: "read.cu",
+    text: include_str!("../kernels/read.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const RANDOM: Source = Source {
+    name: "random.cu",
+    text: include_str!("../kernels/random.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const NOTES: Source = Source {
+    name: "notes.cu",
+    text: include_str!("../kernels/notes.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const CHOOSE: Source = Source {
+    name: "choose.cu",
+    text: include_str!("../kernels/choose.cu"),
+    headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
+};
+pub(crate) const ACCEPT: Source = Source {
+    name: "accept.cu",
+    text: include_str!("../kernels/accept.cu"),
+    headers: &[DEVICE, BATCH, CHOICES],
+};
+pub(crate) const CHAIN: Source = Source {
+    name: "chain.cu",
+    text: include_str!("../kernels/chain.cu"),
+    headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
+};
+pub(crate) const TREE: Source = Source {
+    name: "tree.cu",
+    text: include_str!("../kernels/tree.cu"),
+    headers: &[DEVICE, BATCH, CHOICES, WEIGHTS],
+};

@@ -1,0 +1,19 @@
+//! The operations of a transformer: products, attention, norms and element-wise work.
+
+pub(crate) mod attention;
+mod indices;
+pub(crate) mod products;
+pub(crate) mod random;
+pub(crate) mod rowwise;
+mod sums;
+
+pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+pub use indices::Indices;
+pub(crate) use indices::IndicesParameter;
+pub(crate) use products::WORKSPACE;
+pub use products::{Operands, Product, Products};
+pub(crate) use random::Random;
+pub(crate) use rowwise::JoinedRows;
+pub use rowwise::Operations;
+pub use sums::Sums;
+pub(crate) use sums::SumsParameter;

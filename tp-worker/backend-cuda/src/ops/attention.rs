@@ -1,0 +1,259 @@
+//! Attention over a paged cache, and the writes to that cache.
+
+mod cache;
+mod heads;
+mod parameters;
+mod work;
+
+use std::sync::Arc;
+
+use lockstep_backend::AttentionShape;
+
+use crate::error::CudaError;
+use crate::kernels::{self, Source};
+use crate::passes::Inputs;
+use crate::runtime::{Compiler, Context, Defines, Gpu, Kernel, Module, Stream};
+use crate::tensors::{Element, Floats};
+pub use cache::PagedCache;
+pub use heads::{HeadNorms, Rope};
+use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
+pub use work::{Work, WorkLimits};
+
+/// Threads of a block.
+const THREADS: u32 = 128;
+/// Blocks of attention per multiprocessor: about as many as fit in its shared memory with their
+/// stages.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
+/// Queries of a tile (`QUERIES`) and positions of a block (`BLOCK`), as in `tile.cuh`.
+const QUERIES: usize = 16;
+const BLOCK: usize = 64;
+/// Warps of a block in `attention.cu`.
+const WARPS: usize = 4;
+
+/// Attention kernels for one head shape, one type of cache and one type of operands.
+///
+/// # Panics
+/// Operations panic where arrays are too short or of another type. Cells, pages and positions
+/// of a batch that don't exist are skipped.
+pub struct Attention {
+    shape: AttentionShape,
+    cached: Element,
+    operand: Element,
+    multiprocessors: u32,
+    rotate_and_store: Kernel<Heads>,
+    copy_cells: Kernel<CopyCells>,
+    copy_accepted: Kernel<CopyAccepted>,
+    plan: Kernel<Plan>,
+    attend: Kernel<Attend>,
+    merge: Kernel<Merge>,
+}
+
+impl Attention {
+    /// Returns `Ok` if the GPU serves heads of this shape over a cache of this type.
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] where the numbers of heads don't divide, or where the kernels
+    /// or the GPU's shared memory don't allow the shape.
+    pub fn check(gpu: &Gpu, shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
+        check(shape, cached)?;
+        let (needed, most) = (stage_bytes(shape.head_dim, cached), gpu.block_memory());
+        if needed <= most {
+            return Ok(());
+        }
+        let smaller = match cached {
+            Element::F32 => "give --kv-cache-dtype bfloat16, ",
+            Element::Bf16 => "",
+        };
+        Err(CudaError::Unsupported(format!(
+            "heads of {} columns need {needed} bytes of shared memory, and blocks on this GPU ({}) have {most}: {smaller}use another GPU, or run on the CPU",
+            shape.head_dim,
+            gpu.describe()
+        )))
+    }
+
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// The errors of [`Self::check`], [`Compiler::compile`] and [`Module::load`].
+    pub fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        shape: &AttentionShape,
+        cached: Element,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
+        Self::check(context.gpu(), shape, cached)?;
+        let stage = stage_bytes(shape.head_dim, cached);
+        let [cells, attention] =
+            sources(shape, cached, operand).map(|(source, defines)| -> Result<_, CudaError> {
+                Module::load(context, &compiler.compile(source, &defines)?)
+            });
+        let (cells, attention) = (cells?, attention?);
+        Ok(Self {
+            shape: *shape,
+            cached,
+            operand,
+            multiprocessors: context.gpu().multiprocessors(),
+            rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
+            copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
+            copy_accepted: cells.kernel("copy_accepted", THREADS, 0)?,
+            plan: attention.kernel("attention_plan", 32, 0)?,
+            attend: attention.kernel("attend", THREADS, stage)?,
+            merge: attention.kernel("attention_merge", THREADS, 0)?,
+        })
+    }
+
+    /// Heads that the kernels were compiled for.
+    pub fn shape(&self) -> &AttentionShape {
+        &self.shape
+    }
+    /// Element type of the cached keys and values.
+    pub fn cached(&self) -> Element {
+        self.cached
+    }
+
+    /// Cuts a batch into work items, which [`Self::attend`] then uses in all layers.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// Panics if the batch has more rows than `work` has room for.
+    pub fn plan(&self, stream: &Stream, inputs: &Inputs, work: &mut Work) -> Result<(), CudaError> {
+        work.expect(&self.shape, inputs.rows().most());
+        let parameters = Plan {
+            batch: inputs.address(),
+            work: work.list(),
+            most_rows: work.rows() as u32,
+            heads: self.shape.heads as u32,
+            // With this many tiles the device is busy without splitting them.
+            split_tiles: self.multiprocessors / self.shape.kv_heads as u32,
+            most_parts: work.most_parts() as u32,
+        };
+        // SAFETY: the list has room for `most_rows` rows.
+        unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
+    }
+
+    /// Computes attention. Each query of `qkv` sees its request's cached positions. Of the new
+    /// tokens it sees those up to itself, or those that the row's mask shows. A query that sees
+    /// nothing gives zeros. `out` is `[tokens, heads·head_dim]` operands. Keys and values of
+    /// new tokens must be in the cache already.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn attend(
+        &self,
+        stream: &Stream,
+        qkv: &Floats,
+        inputs: &Inputs,
+        cache: &PagedCache,
+        layer: usize,
+        work: &mut Work,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let (shape, most) = (&self.shape, inputs.tokens().most());
+        qkv.expect(Element::F32, most * shape.qkv_width(), "qkv");
+        out.expect(
+            self.operand,
+            most * shape.out_width(),
+            "the attention output",
+        );
+        cache.expect(shape, self.cached, layer);
+        work.expect(shape, inputs.rows().most());
+        let page_size = inputs.limits().page_size;
+        assert!(
+            page_size == cache.page_size(),
+            "a batch's pages are the cache's"
+        );
+        let parameters = Attend {
+            qkv: qkv.address(),
+            keys: cache.keys(layer),
+            values: cache.values(layer),
+            batch: inputs.address(),
+            work: work.list(),
+            parts: work.parts(),
+            out: out.address(),
+            most_rows: work.rows() as u32,
+            kv_heads: shape.kv_heads as u32,
+            cells: cache.cells() as u32,
+            page_size: page_size as u32,
+            scale: shape.scale * std::f32::consts::LOG2_E,
+            pad: 0,
+        };
+        let kv_heads = shape.kv_heads as u32;
+        let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);
+        // SAFETY: the plan keeps within the room for parts, all tokens have room in `qkv` and
+        // `out`, and missing cells are not read.
+        unsafe {
+            self.attend
+                .launch(stream, [shared, kv_heads, 1], &parameters)
+        }?;
+        let parameters = Merge {
+            batch: inputs.address(),
+            work: work.list(),
+            parts: work.parts(),
+            out: out.address(),
+            most_rows: work.rows() as u32,
+            most_tokens: most as u32,
+            heads: shape.heads as u32,
+            pad: 0,
+        };
+        let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
+        // SAFETY: as above.
+        unsafe { self.merge.launch(stream, [shared, 1, 1], &parameters) }
+    }
+}
+
+/// Sources to compile for a shape and its types, each with its macros.
+pub(crate) fn sources(
+    shape: &AttentionShape,
+    cached: Element,
+    operand: Element,
+) -> [(&'static Source, Defines); 2] {
+    let heads = vec![
+        ("HEAD_DIM", shape.head_dim.to_string()),
+        ("CACHED", cached.name().to_owned()),
+    ];
+    let is_bf16 = u32::from(cached == Element::Bf16);
+    let mut group = heads.clone();
+    group.extend([
+        ("GROUP", (shape.heads / shape.kv_heads).to_string()),
+        ("OPERAND", operand.name().to_owned()),
+        ("CACHED_IS_BF16", is_bf16.to_string()),
+        (
+            "STAGE_BYTES",
+            stage_bytes(shape.head_dim, cached).to_string(),
+        ),
+    ]);
+    [(&kernels::CELLS, heads), (&kernels::ATTENTION, group)]
+}
+
+/// Bytes of `Stage` in `attention.cu`. The kernel checks the number.
+fn stage_bytes(head_dim: usize, cached: Element) -> usize {
+    let (size, padding) = (cached.bytes(), 16 / cached.bytes());
+    let rows = (QUERIES + 2 * BLOCK) * (head_dim.next_multiple_of(16) + padding);
+    let weights = QUERIES * (BLOCK + padding);
+    size * (rows + weights) + 4 * (2 * WARPS * QUERIES + QUERIES + 2 * BLOCK)
+}
+
+fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
+    let AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        ..
+    } = *shape;
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || heads == 0 {
+        return Err(CudaError::Unsupported(format!(
+            "{heads} query heads do not divide among {kv_heads} key heads"
+        )));
+    }
+    let columns = 16 / cached.bytes();
+    if head_dim == 0 || !head_dim.is_multiple_of(columns) || head_dim > 256 {
+        return Err(CudaError::Unsupported(format!(
+            "heads of {head_dim} columns are not served on GPUs, where a head has up to 256 in multiples of {columns}: run on the CPU"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! Operations on single heads: norms, rotation, and writes to the cache.
+
+use super::{Attention, PagedCache, THREADS, parameters};
+use crate::error::CudaError;
+use crate::passes::Inputs;
+use crate::runtime::{Buffer, Stream};
+use crate::tensors::{Element, Floats, Rows, blocks};
+use parameters::{CopyAccepted, CopyCells, Heads};
+
+/// Heads per block; each has a warp of its own.
+const HEADS_PER_BLOCK: usize = 4;
+
+/// Weights of norms over single heads, as Qwen3 has them, each `[head_dim]`.
+#[derive(Clone, Copy, Default)]
+pub struct HeadNorms<'a> {
+    /// Weights for heads of queries; `None` leaves queries without a norm.
+    pub queries: Option<&'a Buffer<f32>>,
+    /// Weights for heads of keys; `None` leaves keys without a norm.
+    pub keys: Option<&'a Buffer<f32>>,
+    /// Epsilon, added to the mean square.
+    pub eps: f32,
+}
+
+/// Rotation angles on the device, each `[positions, half]`.
+pub struct Rope {
+    /// Rotated pairs per head.
+    pub half: usize,
+    /// Cosines of the angles.
+    pub cos: Buffer<f32>,
+    /// Sines of the angles.
+    pub sin: Buffer<f32>,
+}
+
+impl Attention {
+    /// Norms queries and keys of `qkv` (where `norms` has weights) and rotates them by their
+    /// tokens' positions. `qkv` is `[tokens, (heads + 2·kv_heads)·head_dim]` sums. Queries stay
+    /// in `qkv`; keys and values go to their cells, rounded to the cache's type. The keys in
+    /// `qkv` itself stay as they were.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn rotate_and_store(
+        &self,
+        stream: &Stream,
+        qkv: &mut Floats,
+        norms: HeadNorms<'_>,
+        rope: &Rope,
+        inputs: &Inputs,
+        cache: &mut PagedCache,
+        layer: usize,
+    ) -> Result<(), CudaError> {
+        let heads = self.heads(qkv, inputs.tokens().most());
+        let heads = self.normed(heads, norms);
+        let heads = self.rotated(heads, rope, inputs);
+        let heads = self.stored(heads, inputs, cache, layer);
+        // SAFETY: `qkv` is borrowed alone.
+        unsafe { self.run_heads(stream, &heads) }
+    }
+
+    /// Norms queries and keys in the first `tokens` rows of `qkv`, in place.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn norm_heads(
+        &self,
+        stream: &Stream,
+        qkv: &mut Floats,
+        norms: HeadNorms<'_>,
+        tokens: usize,
+    ) -> Result<(), CudaError> {
+        let heads = self.normed(self.heads(qkv, tokens), norms);
+        // SAFETY: `qkv` is borrowed alone.
+        unsafe { self.run_heads(stream, &heads) }
+    }
+
+    /// Rotates queries and keys of `qkv` by their tokens' positions, in place.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn rotate(
+        &self,
+        stream: &Stream,
+        qkv: &mut Floats,
+        rope: &Rope,
+        inputs: &Inputs,
+    ) -> Result<(), CudaError> {
+        let heads = self.heads(qkv, inputs.tokens().most());
+        let heads = self.rotated(heads, rope, inputs);
+        // SAFETY: `qkv` is borrowed alone.
+        unsafe { self.run_heads(stream, &heads) }
+    }
+
+    /// Writes keys and values of `qkv` to their cells, rounded to the cache's
+    /// type.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn store(
+        &self,
+        stream: &Stream,
+        qkv: &Floats,
+        inputs: &Inputs,
+        cache: &mut PagedCache,
+        layer: usize,
+    ) -> Result<(), CudaError> {
+        let heads = self.heads(qkv, inputs.tokens().most());
+        let heads = self.stored(heads, inputs, cache, layer);
+        // SAFETY: `qkv` is neither normed nor rotated here, so it is not written.
+        unsafe { self.run_heads(stream, &heads) }
+    }
+
+    /// Copies the keys and values of cells in all layers, one move after the other, bit for
+    /// bit. `moves` lists two cells for each move: source, destination.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn copy_cells(
+        &self,
+        stream: &Stream,
+        cache: &mut PagedCache,
+        moves: &Buffer<u32>,
+        count: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        assert!(2 * count.most() <= moves.len(), "every move is in the list");
+        cache.expect(&self.shape, self.cached, 0);
+        let units = self.shape.kv_heads * self.shape.head_dim * self.cached.bytes() / 16;
+        let parameters = CopyCells {
+            keys: cache.keys(0),
+            values: cache.values(0),
+            moves: moves.address(),
+            rows: count.parameter(),
+            cells: cache.cells() as u32,
+            cell_units: units as u32,
+        };
+        let grid = [blocks(units, THREADS as usize), cache.layers() as u32, 2];
+        // SAFETY: missing cells are skipped.
+        unsafe { self.copy_cells.launch(stream, grid, &parameters) }
+    }
+
+    /// Copies the keys and values of accepted drafts to the cells of their positions, for all
+    /// requests whose tokens are chosen, in all layers, bit for bit. The moves of one request
+    /// run one after the other.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn copy_accepted(
+        &self,
+        stream: &Stream,
+        cache: &mut PagedCache,
+        inputs: &Inputs,
+    ) -> Result<(), CudaError> {
+        let (requests, chosen) = (inputs.requests(), inputs.chosen());
+        let most = requests.most();
+        if most == 0 {
+            return Ok(());
+        }
+        cache.expect(&self.shape, self.cached, 0);
+        let units = self.shape.kv_heads * self.shape.head_dim * self.cached.bytes() / 16;
+        let layers = cache.layers() as u32;
+        let parameters = CopyAccepted {
+            keys: cache.keys(0),
+            values: cache.values(0),
+            moves: chosen.moves().address(),
+            counts: chosen.counts().address(),
+            requests: requests.parameter(),
+            most: chosen.limits().most as u32,
+            layers,
+            cells: cache.cells() as u32,
+            cell_units: units as u32,
+        };
+        let grid = [blocks(units, THREADS as usize), 2 * layers, most as u32];
+        // SAFETY: missing cells are skipped.
+        unsafe { self.copy_accepted.launch(stream, grid, &parameters) }
+    }
+
+    /// Kernel parameters that leave `tokens` rows of `qkv` as they are.
+    fn heads(&self, qkv: &Floats, tokens: usize) -> Heads {
+        let shape = &self.shape;
+        qkv.expect(Element::F32, tokens * shape.qkv_width(), "qkv");
+        Heads {
+            qkv: qkv.address(),
+            q_norm: 0,
+            k_norm: 0,
+            cos: 0,
+            sin: 0,
+            keys: 0,
+            values: 0,
+            batch: 0,
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            half: 0,
+            cells: 0,
+            positions: 0,
+            most: tokens as u32,
+            eps: 0.0,
+            pad: 0,
+        }
+    }
+
+    fn normed(&self, heads: Heads, norms: HeadNorms<'_>) -> Heads {
+        let address = |weight: Option<&Buffer<f32>>| {
+            let len = weight.map_or(self.shape.head_dim, Buffer::len);
+            assert!(
+                len == self.shape.head_dim,
+                "a head norm has one weight per column"
+            );
+            weight.map_or(0, Buffer::address)
+        };
+        Heads {
+            q_norm: address(norms.queries),
+            k_norm: address(norms.keys),
+            eps: norms.eps,
+            ..heads
+        }
+    }
+
+    fn rotated(&self, heads: Heads, rope: &Rope, inputs: &Inputs) -> Heads {
+        let (half, angles) = (rope.half, rope.cos.len().min(rope.sin.len()));
+        assert!(
+            half > 0 && 2 * half <= self.shape.head_dim,
+            "pairs lie within a head"
+        );
+        Heads {
+            cos: rope.cos.address(),
+            sin: rope.sin.address(),
+            batch: inputs.address(),
+            half: half as u32,
+            positions: (angles / half) as u32,
+            ..heads
+        }
+    }
+
+    fn stored(&self, heads: Heads, inputs: &Inputs, cache: &mut PagedCache, layer: usize) -> Heads {
+        cache.expect(&self.shape, self.cached, layer);
+        Heads {
+            keys: cache.keys(layer),
+            values: cache.values(layer),
+            batch: inputs.address(),
+            cells: cache.cells() as u32,
+            ..heads
+        }
+    }
+
+    /// # Safety
+    /// Nobody else uses `qkv` where heads are normed or rotated, since the kernel writes it
+    /// then.
+    unsafe fn run_heads(&self, stream: &Stream, heads: &Heads) -> Result<(), CudaError> {
+        let all = self.shape.heads + 2 * self.shape.kv_heads;
+        let grid = [heads.most, blocks(all, HEADS_PER_BLOCK), 1];
+        // SAFETY: `qkv` has room for all tokens, and missing cells and positions are skipped.
+        unsafe { self.rotate_and_store.launch(stream, grid, heads) }
+    }
+}

@@ -1,0 +1,119 @@
+//! Buffers for a batch's work items and for partial results.
+
+use std::sync::Arc;
+
+use lockstep_backend::AttentionShape;
+
+use crate::error::CudaError;
+use crate::runtime::{Buffer, Context};
+
+/// Words of the list before the words of rows, as in `work.cuh`.
+const FIRST: usize = 2;
+/// Positions of a span, as in `work.cuh`.
+const SPAN: usize = 256;
+/// Largest number of parts that get room: enough for 64 requests of 32 heads over 8,192
+/// positions each.
+const MOST_PARTS: usize = 1 << 16;
+
+/// Sizes that a [`Work`] has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkLimits {
+    /// Requests of a batch.
+    pub rows: usize,
+    /// Partial results: one for each head of each new token and span of 256 positions. A
+    /// request whose parts have no room is attended in one piece. Its bits are equal then, but
+    /// it uses less of the device at once.
+    pub parts: usize,
+}
+
+impl WorkLimits {
+    /// Sizes for batches of up to `tokens` new tokens and `rows` requests, each of up to
+    /// `positions` positions.
+    pub fn of(shape: &AttentionShape, tokens: usize, rows: usize, positions: usize) -> Self {
+        let parts = match positions.div_ceil(SPAN) {
+            0 | 1 => 0,
+            spans => tokens
+                .saturating_mul(shape.heads)
+                .saturating_mul(spans)
+                .min(MOST_PARTS),
+        };
+        Self { rows, parts }
+    }
+
+    /// Bytes on the device for heads of `head_dim` columns.
+    pub fn bytes(&self, head_dim: usize) -> u64 {
+        let [list, parts] = self.words(head_dim);
+        (list as u64).saturating_add(parts as u64).saturating_mul(4)
+    }
+
+    /// Words of the list and words of the parts.
+    fn words(&self, head_dim: usize) -> [usize; 2] {
+        let list = self.rows.saturating_mul(2).saturating_add(FIRST);
+        [list, self.parts.saturating_mul(head_dim + 2)]
+    }
+
+    /// Sizes that suffice for both.
+    pub(crate) fn join(self, other: Self) -> Self {
+        Self {
+            rows: self.rows.max(other.rows),
+            parts: self.parts.max(other.parts),
+        }
+    }
+}
+
+/// Work items of a batch, and partial results of attention.
+pub struct Work {
+    limits: WorkLimits,
+    head_dim: usize,
+    list: Buffer<u32>,
+    parts: Buffer<f32>,
+}
+
+impl Work {
+    /// Allocates room for heads of `head_dim` columns.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`].
+    pub fn new(
+        context: &Arc<Context>,
+        head_dim: usize,
+        limits: WorkLimits,
+    ) -> Result<Self, CudaError> {
+        let [words, floats] = limits.words(head_dim);
+        Ok(Self {
+            limits,
+            head_dim,
+            list: Buffer::new(context, words, "attention's work list")?,
+            parts: Buffer::new(context, floats, "attention's partial results")?,
+        })
+    }
+
+    /// Sizes that this room was allocated for.
+    pub(crate) fn limits(&self) -> WorkLimits {
+        self.limits
+    }
+    pub(super) fn list(&self) -> u64 {
+        self.list.address()
+    }
+    pub(super) fn parts(&self) -> u64 {
+        self.parts.address()
+    }
+    pub(super) fn rows(&self) -> usize {
+        self.limits.rows
+    }
+    pub(super) fn most_parts(&self) -> usize {
+        self.limits.parts
+    }
+
+    /// # Panics
+    /// Panics if heads are of another width, or there are more rows than there is room for.
+    pub(super) fn expect(&self, shape: &AttentionShape, rows: usize) {
+        let Self {
+            limits, head_dim, ..
+        } = self;
+        assert!(
+            *head_dim == shape.head_dim && rows <= limits.rows,
+            "work for heads of {head_dim} columns and {limits:?}, where there are {rows} rows and {shape:?}"
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! The driver of CUDA: contexts, memory, streams, graphs, and kernels compiled at start.
+//!
+//! Thin wrappers, which know no operation. All of them queue work and return, and a launch
+//! allocates nothing.
+
+mod compiler;
+mod context;
+mod gpu;
+mod graph;
+mod memory;
+pub(crate) mod meter;
+mod module;
+mod staged;
+mod stopwatch;
+mod stream;
+mod tape;
+
+pub use compiler::Compiler;
+pub(crate) use compiler::Defines;
+pub use context::Context;
+pub use gpu::Gpu;
+pub use graph::Graph;
+pub use memory::{Buffer, Pinned};
+pub(crate) use meter::Meter;
+pub use module::{Kernel, Module};
+pub(crate) use staged::Staged;
+pub(crate) use stopwatch::{CLOCK, Stopwatch};
+pub(crate) use stream::Arrivals;
+pub use stream::{Event, Stream};
+pub(crate) use tape::{Asked, Take, Tape};

@@ -1,0 +1,133 @@
+//! Compiles all kernels with NVIDIA's own compiler. That needs no GPU, only its library: run as
+//! `LD_LIBRARY_PATH=DIR target/debug/deps/… --ignored --nocapture`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lockstep_backend::AttentionShape;
+
+use super::{Defines, Program, Source, library_version, options};
+use crate::drafting::{chains, choosing, trees};
+use crate::exchange::notes;
+use crate::ops::{attention, products, random, rowwise};
+use crate::runtime::meter;
+use crate::tensors::Element;
+
+/// Architectures of GPUs, from the oldest that serves on.
+const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
+/// Heads, key and value heads, and width of a head: Llama 3, Qwen 3, two small models, a width
+/// that is no multiple of a tile's, the widest.
+const SHAPES: [[usize; 3]; 6] = [
+    [32, 8, 128],
+    [16, 8, 128],
+    [8, 4, 64],
+    [4, 2, 32],
+    [3, 1, 24],
+    [8, 1, 256],
+];
+
+/// The compiler's log, with its report on registers and memory, and the seconds it took.
+fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, f64) {
+    let mut options = options(architecture, defines);
+    // The compiler's own cache would return code without a log.
+    options.extend(["--ptxas-options=-v", "--no-cache"].map(str::to_owned));
+    let begun = Instant::now();
+    let program = Program::new(source).expect("a program");
+    let done = program.compile(&options);
+    let log = program.log().expect("a log");
+    assert!(done.is_ok(), "{} for {architecture}: {log}", source.name);
+    assert!(!program.machine_code().expect("machine code").is_empty());
+    (log, begun.elapsed().as_secs_f64())
+}
+
+/// Every source with every set of macros.
+fn programs() -> Vec<(&'static Source, Defines)> {
+    let elements = [Element::F32, Element::Bf16];
+    let mut all: Vec<(&Source, Defines)> =
+        elements.into_iter().flat_map(rowwise::sources).collect();
+    all.extend(elements.map(products::few::source));
+    all.extend(elements.map(random::source));
+    all.push(meter::source());
+    all.push((notes::SOURCE, Defines::new()));
+    all.extend(choosing::SOURCES.map(|source| (source, Defines::new())));
+    all.push((chains::SOURCE, Defines::new()));
+    all.push((trees::SOURCE, Defines::new()));
+    for [heads, kv_heads, head_dim] in SHAPES {
+        let shape = AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0,
+        };
+        for cached in elements {
+            for operand in elements {
+                for (source, defines) in attention::sources(&shape, cached, operand) {
+                    // The kernels that store keys and values don't depend on the operands'
+                    // type.
+                    let same =
+                        |of: &(&Source, Defines)| of.0.name == source.name && of.1 == defines;
+                    if !all.iter().any(same) {
+                        all.push((source, defines));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// A program's report as lines to print, and the lines about spilled registers.
+fn told(architecture: &str, (source, defines): &(&Source, Defines)) -> (String, Vec<String>) {
+    let (log, seconds) = compiled(architecture, source, defines);
+    let mut text = format!("{} {architecture} {defines:?}: {seconds:.2} s", source.name);
+    let (mut spilled, mut kernel, mut looked_at) = (Vec::new(), "", 0);
+    for line in log.lines() {
+        kernel = line.split('\'').nth(1).unwrap_or(kernel);
+        if line.contains("registers") {
+            text += &format!("\n    {kernel}: {}", line.trim());
+        }
+        let none = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+        looked_at += usize::from(line.contains("spill"));
+        if line.contains("spill") && !line.contains(none) {
+            spilled.push(format!("{kernel} {architecture} {defines:?}: {line}"));
+        }
+    }
+    let kernels = source.text.matches("__global__").count();
+    assert!(
+        looked_at >= kernels,
+        "{} tells of spills: {log}",
+        source.name
+    );
+    (text, spilled)
+}
+
+/// Compiles on as many threads as there are cores, and prints each program when it is done.
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills() {
+    println!("libnvrtc {}", library_version().expect("libnvrtc"));
+    let (programs, begun) = (programs(), Instant::now());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut spilled = Vec::new();
+    for architecture in ARCHITECTURES {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut spilled = Vec::new();
+            while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (text, more) = told(architecture, program);
+                println!("{text}");
+                spilled.extend(more);
+            }
+            spilled
+        };
+        spilled.extend(std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let done = threads.into_iter();
+            let done = done.map(|thread| thread.join().expect("it compiles"));
+            done.flatten().collect::<Vec<_>>()
+        }));
+        let (count, seconds) = (programs.len(), begun.elapsed().as_secs_f64());
+        println!("{architecture}: {count} programs on {threads} threads, {seconds:.1} s in all");
+    }
+    assert!(spilled.is_empty(), "{}", spilled.join("\n"));
+}
