@@ -18,7 +18,7 @@ use lockstep_collective::{
 };
 use lockstep_config::{Hardware, ServeArgs, resolve};
 use lockstep_devices::{Device, DeviceFootprint, DeviceOptions, Registry};
-use lockstep_model::{CollectiveKind, ForwardLimits, Schedule, Shard, Topology};
+use lockstep_model::{CollectiveKind, Exit, ForwardLimits, Schedule, Shard, Topology};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::{
     conformance::Turns,
@@ -213,7 +213,7 @@ fn the_exchanges_of_a_step_are_known_before_it() {
         };
         let (model, topology) = (&config.model, Topology::new(0, tp, dp));
         let block_rows = ForwardLimits::block_rows(model.vocab_size);
-        let schedule = Schedule::new(model, topology, Axis::World, false, block_rows);
+        let schedule = Schedule::new(model, topology, Axis::World, Exit::Logits, block_rows);
         let step = DecodeStep {
             rows: &rows,
             drafts: DEPTH as usize,

@@ -20,6 +20,7 @@ mod footprint;
 mod format;
 mod kv;
 mod model;
+mod names;
 mod node;
 mod speculation;
 mod step_limits;
@@ -38,9 +39,10 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvSpec};
 pub use model::{
-    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, RopeConfig,
-    RopeScaling,
+    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms,
+    RopeConfig, RopeScaling,
 };
+pub use names::TensorNames;
 pub use reserve::ReserveConfig;
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NumberOption,

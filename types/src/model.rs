@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LoadFormat, Quantization};
+use crate::{LoadFormat, Quantization, TensorNames};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,8 @@ pub struct ModelConfig {
     pub quantization: Quantization,
     /// The family.
     pub architecture: Architecture,
+    /// Names of its tensors.
+    pub names: TensorNames,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Transformer layers, from the embedding to the output head.
@@ -58,15 +60,25 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
 }
 
-/// One transformer layer: a mixer over positions, then an MLP, each behind a norm.
+/// One transformer layer: a mixer over positions, then an MLP. Both add to the residual stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerSpec {
     /// Block that mixes positions.
     pub mixer: Mixer,
     /// Block that mixes columns.
     pub mlp: Mlp,
+    /// Places of its norms.
+    pub norms: Norms,
     /// Added to the mean square in the layer's norms.
     pub rms_norm_eps: f32,
+}
+
+/// Places of a layer's norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norms {
+    /// Before the mixer and before the MLP: each block reads a norm of the residual stream.
+    Before,
 }
 
 /// Block of a layer that lets positions see each other.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_adaptive::Row;
 use lockstep_backend::{Axis, Groups, WorldRows};
 use lockstep_collective::{CollectiveError, Owners};
-use lockstep_model::{CollectiveKind, ForwardLimits, ModelError, Schedule, Shard, Topology};
+use lockstep_model::{CollectiveKind, Exit, ForwardLimits, ModelError, Schedule, Shard, Topology};
 use lockstep_tp_worker::worker::{DecodeStep, StepExchange};
 use lockstep_types::ModelConfig;
 
@@ -97,7 +97,7 @@ impl Step {
             tokens,
         };
         let block_rows = ForwardLimits::block_rows(model.vocab_size);
-        let schedule = Schedule::new(model, topology, Axis::World, false, block_rows);
+        let schedule = Schedule::new(model, topology, Axis::World, Exit::Logits, block_rows);
         let step = DecodeStep {
             rows: &rows,
             drafts,

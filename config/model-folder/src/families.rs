@@ -1,16 +1,23 @@
-//! Families of models, one file each: the layers that their `config.json` describes.
+//! Families of models, one file each: the layers that their `config.json` describes, and the
+//! names of their tensors. A family is data alone: no device and no checkpoint is there yet.
 
 mod dense;
+mod layer_types;
 mod llama;
 mod mistral;
+mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen_vl;
 mod rope;
+mod wrappers;
 
-use lockstep_types::{Architecture, LayerSpec, ModelConfigError};
+use lockstep_types::{Architecture, LayerSpec, ModelConfigError, TensorNames};
+use serde_json::Value;
 
 use crate::raw::Raw;
 pub(crate) use dense::rms_norm_eps;
+pub(crate) use wrappers::{Wrapper, stored_names};
 
 /// A family of models, with the functions that read its `config.json`.
 pub(crate) struct Family {
@@ -18,6 +25,11 @@ pub(crate) struct Family {
     pub class_name: &'static str,
     /// Type name of the family, as in `model_type`.
     pub model_type: &'static str,
+    /// Values of keys that `config.json` may leave out, as in the family's class in
+    /// transformers. [`SIZES`] may be left out in a wrapper's `text_config` alone.
+    pub class: fn() -> Value,
+    /// Names of the tensors.
+    pub names: fn() -> TensorNames,
     /// Reads the layers, from the first to the last.
     pub layers: fn(&Raw) -> Result<Vec<LayerSpec>, ModelConfigError>,
     /// Reads the smallest window that a layer attends within, in tokens; `None` if all layers
@@ -26,9 +38,10 @@ pub(crate) struct Family {
 }
 
 /// All families that are served. All are dense decoder-only transformers.
-const SERVED: [&Family; 4] = [
+const SERVED: [&Family; 5] = [
     &llama::FAMILY,
     &mistral::FAMILY,
+    &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
 ];
@@ -36,12 +49,33 @@ const SERVED: [&Family; 4] = [
 /// The family of the layers of EAGLE's heads, whatever their `config.json` names.
 pub(crate) const OF_HEADS: &Family = &llama::FAMILY;
 
-impl Family {
-    /// Finds the family that `config.json` names.
+/// Keys that a model's own `config.json` must have.
+const SIZES: [&str; 6] = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+];
+
+/// The text model that a `config.json` describes.
+pub(crate) struct TextModel {
+    /// Its family.
+    pub family: &'static Family,
+    /// Its own keys, those that are left out included.
+    pub config: Raw,
+    /// The multimodal model around it; `None` if the text model is the whole.
+    pub wrapper: Option<&'static Wrapper>,
+}
+
+impl TextModel {
+    /// Finds the text model in a `config.json`.
     ///
     /// # Errors
-    /// [`ModelConfigError::Unsupported`] for a name that no served family has.
-    pub fn of(config: &Raw) -> Result<&'static Self, ModelConfigError> {
+    /// [`ModelConfigError::Unsupported`] for a name that no served family has. For a wrapper
+    /// also the errors of reading its `text_config`.
+    pub fn of(mut config: Raw) -> Result<Self, ModelConfigError> {
         let named = config
             .get("architectures")
             .and_then(|list| list.get(0))
@@ -51,10 +85,24 @@ impl Family {
             None => ("model_type", config.text("model_type")?.unwrap_or_default()),
         };
         let mut all = SERVED.into_iter();
-        let known = all.find(|known| name == known.class_name || name == known.model_type);
-        known.ok_or_else(|| config.unsupported(key, format!("served are {}", served())))
+        if let Some(family) =
+            all.find(|family| [family.class_name, family.model_type].contains(&name))
+        {
+            config.fill((family.class)(), &SIZES);
+            return Ok(Self {
+                family,
+                config,
+                wrapper: None,
+            });
+        }
+        match Wrapper::named(name) {
+            Some(wrapper) => wrapper.text_model(config),
+            None => Err(config.unsupported(key, format!("served are {}", served()))),
+        }
     }
+}
 
+impl Family {
     /// Names of the family.
     pub fn architecture(&self) -> Architecture {
         Architecture {
@@ -64,26 +112,23 @@ impl Family {
     }
 }
 
-/// Class names of all families that are served, for people: "A, B and C".
+/// Class names of all models that are served, for people: "A, B and C, and text models of
+/// these inside of D and E".
 pub fn served() -> String {
-    let names = SERVED.map(|family| family.class_name);
+    let families = listed(SERVED.map(|family| family.class_name).as_slice());
+    format!(
+        "{families}, and text models of these inside of {}",
+        wrappers::served()
+    )
+}
+
+/// Names for people: "A, B and C".
+fn listed(names: &[&str]) -> String {
     match names.split_last() {
-        Some((last, others)) => format!("{} and {last}", others.join(", ")),
-        None => String::new(),
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_families_are_named_for_people() {
-        let all = served();
-        for family in SERVED {
-            assert!(all.contains(family.class_name), "{all}");
-        }
-        assert!(all.starts_with("LlamaForCausalLM, "), "{all}");
-        assert!(all.ends_with(" and Qwen3ForCausalLM"), "{all}");
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use lockstep_files::safetensors::{TensorPlace, WeightFile, weight_files};
 use lockstep_files::{on_reader_thread, read_exact_at};
+use lockstep_types::TensorNames;
 
 /// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
@@ -17,20 +18,16 @@ const PIECE: u64 = 1 << 20;
 /// # Errors
 /// The errors of reading the tables. Missing or damaged files are reported by the code that
 /// loads the weights.
-pub(crate) fn differs(folder: &Path) -> io::Result<bool> {
+pub(crate) fn differs(folder: &Path, names: &TensorNames) -> io::Result<bool> {
     let Ok(Some(files)) = weight_files(folder) else {
         return Ok(false);
     };
-    match [EMBEDDING, HEAD].map(|name| Table::find(&files, name)) {
+    let table = |name: &String| Table::find(&files, &format!("{name}.weight"));
+    match [&names.embedding, &names.head].map(table) {
         [Some(embedding), Some(head)] => Ok(!embedding.equals(&head)?),
         _ => Ok(false),
     }
 }
-
-/// Name of the embedding.
-const EMBEDDING: &str = "model.embed_tokens.weight";
-/// Name of the output head.
-const HEAD: &str = "lm_head.weight";
 
 /// A table in its file.
 struct Table<'a> {

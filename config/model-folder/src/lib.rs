@@ -9,6 +9,7 @@ mod head;
 mod model;
 mod numbers;
 mod raw;
+mod refusals;
 mod tokenizer;
 
 pub use families::served;

@@ -6,11 +6,10 @@ use lockstep_files::shown;
 use lockstep_types::{
     AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError, Quantization,
 };
-use serde_json::{Map, Value};
 
-use crate::families::{self, Family};
+use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{head, tokenizer};
+use crate::{head, refusals, tensors, tokenizer};
 
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
@@ -45,6 +44,9 @@ pub struct Described {
     pub model: ModelConfig,
     /// Notes for the operator.
     pub notes: Vec<String>,
+    /// True if the model is the text model of a multimodal one, whose tensors may have other
+    /// prefixes.
+    wrapped: bool,
 }
 
 impl Described {
@@ -55,38 +57,67 @@ impl Described {
     /// The errors of [`load_for`].
     pub fn of(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
         let config = Raw::read(dir, "config.json")?;
-        let family = Family::of(&config)?;
-        refuse(&config)?;
+        let TextModel {
+            family,
+            config,
+            wrapper,
+        } = TextModel::of(config)?;
+        refusals::check(&config)?;
         let model = build(dir, &config, family)?;
         let context = context_length.unwrap_or(model.max_position_embeddings);
         check_window(&config, family, context)?;
-        let notes = Vec::new();
-        Ok(Self { model, notes })
+        let note = |wrapper: &families::Wrapper| {
+            format!(
+                "of {} the text model is served ({}): requests may have text alone",
+                wrapper.class_name, model.architecture
+            )
+        };
+        Ok(Self {
+            notes: wrapper.map(note).into_iter().collect(),
+            wrapped: wrapper.is_some(),
+            model,
+        })
     }
 
-    /// Looks at the stored output head. If `config.json` ties the head to the embedding and
+    /// Finds the prefix of a wrapped text model's tensors. It depends on the age of the files
+    /// alone, so it is read from the names that are stored. Missing or damaged weights are
+    /// reported by the code that loads them.
+    #[must_use]
+    pub fn with_names(mut self) -> Self {
+        let stored = || tensors::names(&self.model.path).ok().flatten();
+        if self.wrapped
+            && let Some(stored) = stored()
+        {
+            self.model.names = families::stored_names(&self.model.names, &stored);
+        }
+        self
+    }
+
+    /// Looks at the stored tensors: finds their names like [`Self::with_names`], then compares
+    /// the output head with the embedding. If `config.json` ties the head to the embedding and
     /// another head is stored, the stored head counts, as in transformers 5 and vLLM. Equal
     /// tables are read whole, others up to the first difference.
     ///
     /// # Errors
     /// [`ModelConfigError::Malformed`] if the tables can't be read. Missing or damaged weights
     /// are reported by the code that loads them.
-    pub fn with_weights(mut self) -> Result<Self, ModelConfigError> {
-        let dir = &self.model.path;
-        if self.model.tie_word_embeddings
-            && head::differs(dir).map_err(|error| ModelConfigError::Malformed {
+    pub fn with_weights(self) -> Result<Self, ModelConfigError> {
+        let mut named = self.with_names();
+        let (dir, names) = (&named.model.path, &named.model.names);
+        if named.model.tie_word_embeddings
+            && head::differs(dir, names).map_err(|error| ModelConfigError::Malformed {
                 path: dir.clone(),
                 message: format!("its weights can't be read: {}", shown(&error.to_string())),
             })?
         {
-            self.model.tie_word_embeddings = false;
-            self.notes.push(
-                "the stored output head (lm_head.weight) is served, as it differs from the \
-                 embedding, though config.json has `tie_word_embeddings` true; set that to false"
-                    .to_owned(),
-            );
+            named.model.tie_word_embeddings = false;
+            named.notes.push(format!(
+                "the stored output head ({}.weight) is served, as it differs from the \
+                 embedding, though config.json has `tie_word_embeddings` true; set that to false",
+                named.model.names.head
+            ));
         }
-        Ok(self)
+        Ok(named)
     }
 
     /// Adds the tokenizer's own end token. It ends texts beside the end tokens of
@@ -96,7 +127,11 @@ impl Described {
     /// # Errors
     /// [`ModelConfigError`]: a file of the tokenizer can't be read.
     pub fn with_tokenizer(self) -> Result<Self, ModelConfigError> {
-        let Self { model, mut notes } = self;
+        let Self {
+            model,
+            mut notes,
+            wrapped,
+        } = self;
         let own = tokenizer::end_token(&model.path)?;
         let id = own.as_ref().and_then(|token| token.id);
         let id = id.filter(|id| (*id as usize) < model.vocab_size);
@@ -114,7 +149,11 @@ impl Described {
                     .to_owned(),
             );
         }
-        Ok(Self { model, notes })
+        Ok(Self {
+            model,
+            notes,
+            wrapped,
+        })
     }
 }
 
@@ -124,7 +163,7 @@ impl Described {
 /// # Errors
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
-    refuse(config)?;
+    refusals::check(config)?;
     build(dir, config, families::OF_HEADS)
 }
 
@@ -136,6 +175,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
         load_format: LoadFormat::Auto,
         quantization: Quantization::None,
         architecture: family.architecture(),
+        names: (family.names)(),
         hidden_size: config.required("hidden_size")?,
         layers: (family.layers)(config)?,
         vocab_size,
@@ -163,33 +203,6 @@ fn check_window(config: &Raw, family: &Family, context: usize) -> Result<(), Mod
         }
         _ => Ok(()),
     }
-}
-
-/// Refuses settings that would change results and are not implemented.
-fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
-    let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    if config
-        .get("quantization_config")
-        .is_some_and(|value| !unquantized(value))
-    {
-        let remedy = "use the model's unquantized release";
-        return Err(config.unsupported("quantization_config", remedy));
-    }
-    if !matches!(
-        config.text("hidden_act")?.unwrap_or("silu"),
-        "silu" | "swish"
-    ) {
-        return Err(config.unsupported("hidden_act", "the only activation served is silu"));
-    }
-    for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
-        // Without experts the model is a dense one.
-        if config.get(key).is_some_and(|experts| experts != 0) {
-            return Err(
-                config.unsupported(key, "mixtures of experts are not served; use a dense model")
-            );
-        }
-    }
-    Ok(())
 }
 
 /// End tokens, sorted and within the vocabulary, and the begin token.

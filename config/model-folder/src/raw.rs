@@ -61,9 +61,35 @@ impl Raw {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns true if the key exists, even with null.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.map.contains_key(key)
+    /// Sets the value of a key.
+    pub(crate) fn put(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
+    /// Adds the keys of `values` that are absent, except those in `except`. A key with null is
+    /// not absent.
+    pub(crate) fn fill(&mut self, values: Value, except: &[&str]) {
+        let Value::Object(values) = values else {
+            return;
+        };
+        for (key, value) in values {
+            if !except.contains(&key.as_str()) {
+                self.map.entry(key).or_insert(value);
+            }
+        }
+    }
+
+    /// Keys with values that say something: null, false and empty values say nothing.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let says = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(map) => !map.is_empty(),
+            Value::String(text) => !text.is_empty(),
+            _ => true,
+        };
+        let keys = self.map.iter().filter(move |(_, value)| says(value));
+        keys.map(|(key, _)| key.as_str())
     }
 
     /// A size: a whole number, at least 1.

@@ -7,8 +7,9 @@ use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
     Architecture, AttentionSpec, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, GatedMlpSpec,
     KvCacheDtype, KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig,
-    NodeConfig, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig, WebConfig,
+    NodeConfig, Norms, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
+    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig,
+    WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -213,6 +214,7 @@ fn layer() -> LayerSpec {
             width: 768,
             bias: false,
         }),
+        norms: Norms::Before,
         rms_norm_eps: 1e-5,
     }
 }
@@ -229,6 +231,7 @@ fn model_config() -> ModelConfig {
             class_name: "LlamaForCausalLM".into(),
             model_type: "llama".into(),
         },
+        names: TensorNames::default(),
         hidden_size: 256,
         layers: vec![layer(); 7],
         vocab_size: 4096,

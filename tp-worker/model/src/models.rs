@@ -1,5 +1,9 @@
-//! Whole models, made of blocks: their blocks, the names of their tensors, the collectives of
-//! a pass, and the states that drafters read.
+//! Whole models, made of blocks: their tensors, the collectives of a pass, and the values that
+//! leave it.
+//!
+//! One decoder serves all families, because [`lockstep_types::ModelConfig`] describes the blocks
+//! of each layer and the names of the tensors. The table of families is that of the code that
+//! reads `config.json`.
 
 mod capture;
 pub(crate) mod decoder;
@@ -7,6 +11,6 @@ pub(crate) mod eagle;
 mod parameters;
 mod schedule;
 
-pub use capture::CaptureSpec;
+pub use capture::{CaptureSpec, Exit};
 pub use parameters::{parameters, shared_part};
 pub use schedule::Schedule;

@@ -65,7 +65,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures, and the context within which a sliding window is never full.
-const CASES: [(&str, Option<usize>); 14] = [
+const CASES: [(&str, Option<usize>); 17] = [
     ("llama", None),
     ("llama3_rope", None),
     ("llama3_rope_new_config", None),
@@ -74,10 +74,13 @@ const CASES: [(&str, Option<usize>); 14] = [
     ("llama_f32", None),
     ("llama_linear_rope", None),
     ("llama_sharded", None),
+    ("llava", None),
     ("mistral", None),
     ("mistral_sliding_window", Some(32)),
+    ("phi3", None),
     ("qwen2", None),
     ("qwen2_untied", None),
+    ("qwen2_5_vl", None),
     ("qwen3", None),
     ("qwen3_untied", None),
 ];

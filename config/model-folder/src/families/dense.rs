@@ -1,8 +1,8 @@
-//! Layers of grouped-query attention and a gated MLP, all alike.
+//! Layers of grouped-query attention and a gated MLP, alike but for their rotary embedding.
 
-use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfigError};
+use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfigError, Norms};
 
-use super::rope;
+use super::{layer_types, rope};
 use crate::raw::Raw;
 
 /// Largest believable number of layers.
@@ -10,12 +10,6 @@ const DEEPEST_MODEL: usize = 10_000;
 
 /// Properties that differ between families of such models.
 pub(super) struct Dense {
-    /// Number of key/value heads if `config.json` has no such key; `None` for as many as query
-    /// heads.
-    pub kv_heads: Option<usize>,
-    /// Width of a head if `config.json` has no such key; `None` for an equal share of the
-    /// hidden size.
-    pub head_dim: Option<usize>,
     /// True if q, k and v have biases that `config.json` does not mention.
     pub qkv_bias: bool,
     /// True if the heads of q and k have RMS norms.
@@ -39,64 +33,64 @@ impl Dense {
         let hidden_size = config.required("hidden_size")?;
         let heads = config.required("num_attention_heads")?;
         let bias = config.flag("attention_bias", false)?;
-        let head_dim = self.head_dim(config, hidden_size, heads)?;
-        let layer = LayerSpec {
+        let (kv_heads, head_dim) = (
+            kv_heads(config, heads)?,
+            head_dim(config, hidden_size, heads)?,
+        );
+        let width = config.required("intermediate_size")?;
+        let mlp_bias = config.flag("mlp_bias", false)?;
+        let rms_norm_eps = rms_norm_eps(config)?;
+        let layer = |rope| LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
                 heads,
-                kv_heads: self.kv_heads(config, heads)?,
+                kv_heads,
                 head_dim,
                 scale: (head_dim as f32).sqrt().recip(),
-                rope: rope::read(config)?,
+                rope,
                 qk_norm: self.qk_norm,
                 qkv_bias: bias || self.qkv_bias,
                 output_bias: bias,
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
-                width: config.required("intermediate_size")?,
-                bias: config.flag("mlp_bias", false)?,
+                width,
+                bias: mlp_bias,
             }),
-            rms_norm_eps: rms_norm_eps(config)?,
+            norms: Norms::Before,
+            rms_norm_eps,
         };
-        Ok(vec![layer; depth(config)?])
+        let types = layer_types::read(config, depth(config)?)?;
+        let ropes = types.into_iter().map(|kind| rope::read(config, kind));
+        ropes.map(|rope| rope.map(layer)).collect()
     }
+}
 
-    fn kv_heads(&self, config: &Raw, heads: usize) -> Result<usize, ModelConfigError> {
-        const KEY: &str = "num_key_value_heads";
-        let kv_heads = match config.size(KEY)? {
-            Some(given) => given,
-            // Null means as many as heads, in all families.
-            None if config.has(KEY) => heads,
-            None => self.kv_heads.unwrap_or(heads),
-        };
-        if !heads.is_multiple_of(kv_heads) {
-            let message = format!("is {kv_heads}, which does not divide {heads} heads");
+/// Reads the number of key/value heads: as many as query heads if nothing is said.
+fn kv_heads(config: &Raw, heads: usize) -> Result<usize, ModelConfigError> {
+    const KEY: &str = "num_key_value_heads";
+    let kv_heads = config.size(KEY)?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        let message = format!("is {kv_heads}, which does not divide {heads} heads");
+        return Err(config.wrong(KEY, message));
+    }
+    Ok(kv_heads)
+}
+
+/// Reads the width of a head: an equal share of the hidden size if nothing is said.
+fn head_dim(config: &Raw, hidden_size: usize, heads: usize) -> Result<usize, ModelConfigError> {
+    const KEY: &str = "head_dim";
+    let width = match config.size(KEY)? {
+        Some(given) => given,
+        None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+        None => {
+            let message = format!("is missing, and {heads} heads do not divide {hidden_size}");
             return Err(config.wrong(KEY, message));
         }
-        Ok(kv_heads)
+    };
+    if !width.is_multiple_of(2) {
+        let message = format!("is {width}; rotary embedding needs an even width");
+        return Err(config.wrong(KEY, message));
     }
-
-    fn head_dim(
-        &self,
-        config: &Raw,
-        hidden_size: usize,
-        heads: usize,
-    ) -> Result<usize, ModelConfigError> {
-        const KEY: &str = "head_dim";
-        let width = match (config.size(KEY)?, self.head_dim) {
-            (Some(given), _) => given,
-            (None, Some(absent)) if !config.has(KEY) => absent,
-            (None, _) if hidden_size.is_multiple_of(heads) => hidden_size / heads,
-            (None, _) => {
-                let message = format!("is missing, and {heads} heads do not divide {hidden_size}");
-                return Err(config.wrong(KEY, message));
-            }
-        };
-        if !width.is_multiple_of(2) {
-            let message = format!("is {width}; rotary embedding needs an even width");
-            return Err(config.wrong(KEY, message));
-        }
-        Ok(width)
-    }
+    Ok(width)
 }
 
 /// Reads the number of layers.

@@ -1,25 +1,32 @@
 //! Mistral: a sliding window in some releases.
 
+use lockstep_types::TensorNames;
+use serde_json::json;
+
 use super::{Family, dense::Dense};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "MistralForCausalLM",
     model_type: "mistral",
-    layers: |config| MISTRAL.layers(config),
-    window: |config| match config.has(WINDOW) {
-        true => config.size(WINDOW),
-        false => Ok(Some(WINDOW_WHERE_ABSENT)),
+    class: || {
+        json!({
+            "vocab_size": 32000,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131_072,
+            "sliding_window": 4096,
+        })
     },
+    names: TensorNames::default,
+    layers: |config| MISTRAL.layers(config),
+    window: |config| config.size("sliding_window"),
 };
 
 const MISTRAL: Dense = Dense {
-    kv_heads: Some(8),
-    head_dim: None,
     qkv_bias: false,
     qk_norm: false,
     no_bias: &["attention_bias", "mlp_bias"],
 };
-
-const WINDOW: &str = "sliding_window";
-/// Window in tokens without such a key, as in transformers.
-const WINDOW_WHERE_ABSENT: usize = 4096;

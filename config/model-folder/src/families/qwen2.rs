@@ -1,23 +1,37 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v, which no key mentions, and no others.
 
-use lockstep_types::ModelConfigError;
+use lockstep_types::{ModelConfigError, TensorNames};
+use serde_json::json;
 
 use super::{
     Family,
     dense::{self, Dense},
+    layer_types::{self, LayerType},
 };
 use crate::raw::Raw;
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Qwen2ForCausalLM",
     model_type: "qwen2",
+    class: || {
+        json!({
+            "vocab_size": 151_936,
+            "hidden_size": 4096,
+            "intermediate_size": 22016,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 32768,
+            "sliding_window": 4096,
+            "max_window_layers": 28,
+        })
+    },
+    names: TensorNames::default,
     layers: |config| QWEN2.layers(config),
     window,
 };
 
 const QWEN2: Dense = Dense {
-    kv_heads: Some(32),
-    head_dim: None,
     qkv_bias: true,
     qk_norm: false,
     no_bias: &["attention_bias", "mlp_bias"],
@@ -26,11 +40,10 @@ const QWEN2: Dense = Dense {
 /// Reads the window of Qwen's dense families. Some layers have it if `layer_types` says so.
 /// Otherwise the layers from `max_window_layers` on have it if `use_sliding_window` is set.
 pub(super) fn window(config: &Raw) -> Result<Option<usize>, ModelConfigError> {
-    let layers = config.get("layer_types").and_then(|types| types.as_array());
-    let slides = match layers {
-        Some(types) => types.iter().any(|kind| kind == "sliding_attention"),
+    let depth = dense::depth(config)?;
+    let slides = match layer_types::named(config, depth)? {
+        Some(types) => types.contains(&LayerType::Sliding),
         None => {
-            let depth = dense::depth(config)?;
             config.flag("use_sliding_window", false)?
                 && config
                     .size("max_window_layers")

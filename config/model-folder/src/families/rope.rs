@@ -2,37 +2,31 @@
 
 use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
 
+use super::layer_types::LayerType;
 use crate::raw::Raw;
 
 /// Base of the frequencies if a model names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4).
-pub(super) fn read(config: &Raw) -> Result<RopeConfig, ModelConfigError> {
-    if config
-        .number("partial_rotary_factor")?
-        .is_some_and(|factor| factor != 1.0)
-    {
-        return Err(config.unsupported("partial_rotary_factor", "the whole head must be rotated"));
-    }
-    let key = if config.get("rope_parameters").is_some() {
-        "rope_parameters"
-    } else {
-        "rope_scaling"
-    };
-    let Some(rope) = config.object(key)? else {
+/// Key of transformers 5.
+const PARAMETERS: &str = "rope_parameters";
+
+/// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4), for layers
+/// of the kind `layers`. In `rope_parameters`, kinds of layers may have parameters of their
+/// own.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is missing or damaged, or asks for a rotation that is not served.
+pub(super) fn read(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelConfigError> {
+    whole(config)?;
+    let Some(rope) = parameters(config, layers)? else {
         let theta = config.number("rope_theta")?.unwrap_or(DEFAULT_THETA);
         return Ok(RopeConfig {
             theta,
             scaling: RopeScaling::Default,
         });
     };
-    if rope
-        .number("partial_rotary_factor")?
-        .is_some_and(|factor| factor != 1.0)
-    {
-        return Err(rope.unsupported("partial_rotary_factor", "the whole head must be rotated"));
-    }
+    whole(&rope)?;
     let theta = match rope.number("rope_theta")? {
         Some(theta) => theta,
         None => config.number("rope_theta")?.unwrap_or(DEFAULT_THETA),
@@ -41,6 +35,32 @@ pub(super) fn read(config: &Raw) -> Result<RopeConfig, ModelConfigError> {
         theta,
         scaling: scaling(config, &rope)?,
     })
+}
+
+/// The object with the parameters, if there is one.
+fn parameters(config: &Raw, layers: LayerType) -> Result<Option<Raw>, ModelConfigError> {
+    let Some(all) = config.object(PARAMETERS)? else {
+        return config.object("rope_scaling");
+    };
+    let kinds = [LayerType::Full, LayerType::Sliding];
+    if !kinds.iter().any(|kind| all.get(kind.name()).is_some()) {
+        return Ok(Some(all));
+    }
+    match all.object(layers.name())? {
+        Some(own) => Ok(Some(own)),
+        None => Err(all.wrong(layers.name(), "is missing")),
+    }
+}
+
+/// Checks that the whole head is rotated.
+fn whole(object: &Raw) -> Result<(), ModelConfigError> {
+    const KEY: &str = "partial_rotary_factor";
+    match object.number(KEY)? {
+        Some(factor) if factor != 1.0 => {
+            Err(object.unsupported(KEY, "the whole head must be rotated"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
@@ -54,7 +74,8 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
             .ok_or_else(|| rope.wrong(key, "is missing"))
     };
     match rope.text(key)?.unwrap_or("default") {
-        "default" => Ok(RopeScaling::Default),
+        // A token of text has one position on all axes, which makes each pair's angle plain.
+        "default" | "mrope" => Ok(RopeScaling::Default),
         "linear" => Ok(RopeScaling::Linear {
             factor: number("factor")?,
         }),

@@ -1,5 +1,5 @@
 use lockstep_types::{
-    AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, RopeConfig, RopeScaling,
+    AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms, RopeConfig, RopeScaling,
 };
 use serde_json::{Value, json};
 
@@ -43,6 +43,7 @@ fn a_llama_is_read_whole() {
                 width: 96,
                 bias: false
             }),
+            norms: Norms::Before,
             rms_norm_eps: 1e-5,
         }
     );
@@ -287,7 +288,7 @@ fn windows_that_never_fill_are_served() {
         json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "use_sliding_window": true,
                "max_window_layers": 2}),
         json!({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 8, "use_sliding_window": true,
-               "layer_types": ["full_attention"]}),
+               "layer_types": ["full_attention", "full_attention"]}),
         json!({"sliding_window": 8}),
     ] {
         good(&changes);

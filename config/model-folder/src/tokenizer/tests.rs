@@ -145,7 +145,9 @@ fn the_end_token_joins_those_of_the_model() {
         (json!({}), "<far>", &[2], None, &["`eos_token` \"<far>\""]),
         (none, "<far>", &[], None, &["`eos_token`", "`eos_token_id`"]),
     ] {
-        let Described { model, notes: told } = described(model, token);
+        let Described {
+            model, notes: told, ..
+        } = described(model, token);
         assert_eq!(
             (&model.eos_token_ids[..], model.tokenizer_eos_id),
             (ends, own),

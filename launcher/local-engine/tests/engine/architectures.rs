@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Folders of models, each with a context in which a sliding window is never full.
-const MODELS: [(&str, usize); 14] = [
+const MODELS: [(&str, usize); 17] = [
     ("llama", 256),
     ("llama3_rope", 256),
     ("llama3_rope_new_config", 256),
@@ -29,6 +29,9 @@ const MODELS: [(&str, usize); 14] = [
     ("qwen2_untied", 256),
     ("qwen3", 256),
     ("qwen3_untied", 256),
+    ("llava", 256),
+    ("phi3", 256),
+    ("qwen2_5_vl", 256),
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.

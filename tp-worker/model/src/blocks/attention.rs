@@ -10,6 +10,7 @@ use super::{
     LayerContext, LayerPlace, Linear,
     cache::{CachePlace, ModelCache},
     distinct::{distinct, place_of},
+    linear::Fused,
     parts::{Convert, Form, Listed, Tensors, VectorPart},
     rope::rope_of,
 };
@@ -62,19 +63,24 @@ impl<T> AttentionBuffers<T> {
             attended: device.activations(tokens, shape.out_width(), Holds::Operand)?,
         })
     }
+
+    /// Sets the row count of all buffers.
+    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+        backend.set_rows(&mut self.qkv, rows);
+        backend.set_rows(&mut self.attended, rows);
+    }
 }
 
 impl Attention<Listed> {
-    /// Lists the attention tensors of the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>) -> Self {
+    /// Lists the tensors of the attention that `attention` describes, in the layer at `place`.
+    pub fn listed(place: &LayerPlace<'_>, attention: &AttentionSpec) -> Self {
         let LayerPlace {
             model,
             shard,
             variants,
             ..
         } = *place;
-        let (layer, prefix) = (place.spec(), format!("{}.self_attn", place.prefix));
-        let attention = layer.attention();
+        let names = &model.names;
         let (dim, heads) = (attention.head_dim, shard.heads(attention));
         let (queries, kv) = (attention.heads * dim, attention.kv_heads * dim);
         let keys = heads.kv.iter().map(|head| head * dim..(head + 1) * dim);
@@ -82,12 +88,17 @@ impl Attention<Listed> {
         let heads = scaled(&heads.queries, dim);
         let shape = Self::shape(attention, shard);
         let qkv = [
-            ("q_proj", queries, vec![heads.clone()]),
-            ("k_proj", kv, keys.clone()),
-            ("v_proj", kv, keys),
+            (&names.query, queries, vec![heads.clone()]),
+            (&names.key, kv, keys.clone()),
+            (&names.value, kv, keys),
         ];
+        let qkv = qkv.map(|(name, rows, taken)| Fused {
+            name: place.name(name),
+            rows,
+            taken,
+        });
         let norm = |name: &str| {
-            let name = format!("{prefix}.{name}.weight");
+            let name = format!("{}.weight", place.name(name));
             attention.qk_norm.then(|| VectorPart::whole(name, dim))
         };
         Self {
@@ -95,12 +106,12 @@ impl Attention<Listed> {
             shape,
             rope: place_of(&variants.ropes, &rope_of(attention)),
             buffers: place_of(&variants.attention, &shape),
-            eps: layer.rms_norm_eps,
-            qkv: Linear::of_outputs(&prefix, &qkv, place.inputs, attention.qkv_bias),
-            q_norm: norm("q_norm"),
-            k_norm: norm("k_norm"),
+            eps: place.spec().rms_norm_eps,
+            qkv: Linear::of_outputs(&qkv, place.inputs, attention.qkv_bias),
+            q_norm: norm(&names.query_norm),
+            k_norm: norm(&names.key_norm),
             output: Linear::of_inputs(
-                &format!("{prefix}.o_proj"),
+                &place.name(&names.output),
                 model.hidden_size,
                 queries,
                 heads,

@@ -1,11 +1,12 @@
 //! The gated MLP: `down(silu(gate(x)) · up(x))` (Shazeer, arXiv:2002.05202).
 
 use lockstep_backend::{Axis, Backend, BackendError, Holds, RmsNorm, Scatter};
-use lockstep_types::{GatedMlpSpec, Mlp, ModelConfig};
+use lockstep_types::{GatedMlpSpec, LayerSpec, Mlp, ModelConfig};
 
 use super::{
-    LayerPlace, Linear,
+    AllRows, Boundary, LayerPlace, Linear, MlpOperands,
     distinct::{distinct, place_of},
+    linear::Fused,
     parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 
 /// One rank's columns of one layer's MLP.
 pub(crate) struct GatedMlp<F: Form> {
-    /// Index of the layer's buffers in the list made from [`mlp_widths`].
+    /// Index of the layer's buffers in the list made from [`gated_mlp_widths`].
     pub buffers: usize,
     /// Fused projection: gate rows, then up rows.
     pub gate_up: Linear<F>,
@@ -23,16 +24,16 @@ pub(crate) struct GatedMlp<F: Form> {
     pub down: Linear<F>,
 }
 
-/// Activations of an MLP, allocated once. `m` is the number of this rank's columns, and `a`
+/// Activations of a gated MLP, allocated once. `m` is the number of this rank's columns, and `a`
 /// the number of rows of all DP ranks.
-pub(crate) struct MlpBuffers<T> {
+pub(crate) struct GatedMlpBuffers<T> {
     /// Gate and up projections, `[a, 2·m]`.
     pub gate_up: T,
     /// Product of the activated gate and up, `[a, m]`.
     pub activated: T,
 }
 
-impl<T> MlpBuffers<T> {
+impl<T> GatedMlpBuffers<T> {
     /// Allocates buffers for `columns` columns of this rank and passes of at most `rows`
     /// rows.
     ///
@@ -48,48 +49,31 @@ impl<T> MlpBuffers<T> {
             activated: device.activations(rows, columns, Holds::Operand)?,
         })
     }
-}
 
-/// Activations that an MLP reads and writes.
-pub(crate) struct MlpOperands<'a, T> {
-    /// The residual stream, `[n, hidden]`.
-    pub residual: &'a mut T,
-    /// Room for the MLP's sum, `[n, hidden]`.
-    pub delta: &'a mut T,
-    /// The normed residual stream, before the MLP and behind it, `[n, hidden]`.
-    pub normed: &'a mut T,
-    pub buffers: &'a mut MlpBuffers<T>,
-    pub boundary: Boundary<'a, T>,
-}
-
-/// Rows at the boundary between a layer's attention and its MLP.
-pub(crate) enum Boundary<'a, T> {
-    /// Attention and MLP run over the same rows.
-    SameRows,
-    /// The MLP runs over the rows of all DP ranks. The rows are gathered before the MLP, and
-    /// each DP rank takes its own rows of the sum behind it.
-    AllRows {
-        crossing: &'a Crossing,
-        /// Normed residuals of all DP ranks, `[a, hidden]`.
-        gathered: &'a mut T,
-        /// This rank's part of the sum that is added to the residuals, `[a, hidden]`.
-        product: &'a mut T,
-    },
+    /// Sets the row count of all buffers.
+    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+        backend.set_rows(&mut self.gate_up, rows);
+        backend.set_rows(&mut self.activated, rows);
+    }
 }
 
 impl GatedMlp<Listed> {
-    /// Lists the MLP tensors of the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>) -> Self {
+    /// Lists the tensors of the MLP that `spec` describes, in the layer at `place`.
+    pub fn listed(place: &LayerPlace<'_>, spec: &GatedMlpSpec) -> Self {
         let LayerPlace { model, shard, .. } = *place;
-        let Mlp::Gated(GatedMlpSpec { width, bias }) = place.spec().mlp;
-        let (prefix, columns) = (format!("{}.mlp", place.prefix), shard.mlp(width));
-        let fused = |name| (name, width, vec![columns.clone()]);
-        let gate_up = [fused("gate_proj"), fused("up_proj")];
+        let GatedMlpSpec { width, bias } = *spec;
+        let names = &model.names;
+        let columns = shard.mlp(width);
+        let gate_up = [&names.gate, &names.up].map(|name| Fused {
+            name: place.name(name),
+            rows: width,
+            taken: vec![columns.clone()],
+        });
         Self {
-            buffers: place_of(&place.variants.mlps, &width),
-            gate_up: Linear::of_outputs(&prefix, &gate_up, model.hidden_size, bias),
+            buffers: place_of(&place.variants.gated_mlps, &width),
+            gate_up: Linear::of_outputs(&gate_up, model.hidden_size, bias),
             down: Linear::of_inputs(
-                &format!("{prefix}.down_proj"),
+                &place.name(&names.down),
                 model.hidden_size,
                 width,
                 columns,
@@ -111,9 +95,12 @@ impl GatedMlp<Listed> {
     }
 }
 
-/// Returns the distinct widths of a model's MLPs.
-pub(crate) fn mlp_widths(model: &ModelConfig) -> Vec<usize> {
-    distinct(model.layers.iter().map(|layer| layer.mlp.width()))
+/// Returns the distinct widths of a model's gated MLPs.
+pub(crate) fn gated_mlp_widths(model: &ModelConfig) -> Vec<usize> {
+    let width = |layer: &LayerSpec| match layer.mlp {
+        Mlp::Gated(GatedMlpSpec { width, .. }) => width,
+    };
+    distinct(model.layers.iter().map(width))
 }
 
 impl<F: Form> Tensors<F> for GatedMlp<F> {
@@ -139,15 +126,16 @@ impl<B: Backend> GatedMlp<B> {
         backend: &mut B,
         axis: Axis,
         operands: MlpOperands<'_, B::Tensor>,
+        buffers: &mut GatedMlpBuffers<B::Tensor>,
         next: RmsNorm<'_, B::Vector>,
     ) -> Result<(), BackendError> {
         let MlpOperands {
             residual,
             delta,
             normed,
-            buffers: MlpBuffers { gate_up, activated },
             boundary,
         } = operands;
+        let GatedMlpBuffers { gate_up, activated } = buffers;
         let (gated, down) = (self.gate_up.operand(), self.down.row_parallel(axis));
         match boundary {
             Boundary::SameRows => {
@@ -156,8 +144,7 @@ impl<B: Backend> GatedMlp<B> {
             }
             Boundary::AllRows {
                 crossing,
-                gathered,
-                product,
+                rows: AllRows { gathered, product },
             } => {
                 let Crossing {
                     counts,

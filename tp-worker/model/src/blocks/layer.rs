@@ -3,10 +3,10 @@
 mod buffers;
 
 use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
-use lockstep_types::ModelConfig;
+use lockstep_types::{LayerSpec, ModelConfig, Norms};
 
 use super::{
-    Attention, GatedMlp, LayerContext, LayerPlace, Norm, Variants, attention_shapes, mlp_widths,
+    LayerContext, LayerPlace, Mixer, Mlp, Norm, Variants, attention_shapes, gated_mlp_widths,
     parts::{Convert, Form, Listed, Tensors},
     rope_tables,
 };
@@ -14,22 +14,25 @@ use crate::{CollectiveStep, Shard, Topology};
 
 pub(crate) use buffers::{LayerBuffers, SecondHalf};
 
-/// One layer, without the norm before its attention.
+/// One layer, without the norm before its mixer.
 pub(crate) struct Layer<F: Form> {
-    pub attention: Attention<F>,
-    /// Norm between attention and MLP.
-    pub post_norm: Norm<F>,
-    pub mlp: GatedMlp<F>,
+    pub mixer: Mixer<F>,
+    /// Norm between mixer and MLP.
+    pub mlp_norm: Norm<F>,
+    pub mlp: Mlp<F>,
 }
 
 impl Layer<Listed> {
     /// Lists the tensors of the layer at `place`.
     pub fn listed(place: &LayerPlace<'_>) -> Self {
-        let norm = format!("{}.post_attention_layernorm.weight", place.prefix);
+        let (model, spec) = (place.model, place.spec());
+        let mlp_norm = match spec.norms {
+            Norms::Before => place.name(&model.names.mlp_norm),
+        };
         Self {
-            attention: Attention::listed(place),
-            post_norm: Norm::listed(norm, place.model.hidden_size, place.spec().rms_norm_eps),
-            mlp: GatedMlp::listed(place),
+            mixer: Mixer::listed(place),
+            mlp_norm: Norm::listed(&mlp_norm, model.hidden_size, spec.rms_norm_eps),
+            mlp: Mlp::listed(place),
         }
     }
 
@@ -39,16 +42,21 @@ impl Layer<Listed> {
             caches: model.kv_groups(),
             attention: attention_shapes(model, shard),
             ropes: rope_tables(model),
-            mlps: mlp_widths(model),
+            gated_mlps: gated_mlp_widths(model),
         }
     }
 
-    /// Returns the collectives of one layer in a pass. The model has the width `hidden` and
-    /// is split over the ranks of `axis`.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
-        let attention = Attention::collectives(hidden, topology, axis);
-        let mlp = GatedMlp::collectives(hidden, topology, axis);
-        attention.into_iter().chain(mlp).collect()
+    /// Returns the collectives of the layer that `spec` describes, in a pass of a model that
+    /// has the width `hidden` and is split over the ranks of `axis`.
+    pub fn collectives(
+        spec: &LayerSpec,
+        hidden: usize,
+        topology: Topology,
+        axis: Axis,
+    ) -> Vec<CollectiveStep> {
+        let mixer = Mixer::collectives(spec, hidden, topology, axis);
+        let mlp = Mlp::collectives(spec, hidden, topology, axis);
+        mixer.into_iter().chain(mlp).collect()
     }
 }
 
@@ -57,15 +65,15 @@ impl<F: Form> Tensors<F> for Layer<F> {
 
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Layer<C::To>, C::Error> {
         Ok(Layer {
-            attention: self.attention.convert(to)?,
-            post_norm: self.post_norm.convert(to)?,
+            mixer: self.mixer.convert(to)?,
+            mlp_norm: self.mlp_norm.convert(to)?,
             mlp: self.mlp.convert(to)?,
         })
     }
 }
 
 impl<B: Backend> Layer<B> {
-    /// Runs the second half of the layer: adds the output projection and the MLP to the
+    /// Runs the second half of the layer: adds the mixer's projection and the MLP to the
     /// residual stream, and norms the sum with `next`.
     ///
     /// # Errors
@@ -74,17 +82,18 @@ impl<B: Backend> Layer<B> {
         &self,
         backend: &mut B,
         context: &LayerContext<B>,
-        buffers: SecondHalf<'_, B::Tensor>,
+        half: SecondHalf<'_, B::Tensor>,
         next: RmsNorm<'_, B::Vector>,
     ) -> Result<(), BackendError> {
+        let SecondHalf { mixed, stream, mlp } = half;
         backend.matmul_add_rms_norm(
-            buffers.attended,
-            self.attention.output.row_parallel(context.attention_axis),
-            buffers.mlp.residual,
-            buffers.mlp.delta,
-            self.post_norm.operand(),
-            buffers.mlp.normed,
+            mixed,
+            self.mixer.output().row_parallel(context.attention_axis),
+            stream.residual,
+            stream.delta,
+            self.mlp_norm.operand(),
+            stream.normed,
         )?;
-        self.mlp.run(backend, context.axis, buffers.mlp, next)
+        self.mlp.run(backend, context.axis, stream, mlp, next)
     }
 }

@@ -13,21 +13,24 @@ pub(crate) struct Linear<F: Form> {
     pub bias: Option<F::Vector>,
 }
 
-/// A projection that is fused with others: its name without `.weight`, the number of its
-/// outputs in the checkpoint, and the outputs that this rank takes.
-pub(crate) type Fused = (&'static str, usize, Vec<Range<usize>>);
+/// A projection that is fused with others on the device.
+pub(crate) struct Fused {
+    /// Name of its tensor without `.weight`. Projections of one name lie in one tensor, one
+    /// below the other.
+    pub name: String,
+    /// Number of its outputs in the checkpoint.
+    pub rows: usize,
+    /// The outputs that this rank takes.
+    pub taken: Vec<Range<usize>>,
+}
 
 impl Linear<Listed> {
     /// Lists a column-parallel projection: some outputs of each of `parts`, one below the
-    /// other, over all `inputs`. The tensors' names begin with `prefix`.
-    pub fn of_outputs(prefix: &str, parts: &[Fused], inputs: usize, bias: bool) -> Self {
+    /// other, over all `inputs`.
+    pub fn of_outputs(parts: &[Fused], inputs: usize, bias: bool) -> Self {
         let tensors = |kind: &str| -> Vec<_> {
-            let tensor = |(name, rows, taken): &Fused| TensorRows {
-                name: format!("{prefix}.{name}.{kind}"),
-                rows: *rows,
-                taken: taken.clone(),
-            };
-            parts.iter().map(tensor).collect()
+            let tensors = parts.chunk_by(|a, b| a.name == b.name);
+            tensors.map(|parts| tensor(parts, kind)).collect()
         };
         Self {
             weight: MatrixPart {
@@ -73,6 +76,22 @@ impl Linear<Listed> {
     pub fn whole(name: &str, outputs: usize, inputs: usize, bias: bool) -> Self {
         Self::of_inputs(name, outputs, inputs, 0..inputs, bias)
     }
+}
+
+/// Returns the rows that are taken of the tensor in which all `parts` lie, one below the other.
+fn tensor(parts: &[Fused], kind: &str) -> TensorRows {
+    let mut found = TensorRows {
+        name: format!("{}.{kind}", parts[0].name),
+        rows: 0,
+        taken: Vec::new(),
+    };
+    for part in parts {
+        let taken = part.taken.iter();
+        let taken = taken.map(|range| found.rows + range.start..found.rows + range.end);
+        found.taken.extend(taken);
+        found.rows += part.rows;
+    }
+    found
 }
 
 impl<F: Form> Tensors<F> for Linear<F> {

@@ -12,10 +12,10 @@ pub(crate) struct Norm<F: Form> {
 }
 
 impl Norm<Listed> {
-    /// Lists a norm of width `hidden` whose weights are the tensor `name`.
-    pub fn listed(name: String, hidden: usize, eps: f32) -> Self {
+    /// Lists a norm of width `hidden` whose weights are the tensor `name`, without `.weight`.
+    pub fn listed(name: &str, hidden: usize, eps: f32) -> Self {
         Self {
-            weight: VectorPart::whole(name, hidden),
+            weight: VectorPart::whole(format!("{name}.weight"), hidden),
             eps,
         }
     }

@@ -30,14 +30,19 @@ pub(crate) struct Variants {
     pub attention: Vec<AttentionShape>,
     /// Rotary tables, as [`rope_tables`] lists them.
     pub ropes: Vec<(RopeConfig, usize)>,
-    /// Widths of MLPs, as [`super::mlp_widths`] lists them.
-    pub mlps: Vec<usize>,
+    /// Widths of gated MLPs, as [`super::gated_mlp_widths`] lists them.
+    pub gated_mlps: Vec<usize>,
 }
 
 impl<'m> LayerPlace<'m> {
     /// The layer's description.
     pub fn spec(&self) -> &'m LayerSpec {
         &self.model.layers[self.number]
+    }
+
+    /// Name of a tensor of the layer, below the layer's prefix.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
     }
 }
 

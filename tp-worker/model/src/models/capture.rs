@@ -1,6 +1,17 @@
-//! Hidden states that a pass keeps for a drafter.
+//! Values that leave a pass: logits, and hidden states that it keeps for a drafter.
 
 use lockstep_types::{DraftKind, DraftModel};
+
+/// End of a pass, behind the final norm. It decides over which tokens the last layer runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Logits of the wanted tokens, to score and to sample. Behind its mixer, the last layer
+    /// runs over these tokens alone.
+    Logits,
+    /// Also the hidden state of every token, for a drafter. The last layer runs over every
+    /// token.
+    HiddenAndLogits,
+}
 
 /// Hidden states that a pass keeps for every token. They lie side by side in the columns of
 /// [`crate::Transformer::features`].
@@ -43,6 +54,14 @@ impl CaptureSpec {
     /// Number of columns, for a model of width `hidden`.
     pub fn width(&self, hidden: usize) -> usize {
         (self.layers.len() + usize::from(self.last_hidden)) * hidden
+    }
+
+    /// Returns the end of passes that keep these states.
+    pub fn exit(&self) -> Exit {
+        match self.last_hidden {
+            true => Exit::HiddenAndLogits,
+            false => Exit::Logits,
+        }
     }
 
     /// Returns true if nothing is kept.

@@ -1,8 +1,9 @@
-//! A dense decoder-only transformer (Llama, Mistral, Qwen2, Qwen3) in Hugging Face's names.
+//! A decoder-only transformer: embedding, layers of any blocks, norm and output head. The
+//! model's description says which blocks each layer has, and the names of all tensors.
 
 use std::ops::Range;
 
-use lockstep_types::ModelConfig;
+use lockstep_types::{ModelConfig, Norms};
 
 use crate::{
     Shard,
@@ -19,48 +20,52 @@ pub(crate) struct Decoder<F: Form> {
     /// Rows of the output head, see [`Shard::vocab`]; `None` where the embedding is the
     /// output head.
     pub head: Option<F::Matrix>,
-    /// The norm before each layer's attention.
+    /// The norm before each layer's mixer.
     pub input_norms: Vec<Norm<F>>,
     pub layers: Vec<Layer<F>>,
     /// Norm before the output head.
     pub norm: Norm<F>,
 }
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
-const HEAD: &str = "lm_head.weight";
-
 /// Lists the rows `taken` of the embedding `[vocab, hidden]`.
 pub(crate) fn embedding(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
-    MatrixPart::table_rows(EMBEDDING, model.vocab_size, model.hidden_size, taken)
+    table(model, &model.names.embedding, taken)
 }
 
 /// Lists the rows `taken` of the output head `[vocab, hidden]`. A tied head is the embedding.
 pub(crate) fn head(model: &ModelConfig, taken: Range<usize>) -> MatrixPart {
-    let name = match model.tie_word_embeddings {
-        true => EMBEDDING,
-        false => HEAD,
-    };
-    MatrixPart::table_rows(name, model.vocab_size, model.hidden_size, taken)
+    match model.tie_word_embeddings {
+        true => embedding(model, taken),
+        false => table(model, &model.names.head, taken),
+    }
+}
+
+fn table(model: &ModelConfig, name: &str, taken: Range<usize>) -> MatrixPart {
+    let name = format!("{name}.weight");
+    MatrixPart::table_rows(&name, model.vocab_size, model.hidden_size, taken)
 }
 
 impl Decoder<Listed> {
     /// Lists the tensors of a rank's part of `model`.
     pub fn listed(model: &ModelConfig, shard: &Shard) -> Self {
         let (hidden, variants) = (model.hidden_size, Layer::variants(model, shard));
-        let prefix = |number: usize| format!("model.layers.{number}");
+        let names = &model.names;
         let layer = |number| {
             Layer::listed(&LayerPlace {
                 model,
                 shard,
                 variants: &variants,
                 number,
-                prefix: &prefix(number),
+                prefix: &names.layer(number),
                 inputs: hidden,
             })
         };
-        let input_norm = |number| {
-            let name = format!("{}.input_layernorm.weight", prefix(number));
-            Norm::listed(name, hidden, model.layers[number].rms_norm_eps)
+        let input_norm = |number: usize| {
+            let spec = &model.layers[number];
+            let name = match spec.norms {
+                Norms::Before => format!("{}.{}", names.layer(number), names.mixer_norm),
+            };
+            Norm::listed(&name, hidden, spec.rms_norm_eps)
         };
         Self {
             embedding: embedding(model, shard.embedding.clone()),
@@ -69,7 +74,7 @@ impl Decoder<Listed> {
                 .then(|| head(model, shard.vocab.clone())),
             input_norms: (0..model.layers.len()).map(input_norm).collect(),
             layers: (0..model.layers.len()).map(layer).collect(),
-            norm: Norm::listed("model.norm.weight".to_owned(), hidden, model.rms_norm_eps),
+            norm: Norm::listed(&names.norm, hidden, model.rms_norm_eps),
         }
     }
 }
@@ -80,7 +85,7 @@ impl<F: Form> Decoder<F> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Returns the norm before layer `number`. Behind the last layer, returns the norm before
+    /// Returns the norm before the mixer of layer `number`. Behind the last layer, returns the norm before
     /// the output head.
     pub fn norm_before(&self, number: usize) -> &Norm<F> {
         self.input_norms.get(number).unwrap_or(&self.norm)

@@ -57,7 +57,7 @@ pub(crate) struct Present {
 pub(crate) const EMBEDDING: &str = "embed_tokens.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const FC_BIAS: &str = "fc.bias";
-pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm.weight";
+pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm";
 
 /// Returns the number of rows of a head's logits: of its own table, or of the target's.
 pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
@@ -87,7 +87,7 @@ impl Eagle<Listed> {
                 inputs,
             })
         };
-        let norm = |name: &str| Norm::listed(name.to_owned(), hidden, model.rms_norm_eps);
+        let norm = |name| Norm::listed(name, hidden, model.rms_norm_eps);
         let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);
         let table = |name, rows| MatrixPart::table(name, rows, hidden);
         let (fc, layer, wiring) = match draft.kind {
@@ -99,9 +99,9 @@ impl Eagle<Listed> {
             DraftKind::Eagle3 { .. } => {
                 let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
                 let wiring = Wiring::Eagle3 {
-                    embedding_norm: norm("midlayer.input_layernorm.weight"),
-                    hidden_norm: norm("midlayer.hidden_norm.weight"),
-                    norm: norm("norm.weight"),
+                    embedding_norm: norm("midlayer.input_layernorm"),
+                    hidden_norm: norm("midlayer.hidden_norm"),
+                    norm: norm("norm"),
                 };
                 (fc(features), layer("midlayer", 2 * hidden), wiring)
             }

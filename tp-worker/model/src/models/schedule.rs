@@ -1,9 +1,11 @@
 //! The collectives that a forward pass issues, known before it runs.
 
 use lockstep_backend::{Axis, CollectiveCall};
-use lockstep_types::{Dtype, ModelConfig};
+use lockstep_types::{Dtype, LayerSpec, ModelConfig};
 
-use crate::{CollectiveKind, CollectiveStep, Topology, blocks::Layer, split::crossing::Crossing};
+use crate::{
+    CollectiveKind, CollectiveStep, Exit, Topology, blocks::Layer, split::crossing::Crossing,
+};
 
 /// All collectives of a pass, in order. The list depends on the model and its split alone.
 /// The batches of all DP ranks decide only how many rows each collective carries and how
@@ -23,21 +25,26 @@ pub struct Schedule {
 
 impl Schedule {
     /// Creates the schedule of a `model` that is split over the ranks of `axis`, on the rank
-    /// at `topology`. All ranks get equal schedules. The last layer's collectives run over
-    /// the wanted tokens alone, unless its outputs for all tokens are `kept`.
+    /// at `topology`. All ranks get equal schedules. The `exit` says over which tokens the
+    /// last layer's collectives run.
     pub fn new(
         model: &ModelConfig,
         topology: Topology,
         axis: Axis,
-        kept: bool,
+        exit: Exit,
         block_rows: usize,
     ) -> Self {
         let (hidden, several) = (model.hidden_size, topology.dp_size() > 1);
         let of_all = |kind, width| CollectiveStep::of_all(kind, axis, width);
-        let layer = Layer::collectives(hidden, topology, axis);
-        let narrow = usize::from(!kept);
-        let mut tokens = layer.repeat(model.layers.len() - narrow);
-        let mut logit_tokens = layer.repeat(narrow);
+        let narrow = usize::from(exit == Exit::Logits);
+        let (wide, last) = model
+            .layers
+            .split_at(model.layers.len().saturating_sub(narrow));
+        let of_layers = |layers: &[LayerSpec]| -> Vec<_> {
+            let steps = |layer| Layer::collectives(layer, hidden, topology, axis);
+            layers.iter().flat_map(steps).collect()
+        };
+        let (mut tokens, mut logit_tokens) = (of_layers(wide), of_layers(last));
         match several {
             // The head reads rows of all DP ranks.
             true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),
@@ -66,6 +73,7 @@ impl Schedule {
             .chain(tail)
             .chain(std::iter::repeat_n(&self.block, blocks).flatten())
     }
+
     /// Returns the exchanges between devices in a pass that they repeat, on the rank at
     /// `topology`. Each DP rank brings `tokens` tokens and wants the logits of all. Products
     /// read operands of the type `operand`. All ranks get equal lists.

@@ -12,7 +12,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    blocks::{LayerContext, cache::ModelCache, parts::Tensors},
+    blocks::{LayerContext, Mixer, cache::ModelCache, parts::Tensors},
     models::eagle::Eagle,
 };
 use hidden::Picks;
@@ -84,12 +84,12 @@ impl<B: Backend> EagleHead<B> {
         page_size: usize,
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
-        let attention = &self.weights.layer.attention.shape;
+        let Mixer::Attention(attention) = &self.weights.layer.mixer;
         let shape = KvShape {
             group: 0,
             layers: 1,
-            kv_heads: attention.kv_heads,
-            head_dim: attention.head_dim,
+            kv_heads: attention.shape.kv_heads,
+            head_dim: attention.shape.head_dim,
             pages,
             page_size,
             dtype,

@@ -1,4 +1,4 @@
-//! A dense decoder-only transformer (Llama, Mistral, Qwen2, Qwen3), one shard of it.
+//! A decoder-only transformer, one shard of it.
 
 mod buffers;
 mod capture;

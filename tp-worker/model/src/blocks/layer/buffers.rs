@@ -7,7 +7,7 @@ use super::Layer;
 use crate::{
     Shard,
     blocks::allocate::Allocate,
-    blocks::{AttentionBuffers, Boundary, MlpBuffers, MlpOperands, attention_shapes, mlp_widths},
+    blocks::{AllRows, Boundary, MixerBuffers, MlpBuffers, MlpOperands},
     split::crossing::Crossing,
 };
 
@@ -20,27 +20,18 @@ pub(crate) struct LayerBuffers<T> {
     pub delta: T,
     /// Normed residual, `[n, hidden]`.
     pub normed: T,
-    /// Buffers for each of [`attention_shapes`].
-    pub attention: Vec<AttentionBuffers<T>>,
-    /// Buffers for each of [`mlp_widths`].
-    pub mlp: Vec<MlpBuffers<T>>,
+    pub mixers: MixerBuffers<T>,
+    pub mlps: MlpBuffers<T>,
     /// Buffers for the rows of all DP ranks; `None` with one DP rank.
     pub all: Option<AllRows<T>>,
 }
 
-/// Input and output of an MLP that runs over the rows of all DP ranks.
-pub(crate) struct AllRows<T> {
-    /// Normed residuals of all DP ranks, `[a, hidden]`.
-    pub gathered: T,
-    /// This rank's part of the sum that is added to the residuals, `[a, hidden]`.
-    pub product: T,
-}
-
-/// Buffers that the second half of a layer, behind the attention, reads and writes.
+/// Buffers that the second half of a layer, behind the mixer, reads and writes.
 pub(crate) struct SecondHalf<'a, T> {
-    /// Attention output.
-    pub attended: &'a T,
-    pub mlp: MlpOperands<'a, T>,
+    /// The columns that the mixer has left.
+    pub mixed: &'a T,
+    pub stream: MlpOperands<'a, T>,
+    pub mlp: &'a mut MlpBuffers<T>,
 }
 
 impl<T> LayerBuffers<T> {
@@ -56,25 +47,17 @@ impl<T> LayerBuffers<T> {
         tokens: usize,
     ) -> Result<Self, BackendError> {
         let (hidden, dp_size) = (model.hidden_size, shard.topology.dp_size());
+        let variants = Layer::variants(model, shard);
         let all = tokens.saturating_mul(dp_size);
         Ok(Self {
             residual: device.activations(tokens, hidden, Holds::Sum)?,
             delta: device.activations(tokens, hidden, Holds::Sum)?,
             normed: device.activations(tokens, hidden, Holds::Operand)?,
-            attention: attention_shapes(model, shard)
-                .iter()
-                .map(|shape| AttentionBuffers::new(device, shape, tokens))
-                .collect::<Result<_, _>>()?,
-            mlp: mlp_widths(model)
-                .iter()
-                .map(|width| MlpBuffers::new(device, shard.mlp(*width).len(), all))
-                .collect::<Result<_, _>>()?,
+            mixers: MixerBuffers::new(device, &variants, tokens)?,
+            mlps: MlpBuffers::new(device, &variants, shard, all)?,
             all: match dp_size {
                 1 => None,
-                _ => Some(AllRows {
-                    gathered: device.activations(all, hidden, Holds::Operand)?,
-                    product: device.activations(all, hidden, Holds::Sum)?,
-                }),
+                _ => Some(AllRows::new(device, all, hidden)?),
             },
         })
     }
@@ -86,48 +69,46 @@ impl<T> LayerBuffers<T> {
         crossing: Option<&'a Crossing>,
     ) -> SecondHalf<'a, T> {
         SecondHalf {
-            attended: &self.attention[layer.attention.buffers].attended,
-            mlp: MlpOperands {
+            mixed: layer.mixer.mixed(&self.mixers),
+            stream: MlpOperands {
                 residual: &mut self.residual,
                 delta: &mut self.delta,
                 normed: &mut self.normed,
-                buffers: &mut self.mlp[layer.mlp.buffers],
                 boundary: Boundary::new(crossing, &mut self.all),
             },
+            mlp: &mut self.mlps,
         }
     }
 
     /// Returns the buffers for the second half of `layer` over the wanted rows alone, since
-    /// only single tokens are read behind the last attention. Their attention outputs are
-    /// copied to `attended`, and their residuals to `delta`. `delta` then serves as the
-    /// residual stream, and `residual` as the sum. [`Self::set_rows`] restores the row
-    /// counts.
+    /// only single tokens are read behind the last mixer. Its columns of these rows are copied
+    /// to `mixed`, and their residuals to `delta`. `delta` then serves as the residual stream,
+    /// and `residual` as the sum. [`Self::set_rows`] restores the row counts.
     pub fn narrow<'a, B: Backend<Tensor = T>>(
         &'a mut self,
         backend: &mut B,
         layer: &Layer<B>,
         inputs: &B::Inputs,
         wanted: usize,
-        attended: &'a mut T,
+        mixed: &'a mut T,
         crossing: Option<&'a Crossing>,
     ) -> SecondHalf<'a, T> {
         self.set_block_rows(backend, wanted);
         self.set_mlp_rows(backend, crossing.map_or(wanted, Crossing::all));
         let rows = || Rows::Wanted(inputs, 0..wanted);
         backend.gather_rows(&self.residual, rows(), &mut self.delta);
-        backend.set_rows(attended, wanted);
-        let from = &self.attention[layer.attention.buffers].attended;
-        backend.gather_rows(from, rows(), attended);
+        backend.set_rows(mixed, wanted);
+        backend.gather_rows(layer.mixer.mixed(&self.mixers), rows(), mixed);
         backend.set_rows(&mut self.residual, wanted);
         SecondHalf {
-            attended,
-            mlp: MlpOperands {
+            mixed,
+            stream: MlpOperands {
                 residual: &mut self.delta,
                 delta: &mut self.residual,
                 normed: &mut self.normed,
-                buffers: &mut self.mlp[layer.mlp.buffers],
                 boundary: Boundary::new(crossing, &mut self.all),
             },
+            mlp: &mut self.mlps,
         }
     }
 
@@ -140,13 +121,9 @@ impl<T> LayerBuffers<T> {
 
     /// Sets the row count of the buffers that the MLP reads and writes.
     pub fn set_mlp_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
-        for mlp in &mut self.mlp {
-            backend.set_rows(&mut mlp.gate_up, rows);
-            backend.set_rows(&mut mlp.activated, rows);
-        }
+        self.mlps.set_rows(backend, rows);
         if let Some(all) = &mut self.all {
-            backend.set_rows(&mut all.gathered, rows);
-            backend.set_rows(&mut all.product, rows);
+            all.set_rows(backend, rows);
         }
     }
 
@@ -156,22 +133,6 @@ impl<T> LayerBuffers<T> {
         self.set_block_rows(backend, rows);
         self.set_mlp_rows(backend, all);
         backend.set_rows(&mut self.residual, rows);
-        for attention in &mut self.attention {
-            backend.set_rows(&mut attention.qkv, rows);
-            backend.set_rows(&mut attention.attended, rows);
-        }
-    }
-}
-
-impl<'a, T> Boundary<'a, T> {
-    fn new(crossing: Option<&'a Crossing>, all: &'a mut Option<AllRows<T>>) -> Self {
-        match (crossing, all) {
-            (Some(crossing), Some(AllRows { gathered, product })) => Self::AllRows {
-                crossing,
-                gathered,
-                product,
-            },
-            _ => Self::SameRows,
-        }
+        self.mixers.set_rows(backend, rows);
     }
 }

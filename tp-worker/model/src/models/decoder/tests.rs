@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, path::Path};
 
-use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp};
+use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
 use proptest::prelude::*;
 
 use super::*;
@@ -48,6 +48,7 @@ proptest! {
                 ..demo().layers[0].attention().clone()
             }),
             mlp: Mlp::Gated(GatedMlpSpec { width, bias: biased }),
+            norms: Norms::Before,
             rms_norm_eps: 1e-5,
         };
         let model = ModelConfig {
@@ -80,7 +81,7 @@ proptest! {
             let copies = |count: &usize| match () {
                 () if name.contains("k_proj") || name.contains("v_proj") => *count >= dp_size,
                 () if name.contains("norm") => *count == ranks,
-                () if name == EMBEDDING && dp_size > 1 => *count == ranks + usize::from(tied),
+                () if name == "model.embed_tokens.weight" && dp_size > 1 => *count == ranks + usize::from(tied),
                 () if name.contains("self_attn") => *count == dp_size,
                 () => *count == 1,
             };

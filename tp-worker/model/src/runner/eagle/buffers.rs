@@ -6,7 +6,7 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     blocks::allocate::Allocate,
-    blocks::{Attention, LayerBuffers},
+    blocks::{LayerBuffers, Mixer},
 };
 
 /// Sizes that [`Buffers`] are allocated for.
@@ -25,8 +25,8 @@ pub(crate) struct Buffers<T> {
     /// Activations of the layer. Between passes, the residual stream holds the outputs of the
     /// last pass.
     pub layer: LayerBuffers<T>,
-    /// Rows of the attention output that become roots, `[requests, heads·head_dim]`.
-    pub attended_wanted: T,
+    /// Rows of the mixer's columns that become roots, `[requests, columns]`.
+    pub mixed_wanted: T,
     /// Hidden inputs of the next pass, `[n, hidden]`.
     pub hidden: T,
     /// Rows of the target's features, `[n, features]`.
@@ -65,10 +65,8 @@ impl<T> Buffers<T> {
     ) -> Result<Self, BackendError> {
         let (tokens, block) = (sizes.limits.max_tokens, sizes.limits.logit_block_rows);
         let hidden = model.hidden_size;
-        let attention = model
-            .layers
-            .last()
-            .map(|layer| Attention::shape(layer.attention(), shard));
+        let last = model.layers.last();
+        let columns = last.map_or(0, |layer| Mixer::columns(layer, shard));
         // Room for one state of every slot, as chains need it, if that is more than a block.
         // Trees may make it grow once.
         let collected = match sizes.requests > block {
@@ -81,11 +79,7 @@ impl<T> Buffers<T> {
         };
         Ok(Self {
             layer: LayerBuffers::new(device, model, shard, tokens)?,
-            attended_wanted: device.activations(
-                sizes.requests,
-                attention.map_or(0, |attention| attention.out_width()),
-                Holds::Operand,
-            )?,
+            mixed_wanted: device.activations(sizes.requests, columns, Holds::Operand)?,
             hidden: device.activations(tokens, hidden, Holds::Sum)?,
             features: device.activations(tokens, sizes.features, Holds::Operand)?,
             embedded: device.activations(tokens, hidden, Holds::Sum)?,

@@ -4,7 +4,7 @@ mod trees;
 
 use lockstep_backend::{Backend, BackendError, Linear};
 
-use super::EagleHead;
+use super::{EagleHead, output::Output};
 use crate::{
     DraftPasses, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
     runner::draft_passes::DraftPassSize,
@@ -151,28 +151,22 @@ impl<B: Backend> EagleHead<B> {
         let (b, layer) = (&mut self.buffers, &self.weights.layer);
         let half = match level {
             0 => {
-                let attended = &mut b.attended_wanted;
+                let mixed = &mut b.mixed_wanted;
                 b.layer
-                    .narrow(backend, layer, &self.inputs, wanted, attended, None)
+                    .narrow(backend, layer, &self.inputs, wanted, mixed, None)
             }
             _ => b.layer.second_half(layer, None),
         };
-        layer.finish(backend, &self.context, half, layer.post_norm.operand())?;
+        layer.finish(backend, &self.context, half, layer.mlp_norm.operand())?;
         let outputs = match level {
             0 => &b.layer.delta,
             _ => &b.layer.residual,
         };
-        backend.set_rows(&mut b.head_normed, wanted);
-        backend.set_rows(&mut b.logits, wanted);
-        let input = match &self.weights.wiring {
-            Wiring::Eagle { .. } => backend.as_operand(outputs, &mut b.head_normed),
-            Wiring::Eagle3 { norm, .. } => {
-                norm.run(backend, outputs, &mut b.head_normed);
-                &b.head_normed
-            }
+        let output = Output {
+            normed: &mut b.head_normed,
+            logits: &mut b.logits,
         };
-        let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
+        output.compute(backend, &self.weights, tables, outputs, wanted);
         Ok(())
     }
 }

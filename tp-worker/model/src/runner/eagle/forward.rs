@@ -113,7 +113,7 @@ impl<B: Backend> EagleHead<B> {
             // norms the states that it reads.
             let layer = &head.weights.layer;
             let all = head.buffers.layer.second_half(layer, None);
-            layer.finish(backend, &head.context, all, layer.post_norm.operand())
+            layer.finish(backend, &head.context, all, layer.mlp_norm.operand())
         };
         let done = backend.pass(&mut passes, padded, &mut work);
         self.passes = passes;
@@ -157,14 +157,14 @@ impl<B: Backend> EagleHead<B> {
         if wanted == 0 {
             return Ok(());
         }
-        let (layer, attended) = (&self.weights.layer, &mut b.attended_wanted);
+        let (layer, mixed) = (&self.weights.layer, &mut b.mixed_wanted);
         let some = b
             .layer
-            .narrow(backend, layer, &self.inputs, wanted, attended, None);
-        layer.finish(backend, &self.context, some, layer.post_norm.operand())
+            .narrow(backend, layer, &self.inputs, wanted, mixed, None);
+        layer.finish(backend, &self.context, some, layer.mlp_norm.operand())
     }
 
-    /// Runs the pass over the staged batch, up to the attention.
+    /// Runs the pass over the staged batch, up to the layer's mixer.
     pub(super) fn attend(
         &mut self,
         backend: &mut B,
@@ -203,10 +203,9 @@ impl<B: Backend> EagleHead<B> {
                 &b.joined
             }
         };
-        let layer = &self.weights.layer;
-        let attention = &mut b.layer.attention[layer.attention.buffers];
+        let (layer, mixers) = (&self.weights.layer, &mut b.layer.mixers);
         layer
-            .attention
-            .run(backend, context, input, attention, cache, inputs);
+            .mixer
+            .run(backend, context, input, mixers, cache, inputs);
     }
 }

@@ -121,7 +121,7 @@ fn present(
         embedding,
         head,
         fc_bias: source.contains(eagle::FC_BIAS),
-        input_norm: source.contains(eagle::INPUT_NORM),
+        input_norm: source.contains(&format!("{}.weight", eagle::INPUT_NORM)),
     })
 }
 

@@ -5,7 +5,44 @@ use std::{mem::take, ops::Range};
 use lockstep_backend::{Axis, Backend, Linear, Owners};
 
 use super::{EagleHead, HiddenSource};
-use crate::{ModelError, Tables, models::eagle::Wiring, runner::limits::fits};
+use crate::{
+    ModelError, Tables,
+    models::eagle::{Eagle, Wiring},
+    runner::limits::fits,
+};
+
+/// Buffers between hidden states and logits.
+pub(super) struct Output<'a, T> {
+    /// The states as the output head reads them: normed by EAGLE-3.
+    pub normed: &'a mut T,
+    /// The logits.
+    pub logits: &'a mut T,
+}
+
+impl<T> Output<'_, T> {
+    /// Computes the logits of `rows` hidden `states`.
+    pub fn compute<B: Backend<Tensor = T>>(
+        self,
+        backend: &mut B,
+        weights: &Eagle<B>,
+        tables: Tables<'_, B>,
+        states: &T,
+        rows: usize,
+    ) {
+        let Self { normed, logits } = self;
+        backend.set_rows(normed, rows);
+        backend.set_rows(logits, rows);
+        let input = match &weights.wiring {
+            Wiring::Eagle { .. } => backend.as_operand(states, normed),
+            Wiring::Eagle3 { norm, .. } => {
+                norm.run(backend, states, normed);
+                &*normed
+            }
+        };
+        let head = weights.head.as_ref().unwrap_or(tables.head);
+        backend.matmul(input, Linear::unbiased(head), logits);
+    }
+}
 
 impl<B: Backend> EagleHead<B> {
     /// Returns the head's logits for each of `sources`, `[sources, vocab]`, on the host.
@@ -48,20 +85,14 @@ impl<B: Backend> EagleHead<B> {
         }
         self.picks.sort(sources, self.requests, self.outputs)?;
         backend.set_rows(&mut b.head_input, rows);
-        backend.set_rows(&mut b.head_normed, rows);
-        backend.set_rows(&mut b.logits, rows);
         let outputs = &b.layer.residual;
         self.picks
             .copy(backend, &b.roots, outputs, &mut b.head_input);
-        let input = match &self.weights.wiring {
-            Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
-            Wiring::Eagle3 { norm, .. } => {
-                norm.run(backend, &b.head_input, &mut b.head_normed);
-                &b.head_normed
-            }
+        let output = Output {
+            normed: &mut b.head_normed,
+            logits: &mut b.logits,
         };
-        let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
+        output.compute(backend, &self.weights, tables, &b.head_input, rows);
         let owners = Owners {
             widths: &[self.vocab],
             rows: &[Range {

@@ -6,7 +6,8 @@ use lockstep_backend::{
 use lockstep_types::{
     Architecture, AttentionSpec, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel,
     Dtype, EngineShape, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig,
-    Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits, Verification,
+    Norms, Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits,
+    TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -78,6 +79,7 @@ fn layer() -> LayerSpec {
             width: 96,
             bias: false,
         }),
+        norms: Norms::Before,
         rms_norm_eps: 1e-5,
     }
 }
@@ -92,6 +94,7 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
             class_name: "Qwen3ForCausalLM".into(),
             model_type: "qwen3".into(),
         },
+        names: TensorNames::default(),
         hidden_size: hidden,
         layers: vec![layer(); num_layers],
         vocab_size: 100,

@@ -6,14 +6,14 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     blocks::allocate::Allocate,
-    blocks::{Attention, LayerBuffers},
+    blocks::{LayerBuffers, Mixer},
 };
 
 /// One set of activations, reused by every pass.
 pub(crate) struct Buffers<T> {
     pub layer: LayerBuffers<T>,
-    /// Rows of the attention output whose logits are wanted.
-    pub attended_wanted: T,
+    /// Rows of the last mixer's columns whose logits are wanted.
+    pub mixed_wanted: T,
     /// Normed rows whose logits are wanted, before they go to all DP ranks. They are used if
     /// the last layer has run over all tokens. `None` with one DP rank.
     pub wanted: Option<T>,
@@ -42,10 +42,8 @@ impl<T> Buffers<T> {
         let topology = shard.topology;
         let (tokens, dp_size) = (limits.max_tokens, topology.dp_size());
         let block = limits.logit_block_rows;
-        let last = model
-            .layers
-            .last()
-            .map(|layer| Attention::shape(layer.attention(), shard));
+        let last = model.layers.last();
+        let columns = last.map_or(0, |layer| Mixer::columns(layer, shard));
         // A rank alone reads its logits where they are.
         let host = if topology.attention.leads() && topology.world.size > 1 {
             block * model.vocab_size
@@ -60,11 +58,7 @@ impl<T> Buffers<T> {
                 false => None,
             },
             layer: LayerBuffers::new(device, model, shard, tokens)?,
-            attended_wanted: device.activations(
-                tokens,
-                last.map_or(0, |last| last.out_width()),
-                Holds::Operand,
-            )?,
+            mixed_wanted: device.activations(tokens, columns, Holds::Operand)?,
             wanted: match dp_size {
                 1 => None,
                 _ => Some(device.activations(tokens, model.hidden_size, Holds::Operand)?),

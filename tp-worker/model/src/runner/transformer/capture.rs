@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError, Holds};
 
 use super::Transformer;
-use crate::{CaptureSpec, ModelError};
+use crate::{CaptureSpec, Exit, ModelError};
 
 /// Hidden states that passes keep, and their layout.
 pub(super) struct Capture<B: Backend> {
@@ -45,10 +45,10 @@ impl<B: Backend> Transformer<B> {
         self.capture.as_ref().map(|capture| &capture.features)
     }
 
-    /// Returns true if the last hidden state is kept: the last layer must run over every
-    /// token.
-    pub(super) fn keeps_last_hidden(&self) -> bool {
-        self.capture.as_ref().is_some_and(|c| c.spec.last_hidden)
+    /// Returns the end of this model's passes.
+    pub(super) fn exit(&self) -> Exit {
+        let capture = self.capture.as_ref();
+        capture.map_or(Exit::Logits, |capture| capture.spec.exit())
     }
 }
 

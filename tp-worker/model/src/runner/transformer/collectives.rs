@@ -12,7 +12,7 @@ impl<B: Backend> Transformer<B> {
             &self.model,
             self.shard.topology,
             self.context.axis,
-            self.keeps_last_hidden(),
+            self.exit(),
             self.limits.logit_block_rows,
         )
     }

@@ -10,7 +10,7 @@ use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
 use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
-use crate::{ModelCache, ModelError};
+use crate::{Exit, ModelCache, ModelError};
 
 impl<B: Backend> Transformer<B> {
     /// Runs `batch`: writes its keys and values into `cache` and hands the logits of
@@ -271,8 +271,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Runs layer `number`. The second half of the last layer runs over the wanted tokens
-    /// alone, unless the last hidden state is kept. It does not run if no rank wants logits.
+    /// Runs layer `number`. The pass's [`Exit`] says over which tokens the second half of the
+    /// last layer runs. It does not run if no rank wants logits.
     fn layer(
         &mut self,
         backend: &mut B,
@@ -280,17 +280,17 @@ impl<B: Backend> Transformer<B> {
         number: usize,
         size: Size,
     ) -> Result<(), BackendError> {
-        let narrow = number + 1 == self.weights.layers.len() && !self.keeps_last_hidden();
+        let narrow = number + 1 == self.weights.layers.len() && self.exit() == Exit::Logits;
         let (weights, context, inputs) = (&self.weights, &self.context, &self.inputs);
         let layer = &weights.layers[number];
         let b = &mut self.buffers;
         if let Some(capture) = &mut self.capture {
             capture.layer_input(backend, number, &b.layer.residual);
         }
-        let attention = &mut b.layer.attention[layer.attention.buffers];
+        let (normed, mixers) = (&b.layer.normed, &mut b.layer.mixers);
         layer
-            .attention
-            .run(backend, context, &b.layer.normed, attention, cache, inputs);
+            .mixer
+            .run(backend, context, normed, mixers, cache, inputs);
         let next = weights.norm_before(number + 1).operand();
         let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
             (Some(world), true) => (size.wanted, Some(&world.wanted)),
@@ -302,10 +302,10 @@ impl<B: Backend> Transformer<B> {
             return Ok(());
         }
         if rows.own < size.tokens.own {
-            let attended = &mut b.attended_wanted;
+            let mixed = &mut b.mixed_wanted;
             let half = b
                 .layer
-                .narrow(backend, layer, inputs, rows.own, attended, crossing);
+                .narrow(backend, layer, inputs, rows.own, mixed, crossing);
             layer.finish(backend, context, half, next)?;
             b.layer.set_rows(backend, size.tokens.own, size.tokens.all);
             return Ok(());

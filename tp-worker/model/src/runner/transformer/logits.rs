@@ -6,7 +6,7 @@ use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Linear, Owner
 
 use super::size::Size;
 use super::{Transformer, notes};
-use crate::{ModelCache, ModelError, split::crossing::Crossing};
+use crate::{Exit, ModelCache, ModelError, split::crossing::Crossing};
 
 /// Receiver of the wanted logits of a pass, and of the tokens that are chosen from them.
 pub trait LogitSink {
@@ -57,7 +57,7 @@ impl<B: Backend> Transformer<B> {
             return notes::check(self.takes_notes(), backend);
         }
         // `normed` has the rows of all tokens, or of the wanted ones alone.
-        let wide = self.keeps_last_hidden();
+        let wide = self.exit() == Exit::HiddenAndLogits;
         let normed = if wide { size.tokens } else { size.wanted }.own;
         backend.set_rows(&mut self.buffers.layer.normed, normed);
         if !computed {
@@ -138,7 +138,8 @@ impl<B: Backend> Transformer<B> {
 
     /// Brings the normed rows whose logits are wanted to all DP ranks, if there are several.
     fn cross(&mut self, backend: &mut B, size: Size) -> Result<(), BackendError> {
-        let picks = self.keeps_last_hidden() && size.wanted.own < size.tokens.own;
+        let wide = self.exit() == Exit::HiddenAndLogits;
+        let picks = wide && size.wanted.own < size.tokens.own;
         let b = &mut self.buffers;
         let (Some(world), Some(all)) = (&self.world, &mut b.layer.all) else {
             return Ok(());

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Quantization,
-    RopeConfig, RopeScaling,
+    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Norms,
+    Quantization, RopeConfig, RopeScaling, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -15,6 +15,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
             class_name: "LlamaForCausalLM".into(),
             model_type: "llama".into(),
         },
+        names: TensorNames::default(),
         hidden_size: 8,
         layers: vec![LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
@@ -34,6 +35,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
                 width: intermediate,
                 bias: false,
             }),
+            norms: Norms::Before,
             rms_norm_eps: 1e-5,
         }],
         vocab_size: vocab,

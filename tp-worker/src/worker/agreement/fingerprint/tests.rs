@@ -2,7 +2,7 @@ use std::thread;
 
 use lockstep_backend::ExchangeKind;
 use lockstep_collective::local_group;
-use lockstep_model::{Schedule, Topology};
+use lockstep_model::{Exit, Schedule, Topology};
 use lockstep_types::Dtype;
 
 use super::*;
@@ -14,7 +14,7 @@ fn planned(ranks: usize, dp_size: usize) -> Vec<PassPlan> {
     let folder = repository().join("tests/fixtures/architectures/llama");
     let model = lockstep_model_folder::load(&folder).unwrap();
     let topology = Topology::new(1, ranks, dp_size);
-    let schedule = Schedule::new(&model, topology, Axis::World, false, 8);
+    let schedule = Schedule::new(&model, topology, Axis::World, Exit::Logits, 8);
     let sizes = [8, 3, 1].into_iter();
     let plan = |tokens| PassPlan {
         key: PassKey {

@@ -2,11 +2,8 @@
 
 use lockstep_backend::{Backend, BackendError, Linear, Rows};
 
-use super::super::EagleHead;
-use crate::{
-    DraftPasses, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
-    runner::draft_passes::DraftPassSize,
-};
+use super::super::{EagleHead, output::Output};
+use crate::{DraftPasses, ModelCache, ModelError, Staged, Tables, runner::draft_passes::DraftPassSize};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are
@@ -90,22 +87,16 @@ impl<B: Backend> EagleHead<B> {
             backend,
             &self.context,
             b.layer.second_half(layer, None),
-            layer.post_norm.operand(),
+            layer.mlp_norm.operand(),
         )?;
         backend.set_rows(&mut b.head_input, wanted);
-        backend.set_rows(&mut b.head_normed, wanted);
-        backend.set_rows(&mut b.logits, wanted);
         let last = Rows::Wanted(&self.inputs, 0..wanted);
         backend.gather_rows(&b.layer.residual, last, &mut b.head_input);
-        let input = match &self.weights.wiring {
-            Wiring::Eagle { .. } => backend.as_operand(&b.head_input, &mut b.head_normed),
-            Wiring::Eagle3 { norm, .. } => {
-                norm.run(backend, &b.head_input, &mut b.head_normed);
-                &b.head_normed
-            }
+        let output = Output {
+            normed: &mut b.head_normed,
+            logits: &mut b.logits,
         };
-        let head = self.weights.head.as_ref().unwrap_or(tables.head);
-        backend.matmul(input, Linear::unbiased(head), &mut b.logits);
+        output.compute(backend, &self.weights, tables, &b.head_input, wanted);
         Ok(())
     }
 }

@@ -1,0 +1,60 @@
+//! Kinds of attention, which transformers 5 names for each layer.
+
+use lockstep_types::ModelConfigError;
+
+use crate::raw::Raw;
+
+const KEY: &str = "layer_types";
+
+/// Kind of a layer's attention, as in `layer_types`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LayerType {
+    /// Over the whole text.
+    Full,
+    /// Within a window.
+    Sliding,
+}
+
+impl LayerType {
+    /// Name of the kind in `config.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full_attention",
+            Self::Sliding => "sliding_attention",
+        }
+    }
+}
+
+/// Reads the kind of each of `depth` layers. Layers of models that name none are full.
+///
+/// # Errors
+/// The errors of [`named`].
+pub(super) fn read(config: &Raw, depth: usize) -> Result<Vec<LayerType>, ModelConfigError> {
+    Ok(named(config, depth)?.unwrap_or_else(|| vec![LayerType::Full; depth]))
+}
+
+/// Reads the kind of each of `depth` layers; `None` if none are named.
+///
+/// # Errors
+/// [`ModelConfigError`]: the names are not those of as many layers, or a kind is not served.
+pub(super) fn named(
+    config: &Raw,
+    depth: usize,
+) -> Result<Option<Vec<LayerType>>, ModelConfigError> {
+    let Some(value) = config.get(KEY) else {
+        return Ok(None);
+    };
+    let names = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    if names.len() != depth {
+        let message = format!("names {} layers, and the model has {depth}", names.len());
+        return Err(config.wrong(KEY, message));
+    }
+    let kind = |name: &serde_json::Value| {
+        let mut all = [LayerType::Full, LayerType::Sliding].into_iter();
+        all.find(|kind| name == kind.name()).ok_or_else(|| {
+            let remedy = format!("layers of the kind {name} are not served");
+            config.unsupported(KEY, remedy)
+        })
+    };
+    names.iter().map(kind).collect::<Result<_, _>>().map(Some)
+}

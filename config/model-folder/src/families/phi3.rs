@@ -1,0 +1,43 @@
+//! Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; without longrope.
+
+use lockstep_types::TensorNames;
+use serde_json::json;
+
+use super::{Family, dense::Dense};
+
+pub(super) const FAMILY: Family = Family {
+    class_name: "Phi3ForCausalLM",
+    model_type: "phi3",
+    class: || {
+        json!({
+            "vocab_size": 32064,
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+        })
+    },
+    names,
+    layers: |config| PHI3.layers(config),
+    window: |config| config.size("sliding_window"),
+};
+
+const PHI3: Dense = Dense {
+    qkv_bias: false,
+    qk_norm: false,
+    no_bias: &["attention_bias", "mlp_bias"],
+};
+
+fn names() -> TensorNames {
+    let [qkv, gate_up] = ["self_attn.qkv_proj", "mlp.gate_up_proj"].map(str::to_owned);
+    TensorNames {
+        query: qkv.clone(),
+        key: qkv.clone(),
+        value: qkv,
+        gate: gate_up.clone(),
+        up: gate_up,
+        ..TensorNames::default()
+    }
+}

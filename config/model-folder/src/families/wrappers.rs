@@ -1,0 +1,135 @@
+//! Multimodal models around a text model of a served family. The text model is served; images,
+//! and tensors of other parts, are left alone.
+
+mod keys;
+
+use std::collections::BTreeSet;
+
+use lockstep_types::{ModelConfigError, TensorNames};
+
+use super::{Family, SERVED, TextModel, listed, qwen_vl};
+use crate::{raw::Raw, refusals};
+
+/// A multimodal model.
+pub(crate) struct Wrapper {
+    /// Class name, as in `architectures`.
+    pub class_name: &'static str,
+    /// Type name, as in `model_type`.
+    model_type: &'static str,
+    /// Family of the text model where its keys may stand outside, as in older files, and there
+    /// is no `text_config`.
+    outside: Option<&'static Family>,
+}
+
+const fn wrapper(class_name: &'static str, model_type: &'static str) -> Wrapper {
+    Wrapper {
+        class_name,
+        model_type,
+        outside: None,
+    }
+}
+
+/// All wrappers that are served.
+const WRAPPERS: [Wrapper; 8] = [
+    wrapper("InternVLForConditionalGeneration", "internvl"),
+    wrapper("LlavaForConditionalGeneration", "llava"),
+    wrapper("LlavaNextForConditionalGeneration", "llava_next"),
+    wrapper("LlavaOnevisionForConditionalGeneration", "llava_onevision"),
+    wrapper("Mistral3ForConditionalGeneration", "mistral3"),
+    Wrapper {
+        outside: Some(&qwen_vl::QWEN2),
+        ..wrapper("Qwen2VLForConditionalGeneration", "qwen2_vl")
+    },
+    Wrapper {
+        outside: Some(&qwen_vl::QWEN2_5),
+        ..wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl")
+    },
+    wrapper("Qwen3VLForConditionalGeneration", "qwen3_vl"),
+];
+
+/// Families that text models have in wrappers alone.
+const INSIDE: [&Family; 3] = [&qwen_vl::QWEN2, &qwen_vl::QWEN2_5, &qwen_vl::QWEN3];
+
+/// Key of the text model's own keys.
+const TEXT: &str = "text_config";
+
+impl Wrapper {
+    /// Finds the wrapper of a class or a type.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let mut all = WRAPPERS.iter();
+        all.find(|wrapper| [wrapper.class_name, wrapper.model_type].contains(&name))
+    }
+
+    /// Reads the text model of a wrapper's `config.json`. Special tokens, and if the tables
+    /// are tied, may be said on either level.
+    ///
+    /// # Errors
+    /// [`ModelConfigError`]: the checkpoint is quantized, there is no `text_config`, its
+    /// `model_type` is not that of a served family, or one of its keys is not known.
+    pub fn text_model(&'static self, mut outer: Raw) -> Result<TextModel, ModelConfigError> {
+        refusals::check_quantization(&outer)?;
+        let found = |family: &'static Family, config| TextModel {
+            family,
+            config,
+            wrapper: Some(self),
+        };
+        let Some(mut text) = outer.object(TEXT)? else {
+            let family = self
+                .outside
+                .ok_or_else(|| outer.wrong(TEXT, "is missing"))?;
+            outer.fill((family.class)(), &[]);
+            return Ok(found(family, outer));
+        };
+        let name = text.text("model_type")?.unwrap_or_default();
+        let mut all = SERVED.into_iter().chain(INSIDE);
+        let family = all
+            .find(|family| family.model_type == name)
+            .ok_or_else(|| {
+                let types = SERVED.into_iter().chain(INSIDE);
+                let types: Vec<_> = types.map(|family| family.model_type).collect();
+                text.unsupported("model_type", format!("served are {}", listed(&types)))
+            })?;
+        if let Some(key) = text.keys().find(|key| !keys::is_known(key)) {
+            let remedy = "it may change results; remove the key if the model card says that it \
+                          does not matter";
+            return Err(text.unsupported(key, remedy));
+        }
+        for key in ["eos_token_id", "bos_token_id"] {
+            if let (None, Some(value)) = (text.get(key), outer.get(key)) {
+                text.put(key, value.clone());
+            }
+        }
+        if outer.flag(TIED, false)? {
+            text.put(TIED, true.into());
+        }
+        text.fill((family.class)(), &[]);
+        Ok(found(family, text))
+    }
+}
+
+const TIED: &str = "tie_word_embeddings";
+
+/// Class names of all wrappers, for people.
+pub(super) fn served() -> String {
+    listed(&WRAPPERS.map(|wrapper| wrapper.class_name))
+}
+
+/// Prefixes of the text model's tensors but its output head, in wrappers of several ages.
+const BODIES: [&str; 3] = ["model.language_model", "language_model.model", "model"];
+/// Names of the output head.
+const HEADS: [&str; 2] = ["lm_head", "language_model.lm_head"];
+
+/// Returns the names of a wrapper's tensors: `names` of the text model alone, below the prefix
+/// that is `stored`.
+pub(crate) fn stored_names(names: &TensorNames, stored: &BTreeSet<String>) -> TensorNames {
+    let is_stored = |name: &str| stored.contains(&format!("{name}.weight"));
+    let bodies = BODIES
+        .into_iter()
+        .map(|body| names.clone().moved("model", body));
+    let mut bodies = bodies.filter(|names| is_stored(&names.embedding));
+    let mut found = bodies.next().unwrap_or_else(|| names.clone());
+    if let Some(head) = HEADS.into_iter().find(|head| is_stored(head)) {
+        found.head = head.to_owned();
+    }
+    found
+}

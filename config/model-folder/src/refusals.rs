@@ -1,0 +1,45 @@
+//! Settings that would change results and are not implemented, in the files of any family.
+
+use lockstep_types::ModelConfigError;
+use serde_json::{Map, Value};
+
+use crate::raw::Raw;
+
+/// Checks the settings of a text model.
+///
+/// # Errors
+/// [`ModelConfigError::Unsupported`] names the setting and the remedy.
+pub(crate) fn check(config: &Raw) -> Result<(), ModelConfigError> {
+    check_quantization(config)?;
+    if !matches!(
+        config.text("hidden_act")?.unwrap_or("silu"),
+        "silu" | "swish"
+    ) {
+        return Err(config.unsupported("hidden_act", "the only activation served is silu"));
+    }
+    for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
+        // Without experts the model is a dense one.
+        if config.get(key).is_some_and(|experts| experts != 0) {
+            return Err(
+                config.unsupported(key, "mixtures of experts are not served; use a dense model")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the checkpoint is not quantized already, which a wrapper may say too.
+///
+/// # Errors
+/// [`ModelConfigError::Unsupported`] names the remedy.
+pub(crate) fn check_quantization(config: &Raw) -> Result<(), ModelConfigError> {
+    let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    if config
+        .get("quantization_config")
+        .is_some_and(|value| !unquantized(value))
+    {
+        let remedy = "use the model's unquantized release";
+        return Err(config.unsupported("quantization_config", remedy));
+    }
+    Ok(())
+}

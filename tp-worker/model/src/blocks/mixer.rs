@@ -1,0 +1,127 @@
+//! The mixer of a layer, of any kind: the block that lets positions see each other.
+//!
+//! Every mixer reads a norm of the residual stream, leaves columns for each token, and ends in
+//! a projection of these columns back to the residual stream. The layer runs that projection,
+//! because only some rows may be wanted of the columns.
+
+use lockstep_backend::{Axis, Backend, BackendError};
+use lockstep_types::{self as types, LayerSpec};
+
+use super::{
+    Attention, AttentionBuffers, LayerContext, LayerPlace, Linear, Variants,
+    allocate::Allocate,
+    parts::{Convert, Form, Listed, Tensors},
+};
+use crate::{CollectiveStep, Shard, Topology};
+
+/// One rank's part of a layer's mixer.
+pub(crate) enum Mixer<F: Form> {
+    Attention(Attention<F>),
+}
+
+/// Activations of mixers, for each kind and each of its variants.
+pub(crate) struct MixerBuffers<T> {
+    /// Buffers for each of [`Variants::attention`].
+    pub attention: Vec<AttentionBuffers<T>>,
+}
+
+impl<T> MixerBuffers<T> {
+    /// Allocates buffers for `variants` and passes of at most `tokens` tokens.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn new(
+        device: &mut impl Allocate<Tensor = T>,
+        variants: &Variants,
+        tokens: usize,
+    ) -> Result<Self, BackendError> {
+        let attention = variants.attention.iter();
+        let attention = attention.map(|shape| AttentionBuffers::new(device, shape, tokens));
+        Ok(Self {
+            attention: attention.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Sets the row count of all buffers.
+    pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+        for attention in &mut self.attention {
+            attention.set_rows(backend, rows);
+        }
+    }
+}
+
+impl Mixer<Listed> {
+    /// Lists the tensors of the mixer of the layer at `place`.
+    pub fn listed(place: &LayerPlace<'_>) -> Self {
+        match &place.spec().mixer {
+            types::Mixer::Attention(spec) => Self::Attention(Attention::listed(place, spec)),
+        }
+    }
+
+    /// Returns the collectives of the mixer of `layer` in a pass, in a model of width
+    /// `hidden`.
+    pub fn collectives(
+        layer: &LayerSpec,
+        hidden: usize,
+        topology: Topology,
+        axis: Axis,
+    ) -> Option<CollectiveStep> {
+        match &layer.mixer {
+            types::Mixer::Attention(_) => Attention::collectives(hidden, topology, axis),
+        }
+    }
+
+    /// Returns the number of columns that the mixer of `layer` leaves on one rank.
+    pub fn columns(layer: &LayerSpec, shard: &Shard) -> usize {
+        match &layer.mixer {
+            types::Mixer::Attention(spec) => Attention::shape(spec, shard).out_width(),
+        }
+    }
+}
+
+impl<F: Form> Mixer<F> {
+    /// Returns the projection back to the residual stream.
+    pub fn output(&self) -> &Linear<F> {
+        match self {
+            Self::Attention(attention) => &attention.output,
+        }
+    }
+
+    /// Returns the columns that [`Self::run`] leaves in `buffers`.
+    pub fn mixed<'b, T>(&self, buffers: &'b MixerBuffers<T>) -> &'b T {
+        match self {
+            Self::Attention(attention) => &buffers.attention[attention.buffers].attended,
+        }
+    }
+}
+
+impl<F: Form> Tensors<F> for Mixer<F> {
+    type In<T: Form> = Mixer<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Mixer<C::To>, C::Error> {
+        Ok(match self {
+            Self::Attention(attention) => Mixer::Attention(attention.convert(to)?),
+        })
+    }
+}
+
+impl<B: Backend> Mixer<B> {
+    /// Reads `input` `[n, inputs]`, updates `cache`, and leaves the [`Self::mixed`] columns in
+    /// `buffers`.
+    pub fn run(
+        &self,
+        backend: &mut B,
+        context: &LayerContext<B>,
+        input: &B::Tensor,
+        buffers: &mut MixerBuffers<B::Tensor>,
+        cache: &mut B::KvCache,
+        inputs: &B::Inputs,
+    ) {
+        match self {
+            Self::Attention(attention) => {
+                let buffers = &mut buffers.attention[attention.buffers];
+                attention.run(backend, context, input, buffers, cache, inputs);
+            }
+        }
+    }
+}

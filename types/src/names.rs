@@ -1,0 +1,101 @@
+//! Names of a model's tensors in its files.
+
+use serde::{Deserialize, Serialize};
+
+/// Names of a model's tensors, without `.weight` and `.bias`. The names of blocks stand below
+/// a layer's prefix: the queries of layer 3 are "model.layers.3.self_attn.q_proj".
+///
+/// Projections with one name lie in one tensor, one below the other. Example: with
+/// "self_attn.qkv_proj" for query, key and value, its rows are those of the queries, then of
+/// the keys, then of the values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorNames {
+    /// Embedding table.
+    pub embedding: String,
+    /// Prefix of all layers.
+    pub layers: String,
+    /// Norm before the output head.
+    pub norm: String,
+    /// Output head, where it is not the embedding.
+    pub head: String,
+    /// Norm before a layer's mixer.
+    pub mixer_norm: String,
+    /// Norm before a layer's MLP.
+    pub mlp_norm: String,
+    /// Projection to queries.
+    pub query: String,
+    /// Projection to keys.
+    pub key: String,
+    /// Projection to values.
+    pub value: String,
+    /// Projection from attention to the residual stream.
+    pub output: String,
+    /// Norm over each head of the queries.
+    pub query_norm: String,
+    /// Norm over each head of the keys.
+    pub key_norm: String,
+    /// MLP's projection that is activated.
+    pub gate: String,
+    /// MLP's projection that is multiplied with the activated one.
+    pub up: String,
+    /// Projection from the MLP to the residual stream.
+    pub down: String,
+}
+
+/// Names of Llama, and of the families that are written as Llamas.
+impl Default for TensorNames {
+    fn default() -> Self {
+        let name = str::to_owned;
+        Self {
+            embedding: name("model.embed_tokens"),
+            layers: name("model.layers"),
+            norm: name("model.norm"),
+            head: name("lm_head"),
+            mixer_norm: name("input_layernorm"),
+            mlp_norm: name("post_attention_layernorm"),
+            query: name("self_attn.q_proj"),
+            key: name("self_attn.k_proj"),
+            value: name("self_attn.v_proj"),
+            output: name("self_attn.o_proj"),
+            query_norm: name("self_attn.q_norm"),
+            key_norm: name("self_attn.k_norm"),
+            gate: name("mlp.gate_proj"),
+            up: name("mlp.up_proj"),
+            down: name("mlp.down_proj"),
+        }
+    }
+}
+
+impl TensorNames {
+    /// Returns the prefix of the names in layer `number`: "model.layers.3".
+    pub fn layer(&self, number: usize) -> String {
+        format!("{}.{number}", self.layers)
+    }
+
+    /// Returns these names in a model whose body's names begin with `to` instead of `from`.
+    /// The output head stands outside of the body and keeps its name.
+    #[must_use]
+    pub fn moved(mut self, from: &str, to: &str) -> Self {
+        for name in [&mut self.embedding, &mut self.layers, &mut self.norm] {
+            if let Some(rest) = name.strip_prefix(from) {
+                *name = format!("{to}{rest}");
+            }
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_body_leaves_head_and_blocks_where_they_are() {
+        let names = TensorNames::default();
+        let moved = names.clone().moved("model", "language_model.model");
+        assert_eq!(moved.embedding, "language_model.model.embed_tokens");
+        assert_eq!(moved.layer(3), "language_model.model.layers.3");
+        assert_eq!(moved.norm, "language_model.model.norm");
+        assert_eq!((moved.head, moved.query), (names.head, names.query));
+    }
+}
