@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use lockstep_backend::{
-    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen, DraftedRow, Exchange as _, Holds, HostBlock, HostMatrix, InputLimits, KvShape, Memory as _, Ops as _, Owners, PassKey, Passes as _, Row, TreePass, TreeSize, HostFloats, WeightFormat,
+    Axis, Batch, ChainBatch, CheckpointDtype, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen,
+    DraftedRow, Exchange as _, Holds, HostBlock, HostFloats, HostMatrix, InputLimits, KvShape,
+    Memory as _, Ops as _, Owners, PassKey, Passes as _, Row, TreePass, TreeSize, WeightFormat,
 };
 use lockstep_backend_cuda::{
     CollectiveOptions, CudaBackend, CudaMatrix, CudaOptions, CudaPasses, Inputs,

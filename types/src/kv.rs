@@ -62,7 +62,8 @@ impl ModelConfig {
 mod tests {
     use super::*;
     use crate::{
-        Architecture, AttentionSpec, GatedMlpSpec, LoadFormat, Mlp, RopeConfig, RopeScaling,
+        Architecture, AttentionSpec, GatedMlpSpec, LoadFormat, Mlp, Norms, Quantization,
+        RopeConfig, RopeScaling, TensorNames,
     };
 
     fn attention(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionSpec {
@@ -88,15 +89,18 @@ mod tests {
                 width: 8,
                 bias: false,
             }),
+            norms: Norms::Before,
             rms_norm_eps: 1e-5,
         };
         ModelConfig {
             path: "model".into(),
             load_format: LoadFormat::Dummy,
+            quantization: Quantization::None,
             architecture: Architecture {
                 class_name: "LlamaForCausalLM".to_owned(),
                 model_type: "llama".to_owned(),
             },
+            names: TensorNames::default(),
             hidden_size: 8,
             layers: attentions.into_iter().map(layer).collect(),
             vocab_size: 8,

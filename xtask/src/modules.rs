@@ -37,7 +37,7 @@ const KNOWN: [(&str, &[&str], &str); 9] = [
     ),
     (
         "tp-worker/backend-cpu",
-        &["gemm", "number", "pack"],
+        &["formats", "gemm", "number"],
         "the shapes of panels are the product's, which reads what is packed",
     ),
     (
@@ -49,7 +49,6 @@ const KNOWN: [(&str, &[&str], &str); 9] = [
             "gemm::avx512",
             "gemm::avx512_bf16",
             "gemm::neon",
-            "gemm::quantized",
             "gemm::scalar",
             "gemm::tiles",
         ],

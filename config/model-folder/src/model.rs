@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use lockstep_files::shown;
+use lockstep_files::{safetensors::tensor_names, shown};
 use lockstep_types::{
     AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError, Quantization,
 };
 
 use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{head, refusals, tensors, tokenizer};
+use crate::{head, refusals, tokenizer};
 
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
@@ -84,7 +84,7 @@ impl Described {
     /// reported by the code that loads them.
     #[must_use]
     pub fn with_names(mut self) -> Self {
-        let stored = || tensors::names(&self.model.path).ok().flatten();
+        let stored = || tensor_names(&self.model.path).ok().flatten();
         if self.wrapped
             && let Some(stored) = stored()
         {

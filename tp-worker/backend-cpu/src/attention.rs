@@ -160,14 +160,13 @@ impl Attention {
             out: Shared::new(out),
         };
         let tasks = &plan.tasks;
-        let alone = plan.cost * shape.head_dim <= ALONE;
         let scratch = Shared::new(&mut self.scratch);
         let run = |thread: usize, index: usize| {
             // SAFETY: a thread has its own scratch and one task at a time.
             let scratch = unsafe { scratch.slice(thread..thread + 1) };
             call.run(&tasks[index], tasks.get(index + 1), &mut scratch[0]);
         };
-        if alone {
+        if plan.cost * shape.head_dim <= ALONE {
             let _tiles = amx::Release;
             (0..tasks.len()).for_each(|index| run(0, index));
         } else {

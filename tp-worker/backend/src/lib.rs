@@ -21,7 +21,6 @@ mod layer;
 mod memory;
 mod notes;
 mod pass;
-mod random;
 mod shape;
 mod tree_size;
 mod weights;
@@ -45,8 +44,9 @@ pub use lockstep_types::{MatrixRole, WeightFormat};
 pub use memory::{DeviceMemory, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
-pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
-pub use weights::{CheckpointDtype, HostBlock, HostFloats, HostMatrix};
+pub use weights::{
+    CheckpointDtype, HostBlock, HostFloats, HostMatrix, RandomBlock, RandomMatrix, RandomNumbers,
+};
 pub use world::{WorldRows, WorldSize};

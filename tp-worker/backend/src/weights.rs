@@ -1,14 +1,16 @@
 //! Weight matrices before they are on a device, as checkpoints have them.
 
 mod floats;
+mod random;
 
 use std::borrow::Cow;
 
 use half::bf16;
 
-use crate::{BackendError, RandomMatrix};
+use crate::BackendError;
 
 pub use floats::{CheckpointDtype, HostBlock, HostFloats};
+pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 
 /// A rank's part of a weight matrix `[rows, cols]`, before it is on a device. There is one
 /// variant for each form in which checkpoints hold matrices.

@@ -8,7 +8,9 @@ mod waiting;
 use std::ops::Range;
 
 use lockstep_backend::Backend;
-use lockstep_model::{CaptureSpec, DraftPasses, EagleHead, FeatureWindow, HiddenSource, ModelCache};
+use lockstep_model::{
+    CaptureSpec, DraftPasses, EagleHead, FeatureWindow, HiddenSource, ModelCache,
+};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsOnDevice, ExtendRow, Pass,

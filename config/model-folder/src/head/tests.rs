@@ -4,9 +4,12 @@ use lockstep_files::MOST_WEIGHT_FILES;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::{EMBEDDING, HEAD, PIECE};
+use super::PIECE;
 use crate::Described;
 use crate::testing::{folder, llama, with, write};
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
 
 /// A tensor: name, type, columns and bytes of its numbers.
 type Tensor<'a> = (&'a str, &'a str, usize, &'a [u8]);

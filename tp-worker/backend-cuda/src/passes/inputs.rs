@@ -310,17 +310,7 @@ fn fill(
     let all: usize = (0..batch.rows.len()).map(pages).sum();
     let requests = batch.chain.map_or(&[][..], |chain| chain.requests);
     let trees = batch.chain.map_or(&[][..], |chain| chain.trees);
-    for (count, len) in [
-        (TOKENS, batch.tokens.len()),
-        (ROWS, batch.rows.len()),
-        (WANTED, batch.logit_tokens.len()),
-        (CHOICES, batch.choices.choices.len()),
-        (CHAINS, requests.len()),
-        (TREES, trees.len()),
-        (PAGES, all),
-    ] {
-        words[count] = len as u32;
-    }
+    fill_counts(words, batch, all);
     let (header, lists) = words.split_at_mut(HEADER_WORDS);
     let mut at = 0;
     let mut list = |which: List, len: usize, write: &mut dyn FnMut(&mut [u32])| {
@@ -375,6 +365,21 @@ fn fill(
         trees::fill(to, trees);
     });
     HEADER_WORDS + at
+}
+
+/// Writes the lengths of the batch's lists. Each group has page tables of `pages` entries.
+fn fill_counts(words: &mut [u32], batch: &Batch<'_>, pages: usize) {
+    for (count, len) in [
+        (TOKENS, batch.tokens.len()),
+        (ROWS, batch.rows.len()),
+        (WANTED, batch.logit_tokens.len()),
+        (CHOICES, batch.choices.choices.len()),
+        (CHAINS, batch.chain.map_or(0, |chain| chain.requests.len())),
+        (TREES, batch.chain.map_or(0, |chain| chain.trees.len())),
+        (PAGES, pages),
+    ] {
+        words[count] = len as u32;
+    }
 }
 
 /// Writes the rows' page tables among `tables`, one behind the other.

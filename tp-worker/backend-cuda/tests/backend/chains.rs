@@ -1,7 +1,8 @@
 //! Chains of drafts: from logits to tokens, which the next pass and the verifying batch read.
 
 use lockstep_backend::{
-    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds, InputLimits, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass, Linear, WeightFormat,
+    Batch, ChainBatch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, DraftedRow, Holds,
+    InputLimits, Linear, Memory as _, Ops as _, PassKey, Passes as _, Row, TreePass, WeightFormat,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaPasses, CudaTensor, Inputs};
 use lockstep_types::Dtype;

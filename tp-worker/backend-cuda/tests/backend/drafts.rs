@@ -3,7 +3,8 @@
 
 use lockstep_backend::{
     Axis, BackendError, Batch, ChainBatch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceRow, CollectiveCall, DraftShape, DraftedRow, Holds, InputLimits, Memory as _, Ops as _, PassKey, PassPlan, PassRecords as _, Passes as _, Row, WeightFormat,
+    ChoiceRow, CollectiveCall, DraftShape, DraftedRow, Holds, InputLimits, Memory as _, Ops as _,
+    PassKey, PassPlan, PassRecords as _, Passes as _, Row, WeightFormat,
 };
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, CudaPasses, Gpu};
 use lockstep_fake_cuda::calls;

@@ -2,7 +2,8 @@
 
 use lockstep_backend::{
     Attend, AttentionShape, BackendError, Batch, ChainLimits, Choice, ChoiceBatch, ChoiceLimits,
-    ChoiceMethod, ChoiceRow, DeviceMemory, DeviceSampler, DraftedRow, Holds, InputLimits, KvShape, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows, Linear, WeightFormat,
+    ChoiceMethod, ChoiceRow, DeviceMemory, DeviceSampler, DraftedRow, Holds, InputLimits, KvShape,
+    Linear, Memory, Ops as _, PassKey, Passes as _, RopeTable, Row, Rows, WeightFormat,
 };
 use lockstep_backend_cuda::{
     CudaBackend, CudaMemory, CudaOptions, CudaPasses, CudaTensor, Inputs, PagedCache, Recorded,

@@ -33,8 +33,8 @@ impl CachePlace {
 }
 
 /// Returns the shapes of the caches that a shard of `model` needs, with `pages` pages of
-/// `page_size` tokens in each group. Its batches have cells for `groups` groups. A target's have cells for each of its groups. A draft's have cells for one
-/// group, which all of its caches follow.
+/// `page_size` tokens in each group. Its batches have cells for `groups` groups: a target's for
+/// each of its groups, a draft's for one group, which all of its caches follow.
 pub(crate) fn cache_shapes(
     model: &ModelConfig,
     shard: &Shard,

@@ -10,6 +10,7 @@ use lockstep_types::{self as types, LayerSpec};
 use super::{
     Attention, AttentionBuffers, LayerContext, LayerPlace, Linear, Variants,
     allocate::Allocate,
+    cache::ModelCache,
     parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{CollectiveStep, Shard, Topology};
@@ -114,7 +115,7 @@ impl<B: Backend> Mixer<B> {
         context: &LayerContext<B>,
         input: &B::Tensor,
         buffers: &mut MixerBuffers<B::Tensor>,
-        cache: &mut B::KvCache,
+        cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
     ) {
         match self {

@@ -30,7 +30,7 @@ pub fn shared_part(model: &ModelConfig, attn_tp_size: usize) -> u32 {
         let topology = Topology::new(rank, attn_tp_size, 1);
         let listed = Decoder::listed(model, &Shard::of(model, topology));
         for layer in &listed.layers {
-            own += products(&layer.attention);
+            own += products(&layer.mixer);
             shared += products(&layer.mlp);
         }
         shared += listed.head().elements();

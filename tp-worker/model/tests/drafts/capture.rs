@@ -6,7 +6,8 @@ use lockstep_backend::{Axis, Backend, BackendError, Holds, Linear, Memory as _, 
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
-    CaptureSpec, FileAccess, ForwardLimits, LoadOptions, ModelCache, ModelError, Safetensors, Transformer,
+    CaptureSpec, FileAccess, ForwardLimits, LoadOptions, ModelCache, ModelError, Safetensors,
+    Transformer,
 };
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_types::{Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{Dtype, KvCacheDtype};
 
 use super::cuda::gpus;
 use super::data_parallel::{self, staggered, whole};
@@ -99,7 +99,7 @@ fn dp_ranks_have_two_groups_each() {
     for split in [(2, 2), (4, 2)] {
         let feed = staggered(split, KvCacheDtype::Float32, texts.len());
         let plain = whole(world::logits(&model, &naive, &feed, &texts));
-        let factory = data_parallel::cpu(Dtype::Float32, Quantization::None);
+        let factory = data_parallel::cpu(Dtype::Float32);
         let found = whole(world::logits(&model, &factory, &feed, &texts));
         near(&format!("{split:?}"), &found, &plain, F32_TOLERANCE);
     }

@@ -8,7 +8,10 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow, Chosen, DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows, Scatter, Linear, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow,
+    Chosen, DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, InputLimits, KvShape,
+    Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows,
+    Scatter, WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp};
+use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
 
 use super::*;
 
@@ -23,6 +23,7 @@ fn small() -> ModelConfig {
             width: 96,
             bias: false,
         }),
+        norms: Norms::Before,
         rms_norm_eps: 1e-5,
     };
     ModelConfig {

@@ -2,7 +2,7 @@
 
 mod trees;
 
-use lockstep_backend::{Backend, BackendError, Linear};
+use lockstep_backend::{Backend, BackendError};
 
 use super::{EagleHead, output::Output};
 use crate::{

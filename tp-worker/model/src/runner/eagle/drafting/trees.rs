@@ -1,9 +1,11 @@
 //! Trees that a head drafts.
 
-use lockstep_backend::{Backend, BackendError, Linear, Rows};
+use lockstep_backend::{Backend, BackendError, Rows};
 
 use super::super::{EagleHead, output::Output};
-use crate::{DraftPasses, ModelCache, ModelError, Staged, Tables, runner::draft_passes::DraftPassSize};
+use crate::{
+    DraftPasses, ModelCache, ModelError, Staged, Tables, runner::draft_passes::DraftPassSize,
+};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the passes of some trees, level by level. Each pass runs over all nodes that are

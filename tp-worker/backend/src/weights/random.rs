@@ -6,7 +6,8 @@ use std::thread;
 
 use half::bf16;
 
-use crate::{BackendError, CheckpointDtype, HostBlock, HostFloats};
+use super::{CheckpointDtype, HostBlock, HostFloats};
+use crate::BackendError;
 
 /// A matrix `[rows, cols]` of random numbers, bfloat16 as checkpoints hold them. Each number
 /// follows from its tensor and its place in it alone, so all splits of a model have the same
