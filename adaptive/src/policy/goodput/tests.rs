@@ -155,6 +155,16 @@ fn small_losses_are_free_and_large_ones_move_at_once() {
 }
 
 #[test]
+fn the_fewer_moves_are_left_the_more_must_be_lost() {
+    let steps = |spent| {
+        let mut switch = Switch::new();
+        switch.spend(spent);
+        (1..).find(|_| switch.is_due(ONE / 4, 0))
+    };
+    assert_eq!([0, 5, 7, 9].map(steps), [1, 1, 3, 9].map(Some));
+}
+
+#[test]
 fn moves_stay_below_sixty_a_minute() {
     for us in [10_000, 30_000, 100_000] {
         let mut switch = Switch::new();
@@ -171,6 +181,34 @@ fn moves_stay_below_sixty_a_minute() {
             "{moves} at {us} us"
         );
     }
+}
+
+#[test]
+fn what_decides_is_in_the_digest() {
+    let value = |add: &dyn Fn(&mut Digest)| {
+        let mut digest = Digest::new();
+        add(&mut digest);
+        digest.value()
+    };
+    let mut switch = Switch::new();
+    let of = |switch: &Switch| value(&|digest| switch.digest(digest));
+    let fresh = of(&switch);
+    switch.is_due(ONE / 20, 0);
+    let regrets = of(&switch);
+    assert_ne!(fresh, regrets);
+    switch.spend(1);
+    assert_ne!(of(&switch), regrets);
+    // A step that proposes nothing changes the coverage alone.
+    let mut hazards = Hazards::new();
+    let of = |hazards: &Hazards| value(&|digest| hazards.digest(digest));
+    let fresh = of(&hazards);
+    let none = Seen {
+        depth: 1,
+        decodes: 1,
+        ..Seen::default()
+    };
+    hazards.observe(&none);
+    assert_ne!(of(&hazards), fresh);
 }
 
 #[test]
