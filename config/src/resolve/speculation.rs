@@ -9,6 +9,7 @@ use lockstep_types::{Algorithm, Algorithms, DraftKind, DraftModel, Footprint, Ve
 mod adaptive;
 mod options;
 mod shape;
+mod unknown;
 
 const ALGORITHM: &str = "--speculative-algorithm";
 const ADAPTIVE: &str = "--speculative-adaptive";
@@ -29,7 +30,7 @@ pub(super) fn resolve(
     };
     let algorithm = known
         .find(name)
-        .ok_or_else(|| unknown(name, target, known))?;
+        .ok_or_else(|| unknown::refused(name, target, known))?;
     let algorithm = algorithm.as_ref();
     let draft = draft(given, algorithm, target)?;
     let first = shape::resolve(given, algorithm)?;
@@ -157,30 +158,6 @@ fn first(given: &SpeculationArgs, known: &Algorithms) -> Option<String> {
     .into_iter()
     .find_map(|(option, is_given)| is_given.then(|| option.to_owned()));
     general.or_else(|| options::first(&given.algorithm.0, known))
-}
-
-fn unknown(name: &str, target: &ModelConfig, known: &Algorithms) -> ConfigError {
-    if name.eq_ignore_ascii_case("NEXTN") {
-        return ConfigError::conflict(
-            format!("{ALGORITHM} NEXTN"),
-            format!("a {} model", target.architecture),
-            "it drafts with a model's own multi-token prediction layers, and no architecture \
-             served here has any",
-            "Give EAGLE3, EAGLE or STANDALONE with a --speculative-draft-model-path, or NGRAM, \
-             which needs none",
-        );
-    }
-    let mut names = String::new();
-    for algorithm in known.iter() {
-        let summary = algorithm.summary().trim_end_matches('.');
-        names.push_str(&format!("; {}: {summary}", algorithm.name()));
-    }
-    ConfigError::value(
-        ALGORITHM,
-        name,
-        "this program knows no algorithm of that name",
-        format!("Known are none (nothing is drafted){names}"),
-    )
 }
 
 /// The model that the algorithm drafts with.

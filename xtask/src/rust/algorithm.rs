@@ -15,7 +15,7 @@ const ALLOWED: [&str; 11] = [
     "tp-worker/speculation/src/lib.rs",
     "tp-worker/speculation/src/builtin.rs",
     // Remedies and reports that name the algorithm.
-    "tp-worker/speculation/src/nextn.rs",
+    "config/src/resolve/speculation/unknown.rs",
     "bench/src/speculate.rs",
     // Refused flags of SGLang.
     "config/src/args/refused",

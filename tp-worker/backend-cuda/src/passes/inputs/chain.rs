@@ -28,11 +28,11 @@ pub(super) fn first_words(limits: &ChainLimits) -> u64 {
 /// Writes `batch`, and behind it the first pass of its chains. Returns the words of both.
 pub(super) fn fill(words: &mut [u32], batch: &Batch<'_>, groups: usize, page_size: usize) -> usize {
     let own = |row: usize| batch.rows[row].pages(page_size);
-    let len = super::fill(words, batch, groups, &[], &own);
+    let len = super::words::fill(words, batch, groups, &[], &own);
     let mut first = 0;
     if let Some(chain) = &batch.chain {
         let pages = |row| chain.pages(batch, row, page_size);
-        first = super::fill(&mut words[len..], chain.first, 1, chain.sources, &pages);
+        first = super::words::fill(&mut words[len..], chain.first, 1, chain.sources, &pages);
     }
     (words[CHAIN_AT], words[CHAIN_WORDS]) = (len as u32, first as u32);
     len + first
