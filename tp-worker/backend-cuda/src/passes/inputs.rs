@@ -9,8 +9,8 @@ use lockstep_backend::{Batch, Chosen as Outcomes, DraftShape, InputLimits, PassK
 mod chain;
 mod choices;
 mod chosen;
+mod fill;
 mod trees;
-mod words;
 
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Context, Staged, Stream};
@@ -20,8 +20,6 @@ pub(crate) use trees::{TreeLists, TreeRoom};
 
 /// Words of a row, as in `batch.cuh`.
 const ROW_WORDS: usize = 5;
-/// Mask number of a row without a mask: the row is causal.
-const CAUSAL: u32 = u32::MAX;
 /// Number of batches that may be on their way at once.
 const STAGES: usize = 2;
 
@@ -154,7 +152,7 @@ impl Inputs {
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
         let (groups, page_size) = (self.limits.groups, self.limits.page_size);
-        let len = chain::fill(stage.elements()?, batch, groups, page_size);
+        let len = chain::fill_with_chains(stage.elements()?, batch, groups, page_size);
         stage.send(stream, 0..len, &mut self.device, 0)?;
         self.counts = [
             batch.tokens.len(),

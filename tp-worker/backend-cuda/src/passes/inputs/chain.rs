@@ -2,7 +2,7 @@
 
 use lockstep_backend::{Batch, ChainLimits};
 
-use super::{CHAIN_AT, CHAIN_WORDS, HEADER_WORDS, ROW_WORDS};
+use super::{CHAIN_AT, CHAIN_WORDS, HEADER_WORDS, ROW_WORDS, fill::fill};
 
 /// Sizes of the lists for the largest chains: words of an element, and number of elements.
 pub(super) fn words(limits: &ChainLimits) -> [(usize, usize); 5] {
@@ -26,13 +26,18 @@ pub(super) fn first_words(limits: &ChainLimits) -> u64 {
 }
 
 /// Writes `batch`, and behind it the first pass of its chains. Returns the words of both.
-pub(super) fn fill(words: &mut [u32], batch: &Batch<'_>, groups: usize, page_size: usize) -> usize {
+pub(super) fn fill_with_chains(
+    words: &mut [u32],
+    batch: &Batch<'_>,
+    groups: usize,
+    page_size: usize,
+) -> usize {
     let own = |row: usize| batch.rows[row].pages(page_size);
-    let len = super::words::fill(words, batch, groups, &[], &own);
+    let len = fill(words, batch, groups, &[], &own);
     let mut first = 0;
     if let Some(chain) = &batch.chain {
         let pages = |row| chain.pages(batch, row, page_size);
-        first = super::words::fill(&mut words[len..], chain.first, 1, chain.sources, &pages);
+        first = fill(&mut words[len..], chain.first, 1, chain.sources, &pages);
     }
     (words[CHAIN_AT], words[CHAIN_WORDS]) = (len as u32, first as u32);
     len + first

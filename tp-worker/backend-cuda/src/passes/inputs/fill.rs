@@ -1,11 +1,14 @@
-//! The words of a batch, as kernels read them.
+//! Words of a batch, as `batch.cuh` reads them.
 
 use lockstep_backend::{Batch, Row};
 
 use super::{
-    CAUSAL, CHAINS, CHOICES, HEADER_WORDS, List, PAGES, ROW_WORDS, ROWS, TOKENS, TREES, WANTED,
-    choices, trees,
+    CHAINS, CHOICES, HEADER_WORDS, List, PAGES, ROW_WORDS, ROWS, TOKENS, TREES, WANTED, choices,
+    trees,
 };
+
+/// Mask number of a row without a mask: the row is causal.
+const CAUSAL: u32 = u32::MAX;
 
 /// Writes a batch for `groups` groups of layers and returns its number of words. `pages` gives
 /// the number of page table entries to write for each row in each group; the tables lie one
@@ -77,15 +80,18 @@ pub(super) fn fill(
     HEADER_WORDS + at
 }
 
-/// Writes the lengths of the batch's lists. Each group has page tables of `pages` entries.
+/// Writes how many elements the lists have. `pages` is the number of page table entries in each
+/// group.
 fn fill_counts(words: &mut [u32], batch: &Batch<'_>, pages: usize) {
+    let chains = batch.chain.map_or(0, |chain| chain.requests.len());
+    let trees = batch.chain.map_or(0, |chain| chain.trees.len());
     for (count, len) in [
         (TOKENS, batch.tokens.len()),
         (ROWS, batch.rows.len()),
         (WANTED, batch.logit_tokens.len()),
         (CHOICES, batch.choices.choices.len()),
-        (CHAINS, batch.chain.map_or(0, |chain| chain.requests.len())),
-        (TREES, batch.chain.map_or(0, |chain| chain.trees.len())),
+        (CHAINS, chains),
+        (TREES, trees),
         (PAGES, pages),
     ] {
         words[count] = len as u32;
