@@ -79,14 +79,16 @@ impl Raw {
         }
     }
 
-    /// Keys with values that say something: null, false and empty values say nothing.
+    /// Keys with values that say something. Null, false, zero and empty values say nothing:
+    /// they turn something off.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let says = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,
             Value::Array(list) => !list.is_empty(),
             Value::Object(map) => !map.is_empty(),
             Value::String(text) => !text.is_empty(),
-            _ => true,
+            Value::Number(number) => number.as_f64() != Some(0.0),
+            Value::Bool(true) => true,
         };
         let keys = self.map.iter().filter(move |(_, value)| says(value));
         keys.map(|(key, _)| key.as_str())

@@ -257,7 +257,9 @@ fn what_a_wrapper_does_not_say_plainly_is_refused() {
         let error = load(&wrapped(class, &text, &outer)).expect_err("refused");
         assert!(error.contains(key), "{key}: {error}");
     }
-    let nothing = text(json!({"logit_scale": null, "add_cross_attention": false, "pruned": {}}));
+    let nothing = text(
+        json!({"logit_scale": null, "add_cross_attention": false, "pruned": {}, "min_length": 0}),
+    );
     good(&wrapped(class, &nothing, &json!({})));
 }
 

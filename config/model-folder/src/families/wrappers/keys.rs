@@ -35,17 +35,14 @@ const READ: [&str; 29] = [
 
 /// Keys of training, of sampling, of files and of images, none of which changes the logits of
 /// text.
-const HARMLESS: [&str; 40] = [
+const HARMLESS: [&str; 35] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
     "architectures",
     "attention_dropout",
     "attn_implementation",
-    "chunk_size_feed_forward",
-    "diversity_penalty",
     "dtype",
-    "encoder_no_repeat_ngram_size",
     "id2label",
     "image_token_id",
     "initializer_range",
@@ -53,8 +50,6 @@ const HARMLESS: [&str; 40] = [
     "label2id",
     "length_penalty",
     "max_length",
-    "min_length",
-    "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
     "num_return_sequences",
