@@ -289,3 +289,53 @@ fn keys_follow_from_everything_that_is_packed() {
     ];
     assert_eq!(forms, known);
 }
+
+/// Files that were packed by earlier versions are found again.
+#[test]
+#[cfg(target_endian = "little")]
+fn keys_stay_as_they_were() {
+    let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+    let model = lockstep_model_folder::load(Path::new(repository)).unwrap();
+    let source = crate::checkpoint::source::open(&model, crate::FileAccess::Mapped).unwrap();
+    let (folder, device) = (tempfile::tempdir().unwrap(), backend(Dtype::Bfloat16));
+    for (quantization, rank, size, name) in [
+        (
+            Quantization::None,
+            0,
+            1,
+            "f480128cecd291c6810643ea-rank0of1",
+        ),
+        (
+            Quantization::None,
+            1,
+            2,
+            "7022af74a801380644fa4713-rank1of2",
+        ),
+        (
+            Quantization::Int8,
+            0,
+            1,
+            "3ec94c3760681d8f3ecbd455-rank0of1",
+        ),
+        (
+            Quantization::Int4,
+            0,
+            1,
+            "b6bc692823f4e90e46fb0db4-rank0of1",
+        ),
+        (
+            Quantization::Int4,
+            1,
+            2,
+            "10e0ea33a7c70aa54f9fdb47-rank1of2",
+        ),
+    ] {
+        let topology = Topology::new(rank, size, 1);
+        let listed = Decoder::listed(&model, &Shard::new(&model, topology).unwrap());
+        let forms = key::forms(&device, quantization).unwrap();
+        let (source, progress) = (source.as_ref(), &mut |_| {});
+        let path = folder.path();
+        let opened = Cache::open(path, &forms, &listed, topology, source, progress);
+        assert_eq!(opened.unwrap().0.name, format!("{name}.packed"));
+    }
+}
