@@ -156,7 +156,7 @@ const REFUSED: &[(&str, &[&str])] = &[
         "--speculative-algorithm nextn",
         &[
             "--speculative-algorithm NEXTN",
-            "a LlamaForCausalLM model",
+            "a Llama model",
             "no architecture served here has any",
             "or NGRAM, which needs none",
         ],

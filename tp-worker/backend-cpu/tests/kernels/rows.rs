@@ -229,7 +229,7 @@ fn wanted_rows_are_those_of_the_batch() {
 }
 
 #[test]
-#[should_panic(expected = "every token has a position and a cell")]
+#[should_panic(expected = "every token has a position, and a cell in each group")]
 fn a_batch_that_contradicts_itself_is_not_staged() {
     let batch = Batch {
         tokens: &[1],
