@@ -5,6 +5,7 @@
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;
 use lockstep_types::request::{Finish, Request};
+use lockstep_types::sampling::LogprobParams;
 
 use crate::{
     goldens::GOLDENS,
@@ -61,18 +62,12 @@ fn same(what: &str, found: &[Completion], expected: &[Completion]) {
     }
 }
 
-/// Runs the jobs twice, the second time with cached prefixes, and compares both answers. On
-/// GPUs, whose products depend on the number of rows, only tokens are compared.
+/// Runs the jobs twice, the second time with cached prefixes, and compares both answers.
 fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
     let mut engine = setup.start();
     let cold = run("cold", &mut engine, jobs, |_| {});
     let warm = run("warm", &mut engine, jobs, |_| {});
-    for (warm, cold) in warm.iter().zip(&cold) {
-        assert_eq!(warm.token_ids, cold.token_ids, "{setup:?}");
-    }
-    if !setup.gpus {
-        same(&format!("warm, {setup:?}"), &warm, &cold);
-    }
+    same(&format!("warm, {setup:?}"), &warm, &cold);
     let hits = finishes(&warm).all(|finish| finish.usage.cached_tokens > 0);
     assert_eq!(hits, setup.radix, "{setup:?}");
     idle(&mut engine);
@@ -140,11 +135,16 @@ fn drafts_change_no_bit() {
     assert!(accepted > 0);
 }
 
-/// The device chooses tokens, and moves the cells of accepted nodes in both groups.
+/// The device chooses tokens of requests without log-probabilities, and moves the cells of
+/// accepted nodes in both groups. No pass has more than 64 tokens, so that all have the same
+/// bits.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
     let _order = lockstep_fake_cuda::order_of_threads(3);
-    let jobs = jobs(4, 16);
+    let mut jobs = jobs(2, 16);
+    for job in &mut jobs {
+        job.request.logprobs = LogprobParams::default();
+    }
     for split in [(1, 1), (2, 2)] {
         let plain = Setup {
             gpus: true,
