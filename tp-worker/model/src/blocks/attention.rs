@@ -80,9 +80,19 @@ impl Attention<Listed> {
             variants,
             ..
         } = *place;
-        let names = &model.names;
-        let (dim, heads) = (attention.head_dim, shard.heads(attention));
-        let (queries, kv) = (attention.heads * dim, attention.kv_heads * dim);
+        // Taken apart without `..`, so that a new field does not compile until it is read.
+        let &AttentionSpec {
+            heads: query_heads,
+            kv_heads,
+            head_dim: dim,
+            scale: _,
+            rope: _,
+            qk_norm,
+            qkv_bias,
+            output_bias,
+        } = attention;
+        let (names, heads) = (&model.names, shard.heads(attention));
+        let (queries, kv) = (query_heads * dim, kv_heads * dim);
         let keys = heads.kv.iter().map(|head| head * dim..(head + 1) * dim);
         let keys: Vec<_> = keys.collect();
         let heads = scaled(&heads.queries, dim);
@@ -99,7 +109,7 @@ impl Attention<Listed> {
         });
         let norm = |name: &str| {
             let name = format!("{}.weight", place.name(name));
-            attention.qk_norm.then(|| VectorPart::whole(name, dim))
+            qk_norm.then(|| VectorPart::whole(name, dim))
         };
         Self {
             cache: CachePlace::of(&variants.caches, place.number),
@@ -107,7 +117,7 @@ impl Attention<Listed> {
             rope: place_of(&variants.ropes, &rope_of(attention)),
             buffers: place_of(&variants.attention, &shape),
             eps: place.spec().rms_norm_eps,
-            qkv: Linear::of_outputs(&qkv, place.inputs, attention.qkv_bias),
+            qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
             q_norm: norm(&names.query_norm),
             k_norm: norm(&names.key_norm),
             output: Linear::of_inputs(
@@ -115,7 +125,7 @@ impl Attention<Listed> {
                 model.hidden_size,
                 queries,
                 heads,
-                attention.output_bias && shard.topology.attention.leads(),
+                output_bias && shard.topology.attention.leads(),
             ),
         }
     }
