@@ -237,8 +237,8 @@ impl RankExchange {
         nccl.map_or(Ok(()), |nccl| nccl.gather_words(stream, words, all))
     }
 
-    /// See [`NcclExchange::collect`]. There must be several ranks, and their data goes in the stream's
-    /// order.
+    /// See [`NcclExchange::collect`]. There must be several ranks, and their data goes in the
+    /// stream's order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -257,8 +257,8 @@ impl RankExchange {
         })
     }
 
-    /// See [`NcclExchange::tell`]. There must be several ranks, and their data goes in the stream's
-    /// order.
+    /// See [`NcclExchange::tell`]. There must be several ranks, and their data goes in the
+    /// stream's order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
