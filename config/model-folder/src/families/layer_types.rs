@@ -37,7 +37,7 @@ pub(super) fn read(config: &Raw, depth: usize) -> Result<Vec<LayerType>, ModelCo
 /// Reads the kind of each of `depth` layers; `None` if none are named.
 ///
 /// # Errors
-/// [`ModelConfigError`]: the names are not those of as many layers, or a kind is not served.
+/// [`ModelConfigError`]: there are more or fewer than `depth` names, or a kind is not served.
 pub(super) fn named(
     config: &Raw,
     depth: usize,
