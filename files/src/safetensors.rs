@@ -15,7 +15,7 @@ pub use safetensors::Dtype;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Bytes at the beginning of a file that hold the header's length, a `u64`.
+/// Size of the header's length, a `u64` at the beginning of a file.
 const LENGTH_BYTES: u64 = 8;
 
 /// Reason why safetensors can't be used.
@@ -57,7 +57,7 @@ pub struct TensorPlace {
     pub dtype: Dtype,
     /// Number of elements in each dimension.
     pub shape: Vec<usize>,
-    /// Bytes of the file that hold the elements.
+    /// Byte range of the elements in the file.
     pub bytes: Range<u64>,
 }
 

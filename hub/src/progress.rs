@@ -28,8 +28,8 @@ pub enum Event<'a> {
 /// Receiver of events.
 pub(crate) type EventSink = Arc<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// Passes events on to `events` in a form that terminals and logs may show: names of files
-/// come from the hub, and so do parts of notes.
+/// Passes events on to `events` with texts that terminals and logs may safely show. File names and
+/// parts of notes come from the hub, and so from strangers.
 pub(crate) fn plainly(events: impl Fn(Event<'_>) + Send + Sync + 'static) -> EventSink {
     Arc::new(move |event| match event {
         Event::Note(text) => events(Event::Note(&shown_note(text))),

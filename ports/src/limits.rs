@@ -66,7 +66,7 @@ impl PortLimits {
     }
 }
 
-/// The next thing that a connection without a request has to do.
+/// Wait of a connection without a request: the next step of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The connection must send its first bytes.

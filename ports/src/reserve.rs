@@ -109,9 +109,9 @@ impl From<Charge> for AnswerMemory {
     }
 }
 
-/// The reservation for one of a request's choices, see
-/// [`RequestMemory::reserve`](crate::RequestMemory::reserve). Dropping it gives back the bytes that did
-/// not come.
+/// Reservation of memory for one of a request's choices, see
+/// [`RequestMemory::reserve`](crate::RequestMemory::reserve). Dropping it gives back the bytes
+/// that did not come.
 #[derive(Debug)]
 pub struct Reservation {
     room: AnswerReservation,

@@ -13,8 +13,8 @@ mirror!(LogprobParams {
 impl TryFrom<pb::SamplingParams> for SamplingParams {
     type Error = WireError;
 
-    /// Fills in the defaults of absent fields. A seed must be there, since only the process
-    /// that met the client may draw one.
+    /// Fills in the defaults of absent fields. The seed must be present, because only the
+    /// process that received the client's request may draw one.
     fn try_from(wire: pb::SamplingParams) -> Result<Self, WireError> {
         let default = Self::default();
         let top_k = match wire.top_k.unwrap_or(-1) {

@@ -1,5 +1,4 @@
-//! Generation of one choice: receives the scheduler's tokens and gives its client
-//! events.
+//! Generation of one choice: the scheduler's tokens become events for the client.
 
 mod events;
 mod merge;
@@ -89,7 +88,7 @@ impl Delta {
 pub struct GenerationOptions {
     /// The model's tokenizer.
     pub tokenizer: Tokenizer,
-    /// Handles by which the choices record their times.
+    /// Metrics in which the choices record their latencies.
     pub latencies: Latencies,
     /// Strings that end the output.
     pub stops: Arc<[String]>,

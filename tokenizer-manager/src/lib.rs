@@ -9,8 +9,7 @@
 //! A surface turns its parsed request into a [`submission::GenerateSpec`]. Checks,
 //! tokens and limits are the same for all surfaces. A [`generation::Generation`] turns
 //! the scheduler's tokens into events, which each surface maps to its form. Dropping it
-//! aborts its request, so a client that leaves, by whatever way, costs nothing from then
-//! on.
+//! aborts its request. So a client that leaves, in whatever way, costs nothing from then on.
 
 #![forbid(unsafe_code)]
 

@@ -92,9 +92,10 @@ pub trait Footprint {
     /// heads.
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory;
 
-    /// Returns the part of a token's matrix products that all ranks of data-parallel attention
-    /// share, in 65,536ths. The other part runs on the `attn_tp_size` ranks of the token's DP
-    /// rank alone. The ranks divide the model's heads.
+    /// Returns the share of a token's matrix products that all ranks compute together under
+    /// data-parallel attention, in 65,536ths. Example: 32,768 is half of the products. The others
+    /// run on the `attn_tp_size` ranks of the token's DP rank alone. `attn_tp_size` divides the
+    /// model's heads.
     fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32;
 
     /// Returns the memory of device `number` of that kind; `None` if it is the host's memory.

@@ -77,7 +77,7 @@ pub struct LayerSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norms {
-    /// Before the mixer and before the MLP: each block reads a norm of the residual stream.
+    /// Pre-norm: each block, the mixer and the MLP, reads a norm of the residual stream.
     Before,
 }
 

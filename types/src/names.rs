@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Names of a model's tensors, without `.weight` and `.bias`. The names of blocks stand below
 /// a layer's prefix: the queries of layer 3 are "model.layers.3.self_attn.q_proj".
 ///
-/// Projections with one name lie in one tensor, one below the other. Example: with
-/// "self_attn.qkv_proj" for query, key and value, its rows are those of the queries, then of
-/// the keys, then of the values.
+/// Projections with one name lie in one tensor, one below the other. Example:
+/// query, key and value have the name "self_attn.qkv_proj". Then the tensor's first rows are the
+/// queries', the next the keys', and the last the values'.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorNames {
     /// Embedding table.

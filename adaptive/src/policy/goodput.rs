@@ -63,10 +63,11 @@ impl PolicyFactory for Goodputs {
 ///
 /// Hazards come from counts by position ([`Hazards`]), times from measured curves
 /// ([`Costs`](crate::Costs)) at the batch's present size. Depth 0 is a depth like others. The
-/// policy moves when the regret of staying has added up ([`Switch`]). Rare [`Probe`]s try what
-/// the present depth does not show. After TurboSpec (arXiv 2406.14066), with hazards by position
-/// instead of one acceptance rate. Prompts in a step add a time that no depth changes, so they
-/// leave the best depth as it is; the policy does not learn from times of such steps.
+/// policy moves when the regret of staying has added up ([`Switch`]). Rare [`Probe`]s run other
+/// depths, to learn facts that the present depth does not show. The policy follows TurboSpec
+/// (arXiv 2406.14066), but has hazards by position instead of one acceptance rate. Prompts add the
+/// same time to a step at any depth, so they leave the best depth as it is. The policy does not
+/// learn from the times of such steps.
 #[derive(Debug)]
 struct Goodput {
     depth: u32,

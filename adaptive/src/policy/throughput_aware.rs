@@ -1,4 +1,5 @@
-//! `throughput_aware`: SGLang's score of expected tokens over profiled time.
+//! `throughput_aware`: a policy that maximises SGLang's score, expected tokens over profiled
+//! time.
 
 use super::{Moment, Outlook, Policy, PolicyFactory, up_to};
 use crate::{AdaptiveConfig, BatchSlot, Digest, POSITIONS, Seen};
@@ -66,8 +67,11 @@ impl PolicyFactory for ThroughputAwares {
 /// (`python/sglang/srt/speculative/throughput_aware_policy.py`; PRs #28045, #37274).
 ///
 /// `score(S) = E[S] / cost(batch, S)` with `E[S] = 1 + Σ_{k<S} p[k]`. Here `p[k]` is the share
-/// of requests that accepted more than `k` drafts, as the mean over the last 20 batches of all
-/// sizes. Depth 0 has no score.
+/// of requests that accepted more than `k` drafts, as the mean over the last batches of all sizes
+/// (`window_size`, 20 by default). Depth 0 has no score.
+///
+/// Example: with `p` = 0.8, 0.6 the expected tokens at depth 2 are 1 + 0.8 + 0.6 = 2.4. If a step
+/// then takes 30 ms, the score is 80 tokens per second.
 #[derive(Debug)]
 struct ThroughputAware {
     config: AdaptiveConfig,
@@ -86,8 +90,8 @@ struct Present {
 }
 
 impl Present {
-    /// Moves to `depth`. The windows of deeper positions are cleared, for they would be stale
-    /// by the next time.
+    /// Moves to `depth`. The windows of deeper positions are cleared: they would be out of date
+    /// when that depth runs again.
     fn move_to(&mut self, depth: u32) {
         if depth < self.depth {
             self.windows.clear_from(depth);
@@ -96,7 +100,7 @@ impl Present {
     }
 }
 
-/// Expected tokens of a row, and expected nanoseconds of a step.
+/// Score of a depth, as a fraction: expected tokens of a row over expected nanoseconds of a step.
 #[derive(Debug, Clone, Copy)]
 struct Score {
     depth: u32,
@@ -177,7 +181,8 @@ impl ThroughputAware {
         }
     }
 
-    /// Returns the first of the best scores.
+    /// Returns the best score of `depths`, the first of equal ones. Depths without a score are
+    /// left out.
     fn best(&self, depths: &[u32], moment: &Moment<'_>) -> Option<Score> {
         let scores = depths.iter().filter_map(|depth| self.score(*depth, moment));
         scores.reduce(|best, score| if score.beats(best, 0) { score } else { best })

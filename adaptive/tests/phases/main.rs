@@ -213,7 +213,7 @@ fn texts_that_repeat_and_texts_that_do_not_are_each_served_at_their_best() {
     }
 }
 
-/// No other request comes whose text could be new.
+/// The text changes within an answer, while no other request joins.
 #[test]
 fn a_text_that_turns_within_an_answer_is_followed() {
     let list = [phase(Text::Turning, 1, 12, (400, 700))];

@@ -346,7 +346,7 @@ pub enum Text {
     Repeating,
     /// Hardly ever repeats earlier text.
     Fresh,
-    /// Predictable and hard pieces of 128 tokens in turn.
+    /// Pieces of 128 tokens, predictable and hard in turn.
     Turning,
 }
 

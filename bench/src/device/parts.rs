@@ -1,4 +1,5 @@
-//! The device, its ceilings and lines, which all measurements share.
+//! Parts that all measurements of a device share: the open device, its ceilings, and the lines
+//! of the report.
 
 use lockstep_backend::{
     BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey, RandomBlock, RandomMatrix,
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::kernels::{Matrix, Times, filled};
 use crate::report::Table;
 
-/// Key of the only pass that a measurement of a single kernel repeats.
+/// Key of the pass that a measurement of a single kernel records and repeats.
 const ONE: PassKey = PassKey {
     requests: 1,
     tokens: 1,
@@ -23,14 +24,15 @@ const ONE: PassKey = PassKey {
 pub struct Bench<B> {
     pub backend: B,
     pub repeat: usize,
-    /// Bytes that data used in turn add up to.
+    /// Total bytes of the arrays that a measurement uses in turn. If it exceeds the device's
+    /// caches, each array is read from memory.
     pub working_set: usize,
-    /// Format of projections.
+    /// Format of the model's projections.
     pub format: WeightFormat,
 }
 
 impl<B: Device> Bench<B> {
-    /// Opens the device, which records passes of `graphs` tokens.
+    /// Opens the device. It will record passes of `graphs` tokens.
     pub fn open(
         config: &EngineConfig,
         graphs: &[usize],
@@ -51,8 +53,9 @@ impl<B: Device> Bench<B> {
         })
     }
 
-    /// Times of a call. The device repeats `calls` different calls as one recorded pass: the
-    /// host has no part in the times.
+    /// Measures the time of one call. The device records `calls` different calls as one pass and
+    /// repeats the pass, so the host has no part in the times. Example: with 4 calls, a pass of
+    /// 20 µs counts as 5 µs per call.
     pub fn times(
         &mut self,
         calls: usize,
@@ -75,13 +78,15 @@ impl<B: Device> Bench<B> {
         Ok(Times::of(seconds))
     }
 
-    /// Number of arrays of `bytes` bytes that are used in turn.
+    /// Returns the number of arrays of `bytes` bytes to use in turn: as many as
+    /// fill the working set, but at least 2 and at most 64. Example: 16 arrays of 64 MiB
+    /// fill 1 GiB.
     pub fn turns(&self, bytes: usize) -> usize {
         const MOST: usize = 64;
         self.working_set.div_ceil(bytes.max(1)).clamp(2, MOST)
     }
 
-    /// A matrix of random numbers, with different numbers for each `key`.
+    /// Loads a matrix of random numbers. Each `key` gives other numbers.
     pub fn matrix(&mut self, of: Matrix, key: u64) -> anyhow::Result<B::Matrix> {
         let block = RandomBlock {
             numbers: RandomNumbers::new(key, 1.0 / (of.cols as f32).sqrt()),
@@ -97,7 +102,8 @@ impl<B: Device> Bench<B> {
     }
 }
 
-/// Highest rates of the device, per second.
+/// Ceilings of a kernel's speed: the highest rates that the device reached in this run, per
+/// second.
 pub struct Ceilings {
     /// Bytes read and bytes written, in a copy.
     pub copy: Times,
@@ -109,7 +115,8 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Measures the ceilings of memory, and of a product of `size` in all directions.
+    /// Measures the two ceilings of memory, and the ceiling of arithmetic by a square product of
+    /// `size` rows and columns.
     pub fn measure<B: Device>(bench: &mut Bench<B>, size: usize) -> anyhow::Result<Self> {
         bench.backend.measure_memory()?;
         let (mut copy, mut read) = (Vec::new(), Vec::new());
@@ -144,7 +151,7 @@ impl Ceilings {
         })
     }
 
-    /// The ceilings as a table.
+    /// Returns the ceilings as a table.
     pub fn table(&self) -> Table {
         let columns = ["ceiling", "median", "min", "max", "unit"];
         let mut table = Table::new("Ceilings of this run", &columns);
@@ -166,12 +173,12 @@ impl Ceilings {
     }
 }
 
-/// One measured kernel.
+/// A measured kernel: one line of the report.
 pub struct Line {
     pub kernel: String,
     pub size: String,
     pub times: Times,
-    /// Bytes that memory has to deliver and take.
+    /// Bytes that a call reads from memory and writes to it, at least.
     pub bytes: f64,
     /// Multiplications and additions.
     pub operations: f64,
@@ -191,7 +198,7 @@ pub const COLUMNS: [&str; 9] = [
 ];
 
 impl Line {
-    /// The kernel's figures beside the ceilings.
+    /// Returns the kernel's figures, and its parts of the ceilings.
     pub fn cells(&self, ceilings: &Ceilings) -> Vec<Value> {
         let seconds = self.times.median;
         let rate = |amount: f64| amount / seconds;

@@ -66,7 +66,7 @@ impl Weights {
         }
     }
 
-    /// Format of matrices of `role`.
+    /// Returns the format of a matrix with the role `role`.
     pub fn format(self, role: MatrixRole) -> WeightFormat {
         let quantization = match self {
             Self::Bf16 | Self::F32 => Quantization::None,

@@ -61,11 +61,11 @@ const SIZES: [&str; 6] = [
 
 /// The text model that a `config.json` describes.
 pub(crate) struct TextModel {
-    /// Its family.
+    /// Family of the text model.
     pub family: &'static Family,
-    /// Its own keys, those that are left out included.
+    /// Keys of the text model, with the values of keys that the file leaves out.
     pub config: Raw,
-    /// The multimodal model around it; `None` if the text model is the whole.
+    /// Multimodal model around the text model; `None` if there is none.
     pub wrapper: Option<&'static Wrapper>,
 }
 

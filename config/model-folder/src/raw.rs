@@ -79,8 +79,8 @@ impl Raw {
         }
     }
 
-    /// Keys with values that say something. Null, false, zero and empty values say nothing:
-    /// they turn something off.
+    /// Returns the keys whose values turn something on. Null, false, zero and empty values turn
+    /// something off.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         let says = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,

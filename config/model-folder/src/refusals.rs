@@ -1,4 +1,5 @@
-//! Settings that would change results and are not implemented, in the files of any family.
+//! Refusals: settings of `config.json` that would change results and are not implemented, for
+//! all families.
 
 use lockstep_types::ModelConfigError;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! What a GPU records before it serves.
+//! Options of CUDA graphs: the passes that a GPU records before it serves.
 
 use super::positive;
 

@@ -32,8 +32,8 @@ pub(crate) struct Kv {
     draft_kv: DraftKv,
     lag: DrafterLag,
     pools: PagePools,
-    /// For each page of the first group: true if its block is cached and has the drafter's KV
-    /// too, which lies under the pages of that group.
+    /// Flags of the first group's pages: true if the page's block is cached together with the
+    /// drafter's KV. The drafter's KV lies under the pages of that group.
     drafted: Vec<bool>,
     /// `None` without prefix caching.
     cache: Option<Box<dyn PrefixCache>>,

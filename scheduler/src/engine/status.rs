@@ -1,4 +1,4 @@
-//! The engine's reports: its load, and log lines for operators.
+//! Reports of the engine: its load, its live requests, and log lines for operators.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::load::{self, EngineFigures};
 
 /// Time between two lines about missing ranks.
 pub const WAITING: Duration = Duration::from_secs(5);
-/// Time between two lines about the work, while there is some.
+/// Time between two lines about throughput, while requests are served.
 const WORKING: Duration = Duration::from_secs(10);
 /// Most bytes of an id in the list of requests. HTTP can abort by ids of this length; ids of
 /// SGLang's gateway may be of any length.
 const SHOWN_ID_BYTES: usize = 1024;
 
-/// Time and counts of the last line.
+/// Periodic log lines. Holds the time of the last line, and the engine's counts at that time.
 pub struct Status {
     said: Instant,
     generated: u64,
@@ -124,7 +124,7 @@ impl Engine {
         load::response(&load, &rest)
     }
 
-    /// Returns requests that have not ended, at most `limit`, by the ids that clients know.
+    /// Lists at most `limit` of the requests that have not ended, by the ids that clients know.
     pub(super) fn live_requests(&self, limit: usize) -> ListRequestsResponse {
         let live = self.planner.live_requests();
         let total = u32::try_from(live.len()).unwrap_or(u32::MAX);

@@ -44,7 +44,7 @@ impl Event {
 pub struct TextDelta {
     /// The text.
     pub text: String,
-    /// Tokens whose text began to show with it, in order.
+    /// Tokens whose text begins in this text, in order.
     pub tokens: Vec<OutputToken>,
 }
 
@@ -63,7 +63,7 @@ pub struct End {
     pub reason: FinishReason,
     /// The token or stop string that matched, after [`FinishReason::Stop`].
     pub matched: Option<Matched>,
-    /// Token counts.
+    /// Number of tokens, by kind.
     pub usage: Usage,
     /// Counts of speculative decoding; `None` if nothing was verified.
     pub speculation: Option<SpeculationUsage>,

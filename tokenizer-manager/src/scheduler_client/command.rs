@@ -1,4 +1,4 @@
-//! Commands to the link's task, and what goes along with them.
+//! Commands to the link's task, and the shared state that a request brings along.
 
 use std::sync::{
     Arc, OnceLock,
@@ -31,7 +31,7 @@ pub(super) enum LinkCommand {
     Abort { number: u64 },
     /// Early end: the text is complete, and only the last output is awaited.
     Stop { number: u64 },
-    /// The handle was dropped after the request ended.
+    /// Release: the handle was dropped after the request ended.
     Forget { number: u64 },
     /// Aborts the requests that clients know by one of these ids, at all frontends;
     /// `None` = all requests. Their handles receive
@@ -48,8 +48,8 @@ pub(super) enum LinkCommand {
 /// weights that the engine started with.
 pub(super) type Version = Arc<OnceLock<Option<Arc<str>>>>;
 
-/// Counts one request against the capacity until the scheduler has finished it. A
-/// client that reads its output slowly holds no permit.
+/// Permit of one request, counted against the capacity until the scheduler has finished the
+/// request. So a client that reads its output slowly holds no permit.
 #[derive(Debug)]
 pub(super) struct LivePermit(Arc<AtomicUsize>);
 

@@ -1,4 +1,4 @@
-//! Conversion of a request's output tokens to the text that its client sees.
+//! Output text: a request's tokens become the text that its client sees.
 
 #[cfg(test)]
 mod tests;
@@ -18,8 +18,8 @@ pub struct OutputOptions<'a> {
     pub include_stop_str_in_output: bool,
     /// Minimum tokens before a stop string can end the text.
     pub min_tokens: usize,
-    /// The prompt or its last tokens, so that the first token decodes in context. Empty to start
-    /// a text (also for `echo`, where the prompt's tokens are pushed like the others).
+    /// The prompt or its last tokens, as context for decoding the first token. Empty if the output
+    /// begins the text. That includes `echo`: there the prompt's tokens are pushed like the others.
     pub prompt: &'a [u32],
 }
 
@@ -35,18 +35,18 @@ impl Default for OutputOptions<'_> {
     }
 }
 
-/// Effect of one more token on the text.
+/// Text that one more token adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenText<'a> {
-    /// Text to send now. It may lag behind the tokens: part of a character or of a stop string is
-    /// held back.
+    /// Text to send now. It may lag behind the tokens, because an incomplete character and the
+    /// beginning of a possible stop string are held back.
     pub text: &'a str,
     /// Start of the token's text, in Unicode characters from the start of this output
     /// (`text_offset` of the completions API). Tokens that only continue a character have the
     /// offset of its first token.
     pub text_offset: usize,
-    /// The stop string that ended the text. [`OutputText::tokens`] is then the number of tokens
-    /// that it took.
+    /// The stop string that ended the text. [`OutputText::tokens`] then counts the tokens up to
+    /// the one that completed it.
     pub stop: Option<StopMatch>,
 }
 

@@ -18,7 +18,8 @@ use crate::quantize::GROUP;
 
 pub use matrix::CpuMatrix;
 
-/// Packed form of a weight matrix, by the content of a step, for each of its columns.
+/// Packed form of a weight matrix. A kernel reads it in steps; each variant names the content of
+/// a step for one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packed {
     /// Values, rounded to the type that products compute in.
@@ -30,7 +31,7 @@ pub(crate) enum Packed {
 }
 
 impl Packed {
-    /// The packed form of matrices in `format` where products compute in `dtype`.
+    /// Returns the packed form of matrices in `format`, for products that compute in `dtype`.
     pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> Self {
         match format {
             WeightFormat::Float => Self::Float(Element::of(dtype)),

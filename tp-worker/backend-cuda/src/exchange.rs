@@ -21,18 +21,19 @@ pub use nccl::{CollectiveOptions, Nccl};
 use nccl::{Farewell, NcclExchange};
 pub(crate) use notes::NoteBuffers;
 
-/// The two ways of ranks' data: from device to device, in the stream's order; or through the
-/// host, which waits. Operations call the same functions for either.
+/// Exchange of data between ranks, in one of two ways. NCCL carries the data from device to
+/// device, in the stream's order. Otherwise the data passes through the host, which waits.
+/// Operations call the same functions for both.
 pub(crate) struct RankExchange {
     /// Dropped first, so that peers see a rank leave only after its data is done.
     device: Option<NcclExchange>,
     host: HostExchange,
     /// The reason why there is no exchange from device to device.
     why: String,
-    /// Bytes of the GPU's memory that the device's exchange was seen to take.
+    /// Memory of the GPU, in bytes, that NCCL was seen to take.
     taken: u64,
-    /// Dropped last: peers that see this rank leave end the operations that this rank's NCCL
-    /// waits for.
+    /// Dropped last: this rank's NCCL may wait for operations of its peers. Peers end these when
+    /// they see this rank leave.
     _farewell: Option<Farewell>,
 }
 
@@ -83,13 +84,13 @@ impl RankExchange {
             .map_or([None, None], NcclExchange::communicators)
     }
 
-    /// Bytes by which the GPU's free memory shrank while ranks joined and used each operation
-    /// once. Other users of the GPU count in it, too.
+    /// Loss of the GPU's free memory, in bytes, while ranks joined and used each operation once.
+    /// It includes memory that other users of the GPU took meanwhile.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Description for people; `None` for a rank alone.
+    /// Describes the exchange for people; `None` for a rank alone.
     pub(crate) fn describe(&self) -> Option<String> {
         match (&self.device, self.rank_and_size(Axis::World).1) {
             (_, 1) => None,
@@ -102,8 +103,8 @@ impl RankExchange {
         }
     }
 
-    /// Ends a pass that brings nothing to the host: waits for data on its way, so that a peer
-    /// that is gone is an error of this step.
+    /// Ends a pass without results for the host. Waits for data on its way, so that a lost peer
+    /// is an error of this step.
     ///
     /// # Errors
     /// [`CudaError::Peers`], [`CudaError::Driver`].
@@ -236,8 +237,8 @@ impl RankExchange {
         nccl.map_or(Ok(()), |nccl| nccl.gather_words(stream, words, all))
     }
 
-    /// See [`NcclExchange::collect`]. There must be several ranks, and their data goes in the stream's
-    /// order.
+    /// See [`NcclExchange::collect`]. There must be several ranks, and their data goes in the
+    /// stream's order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].
@@ -256,8 +257,8 @@ impl RankExchange {
         })
     }
 
-    /// See [`NcclExchange::tell`]. There must be several ranks, and their data goes in the stream's
-    /// order.
+    /// See [`NcclExchange::tell`]. There must be several ranks, and their data goes in the
+    /// stream's order.
     ///
     /// # Errors
     /// [`CudaError::Nccl`].

@@ -10,7 +10,7 @@
 //! * [`Compiler`] makes machine code of kernels, and keeps it in a folder.
 //! * [`Inputs`] brings a batch to the device in one copy. Launches read everything that changes
 //!   from pass to pass from there, never from an argument.
-//! * [`RowwiseOps`], [`Attention`] and [`Products`] are the operations, and [`SamplingKernels`] makes
+//! * [`RowwiseOps`], [`Attention`] and [`Products`] are the operations. [`SamplingKernels`] makes
 //!   tokens of their logits.
 //! * Ranks exchange data from device to device by NCCL (`exchange/nccl.rs`). Ranks that share a
 //!   GPU or lack NCCL exchange it through the host's memory (`exchange/host.rs`), by a

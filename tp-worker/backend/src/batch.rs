@@ -31,11 +31,11 @@ impl Row {
     }
 }
 
-/// One forward pass over `tokens.len()` tokens of `rows.len()` requests.
+/// A ragged batch: one forward pass over `tokens.len()` tokens of `rows.len()` requests.
 ///
 /// Each group of layers with equal caches has its own pages. So cells and page tables come once
-/// for each group, the groups one after the other. Example: the batch of two groups and three
-/// tokens has six cells, those of the first group first.
+/// for each group, the groups one after the other. Example: a batch of three tokens in two
+/// groups has six cells, first the three of the first group, then the three of the second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch<'a> {
     /// Token ids, request after request.
@@ -110,8 +110,8 @@ impl Batch<'_> {
 #[derive(Debug, Clone, Copy)]
 pub struct ChainBatch<'a> {
     /// The drafter's first pass. It has a row for each chain, and the logits of the row's last
-    /// token are wanted. It has one group, whose page tables are those of the batch's first
-    /// group and hold all of a chain.
+    /// token are wanted. It has one group. That group's page tables equal the batch's
+    /// tables for its first group, and have pages for all of a chain.
     pub first: &'a Batch<'a>,
     /// For each row of `first`, the index of its request in [`crate::ChoiceBatch::choices`]. A
     /// chain has [`crate::DraftedRow::nodes`] drafts; the longest chain comes first.

@@ -31,12 +31,12 @@ pub trait DeviceSampler<T, I, C> {
     ) -> Result<(), BackendError>;
     /// Walks every request's drafts, once all tokens are chosen, and moves the cells of
     /// accepted drafts in all of `caches` to the cells of their positions. In a DP rank of several
-    /// ranks the first rank has chosen: it walks and tells the others, which move their own
-    /// cells. If notes of ranks came with the pass and differ ([`crate::ExchangeNotes`]), every
-    /// request has failed, and no cell moves.
+    /// ranks the first rank has chosen. It walks and tells the others the outcome, and they move
+    /// their own cells. If notes of ranks came with the pass and differ
+    /// ([`crate::ExchangeNotes`]), every request has failed, and no cell moves.
     fn accept(&mut self, inputs: &mut I, caches: &mut [C]);
-    /// Waits until that is done. Returns the outcomes of the batch's requests; unspecified for
-    /// requests whose tokens the host chooses.
+    /// Waits for [`Self::accept`] and returns the outcomes of the batch's requests. They are
+    /// unspecified for requests whose tokens the host chooses.
     ///
     /// # Errors
     /// [`BackendError`] of what has failed on the device.

@@ -1,4 +1,4 @@
-//! Ranks on one machine, over shared memory.
+//! Collectives over shared memory, for ranks on one machine.
 
 mod cross_group;
 mod home;
@@ -20,10 +20,10 @@ use crate::membership::Membership;
 use crate::patience::Patience;
 use crate::{CollectiveError, Options};
 
-/// One rank of a group whose ranks share memory, as threads or as processes.
+/// A rank of a group over shared memory. Its ranks are threads or processes.
 pub type SharedMemory = Group<Member>;
 
-/// Makes a group inside this process: its ranks in order, for one thread each.
+/// Makes a group inside this process. Returns its ranks in order, one for each thread.
 #[must_use]
 pub fn local_group(size: usize) -> Vec<SharedMemory> {
     local_group_with(size, &Options::default())

@@ -115,7 +115,7 @@ impl OnDevice for Serves<'_> {
     }
 }
 
-/// Asks if a device serves a format.
+/// Query if a device serves a format for matrices of a role.
 struct ServesFormat(WeightFormat, MatrixRole);
 
 impl OnDevice for ServesFormat {

@@ -2,8 +2,8 @@
 //! leave it.
 //!
 //! One decoder serves all families, because [`lockstep_types::ModelConfig`] describes the blocks
-//! of each layer and the names of the tensors. The table of families is that of the code that
-//! reads `config.json`.
+//! of each layer and the names of the tensors. The table of families is in the code that reads
+//! `config.json`.
 
 mod capture;
 pub(crate) mod decoder;

@@ -16,11 +16,11 @@ pub use sampled::Drawing;
 /// tokens after each of the `topk` best nodes of the level before. A node is better if the sum
 /// of log-probabilities on its path is higher. Of the nodes of all levels the `most` best are
 /// kept. Among equals the node generated earlier is better, and after one node the lower token.
-/// If a node's logits are not finite, its children are the first tokens, and none of them has
-/// any chance; so a tree always has as many nodes as its shape says.
+/// If a node's logits are not finite, its children are the first tokens, each with probability
+/// zero. So a tree always has as many nodes as its shape says.
 ///
-/// A device grows the same trees from the same logits (`lockstep_backend::DeviceTreeDrafter`). Scores
-/// are sums of values of [`log_mass`], and have the same bits there.
+/// A device grows the same trees from the same logits (`lockstep_backend::DeviceTreeDrafter`).
+/// Scores are sums of values of [`log_mass`], and have the same bits there.
 ///
 /// ```text
 /// grower.begin(shape);

@@ -108,14 +108,14 @@ impl Agreement {
     /// Begins the step of a plan.
     ///
     /// # Errors
-    /// [`PlanError::TooDeep`] if the plan asks for more than was agreed.
+    /// [`PlanError::TooDeep`] if the plan asks for a deeper draft than was agreed.
     pub fn begin(&mut self, plan: &StepPlan) -> Result<(), PlanError> {
         self.depth.begin(plan)?;
         self.rows.begin();
         Ok(())
     }
 
-    /// Notes the size of the batch, for the case that something goes wrong with it.
+    /// Records the size of the batch. A failed step is then written with the size of its batch.
     pub fn note_batch(&mut self, key: PassKey, wanted: usize) {
         self.record.requests = key.requests as u32;
         self.record.tokens = key.tokens as u32;

@@ -181,9 +181,10 @@ impl Outcomes {
     }
 }
 
-/// Notes the cells of a group to move. Node `n` lies in the cell of position `start + n`, and the `i`-th
-/// accepted node belongs to position `start + i`. Since `i <= n`, no cell is overwritten in
-/// this order before it was moved.
+/// Appends the cells of a group to move. Node `n` lies in the cell of position `start + n`. The
+/// `i`-th accepted node belongs to position `start + i`. Since `i <= n`, no cell is overwritten in
+/// this order before it was moved. Example: nodes 2 and 3 are accepted, so the cell of `start + 2`
+/// moves to `start + 1`, and the cell of `start + 3` to `start + 2`.
 fn push_moves(
     task: &RowTask,
     outcome: Outcome<'_>,

@@ -120,8 +120,8 @@ impl PageTables {
         self.granted[slot] = 0;
     }
 
-    /// Checks that `slot` may write positions `range`: it has the pages, and each of them
-    /// stands once among the tables of its group, in this slot's alone.
+    /// Checks that `slot` may write positions `range`. The slot must have the pages, and each page
+    /// must stand only once in all tables of its group, so no other slot has it.
     ///
     /// # Errors
     /// [`PlanError::PagesMissing`], [`PlanError::PageShared`].

@@ -1,4 +1,4 @@
-//! New weights for a running worker.
+//! Reloading: a running worker exchanges its weights for new ones.
 
 mod folders;
 mod served;
@@ -20,18 +20,18 @@ use super::{
 };
 
 impl<B: Backend + 'static> Worker<B> {
-    /// Loads the weights of `folders`, of the model and, if named, of the draft. The next step
-    /// runs on both. A draft that is not named stays as it is loaded, and nothing of its folder
-    /// is looked at. All ranks call it together while no request is running, since the keys and
-    /// values in the cache are of the old weights. A rank that lacks the folders passes `None`.
+    /// Loads new weights of the model from `folders`, and of the draft if `folders` name one. The
+    /// next step runs on them. If no draft is named, the loaded draft stays, and its folder is not
+    /// touched. A rank that lacks the folders passes `None`.
     ///
-    /// Old and new weights are in memory at once until the new ones are
-    /// complete, so that nothing is lost when they can't be loaded.
+    /// All ranks call this together, while no request is running: the keys and values in the
+    /// cache belong to the old weights. Old and new weights are in memory at once until the new
+    /// ones are complete. So nothing is lost if the new ones can't be loaded.
     ///
     /// # Errors
-    /// [`WorkerError::Reload`] if some rank can't load the new weights, if they do not fit the
-    /// server, or if files were exchanged or written to before all was read. Every rank then
-    /// keeps the old weights and goes on. Any other error ends the worker.
+    /// [`WorkerError::Reload`] if a rank can't load the new weights, if the weights do not fit the
+    /// server, or if files changed before all of them were read. Every rank then keeps the old
+    /// weights and goes on. Any other error ends the worker.
     pub fn reload(&mut self, folders: Option<&Folders>) -> Result<(), WorkerError> {
         let lacking = agreement::count(&mut self.backend, folders.is_none())?;
         let own = folders.map_or(0, Folders::identity);
@@ -69,8 +69,8 @@ impl<B: Backend + 'static> Worker<B> {
         self.record(&mut |_| {})
     }
 
-    /// Returns a description of what is served. Folders are compared with it before
-    /// [`Self::reload`] takes them.
+    /// Describes the served model and draft. An update's folders are compared with this
+    /// description before [`Self::reload`] takes them.
     pub fn served(&self) -> Served {
         Served {
             config: self.config.clone(),
@@ -80,8 +80,8 @@ impl<B: Backend + 'static> Worker<B> {
         }
     }
 
-    /// Loads the weights within the time limits for files. The other ranks learn of a failure
-    /// while they still wait.
+    /// Loads the weights within the time limits for files. A load that takes too long fails while
+    /// the other ranks still wait for this rank, so they learn of the failure.
     fn load_in_time(&mut self, folders: &Folders) -> Result<Loaded<B>, WorkerError> {
         let patience = TimeLimits {
             stall: LONGEST_STALL,
@@ -138,7 +138,7 @@ fn unread(error: &io::Error) -> WorkerError {
     WorkerError::Reload(error.to_string())
 }
 
-/// The weights that a rank has read, before all ranks are known to have read theirs.
+/// New weights of one rank, until all ranks are known to have read theirs.
 struct Loaded<B: Backend> {
     config: EngineConfig,
     transformer: Transformer<B>,
@@ -147,8 +147,8 @@ struct Loaded<B: Backend> {
 
 /// The drafter for the new weights.
 enum Drafting<B: Backend> {
-    /// A new drafter: with another draft's weights, or one without a model, for the new target.
+    /// A new drafter for the new target: it has another draft's weights, or no model at all.
     Anew(Box<DraftStage<B>>),
-    /// The present drafter stays.
+    /// The present drafter, with the tables of the new target.
     Stays(TargetTables<B>),
 }

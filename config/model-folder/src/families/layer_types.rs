@@ -1,4 +1,4 @@
-//! Kinds of attention, which transformers 5 names for each layer.
+//! Layer types: the kind of attention of each layer, as transformers 5 names it.
 
 use lockstep_types::ModelConfigError;
 
@@ -9,9 +9,9 @@ const KEY: &str = "layer_types";
 /// Kind of a layer's attention, as in `layer_types`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LayerType {
-    /// Over the whole text.
+    /// Full attention, over the whole text.
     Full,
-    /// Within a window.
+    /// Sliding-window attention.
     Sliding,
 }
 
@@ -25,7 +25,8 @@ impl LayerType {
     }
 }
 
-/// Reads the kind of each of `depth` layers. Layers of models that name none are full.
+/// Reads the kind of each of `depth` layers. A model that names none has full attention in all
+/// layers.
 ///
 /// # Errors
 /// The errors of [`named`].
@@ -36,7 +37,7 @@ pub(super) fn read(config: &Raw, depth: usize) -> Result<Vec<LayerType>, ModelCo
 /// Reads the kind of each of `depth` layers; `None` if none are named.
 ///
 /// # Errors
-/// [`ModelConfigError`]: the names are not those of as many layers, or a kind is not served.
+/// [`ModelConfigError`]: there are more or fewer than `depth` names, or a kind is not served.
 pub(super) fn named(
     config: &Raw,
     depth: usize,

@@ -197,7 +197,7 @@ fn text_models_of_qwen_vl_are_qwens() {
     assert!(attention.qk_norm && attention.rope.theta == 7.0);
 }
 
-/// Wrappers leave out values that equal those of the text model's class.
+/// Wrappers leave out values that equal the defaults of the text model's class.
 #[test]
 fn what_a_text_config_leaves_out_is_the_classes() {
     let text = json!({"model_type": "llama", "vocab_size": 32064, "rms_norm_eps": 1e-5,

@@ -60,12 +60,12 @@ impl Wrapper {
         all.find(|wrapper| [wrapper.class_name, wrapper.model_type].contains(&name))
     }
 
-    /// Reads the text model of a wrapper's `config.json`. Special tokens, and if the tables
-    /// are tied, may be said on either level.
+    /// Reads the text model of a wrapper's `config.json`. Special tokens and tied
+    /// tables may be given on either level.
     ///
     /// # Errors
-    /// [`ModelConfigError`]: the checkpoint is quantized, there is no `text_config`, its
-    /// `model_type` is not that of a served family, or one of its keys is not known.
+    /// [`ModelConfigError`]: the checkpoint is quantized, there is no `text_config`, no
+    /// served family has its `model_type`, or one of its keys is not known.
     pub fn text_model(&'static self, mut outer: Raw) -> Result<TextModel, ModelConfigError> {
         refusals::check_quantization(&outer)?;
         let found = |family: &'static Family, config| TextModel {

@@ -8,8 +8,9 @@ use crate::{
 };
 
 impl Kv {
-    /// Checks that every page of every group is in exactly one of free list, cache and the
-    /// `running` requests, and that the cache's locks are those of the `running` requests.
+    /// Checks that every page of every group has exactly one place: the free list, the cache or a
+    /// `running` request. Checks also that the cache has exactly the locks of the `running`
+    /// requests.
     pub fn check<'a>(
         &self,
         running: impl Iterator<Item = &'a RequestKv> + Clone,

@@ -18,10 +18,11 @@ pub(super) struct DrafterLag {
 /// The drafter's keys and values of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drafted {
-    /// Length that is certain to be in place, without a hole from the beginning; may be less
-    /// than the target's.
+    /// Number of leading positions that certainly have the drafter's keys and values, without a
+    /// hole. It may be less than the target's number.
     pub(super) len: u32,
-    /// True if those of the cached prefix are in place too, or if there is no such prefix.
+    /// True if the cached prefix has the drafter's keys and values too, or if there is no cached
+    /// prefix.
     pub(super) prefix: bool,
 }
 

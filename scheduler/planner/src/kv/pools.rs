@@ -61,7 +61,7 @@ impl PagePools {
         self.pools.iter().map(unknown).sum()
     }
 
-    /// Forgets every owner.
+    /// Frees all pages, whoever owns them.
     pub fn reset(&mut self) {
         self.pools.iter_mut().for_each(PagePool::reset);
     }

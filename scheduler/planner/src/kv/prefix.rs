@@ -40,7 +40,8 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     ) -> Result<(), IntegrityError>;
 }
 
-/// Says if the second block is better than the first, which is cached.
+/// Comparison of two blocks by their pages: returns true if the second block is better than the
+/// first, which is cached.
 type Better<'a> = dyn Fn(&[u32], &[u32]) -> bool + 'a;
 
 /// Makes an empty cache with the keys that the drafter's KV needs.

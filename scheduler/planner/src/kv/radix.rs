@@ -94,7 +94,7 @@ impl<K: KeyUnit> RadixCache<K> {
         self.total_blocks
     }
 
-    /// Returns the number of blocks that eviction can free: those of unlocked nodes.
+    /// Returns the number of blocks in unlocked nodes. Eviction can free these.
     pub fn evictable_blocks(&self) -> u32 {
         self.evictable_blocks
     }

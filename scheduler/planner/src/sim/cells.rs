@@ -12,8 +12,8 @@ const GARBAGE: u32 = u32::MAX;
 /// the position's token, and under [`DraftKv::Pairs`] the next one.
 type DraftCell = (u32, Option<u32>);
 
-/// KV cells of target and drafter. Each group of the target's layers has its own page tables;
-/// the drafter's cells lie under those of the first group.
+/// KV cells of target and drafter. Each group of the target's layers has its own page tables.
+/// The drafter's cells lie under the first group's tables.
 #[derive(Debug)]
 pub(super) struct Cells {
     page_size: u32,

@@ -1,4 +1,4 @@
-//! One call of attention, as all of its tasks see it.
+//! A call of attention, which runs as many tasks over the same data.
 
 use lockstep_backend::{AttentionShape, Row};
 

@@ -98,7 +98,8 @@ impl Scratch {
         }
     }
 
-    /// Bytes that a scratch has after [`Self::grow`] for each of these rows and widths of heads.
+    /// Returns the bytes of a scratch that has grown ([`Self::grow`]) for each of these numbers of
+    /// rows and widths of heads.
     pub(crate) fn bytes(tasks: impl Iterator<Item = (usize, usize)>) -> usize {
         // A buffer grows to the most that any of them needs.
         let (mut queries, mut sums, mut states, mut panels) = (0, 0, 0, 0);

@@ -63,8 +63,8 @@ impl TreeKernels {
         })
     }
 
-    /// See [`lockstep_backend::DeviceTreeDrafter::grow`]. `logits` has rows of `vocab` columns. `ids`,
-    /// if given, holds the target's number for each column.
+    /// See [`lockstep_backend::DeviceTreeDrafter::grow`]. `logits` has rows of `vocab` columns.
+    /// `ids`, if given, holds the target's number for each column.
     ///
     /// # Errors
     /// [`CudaError::Driver`].

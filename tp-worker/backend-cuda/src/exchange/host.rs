@@ -1,9 +1,9 @@
 //! Collectives of a rank's data, by way of the host.
 //!
 //! A piece of the data is copied to pinned memory, ranks exchange the piece there, and the
-//! result is copied back. This serves ranks that share a GPU, and ranks whose GPUs have no way
-//! of their own to each other. The host waits for the device in each piece, so a device cannot
-//! repeat a pass with such an exchange by itself.
+//! result is copied back. This serves ranks that share a GPU, and ranks that cannot use NCCL.
+//! The host waits for the device in each piece, so a device cannot repeat a pass with such an
+//! exchange by itself.
 
 mod pieces;
 
@@ -61,8 +61,9 @@ impl HostExchange {
         })
     }
 
-    /// Bytes of the host's memory that one of `ranks` ranks takes. A block of its logits has
-    /// `own` elements, and the logits of all ranks that it gets have `gathered`.
+    /// Returns the bytes of host memory that one of `ranks` ranks takes. `own` is the number of
+    /// elements in a block of its logits. `gathered` is the number of elements in all ranks'
+    /// logits that it gets.
     pub(crate) fn host_bytes(ranks: usize, own: usize, gathered: usize) -> u64 {
         if ranks == 1 {
             return 0;

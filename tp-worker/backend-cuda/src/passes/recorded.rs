@@ -13,7 +13,7 @@ pub struct Recorded {
     pub bytes: u64,
 }
 
-/// Totals of what living graphs take.
+/// Totals over all graphs that exist: their number, and the memory that they take.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<Totals>);
 

@@ -14,10 +14,11 @@ use crate::runtime::{Buffer, Context, Pinned, Tape};
 
 /// The watch over peers whose data comes on a stream.
 pub(crate) trait Arrivals: Send + Sync {
-    /// Notes that all data on its way has come.
+    /// Confirms that all data on its way has arrived.
     ///
     /// # Errors
-    /// [`CudaError::Peers`] if it has not come: the contents of its memory are no data then.
+    /// [`CudaError::Peers`] if the data has not arrived. The contents of its memory are then
+    /// undefined.
     fn arrived(&self) -> Result<(), CudaError>;
 }
 

@@ -14,7 +14,7 @@ pub struct ModelCache<B: Backend> {
 /// Place of a layer among the caches of its model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CachePlace {
-    /// Number of the cache: that of the layer's group.
+    /// Number of the cache, which is the number of the layer's group.
     pub cache: usize,
     /// Number of the layer in the cache.
     pub layer: usize,

@@ -14,7 +14,7 @@ use crate::{CollectiveStep, Shard, Topology};
 
 pub(crate) use buffers::{LayerBuffers, SecondHalf};
 
-/// One layer, without the norm before its mixer.
+/// A transformer layer without the norm before its mixer.
 pub(crate) struct Layer<F: Form> {
     pub mixer: Mixer<F>,
     /// Norm between mixer and MLP.

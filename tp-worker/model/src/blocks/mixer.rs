@@ -1,4 +1,4 @@
-//! The mixer of a layer, of any kind: the block that lets positions see each other.
+//! Mixers: the block of a layer that lets positions see each other, such as attention.
 //!
 //! Every mixer reads a norm of the residual stream, leaves columns for each token, and ends in
 //! a projection of these columns back to the residual stream. The layer runs that projection,

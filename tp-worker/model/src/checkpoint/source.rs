@@ -18,8 +18,8 @@ use dummy::Dummy;
 
 pub use safetensors::{FileAccess, HostTensor, Safetensors};
 
-/// Tensors of a model, by name. Finding a matrix looks at its description alone. Its bytes are
-/// fetched when the matrix is loaded, and released behind that.
+/// Source of a model's tensors, by name. Finding a matrix reads only its description. Its bytes
+/// are fetched when the matrix is loaded, and released after that.
 pub(crate) trait Source: Debug {
     /// Returns true if there is a tensor `name`.
     fn contains(&self, name: &str) -> bool;

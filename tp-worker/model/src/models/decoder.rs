@@ -85,8 +85,8 @@ impl<F: Form> Decoder<F> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Returns the norm before the mixer of layer `number`. Behind the last layer, returns the norm before
-    /// the output head.
+    /// Returns the norm before the mixer of layer `number`, or before the output head if there is
+    /// no such layer. Example: with 24 layers, 23 is the last mixer's norm and 24 the head's.
     pub fn norm_before(&self, number: usize) -> &Norm<F> {
         self.input_norms.get(number).unwrap_or(&self.norm)
     }

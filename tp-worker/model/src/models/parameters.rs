@@ -20,10 +20,10 @@ pub fn parameters(model: &ModelConfig) -> usize {
     matrices + vectors
 }
 
-/// Returns the part of a token's matrix products that all ranks of data-parallel attention
-/// share, in 65,536ths: MLP and output head. The other part is attention's projections,
-/// copies of key/value heads included. They run on the `attn_tp_size` ranks of the token's DP
-/// rank alone, which must divide the model's heads.
+/// Returns the share of a token's matrix products that all ranks compute together under
+/// data-parallel attention, in 65,536ths. These are MLP and output head. The other products are
+/// attention's projections, copies of key/value heads included. They run on the `attn_tp_size`
+/// ranks of the token's DP rank alone. `attn_tp_size` must divide the model's heads.
 pub fn shared_part(model: &ModelConfig, attn_tp_size: usize) -> u32 {
     let (mut own, mut shared) = (0, 0);
     for rank in 0..attn_tp_size {

@@ -58,10 +58,10 @@ impl Agreement {
         }
     }
 
-    /// Tells all ranks what this rank begins, with the first words that the ranks exchange. It
-    /// does so where the depth adapts and all ranks have the same batch. Ranks that differ then
-    /// learn it before they draft differently. Where rows travel with the pass, only the shared
-    /// part is told here, and the whole row comes later.
+    /// Announces this rank's step to all ranks, with the first words that the ranks exchange. If
+    /// ranks differ, they learn it before they draft differently. Without an adaptive depth, or
+    /// with several DP ranks, nothing is announced. If rows travel with the pass, only their
+    /// shared part is announced, and the whole row comes later.
     ///
     /// # Errors
     /// [`WorkerError::Backend`] when the group is broken.

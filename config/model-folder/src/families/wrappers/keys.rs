@@ -1,4 +1,5 @@
-//! Keys of a wrapper's `text_config` that are understood. Any other key may change results.
+//! Known keys of a wrapper's `text_config`. Any other key may change results. It is refused if
+//! its value turns something on.
 
 /// Keys that families read.
 const READ: [&str; 29] = [

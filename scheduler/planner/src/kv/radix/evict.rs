@@ -4,8 +4,8 @@ use super::{CacheEvent, KeyUnit, Node, NodeId, ROOT, RadixCache, len_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
     /// Frees up to `count` blocks and hands the pages of each to `release`. Returns the number
-    /// of freed blocks. A leaf is cut from its end, because other requests are most likely to share the
-    /// start of a sequence.
+    /// of freed blocks. A leaf is cut from its end, because other requests are most likely to
+    /// share the start of a sequence.
     pub fn evict(&mut self, count: u32, mut release: impl FnMut(&[u32])) -> u32 {
         let mut left = count as usize;
         while left > 0 {
@@ -24,7 +24,7 @@ impl<K: KeyUnit> RadixCache<K> {
         count - len_u32(left)
     }
 
-    /// Forgets everything, handing the pages of each block to `release`. Nothing may be locked.
+    /// Empties the cache and hands the pages of each block to `release`. Nothing may be locked.
     pub fn clear(&mut self, mut release: impl FnMut(&[u32])) {
         for node in &self.nodes {
             node.pages.chunks(self.groups).for_each(&mut release);

@@ -4,8 +4,9 @@ use super::{KeyUnit, Node, NodeId, ROOT, RadixCache, len_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
     /// Caches `key` (whole blocks) in `pages`. Returns the number of leading blocks that were
-    /// cached already. The cache owns the pages of the other blocks from now on. Those of the
-    /// leading ones stay the caller's, or are the cache's own if the caller got them by a match.
+    /// cached already. The cache owns the pages of the other blocks from now on. The pages of
+    /// the leading blocks do not change owners: they are the caller's, or the cache's if the caller
+    /// got them by a match.
     pub fn insert(&mut self, key: &[K], pages: &[u32]) -> usize {
         self.expect_whole(key, pages);
         self.clock += 1;

@@ -3,7 +3,7 @@
 //! NCCL connects a rank with a peer at the first operation between them, and takes room for
 //! each channel of a connection. It derives the number of channels from the machine. So
 //! communicators are told the largest number that they may have ([`channels`]), which bounds
-//! the rest. The sizes here are those of NCCL 2.22 to 2.30 between GPUs of one node. The memory
+//! the rest. The sizes here hold for NCCL 2.22 to 2.30 between GPUs of one node. The memory
 //! that a communicator has taken is measured once it has connected ([`crate::exchange`]).
 
 use lockstep_backend::RankLayout;
