@@ -102,7 +102,7 @@ impl DpRank {
     /// Checks pages, slots and requests of DP rank `at`.
     pub fn check(&self, requests: &RequestTable, at: u32) -> Result<(), IntegrityError> {
         let held = self.running(requests).map(|request| &request.kv);
-        self.kv.check(held)?;
+        self.kv.check(&held)?;
         let all = requests.iter().map(|(_, request)| request);
         let runs = |request: &&RequestState| request.stage == Stage::Running;
         let here = all.filter(runs).filter(|request| request.dp_rank == at);

@@ -13,7 +13,7 @@ impl Kv {
     /// requests.
     pub fn check<'a>(
         &self,
-        running: impl Iterator<Item = &'a RequestKv> + Clone,
+        running: &(impl Iterator<Item = &'a RequestKv> + Clone),
     ) -> Result<(), IntegrityError> {
         let mut cached = Vec::new();
         if let Some(cache) = &self.cache {
