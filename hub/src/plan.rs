@@ -17,7 +17,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
 /// Small files that are read if a model has them.
-const DESCRIPTIONS: [&str; 7] = [
+const DESCRIPTIONS: [&str; 8] = [
     CONFIG,
     "generation_config.json",
     TOKENIZER,
@@ -25,6 +25,7 @@ const DESCRIPTIONS: [&str; 7] = [
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
 ];
 
 /// Use of a model.

@@ -134,7 +134,7 @@ impl Ceilings {
         let x = filled(&mut bench.backend, size, size, Holds::Operand)?;
         let mut out = bench.backend.tensor(size, size, Holds::Sum)?;
         let times = bench.times(2, |backend, _| {
-            backend.matmul(&x, Linear::unbiased(&matrix), &mut out)
+            backend.matmul(&x, Linear::unbiased(&matrix), &mut out);
         })?;
         let operations = 2.0 * (size as f64).powi(3);
         // The shortest time is the highest rate.

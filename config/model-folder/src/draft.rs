@@ -154,6 +154,8 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
             ));
         }
     }
+    // Nobody reads a head's own first token, so heads do not differ by it.
+    model.bos_token_id = target.bos_token_id;
     ends_like(&mut model, target);
     loaded_like(&mut model, target);
     Ok(model)

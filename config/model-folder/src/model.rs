@@ -164,7 +164,10 @@ impl Described {
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
     refusals::check(config)?;
-    build(dir, config, families::OF_HEADS)
+    // Many heads have their target's list, whose layers are not theirs.
+    let mut config = config.clone();
+    config.put("layer_types", serde_json::Value::Null);
+    build(dir, &config, families::OF_HEADS)
 }
 
 fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, ModelConfigError> {

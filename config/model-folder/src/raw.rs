@@ -12,6 +12,7 @@ use lockstep_types::ModelConfigError;
 const LARGEST: u64 = 1 << 31;
 
 /// A JSON object, with the path of its file and the keys that lead to it.
+#[derive(Clone)]
 pub(crate) struct Raw {
     path: PathBuf,
     prefix: String,

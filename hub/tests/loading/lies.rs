@@ -171,6 +171,7 @@ fn small_files_that_nobody_would_read_are_not_loaded() {
         ("generation_config.json", lockstep_files::LARGEST_CONFIG),
         ("tokenizer_config.json", lockstep_files::LARGEST_CONFIG),
         ("chat_template.jinja", lockstep_files::LARGEST_CONFIG),
+        ("chat_template.json", lockstep_files::LARGEST_CONFIG),
         (
             "model.safetensors.index.json",
             lockstep_files::LARGEST_INDEX,

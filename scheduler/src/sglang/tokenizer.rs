@@ -14,12 +14,13 @@ use zip::write::SimpleFileOptions;
 const CHUNK: usize = 1 << 20;
 
 /// Files that make a tokenizer; those that exist are packed.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
     "config.json",
     "generation_config.json",
     "vocab.json",

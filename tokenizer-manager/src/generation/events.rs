@@ -177,8 +177,10 @@ impl FilterChain {
         };
         let text = mem::take(&mut self.shown);
         let text = Event::Text(TextDelta { text, tokens });
-        let end = end.map(Event::End);
-        Ok([Some(text), end].into_iter().flatten().collect())
+        let mut events = Vec::with_capacity(1 + usize::from(end.is_some()));
+        events.push(text);
+        events.extend(end.map(Event::End));
+        Ok(events)
     }
 
     /// Returns the end after a stop string; `finish` has the scheduler's counts, if

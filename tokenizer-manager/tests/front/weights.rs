@@ -113,6 +113,7 @@ async fn answers_name_the_weights_they_come_of() {
     let server: Value = serde_json::from_str(&text).expect("json");
     assert_eq!(server["weights"]["version"], "v3");
     assert_eq!(server["config"]["speculation"]["num_steps"], 3);
+    assert_eq!(server["config"]["model"]["quantization"], "none");
 }
 
 /// An engine that was started anew has the weights that it starts with.

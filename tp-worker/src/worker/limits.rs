@@ -44,6 +44,7 @@ impl WorkerLimits {
     pub(super) fn check(&self) -> Result<(), WorkerError> {
         let cells = self.pages.saturating_mul(self.page_size);
         let entries = self.step.requests.saturating_mul(self.table_width());
+        let entries = entries.saturating_mul(self.groups);
         for (what, count, remedy) in [
             ("cache cells", cells, "--max-total-tokens"),
             ("page table entries", entries, "--max-running-requests"),

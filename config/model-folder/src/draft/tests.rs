@@ -149,6 +149,8 @@ fn a_folder_of_another_kind_names_its_algorithm() {
 fn the_tensors_tell_the_kind_and_not_the_name() {
     let plain = json!({"architectures": ["LlamaForCausalLM"]});
     assert_eq!(eagle3(7, &plain).as_deref(), Ok(&[2, 3, 4][..]));
+    let of_target = json!({"layer_types": vec!["full_attention"; 36]});
+    assert_eq!(eagle3(7, &of_target).as_deref(), Ok(&[2, 3, 4][..]));
     for names in [
         ["layers.0.hidden_norm.weight", "fc.weight"],
         ["model.midlayer.mlp.up_proj.weight", "model.fc.weight"],

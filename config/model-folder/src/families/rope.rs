@@ -10,6 +10,8 @@ const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Key of transformers 5.
 const PARAMETERS: &str = "rope_parameters";
+/// Key of transformers 4.
+const SCALING: &str = "rope_scaling";
 
 /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4), for layers
 /// of the kind `layers`. In `rope_parameters`, kinds of layers may have parameters of their
@@ -31,16 +33,16 @@ pub(super) fn read(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelC
         Some(theta) => theta,
         None => config.number("rope_theta")?.unwrap_or(DEFAULT_THETA),
     };
-    Ok(RopeConfig {
-        theta,
-        scaling: scaling(config, &rope)?,
-    })
+    let scaling = scaling(config, &rope)?;
+    agrees(config, scaling)?;
+    Ok(RopeConfig { theta, scaling })
 }
 
 /// The object with the parameters, if there is one.
 fn parameters(config: &Raw, layers: LayerType) -> Result<Option<Raw>, ModelConfigError> {
-    let Some(all) = config.object(PARAMETERS)? else {
-        return config.object("rope_scaling");
+    let said = |all: &Raw| all.keys().next().is_some();
+    let Some(all) = config.object(PARAMETERS)?.filter(said) else {
+        return config.object(SCALING);
     };
     let kinds = [LayerType::Full, LayerType::Sliding];
     if !kinds.iter().any(|kind| all.get(kind.name()).is_some()) {
@@ -50,6 +52,19 @@ fn parameters(config: &Raw, layers: LayerType) -> Result<Option<Raw>, ModelConfi
         Some(own) => Ok(Some(own)),
         None => Err(all.wrong(layers.name(), "is missing")),
     }
+}
+
+/// Checks that the key of transformers 4, if a file has it too, asks for the same `found`
+/// scaling. transformers 5 would let it win.
+fn agrees(config: &Raw, found: RopeScaling) -> Result<(), ModelConfigError> {
+    let Some(older) = config.object(SCALING)? else {
+        return Ok(());
+    };
+    if older.keys().next().is_none() || scaling(config, &older)? == found {
+        return Ok(());
+    }
+    let message = format!("and `{PARAMETERS}` ask for different rotations; remove one of them");
+    Err(config.wrong(SCALING, message))
 }
 
 /// Checks that the whole head is rotated.
@@ -99,6 +114,8 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
                 original_max_position,
             })
         }
+        // Its factors change short texts too.
+        "longrope" | "su" => Err(rope.unsupported(key, "served are default, linear and llama3")),
         _ => Err(rope.unsupported(
             key,
             "served are default, linear and llama3; where the model card allows it, remove \

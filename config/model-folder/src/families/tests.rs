@@ -1,4 +1,4 @@
-use lockstep_types::{ModelConfig, RopeConfig, RopeScaling};
+use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig, RopeScaling};
 use serde_json::json;
 
 use super::*;
@@ -88,6 +88,11 @@ fn kinds_of_layers_have_rotations_of_their_own() {
     let rope = |theta, scaling| RopeConfig { theta, scaling };
     let linear = RopeScaling::Linear { factor: 8.0 };
     assert_eq!(ropes, [rope(1e4, RopeScaling::Default), rope(1e6, linear)]);
+    let both = json!({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "rope_scaling": {"type": "linear", "factor": 8.0}});
+    let model = good(&with(llama(), &both));
+    let scaled = |layer: &AttentionSpec| layer.rope.scaling == linear;
+    assert!(model.attentions().all(scaled));
     for (own, key) in [
         (json!({"layer_types": ["full_attention"]}), "`layer_types`"),
         (json!({"layer_types": "full_attention"}), "`layer_types`"),
@@ -98,6 +103,15 @@ fn kinds_of_layers_have_rotations_of_their_own() {
         (
             json!({"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}),
             "`rope_parameters.full_attention` is missing",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+                   "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+            "different rotations",
+        ),
+        (
+            json!({"rope_parameters": {}, "rope_scaling": {"type": "yarn", "factor": 2.0}}),
+            "yarn",
         ),
     ] {
         let error = load(&with(llama(), &own)).expect_err("not served");

@@ -147,7 +147,7 @@ class Ranks {
 
 /** What the server is, in a line. */
 export function shape(info) {
-  const { parallel, speculation, dtype, quantization, device } = info.config;
+  const { parallel, speculation, dtype, device, model: { quantization } } = info.config;
   const ranks = parallel.dp_size > 1 ? `${parallel.tp_size} ranks in ${parallel.dp_size} DP ranks` : `TP ${parallel.tp_size}`;
   const weights = quantization === "none" ? dtype : `${quantization}, ${dtype}`;
   const drafts = speculation.algorithm === null ? [] : [`${speculation.algorithm}${speculation.adaptive ? ` (${speculation.adaptive.policy})` : ""}`];

@@ -15,7 +15,7 @@ pub struct TokenizerConfig {
     /// The named special tokens.
     pub special_tokens: SpecialTokens,
     /// Chat templates. `chat_template.jinja` replaces the default template of
-    /// `tokenizer_config.json`, and `additional_chat_templates/NAME.jinja` replaces the template
+    /// `tokenizer_config.json`, `chat_template.json` serves where neither has one, and `additional_chat_templates/NAME.jinja` replaces the template
     /// NAME.
     pub chat_templates: Vec<NamedTemplate>,
     /// Maximum input that the model was trained for, in tokens; `None` unless the file gives a
@@ -163,6 +163,17 @@ impl TokenizerConfig {
     }
 
     fn read_template_files(&mut self, dir: &Path) -> Result<(), TokenizerError> {
+        // Multimodal models have their only template in this file, or repeat it there.
+        let of_processor = read_object(dir, "chat_template.json")?;
+        let of_processor = of_processor
+            .as_ref()
+            .and_then(|file| file.get("chat_template"));
+        let is_default = |template: &NamedTemplate| template.name == "default";
+        if let Some(source) = of_processor.and_then(Value::as_str)
+            && !self.chat_templates.iter().any(is_default)
+        {
+            self.set_template("default", source);
+        }
         if let Some(source) = read_optional(dir, "chat_template.jinja")? {
             self.set_template("default", &source);
         }

@@ -166,6 +166,9 @@ fn chat_templates_come_from_three_places() {
             .collect()
     };
     assert_eq!(load(), []);
+    let of_processor = json!({"chat_template": "processor's"});
+    write(dir.path(), "chat_template.json", &of_processor);
+    assert_eq!(load(), named(&[("default", "processor's")]));
     write(
         dir.path(),
         "tokenizer_config.json",

@@ -95,7 +95,7 @@ fn a_load_that_ends_early_leaves_nothing_behind() {
     let bytes = matrix(&values, 4);
     let mut cut = host_matrix(&bytes, 4);
     let HostMatrix::Floats(floats) = &mut cut else {
-        unreachable!("it is made of floats");
+        panic!("it is made of floats");
     };
     floats.blocks[0].bytes = &bytes[..100];
     let error = gpu.load_matrix(&cut, WeightFormat::Float).err().unwrap();

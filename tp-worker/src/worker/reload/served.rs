@@ -106,6 +106,8 @@ impl Served {
         let mut like_present = ModelConfig {
             path: present.path.clone(),
             load_format: present.load_format,
+            // A text model's tensors are named by the age of the files around it.
+            names: present.names.clone(),
             ..new.clone()
         };
         if like_present == *present {
@@ -146,6 +148,7 @@ impl Served {
         let mut like_present = new.clone();
         like_present.model.path.clone_from(&present.model.path);
         like_present.model.load_format = present.model.load_format;
+        like_present.model.names.clone_from(&present.model.names);
         if like_present != *present {
             return refuse(format!(
                 "the draft in {} has another shape than the one that runs; \
