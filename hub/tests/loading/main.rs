@@ -175,7 +175,10 @@ pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("tokenizer.json", b"{\"model\": {}}".to_vec()),
         ("tokenizer_config.json", b"{ }".to_vec()),
         ("chat_template.jinja", b"{{ messages }}".to_vec()),
-        ("chat_template.json", b"{}".to_vec()),
+        (
+            "chat_template.json",
+            b"{\"chat_template\": \"{{ messages }}\"}".to_vec(),
+        ),
         ("model.safetensors.index.json", index.into_bytes()),
         (SHARDS[0], weights(7)),
         (SHARDS[1], weights(11)),

@@ -231,6 +231,9 @@ impl Setup {
             .value;
         if self.two_caches {
             mix_caches(&mut config.model);
+            if let Some(draft) = &mut config.speculation.draft {
+                mix_caches(&mut draft.model);
+            }
         }
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {

@@ -1,7 +1,7 @@
 //! Plans that can't be followed.
 
-use lockstep_types::Dtype;
 use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, StepPlan};
+use lockstep_types::{Dtype, LoadFormat};
 
 use super::support::{CONTEXT, Request, SLOTS, config, load_alone, open, row};
 use crate::worker::{PlanError, Worker, WorkerError};
@@ -58,6 +58,10 @@ fn reason(before: &[StepPlan], plan: &StepPlan) -> PlanError {
     for plan in before {
         worker.step(plan).unwrap();
     }
+    refusal(worker, plan)
+}
+
+fn refusal(mut worker: Worker<lockstep_backend_cpu::CpuBackend>, plan: &StepPlan) -> PlanError {
     let WorkerError::Plan { step, reason } = worker.step(plan).unwrap_err() else {
         panic!("another error");
     };
@@ -233,6 +237,48 @@ fn bad_first_rows() {
         ),
     ] {
         assert_eq!(reason(&[], &plan), expected);
+    }
+}
+
+/// A block of 16 tokens has a page of each of two groups.
+#[test]
+fn bad_pages_of_two_groups() {
+    let worker = || {
+        let mut config = config(1, 16, Dtype::Float32);
+        config.model.load_format = LoadFormat::Dummy;
+        config.model.layers[1].attention_mut().kv_heads = 2;
+        load_alone(&config).unwrap()
+    };
+    let granting = |pages: &[u32]| extending(|row| row.new_pages = pages.to_vec());
+    worker().step(&granting(&[1, 2, 2, 1])).unwrap();
+    for (pages, expected) in [
+        (
+            &[1, 2, 2][..],
+            PlanError::UnevenPages {
+                slot: 0,
+                pages: 3,
+                groups: 2,
+            },
+        ),
+        (
+            &[1, 2, 2, 801],
+            PlanError::UnknownPage {
+                slot: 0,
+                page: 801,
+                pages: 801,
+            },
+        ),
+        (
+            &[1, 2, 3, 2],
+            PlanError::PageShared {
+                group: 1,
+                slot: 0,
+                page: 2,
+                owners: 2,
+            },
+        ),
+    ] {
+        assert_eq!(refusal(worker(), &granting(pages)), expected, "{pages:?}");
     }
 }
 
