@@ -9,7 +9,7 @@ use std::path::Path;
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
-use crate::{LARGEST_INDEX, MOST_WEIGHT_FILES, on_reader_thread, read_exact_at};
+use crate::{LARGEST_INDEX, MOST_WEIGHT_FILES, close, on_reader_thread, read_exact_at};
 
 pub use safetensors::Dtype;
 
@@ -99,8 +99,17 @@ pub fn weight_files(folder: &Path) -> Result<Option<Vec<WeightFile>>, Safetensor
             return Err(damaged(INDEX, format!("{name:?} is not a file name")));
         }
     }
-    let files = names.iter().map(|name| open(folder, name, &mut read));
-    files.collect::<Result<_, _>>().map(Some)
+    let mut files = Vec::with_capacity(names.len());
+    for name in &names {
+        match open(folder, name, &mut read) {
+            Ok(file) => files.push(file),
+            Err(error) => {
+                close(files);
+                return Err(error);
+            }
+        }
+    }
+    Ok(Some(files))
 }
 
 /// Reads the file of each tensor from the index of several files; `None` without an index.
@@ -163,7 +172,7 @@ fn header(
     read: &mut HeadersRead,
 ) -> Result<BTreeMap<String, TensorPlace>, SafetensorsError> {
     let failed = |source| unread(name, source);
-    let size = file.metadata().map_err(failed)?.len();
+    let size = size(file).map_err(failed)?;
     let Some(rest) = size.checked_sub(LENGTH_BYTES) else {
         return Err(damaged(name, format!("it has {size} bytes and no header")));
     };
@@ -194,6 +203,12 @@ fn header(
         (tensor, place)
     };
     Ok(header.tensors().into_iter().map(place).collect())
+}
+
+/// The size of a file in bytes.
+fn size(file: &File) -> io::Result<u64> {
+    let file = file.try_clone()?;
+    on_reader_thread(move || Ok(file.metadata()?.len()))
 }
 
 /// Reads `length` bytes from `offset` on.

@@ -82,7 +82,10 @@ impl Form for ChatForm {
         for event in output.events {
             match event {
                 Event::Text(text) => {
-                    choice.message.content.push_str(&text.text);
+                    match choice.message.content.is_empty() {
+                        true => choice.message.content = text.text,
+                        false => choice.message.content.push_str(&text.text),
+                    }
                     if let Some(logprobs) = &mut choice.logprobs {
                         logprobs.extend(&app.text.tokenizer, &text.tokens);
                     }

@@ -72,7 +72,10 @@ impl Form for CompletionForm {
         for event in output.events {
             match event {
                 Event::Text(text) => {
-                    choice.text.push_str(&text.text);
+                    match choice.text.is_empty() {
+                        true => choice.text = text.text,
+                        false => choice.text.push_str(&text.text),
+                    }
                     if let Some(logprobs) = &mut choice.logprobs {
                         logprobs.extend(tokenizer, &text.tokens, base);
                     }
