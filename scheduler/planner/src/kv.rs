@@ -93,16 +93,10 @@ impl Kv {
         tokens.div_ceil(self.page_size)
     }
 
-    /// Returns the number of pages of each group that a request holds, shared ones included.
-    pub fn held(&self, held: &RequestKv) -> u32 {
-        // No list of distinct blocks is longer than a page number.
-        (held.pages.len() / self.pools.groups()) as u32
-    }
-
     /// Returns the number of pages that a request lacks in each group until its pages hold
     /// `tokens` tokens.
     pub fn missing(&self, held: &RequestKv, tokens: u32) -> u32 {
-        self.pages_for(tokens).saturating_sub(self.held(held))
+        self.pages_for(tokens).saturating_sub(held.blocks)
     }
 
     /// Returns the number of pages that every group has free or can evict.
@@ -118,7 +112,7 @@ impl Kv {
     /// Returns the tokens that fit beyond the planned ones, in the request's own pages and all
     /// available pages.
     pub fn room(&self, held: &RequestKv) -> u64 {
-        let pages = u64::from(self.held(held)) + u64::from(self.available());
+        let pages = u64::from(held.blocks) + u64::from(self.available());
         (pages * u64::from(self.page_size)).saturating_sub(u64::from(held.planned))
     }
 
@@ -138,7 +132,7 @@ impl Kv {
         }
         let from = held.pages.len();
         for _ in 0..missing {
-            self.pools.alloc(&mut held.pages);
+            held.blocks += u32::from(self.pools.alloc(&mut held.pages));
         }
         for block in held.pages[from..].chunks(self.pools.groups()) {
             self.drafted[block[0] as usize] = false;
@@ -172,7 +166,8 @@ impl Kv {
         }
         cache.lock(held.node);
         let matched = held.pages.len() / groups;
-        held.protected_blocks = matched as u32;
+        held.blocks = matched as u32;
+        held.protected_blocks = held.blocks;
         held.committed = held.protected_blocks * self.page_size;
         held.planned = held.committed;
         held.drafted = Drafted::of_prefix(held.committed, drafted >= matched);
@@ -262,11 +257,15 @@ impl Kv {
         let to = request.kv.drafted.len.min(self.shareable(request)) / self.page_size;
         let held = &mut request.kv;
         let (from, to) = (held.marked_blocks, to.min(blocks));
-        let all = held.pages.chunks(self.pools.groups());
-        for block in all.take(to as usize).skip(from as usize) {
+        if to <= from {
+            return;
+        }
+        let groups = self.pools.groups();
+        let new = &held.pages[from as usize * groups..to as usize * groups];
+        for block in new.chunks(groups) {
             self.drafted[block[0] as usize] = true;
         }
-        held.marked_blocks = from.max(to);
+        held.marked_blocks = to;
     }
 
     /// Forgets the tokens that a request has committed beyond its shared pages, so that its
@@ -348,7 +347,7 @@ impl Kv {
         let evictable = self.evictable_blocks();
         let cached = self.cache.as_ref().map_or(0, |cache| cache.total_blocks());
         let own: u32 = holders
-            .map(|held| self.held(held) - held.protected_blocks)
+            .map(|held| held.blocks - held.protected_blocks)
             .sum();
         KvUsage {
             used: u64::from(self.in_use()) * page,

@@ -46,7 +46,7 @@ impl Admission {
                 continue;
             };
             let importance = |best: &Preemption| requests[best.victims[0]].rank();
-            let pages = |victim: &u32| u64::from(rank.kv.held(&requests[*victim].kv));
+            let pages = |victim: &u32| u64::from(requests[*victim].kv.blocks());
             let held: u64 = victims.iter().map(pages).sum();
             if best
                 .as_ref()

@@ -53,8 +53,8 @@ impl Kv {
         let held = &request.kv;
         let page = u64::from(self.page_size);
         let protected = u64::from(held.protected_blocks) * page;
-        let allocated = u64::from(self.held(held)) * page;
-        if !held.pages.len().is_multiple_of(self.pools.groups()) {
+        let allocated = u64::from(held.blocks) * page;
+        if held.pages.len() != held.blocks as usize * self.pools.groups() {
             Err("not as many pages of each group")
         } else if protected > u64::from(held.committed)
             || held.committed > held.planned

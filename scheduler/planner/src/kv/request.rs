@@ -14,6 +14,8 @@ use super::{
 pub(crate) struct RequestKv {
     /// The slot's page tables: for each block of positions in turn, a page of each group.
     pub(super) pages: Vec<u32>,
+    /// Number of blocks in `pages`.
+    pub(super) blocks: u32,
     /// Number of leading pages that plans have told the workers.
     pub(super) sent_pages: usize,
     /// Number of leading blocks that the cache owns, locked through `node`.
@@ -34,6 +36,7 @@ impl RequestKv {
     pub fn none() -> Self {
         Self {
             pages: Vec::new(),
+            blocks: 0,
             sent_pages: 0,
             protected_blocks: 0,
             node: ROOT,
@@ -42,6 +45,11 @@ impl RequestKv {
             drafted: Drafted::NONE,
             marked_blocks: 0,
         }
+    }
+
+    /// Returns the number of pages of each group that the request holds, shared ones included.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
     }
 
     /// Returns the upper bound of the slot's KV length after all planned steps.
@@ -83,6 +91,7 @@ impl RequestKv {
     /// Forgets everything, after the pages have been given back or are gone.
     pub fn clear(&mut self) {
         self.pages.clear();
+        self.blocks = 0;
         self.sent_pages = 0;
         self.protected_blocks = 0;
         self.node = ROOT;
