@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lockstep_files::{safetensors::tensor_names, shown};
+use lockstep_files::{shown, weights::tensor_names};
 use lockstep_types::{
     AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError, Quantization,
 };

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix};
-use lockstep_files::safetensors::{Dtype, SafetensorsError, TensorPlace, WeightFile, weight_files};
+use lockstep_files::weights::{Dtype, WeightsError, TensorPlace, WeightFile, weight_files};
 
 use super::Source;
 use crate::{ModelError, blocks::parts::TensorRows};
@@ -254,13 +254,13 @@ impl Drop for Safetensors {
 }
 
 /// The error for safetensors of `folder` that can't be used.
-fn failed(folder: &Path, error: SafetensorsError) -> ModelError {
+fn failed(folder: &Path, error: WeightsError) -> ModelError {
     match error {
-        SafetensorsError::Read { name, source } => ModelError::Read {
+        WeightsError::Read { name, source } => ModelError::Read {
             file: folder.join(name),
             source,
         },
-        SafetensorsError::Damaged { name, reason } => ModelError::Damaged {
+        WeightsError::Damaged { name, reason } => ModelError::Damaged {
             file: folder.join(name),
             reason,
         },
