@@ -13,10 +13,10 @@ mod folder;
 mod json;
 mod kept;
 mod reader_thread;
-pub mod safetensors;
 mod shared;
 mod shown;
 mod time_limits;
+pub mod weights;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -62,8 +62,8 @@ impl ModelConfig {
 mod tests {
     use super::*;
     use crate::{
-        Architecture, AttentionSpec, GatedMlpSpec, LoadFormat, Mlp, Norms, Quantization,
-        RopeConfig, RopeScaling, TensorNames,
+        Architecture, AttentionSpec, CheckpointFormat, GatedMlpSpec, LoadFormat, Mlp, Norms,
+        Quantization, RopeConfig, RopeScaling, TensorNames,
     };
 
     fn attention(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionSpec {
@@ -95,6 +95,7 @@ mod tests {
         ModelConfig {
             path: "model".into(),
             load_format: LoadFormat::Dummy,
+            checkpoint: CheckpointFormat::Floats,
             quantization: Quantization::None,
             architecture: Architecture {
                 class_name: "LlamaForCausalLM".to_owned(),

@@ -12,6 +12,7 @@ pub mod reserve;
 pub mod sampling;
 pub mod step;
 
+mod checkpoint;
 mod connections;
 mod device;
 mod engine;
@@ -27,6 +28,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
+pub use checkpoint::CheckpointFormat;
 pub use connections::ConnectionLimits;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{

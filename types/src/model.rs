@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LoadFormat, Quantization, TensorNames};
+use crate::{CheckpointFormat, LoadFormat, Quantization, TensorNames};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub struct ModelConfig {
     pub path: PathBuf,
     /// Source of its weights.
     pub load_format: LoadFormat,
+    /// Form of its weight matrices in its files.
+    pub checkpoint: CheckpointFormat,
     /// Rounding of its weight matrices.
     pub quantization: Quantization,
     /// The family.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use lockstep_files::safetensors::{TensorPlace, WeightFile, weight_files};
+use lockstep_files::weights::{TensorPlace, WeightFile, weight_files};
 use lockstep_files::{on_reader_thread, read_exact_at};
 use lockstep_types::TensorNames;
 

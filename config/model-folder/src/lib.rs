@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 pub mod draft;
 mod families;
 mod head;

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use lockstep_files::{safetensors::tensor_names, shown};
+use lockstep_files::{shown, weights::tensor_names};
 use lockstep_types::{
     AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError, Quantization,
 };
 
 use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{head, refusals, tokenizer};
+use crate::{checkpoint, head, refusals, tokenizer};
 
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
@@ -176,6 +176,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
     let model = ModelConfig {
         path: dir.to_owned(),
         load_format: LoadFormat::Auto,
+        checkpoint: checkpoint::read(config)?,
         quantization: Quantization::None,
         architecture: family.architecture(),
         names: (family.names)(),

@@ -2,7 +2,6 @@
 //! all families.
 
 use lockstep_types::ModelConfigError;
-use serde_json::{Map, Value};
 
 use crate::raw::Raw;
 
@@ -11,7 +10,6 @@ use crate::raw::Raw;
 /// # Errors
 /// [`ModelConfigError::Unsupported`] names the setting and the remedy.
 pub(crate) fn check(config: &Raw) -> Result<(), ModelConfigError> {
-    check_quantization(config)?;
     if !matches!(
         config.text("hidden_act")?.unwrap_or("silu"),
         "silu" | "swish"
@@ -25,22 +23,6 @@ pub(crate) fn check(config: &Raw) -> Result<(), ModelConfigError> {
                 config.unsupported(key, "mixtures of experts are not served; use a dense model")
             );
         }
-    }
-    Ok(())
-}
-
-/// Checks that the checkpoint is not quantized already, which a wrapper may say too.
-///
-/// # Errors
-/// [`ModelConfigError::Unsupported`] names the remedy.
-pub(crate) fn check_quantization(config: &Raw) -> Result<(), ModelConfigError> {
-    let unquantized = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    if config
-        .get("quantization_config")
-        .is_some_and(|value| !unquantized(value))
-    {
-        let remedy = "use the model's unquantized release";
-        return Err(config.unsupported("quantization_config", remedy));
     }
     Ok(())
 }

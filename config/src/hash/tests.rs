@@ -1,3 +1,4 @@
+use lockstep_types::LoadFormat;
 use serde_json::json;
 
 use super::canonical;
@@ -72,6 +73,22 @@ fn the_model_counts_by_its_shape_and_not_by_its_folder() {
         of(llama()),
         of(with(llama(), &json!({"rms_norm_eps": 1e-6})))
     );
+}
+
+/// Copies of a wrapped model have other prefixes, by the age of the files. Random weights
+/// follow from names.
+#[test]
+fn spellings_of_tensors_count_only_where_numbers_follow_from_them() {
+    let of = |load_format: LoadFormat, prefix: &str| {
+        let mut engine = resolve_line("").expect("good").0;
+        engine.model.load_format = load_format;
+        engine.model.names = engine.model.names.moved("model", prefix);
+        super::hash(&engine)
+    };
+    let [plain, moved] = ["model", "model.language_model"].map(|to| of(LoadFormat::Auto, to));
+    assert_eq!(plain, moved);
+    let [plain, moved] = ["model", "model.language_model"].map(|to| of(LoadFormat::Dummy, to));
+    assert_ne!(plain, moved);
 }
 
 /// Each node loads a model by name by itself, and `main` may move between two starts.

@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, AttentionSpec, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, GatedMlpSpec,
-    KvCacheDtype, KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig,
-    NodeConfig, Norms, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig,
-    WebConfig,
+    Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig, Dtype,
+    EngineConfig, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer,
+    Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig, Quantization, RequestLimits, RopeConfig,
+    RopeScaling, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames,
+    TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -226,6 +226,7 @@ fn model_config() -> ModelConfig {
             "/../models/lockstep-demo-7m"
         )),
         load_format: LoadFormat::Auto,
+        checkpoint: CheckpointFormat::Floats,
         quantization: Quantization::None,
         architecture: Architecture {
             class_name: "LlamaForCausalLM".into(),

@@ -15,8 +15,8 @@ use lockstep_types::Dtype;
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
 use crate::footprint::CpuAllocated;
-use crate::formats::{CpuMatrix, Packed};
-use crate::gemm::{Element, describe_quantized};
+use crate::formats::{self, CpuMatrix};
+use crate::gemm::Element;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::Buffer;
@@ -101,13 +101,14 @@ impl Memory for CpuBackend {
             Dtype::Bfloat16 => "bf16",
             Dtype::Float32 => "f32",
         };
-        let (threads, quantized) = (self.pool.threads(), describe_quantized(self.isa));
-        let weights = match weights {
-            WeightFormat::Float => return format!("cpu {}, {dtype}, {threads} threads", self.isa),
-            WeightFormat::Int8 => "int8",
-            WeightFormat::Int4 => "int4",
-        };
-        format!("cpu {quantized}, {dtype}, {weights} weights, {threads} threads")
+        let (format, threads) = (formats::of(self.dtype, weights), self.pool.threads());
+        let instructions = format.instructions(self.isa);
+        match format.title() {
+            None => format!("cpu {instructions}, {dtype}, {threads} threads"),
+            Some(title) => {
+                format!("cpu {instructions}, {dtype}, {title} weights, {threads} threads")
+            }
+        }
     }
     fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
         Ok(())
@@ -117,10 +118,8 @@ impl Memory for CpuBackend {
         matrix: &HostMatrix<'_>,
         format: WeightFormat,
     ) -> Result<CpuMatrix, BackendError> {
-        let element = Packed::of(self.dtype, format);
-        let mut space = Vec::new();
-        let floats = matrix.floats(&mut space)?;
-        let packed = CpuMatrix::pack(&mut self.pool, self.isa, element, &floats)?;
+        let format = formats::of(self.dtype, format);
+        let packed = CpuMatrix::pack(&mut self.pool, self.isa, format, matrix)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }
@@ -155,7 +154,7 @@ impl Memory for CpuBackend {
         matrix.bytes()
     }
     fn packed_form(&self, format: WeightFormat) -> Option<String> {
-        Some(CpuMatrix::form(Packed::of(self.dtype, format)))
+        Some(CpuMatrix::form(formats::of(self.dtype, format)))
     }
     fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
         matrix.data()
@@ -168,8 +167,8 @@ impl Memory for CpuBackend {
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<CpuMatrix, BackendError> {
-        let element = Packed::of(self.dtype, format);
-        let packed = CpuMatrix::restore(&mut self.pool, element, [rows, cols], unit, fill)?;
+        let format = formats::of(self.dtype, format);
+        let packed = CpuMatrix::restore(&mut self.pool, format, [rows, cols], unit, fill)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }

@@ -4,7 +4,7 @@ use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, P
 use lockstep_types::Dtype;
 
 use crate::attention;
-use crate::formats::Packed;
+use crate::formats;
 use crate::gemm::scratch_words;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
@@ -47,8 +47,8 @@ impl CpuMemory {
 
 impl DeviceMemory for CpuMemory {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
-        let packed = Packed::of(self.dtype, matrix.format);
-        words(packed.words(matrix.rows, matrix.cols))
+        let format = formats::of(self.dtype, matrix.format);
+        words(formats::words(format, matrix.rows, matrix.cols))
     }
 
     fn vector_bytes(&self, len: usize) -> u64 {
@@ -74,10 +74,10 @@ impl DeviceMemory for CpuMemory {
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
         let packed = |(rows, matrix): &(usize, MatrixShape)| {
-            let packed = Packed::of(self.dtype, matrix.format);
+            let format = formats::of(self.dtype, matrix.format);
             grown(scratch_words(
                 self.threads,
-                packed,
+                format,
                 self.isa,
                 *rows,
                 [matrix.rows, matrix.cols],

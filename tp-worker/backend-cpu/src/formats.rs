@@ -1,7 +1,6 @@
-//! Formats of weights, in the order in which kernels read them. Each format's file packs a
-//! panel of 32 columns and reads a column back. Tiles of kernels are in [`crate::gemm`].
+//! Formats of weights, in the order in which kernels read them. Each format is a file that
+//! says everything about it. Tiles of kernels are in [`crate::gemm`].
 
-mod decode;
 mod float;
 mod int4;
 mod int8;
@@ -9,93 +8,62 @@ mod matrix;
 mod saved;
 mod step;
 
-use lockstep_backend::{HostFloats, WeightFormat};
+use lockstep_backend::{HostMatrix, WeightFormat};
 use lockstep_types::Dtype;
 
-use crate::gemm::{self, Element, PANEL, Tiles};
+use crate::gemm::{InputGroups, Tiles, Widening};
 use crate::isa::Isa;
-use crate::quantize::GROUP;
 
 pub use matrix::CpuMatrix;
+pub(crate) use matrix::words;
 
-/// Packed form of a weight matrix. A kernel reads it in steps; each variant names the content of
-/// a step for one column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Packed {
-    /// Values, rounded to the type that products compute in.
-    Float(Element),
-    /// A group of 8-bit integers and its scale.
-    Int8,
-    /// A group of 4-bit integers, its scale and the multipliers of the scale.
-    Int4,
+/// Returns the packed form of matrices in `format`, for products that compute in `dtype`.
+pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
+    match format {
+        WeightFormat::Float => float::of(dtype),
+        WeightFormat::Int8 => &int8::Int8,
+        WeightFormat::Int4 => &int4::Int4,
+    }
 }
 
-impl Packed {
-    /// Returns the packed form of matrices in `format`, for products that compute in `dtype`.
-    pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> Self {
-        match format {
-            WeightFormat::Float => Self::Float(Element::of(dtype)),
-            WeightFormat::Int8 => Self::Int8,
-            WeightFormat::Int4 => Self::Int4,
-        }
-    }
-
+/// Packed form of weight matrices: panels of 32 columns, which kernels read in steps. Products
+/// ask once for each matrix; the loops over its elements are compiled for each format.
+pub(crate) trait Format: Sync {
     /// Name in the keys of packed files.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Float(Element::F32) => "f32",
-            Self::Float(Element::Bf16) => "bf16",
-            Self::Int8 => "int8",
-            Self::Int4 => "int4",
-        }
-    }
+    fn name(&self) -> &'static str;
 
-    /// 4-byte words of a matrix `[rows, cols]`.
-    pub(crate) fn words(self, rows: usize, cols: usize) -> usize {
-        rows.div_ceil(PANEL) * self.steps(cols) * self.step_words()
-    }
+    /// Name for people; `None` for values of the type that products compute in.
+    fn title(&self) -> Option<&'static str>;
+
+    /// Name of the instructions that multiply such matrices, for people.
+    fn instructions(&self, isa: Isa) -> &'static str;
 
     /// Steps of a row of `k` values.
-    pub(crate) fn steps(self, k: usize) -> usize {
-        match self {
-            Self::Float(element) => element.steps(k),
-            Self::Int8 | Self::Int4 => k.div_ceil(GROUP),
-        }
-    }
+    fn steps(&self, k: usize) -> usize;
 
     /// 4-byte words of one step of a panel.
-    pub(crate) fn step_words(self) -> usize {
-        match self {
-            Self::Float(element) => element.step_words(),
-            Self::Int8 => gemm::INT8_WORDS,
-            Self::Int4 => gemm::INT4_WORDS,
-        }
-    }
+    fn step_words(&self) -> usize;
 
-    /// The tiles that multiply `rows` rows by such a matrix on a machine.
-    pub(crate) fn tiles(self, isa: Isa, rows: usize) -> &'static Tiles {
-        match self {
-            Self::Float(element) => gemm::select(isa, element),
-            Self::Int8 => gemm::int8(isa, rows),
-            Self::Int4 => gemm::int4(isa, rows),
-        }
-    }
-
-    /// Packs panel `panel` of `matrix`.
-    fn pack_panel(self, isa: Isa, matrix: &HostFloats<'_>, panel: usize, out: &mut [u32]) {
-        match self {
-            Self::Float(element) => float::pack_panel(isa, element, matrix, panel, out),
-            Self::Int8 => int8::pack_panel(isa, matrix, panel, out),
-            Self::Int4 => int4::pack_panel(isa, matrix, panel, out),
-        }
-    }
+    /// Packs panel `panel` of `matrix` into zeros.
+    fn pack_panel(&self, isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]);
 
     /// Copies column `lane` of `panel` to `out`.
-    fn read_row(self, panel: &[u32], lane: usize, out: &mut [f32]) {
-        match self {
-            Self::Float(element) => float::read_row(element, panel, lane, out),
-            Self::Int8 => int8::read_row(panel, lane, out),
-            Self::Int4 => int4::read_row(panel, lane, out),
+    fn read_row(&self, panel: &[u32], lane: usize, out: &mut [f32]);
+
+    /// The tiles that multiply `rows` rows by such a matrix on a machine.
+    fn tiles(&self, isa: Isa, rows: usize) -> &'static Tiles;
+
+    /// The way in which slices are widened for many rows; `None` if they never are.
+    fn widening(&self) -> Option<&Widening>;
+
+    /// The panels and rows that share a pass over the weights.
+    fn groups(&self) -> &'static InputGroups;
+
+    /// Words as which a step counts where panels are cut into slices.
+    fn slice_words(&self, widened: bool) -> usize {
+        match self.widening().filter(|_| widened) {
+            Some(widening) => widening.step_words,
+            None => self.step_words(),
         }
     }
 }

@@ -29,7 +29,7 @@ mod widen;
 
 use lockstep_backend::BackendError;
 
-use crate::formats::{CpuMatrix, Packed};
+use crate::formats::{CpuMatrix, Format};
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::number::pack_row;
@@ -39,12 +39,14 @@ use crate::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
+pub(crate) use cut::{FLOAT_GROUPS, INTEGER_GROUPS, InputGroups};
 pub(crate) use prefetch::Ahead;
 use product::Product;
 pub(crate) use quantized::{INT4_WORDS, INT8_WORDS, describe as describe_quantized, int4, int8};
 use sum_buffers::{Rooms, Sums};
 pub(crate) use tile::{PANEL, Tile};
 pub(crate) use tiles::{BLOCK_STEPS, Element, Input, Tiles, select};
+pub(crate) use widen::{WIDEN_BF16, WIDEN_INT4, Widening};
 
 /// Most packed words that the caller packs alone.
 const PACK_ALONE: usize = 4_096;
@@ -67,9 +69,9 @@ pub(crate) fn matmul(
     if n == 0 {
         return Ok(());
     }
-    let tiles = w.element.tiles(isa, n);
-    let rooms = Rooms::new(pool.threads(), tiles, w.element, n, [w.rows, w.cols]);
-    let packed = packed_words(w.element, isa, n, w.cols);
+    let tiles = w.format.tiles(isa, n);
+    let rooms = Rooms::new(pool.threads(), tiles, w.format, n, [w.rows, w.cols]);
+    let packed = packed_words(w.format, isa, n, w.cols);
     let words = packed + rooms.map_or(0, |rooms| rooms.words());
     scratch.grow(words, "packed activations")?;
     let (packed, sums) = scratch[..words].split_at_mut(packed);
@@ -100,18 +102,18 @@ pub(crate) fn matmul(
 /// matrix of `[outputs, inputs]`: packed inputs, and sums between slices.
 pub(crate) fn scratch_words(
     threads: usize,
-    element: Packed,
+    format: &dyn Format,
     isa: Isa,
     rows: usize,
     matrix: [usize; 2],
 ) -> usize {
-    let sums = sum_buffers::most_words(threads, element.tiles(isa, rows), element, rows, matrix);
-    packed_words(element, isa, rows, matrix[1]).saturating_add(sums)
+    let sums = sum_buffers::most_words(threads, format.tiles(isa, rows), format, rows, matrix);
+    packed_words(format, isa, rows, matrix[1]).saturating_add(sums)
 }
 
 /// Words of `rows` rows of inputs, packed for a matrix of `cols` columns.
-fn packed_words(element: Packed, isa: Isa, rows: usize, cols: usize) -> usize {
-    rows.saturating_mul(element.tiles(isa, rows).input.len(cols))
+fn packed_words(format: &dyn Format, isa: Isa, rows: usize, cols: usize) -> usize {
+    rows.saturating_mul(format.tiles(isa, rows).input.len(cols))
 }
 
 /// Packs rows into blocks `[inputs of a row][rows of the block]`.

@@ -20,8 +20,8 @@ use lockstep_types::Dtype;
 use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
-use crate::formats::Uploads;
-use crate::ops::{Products, Random, RowwiseOps};
+use crate::formats::Loaders;
+use crate::ops::{Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element};
@@ -64,9 +64,7 @@ pub struct CudaBackend {
     chains: ChainKernels,
     trees: TreeKernels,
     lists: Lists,
-    uploads: Uploads,
-    /// Generator for random weights; `None` until some are requested.
-    random: Option<Random>,
+    loaders: Loaders,
     exchange: RankExchange,
     /// Notes that ranks exchange as a pass begins; `None` until their shape is known.
     notes: Option<NoteBuffers>,
@@ -109,8 +107,7 @@ impl CudaBackend {
             chains: ChainKernels::new(&context, &compiler)?,
             trees: TreeKernels::new(&context, &compiler)?,
             lists: Lists::new(&context)?,
-            uploads: Uploads::new(&context)?,
-            random: None,
+            loaders: Loaders::new(&context)?,
             exchange,
             notes: None,
             compiler,

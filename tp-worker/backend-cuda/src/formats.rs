@@ -2,11 +2,55 @@
 
 mod float;
 
-use lockstep_backend::{MatrixRole, WeightFormat};
+use std::sync::Arc;
+
+use lockstep_backend::{HostMatrix, MatrixRole, WeightFormat};
 
 use crate::error::CudaError;
+use crate::runtime::{Compiler, Context, Stream};
+use crate::tensors::{CudaMatrix, Element};
+use float::FloatLoader;
 
-pub(crate) use float::Uploads;
+/// The device that matrices are brought to.
+#[derive(Clone, Copy)]
+pub(crate) struct Device<'d> {
+    /// Order of the device's work.
+    pub stream: &'d Stream,
+    /// Compiler of kernels that make weights.
+    pub compiler: &'d Compiler,
+    /// Type that matrices are multiplied in.
+    pub operand: Element,
+}
+
+/// Loaders of all formats.
+pub(crate) struct Loaders {
+    floats: FloatLoader,
+}
+
+impl Loaders {
+    /// Allocates the loaders' working memory.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Ok(Self {
+            floats: FloatLoader::new(context)?,
+        })
+    }
+
+    /// See [`lockstep_backend::Memory::load_matrix`].
+    pub(crate) fn load(
+        &mut self,
+        device: Device<'_>,
+        matrix: &HostMatrix<'_>,
+        format: WeightFormat,
+    ) -> Result<CudaMatrix, CudaError> {
+        match format {
+            WeightFormat::Float => self.floats.load(device, matrix),
+            WeightFormat::Int8 | WeightFormat::Int4 => Err(unserved()),
+        }
+    }
+}
 
 /// See [`lockstep_backend::Memory::serves_format`].
 pub(crate) fn serves(format: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
@@ -17,7 +61,7 @@ pub(crate) fn serves(format: WeightFormat, _: MatrixRole) -> Result<(), &'static
 }
 
 /// The error for a matrix in a format that is not served.
-pub(crate) fn unserved() -> CudaError {
+fn unserved() -> CudaError {
     let why = "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give \
                --device cpu";
     CudaError::Unsupported(why.to_owned())

@@ -47,6 +47,7 @@ pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, HostBlock, HostFloats, HostMatrix, RandomBlock, RandomMatrix, RandomNumbers,
+    CheckpointDtype, HostBlock, HostFloats, HostForm, HostMatrix, RandomBlock, RandomMatrix,
+    RandomNumbers,
 };
 pub use world::{WorldRows, WorldSize};

@@ -1,19 +1,16 @@
-//! Weight matrices before they are on a device, as checkpoints have them.
+//! Weight matrices before they are on a device, as checkpoints have them. Each form of a
+//! matrix is a file of this module.
 
 mod floats;
+mod form;
 mod random;
 
-use std::borrow::Cow;
-
-use half::bf16;
-
-use crate::BackendError;
-
-pub use floats::{CheckpointDtype, HostBlock, HostFloats};
+pub use floats::{CheckpointDtype, HostFloats};
+pub use form::{HostBlock, HostForm};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 
 /// A rank's part of a weight matrix `[rows, cols]`, before it is on a device. There is one
-/// variant for each form in which checkpoints hold matrices.
+/// variant for each [`HostForm`].
 #[derive(Debug, Clone)]
 pub enum HostMatrix<'a> {
     /// Floats in memory.
@@ -22,59 +19,50 @@ pub enum HostMatrix<'a> {
     Random(RandomMatrix),
 }
 
-impl HostMatrix<'_> {
-    /// Returns the number of rows.
-    pub fn rows(&self) -> usize {
+impl<'a> HostMatrix<'a> {
+    /// Returns the matrix by its form.
+    pub fn form(&self) -> &dyn HostForm<'a> {
         match self {
-            Self::Floats(floats) => floats.rows(),
-            Self::Random(random) => random.rows(),
+            Self::Floats(floats) => floats,
+            Self::Random(random) => random,
         }
-    }
-
-    /// Returns the number of columns.
-    pub fn cols(&self) -> usize {
-        match self {
-            Self::Floats(floats) => floats.cols,
-            Self::Random(random) => random.cols,
-        }
-    }
-
-    /// Returns the bytes of all elements on the host.
-    pub fn bytes(&self) -> u64 {
-        let element = match self {
-            Self::Floats(floats) => floats.dtype.bytes(),
-            Self::Random(_) => size_of::<bf16>(),
-        };
-        (self.rows() * self.cols() * element) as u64
     }
 
     /// Puts the rows of `other`, of equal width, below these. Returns false if the two are of
     /// different forms or types.
     pub fn append(&mut self, other: Self) -> bool {
         match (self, other) {
-            (Self::Floats(all), Self::Floats(other)) if all.dtype == other.dtype => {
-                all.blocks.extend(other.blocks);
-            }
-            (Self::Random(all), Self::Random(other)) => all.blocks.extend(other.blocks),
-            _ => return false,
+            (Self::Floats(all), Self::Floats(other)) => all.append(other),
+            (Self::Random(all), Self::Random(other)) => all.append(other),
+            _ => false,
         }
-        true
     }
 
-    /// Returns the elements as floats in memory. Random numbers are made in `space`.
-    ///
-    /// # Errors
-    /// [`BackendError::OutOfMemory`].
-    pub fn floats<'s>(
-        &'s self,
-        space: &'s mut Vec<u8>,
-    ) -> Result<Cow<'s, HostFloats<'s>>, BackendError> {
-        Ok(match self {
-            Self::Floats(floats) => Cow::Borrowed(floats),
-            Self::Random(random) => {
-                *space = random.numbers()?;
-                Cow::Owned(random.host(space))
+    /// Returns the number of rows.
+    pub fn rows(&self) -> usize {
+        self.form().rows()
+    }
+
+    /// Returns the number of columns.
+    pub fn cols(&self) -> usize {
+        self.form().cols()
+    }
+
+    /// Returns the bytes of all elements on the host.
+    pub fn bytes(&self) -> u64 {
+        self.rows() as u64 * self.form().row_bytes() as u64
+    }
+
+    /// Returns the first row that its file does not hold; `None` if all are there.
+    pub fn missing_row(&self) -> Option<usize> {
+        let (form, mut top) = (self.form(), 0);
+        for block in form.blocks() {
+            let found = (0..block.rows).find(|&row| block.row(row, form.row_bytes()).is_none());
+            if let Some(row) = found {
+                return Some(top + row);
             }
-        })
+            top += block.rows;
+        }
+        None
     }
 }

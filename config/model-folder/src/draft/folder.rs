@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use lockstep_files::safetensors::tensor_names;
 use lockstep_files::shown;
+use lockstep_files::weights::tensor_names;
 use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 
 use super::OPTION;

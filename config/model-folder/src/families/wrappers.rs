@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use lockstep_types::{ModelConfigError, TensorNames};
 
 use super::{Family, SERVED, TextModel, listed, qwen_vl};
-use crate::{raw::Raw, refusals};
+use crate::{checkpoint, raw::Raw};
 
 /// A multimodal model.
 pub(crate) struct Wrapper {
@@ -67,7 +67,7 @@ impl Wrapper {
     /// [`ModelConfigError`]: the checkpoint is quantized, there is no `text_config`, no
     /// served family has its `model_type`, or one of its keys is not known.
     pub fn text_model(&'static self, mut outer: Raw) -> Result<TextModel, ModelConfigError> {
-        refusals::check_quantization(&outer)?;
+        checkpoint::read(&outer)?;
         let found = |family: &'static Family, config| TextModel {
             family,
             config,

@@ -1,22 +1,103 @@
 //! Panels of f32 and bf16: a step is one f32 or two consecutive bf16 of a column.
 
-use lockstep_backend::{CheckpointDtype, HostFloats};
+use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix};
+use lockstep_types::Dtype;
 
-use super::decode::decode;
-use crate::gemm::{Element, Input, PANEL};
+use super::Format;
+use crate::gemm::{
+    Element, FLOAT_GROUPS, Input, InputGroups, PANEL, Tiles, WIDEN_BF16, Widening, select,
+};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::{bf16_value, pack_row};
 
+/// Values, rounded to the type that products compute in.
+struct Float(Element);
+
+/// Returns the format for products that compute in `dtype`.
+pub(super) fn of(dtype: Dtype) -> &'static dyn Format {
+    match dtype {
+        Dtype::Float32 => &Float(Element::F32),
+        Dtype::Bfloat16 => &Float(Element::Bf16),
+    }
+}
+
+impl Format for Float {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Element::F32 => "f32",
+            Element::Bf16 => "bf16",
+        }
+    }
+
+    fn title(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn instructions(&self, isa: Isa) -> &'static str {
+        isa.name()
+    }
+
+    fn steps(&self, k: usize) -> usize {
+        self.0.steps(k)
+    }
+
+    fn step_words(&self) -> usize {
+        self.0.step_words()
+    }
+
+    fn pack_panel(&self, isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+        match (self.0, matrix) {
+            (Element::F32, HostMatrix::Floats(floats)) if floats.dtype == CheckpointDtype::F32 => {
+                transpose_panel(isa, floats, panel, out);
+            }
+            (Element::Bf16, HostMatrix::Floats(floats))
+                if floats.dtype == CheckpointDtype::Bf16 =>
+            {
+                transpose_panel(isa, floats, panel, out);
+            }
+            (element, matrix) => convert_panel(isa, element, matrix, panel, out),
+        }
+    }
+
+    fn read_row(&self, panel: &[u32], lane: usize, out: &mut [f32]) {
+        read_row(self.0, panel, lane, out);
+    }
+
+    fn tiles(&self, isa: Isa, _: usize) -> &'static Tiles {
+        select(isa, self.0)
+    }
+
+    fn widening(&self) -> Option<&Widening> {
+        match self.0 {
+            Element::F32 => None,
+            Element::Bf16 => Some(&WIDEN_BF16),
+        }
+    }
+
+    fn groups(&self) -> &'static InputGroups {
+        &FLOAT_GROUPS
+    }
+}
+
 /// Input values decoded at once; even, so that bf16 pairs never straddle chunks.
 const CHUNK: usize = 256;
 
-/// Packs panel `panel` of `matrix`, chunk by chunk, so that the part of the panel being
-/// written stays in cache.
-pub(super) fn pack_panel(
+/// Packs a panel of values in the element's own type.
+fn transpose_panel(isa: Isa, floats: &HostFloats<'_>, panel: usize, out: &mut [u32]) {
+    let mut sources: [&[u8]; PANEL] = [&[]; PANEL];
+    for (lane, source) in sources.iter_mut().enumerate() {
+        *source = floats.row(panel * PANEL + lane).unwrap_or(&[]);
+    }
+    transpose(isa, &sources, out);
+}
+
+/// Packs a panel of other values, chunk by chunk, so that the part of the panel being written
+/// stays in cache.
+fn convert_panel(
     isa: Isa,
     element: Element,
-    matrix: &HostFloats<'_>,
+    matrix: &HostMatrix<'_>,
     panel: usize,
     out: &mut [u32],
 ) {
@@ -24,26 +105,14 @@ pub(super) fn pack_panel(
         Element::F32 => Input::F32,
         Element::Bf16 => Input::Pairs,
     };
-    let width = matrix.dtype.bytes();
-    let mut sources: [&[u8]; PANEL] = [&[]; PANEL];
-    for (lane, source) in sources.iter_mut().enumerate() {
-        *source = matrix.row(panel * PANEL + lane).unwrap_or(&[]);
-    }
-    if let (Element::F32, CheckpointDtype::F32) | (Element::Bf16, CheckpointDtype::Bf16) =
-        (element, matrix.dtype)
-    {
-        return transpose(isa, &sources, out);
-    }
+    let (form, cols) = (matrix.form(), matrix.cols());
+    let lanes = PANEL.min(form.rows() - panel * PANEL);
     let mut values = [0.0; CHUNK];
-    for from in (0..matrix.cols).step_by(CHUNK) {
-        let to = matrix.cols.min(from + CHUNK);
-        for (lane, source) in sources
-            .iter()
-            .enumerate()
-            .filter(|(_, source)| !source.is_empty())
-        {
+    for from in (0..cols).step_by(CHUNK) {
+        let to = cols.min(from + CHUNK);
+        for lane in 0..lanes {
             let values = &mut values[..to - from];
-            decode(matrix.dtype, &source[from * width..to * width], values);
+            form.read(panel * PANEL + lane, from, values);
             let out = &mut out[element.steps(from) * PANEL..];
             // The same as without tiles, so that packed weights are equal on every machine.
             pack_row(isa.vectors(), input, values, out, lane, PANEL);
@@ -77,7 +146,7 @@ multiversion! {
 }
 
 /// Copies column `lane` of `panel` to `out`.
-pub(super) fn read_row(element: Element, panel: &[u32], lane: usize, out: &mut [f32]) {
+fn read_row(element: Element, panel: &[u32], lane: usize, out: &mut [f32]) {
     let steps = panel[lane.min(panel.len())..].iter().step_by(PANEL);
     match element {
         Element::F32 => {
@@ -111,7 +180,7 @@ mod tests {
             f32::from_bits(0x007f_ffff),
             f32::MIN_POSITIVE,
         ];
-        let matrix = HostFloats {
+        let matrix = HostMatrix::Floats(HostFloats {
             cols: row.len(),
             dtype: CheckpointDtype::F32,
             blocks: vec![HostBlock {
@@ -120,11 +189,11 @@ mod tests {
                 stride: size_of_val(&row),
                 rows: 1,
             }],
-        };
+        });
         let bits = row.map(|x| u32::from(bf16::from_f32(x).to_bits()));
         for isa in Isa::available() {
             let mut panel = [0; 2 * PANEL];
-            pack_panel(isa, Element::Bf16, &matrix, 0, &mut panel);
+            Float(Element::Bf16).pack_panel(isa, &matrix, 0, &mut panel);
             let pairs = [panel[0], panel[PANEL]];
             let wanted = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
             assert_eq!(pairs, wanted, "{isa}");

@@ -1,10 +1,12 @@
 //! Panels of 4-bit weights, laid out as `gemm/quantized/int4.rs` reads them.
 
-use lockstep_backend::HostFloats;
+use lockstep_backend::HostMatrix;
 
-use super::Packed;
+use super::Format;
 use super::step::{Group, for_groups};
-use crate::gemm::PANEL;
+use crate::gemm::{
+    self, INT4_WORDS, INTEGER_GROUPS, InputGroups, PANEL, Tiles, WIDEN_INT4, Widening,
+};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::quantize::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
@@ -26,25 +28,64 @@ const NO_SCALE: u32 = 0xfff0_0000;
 
 type Columns = [f32; PANEL];
 
-/// Rounds panel `panel` of `matrix` to 4-bit integers.
-pub(super) fn pack_panel(isa: Isa, matrix: &HostFloats<'_>, panel: usize, out: &mut [u32]) {
-    let step_words = Packed::Int4.step_words();
-    for_groups(matrix, panel, step_words, out, |group, out| {
-        quantize(isa, group, out);
-    });
-}
+/// Groups of 4-bit integers, each with its scale and the multipliers of the scale.
+pub(super) struct Int4;
 
-/// Copies column `lane` of `panel` to `out`.
-pub(super) fn read_row(panel: &[u32], lane: usize, out: &mut [f32]) {
-    let steps = panel.chunks_exact(Packed::Int4.step_words());
-    for (values, step) in out.chunks_mut(GROUP).zip(steps) {
-        let code = step[WEIGHTS + lane];
-        for (i, value) in values.iter_mut().enumerate() {
-            let byte = step[i / 8 * PANEL + lane] >> (8 * (i % 4));
-            let stored = (byte >> (i % 8 / 4 * 4)) & 0xf;
-            let integer = stored.cast_signed() - 8;
-            *value = (integer * multiplier(code, i / PART)) as f32 * scale(code);
+impl Format for Int4 {
+    fn name(&self) -> &'static str {
+        "int4"
+    }
+
+    fn title(&self) -> Option<&'static str> {
+        Some("int4")
+    }
+
+    fn instructions(&self, isa: Isa) -> &'static str {
+        gemm::describe_quantized(isa)
+    }
+
+    fn steps(&self, k: usize) -> usize {
+        k.div_ceil(GROUP)
+    }
+
+    fn step_words(&self) -> usize {
+        INT4_WORDS
+    }
+
+    fn pack_panel(&self, isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+        for_groups(matrix, panel, INT4_WORDS, out, |group, out| {
+            quantize(isa, group, out);
+        });
+    }
+
+    fn read_row(&self, panel: &[u32], lane: usize, out: &mut [f32]) {
+        let steps = panel.chunks_exact(INT4_WORDS);
+        for (values, step) in out.chunks_mut(GROUP).zip(steps) {
+            let code = step[WEIGHTS + lane];
+            for (i, value) in values.iter_mut().enumerate() {
+                let byte = step[i / 8 * PANEL + lane] >> (8 * (i % 4));
+                let stored = (byte >> (i % 8 / 4 * 4)) & 0xf;
+                let integer = stored.cast_signed() - 8;
+                *value = (integer * multiplier(code, i / PART)) as f32 * scale(code);
+            }
         }
+    }
+
+    fn tiles(&self, isa: Isa, rows: usize) -> &'static Tiles {
+        gemm::int4(isa, rows)
+    }
+
+    fn widening(&self) -> Option<&Widening> {
+        Some(&WIDEN_INT4)
+    }
+
+    fn groups(&self) -> &'static InputGroups {
+        &INTEGER_GROUPS
+    }
+
+    /// Counts steps as if they were widened in any case.
+    fn slice_words(&self, _: bool) -> usize {
+        WIDEN_INT4.step_words
     }
 }
 

@@ -1,10 +1,10 @@
 //! Panels of 8-bit weights, laid out as `gemm/quantized/int8.rs` reads them.
 
-use lockstep_backend::HostFloats;
+use lockstep_backend::HostMatrix;
 
-use super::Packed;
+use super::Format;
 use super::step::{Group, for_groups};
-use crate::gemm::PANEL;
+use crate::gemm::{self, INT8_WORDS, INTEGER_GROUPS, InputGroups, PANEL, Tiles, Widening};
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::number::{bf16_bits, bf16_value};
@@ -13,24 +13,58 @@ use crate::quantize::{GROUP, GROUP_WORDS, ROUND, SMALLEST, magnitude};
 /// Words of a step's weights; its scales follow.
 const WEIGHTS: usize = GROUP_WORDS * PANEL;
 
-/// Rounds panel `panel` of `matrix` to 8-bit integers.
-pub(super) fn pack_panel(isa: Isa, matrix: &HostFloats<'_>, panel: usize, out: &mut [u32]) {
-    let step_words = Packed::Int8.step_words();
-    for_groups(matrix, panel, step_words, out, |group, out| {
-        quantize(isa, group, out);
-    });
-}
+/// Groups of 8-bit integers, each with its scale.
+pub(super) struct Int8;
 
-/// Copies column `lane` of `panel` to `out`.
-pub(super) fn read_row(panel: &[u32], lane: usize, out: &mut [f32]) {
-    let steps = panel.chunks_exact(Packed::Int8.step_words());
-    for (values, step) in out.chunks_mut(GROUP).zip(steps) {
-        let pair = step[WEIGHTS + lane % 16];
-        let scale = bf16_value((pair >> (lane / 16 * 16)) as u16);
-        for (i, value) in values.iter_mut().enumerate() {
-            let stored = step[i / 4 * PANEL + lane].to_le_bytes()[i % 4];
-            *value = f32::from(i16::from(stored) - 128) * scale;
+impl Format for Int8 {
+    fn name(&self) -> &'static str {
+        "int8"
+    }
+
+    fn title(&self) -> Option<&'static str> {
+        Some("int8")
+    }
+
+    fn instructions(&self, isa: Isa) -> &'static str {
+        gemm::describe_quantized(isa)
+    }
+
+    fn steps(&self, k: usize) -> usize {
+        k.div_ceil(GROUP)
+    }
+
+    fn step_words(&self) -> usize {
+        INT8_WORDS
+    }
+
+    fn pack_panel(&self, isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
+        for_groups(matrix, panel, INT8_WORDS, out, |group, out| {
+            quantize(isa, group, out);
+        });
+    }
+
+    fn read_row(&self, panel: &[u32], lane: usize, out: &mut [f32]) {
+        let steps = panel.chunks_exact(INT8_WORDS);
+        for (values, step) in out.chunks_mut(GROUP).zip(steps) {
+            let pair = step[WEIGHTS + lane % 16];
+            let scale = bf16_value((pair >> (lane / 16 * 16)) as u16);
+            for (i, value) in values.iter_mut().enumerate() {
+                let stored = step[i / 4 * PANEL + lane].to_le_bytes()[i % 4];
+                *value = f32::from(i16::from(stored) - 128) * scale;
+            }
         }
+    }
+
+    fn tiles(&self, isa: Isa, rows: usize) -> &'static Tiles {
+        gemm::int8(isa, rows)
+    }
+
+    fn widening(&self) -> Option<&Widening> {
+        None
+    }
+
+    fn groups(&self) -> &'static InputGroups {
+        &INTEGER_GROUPS
     }
 }
 

@@ -1,8 +1,8 @@
 //! A packed weight matrix.
 
-use lockstep_backend::{BackendError, HostFloats};
+use lockstep_backend::{BackendError, HostMatrix};
 
-use super::Packed;
+use super::Format;
 use crate::gemm::PANEL;
 use crate::isa::Isa;
 use crate::memory::Buffer;
@@ -10,56 +10,60 @@ use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
 /// A weight matrix `[out, in]` as panels of 32 output columns:
-/// `[⌈out / 32⌉][steps][words of a step]`. [`Packed`] says what a step is. Columns past
+/// `[⌈out / 32⌉][steps][words of a step]`. [`Format`] says what a step is. Columns past
 /// `out` are zero.
 pub struct CpuMatrix {
     pub(crate) data: Buffer<u32>,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    pub(crate) element: Packed,
+    pub(crate) format: &'static dyn Format,
 }
 
 impl CpuMatrix {
-    /// Packs `matrix`, converting it to `element`, on all threads.
+    /// Packs `matrix`, converting it to `format`, on all threads.
     pub(crate) fn pack(
         pool: &mut Pool,
         isa: Isa,
-        element: Packed,
-        matrix: &HostFloats<'_>,
+        format: &'static dyn Format,
+        matrix: &HostMatrix<'_>,
     ) -> Result<Self, BackendError> {
-        let (rows, cols) = (matrix.rows(), matrix.cols);
-        if let Some(row) = (0..rows).find(|&row| matrix.row(row).is_none()) {
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        if let Some(row) = matrix.missing_row() {
             return Err(BackendError::Unsupported(format!(
                 "row {row} of a {rows} x {cols} weight matrix lies outside its file; \
                  download the checkpoint again"
             )));
         }
-        let mut packed = Self::zeroed(element, rows, cols)?;
+        let mut packed = Self::zeroed(format, rows, cols)?;
         let (panels, panel_len) = (packed.panels(), packed.panel_len());
         let (shares, shared) = (pool.threads(), Shared::new(&mut packed.data));
         pool.run(|thread| {
             for panel in share(panels, shares, thread) {
                 // SAFETY: each panel belongs to one thread.
                 let out = unsafe { shared.slice(panel * panel_len..(panel + 1) * panel_len) };
-                element.pack_panel(isa, matrix, panel, out);
+                format.pack_panel(isa, matrix, panel, out);
             }
         });
         Ok(packed)
     }
 
     /// A matrix of zeros.
-    pub(super) fn zeroed(element: Packed, rows: usize, cols: usize) -> Result<Self, BackendError> {
+    pub(super) fn zeroed(
+        format: &'static dyn Format,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Self, BackendError> {
         Ok(Self {
-            data: Buffer::zeroed(element.words(rows, cols), "a weight matrix")?,
+            data: Buffer::zeroed(words(format, rows, cols), "a weight matrix")?,
             rows,
             cols,
-            element,
+            format,
         })
     }
 
     /// Words of one panel.
     fn panel_len(&self) -> usize {
-        self.steps() * self.element.step_words()
+        self.steps() * self.format.step_words()
     }
 
     pub(crate) fn panels(&self) -> usize {
@@ -67,7 +71,7 @@ impl CpuMatrix {
     }
 
     pub(crate) fn steps(&self) -> usize {
-        self.element.steps(self.cols)
+        self.format.steps(self.cols)
     }
 
     /// Bytes of the packed matrix.
@@ -80,6 +84,11 @@ impl CpuMatrix {
         let panel_len = self.panel_len();
         let panel = &self.data[(row / PANEL) * panel_len..][..panel_len];
         let lane = row % PANEL;
-        self.element.read_row(panel, lane, out);
+        self.format.read_row(panel, lane, out);
     }
+}
+
+/// 4-byte words of a matrix `[rows, cols]`.
+pub(crate) fn words(format: &dyn Format, rows: usize, cols: usize) -> usize {
+    rows.div_ceil(PANEL) * format.steps(cols) * format.step_words()
 }

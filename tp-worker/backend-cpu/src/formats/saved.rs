@@ -2,7 +2,7 @@
 
 use lockstep_backend::BackendError;
 
-use super::{CpuMatrix, Packed};
+use super::{CpuMatrix, Format};
 use crate::gemm::PANEL;
 use crate::partition::Shared;
 use crate::pool::Pool;
@@ -12,8 +12,8 @@ const VERSION: u32 = 1;
 
 impl CpuMatrix {
     /// Names the packed form exactly.
-    pub(crate) fn form(element: Packed) -> String {
-        format!("cpu-panel{PANEL}-{}-v{VERSION}", element.name())
+    pub(crate) fn form(format: &dyn Format) -> String {
+        format!("cpu-panel{PANEL}-{}-v{VERSION}", format.name())
     }
 
     /// The packed form; words in this machine's byte order.
@@ -25,12 +25,12 @@ impl CpuMatrix {
     /// bytes at a time, on all threads.
     pub(crate) fn restore(
         pool: &mut Pool,
-        element: Packed,
+        format: &'static dyn Format,
         [rows, cols]: [usize; 2],
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<Self, BackendError> {
-        let mut matrix = Self::zeroed(element, rows, cols)?;
+        let mut matrix = Self::zeroed(format, rows, cols)?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut matrix.data);
         let (total, shared) = (bytes.len(), Shared::new(bytes));
         pool.for_chunks(total.div_ceil(unit), |_, part| {

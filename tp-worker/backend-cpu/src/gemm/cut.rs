@@ -12,7 +12,35 @@ const LEAST_CHUNKS: usize = 2;
 /// Shares count as even if the largest has at most one block in this number too many.
 const UNEVEN: usize = 16;
 /// Panels that share one pass over a group of row blocks.
-pub(super) const PANEL_GROUP: usize = 4;
+const PANEL_GROUP: usize = 4;
+
+/// Panels and rows that share a pass over the weights of a format.
+pub(crate) struct InputGroups {
+    /// Panels that share one pass over a group of row blocks.
+    pub panels: usize,
+    /// Rows of a group: they keep their steps of a slice in the second-level cache beside the
+    /// slice.
+    pub rows: usize,
+    /// True if the inputs of many rows fill the caches. Then panels pass by for each group of
+    /// rows.
+    pub large: bool,
+}
+
+/// Groups of inputs of four bytes. Their rows fill five eighths of a mebibyte.
+pub(crate) static FLOAT_GROUPS: InputGroups = InputGroups {
+    panels: PANEL_GROUP,
+    rows: 144,
+    large: true,
+};
+
+/// Groups of inputs of one byte. Their steps are a quarter as long, so a usual chunk of a
+/// prompt reads weights from memory once.
+pub(crate) static INTEGER_GROUPS: InputGroups = InputGroups {
+    panels: 1,
+    rows: 528,
+    large: false,
+};
+
 /// Rows that pass over a slice of weights where tiles multiply weights. Their inputs fill
 /// half of the second-level cache of processors with tiles.
 pub(super) const TILE_ROWS_GROUP: usize = 256;

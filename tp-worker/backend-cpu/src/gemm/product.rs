@@ -8,34 +8,20 @@
 
 use std::ops::Range;
 
-use super::cut::{PANEL_GROUP, Passes, TILE_PANEL_GROUP, groups, tile_group, tile_passes};
+use super::cut::{InputGroups, Passes, TILE_PANEL_GROUP, groups, tile_group, tile_passes};
 use super::prefetch::{Ahead, STREAMS};
 use super::sum_buffers::Sums;
 use super::tile::{Aside, PANEL, Tile, TileFn};
 use super::tiles::{Input, Tiles};
-use super::widen::{SLICE, Widened};
-use crate::formats::{CpuMatrix, Packed};
+use super::widen::{SLICE, Widened, Widening};
+use crate::formats::CpuMatrix;
 use crate::isa::Isa;
 use crate::partition::Shared;
 
-/// Blocks of rows from which on widening a slice once costs less than widening it for every
-/// block.
-const WIDEN_BLOCKS: usize = 4;
-/// Blocks from which on AVX2 widens slices: 16 registers hold sums and widened weights
-/// there.
-const WIDEN_AVX2_BLOCKS: usize = 3;
-/// Blocks from which on 4-bit slices are widened: widening them once saves more.
-const WIDEN_INT4_BLOCKS: usize = 3;
 /// Blocks from which on slices are widened for tiles of 8-bit integers.
 const WIDEN_TILE_BLOCKS: usize = 2;
-/// Rows that keep their steps of a slice in the second-level cache beside the slice: five
-/// eighths of a mebibyte.
-const ROWS_GROUP: usize = 144;
 /// Most groups whose inputs fit in the last-level cache.
 const FEW_GROUPS: usize = 2;
-/// Rows that pass over a slice of quantized weights. Their steps are a quarter as long, so a
-/// usual chunk of a prompt reads weights from memory once.
-const LONG_ROWS_GROUP: usize = 528;
 /// Rows of a group times steps of a slice, where tiles multiply 8-bit integers: a mebibyte.
 const TILE_GROUPS: usize = 8_192;
 /// Most blocks among which asking for the next slice is divided.
@@ -84,10 +70,10 @@ impl Product<'_> {
         if self.tiles.input == Input::Blocks {
             return tile_passes(threads, blocks, self.height);
         }
-        let groups = blocks.div_ceil((ROWS_GROUP / self.height).max(1));
-        let native = matches!(self.w.element, Packed::Float(_));
+        let InputGroups { rows, large, .. } = *self.w.format.groups();
+        let groups = blocks.div_ceil(self.blocks_of(rows));
         let sliced = self.slice(false) < self.w.steps();
-        Passes::of_all(match native && sliced && groups > FEW_GROUPS {
+        Passes::of_all(match large && sliced && groups > FEW_GROUPS {
             true => groups,
             false => 1,
         })
@@ -101,20 +87,22 @@ impl Product<'_> {
         if let Some(&(tile, at_once)) = self.tiles.stream.get(self.rows - 1) {
             return self.stream(tile, at_once, panels);
         }
-        let widen = match self.w.element {
-            _ if self.tiles.input == Input::IntegerBlocks => blocks.len() >= WIDEN_TILE_BLOCKS,
-            Packed::Int4 => blocks.len() >= WIDEN_INT4_BLOCKS,
-            _ if self.isa == Isa::Avx2 => blocks.len() >= WIDEN_AVX2_BLOCKS,
-            _ => blocks.len() >= WIDEN_BLOCKS,
+        let from = |widening: &Widening| match self.tiles.input {
+            Input::IntegerBlocks => WIDEN_TILE_BLOCKS,
+            _ => (widening.blocks)(self.isa),
         };
-        let widened = self.tiles.widened.filter(|_| widen);
+        let widening = self.w.format.widening();
+        let widening = widening.filter(|widening| blocks.len() >= from(widening));
+        let widened = self.tiles.widened.zip(widening);
         let slice = self.slice(widened.is_some());
-        let (panel_group, mut block_group) = match (self.tiles.input, self.w.element) {
-            (Input::Blocks, _) => (TILE_PANEL_GROUP, tile_group(self.height)),
-            (Input::IntegerBlocks, _) => (panels.len(), self.blocks_of(TILE_GROUPS / slice)),
+        let (panel_group, mut block_group) = match self.tiles.input {
+            Input::Blocks => (TILE_PANEL_GROUP, tile_group(self.height)),
+            Input::IntegerBlocks => (panels.len(), self.blocks_of(TILE_GROUPS / slice)),
             _ if blocks.len() == 1 => (1, 1),
-            (_, Packed::Float(_)) => (PANEL_GROUP, self.blocks_of(ROWS_GROUP)),
-            (_, Packed::Int8 | Packed::Int4) => (1, self.blocks_of(LONG_ROWS_GROUP)),
+            _ => {
+                let InputGroups { panels, rows, .. } = *self.w.format.groups();
+                (panels, self.blocks_of(rows))
+            }
         };
         if self.tiles.input == Input::IntegerBlocks {
             // Groups of about the same size: each reads the weights once.
@@ -155,7 +143,7 @@ impl Product<'_> {
     }
 
     /// Multiplies a group of panels by a group of row blocks.
-    fn group(&self, group: &Group, mut widened: Option<&mut Widened>) {
+    fn group(&self, group: &Group, mut widened: Option<&mut Widened<'_>>) {
         let Group {
             panels,
             blocks,
@@ -198,8 +186,8 @@ impl Product<'_> {
     /// Part `index` of `parts` of the slice that begins at (panel, step).
     fn ahead(&self, next: (usize, usize), slice: usize, index: usize, parts: usize) -> Ahead {
         let (panel, step) = next;
-        let words = slice.min(self.w.steps() - step) * self.w.element.step_words();
-        let start = (panel * self.w.steps() + step) * self.w.element.step_words();
+        let words = slice.min(self.w.steps() - step) * self.w.format.step_words();
+        let start = (panel * self.w.steps() + step) * self.w.format.step_words();
         let stride = words / STREAMS;
         Ahead {
             from: self.w.data[start + stride / parts * index..].as_ptr(),
@@ -212,12 +200,7 @@ impl Product<'_> {
     /// Steps of a slice. All slices of a panel are about equally long, so each has time to
     /// ask for the next.
     fn slice(&self, widened: bool) -> usize {
-        // 4-bit weights count as if they were widened in any case.
-        let step_words = match self.w.element {
-            Packed::Int4 => Packed::Int8.step_words(),
-            element if widened => 2 * element.step_words(),
-            element => element.step_words(),
-        };
+        let step_words = self.w.format.slice_words(widened);
         let steps = self.w.steps().max(1);
         let slice = steps.div_ceil(steps.div_ceil(SLICE / step_words));
         slice.next_multiple_of(self.tiles.input.run())
@@ -237,14 +220,14 @@ impl Product<'_> {
         &'w self,
         panel: usize,
         steps: Range<usize>,
-        widened: Option<&'w mut Widened>,
+        widened: Option<&'w mut Widened<'_>>,
     ) -> Weights<'w> {
-        let words = self.w.element.step_words();
+        let words = self.w.format.step_words();
         let first = panel * self.w.steps();
         let words = (first + steps.start) * words..(first + steps.end) * words;
         let narrow = &self.w.data[words];
         let (data, tiles) = match widened {
-            Some(widened) => widened.widen(self.isa, self.w.element, narrow),
+            Some(widened) => widened.widen(self.isa, narrow),
             None => (narrow, self.tiles),
         };
         Weights {
@@ -317,7 +300,7 @@ impl Product<'_> {
         target: (*mut f32, usize),
         (ahead, aside): (Ahead, Option<Aside>),
     ) {
-        let (input, element) = (self.tiles.input, self.w.element);
+        let (input, format) = (self.tiles.input, self.w.format);
         let Weights { steps, data, .. } = weights;
         let widened = weights.tiles.steps_per(self.tiles);
         let first = block * self.height * input.len(self.w.cols);
@@ -325,7 +308,7 @@ impl Product<'_> {
         let work = Tile {
             a: self.a[start..].as_ptr(),
             b: data.as_ptr(),
-            panel_stride: self.w.steps() * element.step_words(),
+            panel_stride: self.w.steps() * format.step_words(),
             steps: steps.len() * widened,
             c: target.0,
             ldc: target.1,

@@ -8,7 +8,7 @@ use super::cut::{Cut, TILE_PANEL_GROUP, TILE_ROWS_GROUP, block_height, tile_grou
 use super::tile::{Aside, LANES, PANEL};
 use super::tiles::{BLOCK_STEPS, Input, Tiles};
 use super::widen::SLICE;
-use crate::formats::Packed;
+use crate::formats::Format;
 use crate::partition::Shared;
 
 /// Words of the sums of a panel and a block.
@@ -35,17 +35,17 @@ impl Rooms {
     pub(super) fn new(
         threads: usize,
         tiles: &Tiles,
-        element: Packed,
+        format: &dyn Format,
         rows: usize,
         [outputs, inputs]: [usize; 2],
     ) -> Option<Self> {
-        let steps = element.steps(inputs);
+        let steps = format.steps(inputs);
         let keeps = tiles.input == Input::Blocks
             && rows >= TILE_ROWS_GROUP
             && steps > 0
             && steps.is_multiple_of(BLOCK_STEPS)
             && outputs.is_multiple_of(LANES);
-        let sliced = steps > SLICE / element.step_words();
+        let sliced = steps > SLICE / format.step_words();
         keeps.then(|| match sliced {
             true => Self::of_groups(threads, outputs, rows, block_height(tiles, rows)),
             false => Self {
@@ -125,11 +125,11 @@ pub(super) fn is_aligned(out: &[f32]) -> bool {
 pub(super) fn most_words(
     threads: usize,
     tiles: &Tiles,
-    element: Packed,
+    format: &dyn Format,
     rows: usize,
     matrix: [usize; 2],
 ) -> usize {
-    let words = |rows| Rooms::new(threads, tiles, element, rows, matrix).map_or(0, |r| r.words());
+    let words = |rows| Rooms::new(threads, tiles, format, rows, matrix).map_or(0, |r| r.words());
     let (height, blocks) = (tiles.rows(), rows.div_ceil(tiles.rows()));
     if words(rows) == 0 {
         return 0;

@@ -1,9 +1,14 @@
-use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats, HostMatrix, WeightFormat};
+use lockstep_types::Dtype;
 
 use super::*;
+use crate::formats;
 use crate::memory::grown;
 
-const BF16: Packed = Packed::Float(Element::Bf16);
+/// The format of bf16 weights.
+fn bf16() -> &'static dyn Format {
+    formats::of(Dtype::Bfloat16, WeightFormat::Float)
+}
 
 /// Instruction sets with tiles that keep sums aside, whether or not this machine runs them.
 fn tiled() -> impl Iterator<Item = Isa> {
@@ -13,7 +18,7 @@ fn tiled() -> impl Iterator<Item = Isa> {
 
 /// Words of sums among the words that a product is charged.
 fn sums_words(threads: usize, isa: Isa, rows: usize, matrix: [usize; 2]) -> usize {
-    scratch_words(threads, BF16, isa, rows, matrix) - packed_words(BF16, isa, rows, matrix[1])
+    scratch_words(threads, bf16(), isa, rows, matrix) - packed_words(bf16(), isa, rows, matrix[1])
 }
 
 #[test]
@@ -48,10 +53,10 @@ fn products_take_no_more_than_is_charged_for_as_many_rows_or_more() {
                 let matrix = [outputs, 4_096];
                 let mut most = 0;
                 for rows in 0..1_100 {
-                    let rooms = Rooms::new(threads, BF16.tiles(isa, rows), BF16, rows, matrix);
+                    let rooms = Rooms::new(threads, bf16().tiles(isa, rows), bf16(), rows, matrix);
                     let sums = rooms.map_or(0, |rooms| rooms.words());
-                    most = most.max(packed_words(BF16, isa, rows, 4_096) + sums);
-                    let charged = scratch_words(threads, BF16, isa, rows, matrix);
+                    most = most.max(packed_words(bf16(), isa, rows, 4_096) + sums);
+                    let charged = scratch_words(threads, bf16(), isa, rows, matrix);
                     assert!(most <= charged, "{threads} {outputs} {rows}");
                 }
             }
@@ -67,12 +72,12 @@ fn zeros(pool: &mut Pool, isa: Isa, [outputs, inputs]: [usize; 2]) -> CpuMatrix 
         stride: 4 * inputs,
         rows: outputs,
     };
-    let host = HostFloats {
+    let host = HostMatrix::Floats(HostFloats {
         cols: inputs,
         dtype: CheckpointDtype::F32,
         blocks: vec![block],
-    };
-    CpuMatrix::pack(pool, isa, BF16, &host).unwrap()
+    });
+    CpuMatrix::pack(pool, isa, bf16(), &host).unwrap()
 }
 
 #[test]
@@ -87,7 +92,7 @@ fn products_grow_to_what_is_charged() {
                 let mut out = vec![f32::NAN; rows * matrix[0]];
                 matmul(&mut pool, isa, &x, &w, None, &mut scratch, &mut out).unwrap();
                 assert!(out.iter().all(|x| *x == 0.0));
-                let charged = scratch_words(threads, BF16, isa, rows, matrix);
+                let charged = scratch_words(threads, bf16(), isa, rows, matrix);
                 assert!(scratch.len() <= grown(charged), "{isa} {threads} {rows}");
             }
         }

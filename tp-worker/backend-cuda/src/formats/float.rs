@@ -1,154 +1,74 @@
-//! Floats of a checkpoint, rounded to the type of operands on their way to the device.
+//! Matrices of floats in the type of operands: uploaded from a checkpoint, or generated.
+
+mod uploads;
 
 use std::sync::Arc;
 
-use half::{bf16, f16};
-use lockstep_backend::{CheckpointDtype, HostFloats};
+use lockstep_backend::{HostMatrix, RandomMatrix};
 
+use super::Device;
 use crate::error::CudaError;
-use crate::runtime::{Context, Staged, Stream};
-use crate::tensors::{Element, Floats};
+use crate::ops::Random;
+use crate::runtime::Context;
+use crate::tensors::{CudaMatrix, Floats};
+use uploads::Uploads;
 
-/// Bytes that are copied at a time.
-const PIECE: usize = 4 << 20;
-
-/// Uploads matrices through two pieces of pinned memory: the host fills one while the other is
-/// copied.
-pub(crate) struct Uploads {
-    pieces: [Piece; 2],
-    turn: usize,
+/// Working memory and kernels that bring floats to the device.
+pub(super) struct FloatLoader {
+    uploads: Uploads,
+    /// Generator for random weights; `None` until some are requested.
+    random: Option<Random>,
 }
 
-struct Piece {
-    bytes: Staged<u8>,
-    /// Number of filled bytes.
-    len: usize,
-}
-
-impl Uploads {
-    /// Allocates the pinned memory.
+impl FloatLoader {
+    /// Allocates the working memory.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        let piece = || -> Result<Piece, CudaError> {
-            Ok(Piece {
-                bytes: Staged::new(context, PIECE, "weights on their way")?,
-                len: 0,
-            })
-        };
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         Ok(Self {
-            pieces: [piece()?, piece()?],
-            turn: 0,
+            uploads: Uploads::new(context)?,
+            random: None,
         })
     }
 
-    /// Queues copies of all rows of `matrix`, rounded to `to`'s type, one behind the other. The
-    /// matrix is not needed after the call.
+    /// Brings a matrix to the device.
     ///
     /// # Errors
-    /// [`CudaError::Driver`]; [`CudaError::Unsupported`] if rows lie outside of the matrix's
-    /// file.
-    ///
-    /// # Panics
-    /// Panics if `to` is not as large as the matrix.
-    pub(crate) fn matrix(
+    /// [`CudaError`]: there is no room, rows are missing in a file, or the device fails.
+    pub(super) fn load(
         &mut self,
-        stream: &Stream,
-        matrix: &HostFloats<'_>,
-        to: &mut Floats,
+        device: Device<'_>,
+        matrix: &HostMatrix<'_>,
+    ) -> Result<CudaMatrix, CudaError> {
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let (context, len) = (device.stream.context(), rows.saturating_mul(cols));
+        let mut floats = Floats::new(context, device.operand, len, "a weight matrix")?;
+        match matrix {
+            HostMatrix::Floats(source) => {
+                self.uploads.matrix(device.stream, source, &mut floats)?;
+            }
+            HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
+        }
+        Ok(CudaMatrix { floats, rows, cols })
+    }
+
+    /// Queues the generation of `matrix` in `out`.
+    fn generate(
+        &mut self,
+        device: Device<'_>,
+        matrix: &RandomMatrix,
+        out: &mut Floats,
     ) -> Result<(), CudaError> {
-        let (rows, element) = (matrix.rows(), to.element());
-        assert!(rows * matrix.cols == to.len(), "a matrix has its room");
-        // A load that ended early may have left bytes here.
-        self.pieces[self.turn].len = 0;
-        let mut at = 0;
-        for number in 0..rows {
-            let mut rest = matrix.row(number).ok_or_else(|| {
-                CudaError::Unsupported(format!(
-                    "row {number} of a weight matrix lies outside of its file: copy or download the model again"
-                ))
-            })?;
-            while !rest.is_empty() {
-                let piece = &mut self.pieces[self.turn];
-                rest = piece.fill(rest, matrix.dtype, element)?;
-                if piece.len == PIECE {
-                    at += self.send(stream, to, at)?;
-                }
-            }
-        }
-        self.send(stream, to, at)?;
-        Ok(())
-    }
-
-    /// Queues the copy of the filled bytes, and returns their number.
-    fn send(&mut self, stream: &Stream, to: &mut Floats, at: usize) -> Result<usize, CudaError> {
-        let piece = &mut self.pieces[self.turn];
-        let len = std::mem::take(&mut piece.len);
-        if len > 0 {
-            to.receive(stream, &mut piece.bytes, 0..len, at)?;
-            self.turn = (self.turn + 1) % self.pieces.len();
-        }
-        Ok(len)
-    }
-}
-
-impl Piece {
-    /// Takes as many elements of `from` as there is room for; returns the rest.
-    fn fill<'a>(
-        &mut self,
-        from: &'a [u8],
-        dtype: CheckpointDtype,
-        element: Element,
-    ) -> Result<&'a [u8], CudaError> {
-        let to = &mut self.bytes.elements()?[self.len..];
-        let count = (from.len() / dtype.bytes()).min(to.len() / element.bytes());
-        let (taken, others) = from.split_at(count * dtype.bytes());
-        let to = &mut to[..count * element.bytes()];
-        match (dtype, element) {
-            (CheckpointDtype::F32, Element::F32) | (CheckpointDtype::Bf16, Element::Bf16) => {
-                to.copy_from_slice(taken);
-            }
-            (CheckpointDtype::F32, _) => {
-                let values = taken.as_chunks::<4>().0.iter();
-                write(values.map(|bytes| f32::from_le_bytes(*bytes)), element, to);
-            }
-            (CheckpointDtype::Bf16, _) => {
-                let values = taken.as_chunks::<2>().0.iter();
-                write(
-                    values.map(|bytes| bf16::from_le_bytes(*bytes).to_f32()),
-                    element,
-                    to,
-                );
-            }
-            (CheckpointDtype::F16, _) => {
-                let values = taken.as_chunks::<2>().0.iter();
-                write(
-                    values.map(|bytes| f16::from_le_bytes(*bytes).to_f32()),
-                    element,
-                    to,
-                );
-            }
-        }
-        self.len += to.len();
-        Ok(others)
-    }
-}
-
-/// Writes values as `element`, in little-endian order as on every GPU.
-fn write(values: impl Iterator<Item = f32>, element: Element, to: &mut [u8]) {
-    match element {
-        Element::F32 => {
-            let to = to.as_chunks_mut::<4>().0;
-            to.iter_mut()
-                .zip(values)
-                .for_each(|(to, value)| *to = value.to_le_bytes());
-        }
-        Element::Bf16 => {
-            let to = to.as_chunks_mut::<2>().0;
-            to.iter_mut()
-                .zip(values)
-                .for_each(|(to, value)| *to = bf16::from_f32(value).to_le_bytes());
-        }
+        let Device {
+            stream,
+            compiler,
+            operand,
+        } = device;
+        let random = match self.random.take() {
+            Some(random) => random,
+            None => Random::new(stream.context(), compiler, operand)?,
+        };
+        self.random.insert(random).fill(stream, matrix, out)
     }
 }

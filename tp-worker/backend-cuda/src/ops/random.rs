@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use lockstep_backend::RandomMatrix;
+use lockstep_backend::{HostForm as _, RandomMatrix};
 
 use crate::error::CudaError;
 use crate::kernels::{self, Source};

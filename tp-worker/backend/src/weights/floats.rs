@@ -1,5 +1,10 @@
 //! Floats in memory.
 
+use half::f16;
+
+use super::HostMatrix;
+use super::form::{HostBlock, HostForm, find, packed};
+
 /// Element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointDtype {
@@ -19,6 +24,27 @@ impl CheckpointDtype {
             Self::Bf16 | Self::F16 => 2,
         }
     }
+
+    /// Decodes little-endian elements to f32, which holds all of them exactly.
+    pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
+        match self {
+            Self::F32 => {
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+            }
+            Self::Bf16 => {
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                    *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+            Self::F16 => {
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                    *value = f16::from_le_bytes(*bytes).to_f32();
+                }
+            }
+        }
+    }
 }
 
 /// Floats `[rows, cols]` in host memory, made of row blocks that may lie apart (q, k and v;
@@ -33,35 +59,51 @@ pub struct HostFloats<'a> {
     pub blocks: Vec<HostBlock<'a>>,
 }
 
-/// `rows` rows. Row `r` is `bytes[offset + r·stride ..][.. cols · element]`.
-#[derive(Debug, Clone, Copy)]
-pub struct HostBlock<'a> {
-    /// Memory that the rows lie in, typically a mapped file.
-    pub bytes: &'a [u8],
-    /// Byte offset of the first row's first used column.
-    pub offset: usize,
-    /// Number of bytes from one row to the next.
-    pub stride: usize,
-    /// Number of rows in this block.
-    pub rows: usize,
+impl<'a> HostFloats<'a> {
+    /// Returns the bytes of row `row`, counted over all blocks; `None` past the end.
+    pub fn row(&self, row: usize) -> Option<&'a [u8]> {
+        let (_, _, bytes) = find(&self.blocks, row, self.row_bytes())?;
+        Some(bytes)
+    }
+
+    /// Puts the rows of `other` below these, if they are of one type.
+    pub(super) fn append(&mut self, other: Self) -> bool {
+        let fits = self.dtype == other.dtype;
+        if fits {
+            self.blocks.extend(other.blocks);
+        }
+        fits
+    }
 }
 
-impl<'a> HostFloats<'a> {
-    /// Returns the number of rows of all blocks.
-    pub fn rows(&self) -> usize {
+impl<'a> HostForm<'a> for HostFloats<'a> {
+    fn rows(&self) -> usize {
         self.blocks.iter().map(|block| block.rows).sum()
     }
 
-    /// Returns the bytes of row `row`, counted over all blocks; `None` past the end.
-    pub fn row(&self, row: usize) -> Option<&'a [u8]> {
-        let mut row = row;
-        for block in &self.blocks {
-            if row < block.rows {
-                let at = block.offset + row * block.stride;
-                return block.bytes.get(at..at + self.cols * self.dtype.bytes());
-            }
-            row -= block.rows;
-        }
-        None
+    fn cols(&self) -> usize {
+        self.cols
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.cols * self.dtype.bytes()
+    }
+
+    fn blocks(&self) -> &[HostBlock<'a>] {
+        &self.blocks
+    }
+
+    fn with_rows<'b>(&self, bytes: &'b [u8]) -> HostMatrix<'b> {
+        HostMatrix::Floats(HostFloats {
+            cols: self.cols,
+            dtype: self.dtype,
+            blocks: packed(&self.blocks, self.row_bytes(), bytes),
+        })
+    }
+
+    fn read(&self, row: usize, from: usize, values: &mut [f32]) {
+        let width = self.dtype.bytes();
+        let bytes = self.row(row).and_then(|row| row.get(from * width..));
+        self.dtype.decode(bytes.unwrap_or_default(), values);
     }
 }

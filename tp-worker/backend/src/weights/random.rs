@@ -1,13 +1,9 @@
 //! Matrices of random numbers in place of trained weights.
 
-use std::num::NonZero;
-use std::ops::Range;
-use std::thread;
-
 use half::bf16;
 
-use super::{CheckpointDtype, HostBlock, HostFloats};
-use crate::BackendError;
+use super::HostMatrix;
+use super::form::{HostBlock, HostForm};
 
 /// A matrix `[rows, cols]` of random numbers, bfloat16 as checkpoints hold them. Each number
 /// follows from its tensor and its place in it alone, so all splits of a model have the same
@@ -72,62 +68,47 @@ impl RandomNumbers {
 }
 
 impl RandomMatrix {
-    /// Returns the number of rows of all blocks.
-    pub fn rows(&self) -> usize {
+    /// Puts the rows of `other` below these.
+    pub(super) fn append(&mut self, other: Self) -> bool {
+        self.blocks.extend(other.blocks);
+        true
+    }
+}
+
+impl<'a> HostForm<'a> for RandomMatrix {
+    fn rows(&self) -> usize {
         self.blocks.iter().map(|block| block.rows).sum()
     }
 
-    /// Makes all numbers, row by row, with as many threads as there are cores.
-    ///
-    /// # Errors
-    /// [`BackendError::OutOfMemory`].
-    pub fn numbers(&self) -> Result<Vec<u8>, BackendError> {
-        let (rows, width) = (self.rows(), self.cols * size_of::<bf16>());
-        let bytes = rows.saturating_mul(width);
-        let mut all = Vec::new();
-        let what = "a random weight matrix";
-        all.try_reserve_exact(bytes)
-            .map_err(|_| BackendError::OutOfMemory { what, bytes })?;
-        all.resize(bytes, 0);
-        let threads = thread::available_parallelism().map_or(1, NonZero::get);
-        let each = rows.div_ceil(threads).max(1);
-        thread::scope(|scope| {
-            for (part, bytes) in all.chunks_mut((each * width).max(1)).enumerate() {
-                let rows = part * each..part * each + bytes.len() / width;
-                scope.spawn(move || self.fill(rows, bytes));
-            }
-        });
-        Ok(all)
+    fn cols(&self) -> usize {
+        self.cols
     }
 
-    /// Returns the matrix with these [numbers](Self::numbers).
-    pub fn host<'a>(&self, numbers: &'a [u8]) -> HostFloats<'a> {
-        HostFloats {
-            cols: self.cols,
-            dtype: CheckpointDtype::Bf16,
-            blocks: vec![HostBlock {
-                bytes: numbers,
-                offset: 0,
-                stride: self.cols * size_of::<bf16>(),
-                rows: self.rows(),
-            }],
-        }
+    fn row_bytes(&self) -> usize {
+        self.cols * size_of::<bf16>()
     }
 
-    /// Writes the numbers of some rows.
-    fn fill(&self, rows: Range<usize>, bytes: &mut [u8]) {
-        let mut out = bytes.chunks_exact_mut(size_of::<bf16>());
-        let mut top = 0;
+    /// Returns none: no file holds the numbers.
+    fn blocks(&self) -> &[HostBlock<'a>] {
+        &[]
+    }
+
+    fn with_rows<'b>(&self, _: &'b [u8]) -> HostMatrix<'b> {
+        HostMatrix::Random(self.clone())
+    }
+
+    /// Makes the numbers.
+    fn read(&self, row: usize, from: usize, values: &mut [f32]) {
+        let mut row = row;
         for block in &self.blocks {
-            let bottom = top + block.rows;
-            for row in rows.start.max(top)..rows.end.min(bottom) {
-                let first = block.first + (row - top) * block.stride;
-                let numbers = (first..first + self.cols).map(|index| block.numbers.at(index));
-                out.by_ref()
-                    .zip(numbers)
-                    .for_each(|(out, number)| out.copy_from_slice(&number.to_le_bytes()));
+            if row < block.rows {
+                let first = block.first + row * block.stride + from;
+                for (index, value) in (first..).zip(values) {
+                    *value = block.numbers.at(index).to_f32();
+                }
+                return;
             }
-            top = bottom;
+            row -= block.rows;
         }
     }
 }
@@ -137,11 +118,14 @@ mod tests {
     use super::*;
 
     fn numbers(matrix: &RandomMatrix) -> Vec<f32> {
-        let bytes = matrix.numbers().unwrap();
-        let pairs = bytes.as_chunks::<2>().0.iter();
-        pairs
-            .map(|pair| bf16::from_le_bytes(*pair).to_f32())
-            .collect()
+        let mut all = vec![0.0; matrix.rows() * matrix.cols];
+        for (row, values) in all.chunks_exact_mut(matrix.cols).enumerate() {
+            // In two pieces, as packing reads them.
+            let (start, end) = values.split_at_mut(matrix.cols / 3);
+            matrix.read(row, 0, start);
+            matrix.read(row, matrix.cols / 3, end);
+        }
+        all
     }
 
     fn block(key: u64, first: usize, stride: usize, rows: usize) -> RandomBlock {

@@ -168,14 +168,22 @@ impl Memory for Naive {
         matrix: &HostMatrix<'_>,
         _: WeightFormat,
     ) -> Result<Tensor, BackendError> {
-        let mut space = Vec::new();
-        let matrix = matrix.floats(&mut space)?;
-        let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
-        let data = rows.flat_map(|row| (0..matrix.cols).map(|at| element(row, matrix.dtype, at)));
+        let (rows, width) = (matrix.rows(), matrix.cols());
+        let mut data = vec![0.0; rows * width];
+        for (row, values) in data.chunks_exact_mut(width.max(1)).enumerate() {
+            match matrix {
+                // Not the decoder that is tested.
+                HostMatrix::Floats(floats) => {
+                    let bytes = floats.row(row).unwrap();
+                    (0..width).for_each(|at| values[at] = element(bytes, floats.dtype, at));
+                }
+                other => other.form().read(row, 0, values),
+            }
+        }
         Ok(Tensor {
-            width: matrix.cols,
-            rows: matrix.rows(),
-            data: data.collect(),
+            width,
+            rows,
+            data,
             holds: Holds::Operand,
         })
     }

@@ -1,10 +1,12 @@
 //! Every kernel that this machine runs, compared with the scalar one bit by bit.
 
+use lockstep_backend::WeightFormat;
+use lockstep_types::Dtype;
 use proptest::prelude::*;
 
 use super::widen::without_least;
 use super::{KERNELS, amx_emulated};
-use crate::formats::Packed;
+use crate::formats;
 use crate::gemm::prefetch::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
 use crate::gemm::tiles::Tiles;
@@ -15,16 +17,21 @@ use crate::number::{bf16_bits, pack_row};
 const PANELS: usize = 4;
 
 struct Case {
-    format: Packed,
+    format: WeightFormat,
     steps: usize,
     rows: Vec<Vec<f32>>,
     panels: Vec<u32>,
 }
 
+/// Words of a step of a panel.
+fn step_words(format: WeightFormat) -> usize {
+    formats::of(Dtype::Bfloat16, format).step_words()
+}
+
 impl Case {
     /// Makes a case of random weights. Any bits are valid weights, except a multiplier of
     /// −16. Scales lie between 1 and 2. One group of one row is not finite.
-    fn new(format: Packed, steps: usize, rows: usize, seed: u64) -> Self {
+    fn new(format: WeightFormat, steps: usize, rows: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut next = move || {
             state ^= state << 13;
@@ -32,12 +39,12 @@ impl Case {
             state ^= state << 17;
             (state >> 16) as u32
         };
-        let words = format.step_words();
+        let words = step_words(format);
         let mut panels = vec![0; PANELS * steps * words];
         for step in panels.chunks_exact_mut(words) {
             step.iter_mut().for_each(|word| *word = next());
             match format {
-                Packed::Int4 => step[512..].iter_mut().for_each(|scale| {
+                WeightFormat::Int4 => step[512..].iter_mut().for_each(|scale| {
                     *scale = without_least((*scale & 0x00ff_ffff) | 0x7f00_0000);
                 }),
                 _ => step[1_024..].iter_mut().for_each(|scales| {
@@ -71,8 +78,8 @@ impl Case {
         for part in [0..cut, cut..self.steps] {
             let work = Tile {
                 a: a[part.start * tiles.input.step_words() * m..].as_ptr(),
-                b: self.panels[part.start * self.format.step_words()..].as_ptr(),
-                panel_stride: self.steps * self.format.step_words(),
+                b: self.panels[part.start * step_words(self.format)..].as_ptr(),
+                panel_stride: self.steps * step_words(self.format),
                 steps: part.len(),
                 c: c.as_mut_ptr(),
                 ldc,
@@ -90,7 +97,7 @@ impl Case {
     /// The scalar kernel's results, row by row and panel by panel.
     fn expected(&self) -> Vec<Vec<Vec<f32>>> {
         let plain = match self.format {
-            Packed::Int4 => KERNELS[0].int4[0].1,
+            WeightFormat::Int4 => KERNELS[0].int4[0].1,
             _ => KERNELS[0].int8[0].1,
         };
         let panel = |p: usize| {
@@ -98,7 +105,7 @@ impl Case {
                 format: self.format,
                 steps: self.steps,
                 rows: self.rows.clone(),
-                panels: self.panels[p * self.steps * self.format.step_words()..].to_vec(),
+                panels: self.panels[p * self.steps * step_words(self.format)..].to_vec(),
             };
             let rows = 0..self.rows.len();
             let row = |r| shifted.run(plain, plain.single[0], r, 1, 0)[..PANEL].to_vec();
@@ -109,14 +116,14 @@ impl Case {
 
     /// All tables of this machine, by name.
     fn tables(&self) -> impl Iterator<Item = (&'static str, &'static Tiles)> {
-        let int4 = self.format == Packed::Int4;
+        let int4 = self.format == WeightFormat::Int4;
         let here = KERNELS.iter().filter(|kernels| (kernels.runs)());
         let all = here.flat_map(move |kernels| {
             let tables = if int4 { kernels.int4 } else { kernels.int8 };
             tables.iter().map(|(_, tiles)| (kernels.name, *tiles))
         });
         let plain = match self.format {
-            Packed::Int4 => &amx_emulated::scalar::INT4,
+            WeightFormat::Int4 => &amx_emulated::scalar::INT4,
             _ => &amx_emulated::scalar::INT8,
         };
         all.chain([("plain blocks", plain)])
@@ -150,7 +157,7 @@ proptest! {
 
     #[test]
     fn kernels_give_the_scalar_ones_bits(steps in 1usize..8, seed: u64, cut: prop::sample::Index) {
-        for format in [Packed::Int8, Packed::Int4] {
+        for format in [WeightFormat::Int8, WeightFormat::Int4] {
             Case::new(format, steps, 32, seed).expect(cut.index(steps + 1));
         }
     }

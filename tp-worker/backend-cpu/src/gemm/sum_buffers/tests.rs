@@ -1,15 +1,17 @@
-use super::super::cut::groups;
-use super::super::tiles::Element;
-use super::*;
-use crate::isa::Isa;
+use lockstep_backend::WeightFormat;
+use lockstep_types::Dtype;
 
-const BF16: Packed = Packed::Float(Element::Bf16);
+use super::super::cut::groups;
+use super::*;
+use crate::formats;
+use crate::isa::Isa;
 
 /// The rooms of a product with 4,096 inputs, and its cut.
 fn product(threads: usize, rows: usize, outputs: usize) -> (Rooms, Cut, usize) {
     // Every machine knows the sizes of these tiles.
-    let tiles = BF16.tiles(Isa::AmxEmulated, rows);
-    let rooms = Rooms::new(threads, tiles, BF16, rows, [outputs, 4_096]).unwrap();
+    let bf16 = formats::of(Dtype::Bfloat16, WeightFormat::Float);
+    let tiles = bf16.tiles(Isa::AmxEmulated, rows);
+    let rooms = Rooms::new(threads, tiles, bf16, rows, [outputs, 4_096]).unwrap();
     let height = block_height(tiles, rows);
     let blocks = rows.div_ceil(height);
     let passes = tile_passes(threads, blocks, height);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix};
-use lockstep_files::safetensors::{Dtype, SafetensorsError, TensorPlace, WeightFile, weight_files};
+use lockstep_files::weights::{Dtype, TensorPlace, WeightFile, WeightsError, weight_files};
 
 use super::Source;
 use crate::{ModelError, blocks::parts::TensorRows};
@@ -224,21 +224,15 @@ impl Source for Safetensors {
         matrix: &HostMatrix<'_>,
         into: &'i mut Vec<u8>,
     ) -> Result<Option<HostMatrix<'i>>, ModelError> {
-        let HostMatrix::Floats(floats) = matrix else {
-            return Ok(None);
-        };
-        let fetched = self.fetch_floats(floats, into)?;
-        Ok(fetched.map(HostMatrix::Floats))
+        self.fetch_rows(matrix, into)
     }
 
     /// Drops the memory pages of the matrix. The system reads the pages again if they are
     /// accessed.
     fn release(&self, matrix: &HostMatrix<'_>) {
-        let HostMatrix::Floats(matrix) = matrix else {
-            return;
-        };
-        let width = matrix.cols * matrix.dtype.bytes();
-        for block in matrix.blocks.iter().filter(|block| block.rows > 0) {
+        let form = matrix.form();
+        let width = form.row_bytes();
+        for block in form.blocks().iter().filter(|block| block.rows > 0) {
             let used = block.offset..block.offset + (block.rows - 1) * block.stride + width;
             if let Some(bytes) = block.bytes.get(used) {
                 self.files.iter().for_each(|file| file.release(bytes));
@@ -254,13 +248,13 @@ impl Drop for Safetensors {
 }
 
 /// The error for safetensors of `folder` that can't be used.
-fn failed(folder: &Path, error: SafetensorsError) -> ModelError {
+fn failed(folder: &Path, error: WeightsError) -> ModelError {
     match error {
-        SafetensorsError::Read { name, source } => ModelError::Read {
+        WeightsError::Read { name, source } => ModelError::Read {
             file: folder.join(name),
             source,
         },
-        SafetensorsError::Damaged { name, reason } => ModelError::Damaged {
+        WeightsError::Damaged { name, reason } => ModelError::Damaged {
             file: folder.join(name),
             reason,
         },

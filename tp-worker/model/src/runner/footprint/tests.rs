@@ -4,10 +4,10 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{
-    Architecture, AttentionSpec, CollectiveBackend, DeviceConfig, DraftKind, DraftKv, DraftModel,
-    Dtype, EngineShape, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig,
-    Norms, Quantization, RankMemory, RopeConfig, RopeScaling, SpeculationConfig, StepLimits,
-    TensorNames, Verification,
+    Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig, DraftKind,
+    DraftKv, DraftModel, Dtype, EngineShape, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat,
+    Mixer, Mlp, ModelConfig, Norms, Quantization, RankMemory, RopeConfig, RopeScaling,
+    SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -89,6 +89,7 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
     ModelConfig {
         path: PathBuf::new(),
         load_format: LoadFormat::Auto,
+        checkpoint: CheckpointFormat::Floats,
         quantization: Quantization::None,
         architecture: Architecture {
             class_name: "Qwen3ForCausalLM".into(),

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Norms,
-    Quantization, RopeConfig, RopeScaling, TensorNames,
+    Architecture, AttentionSpec, CheckpointFormat, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp,
+    Norms, Quantization, RopeConfig, RopeScaling, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -10,6 +10,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
     ModelConfig {
         path: "none".into(),
         load_format: LoadFormat::Auto,
+        checkpoint: CheckpointFormat::Floats,
         quantization: Quantization::None,
         architecture: Architecture {
             class_name: "LlamaForCausalLM".into(),

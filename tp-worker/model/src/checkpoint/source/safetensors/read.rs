@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use lockstep_backend::{HostBlock, HostFloats};
+use lockstep_backend::{HostBlock, HostMatrix};
 
 use super::{Safetensors, mapping::MappedFile};
 use crate::ModelError;
@@ -50,18 +50,19 @@ impl Safetensors {
     ///
     /// # Errors
     /// [`ModelError::Read`]: the file is shorter now, or its disk fails.
-    pub(super) fn fetch_floats<'i>(
+    pub(super) fn fetch_rows<'i>(
         &self,
-        matrix: &HostFloats<'_>,
+        matrix: &HostMatrix<'_>,
         into: &'i mut Vec<u8>,
-    ) -> Result<Option<HostFloats<'i>>, ModelError> {
-        if !self.files.iter().any(MappedFile::is_read) {
+    ) -> Result<Option<HostMatrix<'i>>, ModelError> {
+        let form = matrix.form();
+        if form.blocks().is_empty() || !self.files.iter().any(MappedFile::is_read) {
             return Ok(None);
         }
-        let stride = matrix.cols * matrix.dtype.bytes();
+        let stride = form.row_bytes();
         into.clear();
         into.reserve_exact(matrix.rows() * stride);
-        for block in &matrix.blocks {
+        for block in form.blocks() {
             // Rows that lie side by side are read at once.
             let (rows, width) = match block.stride == stride {
                 true => (block.rows.min(1), block.rows * stride),
@@ -71,15 +72,6 @@ impl Safetensors {
                 return Ok(None);
             }
         }
-        let block = HostBlock {
-            bytes: into,
-            offset: 0,
-            stride,
-            rows: matrix.rows(),
-        };
-        Ok(Some(HostFloats {
-            blocks: vec![block],
-            ..*matrix
-        }))
+        Ok(Some(form.with_rows(into)))
     }
 }

@@ -33,16 +33,10 @@ impl<'a> HostTensor<'a> {
     /// Returns the elements `range` as f32, which is exact for every type served.
     pub fn to_f32(&self, range: Range<usize>) -> Vec<f32> {
         let size = self.dtype.bytes();
+        let mut values = vec![0.0; range.len()];
         let bytes = &self.bytes[range.start * size..range.end * size];
-        match self.dtype {
-            CheckpointDtype::F32 => little_endian(bytes).map(f32::from_le_bytes).collect(),
-            CheckpointDtype::Bf16 => little_endian(bytes)
-                .map(|bytes| half::bf16::from_le_bytes(bytes).to_f32())
-                .collect(),
-            CheckpointDtype::F16 => little_endian(bytes)
-                .map(|bytes| half::f16::from_le_bytes(bytes).to_f32())
-                .collect(),
-        }
+        self.dtype.decode(bytes, &mut values);
+        values
     }
 }
 

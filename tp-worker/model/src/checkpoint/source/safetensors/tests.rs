@@ -62,7 +62,7 @@ fn blocks_point_into_the_file() {
             dtype: tensor.dtype,
             blocks: vec![block],
         };
-        let rows = (0..matrix.rows()).map(|row| matrix.row(row).unwrap());
+        let rows = (0..block.rows).map(|row| matrix.row(row).unwrap());
         let pairs = rows.flat_map(|row| row.chunks(2));
         pairs
             .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())

@@ -1,86 +1,41 @@
-//! Headers of the safetensors of a folder: names, types, shapes and places of tensors.
+//! Safetensors: one `model.safetensors`, or the files that `model.safetensors.index.json` names.
+
+mod header;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
-use safetensors::tensor::Metadata;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
+use super::{WeightFile, WeightsError};
 use crate::{LARGEST_INDEX, MOST_WEIGHT_FILES, close, on_reader_thread, read_exact_at};
-
-pub use safetensors::Dtype;
+use header::Named;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Size of the header's length, a `u64` at the beginning of a file.
 const LENGTH_BYTES: u64 = 8;
 
-/// Reason why safetensors can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SafetensorsError {
-    /// A file can't be read.
-    #[error("{name}: {source}")]
-    Read {
-        /// Name of the file in its folder.
-        name: String,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// A file is not what its name says, or was cut off.
-    #[error("{name} is damaged: {reason}")]
-    Damaged {
-        /// Name of the file in its folder.
-        name: String,
-        /// The reason, in words.
-        reason: String,
-    },
-}
-
-/// An open file of tensors.
-#[derive(Debug)]
-pub struct WeightFile {
-    /// Name of the file in its folder.
-    pub name: String,
-    /// The file.
-    pub file: File,
-    /// The tensors, by name.
-    pub tensors: BTreeMap<String, TensorPlace>,
-}
-
-/// Type, shape and place of a tensor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorPlace {
-    /// Type of the elements.
-    pub dtype: Dtype,
-    /// Number of elements in each dimension.
-    pub shape: Vec<usize>,
-    /// Byte range of the elements in the file.
-    pub bytes: Range<u64>,
-}
-
-/// Returns the names of a folder's tensors; `None` if the folder has no safetensors. If there
-/// is an index, the files that it names are not opened.
-///
-/// # Errors
-/// [`SafetensorsError`].
-pub fn tensor_names(folder: &Path) -> Result<Option<BTreeSet<String>>, SafetensorsError> {
+/// See [`super::tensor_names`].
+pub(super) fn names(folder: &Path) -> Result<Option<BTreeSet<String>>, WeightsError> {
     if let Some(index) = index(folder)? {
         return Ok(Some(index.into_keys().collect()));
     }
-    let file = unless_absent(open(folder, SINGLE, &mut HeadersRead::default()))?;
-    Ok(file.map(|file| file.tensors.into_keys().collect()))
+    let opened = crate::open(folder, SINGLE).map_err(|source| unread(SINGLE, source));
+    let Some(file) = unless_absent(opened)? else {
+        return Ok(None);
+    };
+    let (json, _) = header_text(&file, SINGLE, &mut HeadersRead::default())?;
+    let header: Named<IgnoredAny> =
+        serde_json::from_slice(&json).map_err(|error| damaged(SINGLE, error.to_string()))?;
+    Ok(Some(header.0.into_keys().collect()))
 }
 
-/// Opens the safetensors of a folder and reads their headers: one `model.safetensors`, or the
-/// files named by `model.safetensors.index.json`, sorted by name. `None` if there are none.
-///
-/// # Errors
-/// [`SafetensorsError`]. Files that the index names must exist. Their headers may have
-/// [`LARGEST_INDEX`] bytes together.
-pub fn weight_files(folder: &Path) -> Result<Option<Vec<WeightFile>>, SafetensorsError> {
+/// See [`super::weight_files`].
+pub(super) fn files(folder: &Path) -> Result<Option<Vec<WeightFile>>, WeightsError> {
     let mut read = HeadersRead::default();
     let Some(index) = index(folder)? else {
         let file = unless_absent(open(folder, SINGLE, &mut read))?;
@@ -113,10 +68,10 @@ pub fn weight_files(folder: &Path) -> Result<Option<Vec<WeightFile>>, Safetensor
 }
 
 /// Reads the file of each tensor from the index of several files; `None` without an index.
-fn index(folder: &Path) -> Result<Option<BTreeMap<String, String>>, SafetensorsError> {
+fn index(folder: &Path) -> Result<Option<BTreeMap<String, String>>, WeightsError> {
     #[derive(Deserialize)]
     struct Index {
-        weight_map: BTreeMap<String, String>,
+        weight_map: Named<String>,
     }
     let text = crate::read(folder, INDEX, LARGEST_INDEX).map_err(|source| unread(INDEX, source));
     let Some(text) = unless_absent(text)? else {
@@ -124,7 +79,7 @@ fn index(folder: &Path) -> Result<Option<BTreeMap<String, String>>, SafetensorsE
     };
     let index: Index =
         serde_json::from_slice(&text).map_err(|error| damaged(INDEX, error.to_string()))?;
-    Ok(Some(index.weight_map))
+    Ok(Some(index.weight_map.0))
 }
 
 /// Headers that were read so far.
@@ -154,9 +109,11 @@ impl HeadersRead {
 }
 
 /// Opens a file, reads its header and counts it.
-fn open(folder: &Path, name: &str, read: &mut HeadersRead) -> Result<WeightFile, SafetensorsError> {
+fn open(folder: &Path, name: &str, read: &mut HeadersRead) -> Result<WeightFile, WeightsError> {
     let file = crate::open(folder, name).map_err(|source| unread(name, source))?;
-    let tensors = header(&file, name, read)?;
+    let (json, size) = header_text(&file, name, read)?;
+    let begin = LENGTH_BYTES + json.len() as u64;
+    let tensors = header::places(&json, begin..size).map_err(|reason| damaged(name, reason))?;
     Ok(WeightFile {
         name: name.to_owned(),
         file,
@@ -164,13 +121,13 @@ fn open(folder: &Path, name: &str, read: &mut HeadersRead) -> Result<WeightFile,
     })
 }
 
-/// Reads a header: its length in eight bytes, then JSON. The tensors must fill the rest of the
-/// file, one behind the other.
-fn header(
+/// Reads the text of a header, which comes after its length in eight bytes. Also returns the
+/// size of the file.
+fn header_text(
     file: &File,
     name: &str,
     read: &mut HeadersRead,
-) -> Result<BTreeMap<String, TensorPlace>, SafetensorsError> {
+) -> Result<(Vec<u8>, u64), WeightsError> {
     let failed = |source| unread(name, source);
     let size = size(file).map_err(failed)?;
     let Some(rest) = size.checked_sub(LENGTH_BYTES) else {
@@ -185,24 +142,7 @@ fn header(
     }
     read.add(length).map_err(|reason| damaged(name, reason))?;
     let json = bytes(file, LENGTH_BYTES, length).map_err(failed)?;
-    let header: Metadata =
-        serde_json::from_slice(&json).map_err(|error| damaged(name, error.to_string()))?;
-    let data = LENGTH_BYTES + length;
-    let expected = data.saturating_add(header.data_len() as u64);
-    if size != expected {
-        let reason = format!("it should have {expected} bytes and has {size}");
-        return Err(damaged(name, reason));
-    }
-    let place = |(tensor, info): (String, &safetensors::tensor::TensorInfo)| {
-        let (start, end) = info.data_offsets;
-        let place = TensorPlace {
-            dtype: info.dtype,
-            shape: info.shape.clone(),
-            bytes: data + start as u64..data + end as u64,
-        };
-        (tensor, place)
-    };
-    Ok(header.tensors().into_iter().map(place).collect())
+    Ok((json, size))
 }
 
 /// The size of a file in bytes.
@@ -222,25 +162,25 @@ fn bytes(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     })
 }
 
-fn unless_absent<T>(read: Result<T, SafetensorsError>) -> Result<Option<T>, SafetensorsError> {
+fn unless_absent<T>(read: Result<T, WeightsError>) -> Result<Option<T>, WeightsError> {
     match read {
         Ok(read) => Ok(Some(read)),
-        Err(SafetensorsError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(WeightsError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(None)
         }
         Err(error) => Err(error),
     }
 }
 
-fn unread(name: &str, source: io::Error) -> SafetensorsError {
-    SafetensorsError::Read {
+fn unread(name: &str, source: io::Error) -> WeightsError {
+    WeightsError::Read {
         name: name.to_owned(),
         source,
     }
 }
 
-fn damaged(name: &str, reason: String) -> SafetensorsError {
-    SafetensorsError::Damaged {
+fn damaged(name: &str, reason: String) -> WeightsError {
+    WeightsError::Damaged {
         name: name.to_owned(),
         reason,
     }

@@ -1,0 +1,74 @@
+//! Weights of a folder: names, types, shapes and places of its tensors, whatever container holds
+//! them. Each container is a file of this module.
+
+mod safetensors;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+pub use ::safetensors::Dtype;
+
+/// Reason why weights can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// A file can't be read.
+    #[error("{name}: {source}")]
+    Read {
+        /// Name of the file in its folder.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file is not what its name says, or was cut off.
+    #[error("{name} is damaged: {reason}")]
+    Damaged {
+        /// Name of the file in its folder.
+        name: String,
+        /// The reason, in words.
+        reason: String,
+    },
+}
+
+/// An open file of tensors.
+#[derive(Debug)]
+pub struct WeightFile {
+    /// Name of the file in its folder.
+    pub name: String,
+    /// The file.
+    pub file: File,
+    /// The tensors, by name.
+    pub tensors: BTreeMap<String, TensorPlace>,
+}
+
+/// Type, shape and place of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorPlace {
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// Number of elements in each dimension.
+    pub shape: Vec<usize>,
+    /// Byte range of the elements in the file.
+    pub bytes: Range<u64>,
+}
+
+/// Returns the names of a folder's tensors; `None` if the folder has no weights. If there is an
+/// index, the files that it names are not opened.
+///
+/// # Errors
+/// [`WeightsError`]. Places and shapes are not checked.
+pub fn tensor_names(folder: &Path) -> Result<Option<BTreeSet<String>>, WeightsError> {
+    safetensors::names(folder)
+}
+
+/// Opens the weights of a folder and reads where their tensors are. The files are sorted by
+/// name. `None` if there are none.
+///
+/// # Errors
+/// [`WeightsError`]. Files that an index names must exist. All headers together may have
+/// [`LARGEST_INDEX`](crate::LARGEST_INDEX) bytes.
+pub fn weight_files(folder: &Path) -> Result<Option<Vec<WeightFile>>, WeightsError> {
+    safetensors::files(folder)
+}
