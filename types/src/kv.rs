@@ -62,8 +62,8 @@ impl ModelConfig {
 mod tests {
     use super::*;
     use crate::{
-        Architecture, AttentionSpec, CheckpointFormat, GatedMlpSpec, LoadFormat, Mlp, Norms,
-        Quantization, RopeConfig, RopeScaling, TensorNames,
+        Architecture, AttentionNames, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
+        LoadFormat, Mlp, Norms, Quantization, RopeConfig, RopeScaling, TensorNames,
     };
 
     fn attention(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionSpec {
@@ -79,6 +79,7 @@ mod tests {
             qk_norm: false,
             qkv_bias: false,
             output_bias: false,
+            names: AttentionNames::default(),
         }
     }
 
@@ -88,6 +89,7 @@ mod tests {
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: 8,
                 bias: false,
+                names: GatedMlpNames::default(),
             }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,

@@ -1,11 +1,17 @@
 //! A model's description.
 
+mod mixer;
+mod mlp;
+
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{CheckpointFormat, LoadFormat, Quantization, TensorNames};
+
+pub use mixer::{AttentionNames, AttentionSpec, Mixer, RopeConfig, RopeScaling};
+pub use mlp::{GatedMlpNames, GatedMlpSpec, Mlp};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +44,7 @@ pub struct ModelConfig {
     pub quantization: Quantization,
     /// The family.
     pub architecture: Architecture,
-    /// Names of its tensors.
+    /// Names of its tensors outside of blocks.
     pub names: TensorNames,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -81,85 +87,6 @@ pub struct LayerSpec {
 pub enum Norms {
     /// Pre-norm: each block, the mixer and the MLP, reads a norm of the residual stream.
     Before,
-}
-
-/// Block of a layer that lets positions see each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mixer {
-    /// Attention over all positions before.
-    Attention(AttentionSpec),
-}
-
-/// Block of a layer that computes each position by itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mlp {
-    /// `down(silu(gate(x)) · up(x))`.
-    Gated(GatedMlpSpec),
-}
-
-/// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AttentionSpec {
-    /// Query heads.
-    pub heads: usize,
-    /// Key/value heads, which divide the query heads.
-    pub kv_heads: usize,
-    /// Width of one head.
-    pub head_dim: usize,
-    /// Factor of the scores, `head_dim^-½` in most families.
-    pub scale: f32,
-    /// Rotary embedding.
-    pub rope: RopeConfig,
-    /// True if the heads of q and k have RMS norms.
-    pub qk_norm: bool,
-    /// True if q, k and v have biases.
-    pub qkv_bias: bool,
-    /// True if the output projection has a bias.
-    pub output_bias: bool,
-}
-
-/// Sizes of a gated MLP.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GatedMlpSpec {
-    /// Columns between the projections.
-    pub width: usize,
-    /// True if all three projections have biases.
-    pub bias: bool,
-}
-
-/// Rotary position embedding (Su et al., arXiv:2104.09864).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RopeConfig {
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// Change to the frequencies for long contexts.
-    pub scaling: RopeScaling,
-}
-
-/// Changes to the rotary frequencies.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-pub enum RopeScaling {
-    /// None.
-    Default,
-    /// All positions divided by `factor`.
-    Linear {
-        /// The divisor.
-        factor: f64,
-    },
-    /// Llama 3.1's: long wavelengths divided by `factor`, short ones kept, a smooth ramp between.
-    Llama3 {
-        /// The divisor of long wavelengths.
-        factor: f64,
-        /// Wavelengths above `original_max_position / low_freq_factor` are divided.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_max_position / high_freq_factor` are kept.
-        high_freq_factor: f64,
-        /// Context length the model was first trained on.
-        original_max_position: usize,
-    },
 }
 
 impl ModelConfig {
@@ -209,34 +136,6 @@ impl LayerSpec {
     pub fn attention_mut(&mut self) -> &mut AttentionSpec {
         let Mixer::Attention(attention) = &mut self.mixer;
         attention
-    }
-}
-
-impl Mlp {
-    /// Returns the number of columns between the projections.
-    pub fn width(&self) -> usize {
-        let Self::Gated(GatedMlpSpec { width, .. }) = self;
-        *width
-    }
-
-    /// Returns the number of rows of all the MLP's matrices. Their other side is the residual
-    /// stream.
-    pub fn rows(&self) -> usize {
-        3 * self.width()
-    }
-}
-
-impl AttentionSpec {
-    /// Returns the number of key/value heads that each of `tp_size` ranks holds. One copy of a
-    /// key/value head serves all of the rank's query heads that share it.
-    pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {
-        let local = self.heads / tp_size;
-        let group = self.heads / self.kv_heads;
-        let (mut a, mut b) = (local, group);
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        local / a
     }
 }
 

@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Names of a model's tensors, without `.weight` and `.bias`. The names of blocks stand below
-/// a layer's prefix: the queries of layer 3 are "model.layers.3.self_attn.q_proj".
-///
-/// Projections with one name lie in one tensor, one below the other. Example:
-/// query, key and value have the name "self_attn.qkv_proj". Then the tensor's first rows are the
-/// queries', the next the keys', and the last the values'.
+/// Names of a model's tensors outside of blocks, without `.weight` and `.bias`. The names of a
+/// block's tensors are in the block's description, such as [`crate::AttentionNames`]. They, and
+/// the norms before blocks, stand below a layer's prefix: the queries of layer 3 are
+/// "model.layers.3.self_attn.q_proj".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorNames {
     /// Embedding table.
@@ -22,24 +20,6 @@ pub struct TensorNames {
     pub mixer_norm: String,
     /// Norm before a layer's MLP.
     pub mlp_norm: String,
-    /// Projection to queries.
-    pub query: String,
-    /// Projection to keys.
-    pub key: String,
-    /// Projection to values.
-    pub value: String,
-    /// Projection from attention to the residual stream.
-    pub output: String,
-    /// Norm over each head of the queries.
-    pub query_norm: String,
-    /// Norm over each head of the keys.
-    pub key_norm: String,
-    /// MLP's projection that is activated.
-    pub gate: String,
-    /// MLP's projection that is multiplied with the activated one.
-    pub up: String,
-    /// Projection from the MLP to the residual stream.
-    pub down: String,
 }
 
 /// Names of Llama, and of the families that are written as Llamas.
@@ -53,15 +33,6 @@ impl Default for TensorNames {
             head: name("lm_head"),
             mixer_norm: name("input_layernorm"),
             mlp_norm: name("post_attention_layernorm"),
-            query: name("self_attn.q_proj"),
-            key: name("self_attn.k_proj"),
-            value: name("self_attn.v_proj"),
-            output: name("self_attn.o_proj"),
-            query_norm: name("self_attn.q_norm"),
-            key_norm: name("self_attn.k_norm"),
-            gate: name("mlp.gate_proj"),
-            up: name("mlp.up_proj"),
-            down: name("mlp.down_proj"),
         }
     }
 }
@@ -90,12 +61,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moved_body_leaves_head_and_blocks_where_they_are() {
+    fn a_moved_body_leaves_head_and_layers_norms_where_they_are() {
         let names = TensorNames::default();
         let moved = names.clone().moved("model", "language_model.model");
         assert_eq!(moved.embedding, "language_model.model.embed_tokens");
         assert_eq!(moved.layer(3), "language_model.model.layers.3");
         assert_eq!(moved.norm, "language_model.model.norm");
-        assert_eq!((moved.head, moved.query), (names.head, names.query));
+        assert_eq!((moved.head, moved.mlp_norm), (names.head, names.mlp_norm));
     }
 }

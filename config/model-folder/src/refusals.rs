@@ -16,13 +16,5 @@ pub(crate) fn check(config: &Raw) -> Result<(), ModelConfigError> {
     ) {
         return Err(config.unsupported("hidden_act", "the only activation served is silu"));
     }
-    for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
-        // Without experts the model is a dense one.
-        if config.get(key).is_some_and(|experts| experts != 0) {
-            return Err(
-                config.unsupported(key, "mixtures of experts are not served; use a dense model")
-            );
-        }
-    }
     Ok(())
 }

@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig, Dtype,
-    EngineConfig, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer,
-    Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig, Quantization, RequestLimits, RopeConfig,
-    RopeScaling, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames,
-    TimeoutConfig, WebConfig,
+    Architecture, AttentionNames, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig,
+    Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec,
+    LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig,
+    Quantization, RequestLimits, RopeConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -209,10 +209,12 @@ fn layer() -> LayerSpec {
             qk_norm: false,
             qkv_bias: false,
             output_bias: false,
+            names: AttentionNames::default(),
         }),
         mlp: Mlp::Gated(GatedMlpSpec {
             width: 768,
             bias: false,
+            names: GatedMlpNames::default(),
         }),
         norms: Norms::Before,
         rms_norm_eps: 1e-5,

@@ -2,11 +2,9 @@
 //! tensors, its part on each rank, its exchanges and its pass.
 
 pub(crate) mod allocate;
-mod attention;
 mod boundary;
 pub(crate) mod cache;
 mod distinct;
-mod gated_mlp;
 mod layer;
 mod linear;
 mod mixer;
@@ -16,14 +14,12 @@ pub(crate) mod parts;
 mod place;
 mod rope;
 
-pub(crate) use attention::{Attention, AttentionBuffers, attention_shapes};
 pub(crate) use boundary::{AllRows, Boundary, MlpOperands};
-pub(crate) use gated_mlp::{GatedMlp, GatedMlpBuffers, gated_mlp_widths};
-pub(crate) use layer::{Layer, LayerBuffers};
+pub(crate) use layer::{Layer, LayerBuffers, Variants};
 pub(crate) use linear::Linear;
-pub(crate) use mixer::{Mixer, MixerBuffers};
-pub(crate) use mlp::{Mlp, MlpBuffers};
+pub(crate) use mixer::{Mixer, MixerBuffers, MixerVariants, attention_shapes};
+pub(crate) use mlp::{Mlp, MlpBuffers, MlpVariants};
 pub(crate) use norm::Norm;
-pub(crate) use place::{LayerContext, LayerPlace, Variants};
+pub(crate) use place::{LayerContext, LayerPlace};
 pub use rope::rope_table;
 pub(crate) use rope::rope_tables;

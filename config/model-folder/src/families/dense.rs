@@ -1,12 +1,18 @@
 //! Layers of grouped-query attention and a gated MLP, alike but for their rotary embedding.
 
-use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfigError, Norms};
+use lockstep_types::{
+    AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp,
+    ModelConfigError, Norms,
+};
 
 use super::{layer_types, rope};
 use crate::raw::Raw;
 
 /// Largest believable number of layers.
 const DEEPEST_MODEL: usize = 10_000;
+
+/// Keys for the number of a layer's experts.
+const EXPERTS: [&str; 3] = ["num_local_experts", "num_experts", "n_routed_experts"];
 
 /// Properties that differ between families of such models.
 pub(super) struct Dense {
@@ -16,15 +22,35 @@ pub(super) struct Dense {
     pub qk_norm: bool,
     /// Keys of biases that the family does not have.
     pub no_bias: &'static [&'static str],
+    /// Names of an attention's tensors.
+    pub attention_names: fn() -> AttentionNames,
+    /// Names of a gated MLP's tensors.
+    pub mlp_names: fn() -> GatedMlpNames,
 }
 
 impl Dense {
+    /// Properties of Llama.
+    pub const LLAMA: Self = Self {
+        qkv_bias: false,
+        qk_norm: false,
+        no_bias: &[],
+        attention_names: AttentionNames::default,
+        mlp_names: GatedMlpNames::default,
+    };
+
     /// Reads the layers.
     ///
     /// # Errors
     /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that the family
     /// does not have.
     pub fn layers(&self, config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+        for key in EXPERTS {
+            // Without experts the model is a dense one.
+            if config.get(key).is_some_and(|experts| experts != 0) {
+                let remedy = "mixtures of experts are not served; use a dense model";
+                return Err(config.unsupported(key, remedy));
+            }
+        }
         for key in self.no_bias {
             if config.flag(key, false)? {
                 return Err(config.unsupported(key, "the family has no such bias; remove the key"));
@@ -50,10 +76,12 @@ impl Dense {
                 qk_norm: self.qk_norm,
                 qkv_bias: bias || self.qkv_bias,
                 output_bias: bias,
+                names: (self.attention_names)(),
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width,
                 bias: mlp_bias,
+                names: (self.mlp_names)(),
             }),
             norms: Norms::Before,
             rms_norm_eps,

@@ -19,12 +19,6 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
-    layers: |config| LLAMA.layers(config),
+    layers: |config| Dense::LLAMA.layers(config),
     window: |_| Ok(None),
-};
-
-const LLAMA: Dense = Dense {
-    qkv_bias: false,
-    qk_norm: false,
-    no_bias: &[],
 };

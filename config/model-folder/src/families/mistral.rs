@@ -26,7 +26,6 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const MISTRAL: Dense = Dense {
-    qkv_bias: false,
-    qk_norm: false,
     no_bias: &["attention_bias", "mlp_bias"],
+    ..Dense::LLAMA
 };

@@ -1,6 +1,6 @@
 //! Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; without longrope.
 
-use lockstep_types::TensorNames;
+use lockstep_types::{AttentionNames, GatedMlpNames, TensorNames};
 use serde_json::json;
 
 use super::{Family, dense::Dense};
@@ -19,25 +19,29 @@ pub(super) const FAMILY: Family = Family {
             "rms_norm_eps": 1e-5,
         })
     },
-    names,
+    names: TensorNames::default,
     layers: |config| PHI3.layers(config),
     window: |config| config.size("sliding_window"),
 };
 
 const PHI3: Dense = Dense {
-    qkv_bias: false,
-    qk_norm: false,
     no_bias: &["attention_bias", "mlp_bias"],
+    attention_names: || {
+        let qkv = "self_attn.qkv_proj".to_owned();
+        AttentionNames {
+            query: qkv.clone(),
+            key: qkv.clone(),
+            value: qkv,
+            ..AttentionNames::default()
+        }
+    },
+    mlp_names: || {
+        let gate_up = "mlp.gate_up_proj".to_owned();
+        GatedMlpNames {
+            gate: gate_up.clone(),
+            up: gate_up,
+            ..GatedMlpNames::default()
+        }
+    },
+    ..Dense::LLAMA
 };
-
-fn names() -> TensorNames {
-    let [qkv, gate_up] = ["self_attn.qkv_proj", "mlp.gate_up_proj"].map(str::to_owned);
-    TensorNames {
-        query: qkv.clone(),
-        key: qkv.clone(),
-        value: qkv,
-        gate: gate_up.clone(),
-        up: gate_up,
-        ..TensorNames::default()
-    }
-}

@@ -33,8 +33,8 @@ pub(super) const FAMILY: Family = Family {
 
 const QWEN2: Dense = Dense {
     qkv_bias: true,
-    qk_norm: false,
     no_bias: &["attention_bias", "mlp_bias"],
+    ..Dense::LLAMA
 };
 
 /// Reads the window of Qwen's dense families. Some layers have it if `layer_types` says so.

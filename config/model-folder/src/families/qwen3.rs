@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const QWEN3: Dense = Dense {
-    qkv_bias: false,
     qk_norm: true,
     no_bias: &["mlp_bias"],
+    ..Dense::LLAMA
 };

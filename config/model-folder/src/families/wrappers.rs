@@ -81,12 +81,11 @@ impl Wrapper {
             return Ok(found(family, outer));
         };
         let name = text.text("model_type")?.unwrap_or_default();
-        let mut all = SERVED.into_iter().chain(INSIDE);
-        let family = all
+        let all = || SERVED.iter().copied().chain(INSIDE);
+        let family = all()
             .find(|family| family.model_type == name)
             .ok_or_else(|| {
-                let types = SERVED.into_iter().chain(INSIDE);
-                let types: Vec<_> = types.map(|family| family.model_type).collect();
+                let types: Vec<_> = all().map(|family| family.model_type).collect();
                 text.unsupported("model_type", format!("served are {}", listed(&types)))
             })?;
         if let Some(key) = text.keys().find(|key| !keys::is_known(key)) {

@@ -1,5 +1,6 @@
 use lockstep_types::{
-    AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms, RopeConfig, RopeScaling,
+    AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig,
+    Norms, RopeConfig, RopeScaling,
 };
 use serde_json::{Value, json};
 
@@ -38,10 +39,12 @@ fn a_llama_is_read_whole() {
                 qk_norm: false,
                 qkv_bias: false,
                 output_bias: false,
+                names: AttentionNames::default(),
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: 96,
-                bias: false
+                bias: false,
+                names: GatedMlpNames::default(),
             }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,

@@ -6,9 +6,8 @@ use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
 use lockstep_types::{LayerSpec, ModelConfig, Norms};
 
 use super::{
-    LayerContext, LayerPlace, Mixer, Mlp, Norm, Variants, attention_shapes, gated_mlp_widths,
+    LayerContext, LayerPlace, Mixer, MixerVariants, Mlp, MlpVariants, Norm,
     parts::{Convert, Form, Listed, Tensors},
-    rope_tables,
 };
 use crate::{CollectiveStep, Shard, Topology};
 
@@ -22,27 +21,33 @@ pub(crate) struct Layer<F: Form> {
     pub mlp: Mlp<F>,
 }
 
+/// Distinct sizes of a model's blocks on one rank.
+pub(crate) struct Variants {
+    pub mixers: MixerVariants,
+    pub mlps: MlpVariants,
+}
+
+impl Variants {
+    /// Lists the variants of the layers of `model` on the rank of `shard`.
+    pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
+        Self {
+            mixers: MixerVariants::of(model, shard),
+            mlps: MlpVariants::of(model, shard),
+        }
+    }
+}
+
 impl Layer<Listed> {
-    /// Lists the tensors of the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>) -> Self {
+    /// Lists the tensors of the layer at `place`, whose blocks find their own among `variants`.
+    pub fn listed(place: &LayerPlace<'_>, variants: &Variants) -> Self {
         let (model, spec) = (place.model, place.spec());
         let mlp_norm = match spec.norms {
             Norms::Before => place.name(&model.names.mlp_norm),
         };
         Self {
-            mixer: Mixer::listed(place),
+            mixer: Mixer::listed(place, &variants.mixers),
             mlp_norm: Norm::listed(&mlp_norm, model.hidden_size, spec.rms_norm_eps),
-            mlp: Mlp::listed(place),
-        }
-    }
-
-    /// Lists the variants of the layers of `model` on the rank of `shard`.
-    pub fn variants(model: &ModelConfig, shard: &Shard) -> Variants {
-        Variants {
-            caches: model.kv_groups(),
-            attention: attention_shapes(model, shard),
-            ropes: rope_tables(model),
-            gated_mlps: gated_mlp_widths(model),
+            mlp: Mlp::listed(place, &variants.mlps),
         }
     }
 
@@ -55,7 +60,7 @@ impl Layer<Listed> {
         axis: Axis,
     ) -> Vec<CollectiveStep> {
         let mixer = Mixer::collectives(spec, hidden, topology, axis);
-        let mlp = Mlp::collectives(spec, hidden, topology, axis);
+        let mlp = Mlp::collectives(hidden, topology, axis);
         mixer.into_iter().chain(mlp).collect()
     }
 }

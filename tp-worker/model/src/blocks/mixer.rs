@@ -4,25 +4,45 @@
 //! a projection of these columns back to the residual stream. The layer runs that projection,
 //! because only some rows may be wanted of the columns.
 
+mod attention;
+
 use lockstep_backend::{Axis, Backend, BackendError};
-use lockstep_types::{self as types, LayerSpec};
+use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
-    Attention, AttentionBuffers, LayerContext, LayerPlace, Linear, Variants,
+    LayerContext, LayerPlace, Linear,
     allocate::Allocate,
     cache::ModelCache,
     parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{CollectiveStep, Shard, Topology};
+use attention::{Attention, AttentionBuffers, AttentionVariants};
+
+pub(crate) use attention::attention_shapes;
 
 /// One rank's part of a layer's mixer.
 pub(crate) enum Mixer<F: Form> {
     Attention(Attention<F>),
 }
 
+/// Distinct sizes of a model's mixers on one rank, kind by kind. Layers of one size share
+/// buffers. The lists are made once for a model, not once for each layer.
+pub(crate) struct MixerVariants {
+    attention: AttentionVariants,
+}
+
+impl MixerVariants {
+    /// Lists the variants of the layers of `model` on the rank of `shard`.
+    pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
+        Self {
+            attention: AttentionVariants::of(model, shard),
+        }
+    }
+}
+
 /// Activations of mixers, for each kind and each of its variants.
 pub(crate) struct MixerBuffers<T> {
-    /// Buffers for each of [`Variants::attention`].
+    /// Buffers for each of [`AttentionVariants::shapes`].
     pub attention: Vec<AttentionBuffers<T>>,
 }
 
@@ -33,10 +53,10 @@ impl<T> MixerBuffers<T> {
     /// [`BackendError::OutOfMemory`].
     pub fn new(
         device: &mut impl Allocate<Tensor = T>,
-        variants: &Variants,
+        variants: &MixerVariants,
         tokens: usize,
     ) -> Result<Self, BackendError> {
-        let attention = variants.attention.iter();
+        let attention = variants.attention.shapes.iter();
         let attention = attention.map(|shape| AttentionBuffers::new(device, shape, tokens));
         Ok(Self {
             attention: attention.collect::<Result<_, _>>()?,
@@ -52,10 +72,13 @@ impl<T> MixerBuffers<T> {
 }
 
 impl Mixer<Listed> {
-    /// Lists the tensors of the mixer of the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>) -> Self {
+    /// Lists the tensors of the mixer of the layer at `place`, which finds its own among
+    /// `variants`.
+    pub fn listed(place: &LayerPlace<'_>, variants: &MixerVariants) -> Self {
         match &place.spec().mixer {
-            types::Mixer::Attention(spec) => Self::Attention(Attention::listed(place, spec)),
+            types::Mixer::Attention(spec) => {
+                Self::Attention(Attention::listed(place, spec, &variants.attention))
+            }
         }
     }
 

@@ -1,25 +1,47 @@
 //! The MLP of a layer, of any kind: the block that computes each position by itself. An MLP
 //! reads the normed residual stream, adds its output to the residual stream, and norms the sum.
 
+mod gated;
+
 use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
-use lockstep_types::{self as types, LayerSpec};
+use lockstep_types::{self as types, ModelConfig};
 
 use super::{
-    GatedMlp, GatedMlpBuffers, LayerPlace, MlpOperands, Variants,
+    LayerPlace, MlpOperands,
     allocate::Allocate,
+    distinct::distinct,
     parts::{Convert, Form, Listed, Tensors},
 };
-use crate::{CollectiveStep, Shard, Topology};
+use crate::{CollectiveKind, CollectiveStep, Shard, Topology};
+use gated::{GatedMlp, GatedMlpBuffers};
 
 /// One rank's part of a layer's MLP.
 pub(crate) enum Mlp<F: Form> {
     Gated(GatedMlp<F>),
 }
 
+/// Distinct sizes of a model's MLPs on one rank, kind by kind. Layers of one size share
+/// buffers. The lists are made once for a model, not once for each layer.
+pub(crate) struct MlpVariants {
+    /// Numbers of columns, as [`GatedMlp::columns`] counts them.
+    gated: Vec<usize>,
+}
+
+impl MlpVariants {
+    /// Lists the variants of the layers of `model` on the rank of `shard`.
+    pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
+        let mlps = || model.layers.iter().map(|layer| &layer.mlp);
+        Self {
+            gated: distinct(mlps().map(|mlp| match mlp {
+                types::Mlp::Gated(spec) => GatedMlp::columns(spec, shard),
+            })),
+        }
+    }
+}
+
 /// Activations of MLPs, for each kind and each of its variants.
 pub(crate) struct MlpBuffers<T> {
-    /// Buffers for each of [`Variants::gated_mlps`].
-    pub gated: Vec<GatedMlpBuffers<T>>,
+    gated: Vec<GatedMlpBuffers<T>>,
 }
 
 impl<T> MlpBuffers<T> {
@@ -29,12 +51,11 @@ impl<T> MlpBuffers<T> {
     /// [`BackendError::OutOfMemory`].
     pub fn new(
         device: &mut impl Allocate<Tensor = T>,
-        variants: &Variants,
-        shard: &Shard,
+        variants: &MlpVariants,
         rows: usize,
     ) -> Result<Self, BackendError> {
-        let gated = variants.gated_mlps.iter();
-        let gated = gated.map(|width| GatedMlpBuffers::new(device, shard.mlp(*width).len(), rows));
+        let gated = variants.gated.iter();
+        let gated = gated.map(|columns| GatedMlpBuffers::new(device, *columns, rows));
         Ok(Self {
             gated: gated.collect::<Result<_, _>>()?,
         })
@@ -49,23 +70,24 @@ impl<T> MlpBuffers<T> {
 }
 
 impl Mlp<Listed> {
-    /// Lists the tensors of the MLP of the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>) -> Self {
+    /// Lists the tensors of the MLP of the layer at `place`, which finds its own among
+    /// `variants`.
+    pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Self {
         match &place.spec().mlp {
-            types::Mlp::Gated(spec) => Self::Gated(GatedMlp::listed(place, spec)),
+            types::Mlp::Gated(spec) => Self::Gated(GatedMlp::listed(place, spec, &variants.gated)),
         }
     }
 
-    /// Returns the collectives around the MLP of `layer`, in a model of width `hidden`.
-    pub fn collectives(
-        layer: &LayerSpec,
-        hidden: usize,
-        topology: Topology,
-        axis: Axis,
-    ) -> Vec<CollectiveStep> {
-        match &layer.mlp {
-            types::Mlp::Gated(_) => GatedMlp::collectives(hidden, topology, axis),
+    /// Returns the collectives around an MLP of any kind, in a model of width `hidden`. With one
+    /// DP rank, all ranks sum their results. With several, the rows of all DP ranks are gathered
+    /// before the MLP, and the sum is scattered behind it.
+    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
+        if topology.dp_size() == 1 {
+            return vec![CollectiveStep::sum(axis, hidden)];
         }
+        [CollectiveKind::AllGather, CollectiveKind::ReduceScatter]
+            .map(|kind| CollectiveStep::of_all(kind, axis, hidden))
+            .into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Place of a layer in its model, and the state that all layers share.
 
-use lockstep_backend::{AttentionShape, Axis, Backend, BackendError};
-use lockstep_types::{KvGroup, LayerSpec, ModelConfig, RopeConfig};
+use lockstep_backend::{Axis, Backend, BackendError};
+use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::rope::{rope_table, rope_tables};
 use crate::{Shard, split::topology::attention_axis};
@@ -11,27 +11,12 @@ use crate::{Shard, split::topology::attention_axis};
 pub(crate) struct LayerPlace<'m> {
     pub model: &'m ModelConfig,
     pub shard: &'m Shard,
-    /// Variants among which the layer finds its own.
-    pub variants: &'m Variants,
     /// Number of the layer in the model, from 0.
     pub number: usize,
     /// Prefix of the names of the layer's tensors. Example: "model.layers.3".
     pub prefix: &'m str,
     /// Columns of the query, key and value projections.
     pub inputs: usize,
-}
-
-/// Distinct shapes of a model's layers on one rank. Layers of one shape share buffers and
-/// rotary tables. The lists are made once for a model, not once for each layer.
-pub(crate) struct Variants {
-    /// Groups of layers with equal caches.
-    pub caches: Vec<KvGroup>,
-    /// Shapes of attention, as [`super::attention_shapes`] lists them.
-    pub attention: Vec<AttentionShape>,
-    /// Rotary tables, as [`rope_tables`] lists them.
-    pub ropes: Vec<(RopeConfig, usize)>,
-    /// Widths of gated MLPs, as [`super::gated_mlp_widths`] lists them.
-    pub gated_mlps: Vec<usize>,
 }
 
 impl<'m> LayerPlace<'m> {

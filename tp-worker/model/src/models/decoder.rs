@@ -8,7 +8,7 @@ use lockstep_types::{ModelConfig, Norms};
 use crate::{
     Shard,
     blocks::{
-        Layer, LayerPlace, Norm,
+        Layer, LayerPlace, Norm, Variants,
         parts::{Convert, Form, Listed, MatrixPart, Tensors},
     },
 };
@@ -48,17 +48,17 @@ fn table(model: &ModelConfig, name: &str, taken: Range<usize>) -> MatrixPart {
 impl Decoder<Listed> {
     /// Lists the tensors of a rank's part of `model`.
     pub fn listed(model: &ModelConfig, shard: &Shard) -> Self {
-        let (hidden, variants) = (model.hidden_size, Layer::variants(model, shard));
+        let (hidden, variants) = (model.hidden_size, Variants::of(model, shard));
         let names = &model.names;
         let layer = |number| {
-            Layer::listed(&LayerPlace {
+            let place = LayerPlace {
                 model,
                 shard,
-                variants: &variants,
                 number,
                 prefix: &names.layer(number),
                 inputs: hidden,
-            })
+            };
+            Layer::listed(&place, &variants)
         };
         let input_norm = |number: usize| {
             let spec = &model.layers[number];

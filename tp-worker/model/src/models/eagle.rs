@@ -6,7 +6,7 @@ use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 use crate::{
     CaptureSpec, Shard, Topology,
     blocks::{
-        Layer, LayerPlace, Linear, Norm,
+        Layer, LayerPlace, Linear, Norm, Variants,
         parts::{Convert, Form, Listed, MatrixPart, Tensors},
     },
 };
@@ -76,16 +76,16 @@ impl Eagle<Listed> {
     pub fn listed(draft: &DraftModel, target: &ModelConfig, present: Present) -> Self {
         let (model, hidden) = (&draft.model, draft.model.hidden_size);
         let shard = Shard::of(model, Topology::alone());
-        let variants = Layer::variants(model, &shard);
+        let variants = Variants::of(model, &shard);
         let layer = |prefix, inputs| {
-            Layer::listed(&LayerPlace {
+            let place = LayerPlace {
                 model,
                 shard: &shard,
-                variants: &variants,
                 number: 0,
                 prefix,
                 inputs,
-            })
+            };
+            Layer::listed(&place, &variants)
         };
         let norm = |name| Norm::listed(name, hidden, model.rms_norm_eps);
         let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);

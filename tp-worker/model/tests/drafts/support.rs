@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
-use lockstep_types::{DraftKind, DraftModel, Dtype, GatedMlpSpec, LayerSpec, Mlp, ModelConfig};
+use lockstep_types::{
+    DraftKind, DraftModel, Dtype, GatedMlpNames, GatedMlpSpec, LayerSpec, Mlp, ModelConfig,
+};
 use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -45,6 +47,7 @@ impl Checkpoint {
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: 80,
                 bias: false,
+                names: GatedMlpNames::default(),
             }),
             ..target.layers[0].clone()
         };

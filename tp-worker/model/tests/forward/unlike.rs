@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use lockstep_types::{GatedMlpSpec, Mlp, ModelConfig};
+use lockstep_types::{GatedMlpNames, GatedMlpSpec, Mlp, ModelConfig};
 use safetensors::{Dtype, SafeTensors, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -64,6 +64,7 @@ fn narrowed(gone: bool) -> (TempDir, ModelConfig) {
     model.layers[1].mlp = Mlp::Gated(GatedMlpSpec {
         width: left,
         bias: false,
+        names: GatedMlpNames::default(),
     });
     (folder, model)
 }

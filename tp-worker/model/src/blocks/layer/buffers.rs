@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError, Holds, Rows};
 use lockstep_types::ModelConfig;
 
-use super::Layer;
+use super::{Layer, Variants};
 use crate::{
     Shard,
     blocks::allocate::Allocate,
@@ -47,14 +47,14 @@ impl<T> LayerBuffers<T> {
         tokens: usize,
     ) -> Result<Self, BackendError> {
         let (hidden, dp_size) = (model.hidden_size, shard.topology.dp_size());
-        let variants = Layer::variants(model, shard);
+        let Variants { mixers, mlps } = Variants::of(model, shard);
         let all = tokens.saturating_mul(dp_size);
         Ok(Self {
             residual: device.activations(tokens, hidden, Holds::Sum)?,
             delta: device.activations(tokens, hidden, Holds::Sum)?,
             normed: device.activations(tokens, hidden, Holds::Operand)?,
-            mixers: MixerBuffers::new(device, &variants, tokens)?,
-            mlps: MlpBuffers::new(device, &variants, shard, all)?,
+            mixers: MixerBuffers::new(device, &mixers, tokens)?,
+            mlps: MlpBuffers::new(device, &mlps, all)?,
             all: match dp_size {
                 1 => None,
                 _ => Some(AllRows::new(device, all, hidden)?),

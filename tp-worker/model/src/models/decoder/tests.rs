@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, path::Path};
 
-use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
+use lockstep_types::{AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
 use proptest::prelude::*;
 
 use super::*;
@@ -47,7 +47,8 @@ proptest! {
                 output_bias: biased,
                 ..demo().layers[0].attention().clone()
             }),
-            mlp: Mlp::Gated(GatedMlpSpec { width, bias: biased }),
+            mlp: Mlp::Gated(GatedMlpSpec { width, bias: biased, names: GatedMlpNames::default(),
+ }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,
         };

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use lockstep_types::{AttentionSpec, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
+use lockstep_types::{AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
 
 use super::*;
 
@@ -22,6 +22,7 @@ fn small() -> ModelConfig {
         mlp: Mlp::Gated(GatedMlpSpec {
             width: 96,
             bias: false,
+            names: GatedMlpNames::default(),
         }),
         norms: Norms::Before,
         rms_norm_eps: 1e-5,

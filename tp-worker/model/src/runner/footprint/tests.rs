@@ -4,10 +4,10 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{
-    Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig, DraftKind,
-    DraftKv, DraftModel, Dtype, EngineShape, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat,
-    Mixer, Mlp, ModelConfig, Norms, Quantization, RankMemory, RopeConfig, RopeScaling,
-    SpeculationConfig, StepLimits, TensorNames, Verification,
+    Architecture, AttentionNames, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
+    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, GatedMlpNames, GatedMlpSpec, KvCacheDtype,
+    LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Norms, Quantization, RankMemory, RopeConfig,
+    RopeScaling, SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -74,10 +74,12 @@ fn layer() -> LayerSpec {
             qk_norm: false,
             qkv_bias: false,
             output_bias: false,
+            names: AttentionNames::default(),
         }),
         mlp: Mlp::Gated(GatedMlpSpec {
             width: 96,
             bias: false,
+            names: GatedMlpNames::default(),
         }),
         norms: Norms::Before,
         rms_norm_eps: 1e-5,
@@ -247,6 +249,7 @@ fn biases_and_norms_of_heads_count() {
     let biased = Mlp::Gated(GatedMlpSpec {
         width: 96,
         bias: true,
+        names: GatedMlpNames::default(),
     });
     let vectors = |change: &dyn Fn(&mut LayerSpec), rank| {
         let mut model = model(64, 1, true);

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    Architecture, AttentionSpec, CheckpointFormat, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp,
-    Norms, Quantization, RopeConfig, RopeScaling, TensorNames,
+    Architecture, AttentionNames, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
+    LayerSpec, LoadFormat, Mixer, Mlp, Norms, Quantization, RopeConfig, RopeScaling, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -31,10 +31,12 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
                 qk_norm: false,
                 qkv_bias: false,
                 output_bias: false,
+                names: AttentionNames::default(),
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: intermediate,
                 bias: false,
+                names: GatedMlpNames::default(),
             }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,

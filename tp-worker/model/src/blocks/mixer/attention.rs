@@ -4,18 +4,20 @@
 use std::ops::Range;
 
 use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds};
-use lockstep_types::{AttentionSpec, ModelConfig};
+use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, RopeConfig};
 
-use super::{
-    LayerContext, LayerPlace, Linear,
-    cache::{CachePlace, ModelCache},
-    distinct::{distinct, place_of},
-    linear::Fused,
-    parts::{Convert, Form, Listed, Tensors, VectorPart},
-    rope::rope_of,
-};
 use crate::{
-    CollectiveStep, Shard, Topology, blocks::allocate::Allocate, split::topology::attention_axis,
+    CollectiveStep, Shard, Topology,
+    blocks::{
+        LayerContext, LayerPlace, Linear,
+        allocate::Allocate,
+        cache::{CachePlace, ModelCache},
+        distinct::{distinct, place_of},
+        linear::Fused,
+        parts::{Convert, Form, Listed, Tensors, VectorPart},
+        rope::{rope_of, rope_tables},
+    },
+    split::topology::attention_axis,
 };
 
 /// One rank's heads of one layer's attention.
@@ -24,9 +26,9 @@ pub(crate) struct Attention<F: Form> {
     pub cache: CachePlace,
     /// Number and width of this rank's heads.
     pub shape: AttentionShape,
-    /// Index of the layer's rotary table in [`super::rope_tables`].
+    /// Index of the layer's rotary table in [`rope_tables`].
     pub rope: usize,
-    /// Index of the layer's buffers in the list made from [`attention_shapes`].
+    /// Index of the layer's buffers in the list made from [`AttentionVariants::shapes`].
     pub buffers: usize,
     /// Epsilon added to the mean square in the norms of heads.
     pub eps: f32,
@@ -38,6 +40,28 @@ pub(crate) struct Attention<F: Form> {
     pub k_norm: Option<F::Vector>,
     /// Projection back to the residual stream. Only the lead of a DP rank holds its bias.
     pub output: Linear<F>,
+}
+
+/// Distinct sizes of a model's attentions on one rank. Layers of one size share what the lists
+/// stand for.
+pub(crate) struct AttentionVariants {
+    /// Groups of layers with equal caches.
+    caches: Vec<KvGroup>,
+    /// Numbers and widths of heads, which share buffers.
+    pub shapes: Vec<AttentionShape>,
+    /// Rotary tables, as [`rope_tables`] lists them.
+    ropes: Vec<(RopeConfig, usize)>,
+}
+
+impl AttentionVariants {
+    /// Lists the variants of the layers of `model` on the rank of `shard`.
+    pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
+        Self {
+            caches: model.kv_groups(),
+            shapes: attention_shapes(model, shard),
+            ropes: rope_tables(model),
+        }
+    }
 }
 
 /// Activations of an attention, allocated once.
@@ -73,13 +97,12 @@ impl<T> AttentionBuffers<T> {
 
 impl Attention<Listed> {
     /// Lists the tensors of the attention that `attention` describes, in the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>, attention: &AttentionSpec) -> Self {
-        let LayerPlace {
-            model,
-            shard,
-            variants,
-            ..
-        } = *place;
+    pub fn listed(
+        place: &LayerPlace<'_>,
+        attention: &AttentionSpec,
+        variants: &AttentionVariants,
+    ) -> Self {
+        let LayerPlace { model, shard, .. } = *place;
         // Taken apart without `..`, so that a new field does not compile until it is read.
         let &AttentionSpec {
             heads: query_heads,
@@ -90,8 +113,9 @@ impl Attention<Listed> {
             qk_norm,
             qkv_bias,
             output_bias,
+            ref names,
         } = attention;
-        let (names, heads) = (&model.names, shard.heads(attention));
+        let heads = shard.heads(attention);
         let (queries, kv) = (query_heads * dim, kv_heads * dim);
         let keys = heads.kv.iter().map(|head| head * dim..(head + 1) * dim);
         let keys: Vec<_> = keys.collect();
@@ -115,7 +139,7 @@ impl Attention<Listed> {
             cache: CachePlace::of(&variants.caches, place.number),
             shape,
             rope: place_of(&variants.ropes, &rope_of(attention)),
-            buffers: place_of(&variants.attention, &shape),
+            buffers: place_of(&variants.shapes, &shape),
             eps: place.spec().rms_norm_eps,
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
             q_norm: norm(&names.query_norm),

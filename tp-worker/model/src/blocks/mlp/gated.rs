@@ -1,21 +1,23 @@
 //! The gated MLP: `down(silu(gate(x)) · up(x))` (Shazeer, arXiv:2002.05202).
 
 use lockstep_backend::{Axis, Backend, BackendError, Holds, RmsNorm, Scatter};
-use lockstep_types::{GatedMlpSpec, LayerSpec, Mlp, ModelConfig};
+use lockstep_types::GatedMlpSpec;
 
-use super::{
-    AllRows, Boundary, LayerPlace, Linear, MlpOperands,
-    distinct::{distinct, place_of},
-    linear::Fused,
-    parts::{Convert, Form, Listed, Tensors},
-};
 use crate::{
-    CollectiveKind, CollectiveStep, Topology, blocks::allocate::Allocate, split::crossing::Crossing,
+    Shard,
+    blocks::{
+        AllRows, Boundary, LayerPlace, Linear, MlpOperands,
+        allocate::Allocate,
+        distinct::place_of,
+        linear::Fused,
+        parts::{Convert, Form, Listed, Tensors},
+    },
+    split::crossing::Crossing,
 };
 
 /// One rank's columns of one layer's MLP.
 pub(crate) struct GatedMlp<F: Form> {
-    /// Index of the layer's buffers in the list made from [`gated_mlp_widths`].
+    /// Index of the layer's buffers, one for each number of columns.
     pub buffers: usize,
     /// Fused projection: gate rows, then up rows.
     pub gate_up: Linear<F>,
@@ -58,11 +60,15 @@ impl<T> GatedMlpBuffers<T> {
 }
 
 impl GatedMlp<Listed> {
-    /// Lists the tensors of the MLP that `spec` describes, in the layer at `place`.
-    pub fn listed(place: &LayerPlace<'_>, spec: &GatedMlpSpec) -> Self {
+    /// Lists the tensors of the MLP that `spec` describes, in the layer at `place`. `variants` are
+    /// the distinct [`Self::columns`] of the model's gated MLPs.
+    pub fn listed(place: &LayerPlace<'_>, spec: &GatedMlpSpec, variants: &[usize]) -> Self {
         let LayerPlace { model, shard, .. } = *place;
-        let GatedMlpSpec { width, bias } = *spec;
-        let names = &model.names;
+        let &GatedMlpSpec {
+            width,
+            bias,
+            ref names,
+        } = spec;
         let columns = shard.mlp(width);
         let gate_up = [&names.gate, &names.up].map(|name| Fused {
             name: place.name(name),
@@ -70,7 +76,7 @@ impl GatedMlp<Listed> {
             taken: vec![columns.clone()],
         });
         Self {
-            buffers: place_of(&place.variants.gated_mlps, &width),
+            buffers: place_of(variants, &Self::columns(spec, shard)),
             gate_up: Linear::of_outputs(&gate_up, model.hidden_size, bias),
             down: Linear::of_inputs(
                 &place.name(&names.down),
@@ -82,25 +88,10 @@ impl GatedMlp<Listed> {
         }
     }
 
-    /// Returns the collectives around the MLP. With one DP rank, all ranks sum their results.
-    /// With several, the rows of all DP ranks are gathered before the MLP, and the sum is
-    /// scattered behind it.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
-        if topology.dp_size() == 1 {
-            return vec![CollectiveStep::sum(axis, hidden)];
-        }
-        [CollectiveKind::AllGather, CollectiveKind::ReduceScatter]
-            .map(|kind| CollectiveStep::of_all(kind, axis, hidden))
-            .into()
+    /// Returns the number of columns of the rank of `shard`. MLPs with as many share buffers.
+    pub fn columns(spec: &GatedMlpSpec, shard: &Shard) -> usize {
+        shard.mlp(spec.width).len()
     }
-}
-
-/// Returns the distinct widths of a model's gated MLPs.
-pub(crate) fn gated_mlp_widths(model: &ModelConfig) -> Vec<usize> {
-    let width = |layer: &LayerSpec| match layer.mlp {
-        Mlp::Gated(GatedMlpSpec { width, .. }) => width,
-    };
-    distinct(model.layers.iter().map(width))
 }
 
 impl<F: Form> Tensors<F> for GatedMlp<F> {
