@@ -31,6 +31,11 @@ impl Digest {
         }
     }
 
+    /// Takes in an optional value; `None` becomes `u64::MAX`, which no `u32` is.
+    pub fn option(&mut self, value: Option<u32>) {
+        self.word(value.map_or(u64::MAX, u64::from));
+    }
+
     /// Returns the digest so far.
     pub fn value(self) -> u64 {
         let mut value = self.0;

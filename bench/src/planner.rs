@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use lockstep_planner::{Millis, Planner, PlannerConfig, RequestId};
 use lockstep_types::{
     request::Request,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{SlotExtend, SlotOutput, StepPlan, StepResult},
 };
 use serde_json::json;
@@ -127,22 +127,15 @@ fn measure(args: &Args, running: u32) -> anyhow::Result<(Durations, Durations)> 
 }
 
 fn request(id: u32, prompt: u32, length: u32) -> Request {
+    // Prompts differ from the first token on: requests share nothing.
+    let tokens = (0..prompt).map(|at| (id * 7919 + at * 31) % 30_000);
+    let endless = SamplingParams {
+        ignore_eos: true,
+        ..SamplingParams::greedy()
+    };
     Request {
-        trace_id: String::new(),
-        // Prompts differ from the first token on: requests share nothing.
-        input_ids: (0..prompt)
-            .map(|at| (id * 7919 + at * 31) % 30_000)
-            .collect(),
-        sampling: SamplingParams {
-            ignore_eos: true,
-            ..SamplingParams::greedy()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens: length - prompt,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: endless.into(),
+        ..Request::new(tokens.collect(), length - prompt)
     }
 }
 

@@ -14,7 +14,7 @@ use lockstep_text::{
 };
 use lockstep_types::ConfigError;
 use lockstep_types::request::Request;
-use lockstep_types::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::sampling::SamplingParams;
 
 use crate::console;
 use crate::rank_args::RankArgs;
@@ -125,21 +125,16 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
             args.max_tokens, engine.server.context_length
         ));
     }
+    let sampling = SamplingParams {
+        temperature: args.temperature,
+        top_p: args.top_p,
+        seed: args.seed,
+        ..SamplingParams::default()
+    };
     let request = Request {
         trace_id: "generate".into(),
-        sampling: SamplingParams {
-            temperature: args.temperature,
-            top_p: args.top_p,
-            seed: args.seed,
-            ..SamplingParams::default()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens: args.max_tokens.min(room),
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
-        input_ids,
+        generation: sampling.into(),
+        ..Request::new(input_ids, args.max_tokens.min(room))
     };
     let options = LocalOptions {
         registry: registry.clone(),

@@ -12,6 +12,7 @@ pub mod pb;
 mod codec;
 mod drafter;
 mod error;
+mod generation;
 mod load;
 mod mirror;
 mod parts;

@@ -9,7 +9,6 @@
 /// | `try_each` | a list of messages; reading one may fail | a list |
 /// | `maybe` | an optional message | an `Option` |
 /// | `filled` | optional; absent means the default | always there |
-/// | `given` | a message that has to be there | always there |
 macro_rules! mirror {
     ($name:ident { $($field:ident $(: $how:ident)?),* $(,)? }) => {
         impl From<pb::$name> for $name {
@@ -45,9 +44,6 @@ macro_rules! mirror {
     (@read $wire:ident.$field:ident filled) => {
         $wire.$field.map(Into::into).unwrap_or_default()
     };
-    (@read $wire:ident.$field:ident given) => {
-        $wire.$field.ok_or(WireError::Missing(stringify!($field)))?.try_into()?
-    };
 
     (@write $plain:ident.$field:ident) => { $plain.$field };
     (@write $plain:ident.$field:ident each) => {
@@ -56,7 +52,6 @@ macro_rules! mirror {
     (@write $plain:ident.$field:ident try_each) => { mirror!(@write $plain.$field each) };
     (@write $plain:ident.$field:ident maybe) => { $plain.$field.map(Into::into) };
     (@write $plain:ident.$field:ident filled) => { Some($plain.$field.into()) };
-    (@write $plain:ident.$field:ident given) => { Some($plain.$field.into()) };
 }
 
 pub(crate) use mirror;

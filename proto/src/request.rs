@@ -25,22 +25,17 @@ mirror!(SpeculationUsage {
 
 impl TryFrom<pb::Submit> for Request {
     type Error = WireError;
-    fn try_from(wire: pb::Submit) -> Result<Self, WireError> {
+    fn try_from(mut wire: pb::Submit) -> Result<Self, WireError> {
         if wire.input_ids.is_empty() {
             return Err(WireError::Missing("input_ids"));
         }
         Ok(Self {
+            generation: wire.take_generation()?,
             trace_id: wire.trace_id,
             input_ids: wire.input_ids,
-            sampling: wire
-                .sampling
-                .ok_or(WireError::Missing("sampling"))?
-                .try_into()?,
-            logprobs: wire.logprobs.unwrap_or_default().into(),
             max_new_tokens: wire.max_new_tokens,
             priority: wire.priority.unwrap_or(0),
             timeout_ms: wire.timeout_ms,
-            max_draft_steps: wire.max_draft_steps,
             data_parallel_rank: wire.data_parallel_rank,
         })
     }
@@ -49,20 +44,27 @@ impl TryFrom<pb::Submit> for Request {
 /// Returns a request as a message, under the connection-local number `request`. Choices of one
 /// client request share the connection-local number `parent`. The request is not traced.
 pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
-    pb::Submit {
+    let Request {
+        trace_id,
+        input_ids,
+        generation,
+        max_new_tokens,
+        priority,
+        timeout_ms,
+        data_parallel_rank,
+    } = body;
+    let wire = pb::Submit {
         request,
-        trace_id: body.trace_id,
-        sampling: Some(body.sampling.into()),
-        logprobs: Some(body.logprobs.into()),
-        input_ids: body.input_ids,
-        max_new_tokens: body.max_new_tokens,
-        priority: Some(body.priority),
-        timeout_ms: body.timeout_ms,
-        max_draft_steps: body.max_draft_steps,
-        data_parallel_rank: body.data_parallel_rank,
+        trace_id,
+        input_ids,
+        max_new_tokens,
+        priority: Some(priority),
+        timeout_ms,
+        data_parallel_rank,
         parent,
-        trace: None,
-    }
+        ..pb::Submit::default()
+    };
+    wire.with_generation(generation)
 }
 
 /// Returns an output as a message, under the connection-local number `request`.

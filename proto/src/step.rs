@@ -11,10 +11,6 @@ mirror!(try StepPlan {
     step, draft_steps, depth_range: filled, parts: try_each
 });
 mirror!(try PlanPart { closes, opens: try_each, extends: each });
-mirror!(try SlotOpen {
-    slot, token_ids, prompt_len, cached_len, drafted, sampling: given, logprobs: filled,
-    max_draft_steps
-});
 mirror!(SlotExtend {
     slot,
     prefill_len,
@@ -45,3 +41,39 @@ mirror!(SlotOutput {
     draft_depth,
     draft_tokens
 });
+
+impl TryFrom<pb::SlotOpen> for SlotOpen {
+    type Error = WireError;
+    fn try_from(mut wire: pb::SlotOpen) -> Result<Self, WireError> {
+        Ok(Self {
+            generation: wire.take_generation()?,
+            slot: wire.slot,
+            token_ids: wire.token_ids,
+            prompt_len: wire.prompt_len,
+            cached_len: wire.cached_len,
+            drafted: wire.drafted,
+        })
+    }
+}
+
+impl From<SlotOpen> for pb::SlotOpen {
+    fn from(open: SlotOpen) -> Self {
+        let SlotOpen {
+            slot,
+            token_ids,
+            prompt_len,
+            cached_len,
+            drafted,
+            generation,
+        } = open;
+        let wire = Self {
+            slot,
+            token_ids,
+            prompt_len,
+            cached_len,
+            drafted,
+            ..Self::default()
+        };
+        wire.with_generation(generation)
+    }
+}

@@ -4,6 +4,7 @@ use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep as pb;
 use lockstep_types::{
     drafter::{CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult},
+    generation::GenerationParams,
     request::{
         ErrorKind, Finish, FinishReason, Output, Request, RequestError, SpeculationUsage, Usage,
     },
@@ -53,6 +54,16 @@ fn logprob_params() -> impl Strategy<Value = LogprobParams> {
     })
 }
 
+fn generation() -> impl Strategy<Value = GenerationParams> {
+    (sampling(), logprob_params(), any::<Option<u32>>()).prop_map(
+        |(sampling, logprobs, max_draft_steps)| GenerationParams {
+            sampling,
+            logprobs,
+            max_draft_steps,
+        },
+    )
+}
+
 fn logprobs() -> impl Strategy<Value = Vec<TokenLogprob>> {
     let top = vec((any::<u32>(), -50.0f32..0.0), 0..3);
     let one = (any::<u32>(), option::of(-50.0f32..0.0), top);
@@ -65,25 +76,16 @@ fn logprobs() -> impl Strategy<Value = Vec<TokenLogprob>> {
 }
 
 fn open() -> impl Strategy<Value = SlotOpen> {
-    let numbers = any::<(u32, u32, u32, bool, Option<u32>)>();
+    let numbers = any::<(u32, u32, u32, bool)>();
     let tokens = vec(any::<u32>(), 0..8);
-    (numbers, tokens, sampling(), logprob_params()).prop_map(
-        |(
-            (slot, prompt_len, cached_len, drafted, max_draft_steps),
+    (numbers, tokens, generation()).prop_map(
+        |((slot, prompt_len, cached_len, drafted), token_ids, generation)| SlotOpen {
+            slot,
             token_ids,
-            sampling,
-            logprobs,
-        )| {
-            SlotOpen {
-                slot,
-                token_ids,
-                prompt_len,
-                cached_len,
-                drafted,
-                sampling,
-                logprobs,
-                max_draft_steps,
-            }
+            prompt_len,
+            cached_len,
+            drafted,
+            generation,
         },
     )
 }
@@ -163,21 +165,18 @@ fn result() -> impl Strategy<Value = RankResult> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let numbers = any::<(u32, i32, Option<u32>, Option<u32>, Option<u32>)>();
+    let numbers = any::<(u32, i32, Option<u32>, Option<u32>)>();
     let tokens = vec(any::<u32>(), 1..8);
-    (".{0,8}", tokens, numbers, sampling(), logprob_params()).prop_map(
-        |(trace_id, input_ids, numbers, sampling, logprobs)| {
-            let (max_new_tokens, priority, timeout_ms, max_draft_steps, data_parallel_rank) =
-                numbers;
+    (".{0,8}", tokens, numbers, generation()).prop_map(
+        |(trace_id, input_ids, numbers, generation)| {
+            let (max_new_tokens, priority, timeout_ms, data_parallel_rank) = numbers;
             Request {
                 trace_id,
                 input_ids,
-                sampling,
-                logprobs,
+                generation,
                 max_new_tokens,
                 priority,
                 timeout_ms,
-                max_draft_steps,
                 data_parallel_rank,
             }
         },

@@ -16,12 +16,12 @@ pub fn admissible(mut request: Request, model: &ModelConfig) -> Result<Request, 
     for id in &request.input_ids {
         token_in_vocabulary("input_ids", *id, vocab_size)?;
     }
-    if !request.sampling.ignore_eos {
-        request
-            .sampling
+    let sampling = &mut request.generation.sampling;
+    if !sampling.ignore_eos {
+        sampling
             .stop_token_ids
             .extend_from_slice(&model.eos_token_ids);
     }
-    request.sampling = request.sampling.validated(vocab_size)?;
+    request.generation.sampling = request.generation.sampling.validated(vocab_size)?;
     Ok(request)
 }

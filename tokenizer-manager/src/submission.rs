@@ -18,9 +18,8 @@ pub use check::{count, integer, non_negative};
 pub use context::fits;
 use lockstep_ports::RequestMemory;
 use lockstep_types::{
-    EngineConfig, TimeoutConfig,
-    request::Request,
-    sampling::{LogprobParams, SamplingParams},
+    EngineConfig, TimeoutConfig, generation::GenerationParams, request::Request,
+    sampling::LogprobParams,
 };
 pub use messages::check as check_messages;
 pub use spec::{
@@ -50,11 +49,10 @@ pub struct Submission {
 /// Result of the checks of a [`GenerateSpec`] that need no tokenizer.
 #[derive(Debug)]
 struct Checked {
-    sampling: SamplingParams,
-    logprobs: LogprobParams,
+    /// Parameters of every choice, but for its seed.
+    generation: GenerationParams,
     n: usize,
     seed: Option<u64>,
-    max_draft_steps: Option<u32>,
     data_parallel_rank: Option<u32>,
 }
 
@@ -76,8 +74,8 @@ impl Submission {
         let checked = check_spec(&app.config, &spec)?;
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);
-        let trace =
-            trace.map(|request| trace::begin(request, app.model(), &spec, &checked.sampling));
+        let sampling = &checked.generation.sampling;
+        let trace = trace.map(|request| trace::begin(request, app.model(), &spec, sampling));
         let inputs = std::mem::take(&mut spec.inputs);
         let submitted = async {
             let prompts = {
@@ -90,7 +88,7 @@ impl Submission {
                 stops: spec.stops.clone().into(),
                 include_stop: spec.include_stop,
                 skip_special_tokens: spec.skip_special_tokens,
-                min_tokens: checked.sampling.min_new_tokens as usize,
+                min_tokens: sampling.min_new_tokens as usize,
                 timeout: timeout(&spec, &app.config.timeouts),
                 arrived,
                 ticket: Arc::new(ticket),
@@ -113,7 +111,7 @@ impl Submission {
         options: &GenerationOptions,
         held: Option<&RequestMemory>,
     ) -> ApiResult<Self> {
-        let (logprobs, n) = (checked.logprobs, checked.n);
+        let (logprobs, n) = (checked.generation.logprobs, checked.n);
         check::tokens(spec, &prompts, n, &app.config.schedule)?;
         let lengths = prompts
             .iter()
@@ -133,18 +131,16 @@ impl Submission {
         for (prompt, max_new_tokens) in prompts.iter().zip(lengths) {
             let seeds = seed::seeds(checked.seed, n);
             for seed in seeds {
+                let mut generation = checked.generation.clone();
+                generation.sampling.seed = seed;
+                generation.logprobs = logprobs_within(logprobs, prompt.len());
                 let request = Request {
                     trace_id: spec.trace_id.clone(),
                     input_ids: prompt.to_vec(),
-                    sampling: SamplingParams {
-                        seed,
-                        ..checked.sampling.clone()
-                    },
-                    logprobs: logprobs_within(logprobs, prompt.len()),
+                    generation,
                     max_new_tokens,
                     priority: spec.priority.unwrap_or(0),
                     timeout_ms: spec.timeout_ms,
-                    max_draft_steps: checked.max_draft_steps,
                     data_parallel_rank: checked.data_parallel_rank,
                 };
                 let reserve = reserves.next();
@@ -212,11 +208,13 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
     let dp_rank = |asked| check::dp_rank(asked, dp_size);
     Ok(Checked {
         data_parallel_rank: spec.data_parallel_rank.map(dp_rank).transpose()?,
-        sampling,
-        logprobs,
+        generation: GenerationParams {
+            sampling,
+            logprobs,
+            max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
+        },
         n,
         seed: spec.sampling.seed,
-        max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
     })
 }
 

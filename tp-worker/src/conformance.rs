@@ -309,7 +309,7 @@ impl<B: Device> Battery<'_, B> {
             let texts = self.expected.iter().zip(&found.texts);
             for (request, (expected, found)) in texts.enumerate() {
                 // Sampled drafts are lossless in law, not text by text.
-                let greedy = requests::all()[request].sampling.temperature == 0.0;
+                let greedy = requests::all()[request].generation.sampling.temperature == 0.0;
                 if expected != found && (greedy || shape.verification.is_none()) {
                     return Err(ConformanceError::Text {
                         run,

@@ -26,7 +26,7 @@ use lockstep_tp_worker::{
 };
 use lockstep_types::{
     EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -116,14 +116,8 @@ fn plan(step: u64, draft_steps: u32, dp_size: usize) -> StepPlan {
         });
         if first {
             part.opens.push(SlotOpen {
-                slot,
-                token_ids: prompt,
-                prompt_len: 20,
-                cached_len: 0,
-                drafted: true,
-                sampling: SamplingParams::greedy(),
-                logprobs: LogprobParams::default(),
-                max_draft_steps: None,
+                generation: SamplingParams::greedy().into(),
+                ..SlotOpen::new(slot, prompt)
             });
         }
     }

@@ -20,7 +20,7 @@ use lockstep_tp_worker::{
 };
 use lockstep_types::{
     Algorithm, Capabilities, DeviceKind, DraftKv,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -308,14 +308,8 @@ fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
             step: 1,
             parts: vec![PlanPart {
                 opens: vec![SlotOpen {
-                    slot: 0,
-                    token_ids: vec![5, 6, 7],
-                    prompt_len: 3,
-                    cached_len: 0,
-                    drafted: true,
-                    sampling: SamplingParams::greedy(),
-                    logprobs: LogprobParams::default(),
-                    max_draft_steps: None,
+                    generation: SamplingParams::greedy().into(),
+                    ..SlotOpen::new(0, vec![5, 6, 7])
                 }],
                 extends: vec![row(3, pages)],
                 ..PlanPart::default()

@@ -32,7 +32,7 @@ use lockstep_tp_worker::{
 };
 use lockstep_types::{
     EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StageTimes, StepPlan},
 };
 use tempfile::TempDir;
@@ -163,27 +163,19 @@ fn config(
 /// Opens the `number`-th request, with a prompt that repeats itself. Every second text is
 /// sampled.
 fn open(slot: usize, number: usize, reported: bool) -> SlotOpen {
-    SlotOpen {
-        slot: slot as u32,
-        prompt_len: PROMPT,
-        token_ids: (0..PROMPT).map(|at| 5 + (at + number as u32) % 6).collect(),
-        cached_len: 0,
-        drafted: true,
-        sampling: match number % 2 {
-            0 => SamplingParams::greedy(),
-            _ => SamplingParams {
-                top_k: 3,
-                temperature: 1.0,
-                seed: number as u64,
-                ..SamplingParams::default()
-            },
+    let prompt = (0..PROMPT).map(|at| 5 + (at + number as u32) % 6);
+    let mut open = SlotOpen::new(slot as u32, prompt.collect());
+    open.generation.sampling = match number % 2 {
+        0 => SamplingParams::greedy(),
+        _ => SamplingParams {
+            top_k: 3,
+            temperature: 1.0,
+            seed: number as u64,
+            ..SamplingParams::default()
         },
-        logprobs: LogprobParams {
-            output: reported,
-            ..LogprobParams::default()
-        },
-        max_draft_steps: None,
-    }
+    };
+    open.generation.logprobs.output = reported;
+    open
 }
 
 /// Returns the plan of a step. With `reports`, hosts choose tokens.

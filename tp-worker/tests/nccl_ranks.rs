@@ -29,7 +29,7 @@ use tempfile::TempDir;
 
 use lockstep_types::{
     EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -144,7 +144,9 @@ fn resolved(args: &ServeArgs) -> EngineConfig {
 
 /// Opens a request with a prompt that repeats itself. Some texts are sampled.
 fn open(slot: u32, reported: bool) -> SlotOpen {
-    let sampling = match slot {
+    let prompt = (0..PROMPT).map(|at| 5 + (at + slot) % 6);
+    let mut open = SlotOpen::new(slot, prompt.collect());
+    open.generation.sampling = match slot {
         0 => SamplingParams::greedy(),
         _ => SamplingParams {
             top_k: 3,
@@ -153,19 +155,8 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
             ..SamplingParams::default()
         },
     };
-    SlotOpen {
-        slot,
-        prompt_len: PROMPT,
-        token_ids: (0..PROMPT).map(|at| 5 + (at + slot) % 6).collect(),
-        cached_len: 0,
-        drafted: true,
-        sampling,
-        logprobs: LogprobParams {
-            output: reported,
-            ..LogprobParams::default()
-        },
-        max_draft_steps: None,
-    }
+    open.generation.logprobs.output = reported;
+    open
 }
 
 /// Returns the plan of step `step`, the `turn`-th step of a run. A run begins with prompts. The

@@ -32,7 +32,7 @@ use tempfile::TempDir;
 
 use lockstep_types::{
     EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -193,8 +193,9 @@ fn load(config: &EngineConfig) -> (Worker<CudaBackend>, Findings) {
 /// Opens a request with a prompt that repeats itself. The device can choose its tokens, unless
 /// it is `reported`: its log-probabilities are then reported, and the host chooses.
 fn open(slot: u32, reported: bool) -> SlotOpen {
-    let token_ids: Vec<u32> = (0..24).map(|at| 5 + (at + slot) % 6).collect();
-    let sampling = match slot {
+    let prompt = (0..24).map(|at| 5 + (at + slot) % 6);
+    let mut open = SlotOpen::new(slot, prompt.collect());
+    open.generation.sampling = match slot {
         0 => SamplingParams::greedy(),
         _ => SamplingParams {
             top_k: 3,
@@ -203,19 +204,8 @@ fn open(slot: u32, reported: bool) -> SlotOpen {
             ..SamplingParams::default()
         },
     };
-    SlotOpen {
-        slot,
-        prompt_len: token_ids.len() as u32,
-        token_ids,
-        cached_len: 0,
-        drafted: true,
-        sampling,
-        logprobs: LogprobParams {
-            output: reported,
-            ..LogprobParams::default()
-        },
-        max_draft_steps: None,
-    }
+    open.generation.logprobs.output = reported;
+    open
 }
 
 /// Returns the plan of a step at `depth`. The first step has the prompts, and the first

@@ -28,7 +28,7 @@ use lockstep_tp_worker::{
 };
 use lockstep_types::{
     EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, SlotOutput, StepPlan},
 };
 
@@ -127,23 +127,19 @@ fn config((tp_size, dp_size): (usize, usize), way: Way) -> EngineConfig {
 
 /// Opens the `number`-th request, with a prompt that repeats itself. Some texts are sampled.
 fn open(slot: usize, number: u64) -> SlotOpen {
-    SlotOpen {
-        slot: slot as u32,
-        prompt_len: PROMPT,
-        token_ids: (0..PROMPT).map(|at| 5 + (at + number as u32) % 6).collect(),
-        cached_len: 0,
-        drafted: true,
-        sampling: match number % 2 {
-            0 => SamplingParams::greedy(),
-            _ => SamplingParams {
-                top_k: 3,
-                temperature: 0.3,
-                seed: number,
-                ..SamplingParams::default()
-            },
+    let sampling = match number % 2 {
+        0 => SamplingParams::greedy(),
+        _ => SamplingParams {
+            top_k: 3,
+            temperature: 0.3,
+            seed: number,
+            ..SamplingParams::default()
         },
-        logprobs: LogprobParams::default(),
-        max_draft_steps: None,
+    };
+    let prompt = (0..PROMPT).map(|at| 5 + (at + number as u32) % 6);
+    SlotOpen {
+        generation: sampling.into(),
+        ..SlotOpen::new(slot as u32, prompt.collect())
     }
 }
 

@@ -21,7 +21,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::worker::{Worker, WorkerOptions};
 use lockstep_types::{
     EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -134,15 +134,9 @@ fn allocations(worker: &mut Worker<CpuBackend>, depths: &[u32]) -> Vec<usize> {
         step: 1,
         parts: vec![PlanPart {
             opens: vec![SlotOpen {
-                slot: 0,
+                generation: SamplingParams::greedy().into(),
                 // So many tokens that the text's buffer need not grow.
-                token_ids: (0..130).map(|at| 5 + at % 90).collect(),
-                prompt_len: 130,
-                cached_len: 0,
-                drafted: true,
-                sampling: SamplingParams::greedy(),
-                logprobs: LogprobParams::default(),
-                max_draft_steps: None,
+                ..SlotOpen::new(0, (0..130).map(|at| 5 + at % 90).collect())
             }],
             extends: vec![row(130, (1..=17).collect())],
             ..PlanPart::default()

@@ -25,7 +25,7 @@ use lockstep_speculation::{
 use lockstep_tp_worker::worker::{Worker, WorkerError, WorkerOptions};
 use lockstep_types::{
     Algorithm, Capabilities, EngineConfig,
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -130,14 +130,8 @@ fn config(how: Voiding) -> EngineConfig {
 fn plan(config: &EngineConfig, step: u64) -> StepPlan {
     let first = step == 1;
     let open = SlotOpen {
-        slot: 0,
-        prompt_len: PROMPT,
-        token_ids: (0..PROMPT).map(|at| 5 + at % 6).collect(),
-        cached_len: 0,
-        drafted: true,
-        sampling: SamplingParams::greedy(),
-        logprobs: LogprobParams::default(),
-        max_draft_steps: None,
+        generation: SamplingParams::greedy().into(),
+        ..SlotOpen::new(0, (0..PROMPT).map(|at| 5 + at % 6).collect())
     };
     let pages = 96u32.div_ceil(config.kv.page_size as u32);
     StepPlan {

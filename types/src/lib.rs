@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod drafter;
+pub mod generation;
 pub mod request;
 pub mod reserve;
 pub mod sampling;

@@ -1,6 +1,6 @@
 //! A request as the scheduler knows it, and the outputs that the scheduler sends back.
 
-use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
+use crate::{generation::GenerationParams, sampling::TokenLogprob};
 
 /// One sequence to extend: tokens in, tokens out.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,20 +9,31 @@ pub struct Request {
     pub trace_id: String,
     /// The prompt, never empty.
     pub input_ids: Vec<u32>,
-    /// Sampling of its tokens.
-    pub sampling: SamplingParams,
-    /// Log-probabilities to report.
-    pub logprobs: LogprobParams,
-    /// 0 scores the prompt without generating (needs `logprobs.prompt_start`).
+    /// Parameters that its slot in every worker gets.
+    pub generation: GenerationParams,
+    /// 0 scores the prompt without generating (needs `generation.logprobs.prompt_start`).
     pub max_new_tokens: u32,
     /// Priority in the queue: higher goes first.
     pub priority: i32,
     /// Time limit from arrival at the scheduler, milliseconds; `None` = the server's own limit.
     pub timeout_ms: Option<u32>,
-    /// Most draft steps; 0 = no speculation; `None` = the server's own.
-    pub max_draft_steps: Option<u32>,
     /// DP rank that the request runs in; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<u32>,
+}
+
+impl Request {
+    /// Makes a request for up to `max_new_tokens` tokens that asks for nothing else.
+    pub fn new(input_ids: Vec<u32>, max_new_tokens: u32) -> Self {
+        Self {
+            trace_id: String::new(),
+            input_ids,
+            generation: GenerationParams::default(),
+            max_new_tokens,
+            priority: 0,
+            timeout_ms: None,
+            data_parallel_rank: None,
+        }
+    }
 }
 
 /// Reason of an end without a failure.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use lockstep_adaptive::Digest;
+
 /// A value outside its field's range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {message}")]
@@ -70,12 +72,51 @@ impl SamplingParams {
             ..Self::default()
         }
     }
+
     /// Returns true if any penalty looks at earlier tokens.
     pub fn has_penalties(&self) -> bool {
         self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
             || self.repetition_penalty != 1.0
     }
+
+    /// Folds all fields into a digest by which ranks are compared.
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        let Self {
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            logit_bias,
+            seed,
+            min_new_tokens,
+            stop_token_ids,
+            ignore_eos,
+        } = self;
+        for value in [
+            temperature,
+            top_p,
+            min_p,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+        ] {
+            digest.word(u64::from(value.to_bits()));
+        }
+        digest.word(u64::from(*top_k));
+        digest.word(logit_bias.len() as u64);
+        for (token, bias) in logit_bias {
+            digest.word(u64::from(*token) << 32 | u64::from(bias.to_bits()));
+        }
+        digest.word(*seed);
+        digest.word(u64::from(*min_new_tokens));
+        digest.list(stop_token_ids);
+        digest.word(u64::from(*ignore_eos));
+    }
+
     /// Checks ranges and sorts the lists.
     ///
     /// # Errors
@@ -205,6 +246,17 @@ pub fn check_logprobs(bytes: usize, room: usize) -> Result<(), TooManyLogprobs> 
 }
 
 impl LogprobParams {
+    /// Folds all fields into a digest by which ranks are compared.
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        let Self {
+            output,
+            top,
+            prompt_start,
+        } = self;
+        digest.word(u64::from(*output) << 32 | u64::from(*top));
+        digest.option(*prompt_start);
+    }
+
     /// Returns the bytes of log-probabilities that a choice reserves before it begins, behind a
     /// prompt of `prompt` tokens. If the client limited the output (`is_limited`), it reserves
     /// for all `output` tokens, else for the expected ones. Log-probabilities beyond that

@@ -11,7 +11,7 @@ use std::fmt;
 
 use lockstep_adaptive::DepthRange;
 
-use crate::sampling::{LogprobParams, SamplingParams, TokenLogprob};
+use crate::{generation::GenerationParams, sampling::TokenLogprob};
 
 /// One forward pass of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -156,12 +156,23 @@ pub struct SlotOpen {
     /// True if the drafter's KV of these leading tokens is cached, too. If it is not, the
     /// drafter drafts without them, and they are whole pages.
     pub drafted: bool,
-    /// Sampling of its tokens.
-    pub sampling: SamplingParams,
-    /// Log-probabilities to report.
-    pub logprobs: LogprobParams,
-    /// Most draft steps; `None` = as the plans say.
-    pub max_draft_steps: Option<u32>,
+    /// Parameters of its generation.
+    pub generation: GenerationParams,
+}
+
+impl SlotOpen {
+    /// Opens a slot for a prompt of which nothing is cached, with the default parameters.
+    pub fn new(slot: u32, prompt: Vec<u32>) -> Self {
+        Self {
+            slot,
+            // Prompts stay below the context length, which fits `u32`.
+            prompt_len: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
+            token_ids: prompt,
+            cached_len: 0,
+            drafted: true,
+            generation: GenerationParams::default(),
+        }
+    }
 }
 
 /// One row of the ragged batch.

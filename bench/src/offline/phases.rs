@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use lockstep_local_engine::LocalEngine;
-use lockstep_types::{
-    request::Request,
-    sampling::{LogprobParams, SamplingParams},
-};
+use lockstep_types::{request::Request, sampling::SamplingParams};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::Args;
@@ -113,18 +110,13 @@ fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result
 fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request {
     let mut random = StdRng::seed_from_u64(seed);
     let vocab = u32::try_from(vocab).unwrap_or(u32::MAX);
+    let prompt = (0..length).map(|_| random.random_range(0..vocab)).collect();
+    let endless = SamplingParams {
+        ignore_eos: true,
+        ..SamplingParams::greedy()
+    };
     Request {
-        trace_id: String::new(),
-        input_ids: (0..length).map(|_| random.random_range(0..vocab)).collect(),
-        sampling: SamplingParams {
-            ignore_eos: true,
-            ..SamplingParams::greedy()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens: u32::try_from(output_len).unwrap_or(u32::MAX),
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: endless.into(),
+        ..Request::new(prompt, u32::try_from(output_len).unwrap_or(u32::MAX))
     }
 }

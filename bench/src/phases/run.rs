@@ -6,7 +6,7 @@ use anyhow::ensure;
 use lockstep_local_engine::LocalEngine;
 use lockstep_planner::RequestId;
 use lockstep_types::request::Request;
-use lockstep_types::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::sampling::SamplingParams;
 use lockstep_types::step::StageTimes;
 
 use super::work::{Driver, Item, Text, Work};
@@ -238,14 +238,7 @@ fn request(item: &Item, texts: &[Text], repetition: u64) -> Request {
 /// A request for `tokens` tokens.
 pub fn ask(prompt: &[u32], tokens: u32, sampling: SamplingParams) -> Request {
     Request {
-        trace_id: String::new(),
-        input_ids: prompt.to_vec(),
-        sampling,
-        logprobs: LogprobParams::default(),
-        max_new_tokens: tokens,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: sampling.into(),
+        ..Request::new(prompt.to_vec(), tokens)
     }
 }

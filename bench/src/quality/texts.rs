@@ -3,7 +3,7 @@
 use lockstep_local_engine::{LocalEngine, LocalOptions};
 use lockstep_text::Tokenizer;
 use lockstep_types::request::Request;
-use lockstep_types::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::sampling::SamplingParams;
 use lockstep_types::{ConfigError, EngineConfig};
 
 use super::Args;
@@ -41,21 +41,17 @@ pub fn windows(args: &Args, reference: &EngineConfig) -> anyhow::Result<Vec<Vec<
 fn written(config: &EngineConfig, window: usize, count: usize) -> anyhow::Result<Vec<Vec<u32>>> {
     let mut engine = LocalEngine::start(config, &LocalOptions::default())?;
     let first = config.model.bos_token_id.unwrap_or(0);
-    let request = |seed: usize| Request {
-        trace_id: String::new(),
-        input_ids: vec![first],
-        sampling: SamplingParams {
+    let request = |seed: usize| {
+        let sampling = SamplingParams {
             temperature: 1.0,
             seed: seed as u64,
             ignore_eos: true,
             ..SamplingParams::greedy()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens: (window - 1) as u32,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        };
+        Request {
+            generation: sampling.into(),
+            ..Request::new(vec![first], (window - 1) as u32)
+        }
     };
     let completions = engine.run((0..count).map(request).collect())?;
     Ok(completions

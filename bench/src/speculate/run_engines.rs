@@ -6,7 +6,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use lockstep_local_engine::LocalEngine;
 use lockstep_types::request::Request;
-use lockstep_types::sampling::{LogprobParams, SamplingParams};
+use lockstep_types::sampling::SamplingParams;
 
 use super::tally::{Cell, Run, Runner, Tally, merge};
 use super::{Args, engines::Engines, prompts::Prompts};
@@ -164,14 +164,7 @@ fn run(engine: &mut LocalEngine, requests: &[Request]) -> anyhow::Result<Run> {
 
 fn request(ids: &[u32], max_tokens: u32) -> Request {
     Request {
-        trace_id: String::new(),
-        input_ids: ids.to_vec(),
-        sampling: SamplingParams::greedy(),
-        logprobs: LogprobParams::default(),
-        max_new_tokens: max_tokens,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: SamplingParams::greedy().into(),
+        ..Request::new(ids.to_vec(), max_tokens)
     }
 }

@@ -102,9 +102,8 @@ impl Admission {
         let room = self.config.context_length - prompt_len;
         let max_new = request.max_new_tokens.min(room);
         let steps = self.config.reserve.steps;
-        let max_depth = request
-            .max_draft_steps
-            .map_or(steps, |asked| asked.min(steps));
+        let asked = request.generation.max_draft_steps;
+        let max_depth = asked.map_or(steps, |asked| asked.min(steps));
         check_capacity(&self.config, prompt_len, max_new, max_depth)?;
         // With one DP rank there is no choice.
         let data_parallel_rank = request.data_parallel_rank.filter(|_| ranks.len() > 1);
@@ -134,9 +133,7 @@ impl Admission {
             kv: RequestKv::none(),
             tokens: request.input_ids,
             rest: Box::new(Rest {
-                sampling: request.sampling,
-                logprobs: request.logprobs,
-                max_draft_steps: request.max_draft_steps,
+                generation: request.generation,
                 data_parallel_rank,
                 prompt_logprobs: Vec::new(),
                 delivered: false,

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_types::{
-    sampling::LogprobParams,
-    step::{PlanPart, SlotOpen},
-};
+use lockstep_types::step::{PlanPart, SlotOpen};
 
 use crate::{
     IntegrityError, PlannerConfig,
@@ -101,18 +98,15 @@ impl Batch {
         let depth = request.max_depth as usize;
         request.rest.speculation.proposed.reserve(depth);
         request.rest.speculation.accepted.reserve(depth);
+        let mut generation = request.rest.generation.clone();
+        generation.logprobs.prompt_start = request.prompt_logprobs_from();
         self.next.open(SlotOpen {
             slot,
             token_ids: request.tokens.clone(),
             prompt_len: request.prompt_len,
             cached_len: request.kv.committed(),
             drafted: request.kv.is_prefix_drafted(),
-            sampling: request.rest.sampling.clone(),
-            logprobs: LogprobParams {
-                prompt_start: request.prompt_logprobs_from(),
-                ..request.rest.logprobs
-            },
-            max_draft_steps: request.rest.max_draft_steps,
+            generation,
         });
         true
     }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use lockstep_types::{
+    generation::GenerationParams,
     request::{Finish, FinishReason, Output, RequestError, SpeculationUsage, Usage},
-    sampling::{LogprobParams, SamplingParams, TokenLogprob},
+    sampling::TokenLogprob,
 };
 
 use crate::{Millis, RequestId, ReserveConfig, kv::RequestKv};
@@ -59,10 +60,7 @@ pub(crate) struct RequestState {
 /// Fields that are rarely used.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    pub sampling: SamplingParams,
-    pub logprobs: LogprobParams,
-    /// The request's own limit of draft steps.
-    pub max_draft_steps: Option<u32>,
+    pub generation: GenerationParams,
     /// The only DP rank that it may run in; `None` = any.
     pub data_parallel_rank: Option<u32>,
     /// Prompt log-probabilities of the chunks so far, until the first output takes them.
@@ -123,10 +121,8 @@ impl RequestState {
     /// Returns the first position of the prompt log-probabilities that are still to be
     /// reported.
     pub fn prompt_logprobs_from(&self) -> Option<u32> {
-        self.rest
-            .logprobs
-            .prompt_start
-            .filter(|_| !self.rest.delivered)
+        let start = self.rest.generation.logprobs.prompt_start;
+        start.filter(|_| !self.rest.delivered)
     }
 
     /// Returns the length of the longest prefix that may come from the cache. One token must be
@@ -150,10 +146,17 @@ impl RequestState {
         let mut taken = 0;
         for token in output.token_ids.iter().copied() {
             // The worker masks stop tokens before `min_new_tokens`.
-            let may_stop = self.emitted() >= self.rest.sampling.min_new_tokens;
+            let may_stop = self.emitted() >= self.rest.generation.sampling.min_new_tokens;
             self.tokens.push(token);
             taken += 1;
-            if may_stop && self.rest.sampling.stop_token_ids.contains(&token) {
+            if may_stop
+                && self
+                    .rest
+                    .generation
+                    .sampling
+                    .stop_token_ids
+                    .contains(&token)
+            {
                 finish = Some((FinishReason::Stop, Some(token)));
             } else if self.emitted() >= self.max_new {
                 finish = Some((FinishReason::Length, None));

@@ -6,23 +6,17 @@ use lockstep_planner::{
 };
 use lockstep_types::{
     request::{ErrorKind, FinishReason, Request},
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
 };
 
 fn request(token: u32) -> Request {
+    let endless = SamplingParams {
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
     Request {
-        trace_id: String::new(),
-        input_ids: vec![token; 40],
-        sampling: SamplingParams {
-            ignore_eos: true,
-            ..SamplingParams::default()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens: 12,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: endless.into(),
+        ..Request::new(vec![token; 40], 12)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lockstep_types::{
     TraceContext,
     request::{ErrorKind, Finish, Output, Request, RequestError, Usage},
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -155,19 +155,14 @@ impl Engine {
         let Some(id) = request_id(PROBE_SINK, self.probes) else {
             return;
         };
+        let sampling = SamplingParams {
+            ignore_eos: true,
+            ..SamplingParams::greedy()
+        };
         let request = Request {
             trace_id: format!("health-{}", self.probes),
-            input_ids: vec![0],
-            sampling: SamplingParams {
-                ignore_eos: true,
-                ..SamplingParams::greedy()
-            },
-            logprobs: LogprobParams::default(),
-            max_new_tokens: 1,
-            priority: 0,
-            timeout_ms: None,
-            max_draft_steps: None,
-            data_parallel_rank: None,
+            generation: sampling.into(),
+            ..Request::new(vec![0], 1)
         };
         if let Err(error) = self.planner.submit_probe(self.clock.now(), id, request) {
             // A refusal means that the engine is busy, and then steps run anyway.

@@ -7,6 +7,7 @@
 use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParams as WireParams};
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
+    generation::GenerationParams,
     request::Request,
     sampling::{LogprobParams, SamplingParams},
 };
@@ -77,20 +78,21 @@ pub fn convert(
     let is_limited = given.is_some_and(|params| params.max_new_tokens.is_some());
     let logprob_bytes = logprobs.reserve(input_ids.len(), max_new_tokens, is_limited);
     check_logprobs(logprob_bytes.saturating_mul(choices), room)?;
-    let sampling = sampling(params, config)?;
-    let request = |index: u64| Request {
-        trace_id: wire.request_id.clone(),
-        input_ids: input_ids.clone(),
-        sampling: SamplingParams {
-            seed: seed.wrapping_add(index),
-            ..sampling.clone()
-        },
+    let generation = GenerationParams {
+        sampling: sampling(params, config)?,
         logprobs,
-        max_new_tokens,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank,
+        ..GenerationParams::default()
+    };
+    let request = |index: u64| {
+        let mut request = Request {
+            trace_id: wire.request_id.clone(),
+            generation: generation.clone(),
+            data_parallel_rank,
+            // Fields that the gateway's protocol does not have.
+            ..Request::new(input_ids.clone(), max_new_tokens)
+        };
+        request.generation.sampling.seed = seed.wrapping_add(index);
+        request
     };
     let requests = (0..choices as u64).map(request).collect();
     Ok(Call {

@@ -44,7 +44,7 @@ impl CallTrace {
             model,
             id,
             max_tokens: Some(first.max_new_tokens),
-            sampling: &first.sampling,
+            sampling: &first.generation.sampling,
             choices: call.requests.len(),
         };
         let mut inference = Inference::begin(&self.span, &request);

@@ -28,7 +28,7 @@ use lockstep_types::drafter::{
 use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 use lockstep_types::{
     request::{Output, Request},
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{StepDigests, StepPlan},
 };
 use tokio::{sync::mpsc, task::JoinHandle as TokioHandle};
@@ -483,20 +483,15 @@ impl Frontend {
 
 /// Returns a request over `prompt` for `max_new_tokens` tokens.
 pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
+    let sampling = SamplingParams {
+        ignore_eos: true,
+        seed: 7,
+        ..SamplingParams::default()
+    };
     Request {
         trace_id: "test".to_owned(),
-        input_ids: prompt.to_vec(),
-        sampling: SamplingParams {
-            ignore_eos: true,
-            seed: 7,
-            ..SamplingParams::default()
-        },
-        logprobs: LogprobParams::default(),
-        max_new_tokens,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: sampling.into(),
+        ..Request::new(prompt.to_vec(), max_new_tokens)
     }
 }
 

@@ -211,7 +211,7 @@ async fn what_a_frontend_forgot_to_check_is_refused_and_harms_nobody() {
         request(&[1; 100_000], 1),
     ];
     let mut hot = request(&[1], 1);
-    hot.sampling.temperature = f32::NAN;
+    hot.generation.sampling.temperature = f32::NAN;
     bad.push(hot);
     let mut eager = request(&[1], 1);
     eager.priority = 3;

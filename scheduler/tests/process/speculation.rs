@@ -44,8 +44,8 @@ async fn texts_stay_and_counts_add_up() {
     let mut requests: Vec<_> = (0..12u32)
         .map(|n| request(&vec![n % 3; 10 + n as usize * 5], 20 + n))
         .collect();
-    requests[4].max_draft_steps = Some(0);
-    requests[5].max_draft_steps = Some(1);
+    requests[4].generation.max_draft_steps = Some(0);
+    requests[5].generation.max_draft_steps = Some(1);
     for (number, request) in (0..).zip(&requests) {
         frontend.submit(number, request.clone()).await;
     }
@@ -63,7 +63,7 @@ async fn texts_stay_and_counts_add_up() {
         let told = finish.speculation.as_ref();
         assert_eq!(told.is_some(), number != 4, "request {number}");
         let Some(told) = told else { continue };
-        let steps = request.max_draft_steps.unwrap_or(3) as usize;
+        let steps = request.generation.max_draft_steps.unwrap_or(3) as usize;
         assert!(told.proposed.len() <= steps, "request {number}");
         for (sums, list) in [
             (&mut proposed, &told.proposed),

@@ -1,6 +1,6 @@
 //! The battery's requests.
 
-use lockstep_types::sampling::SamplingParams;
+use lockstep_types::{generation::GenerationParams, sampling::SamplingParams};
 
 use super::CONTEXT;
 
@@ -8,10 +8,9 @@ use super::CONTEXT;
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) prompt: Vec<u32>,
-    pub(super) sampling: SamplingParams,
+    pub(super) generation: GenerationParams,
     /// Most tokens of the text.
     pub(super) tokens: usize,
-    pub(super) max_draft_steps: Option<u32>,
     pub(super) fate: Fate,
     /// An earlier request that begins with the same prompt tokens. This request reads its
     /// pages.
@@ -56,17 +55,16 @@ impl Request {
     fn new(prompt: Vec<u32>, tokens: usize) -> Self {
         Self {
             prompt,
-            sampling: SamplingParams::greedy(),
+            generation: SamplingParams::greedy().into(),
             tokens,
-            max_draft_steps: None,
             fate: Fate::Finishes,
             shares: None,
         }
     }
 
     fn sampled(mut self, temperature: f32) -> Self {
-        self.sampling.temperature = temperature;
-        self.sampling.seed = self.prompt.len() as u64;
+        self.generation.sampling.temperature = temperature;
+        self.generation.sampling.seed = self.prompt.len() as u64;
         self
     }
 
@@ -76,7 +74,7 @@ impl Request {
     }
 
     fn capped(mut self, steps: u32) -> Self {
-        self.max_draft_steps = Some(steps);
+        self.generation.max_draft_steps = Some(steps);
         self
     }
 

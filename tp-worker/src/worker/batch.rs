@@ -235,7 +235,7 @@ impl BatchBuffers {
     /// position of the next chunk, so that the chunks together score every position once.
     fn want_logits(&mut self, task: &mut RowTask, slot: &Slot, row: Row) {
         let end = task.start + task.q_len;
-        let first = slot.logprobs.prompt_start.unwrap_or(u32::MAX);
+        let first = slot.generation.logprobs.prompt_start.unwrap_or(u32::MAX);
         let scored = first.max(task.start + 1)..slot.prompt_len.min(end + 1);
         if scored.is_empty() && !reports_first_position(task, slot) && !task.sample {
             return;
@@ -266,5 +266,5 @@ impl BatchBuffers {
 /// Returns true if the row reports position 0. That position has no predecessor and is reported
 /// without logits.
 fn reports_first_position(task: &RowTask, slot: &Slot) -> bool {
-    slot.logprobs.prompt_start == Some(0) && task.start == 0 && slot.prompt_len > 0
+    slot.generation.logprobs.prompt_start == Some(0) && task.start == 0 && slot.prompt_len > 0
 }

@@ -107,7 +107,7 @@ fn choice(
 ) -> Choice {
     let slot = slots.get(task.slot);
     let choice = choice_of(slot);
-    if !is_devices(slot) || !verifier.samples(drafts, row, &slot.sampling) {
+    if !is_devices(slot) || !verifier.samples(drafts, row, &slot.generation.sampling) {
         return Choice {
             how: ChoiceMethod::Host,
             ..choice
@@ -120,13 +120,14 @@ fn choice(
 /// A request with scored prompt positions is excluded: if their logits were not finite, only
 /// the host that scored them knows that the request has failed.
 pub fn is_devices(slot: &Slot) -> bool {
-    let reports = slot.logprobs.output || slot.logprobs.prompt_start.is_some();
+    let logprobs = slot.generation.logprobs;
+    let reports = logprobs.output || logprobs.prompt_start.is_some();
     !reports && choice_of(slot).how != ChoiceMethod::Host
 }
 
 fn choice_of(slot: &Slot) -> Choice {
     let outputs = slot.tokens.len() as u64 - u64::from(slot.prompt_len);
-    Choice::of(&slot.sampling, outputs)
+    Choice::of(&slot.generation.sampling, outputs)
 }
 
 /// Returns the drafts that a row's drafts are in, and the number of their row.

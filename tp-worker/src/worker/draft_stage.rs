@@ -319,7 +319,8 @@ fn draft_row(config: &SpeculationConfig, slots: &Slots, task: &RowTask, steps: u
     let (start, slot) = (task.start as usize, slots.get(task.slot));
     let held = slots.pages().held(task.slot).min(slots.positions());
     let room = held.saturating_sub(start);
-    let wanted = steps.min(slot.max_draft_steps) as usize;
+    let most = slot.generation.max_draft_steps;
+    let wanted = most.map_or(steps, |most| most.min(steps)) as usize;
     let most = config.draft_tokens_at(wanted).saturating_sub(1);
     let most = most.min(room.saturating_sub(1));
     DraftRow {

@@ -73,7 +73,7 @@ impl Emitter<'_> {
     fn score(&mut self, task: RowTask, position: u32, logits: &[f32]) {
         let slot = self.slots.get_mut(task.slot);
         let token = slot.tokens[position as usize];
-        match token_logprob(logits, token, slot.logprobs.top as usize) {
+        match token_logprob(logits, token, slot.generation.logprobs.top as usize) {
             Ok(logprob) => {
                 if let Some(output) = task.output {
                     self.outputs[output].prompt_logprobs.push(logprob);
@@ -112,12 +112,12 @@ impl Emitter<'_> {
 
 /// Makes the row that the verifier reads.
 fn verify_row<'a>(slot: &'a mut Slot, (drafts, row): (&'a Drafts, usize)) -> VerifyRow<'a> {
-    let reported = slot.logprobs;
+    let reported = slot.generation.logprobs;
     VerifyRow {
         drafts,
         row,
         position: slot.tokens.len() as u64 - u64::from(slot.prompt_len),
-        params: &slot.sampling,
+        params: &slot.generation.sampling,
         history: &mut slot.history,
         logprobs: reported.output.then_some(reported.top as usize),
     }

@@ -4,7 +4,7 @@ use lockstep_adaptive::Seen;
 use lockstep_backend::Backend;
 use lockstep_model::{LoadPhase, LoadProgress};
 use lockstep_types::{
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan},
 };
 
@@ -197,17 +197,12 @@ impl ProfileRequests {
     /// another depth the drafter would have to catch up in these.
     fn prefill(&self, depth: u32) -> StepPlan {
         let slots = 0..self.requests;
-        let open = |slot| SlotOpen {
-            slot,
-            token_ids: (0..self.prompt)
-                .map(|at| (slot * 7919 + at * 104_729) % self.vocab)
-                .collect(),
-            prompt_len: self.prompt,
-            cached_len: 0,
-            drafted: true,
-            sampling: SamplingParams::greedy(),
-            logprobs: LogprobParams::default(),
-            max_draft_steps: None,
+        let open = |slot| {
+            let token = |at| (slot * 7919 + at * 104_729) % self.vocab;
+            SlotOpen {
+                generation: SamplingParams::greedy().into(),
+                ..SlotOpen::new(slot, (0..self.prompt).map(token).collect())
+            }
         };
         let extend = |slot| SlotExtend {
             slot,

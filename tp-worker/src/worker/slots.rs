@@ -3,7 +3,8 @@
 use lockstep_sampling::TokenHistory;
 use lockstep_speculation::Requests;
 use lockstep_types::{
-    sampling::{LogprobParams, SamplingParams},
+    generation::GenerationParams,
+    sampling::SamplingParams,
     step::{SlotExtend, SlotOpen},
 };
 
@@ -25,10 +26,7 @@ pub struct Slot {
     /// True if the drafter, too, has the keys and values of the cached tokens that the slot was
     /// opened with.
     pub drafted: bool,
-    pub sampling: SamplingParams,
-    pub logprobs: LogprobParams,
-    /// Most draft steps.
-    pub max_draft_steps: u32,
+    pub generation: GenerationParams,
     /// Token counts for penalties; empty for requests without penalties.
     pub history: TokenHistory,
     /// True once the request's logits were not finite. It emits nothing from then on.
@@ -137,13 +135,11 @@ impl Slots {
         slot.prompt_len = open.prompt_len;
         slot.kv_len = open.cached_len;
         slot.drafted = open.drafted;
-        slot.sampling.clone_from(&open.sampling);
-        slot.logprobs = open.logprobs;
-        slot.max_draft_steps = open.max_draft_steps.unwrap_or(u32::MAX);
+        slot.generation.clone_from(&open.generation);
         slot.failed = false;
         slot.extended = 0;
         slot.history.clear();
-        if slot.sampling.has_penalties() {
+        if slot.generation.sampling.has_penalties() {
             let (prompt, output) = open.token_ids.split_at(open.prompt_len as usize);
             slot.history.reset(prompt);
             output.iter().for_each(|token| slot.history.push(*token));
@@ -238,7 +234,7 @@ impl Slots {
                 cached_len: open.cached_len,
             });
         }
-        if let Some(start) = open.logprobs.prompt_start
+        if let Some(start) = open.generation.logprobs.prompt_start
             && start < open.prompt_len
             && open.cached_len > start.saturating_sub(1)
         {
@@ -303,6 +299,6 @@ impl Requests for Slots {
     }
 
     fn sampling(&self, slot: usize) -> &SamplingParams {
-        &self.slots[slot].sampling
+        &self.slots[slot].generation.sampling
     }
 }

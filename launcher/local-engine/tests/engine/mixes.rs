@@ -195,17 +195,12 @@ prop_compose! {
     ) -> Job {
         let start = start.map(|start| (start % input_ids.len()) as u32);
         let start = start.or((max_new_tokens == 0).then_some(0));
-        let request = Request {
-            trace_id: String::new(),
-            input_ids,
-            sampling,
-            logprobs: LogprobParams { output, top, prompt_start: start },
-            max_new_tokens,
+        let mut request = Request {
             priority,
-            timeout_ms: None,
-            max_draft_steps: None,
-            data_parallel_rank: None,
+            generation: sampling.into(),
+            ..Request::new(input_ids, max_new_tokens)
         };
+        request.generation.logprobs = LogprobParams { output, top, prompt_start: start };
         Job { request, arrival, patience }
     }
 }

@@ -132,7 +132,7 @@ fn frequency_and_presence_penalties() {
             ..SamplingParams::greedy()
         };
         let mut request = reported(&golden.prompt_ids, MAX_NEW, sampling, None);
-        request.logprobs.top = 256;
+        request.generation.logprobs.top = 256;
         let found = together(&mut engine(), vec![request]).remove(0);
         assert_ne!(found.token_ids, unpenalized.token_ids);
         let mut counts = vec![0u32; 4096];
@@ -205,7 +205,7 @@ fn alternatives_are_the_most_likely_tokens() {
             ..SamplingParams::default()
         };
         let mut request = reported(&golden.prompt_ids, 24, sampling, Some(0));
-        request.logprobs.top = top;
+        request.generation.logprobs.top = top;
         request
     };
     let requests = vec![report(0, 0.0), report(20, 0.0), report(4096, 1.0)];
@@ -256,7 +256,7 @@ fn requests_that_can_never_run_are_refused() {
     let mut engine = setup.start();
     let greedy = SamplingParams::greedy;
     let mut scored_beyond = reported(&[5, 6], 4, greedy(), Some(3));
-    scored_beyond.logprobs.top = 1;
+    scored_beyond.generation.logprobs.top = 1;
     let negative = SamplingParams {
         temperature: -1.0,
         ..greedy()
@@ -275,6 +275,6 @@ fn requests_that_can_never_run_are_refused() {
     }
     idle(&engine);
     let mut works = request(&[5; 63], 4, greedy());
-    works.logprobs = LogprobParams::default();
+    works.generation.logprobs = LogprobParams::default();
     assert_eq!(together(&mut engine, vec![works])[0].token_ids.len(), 1);
 }

@@ -117,15 +117,8 @@ pub fn root() -> PathBuf {
 /// A request that reports nothing beside its tokens.
 pub fn request(prompt: &[u32], max_new_tokens: u32, sampling: SamplingParams) -> Request {
     Request {
-        trace_id: String::new(),
-        input_ids: prompt.to_vec(),
-        sampling,
-        logprobs: LogprobParams::default(),
-        max_new_tokens,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: sampling.into(),
+        ..Request::new(prompt.to_vec(), max_new_tokens)
     }
 }
 
@@ -137,14 +130,13 @@ pub fn reported(
     sampling: SamplingParams,
     prompt_start: Option<u32>,
 ) -> Request {
-    Request {
-        logprobs: LogprobParams {
-            output: true,
-            top: 5,
-            prompt_start,
-        },
-        ..request(prompt, max_new_tokens, sampling)
-    }
+    let mut reported = request(prompt, max_new_tokens, sampling);
+    reported.generation.logprobs = LogprobParams {
+        output: true,
+        top: 5,
+        prompt_start,
+    };
+    reported
 }
 
 /// Runs requests together until all end well, and checks the planner's books afterwards.

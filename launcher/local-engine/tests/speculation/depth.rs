@@ -76,7 +76,7 @@ fn requests_that_opted_out_run_beside_others() {
     let setup = Setup::drafting(Dtype::Float32, 2, Algorithm::Eagle3, CHAIN);
     let job = |(at, text)| {
         let mut request = golden(text);
-        request.max_draft_steps = [None, Some(0), Some(2)][at % 3];
+        request.generation.max_draft_steps = [None, Some(0), Some(2)][at % 3];
         Job {
             request,
             arrival: at % 4,
@@ -91,7 +91,7 @@ fn requests_that_opted_out_run_beside_others() {
     for round in 0..2 {
         let mut jobs = jobs.clone();
         for (at, job) in jobs.iter_mut().enumerate() {
-            job.request.max_draft_steps = [None, Some(0), Some(2)][(at + round) % 3];
+            job.request.generation.max_draft_steps = [None, Some(0), Some(2)][(at + round) % 3];
         }
         let found = run("opting out", &mut engine, &jobs, |_| {});
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -99,7 +99,7 @@ fn requests_that_opted_out_run_beside_others() {
             compare(&what, found, expected);
             let usage = found.finish.clone().unwrap().speculation;
             let deepest = usage.as_ref().map_or(0, |usage| usage.proposed.len());
-            let limit = jobs[at].request.max_draft_steps;
+            let limit = jobs[at].request.generation.max_draft_steps;
             assert!(deepest <= limit.unwrap_or(5) as usize, "{what}: {usage:?}");
             let drafts = limit != Some(0) && expected.token_ids.len() > 1;
             assert_eq!(usage.is_some(), drafts, "{what}: {usage:?}");

@@ -2,7 +2,7 @@
 
 use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_types::Dtype;
-use lockstep_types::request::{Request, SpeculationUsage};
+use lockstep_types::request::SpeculationUsage;
 
 use crate::{
     goldens::{DEEPEST, GOLDENS},
@@ -90,11 +90,8 @@ fn check(
 /// The answers to all goldens, and the number of tokens of each of their steps.
 fn answer(engine: &mut LocalEngine, limit: Option<u32>) -> (Vec<Completion>, Vec<Vec<u32>>) {
     let mut ids = Vec::new();
-    for request in GOLDENS.iter().map(golden) {
-        let request = Request {
-            max_draft_steps: limit,
-            ..request
-        };
+    for mut request in GOLDENS.iter().map(golden) {
+        request.generation.max_draft_steps = limit;
         ids.push(engine.submit(request).unwrap());
     }
     let mut answers = vec![Completion::default(); ids.len()];

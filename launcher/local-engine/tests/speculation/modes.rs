@@ -39,13 +39,14 @@ fn at_temperature_zero_every_mode_is_greedy() {
 /// A text depends on its request and on its drafts, and drafts depend on the text alone.
 #[test]
 fn company_changes_no_sampled_text() {
-    let request = |(at, text)| Request {
-        sampling: SamplingParams {
+    let request = |(at, text)| {
+        let mut request = golden(text);
+        request.generation.sampling = SamplingParams {
             temperature: 1.0,
             seed: at,
             ..SamplingParams::default()
-        },
-        ..golden(text)
+        };
+        request
     };
     let requests: Vec<Request> = (0u64..).zip(&GOLDENS[..24]).map(request).collect();
     for (mode, shape) in MODES {

@@ -28,9 +28,10 @@ impl Oracle {
         form: Form,
         requests: impl IntoIterator<Item = &'a Request>,
     ) -> Vec<Completion> {
-        let plain = |request: &Request| Request {
-            max_draft_steps: None,
-            ..request.clone()
+        let plain = |request: &Request| {
+            let mut request = request.clone();
+            request.generation.max_draft_steps = None;
+            request
         };
         let engine = self.0.entry(form);
         let engine = engine.or_insert_with(|| Setup::of(form).start());

@@ -26,21 +26,14 @@ pub struct Job {
 
 /// A request for the greedy answer to a golden's prompt, with log-probabilities.
 pub fn golden(golden: &Golden) -> Request {
-    Request {
-        trace_id: String::new(),
-        input_ids: golden.prompt_ids.clone(),
-        sampling: SamplingParams::greedy(),
-        logprobs: LogprobParams {
-            output: true,
-            top: 2,
-            prompt_start: None,
-        },
-        max_new_tokens: MAX_NEW,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
-    }
+    let mut request = Request::new(golden.prompt_ids.clone(), MAX_NEW);
+    request.generation.sampling = SamplingParams::greedy();
+    request.generation.logprobs = LogprobParams {
+        output: true,
+        top: 2,
+        prompt_start: None,
+    };
+    request
 }
 
 /// Random requests that come over `turns` turns; some leave early. One seed always gives the
@@ -55,29 +48,24 @@ fn job(rng: &mut StdRng, turns: usize) -> Job {
     let scored = rng.random_bool(0.04);
     let start =
         (scored || rng.random_bool(0.2)).then(|| rng.random_range(0..input_ids.len()) as u32);
+    let mut request = Request::new(input_ids, 0);
+    let generation = &mut request.generation;
+    generation.sampling = sampling(rng);
+    generation.logprobs = LogprobParams {
+        output: rng.random(),
+        top: rng.random_range(0..3),
+        prompt_start: start,
+    };
+    if !scored {
+        request.max_new_tokens = rng.random_range(1..=MOST_NEW);
+    }
+    request.priority = pick(rng, &[0, 0, 0, 0, 5, 20]);
+    generation.max_draft_steps = pick(
+        rng,
+        &[None, None, None, None, Some(0), Some(1), Some(2), Some(9)],
+    );
     Job {
-        request: Request {
-            trace_id: String::new(),
-            sampling: sampling(rng),
-            logprobs: LogprobParams {
-                output: rng.random(),
-                top: rng.random_range(0..3),
-                prompt_start: start,
-            },
-            max_new_tokens: if scored {
-                0
-            } else {
-                rng.random_range(1..=MOST_NEW)
-            },
-            priority: pick(rng, &[0, 0, 0, 0, 5, 20]),
-            timeout_ms: None,
-            max_draft_steps: pick(
-                rng,
-                &[None, None, None, None, Some(0), Some(1), Some(2), Some(9)],
-            ),
-            data_parallel_rank: None,
-            input_ids,
-        },
+        request,
         arrival: rng.random_range(0..turns),
         patience: rng.random_bool(0.2).then(|| rng.random_range(0..24)),
     }

@@ -143,7 +143,7 @@ fn drafts_on_gpus_change_no_bit() {
     let _order = lockstep_fake_cuda::order_of_threads(3);
     let (mut jobs, mut accepted) = (jobs(2, 16), 0);
     for job in &mut jobs {
-        job.request.logprobs = LogprobParams::default();
+        job.request.generation.logprobs = LogprobParams::default();
     }
     for split in [(1, 1), (2, 2)] {
         let plain = Setup {

@@ -27,7 +27,7 @@ pub(super) fn check_request(config: &PlannerConfig, request: &Request) -> Result
             ),
         ));
     }
-    if let Some(start) = request.logprobs.prompt_start
+    if let Some(start) = request.generation.logprobs.prompt_start
         && start as usize > len
     {
         return Err(invalid(
@@ -36,7 +36,7 @@ pub(super) fn check_request(config: &PlannerConfig, request: &Request) -> Result
         ));
     }
     let scores = request.max_new_tokens == 0;
-    if scores && request.logprobs.prompt_start.is_none() {
+    if scores && request.generation.logprobs.prompt_start.is_none() {
         return Err(invalid(
             "max_new_tokens",
             "max_new_tokens 0 only scores the prompt, which needs prompt log-probabilities".into(),

@@ -3,7 +3,6 @@
 
 use lockstep_types::{
     request::{ErrorKind, Request},
-    sampling::{LogprobParams, SamplingParams},
     step::{SlotOutput, StepPlan, StepResult},
 };
 
@@ -31,15 +30,8 @@ fn under_way_in(dp_size: u32, requests: u64, budget: u32) -> Planner {
     .unwrap();
     for id in 0..requests {
         let request = Request {
-            trace_id: String::new(),
-            input_ids: vec![id as u32; 40],
-            sampling: SamplingParams::default(),
-            logprobs: LogprobParams::default(),
-            max_new_tokens: 5,
-            priority: 0,
-            timeout_ms: None,
-            max_draft_steps: None,
             data_parallel_rank: Some(dp_size - 1),
+            ..Request::new(vec![id as u32; 40], 5)
         };
         planner.submit(Millis(0), RequestId(id), request).unwrap();
     }
@@ -102,15 +94,8 @@ fn the_last_gives_its_pages_to_the_first() {
 fn a_dp_rank_that_is_stuck_does_not_wait_for_the_others_to_end() {
     let mut planner = under_way_in(2, 2, 36);
     let other = Request {
-        trace_id: String::new(),
-        input_ids: vec![9; 40],
-        sampling: SamplingParams::default(),
-        logprobs: LogprobParams::default(),
-        max_new_tokens: 5,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
         data_parallel_rank: Some(0),
+        ..Request::new(vec![9; 40], 5)
     };
     planner.submit(Millis(0), RequestId(9), other).unwrap();
     let plan = planner.plan().unwrap();

@@ -99,14 +99,8 @@ impl NaivePlanner {
             let groups = self.config.kv_groups as usize;
             row.new_pages = SlotExtend::pages_of_all(blocks, groups);
             part.opens.push(SlotOpen {
-                slot: 0,
-                token_ids: request.input_ids.clone(),
-                prompt_len: row.prefill_len,
-                cached_len: 0,
-                drafted: true,
-                sampling: request.sampling.clone(),
-                logprobs: request.logprobs,
-                max_draft_steps: request.max_draft_steps,
+                generation: request.generation.clone(),
+                ..SlotOpen::new(0, request.input_ids.clone())
             });
         }
         part.extends.push(row);
@@ -165,7 +159,7 @@ impl NaivePlanner {
     }
 
     fn ends(&self, request: &Request, last: Option<u32>) -> (Option<FinishReason>, Option<u32>) {
-        let sampling = &request.sampling;
+        let sampling = &request.generation.sampling;
         let room = self.config.context_length as usize - request.input_ids.len();
         let most = room.min(request.max_new_tokens as usize);
         let may_stop = self.output.len() > sampling.min_new_tokens as usize;

@@ -35,7 +35,8 @@ pub fn run_alone(model: SimModel, context_length: u32, request: &Request) -> Alo
     };
     let mut tokens = request.input_ids.clone();
     let prompt_len = tokens.len();
-    let start = request.logprobs.prompt_start;
+    let (sampling, logprobs) = (&request.generation.sampling, &request.generation.logprobs);
+    let start = logprobs.prompt_start;
     let start = start.map_or(prompt_len, |start| start as usize);
     let mut alone = Alone {
         token_ids: Vec::new(),
@@ -48,14 +49,14 @@ pub fn run_alone(model: SimModel, context_length: u32, request: &Request) -> Alo
     let most = room.min(request.max_new_tokens as usize);
     while tokens.len() - prompt_len < most {
         let position = tokens.len() - prompt_len;
-        let token = model.sample(hash(&tokens), &request.sampling, position as u32);
+        let token = model.sample(hash(&tokens), sampling, position as u32);
         tokens.push(token);
         alone.token_ids.push(token);
-        if request.logprobs.output {
+        if logprobs.output {
             alone.logprobs.push(score(&tokens, tokens.len() - 1));
         }
-        let may_stop = position >= request.sampling.min_new_tokens as usize;
-        if may_stop && request.sampling.stop_token_ids.contains(&token) {
+        let may_stop = position >= sampling.min_new_tokens as usize;
+        if may_stop && sampling.stop_token_ids.contains(&token) {
             alone.reason = FinishReason::Stop;
             alone.matched_token = Some(token);
             break;

@@ -72,7 +72,7 @@ impl SimSlot {
 
     /// Reports the log-probability of the token at `kv_len + 1`, and of the very first.
     fn score_prompt(&self, model: SimModel, out: &mut SlotOutput) {
-        let Some(start) = self.open.logprobs.prompt_start else {
+        let Some(start) = self.open.generation.logprobs.prompt_start else {
             return;
         };
         let mut report = |at: u32, logprob| {
@@ -98,10 +98,10 @@ impl SimSlot {
     pub fn sample(&mut self, model: SimModel, out: &mut SlotOutput) {
         let known = u32::try_from(self.open.token_ids.len()).unwrap_or(u32::MAX);
         let position = known - self.open.prompt_len;
-        let token = model.sample(self.context, &self.open.sampling, position);
+        let token = model.sample(self.context, &self.open.generation.sampling, position);
         self.open.token_ids.push(token);
         out.token_ids.push(token);
-        if self.open.logprobs.output {
+        if self.open.generation.logprobs.output {
             out.logprobs.push(TokenLogprob {
                 token_id: token,
                 logprob: Some(model.logprob(self.context, token)),
@@ -112,9 +112,8 @@ impl SimSlot {
 
     /// Returns the draft steps of a decode row in a plan of `steps` draft steps.
     pub fn depth(&self, steps: u32) -> u32 {
-        self.open
-            .max_draft_steps
-            .map_or(steps, |most| most.min(steps))
+        let most = self.open.generation.max_draft_steps;
+        most.map_or(steps, |most| most.min(steps))
     }
 
     /// Returns the number of drafted positions, at most `most`, and the number of tokens that

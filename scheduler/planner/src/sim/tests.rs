@@ -77,27 +77,26 @@ prop_compose! {
         let len = input_ids.len() as u32;
         let scores = max_new_tokens == 0;
         let start = start.or(scores.then_some(1));
-        Request {
-            trace_id: String::new(),
-            input_ids,
-            sampling: SamplingParams {
-                seed,
-                min_new_tokens,
-                stop_token_ids: vec![3, 7][..stops].to_vec(),
-                ..SamplingParams::default()
-            },
-            logprobs: LogprobParams {
-                output: logprobs,
-                top: 0,
-                // Any position of the prompt, its ends included.
-                prompt_start: start.map(|start| (start * len / 7).min(len)),
-            },
-            max_new_tokens,
+        let mut request = Request {
             priority,
             timeout_ms,
-            max_draft_steps,
             data_parallel_rank,
-        }
+            ..Request::new(input_ids, max_new_tokens)
+        };
+        request.generation.sampling = SamplingParams {
+            seed,
+            min_new_tokens,
+            stop_token_ids: vec![3, 7][..stops].to_vec(),
+            ..SamplingParams::default()
+        };
+        request.generation.logprobs = LogprobParams {
+            output: logprobs,
+            top: 0,
+            // Any position of the prompt, its ends included.
+            prompt_start: start.map(|start| (start * len / 7).min(len)),
+        };
+        request.generation.max_draft_steps = max_draft_steps;
+        request
     }
 }
 
@@ -113,7 +112,7 @@ fn among(config: &PlannerConfig, request: Request) -> Request {
 /// Returns the client request of a choice, by its seed. Most requests are choices of a few
 /// client requests.
 fn parent(request: &Request) -> Option<RequestId> {
-    let seed = request.sampling.seed;
+    let seed = request.generation.sampling.seed;
     (seed > 0).then_some(RequestId(1000 + seed))
 }
 
@@ -469,9 +468,10 @@ proptest! {
             num_pages: 1 + 120u32.div_ceil(page_size),
             ..config
         };
-        let longer = |request: Request| Request {
-            sampling: SamplingParams { stop_token_ids: vec![3], min_new_tokens: 12, ..request.sampling },
-            ..request
+        let longer = |mut request: Request| {
+            let sampling = &mut request.generation.sampling;
+            (sampling.stop_token_ids, sampling.min_new_tokens) = (vec![3], 12);
+            request
         };
         // The number is chosen so that each DP rank has equally many to do.
         let requests = requests.into_iter().take(19 * config.dp_size as usize);
@@ -557,15 +557,8 @@ proptest! {
 fn a_dead_engine_ends_everybody_once() {
     let config = PlannerConfig::default();
     let request = Request {
-        trace_id: String::new(),
-        input_ids: vec![1; 40],
-        sampling: SamplingParams::default(),
-        logprobs: LogprobParams::default(),
-        max_new_tokens: 50,
-        priority: 0,
         timeout_ms: Some(9),
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        ..Request::new(vec![1; 40], 50)
     };
     let mut run = Scenario::new(&config, vec![request; 60]);
     (0..60).for_each(|_| run.submit());

@@ -42,7 +42,7 @@ fn output_is_cached_too_but_never_past_a_stop() {
     let alone = run_alone(MODEL, 128, &first);
     let stop = alone.token_ids[8];
     let mut stopped = first.clone();
-    stopped.sampling.stop_token_ids = vec![stop];
+    stopped.generation.sampling.stop_token_ids = vec![stop];
     submit(&mut engine, 1, stopped);
     run(&mut engine);
     let end = finish(&engine, 1);
@@ -137,7 +137,7 @@ fn scoring_brings_prompt_logprobs_and_no_token() {
     for start in [0, 1, 20, 49, 50] {
         let id = 10 + u64::from(start);
         let mut score = request(prompt(5, 50), 0);
-        score.logprobs.prompt_start = Some(start);
+        score.generation.logprobs.prompt_start = Some(start);
         submit(&mut engine, id, score.clone());
         run(&mut engine);
         let (_, output) = engine.outputs.last().unwrap();
@@ -164,7 +164,7 @@ fn a_prompt_as_long_as_the_context_is_scored() {
     let mut engine = engine(&config());
     let score = |tokens: u32| {
         let mut score = request(prompt(5, tokens), 0);
-        score.logprobs.prompt_start = Some(0);
+        score.generation.logprobs.prompt_start = Some(0);
         score
     };
     submit(&mut engine, 1, score(context));

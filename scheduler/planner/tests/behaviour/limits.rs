@@ -24,7 +24,7 @@ fn what_can_never_run_is_refused_by_name() {
     let mut engine = engine(&tight);
     let scored = |start, max_new| {
         let mut request = request(prompt(1, 5), max_new);
-        request.logprobs.prompt_start = start;
+        request.generation.logprobs.prompt_start = start;
         request
     };
     let table = [

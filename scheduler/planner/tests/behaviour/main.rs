@@ -8,7 +8,7 @@ use lockstep_planner::{
 };
 use lockstep_types::{
     request::{Finish, Request},
-    sampling::{LogprobParams, SamplingParams},
+    sampling::SamplingParams,
     step::StepPlan,
 };
 
@@ -42,15 +42,8 @@ fn engine(config: &PlannerConfig) -> SimEngine {
 
 fn request(input_ids: Vec<u32>, max_new_tokens: u32) -> Request {
     Request {
-        trace_id: "test".into(),
-        input_ids,
-        sampling: SamplingParams::greedy(),
-        logprobs: LogprobParams::default(),
-        max_new_tokens,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        generation: SamplingParams::greedy().into(),
+        ..Request::new(input_ids, max_new_tokens)
     }
 }
 

@@ -56,17 +56,20 @@ fn answer(engine: &mut SimEngine, tokens: &[u32], depth: u32, drafted: u32) -> S
     plan
 }
 
+/// Returns the request with at most so many draft steps.
+fn capped(steps: u32, mut request: Request) -> Request {
+    request.generation.max_draft_steps = Some(steps);
+    request
+}
+
 #[test]
 fn plans_carry_the_steps_and_requests_their_own_limit() {
     let mut engine = engine(&drafting(DraftKv::Pairs));
-    let limited = Request {
-        max_draft_steps: Some(1),
-        ..request(prompt(1, 9), 20)
-    };
+    let limited = capped(1, request(prompt(1, 9), 20));
     submit(&mut engine, 1, limited);
     let plan = answer(&mut engine, &[5], 0, 0);
     assert_eq!(plan.draft_steps, 3);
-    assert_eq!(plan.parts[0].opens[0].max_draft_steps, Some(1));
+    assert_eq!(plan.parts[0].opens[0].generation.max_draft_steps, Some(1));
     engine.planner.set_draft_steps(2);
     assert_eq!(answer(&mut engine, &[5, 6], 1, 2).draft_steps, 2);
     engine.planner.set_draft_steps(99);
@@ -109,7 +112,7 @@ fn what_is_agreed_in_a_step_is_planned_two_steps_later() {
 fn each_request_is_told_what_speculation_brought() {
     let mut engine = engine(&drafting(DraftKv::Pairs));
     let mut first = request(prompt(1, 9), 20);
-    first.sampling.stop_token_ids = vec![4];
+    first.generation.sampling.stop_token_ids = vec![4];
     submit(&mut engine, 1, first);
     answer(&mut engine, &[1], 0, 0);
     answer(&mut engine, &[1, 1, 1, 1], 3, 5);
@@ -150,7 +153,7 @@ fn drafts_of_a_request_that_ended_are_wasted() {
         ..drafting(DraftKv::Pairs)
     });
     let mut stopped = request(prompt(1, 9), 20);
-    stopped.sampling.stop_token_ids = vec![4];
+    stopped.generation.sampling.stop_token_ids = vec![4];
     submit(&mut engine, 1, stopped);
     let plans: Vec<_> = (0..2).map(|_| engine.planner.plan().unwrap()).collect();
     for (plan, depth) in plans.iter().zip([0, 3]) {
@@ -188,10 +191,7 @@ fn drafts_of_a_row_without_a_token_are_wasted() {
 #[test]
 fn more_than_was_drafted_is_refused() {
     let mut engine = engine(&drafting(DraftKv::Pairs));
-    let limited = Request {
-        max_draft_steps: Some(2),
-        ..request(prompt(1, 9), 20)
-    };
+    let limited = capped(2, request(prompt(1, 9), 20));
     submit(&mut engine, 1, limited);
     answer(&mut engine, &[1], 0, 0);
     let plan = engine.planner.plan().unwrap();
@@ -261,7 +261,7 @@ fn what_follows_a_stop_among_accepted_tokens_is_in_no_key() {
             ..drafting_chains(draft_kv)
         });
         let mut stopped = request(prompt(1, 7), 20);
-        stopped.sampling.stop_token_ids = vec![4];
+        stopped.generation.sampling.stop_token_ids = vec![4];
         submit(&mut engine, 1, stopped.clone());
         answer(&mut engine, &[1], 0, 0);
         answer(&mut engine, &[2, 4, 8, 9], 3, 3);
@@ -321,10 +321,7 @@ fn a_request_without_drafts_is_shared_where_the_step_drafts() {
             pause_window: 2,
             ..drafting_chains(DraftKv::Pairs)
         });
-        let undrafted = Request {
-            max_draft_steps: Some(0),
-            ..request(prompt(1, 8), 6)
-        };
+        let undrafted = capped(0, request(prompt(1, 8), 6));
         submit(&mut engine, 1, undrafted);
         answer(&mut engine, &[1], 0, 0);
         engine.planner.set_draft_steps(draft_steps);
@@ -449,14 +446,8 @@ fn who_opts_out_is_charged_without_speculation() {
         ..drafting(DraftKv::Pairs)
     };
     let mut engine = engine(&tight);
-    let full = Request {
-        max_draft_steps: Some(0),
-        ..request(prompt(1, 40), 41)
-    };
-    let drafts = Request {
-        max_draft_steps: None,
-        ..full.clone()
-    };
+    let drafts = request(prompt(1, 40), 41);
+    let full = capped(0, drafts.clone());
     let error = engine.planner.submit(Millis(0), RequestId(1), drafts);
     assert!(error.unwrap_err().message.contains("--max-total-tokens"));
     submit(&mut engine, 1, full);

@@ -1,9 +1,6 @@
 use lockstep_ports::{Budget, OutputReceiver, Prepaid};
 use lockstep_proto::pb::lockstep::{self as pb, FrontFigures};
-use lockstep_types::{
-    request::Request,
-    sampling::{LogprobParams, SamplingParams},
-};
+use lockstep_types::request::Request;
 use tokio::sync::watch;
 
 use super::*;
@@ -46,14 +43,7 @@ fn submit(session: &mut Session, number: u64, budget: &Arc<Budget>) -> OutputRec
 fn request() -> Request {
     Request {
         trace_id: "test".to_owned(),
-        input_ids: vec![1],
-        sampling: SamplingParams::greedy(),
-        logprobs: LogprobParams::default(),
-        max_new_tokens: 1,
-        priority: 0,
-        timeout_ms: None,
-        max_draft_steps: None,
-        data_parallel_rank: None,
+        ..Request::new(vec![1], 1)
     }
 }
 

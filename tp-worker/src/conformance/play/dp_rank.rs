@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use lockstep_types::{
     EngineConfig,
-    sampling::LogprobParams,
     step::{PlanPart, SlotExtend, SlotOpen, SlotOutput},
 };
 
@@ -145,14 +144,10 @@ impl DpRank {
         let request_of = &self.requests[request];
         let cached = pages.len() * PAGE_SIZE;
         let open = SlotOpen {
-            slot,
             prompt_len: request_of.prompt.len() as u32,
             cached_len: cached as u32,
-            drafted: true,
-            sampling: request_of.sampling.clone(),
-            logprobs: LogprobParams::default(),
-            max_draft_steps: request_of.max_draft_steps,
-            token_ids: tokens,
+            generation: request_of.generation.clone(),
+            ..SlotOpen::new(slot, tokens)
         };
         self.running.push(Running {
             request,

@@ -1,10 +1,7 @@
 //! Rolling digests of everything that happened to a worker.
 
 use lockstep_adaptive::{DepthRange, Digest};
-use lockstep_types::{
-    sampling::{LogprobParams, SamplingParams},
-    step::{PlanPart, SlotExtend, SlotOpen, StepDigests, StepPlan},
-};
+use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, StepDigests, StepPlan};
 
 /// Digests by which ranks are compared after every step: see [`StepDigests`].
 #[derive(Debug)]
@@ -80,64 +77,14 @@ fn take_open(digest: &mut Digest, open: &SlotOpen) {
         prompt_len,
         cached_len,
         drafted,
-        sampling,
-        logprobs,
-        max_draft_steps,
+        generation,
     } = open;
     digest.word(u64::from(*slot));
     digest.list(token_ids);
     digest.word(u64::from(*prompt_len));
     digest.word(u64::from(*cached_len));
     digest.word(u64::from(*drafted));
-    take_sampling(digest, sampling);
-    take_logprobs(digest, *logprobs);
-    take_option(digest, *max_draft_steps);
-}
-
-fn take_sampling(digest: &mut Digest, sampling: &SamplingParams) {
-    let SamplingParams {
-        temperature,
-        top_p,
-        top_k,
-        min_p,
-        presence_penalty,
-        frequency_penalty,
-        repetition_penalty,
-        logit_bias,
-        seed,
-        min_new_tokens,
-        stop_token_ids,
-        ignore_eos,
-    } = sampling;
-    for value in [
-        temperature,
-        top_p,
-        min_p,
-        presence_penalty,
-        frequency_penalty,
-        repetition_penalty,
-    ] {
-        digest.word(u64::from(value.to_bits()));
-    }
-    digest.word(u64::from(*top_k));
-    digest.word(logit_bias.len() as u64);
-    for (token, bias) in logit_bias {
-        digest.word(u64::from(*token) << 32 | u64::from(bias.to_bits()));
-    }
-    digest.word(*seed);
-    digest.word(u64::from(*min_new_tokens));
-    digest.list(stop_token_ids);
-    digest.word(u64::from(*ignore_eos));
-}
-
-fn take_logprobs(digest: &mut Digest, logprobs: LogprobParams) {
-    let LogprobParams {
-        output,
-        top,
-        prompt_start,
-    } = logprobs;
-    digest.word(u64::from(output) << 32 | u64::from(top));
-    take_option(digest, prompt_start);
+    generation.digest(digest);
 }
 
 fn take_extend(digest: &mut Digest, extend: &SlotExtend) {
@@ -150,11 +97,6 @@ fn take_extend(digest: &mut Digest, extend: &SlotExtend) {
     digest.word(u64::from(*slot) << 32 | u64::from(*prefill_len));
     digest.word(u64::from(*sample));
     digest.list(new_pages);
-}
-
-/// Takes in an optional value; `None` becomes `u64::MAX`, which no `u32` is.
-fn take_option(digest: &mut Digest, value: Option<u32>) {
-    digest.word(value.map_or(u64::MAX, u64::from));
 }
 
 #[cfg(test)]

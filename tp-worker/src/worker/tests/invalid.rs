@@ -148,7 +148,7 @@ fn bad_opens_and_closes() {
         ),
         (
             opening(|open| {
-                open.logprobs.prompt_start = Some(9);
+                open.generation.logprobs.prompt_start = Some(9);
                 open.cached_len = 16;
             }),
             PlanError::ScoredPrefixCached {

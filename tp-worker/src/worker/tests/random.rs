@@ -35,25 +35,23 @@ fn opens() -> impl Strategy<Value = SlotOpen> {
     );
     (lengths, reports, sampling).prop_map(|(lengths, reports, sampling)| {
         let (slot, token_ids, emitted, cached) = lengths;
-        SlotOpen {
-            slot,
+        let mut open = SlotOpen {
             prompt_len: (token_ids.len() as u32).saturating_sub(emitted),
             cached_len: 4 * cached.saturating_sub(1),
-            drafted: true,
-            token_ids,
-            sampling: SamplingParams {
-                temperature: sampling.0,
-                repetition_penalty: sampling.1,
-                seed: sampling.2,
-                ..SamplingParams::default()
-            },
-            logprobs: LogprobParams {
-                output: reports.0,
-                top: reports.1,
-                prompt_start: reports.2,
-            },
-            max_draft_steps: None,
-        }
+            ..SlotOpen::new(slot, token_ids)
+        };
+        open.generation.sampling = SamplingParams {
+            temperature: sampling.0,
+            repetition_penalty: sampling.1,
+            seed: sampling.2,
+            ..SamplingParams::default()
+        };
+        open.generation.logprobs = LogprobParams {
+            output: reports.0,
+            top: reports.1,
+            prompt_start: reports.2,
+        };
+        open
     })
 }
 

@@ -13,6 +13,7 @@ use lockstep_types::{
     TimeoutConfig, WebConfig,
 };
 use lockstep_types::{
+    generation::GenerationParams,
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
     step::{PlanPart, SlotExtend, SlotOpen, StepPlan, StepResult},
 };
@@ -308,14 +309,12 @@ impl<'g> Scheduler<'g> {
 
 pub fn open(slot: u32, request: &Request) -> SlotOpen {
     SlotOpen {
-        slot,
-        token_ids: request.prompt.clone(),
-        prompt_len: request.prompt.len() as u32,
-        cached_len: 0,
-        drafted: true,
-        sampling: request.sampling.clone(),
-        logprobs: request.logprobs,
-        max_draft_steps: None,
+        generation: GenerationParams {
+            sampling: request.sampling.clone(),
+            logprobs: request.logprobs,
+            ..GenerationParams::default()
+        },
+        ..SlotOpen::new(slot, request.prompt.clone())
     }
 }
 

@@ -59,12 +59,13 @@ fn next_turn(at: usize, request: &Request) -> Request {
         input_ids.extend(run_alone(MODEL, CONTEXT, request).token_ids);
     }
     input_ids.extend([(at as u32) % MODEL.vocab_size, 1]);
-    Request {
+    let mut next = Request {
         input_ids,
         max_new_tokens: 9,
-        logprobs: LogprobParams::default(),
         ..request.clone()
-    }
+    };
+    next.generation.logprobs = LogprobParams::default();
+    next
 }
 
 /// Turns the worker's configuration into the one that the planner sees.

@@ -1,3 +1,8 @@
+use lockstep_types::{
+    generation::GenerationParams,
+    sampling::{LogprobParams, SamplingParams},
+};
+
 use super::*;
 
 /// A plan in which every list has an element and every option a value.
@@ -14,26 +19,28 @@ fn plan() -> StepPlan {
                 prompt_len: 2,
                 cached_len: 1,
                 drafted: true,
-                sampling: SamplingParams {
-                    temperature: 0.5,
-                    top_p: 0.9,
-                    top_k: 40,
-                    min_p: 0.1,
-                    presence_penalty: 0.2,
-                    frequency_penalty: 0.3,
-                    repetition_penalty: 1.1,
-                    logit_bias: vec![(5, 1.5)],
-                    seed: 99,
-                    min_new_tokens: 4,
-                    stop_token_ids: vec![6],
-                    ignore_eos: false,
+                generation: GenerationParams {
+                    sampling: SamplingParams {
+                        temperature: 0.5,
+                        top_p: 0.9,
+                        top_k: 40,
+                        min_p: 0.1,
+                        presence_penalty: 0.2,
+                        frequency_penalty: 0.3,
+                        repetition_penalty: 1.1,
+                        logit_bias: vec![(5, 1.5)],
+                        seed: 99,
+                        min_new_tokens: 4,
+                        stop_token_ids: vec![6],
+                        ignore_eos: false,
+                    },
+                    logprobs: LogprobParams {
+                        output: true,
+                        top: 2,
+                        prompt_start: Some(0),
+                    },
+                    max_draft_steps: Some(3),
                 },
-                logprobs: LogprobParams {
-                    output: true,
-                    top: 2,
-                    prompt_start: Some(0),
-                },
-                max_draft_steps: Some(3),
             }],
             extends: vec![SlotExtend {
                 slot: 1,
@@ -81,16 +88,16 @@ fn every_field_of_a_plan_changes_the_digest() {
             sampling(plan).stop_token_ids[0] = 7;
         }),
         ("ignore_eos", |plan| sampling(plan).ignore_eos = true),
-        ("output", |plan| part(plan).opens[0].logprobs.output = false),
-        ("top", |plan| part(plan).opens[0].logprobs.top = 0),
+        ("output", |plan| generation(plan).logprobs.output = false),
+        ("top", |plan| generation(plan).logprobs.top = 0),
         ("prompt_start", |plan| {
-            part(plan).opens[0].logprobs.prompt_start = None;
+            generation(plan).logprobs.prompt_start = None;
         }),
         ("max_draft_steps", |plan| {
-            part(plan).opens[0].max_draft_steps = Some(0);
+            generation(plan).max_draft_steps = Some(0);
         }),
         ("max_draft_steps", |plan| {
-            part(plan).opens[0].max_draft_steps = None;
+            generation(plan).max_draft_steps = None;
         }),
         ("extends", |plan| part(plan).extends.clear()),
         ("slot", |plan| part(plan).extends[0].slot = 0),
@@ -129,6 +136,10 @@ fn part(plan: &mut StepPlan) -> &mut PlanPart {
     &mut plan.parts[0]
 }
 
+fn generation(plan: &mut StepPlan) -> &mut GenerationParams {
+    &mut part(plan).opens[0].generation
+}
+
 fn sampling(plan: &mut StepPlan) -> &mut SamplingParams {
-    &mut part(plan).opens[0].sampling
+    &mut generation(plan).sampling
 }
