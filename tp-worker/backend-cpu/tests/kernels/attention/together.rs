@@ -23,21 +23,17 @@ pub fn heads_taken_together_do_not_show(
     ];
     for world in &worlds {
         let last = World::new(1, 1, 2, &vec![LAST; world.requests.len()], 0);
-        let expected = heads_alone(
-            &mut backend(alone, dtype, 1),
-            kv_dtype,
-            world,
-            &whole(&last),
-        );
+        let expected = heads_alone(&mut backend(alone, dtype, 1), kv_dtype, world, whole(&last));
         for (threads, page_size) in [(1, 16), (2, 1), (5, 1), (5, 16)] {
             let mut backend = backend(isa, dtype, threads);
             let mut most = AttentionTasks::default();
-            for steps in [whole(&last), ragged(&last, 63), one_by_one(&last)] {
-                let run = run(page_size, kv_dtype);
-                let found = run.last_outputs(&mut backend, world, LAST, &steps, |tasks| {
-                    most.heads = most.heads.max(tasks.heads);
-                    most.joined_heads = most.joined_heads.max(tasks.joined_heads);
-                });
+            let lists = [whole(&last), ragged(&last, 63), one_by_one(&last)];
+            let run = run(page_size, kv_dtype);
+            let all = run.last_outputs(&mut backend, world, LAST, &lists, |tasks| {
+                most.heads = most.heads.max(tasks.heads);
+                most.joined_heads = most.joined_heads.max(tasks.joined_heads);
+            });
+            for found in all {
                 let same = bits(&found.concat()) == expected;
                 assert!(
                     same,
@@ -64,14 +60,15 @@ fn heads_alone(
     backend: &mut CpuBackend,
     kv_dtype: KvCacheDtype,
     world: &World,
-    steps: &[Vec<(usize, usize)>],
+    steps: Vec<Vec<(usize, usize)>>,
 ) -> Vec<u32> {
+    let lists = [steps];
     let mut of = |head| {
         let alone = world.of_key_head(head);
-        let outputs = run(16, kv_dtype).last_outputs(backend, &alone, LAST, steps, |tasks| {
+        let outputs = run(16, kv_dtype).last_outputs(backend, &alone, LAST, &lists, |tasks| {
             assert_eq!((tasks.heads, tasks.joined_heads), (1, 0));
         });
-        outputs.concat()
+        outputs[0].concat()
     };
     let heads: Vec<Vec<f32>> = (0..world.shape.kv_heads).map(&mut of).collect();
     let width = world.shape.out_width() / heads.len();

@@ -192,22 +192,22 @@ impl Run {
         world: &World,
         steps: &[Vec<(usize, usize)>],
     ) -> Vec<Vec<f32>> {
-        let (cache, tables) = self.cache(backend, world);
+        let (mut cache, tables) = self.cache(backend, world);
         let done = vec![0; world.requests.len()];
-        self.outputs_in(cache, &tables, done, backend, world, steps, |_| {})
+        self.outputs_in(&mut cache, &tables, done, backend, world, steps, |_| {})
     }
 
-    /// Runs every step, but returns outputs of only the last `last` tokens of each request,
-    /// or of all of a shorter one. Earlier tokens are in the cache without an attention of
-    /// their own.
+    /// Runs every step of each list, but returns outputs of only the last `last` tokens of each
+    /// request, or of all of a shorter one. Earlier tokens are in the cache without an
+    /// attention of their own. Each list writes the last tokens anew.
     pub fn last_outputs(
         &self,
         backend: &mut CpuBackend,
         world: &World,
         last: usize,
-        steps: &[Vec<(usize, usize)>],
-        look: impl FnMut(AttentionTasks),
-    ) -> Vec<Vec<f32>> {
+        lists: &[Vec<Vec<(usize, usize)>>],
+        mut look: impl FnMut(AttentionTasks),
+    ) -> Vec<Vec<Vec<f32>>> {
         let (mut cache, tables) = self.cache(backend, world);
         let width = world.shape.qkv_width();
         let before = |request| world.length(request).saturating_sub(last);
@@ -220,7 +220,11 @@ impl Run {
             let cells: Vec<u32> = (0..done).map(cell).collect();
             self.fill(backend, world, &mut cache, &cells, &request[..done * width]);
         }
-        self.outputs_in(cache, &tables, done, backend, world, steps, look)
+        let mut outputs = |steps: &Vec<Vec<(usize, usize)>>| {
+            let done = done.clone();
+            self.outputs_in(&mut cache, &tables, done, backend, world, steps, &mut look)
+        };
+        lists.iter().map(&mut outputs).collect()
     }
 
     /// Writes tokens to cells of the cache. Each token attends to one position alone.
@@ -273,13 +277,13 @@ impl Run {
         let out = self.fill(backend, world, &mut cache, &cells, &qkv);
         assert!(out.iter().all(|x| x.is_nan()));
         let done = vec![0; world.requests.len()];
-        self.outputs_in(cache, &tables, done, backend, world, steps, |_| {})
+        self.outputs_in(&mut cache, &tables, done, backend, world, steps, |_| {})
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of a run")]
     fn outputs_in(
         &self,
-        mut cache: CpuKvCache,
+        cache: &mut CpuKvCache,
         tables: &[Vec<u32>],
         mut done: Vec<usize>,
         backend: &mut CpuBackend,
@@ -289,15 +293,7 @@ impl Run {
     ) -> Vec<Vec<f32>> {
         let mut outputs = vec![Vec::new(); world.requests.len()];
         for step in steps {
-            self.step(
-                backend,
-                world,
-                &mut cache,
-                tables,
-                step,
-                &mut done,
-                &mut outputs,
-            );
+            self.step(backend, world, cache, tables, step, &mut done, &mut outputs);
             look(backend.attention_tasks());
         }
         outputs
