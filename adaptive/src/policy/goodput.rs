@@ -42,19 +42,7 @@ impl PolicyFactory for Goodputs {
     }
 
     fn build(&self, config: &AdaptiveConfig) -> Box<dyn Policy> {
-        Box::new(Goodput {
-            depth: config.initial_depth,
-            rows: 0,
-            fill: ONE,
-            waits: Waits::new(),
-            tokens: Hazards::new().tokens(false),
-            hazards: Hazards::new(),
-            scores: Vec::with_capacity(config.tiers.len()),
-            switch: Switch::new(),
-            probe: Probe::new(),
-            resume: Resume::new(),
-            outlook: Outlook::default(),
-        })
+        Box::new(Goodput::new(config))
     }
 }
 
@@ -187,6 +175,22 @@ fn most_drafts(depth: u32, decodes: u32, moment: &Moment<'_>) -> u64 {
 }
 
 impl Goodput {
+    fn new(config: &AdaptiveConfig) -> Self {
+        Self {
+            depth: config.initial_depth,
+            rows: 0,
+            fill: ONE,
+            waits: Waits::new(),
+            tokens: Hazards::new().tokens(false),
+            hazards: Hazards::new(),
+            scores: Vec::with_capacity(config.tiers.len()),
+            switch: Switch::new(),
+            probe: Probe::new(),
+            resume: Resume::new(),
+            outlook: Outlook::default(),
+        }
+    }
+
     fn move_to(&mut self, depth: u32) {
         if depth != self.depth {
             self.switch.moved();

@@ -1,6 +1,7 @@
 //! Tests with several ranks, one of which has more rows than the others.
 
 use super::*;
+use crate::Costs;
 
 /// Returns a step of `all` rows, with `rows` on the fullest rank. All drafts are accepted, and
 /// the step takes the time of the fullest rank.
@@ -62,4 +63,43 @@ fn drafting_again_costs_what_it_costs_the_fullest_rank() {
             "{all}: {cheap} {dear}"
         );
     }
+}
+
+/// A step ran with the rows of its own batch, whatever rows the next batch has.
+#[test]
+fn the_time_of_a_step_is_judged_by_its_own_rows() {
+    let seen = Seen {
+        prompt_tokens: 256,
+        verify_us: 90_000,
+        ..timed(accepted(3, &[3, 3]))
+    };
+    let costs = Costs::new(&config(), &profile());
+    let learnt = |rows: u32| {
+        let mut goodput = Goodput::new(&config());
+        goodput.observe(&Moment {
+            step: 1,
+            depth: 3,
+            decided: 3,
+            seen: &seen,
+            seen_rows: 2,
+            seen_taken: seen.taken(),
+            rows,
+            all_rows: rows,
+            joined: 0,
+            loads: Loads::EVEN,
+            long_prompts: LongPrompts {
+                ranks: 1,
+                rows: 2,
+                waiting: 0,
+                chunks: 1,
+                tokens: 2,
+            },
+            candidates: &[0, 3],
+            costs: &costs,
+        });
+        let mut digest = Digest::default();
+        goodput.digest(&mut digest);
+        digest
+    };
+    assert_eq!(learnt(64), learnt(2));
 }
