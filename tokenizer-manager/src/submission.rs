@@ -3,6 +3,7 @@
 
 mod check;
 mod context;
+mod field_names;
 mod memory;
 mod messages;
 mod sampling;
@@ -16,15 +17,15 @@ use std::{sync::Arc, time::Duration};
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
+pub use field_names::FieldNames;
 use lockstep_ports::RequestMemory;
 use lockstep_types::{
     EngineConfig, TimeoutConfig, generation::GenerationParams, request::Request,
     sampling::LogprobParams,
 };
 pub use messages::check as check_messages;
-pub use spec::{
-    FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
-};
+pub use sampling::SamplingSpec;
+pub use spec::{GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
 use tokio::time::Instant;
 
 use crate::{
