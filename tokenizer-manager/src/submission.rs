@@ -143,6 +143,7 @@ impl Submission {
                     priority: spec.priority.unwrap_or(0),
                     timeout_ms: spec.timeout_ms,
                     data_parallel_rank: checked.data_parallel_rank,
+                    cache_salt: spec.cache_salt.clone(),
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();
@@ -205,6 +206,9 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
              `--enable-priority-scheduling`.",
         ));
     }
+    spec.cache_salt
+        .as_deref()
+        .map_or(Ok(()), check::cache_salt)?;
     let dp_size = config.parallel.dp_size;
     let dp_rank = |asked| check::dp_rank(asked, dp_size);
     Ok(Checked {

@@ -87,6 +87,8 @@ pub struct GenerateSpec {
     pub speculative: SpeculativeSpec,
     /// DP rank that runs the request; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<i64>,
+    /// Salt of the prefix cache; `None` = the request shares with those that have none.
+    pub cache_salt: Option<String>,
 }
 
 impl GenerateSpec {
@@ -114,6 +116,7 @@ impl GenerateSpec {
             timeout_ms: None,
             speculative: SpeculativeSpec::default(),
             data_parallel_rank: None,
+            cache_salt: None,
         }
     }
 }

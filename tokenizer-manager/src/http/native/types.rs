@@ -27,6 +27,8 @@ with_fields! {
         pub speculative: Option<OneOrMany<Object<Speculative>>>,
         #[serde(default, deserialize_with = "crate::http::json::integer", alias = "routed_dp_rank")]
         pub data_parallel_rank: Option<i64>,
+        #[serde(alias = "extra_key")]
+        pub cache_salt: Option<OneOrMany<String>>,
     }
 }
 
