@@ -37,6 +37,7 @@ impl TryFrom<pb::Submit> for Request {
             priority: wire.priority.unwrap_or(0),
             timeout_ms: wire.timeout_ms,
             data_parallel_rank: wire.data_parallel_rank,
+            cache_salt: wire.cache_salt,
         })
     }
 }
@@ -52,6 +53,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         priority,
         timeout_ms,
         data_parallel_rank,
+        cache_salt,
     } = body;
     let wire = pb::Submit {
         request,
@@ -61,6 +63,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         priority: Some(priority),
         timeout_ms,
         data_parallel_rank,
+        cache_salt,
         parent,
         ..pb::Submit::default()
     };

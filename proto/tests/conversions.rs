@@ -167,8 +167,9 @@ fn result() -> impl Strategy<Value = RankResult> {
 fn request() -> impl Strategy<Value = Request> {
     let numbers = any::<(u32, i32, Option<u32>, Option<u32>)>();
     let tokens = vec(any::<u32>(), 1..8);
-    (".{0,8}", tokens, numbers, generation()).prop_map(
-        |(trace_id, input_ids, numbers, generation)| {
+    let salt = option::of(".{0,8}");
+    (".{0,8}", tokens, numbers, generation(), salt).prop_map(
+        |(trace_id, input_ids, numbers, generation, cache_salt)| {
             let (max_new_tokens, priority, timeout_ms, data_parallel_rank) = numbers;
             Request {
                 trace_id,
@@ -178,6 +179,7 @@ fn request() -> impl Strategy<Value = Request> {
                 priority,
                 timeout_ms,
                 data_parallel_rank,
+                cache_salt,
             }
         },
     )

@@ -6,6 +6,7 @@ mod body;
 mod browsers;
 mod console;
 mod corpora;
+mod fields;
 mod info;
 mod json;
 mod keys;

@@ -3,6 +3,7 @@
 
 mod check;
 mod context;
+mod field_names;
 mod memory;
 mod messages;
 mod sampling;
@@ -16,15 +17,15 @@ use std::{sync::Arc, time::Duration};
 
 pub use check::{count, integer, non_negative};
 pub use context::fits;
+pub use field_names::FieldNames;
 use lockstep_ports::RequestMemory;
 use lockstep_types::{
     EngineConfig, TimeoutConfig, generation::GenerationParams, request::Request,
     sampling::LogprobParams,
 };
 pub use messages::check as check_messages;
-pub use spec::{
-    FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
-};
+pub use sampling::SamplingSpec;
+pub use spec::{GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
 use tokio::time::Instant;
 
 use crate::{
@@ -142,6 +143,7 @@ impl Submission {
                     priority: spec.priority.unwrap_or(0),
                     timeout_ms: spec.timeout_ms,
                     data_parallel_rank: checked.data_parallel_rank,
+                    cache_salt: spec.cache_salt.clone(),
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();
@@ -204,6 +206,9 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
              `--enable-priority-scheduling`.",
         ));
     }
+    spec.cache_salt
+        .as_deref()
+        .map_or(Ok(()), check::cache_salt)?;
     let dp_size = config.parallel.dp_size;
     let dp_rank = |asked| check::dp_rank(asked, dp_size);
     Ok(Checked {

@@ -19,7 +19,14 @@ pub struct Request {
     pub timeout_ms: Option<u32>,
     /// DP rank that the request runs in; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<u32>,
+    /// Salt of the prefix cache, at most [`CACHE_SALT_BYTES`]: only requests with the same salt
+    /// share cached prefixes. Requests without a salt share among themselves.
+    pub cache_salt: Option<String>,
 }
+
+/// Most bytes of a request's salt of the prefix cache. The cache keeps the salt as long as any
+/// block that was computed under it.
+pub const CACHE_SALT_BYTES: usize = 256;
 
 impl Request {
     /// Makes a request for up to `max_new_tokens` tokens that asks for nothing else.
@@ -32,6 +39,7 @@ impl Request {
             priority: 0,
             timeout_ms: None,
             data_parallel_rank: None,
+            cache_salt: None,
         }
     }
 }

@@ -80,6 +80,33 @@ impl SamplingParams {
             || self.repetition_penalty != 1.0
     }
 
+    /// Returns true if no end or stop token may come at output position `position`.
+    pub fn masks_stops(&self, position: u64) -> bool {
+        position < u64::from(self.min_new_tokens) && !self.stop_token_ids.is_empty()
+    }
+
+    /// Returns true if the token at output position `position` needs more than logits and
+    /// temperature, top-k, top-p and min-p: a bias, a penalty, or masked end tokens. Then the
+    /// host chooses it, on every device. The struct is taken apart without `..`, so that a new
+    /// field does not compile until it is decided here.
+    pub fn adjusts_logits(&self, position: u64) -> bool {
+        let Self {
+            temperature: _,
+            top_p: _,
+            top_k: _,
+            min_p: _,
+            presence_penalty: _,
+            frequency_penalty: _,
+            repetition_penalty: _,
+            logit_bias,
+            seed: _,
+            min_new_tokens: _,
+            stop_token_ids: _,
+            ignore_eos: _,
+        } = self;
+        !logit_bias.is_empty() || self.has_penalties() || self.masks_stops(position)
+    }
+
     /// Folds all fields into a digest by which ranks are compared.
     pub(crate) fn digest(&self, digest: &mut Digest) {
         let Self {

@@ -8,7 +8,7 @@ use crate::{
     IntegrityError, Millis, PlannerConfig, RequestId,
     dp_rank::DpRank,
     error::total,
-    kv::RequestKv,
+    kv::{Namespace, RequestKv},
     request::{RequestState, RequestTable, Rest, Stage, len_u32},
 };
 use limits::{check_capacity, check_request};
@@ -130,7 +130,7 @@ impl Admission {
             samples_in_flight: 0,
             deferrals: 0,
             retracted: false,
-            kv: RequestKv::none(),
+            kv: RequestKv::none(Namespace::new(request.cache_salt)),
             tokens: request.input_ids,
             rest: Box::new(Rest {
                 generation: request.generation,

@@ -10,7 +10,7 @@ use std::iter::Sum;
 use crate::{CacheEvent, DraftKv, PlannerConfig, request::RequestState};
 use lag::{Drafted, DrafterLag};
 use pools::PagePools;
-use prefix::{PrefixCache, prefix_cache};
+use prefix::{PrefixCache, Text, prefix_cache};
 use radix::common_prefix;
 
 mod check;
@@ -23,6 +23,7 @@ mod prefix;
 pub mod radix;
 mod request;
 
+pub(crate) use radix::Namespace;
 pub(crate) use request::RequestKv;
 
 /// Page pools and prefix cache together.
@@ -151,7 +152,8 @@ impl Kv {
         let Some(cache) = &mut self.cache else {
             return;
         };
-        held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
+        let text = Text::new(&held.namespace, &request.tokens);
+        held.node = cache.match_prefix(text, units, &mut held.pages);
         let groups = self.pools.groups();
         let has = |block: &&[u32]| self.drafted[block[0] as usize];
         let (blocks, matched) = (held.pages.chunks(groups), held.pages.len() / groups);
@@ -162,7 +164,7 @@ impl Kv {
         if self.lag.recomputes(matched - drafted, pauses) {
             held.pages.clear();
             let units = drafted * self.page_size as usize;
-            held.node = cache.match_prefix(&request.tokens, units, &mut held.pages);
+            held.node = cache.match_prefix(text, units, &mut held.pages);
         }
         cache.lock(held.node);
         let matched = held.pages.len() / groups;
@@ -185,14 +187,18 @@ impl Kv {
     /// Returns the number of leading tokens of a waiting request that are cached.
     pub fn match_len(&mut self, request: &RequestState) -> u32 {
         let units = request.cacheable() as usize;
-        self.cache
-            .as_mut()
-            .map_or(0, |cache| cache.match_len(&request.tokens, units) as u32)
+        let text = Text::new(&request.kv.namespace, &request.tokens);
+        let cache = self.cache.as_mut();
+        cache.map_or(0, |cache| cache.match_len(text, units) as u32)
     }
 
     /// Returns the number of leading tokens of a waiting request, in whole pages, that the
-    /// cache could serve once `known` is cached.
-    pub fn shared_len(&self, known: &[u32], request: &RequestState) -> u32 {
+    /// cache could serve once the prompt of `other` is cached.
+    pub fn shared_len(&self, other: &RequestState, request: &RequestState) -> u32 {
+        if other.kv.namespace != request.kv.namespace {
+            return 0;
+        }
+        let known = &other.tokens[..other.prefill_end as usize];
         let units = request.cacheable() as usize;
         let shared = match self.draft_kv {
             DraftKv::None | DraftKv::Tokens => common_prefix(known, &request.tokens[..units]),
@@ -242,7 +248,8 @@ impl Kv {
             let positions = (from * self.page_size) as usize..(to * self.page_size) as usize;
             let groups = self.pools.groups();
             let pages = &held.pages[from as usize * groups..to as usize * groups];
-            if let Some(node) = cache.extend(held.node, &request.tokens, positions, pages) {
+            let text = Text::new(&held.namespace, &request.tokens);
+            if let Some(node) = cache.extend(held.node, text, positions, pages) {
                 held.node = node;
                 held.protected_blocks = to;
             }
@@ -291,14 +298,15 @@ impl Kv {
         let mut kept = from..from;
         if let Some(cache) = &mut self.cache {
             let whole = &mut held.pages[..full * groups];
+            let text = Text::new(&held.namespace, &request.tokens);
             // A block that another request has cached meanwhile is held twice. Our block goes,
             // unless only ours has the drafter's KV.
             if held.marked_blocks > held.protected_blocks {
                 let has = |block: &[u32]| self.drafted[block[0] as usize];
                 let better = |cached: &[u32], own: &[u32]| has(own) && !has(cached);
-                cache.replace(&request.tokens, whole, &better);
+                cache.replace(text, whole, &better);
             }
-            kept = cache.insert(&request.tokens, whole)..full;
+            kept = cache.insert(text, whole)..full;
             cache.unlock(held.node);
         }
         let own = held.pages.chunks(groups).enumerate().skip(from).rev();

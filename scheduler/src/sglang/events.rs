@@ -99,6 +99,7 @@ fn cut(event: CacheEvent) -> Vec<CacheEvent> {
             mut parent,
             blocks,
             block_size,
+            cache_salt,
         } => blocks
             .chunks((MOST / block_size.max(1) as usize).max(1))
             .map(|run| {
@@ -107,6 +108,7 @@ fn cut(event: CacheEvent) -> Vec<CacheEvent> {
                     parent: std::mem::replace(&mut parent, last),
                     blocks: run.to_vec(),
                     block_size,
+                    cache_salt: cache_salt.clone(),
                 }
             })
             .collect(),
@@ -126,8 +128,10 @@ fn data(event: CacheEvent) -> Data {
             parent,
             blocks,
             block_size,
+            cache_salt,
         } => Data::Stored(KvBlocksStored {
             parent_block_hash: parent.map(u64::cast_signed),
+            cache_salt: cache_salt.map(|salt| salt.as_ref().to_owned()),
             blocks: blocks
                 .into_iter()
                 .map(|block| KvBlock {
@@ -163,6 +167,7 @@ mod tests {
                 })
                 .collect(),
             block_size,
+            cache_salt: Some("salt".into()),
         }
     }
 

@@ -236,12 +236,38 @@ async fn a_prompt_that_was_seen_comes_from_the_cache_and_answers_the_same() {
     let body = chat(&question, &json!({"logprobs": true, "max_tokens": 20}));
     let cold = server.ok(PATH, &body).await;
     let warm = server.ok(PATH, &body).await;
-    let cached = |answer: &Value| {
-        let details = &answer["usage"]["prompt_tokens_details"];
-        details["cached_tokens"].as_u64().expect("a count")
-    };
     assert!(cached(&warm) > cached(&cold), "{cold} {warm}");
     assert_eq!(cold["choices"], warm["choices"], "also the logprobs");
+}
+
+/// Returns the number of prompt tokens that came from the cache.
+fn cached(answer: &Value) -> u64 {
+    let details = &answer["usage"]["prompt_tokens_details"];
+    details["cached_tokens"].as_u64().expect("a count")
+}
+
+#[tokio::test]
+async fn a_prompt_is_not_found_under_another_salt() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    let question = format!("{}Count from 3 to 12.", "Keep this secret. ".repeat(20));
+    let ask = async |salt: &str| {
+        let body = chat(&question, &json!({"cache_salt": salt, "max_tokens": 20}));
+        server.ok(PATH, &body).await
+    };
+    let first = ask("one tenant's").await;
+    assert_eq!(cached(&first), 0, "{first}");
+    let again = ask("one tenant's").await;
+    assert!(cached(&again) > 0, "{again}");
+    let other = ask("another's").await;
+    assert_eq!(cached(&other), 0, "{other}");
+    let unsalted = chat(&question, &json!({"max_tokens": 20}));
+    let unsalted = server.ok(PATH, &unsalted).await;
+    for answer in [&again, &other, &unsalted] {
+        assert_eq!(
+            answer["choices"], first["choices"],
+            "a salt changes no text"
+        );
+    }
 }
 
 #[tokio::test]

@@ -59,6 +59,7 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
     spec.priority = request.priority;
     spec.timeout_ms = request.timeout_ms;
     spec.data_parallel_rank = request.data_parallel_rank.map(Into::into);
+    spec.cache_salt = request.cache_salt;
     let speculative = request.speculative.unwrap_or_default();
     spec.speculative = SpeculativeSpec {
         enabled: speculative.enabled,

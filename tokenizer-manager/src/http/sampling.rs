@@ -9,44 +9,28 @@ macro_rules! with_sampling_fields {
         $vis:vis struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }
         min_tokens: $min_tokens:ident
     ) => {
-        $(#[$meta])*
-        #[derive(Debug, serde::Deserialize)]
-        $vis struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
-            pub temperature: Option<f64>,
-            pub top_p: Option<f64>,
-            #[serde(default, deserialize_with = "crate::http::json::integer")]
-            pub top_k: Option<i64>,
-            pub min_p: Option<f64>,
-            pub presence_penalty: Option<f64>,
-            pub frequency_penalty: Option<f64>,
-            pub repetition_penalty: Option<f64>,
-            pub logit_bias: Option<$crate::http::json::LogitBias>,
-            pub seed: Option<$crate::http::json::Seed>,
-            #[serde(default, deserialize_with = "crate::http::json::integer")]
-            pub $min_tokens: Option<i64>,
-            pub stop_token_ids: Option<Vec<u32>>,
-            pub ignore_eos: Option<bool>,
+        $crate::http::fields::with_fields! {
+            $(#[$meta])*
+            $vis struct $name {
+                $($(#[$field_meta])* pub $field: $type,)*
+                pub temperature: Option<f64>,
+                pub top_p: Option<f64>,
+                #[serde(default, deserialize_with = "crate::http::json::integer")]
+                pub top_k: Option<i64>,
+                pub min_p: Option<f64>,
+                pub presence_penalty: Option<f64>,
+                pub frequency_penalty: Option<f64>,
+                pub repetition_penalty: Option<f64>,
+                pub logit_bias: Option<$crate::http::json::LogitBias>,
+                pub seed: Option<$crate::http::json::Seed>,
+                #[serde(default, deserialize_with = "crate::http::json::integer")]
+                pub $min_tokens: Option<i64>,
+                pub stop_token_ids: Option<Vec<u32>>,
+                pub ignore_eos: Option<bool>,
+            }
         }
 
         impl $name {
-            /// The supported fields, with their types.
-            pub const FIELDS: &'static [(&'static str, &'static str)] = &[
-                $((stringify!($field), stringify!($type)),)*
-                ("temperature", "Option<f64>"),
-                ("top_p", "Option<f64>"),
-                ("top_k", "Option<i64>"),
-                ("min_p", "Option<f64>"),
-                ("presence_penalty", "Option<f64>"),
-                ("frequency_penalty", "Option<f64>"),
-                ("repetition_penalty", "Option<f64>"),
-                ("logit_bias", "Option<LogitBias>"),
-                ("seed", "Option<Seed>"),
-                (stringify!($min_tokens), "Option<i64>"),
-                ("stop_token_ids", "Option<Vec<u32>>"),
-                ("ignore_eos", "Option<bool>"),
-            ];
-
             /// Takes the sampling parameters out of the request.
             pub fn sampling(&mut self) -> $crate::submission::SamplingSpec {
                 let (temperature, top_p) = $crate::http::sampling::nucleus(self.temperature, self.top_p);

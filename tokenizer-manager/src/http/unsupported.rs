@@ -163,7 +163,7 @@ const FIELDS: &[Field] = &[
         routes: SAMPLING_PARAMS,
         ..neutral("stream_interval", 1.0)
     },
-    // Fields that would change the prompt, or keep its cache apart.
+    // Fields that would change the prompt.
     instead(
         "truncate_prompt_tokens",
         ALL,
@@ -178,7 +178,6 @@ const FIELDS: &[Field] = &[
     field("web_search_options", OPENAI),
     field("prediction", OPENAI),
     field("tools", COMPLETIONS),
-    field("cache_salt", ALL),
     instead(
         "chat_template",
         OPENAI,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_types::{RequestLimits, ScheduleConfig};
+use lockstep_types::{RequestLimits, ScheduleConfig, request::CACHE_SALT_BYTES};
 
 use super::GenerateSpec;
 use crate::error::{ApiError, ApiResult};
@@ -66,6 +66,21 @@ pub(super) fn dp_rank(asked: i64, dp_size: usize) -> ApiResult<u32> {
             ),
         )
     })
+}
+
+/// Checks the length of a salt of the prefix cache. An empty salt is refused: its client would
+/// share the cache with everybody else whose salt is empty by mistake.
+pub(super) fn cache_salt(salt: &str) -> ApiResult<()> {
+    if (1..=CACHE_SALT_BYTES).contains(&salt.len()) {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        "cache_salt",
+        format!(
+            "Invalid 'cache_salt': a salt of {} bytes; expected 1 to {CACHE_SALT_BYTES}.",
+            salt.len()
+        ),
+    ))
 }
 
 /// Checks that a list has at most `most` items.

@@ -1,12 +1,43 @@
-//! Checks of sampling parameters.
+//! Sampling parameters as an API received them, and their checks.
 
 use lockstep_types::{EngineConfig, sampling::SamplingParams};
 
 use super::{
-    FieldNames, SamplingSpec,
+    FieldNames,
     check::{count, decimal, integer, non_negative},
 };
 use crate::error::{ApiError, ApiResult};
+
+/// Sampling parameters as a client gave them; `None` = not given.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SamplingSpec {
+    /// Temperature in [0, 2]; 0 = greedy.
+    pub temperature: Option<f64>,
+    /// Size of the nucleus, in (0, 1].
+    pub top_p: Option<f64>,
+    /// Number of most likely tokens kept; -1 or 0 = all.
+    pub top_k: Option<i64>,
+    /// Minimum probability relative to the most likely token, in [0, 1].
+    pub min_p: Option<f64>,
+    /// Penalty in [-2, 2], once for every token already in the output.
+    pub presence_penalty: Option<f64>,
+    /// Penalty in [-2, 2], for each occurrence in the output.
+    pub frequency_penalty: Option<f64>,
+    /// Factor in (0, 2] on the logits of tokens seen.
+    pub repetition_penalty: Option<f64>,
+    /// Pairs of token id and bias in [-100, 100].
+    pub logit_bias: Vec<(u32, f64)>,
+    /// Seed; drawn at random if absent.
+    pub seed: Option<u64>,
+    /// Number of output tokens before which no end or stop token is sampled.
+    pub min_tokens: Option<i64>,
+    /// Token ids that end the output, besides the model's end tokens.
+    pub stop_token_ids: Vec<u32>,
+    /// True if the model's own end tokens do not end the output.
+    pub ignore_eos: bool,
+    /// The API's name of `min_tokens`, for error messages.
+    pub min_tokens_field: &'static str,
+}
 
 /// Checks every parameter and fills in defaults. The seed is set per choice.
 pub(super) fn resolve(

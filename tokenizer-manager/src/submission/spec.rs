@@ -2,30 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Names of the fields that differ between APIs, for error messages.
-#[derive(Debug, Clone, Copy)]
-pub struct FieldNames {
-    /// Field that holds the prompt, such as `prompt` or `messages`.
-    pub input: &'static str,
-    /// Word for the prompt in sentences: "the messages", "your prompt".
-    pub noun: &'static str,
-    /// Field that limits the output's length.
-    pub max_tokens: &'static str,
-    /// The object around the sampling parameters with its dot, such as
-    /// `sampling_params.`; empty if the parameters stand at the top level.
-    pub prefix: &'static str,
-}
-
-impl FieldNames {
-    /// Returns the full name of a sampling field.
-    pub fn name(&self, field: &'static str) -> Cow<'static, str> {
-        if self.prefix.is_empty() {
-            Cow::Borrowed(field)
-        } else {
-            Cow::Owned(format!("{}{field}", self.prefix))
-        }
-    }
-}
+use super::{FieldNames, SamplingSpec};
 
 /// One prompt, as text or as token ids.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,37 +28,6 @@ pub enum MaxTokens {
     Default(u32),
     /// The rest of the context.
     Rest,
-}
-
-/// Sampling parameters as a client gave them; `None` = not given.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SamplingSpec {
-    /// Temperature in [0, 2]; 0 = greedy.
-    pub temperature: Option<f64>,
-    /// Size of the nucleus, in (0, 1].
-    pub top_p: Option<f64>,
-    /// Number of most likely tokens kept; -1 or 0 = all.
-    pub top_k: Option<i64>,
-    /// Minimum probability relative to the most likely token, in [0, 1].
-    pub min_p: Option<f64>,
-    /// Penalty in [-2, 2], once for every token already in the output.
-    pub presence_penalty: Option<f64>,
-    /// Penalty in [-2, 2], for each occurrence in the output.
-    pub frequency_penalty: Option<f64>,
-    /// Factor in (0, 2] on the logits of tokens seen.
-    pub repetition_penalty: Option<f64>,
-    /// Pairs of token id and bias in [-100, 100].
-    pub logit_bias: Vec<(u32, f64)>,
-    /// Seed; drawn at random if absent.
-    pub seed: Option<u64>,
-    /// Number of output tokens before which no end or stop token is sampled.
-    pub min_tokens: Option<i64>,
-    /// Token ids that end the output, besides the model's end tokens.
-    pub stop_token_ids: Vec<u32>,
-    /// True if the model's own end tokens do not end the output.
-    pub ignore_eos: bool,
-    /// The API's name of `min_tokens`, for error messages.
-    pub min_tokens_field: &'static str,
 }
 
 /// Log-probabilities to report.
@@ -141,6 +87,8 @@ pub struct GenerateSpec {
     pub speculative: SpeculativeSpec,
     /// DP rank that runs the request; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<i64>,
+    /// Salt of the prefix cache; `None` = the request shares with those that have none.
+    pub cache_salt: Option<String>,
 }
 
 impl GenerateSpec {
@@ -168,6 +116,7 @@ impl GenerateSpec {
             timeout_ms: None,
             speculative: SpeculativeSpec::default(),
             data_parallel_rank: None,
+            cache_salt: None,
         }
     }
 }

@@ -21,6 +21,7 @@ mod openapi;
 mod operators;
 mod refusals;
 mod room;
+mod salts;
 mod speculative;
 mod steps;
 mod weights;

@@ -98,11 +98,8 @@ impl Choice {
     /// Returns the choice for a request with `params` and `position` output tokens so far, of
     /// which only tokens are reported.
     pub fn of(params: &SamplingParams, position: u64) -> Self {
-        let masks =
-            position < u64::from(params.min_new_tokens) && !params.stop_token_ids.is_empty();
-        let adjusted = !params.logit_bias.is_empty() || params.has_penalties() || masks;
         let how = match params.temperature {
-            _ if adjusted => ChoiceMethod::Host,
+            _ if params.adjusts_logits(position) => ChoiceMethod::Host,
             0.0 => ChoiceMethod::Greedy,
             temperature => ChoiceMethod::Sample {
                 temperature,

@@ -114,7 +114,7 @@ impl Sampler {
         }
         let raw_max = finite_max(logits)?;
         let params = request.params;
-        let adjusted = needs_adjusting(request);
+        let adjusted = params.adjusts_logits(request.position);
         if params.temperature == 0.0 && !adjusted {
             return Ok(Kept::One(first_equal(logits, raw_max)));
         }
@@ -191,16 +191,6 @@ fn first_equal(values: &[f32], value: f32) -> u32 {
     values.iter().position(|v| *v == value).unwrap_or(0) as u32
 }
 
-fn masks_stops(request: Request<'_>) -> bool {
-    request.position < u64::from(request.params.min_new_tokens)
-        && !request.params.stop_token_ids.is_empty()
-}
-
-fn needs_adjusting(request: Request<'_>) -> bool {
-    let params = request.params;
-    !params.logit_bias.is_empty() || params.has_penalties() || masks_stops(request)
-}
-
 /// Applies bias, minimum length and penalties. Returns the largest logit. A minimum length that
 /// would leave no token at all is not applied.
 fn adjust(logits: &mut [f32], request: Request<'_>) -> Result<f32, SamplingError> {
@@ -225,7 +215,7 @@ fn adjust(logits: &mut [f32], request: Request<'_>) -> Result<f32, SamplingError
             });
         }
     }
-    if masks_stops(request) {
+    if params.masks_stops(request.position) {
         let masked = |token: usize| params.stop_token_ids.binary_search(&(token as u32)).is_ok();
         let rest = logits.iter().enumerate();
         let mut rest = rest.filter(|(token, logit)| **logit > f32::NEG_INFINITY && !masked(*token));

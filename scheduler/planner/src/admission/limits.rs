@@ -1,6 +1,6 @@
 //! Checks that refuse requests which can never run here, however long they wait.
 
-use lockstep_types::request::{ErrorKind, Request, RequestError};
+use lockstep_types::request::{CACHE_SALT_BYTES, ErrorKind, Request, RequestError};
 
 use crate::PlannerConfig;
 
@@ -25,6 +25,16 @@ pub(super) fn check_request(config: &PlannerConfig, request: &Request) -> Result
                 "there is no DP rank {dp_rank}: they are numbered from 0 to {} (--dp-size)",
                 config.dp_size - 1
             ),
+        ));
+    }
+    if request
+        .cache_salt
+        .as_ref()
+        .is_some_and(|salt| salt.len() > CACHE_SALT_BYTES)
+    {
+        return Err(invalid(
+            "cache_salt",
+            format!("it has more than {CACHE_SALT_BYTES} bytes"),
         ));
     }
     if let Some(start) = request.generation.logprobs.prompt_start

@@ -84,11 +84,8 @@ impl DpRank {
         if self.prefilling.is_empty() || request.deferrals >= MOST_DEFERRALS {
             return false;
         }
-        let shared = self.prefilling.iter().map(|other| {
-            let other = &requests[*other];
-            let known = &other.tokens[..other.prefill_end as usize];
-            self.kv.shared_len(known, request)
-        });
+        let others = self.prefilling.iter();
+        let shared = others.map(|other| self.kv.shared_len(&requests[*other], request));
         let shared = shared.max().unwrap_or(0);
         shared >= SHARED_TOKENS_THAT_PAY
             && shared - shared.min(self.kv.match_len(request)) >= SHARED_TOKENS_THAT_PAY

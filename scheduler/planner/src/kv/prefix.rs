@@ -2,25 +2,46 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::radix::{KeyUnit, NodeId, RadixCache};
+use super::radix::{KeyUnit, Namespace, NodeId, RadixCache, RadixKey};
 use crate::{CacheEvent, DraftKv, IntegrityError};
+
+/// A text of a namespace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Text<'a> {
+    namespace: &'a Namespace,
+    tokens: &'a [u32],
+}
+
+impl<'a> Text<'a> {
+    pub fn new(namespace: &'a Namespace, tokens: &'a [u32]) -> Self {
+        Self { namespace, tokens }
+    }
+
+    /// Returns the key of some positions, see [`KeyUnit::key`].
+    fn key<K: KeyUnit>(self, positions: Range<usize>, scratch: &'a mut Vec<K>) -> RadixKey<'a, K> {
+        RadixKey {
+            namespace: self.namespace,
+            units: K::key(self.tokens, positions, scratch),
+        }
+    }
+}
 
 /// A radix cache whose keys are made from texts. Positions count tokens. The key of a position
 /// may depend on the token after it, which must then be known.
 pub(crate) trait PrefixCache: Debug + Send + Sync {
     /// [`RadixCache::match_prefix`] of the text's first `units` positions.
-    fn match_prefix(&mut self, text: &[u32], units: usize, pages: &mut Vec<u32>) -> NodeId;
+    fn match_prefix(&mut self, text: Text<'_>, units: usize, pages: &mut Vec<u32>) -> NodeId;
     /// [`RadixCache::match_len`] of the text's first `units` positions.
-    fn match_len(&mut self, text: &[u32], units: usize) -> usize;
+    fn match_len(&mut self, text: Text<'_>, units: usize) -> usize;
     /// [`RadixCache::insert`] of the text's first positions: as many as `pages` hold.
-    fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize;
+    fn insert(&mut self, text: Text<'_>, pages: &[u32]) -> usize;
     /// [`RadixCache::replace`] of the text's first positions: as many as `pages` hold.
-    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &Better<'_>);
+    fn replace(&mut self, text: Text<'_>, pages: &mut [u32], better: &Better<'_>);
     /// [`RadixCache::extend`] by some whole blocks of a text.
     fn extend(
         &mut self,
         node: NodeId,
-        text: &[u32],
+        text: Text<'_>,
         positions: Range<usize>,
         pages: &[u32],
     ) -> Option<NodeId>;
@@ -79,36 +100,36 @@ impl<K: KeyUnit> Keyed<K> {
 }
 
 impl<K: KeyUnit> PrefixCache for Keyed<K> {
-    fn match_prefix(&mut self, text: &[u32], units: usize, pages: &mut Vec<u32>) -> NodeId {
-        let key = K::key(text, 0..units, &mut self.key);
+    fn match_prefix(&mut self, text: Text<'_>, units: usize, pages: &mut Vec<u32>) -> NodeId {
+        let key = text.key(0..units, &mut self.key);
         self.tree.match_prefix(key, pages)
     }
 
-    fn match_len(&mut self, text: &[u32], units: usize) -> usize {
-        let key = K::key(text, 0..units, &mut self.key);
+    fn match_len(&mut self, text: Text<'_>, units: usize) -> usize {
+        let key = text.key(0..units, &mut self.key);
         self.tree.match_len(key)
     }
 
-    fn insert(&mut self, text: &[u32], pages: &[u32]) -> usize {
+    fn insert(&mut self, text: Text<'_>, pages: &[u32]) -> usize {
         let units = pages.len() / self.groups * self.page_size;
-        let key = K::key(text, 0..units, &mut self.key);
+        let key = text.key(0..units, &mut self.key);
         self.tree.insert(key, pages)
     }
 
-    fn replace(&mut self, text: &[u32], pages: &mut [u32], better: &Better<'_>) {
+    fn replace(&mut self, text: Text<'_>, pages: &mut [u32], better: &Better<'_>) {
         let units = pages.len() / self.groups * self.page_size;
-        let key = K::key(text, 0..units, &mut self.key);
+        let key = text.key(0..units, &mut self.key);
         self.tree.replace(key, pages, better);
     }
 
     fn extend(
         &mut self,
         node: NodeId,
-        text: &[u32],
+        text: Text<'_>,
         positions: Range<usize>,
         pages: &[u32],
     ) -> Option<NodeId> {
-        let key = K::key(text, positions, &mut self.key);
+        let key = text.key(positions, &mut self.key);
         self.tree.extend(node, key, pages)
     }
 

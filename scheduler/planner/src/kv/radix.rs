@@ -3,9 +3,10 @@
 //! After SGLang's RadixAttention (arXiv:2312.07104), at page granularity: edge keys are whole
 //! blocks of `page_size` tokens, so two prompts that part inside a block share the blocks before
 //! it. A block has one page of each group of layers, so a prefix is cached in all groups or in
-//! none. A node is locked while any request uses its pages. Locks reach up to the root, so every
-//! node below an unlocked node is unlocked. Time is a counter of operations: eviction order
-//! depends on calls alone.
+//! none. Texts of different namespaces share nothing: the root's children are told apart by their
+//! namespace first. A node is locked while any request uses its pages. Locks reach up to the root,
+//! so every node below an unlocked node is unlocked. Time is a counter of operations: eviction
+//! order depends on calls alone.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +15,11 @@ mod events;
 mod evict;
 mod insert;
 mod key;
+mod namespace;
 
 pub use events::{CacheEvent, StoredBlock};
-pub use key::KeyUnit;
+pub use key::{KeyUnit, RadixKey};
+pub use namespace::Namespace;
 
 /// A node of the tree, valid while it is locked or no call mutates the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +30,8 @@ pub const ROOT: NodeId = NodeId(0);
 
 #[derive(Debug)]
 struct Node<K> {
+    /// Namespace of the texts that go through the node.
+    namespace: Namespace,
     /// Key of the edge from the parent: a whole number of blocks, empty only in the root.
     key: Vec<K>,
     /// Page numbers: for each block of `key` in turn, one of each group.
@@ -34,7 +39,8 @@ struct Node<K> {
     /// Hashes, one per block of `key`; empty if events are not recorded.
     hashes: Vec<u64>,
     parent: NodeId,
-    /// Children, sorted by the first block of their keys. No two keys begin with the same block.
+    /// Children, sorted by their namespace and the first block of their keys. No two have both in
+    /// common.
     children: Vec<NodeId>,
     /// Number of requests that use this node or one below it.
     lock_ref: u32,
@@ -43,8 +49,13 @@ struct Node<K> {
 }
 
 impl<K> Node<K> {
-    fn new(parent: NodeId) -> Self {
+    fn root() -> Self {
+        Self::new(ROOT, Namespace::default())
+    }
+
+    fn new(parent: NodeId, namespace: Namespace) -> Self {
         Self {
+            namespace,
             key: Vec::new(),
             pages: Vec::new(),
             hashes: Vec::new(),
@@ -55,6 +66,9 @@ impl<K> Node<K> {
         }
     }
 }
+
+/// Namespace and first block of a node, by which siblings are sorted.
+type Order<'a, K> = (&'a Namespace, &'a [K]);
 
 /// Prefix cache over keys of `K`, one unit per token.
 #[derive(Debug)]
@@ -79,7 +93,7 @@ impl<K: KeyUnit> RadixCache<K> {
         Self {
             page_size: page_size.max(1) as usize,
             groups: groups.max(1) as usize,
-            nodes: vec![Node::new(ROOT)],
+            nodes: vec![Node::root()],
             unused: Vec::new(),
             evictable: BTreeSet::new(),
             clock: 0,
@@ -101,11 +115,11 @@ impl<K: KeyUnit> RadixCache<K> {
 
     /// Finds the longest cached prefix of `key` in whole blocks. Appends its pages to `pages`
     /// and returns the node where it ends, for [`lock`](Self::lock).
-    pub fn match_prefix(&mut self, key: &[K], pages: &mut Vec<u32>) -> NodeId {
+    pub fn match_prefix(&mut self, key: RadixKey<'_, K>, pages: &mut Vec<u32>) -> NodeId {
         self.clock += 1;
         let mut node = ROOT;
         let mut at = 0;
-        while let Some((child, common)) = self.step(node, &key[at..]) {
+        while let Some((child, common)) = self.step(node, key.skip(at)) {
             let child = self.split(child, common);
             self.touch(child);
             pages.extend_from_slice(&self.node(child).pages);
@@ -116,10 +130,10 @@ impl<K: KeyUnit> RadixCache<K> {
     }
 
     /// Returns the number of leading units of `key` that are cached; changes nothing.
-    pub fn match_len(&self, key: &[K]) -> usize {
+    pub fn match_len(&self, key: RadixKey<'_, K>) -> usize {
         let mut node = ROOT;
         let mut at = 0;
-        while let Some((child, common)) = self.step(node, &key[at..]) {
+        while let Some((child, common)) = self.step(node, key.skip(at)) {
             at += common * self.page_size;
             if common < self.blocks(child) {
                 break;
@@ -162,28 +176,31 @@ impl<K: KeyUnit> RadixCache<K> {
         }
     }
 
-    /// Returns the child of `node` whose key starts with the first block of `key`, and the
+    /// Returns the child of `node` that has the namespace and the first block of `key`, and the
     /// number of whole blocks in common (at least one).
-    fn step(&self, node: NodeId, key: &[K]) -> Option<(NodeId, usize)> {
-        let first = key.get(..self.page_size)?;
-        let at = self.child_position(node, first).ok()?;
+    fn step(&self, node: NodeId, key: RadixKey<'_, K>) -> Option<(NodeId, usize)> {
+        let first = key.units.get(..self.page_size)?;
+        let at = self.child_position(node, (key.namespace, first)).ok()?;
         let child = self.node(node).children[at];
         let edge = &self.node(child).key;
-        Some((child, common_prefix(edge, key) / self.page_size))
+        Some((child, common_prefix(edge, key.units) / self.page_size))
     }
 
-    fn child_position(&self, node: NodeId, first: &[K]) -> Result<usize, usize> {
-        let first_block = |id: &NodeId| &self.node(*id).key[..self.page_size];
-        self.node(node)
-            .children
-            .binary_search_by(|id| first_block(id).cmp(first))
+    fn child_position(&self, node: NodeId, order: Order<'_, K>) -> Result<usize, usize> {
+        let children = &self.node(node).children;
+        children.binary_search_by(|child| self.order(*child).cmp(&order))
     }
 
     fn place_among_siblings(&self, id: NodeId) -> usize {
-        let node = self.node(id);
-        match self.child_position(node.parent, &node.key[..self.page_size]) {
+        match self.child_position(self.node(id).parent, self.order(id)) {
             Ok(at) | Err(at) => at,
         }
+    }
+
+    /// Returns the order of a node among its siblings. The root is nobody's sibling.
+    fn order(&self, id: NodeId) -> Order<'_, K> {
+        let node = self.node(id);
+        (&node.namespace, &node.key[..self.page_size])
     }
 
     /// Marks `node` as just used.

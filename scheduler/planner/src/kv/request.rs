@@ -2,7 +2,7 @@
 
 use super::{
     lag::Drafted,
-    radix::{NodeId, ROOT},
+    radix::{Namespace, NodeId, ROOT},
 };
 
 /// Pages of one request, and the lengths to which they are filled.
@@ -12,6 +12,8 @@ use super::{
 /// request without a slot holds nothing.
 #[derive(Debug)]
 pub(crate) struct RequestKv {
+    /// Namespace in which its prefix is cached, with a slot or without.
+    pub(super) namespace: Namespace,
     /// The slot's page tables: for each block of positions in turn, a page of each group.
     pub(super) pages: Vec<u32>,
     /// Number of blocks in `pages`.
@@ -33,8 +35,9 @@ pub(crate) struct RequestKv {
 
 impl RequestKv {
     /// Returns the state of a request without a slot.
-    pub fn none() -> Self {
+    pub fn none(namespace: Namespace) -> Self {
         Self {
+            namespace,
             pages: Vec::new(),
             blocks: 0,
             sent_pages: 0,

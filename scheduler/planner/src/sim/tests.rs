@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{DraftKv, PlannerConfig, ReserveConfig, SchedulePolicy};
 
+mod salts;
 mod speculation;
 mod turns;
 
@@ -73,6 +74,7 @@ prop_compose! {
         timeout_ms in prop::option::weighted(0.1, 1u32..400),
         max_draft_steps in prop::option::weighted(0.4, 0u32..8),
         data_parallel_rank in prop::option::weighted(0.3, 0u32..DP_RANKS),
+        cache_salt in prop::option::weighted(0.2, Just("salt".to_owned())),
     ) -> Request {
         let len = input_ids.len() as u32;
         let scores = max_new_tokens == 0;
@@ -81,6 +83,7 @@ prop_compose! {
             priority,
             timeout_ms,
             data_parallel_rank,
+            cache_salt,
             ..Request::new(input_ids, max_new_tokens)
         };
         request.generation.sampling = SamplingParams {

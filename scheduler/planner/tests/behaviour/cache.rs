@@ -195,6 +195,7 @@ fn cache_events_tell_what_is_stored() {
         parent: None,
         blocks,
         block_size: 4,
+        cache_salt: None,
     } = &events[0]
     else {
         panic!("{events:?}");

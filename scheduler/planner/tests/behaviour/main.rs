@@ -18,6 +18,7 @@ mod dp_ranks;
 mod hold;
 mod limits;
 mod order;
+mod salts;
 mod speculation;
 mod steps;
 mod times;

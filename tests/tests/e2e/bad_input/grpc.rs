@@ -104,6 +104,11 @@ fn input_rows() -> Vec<Row<GenerateRequest>> {
             |r| r.data_parallel_rank = Some(1),
             "data_parallel_rank",
         ),
+        (
+            "an empty salt",
+            |r| r.cache_salt = Some(String::new()),
+            "cache_salt",
+        ),
     ]
 }
 

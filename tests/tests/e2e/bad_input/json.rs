@@ -113,6 +113,12 @@ fn common() -> Vec<Row> {
             json!({"data_parallel_rank": "0"}),
             mistyped("data_parallel_rank"),
         ),
+        (json!({"cache_salt": ""}), invalid("cache_salt")),
+        (
+            json!({"cache_salt": "x".repeat(257)}),
+            invalid("cache_salt"),
+        ),
+        (json!({"cache_salt": 5}), mistyped("cache_salt")),
         (
             json!({"response_format": {"type": "json_object"}}),
             unsupported("response_format"),

@@ -33,48 +33,36 @@ pub(super) fn specs(
     let len = inputs.len();
     count(field, len, app.config.server.limits.request.prompts)?;
     let rids = rids(request.rid.take(), len, request_id)?;
-    let params = per_prompt(
-        "sampling_params",
-        request.sampling_params.take(),
-        len,
-        Object::default(),
-    )?;
+    let with_input = |(input, rid)| GenerateSpec {
+        priority: request.priority,
+        data_parallel_rank: request.data_parallel_rank,
+        ..GenerateSpec::new(fields(field), rid, vec![input])
+    };
+    let mut specs: Vec<_> = inputs.into_iter().zip(rids).map(with_input).collect();
+    let params = request.sampling_params.take();
+    let params = per_prompt("sampling_params", params, len, Object::default())?;
+    for (spec, Object(params)) in specs.iter_mut().zip(params) {
+        sampling(params, spec);
+    }
     let wanted = per_prompt("return_logprob", request.return_logprob.take(), len, false)?;
-    let starts = per_prompt(
-        "logprob_start_len",
-        request.logprob_start_len.take(),
-        len,
-        Integer(-1),
-    )?;
-    let tops = per_prompt(
-        "top_logprobs_num",
-        request.top_logprobs_num.take(),
-        len,
-        Integer(0),
-    )?;
-    let speculative = per_prompt(
-        "speculative",
-        request.speculative.take(),
-        len,
-        Object::default(),
-    )?;
-    let mut specs = Vec::with_capacity(len);
-    for ((((((input, rid), Object(params)), wanted), start), top), Object(speculative)) in inputs
-        .into_iter()
-        .zip(rids)
-        .zip(params)
-        .zip(wanted)
-        .zip(starts)
-        .zip(tops)
-        .zip(speculative)
-    {
-        let mut spec = GenerateSpec::new(fields(field), rid, vec![input]);
-        sampling(params, &mut spec);
-        spec.priority = request.priority;
-        spec.data_parallel_rank = request.data_parallel_rank;
+    let starts = request.logprob_start_len.take();
+    let starts = per_prompt("logprob_start_len", starts, len, Integer(-1))?;
+    let tops = request.top_logprobs_num.take();
+    let tops = per_prompt("top_logprobs_num", tops, len, Integer(0))?;
+    let speculative = request.speculative.take();
+    let speculative = per_prompt("speculative", speculative, len, Object::default())?;
+    for (spec, Object(speculative)) in specs.iter_mut().zip(speculative) {
         spec.speculative = speculative.spec();
+    }
+    if let Some(salts) = request.cache_salt.take() {
+        let salts = per_prompt("cache_salt", Some(salts), len, String::new())?;
+        for (spec, salt) in specs.iter_mut().zip(salts) {
+            spec.cache_salt = Some(salt);
+        }
+    }
+    let logprob_fields = wanted.into_iter().zip(starts).zip(tops);
+    for (spec, ((wanted, start), top)) in specs.iter_mut().zip(logprob_fields) {
         spec.logprobs = logprobs(wanted, start.0, top.0)?;
-        specs.push(spec);
     }
     let choices: i64 = specs
         .iter()

@@ -2,33 +2,12 @@
 //! they are listed among the unsupported. Unknown keys of `sampling_params` are
 //! refused.
 
-use serde::Deserialize;
-
 use crate::http::{
+    fields::with_fields,
     json::{Integer, Object, OneOrMany, Prompt, Seed, Speculative},
     sampling::with_sampling_fields,
     unsupported::{self, Generating, Routes},
 };
-
-/// Declares a request type and the list of its fields.
-macro_rules! with_fields {
-    (
-        $(#[$meta:meta])*
-        $vis:vis struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Debug, Deserialize)]
-        $vis struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
-        }
-
-        impl $name {
-            /// The supported fields, with their types.
-            pub const FIELDS: &'static [(&'static str, &'static str)] =
-                &[$((stringify!($field), stringify!($type)),)*];
-        }
-    };
-}
 
 with_fields! {
     /// A native request for one prompt or a list of prompts. In a list, every other
@@ -48,6 +27,8 @@ with_fields! {
         pub speculative: Option<OneOrMany<Object<Speculative>>>,
         #[serde(default, deserialize_with = "crate::http::json::integer", alias = "routed_dp_rank")]
         pub data_parallel_rank: Option<i64>,
+        #[serde(alias = "extra_key")]
+        pub cache_salt: Option<OneOrMany<String>>,
     }
 }
 

@@ -33,6 +33,8 @@ macro_rules! openai_request {
                 pub speculative: Option<$crate::http::json::Object<$crate::http::json::Speculative>>,
                 #[serde(default, deserialize_with = "crate::http::json::integer", alias = "routed_dp_rank")]
                 pub data_parallel_rank: Option<i64>,
+                #[serde(alias = "extra_key")]
+                pub cache_salt: Option<String>,
             }
             min_tokens: min_tokens
         }
@@ -46,6 +48,7 @@ macro_rules! openai_request {
                 spec.skip_special_tokens = self.skip_special_tokens.unwrap_or(true);
                 spec.priority = self.priority;
                 spec.data_parallel_rank = self.data_parallel_rank;
+                spec.cache_salt = self.cache_salt.take();
                 spec.speculative = self.speculative.unwrap_or_default().0.spec();
                 spec.sampling = self.sampling();
                 Ok(())

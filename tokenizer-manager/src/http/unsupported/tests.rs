@@ -1,6 +1,10 @@
 use serde_json::json;
 
 use super::*;
+use crate::http::{
+    native,
+    openai::{chat, completions},
+};
 
 const PARAMS: Params = &[("temperature", "Option<f64>")];
 
@@ -101,4 +105,19 @@ fn the_message_says_what_to_do() {
         message(br#"{"n_predict": 5}"#),
         "'n_predict' is not supported by this version; use 'max_tokens'."
     );
+}
+
+#[test]
+fn no_field_is_both_read_and_refused() {
+    for (route, fields) in [
+        (CHAT, chat::FIELDS),
+        (COMPLETIONS, completions::FIELDS),
+        (GENERATE, native::FIELDS),
+        (SAMPLING_PARAMS, native::SAMPLING_FIELDS),
+    ] {
+        assert!(!fields.is_empty());
+        for (name, _) in fields {
+            assert!(find(name, route).is_none(), "{name}");
+        }
+    }
 }

@@ -34,8 +34,8 @@ const PRIVATE: SwitchOption = SwitchOption {
     help: "draft from a request's own text and from given corpora alone",
     details: "Otherwise the texts that were served are remembered, and shared by all requests: an \
               answer that comes faster than it should can tell one client what another was \
-              served. The prefix cache can tell it of how prompts begin; --disable-radix-cache \
-              turns that off.",
+              served. The prefix cache can tell it of how prompts begin, unless requests have a \
+              `cache_salt`; --disable-radix-cache turns that off.",
 };
 
 /// All options.

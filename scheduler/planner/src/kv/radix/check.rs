@@ -64,9 +64,9 @@ impl<K: KeyUnit> RadixCache<K> {
 
     fn check_node(&self, id: NodeId, locks: u32) -> Result<(), IntegrityError> {
         let node = self.node(id);
-        let first_block = |id: &NodeId| &self.node(*id).key[..self.page_size];
-        let mut sorted = node.children.iter().map(first_block);
+        let mut sorted = node.children.iter().map(|child| self.order(*child));
         let mut pairs = sorted.clone().zip(sorted.by_ref().skip(1));
+        let strange = |child: &NodeId| self.node(*child).namespace != node.namespace;
         let listed = self.evictable.contains(&(node.last_access, id));
         let leaf = id != ROOT && node.lock_ref == 0 && node.children.is_empty();
         let message = if node.key.len() * self.groups != node.pages.len() * self.page_size {
@@ -79,6 +79,8 @@ impl<K: KeyUnit> RadixCache<K> {
             .any(|child| self.node(*child).parent != id)
         {
             "a child has another parent".into()
+        } else if id != ROOT && node.children.iter().any(strange) {
+            "a child has another namespace".into()
         } else if !pairs.all(|(a, b)| a < b) {
             "its children are out of order".into()
         } else if node.lock_ref != locks {

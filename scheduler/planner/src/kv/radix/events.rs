@@ -1,6 +1,8 @@
 //! Changes of the cache, for routers that send a request to the server with its prefix.
 
-use super::{KeyUnit, NodeId, ROOT, RadixCache};
+use std::sync::Arc;
+
+use super::{KeyUnit, NodeId, ROOT, RadixCache, RadixKey};
 
 /// One change of the cache. A block is `page_size` tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +15,8 @@ pub enum CacheEvent {
         blocks: Vec<StoredBlock>,
         /// Tokens per block.
         block_size: u32,
+        /// Salt of the requests that may use the blocks; `None` = those without a salt.
+        cache_salt: Option<Arc<str>>,
     },
     /// Blocks are no longer cached.
     BlockRemoved {
@@ -26,7 +30,7 @@ pub enum CacheEvent {
 /// One block that is now cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// Hash of the block's tokens and of all blocks before it.
+    /// Hash of the block's tokens, of all blocks before it, and of their namespace.
     pub hash: u64,
     /// The block's tokens.
     pub token_ids: Vec<u32>,
@@ -65,12 +69,14 @@ impl<K: KeyUnit> RadixCache<K> {
     }
 
     /// Returns the hashes of the blocks of a new node's key, chained on the parent's last hash.
-    pub(super) fn chain_hashes(&self, parent: NodeId, key: &[K]) -> Vec<u64> {
+    pub(super) fn chain_hashes(&self, parent: NodeId, key: RadixKey<'_, K>) -> Vec<u64> {
         if self.events.is_none() {
             return Vec::new();
         }
-        let mut hash = self.last_hash(parent).unwrap_or(0);
-        key.chunks_exact(self.page_size)
+        let begin = || key.namespace.hash();
+        let mut hash = self.last_hash(parent).unwrap_or_else(begin);
+        key.units
+            .chunks_exact(self.page_size)
             .map(|block| {
                 hash = block.iter().fold(hash, |hash, unit| unit.absorb(hash));
                 hash
@@ -90,6 +96,7 @@ impl<K: KeyUnit> RadixCache<K> {
                 })
                 .collect(),
             block_size: super::len_u32(self.page_size),
+            cache_salt: node.namespace.cache_salt(),
         }
     }
 

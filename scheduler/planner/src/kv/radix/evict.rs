@@ -1,6 +1,6 @@
 //! Eviction of blocks: least recently used leaves first, from their ends.
 
-use super::{CacheEvent, KeyUnit, Node, NodeId, ROOT, RadixCache, len_u32};
+use super::{CacheEvent, KeyUnit, Namespace, Node, NodeId, RadixCache, len_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
     /// Frees up to `count` blocks and hands the pages of each to `release`. Returns the number
@@ -30,7 +30,7 @@ impl<K: KeyUnit> RadixCache<K> {
             node.pages.chunks(self.groups).for_each(&mut release);
         }
         self.nodes.clear();
-        self.nodes.push(Node::new(ROOT));
+        self.nodes.push(Node::root());
         self.unused.clear();
         self.evictable.clear();
         self.total_blocks = 0;
@@ -59,6 +59,8 @@ impl<K: KeyUnit> RadixCache<K> {
         let parent = self.node(id).parent;
         let place = self.place_among_siblings(id);
         self.node_mut(parent).children.remove(place);
+        // A salt stays in memory only as long as its blocks.
+        self.node_mut(id).namespace = Namespace::default();
         self.unused.push(id);
         self.list_if_evictable(parent);
     }

@@ -1,25 +1,25 @@
 //! Growing and splitting the tree.
 
-use super::{KeyUnit, Node, NodeId, ROOT, RadixCache, len_u32};
+use super::{KeyUnit, Node, NodeId, ROOT, RadixCache, RadixKey, len_u32};
 
 impl<K: KeyUnit> RadixCache<K> {
     /// Caches `key` (whole blocks) in `pages`. Returns the number of leading blocks that were
     /// cached already. The cache owns the pages of the other blocks from now on. The pages of
     /// the leading blocks do not change owners: they are the caller's, or the cache's if the caller
     /// got them by a match.
-    pub fn insert(&mut self, key: &[K], pages: &[u32]) -> usize {
+    pub fn insert(&mut self, key: RadixKey<'_, K>, pages: &[u32]) -> usize {
         self.expect_whole(key, pages);
         self.clock += 1;
         let mut node = ROOT;
         let mut had = 0;
-        while let Some((child, common)) = self.step(node, &key[had * self.page_size..]) {
+        while let Some((child, common)) = self.step(node, key.skip(had * self.page_size)) {
             let child = self.split(child, common);
             self.touch(child);
             had += common;
             node = child;
         }
-        let (key, pages) = (&key[had * self.page_size..], &pages[had * self.groups..]);
-        if !key.is_empty() {
+        let (key, pages) = (key.skip(had * self.page_size), &pages[had * self.groups..]);
+        if !key.units.is_empty() {
             self.add_child(node, key, pages);
         }
         had
@@ -30,12 +30,12 @@ impl<K: KeyUnit> RadixCache<K> {
     /// then take the places in `pages` and are the caller's.
     pub fn replace(
         &mut self,
-        key: &[K],
+        key: RadixKey<'_, K>,
         pages: &mut [u32],
         better: impl Fn(&[u32], &[u32]) -> bool,
     ) {
         let (mut node, mut at, groups) = (ROOT, 0, self.groups);
-        while let Some((child, common)) = self.step(node, &key[at * self.page_size..]) {
+        while let Some((child, common)) = self.step(node, key.skip(at * self.page_size)) {
             let edge = self.node_mut(child);
             let replaceable = if edge.lock_ref == 0 { common } else { 0 };
             let cached = edge.pages.chunks_mut(groups).take(replaceable);
@@ -56,7 +56,7 @@ impl<K: KeyUnit> RadixCache<K> {
     /// the new end, with the caller's lock moved there. Returns `None`, and changes nothing, if
     /// another request has cached the first of these blocks meanwhile. A running request's page
     /// table can't be changed, so that request keeps its own copy until it ends.
-    pub fn extend(&mut self, node: NodeId, key: &[K], pages: &[u32]) -> Option<NodeId> {
+    pub fn extend(&mut self, node: NodeId, key: RadixKey<'_, K>, pages: &[u32]) -> Option<NodeId> {
         self.expect_whole(key, pages);
         if pages.is_empty() || self.step(node, key).is_some() {
             return None;
@@ -71,16 +71,14 @@ impl<K: KeyUnit> RadixCache<K> {
         Some(child)
     }
 
-    fn add_child(&mut self, parent: NodeId, key: &[K], pages: &[u32]) -> NodeId {
-        let mut node = Node::new(parent);
+    fn add_child(&mut self, parent: NodeId, key: RadixKey<'_, K>, pages: &[u32]) -> NodeId {
+        let mut node = Node::new(parent, key.namespace.clone());
         node.hashes = self.chain_hashes(parent, key);
-        node.key.extend_from_slice(key);
+        node.key.extend_from_slice(key.units);
         node.pages.extend_from_slice(pages);
         node.last_access = self.clock;
-        let at = match self.child_position(parent, &key[..self.page_size]) {
-            Ok(at) | Err(at) => at,
-        };
         let child = self.new_node(node);
+        let at = self.place_among_siblings(child);
         let stamp = self.node(parent).last_access;
         self.evictable.remove(&(stamp, parent));
         self.node_mut(parent).children.insert(at, child);
@@ -99,11 +97,12 @@ impl<K: KeyUnit> RadixCache<K> {
         }
         let (cut, pages) = (common * self.page_size, common * self.groups);
         let hashed = self.events.is_some();
-        // The upper part starts with the same block, so the place among the siblings stays.
+        // The upper part has the same namespace and first block, so the place among the siblings
+        // stays.
         let place = self.place_among_siblings(id);
         let lower = self.node_mut(id);
         let parent = lower.parent;
-        let mut upper = Node::new(parent);
+        let mut upper = Node::new(parent, lower.namespace.clone());
         upper.lock_ref = lower.lock_ref;
         upper.last_access = lower.last_access;
         upper.children.push(id);
@@ -121,9 +120,9 @@ impl<K: KeyUnit> RadixCache<K> {
         upper
     }
 
-    fn expect_whole(&self, key: &[K], pages: &[u32]) {
+    fn expect_whole(&self, key: RadixKey<'_, K>, pages: &[u32]) {
         let blocks = pages.len() / self.groups;
-        debug_assert_eq!(key.len(), blocks * self.page_size, "whole blocks");
+        debug_assert_eq!(key.units.len(), blocks * self.page_size, "whole blocks");
     }
 
     fn new_node(&mut self, node: Node<K>) -> NodeId {

@@ -2,6 +2,27 @@
 
 use std::{fmt::Debug, ops::Range};
 
+use super::Namespace;
+
+/// Key of a text: its namespace, and a unit for each token.
+#[derive(Debug, Clone, Copy)]
+pub struct RadixKey<'a, K> {
+    /// Namespace of the text.
+    pub namespace: &'a Namespace,
+    /// Units of the text, or of some whole blocks of it.
+    pub units: &'a [K],
+}
+
+impl<K> RadixKey<'_, K> {
+    /// Returns the key without its first `units` units.
+    pub(super) fn skip(self, units: usize) -> Self {
+        Self {
+            units: &self.units[units..],
+            ..self
+        }
+    }
+}
+
 /// One unit of a key, one per token.
 ///
 /// A plain model's unit is the token. Under EAGLE a cached position also holds

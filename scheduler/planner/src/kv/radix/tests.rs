@@ -3,13 +3,19 @@
 use super::*;
 use crate::kv::naive_cache::NaiveCache;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
+
+/// A key that owns its parts.
+type Owned<K> = (Namespace, Vec<K>);
 
 #[derive(Debug, Clone)]
 enum Op<K> {
-    Insert(Vec<K>),
-    Match(Vec<K>),
-    Lock(Vec<K>),
+    Insert(Owned<K>),
+    Match(Owned<K>),
+    Lock(Owned<K>),
     Extend(u8, Vec<K>),
     Unlock(u8),
     Evict(u8),
@@ -26,11 +32,18 @@ fn pairs() -> BoxedStrategy<Vec<(u32, u32)>> {
     text.prop_map(pairs).boxed()
 }
 
+/// Generates namespaces, the one without a salt most often.
+fn namespace() -> impl Strategy<Value = Namespace> {
+    let salts = [None, None, Some("a"), Some("b")];
+    prop::sample::select(salts.to_vec()).prop_map(|salt| Namespace::new(salt.map(Into::into)))
+}
+
 fn op<K: KeyUnit>(key: BoxedStrategy<Vec<K>>) -> impl Strategy<Value = Op<K>> {
+    let owned = (namespace(), key.clone()).boxed();
     prop_oneof![
-        4 => key.clone().prop_map(Op::Insert),
-        3 => key.clone().prop_map(Op::Match),
-        2 => key.clone().prop_map(Op::Lock),
+        4 => owned.clone().prop_map(Op::Insert),
+        3 => owned.clone().prop_map(Op::Match),
+        2 => owned.prop_map(Op::Lock),
         2 => (any::<u8>(), key).prop_map(|(at, key)| Op::Extend(at, key)),
         2 => any::<u8>().prop_map(Op::Unlock),
         1 => (0u8..12).prop_map(Op::Evict),
@@ -47,10 +60,14 @@ struct Pair<K> {
     groups: u32,
     tree: RadixCache<K>,
     naive: NaiveCache<K>,
-    locks: Vec<(NodeId, Vec<K>)>,
+    locks: Vec<(NodeId, Owned<K>)>,
     next_block: u32,
-    /// Tokens that each live block's hash stands for, from the events.
-    blocks: BTreeMap<u64, Vec<u32>>,
+    /// Salt and tokens that each live block's hash stands for, from the events.
+    blocks: BTreeMap<u64, (Option<Arc<str>>, Vec<u32>)>,
+}
+
+fn key<K>((namespace, units): &Owned<K>) -> RadixKey<'_, K> {
+    RadixKey { namespace, units }
 }
 
 impl<K: KeyUnit> Pair<K> {
@@ -66,14 +83,14 @@ impl<K: KeyUnit> Pair<K> {
         }
     }
 
-    fn whole(&self, mut key: Vec<K>) -> Vec<K> {
-        key.truncate(key.len() / self.page_size * self.page_size);
-        key
+    fn whole(&self, mut units: Vec<K>) -> Vec<K> {
+        units.truncate(units.len() / self.page_size * self.page_size);
+        units
     }
 
-    fn new_blocks(&mut self, key: &[K]) -> Vec<u32> {
+    fn new_blocks(&mut self, units: &[K]) -> Vec<u32> {
         let from = self.next_block;
-        self.next_block += (key.len() / self.page_size) as u32;
+        self.next_block += (units.len() / self.page_size) as u32;
         (from..self.next_block).collect()
     }
 
@@ -85,30 +102,32 @@ impl<K: KeyUnit> Pair<K> {
 
     fn apply(&mut self, op: Op<K>) {
         match op {
-            Op::Insert(key) => {
-                let key = self.whole(key);
-                let blocks = self.new_blocks(&key);
+            Op::Insert((namespace, units)) => {
+                let units = self.whole(units);
+                let blocks = self.new_blocks(&units);
                 let pages = self.pages(&blocks);
+                let owned = (namespace, units);
                 assert_eq!(
-                    self.tree.insert(&key, &pages),
-                    self.naive.insert(&key, &blocks)
+                    self.tree.insert(key(&owned), &pages),
+                    self.naive.insert(&owned, &blocks)
                 );
             }
-            Op::Match(key) => {
+            Op::Match(owned) => {
                 let mut pages = Vec::new();
-                let len = self.tree.match_len(&key);
-                self.tree.match_prefix(&key, &mut pages);
-                let blocks = self.naive.match_prefix(&key);
+                let len = self.tree.match_len(key(&owned));
+                self.tree.match_prefix(key(&owned), &mut pages);
+                let blocks = self.naive.match_prefix(&owned);
                 assert_eq!(pages, self.pages(&blocks));
                 assert_eq!(len, blocks.len() * self.page_size);
             }
-            Op::Lock(key) => {
+            Op::Lock((namespace, mut units)) => {
                 let mut pages = Vec::new();
-                let node = self.tree.match_prefix(&key, &mut pages);
+                let owned = (namespace.clone(), units.clone());
+                let node = self.tree.match_prefix(key(&owned), &mut pages);
                 self.tree.lock(node);
                 let blocks = pages.len() / self.groups as usize;
-                let held = key[..blocks * self.page_size].to_vec();
-                self.locks.push((node, held));
+                units.truncate(blocks * self.page_size);
+                self.locks.push((node, (namespace, units)));
             }
             Op::Extend(at, more) => self.extend(at, more),
             Op::Unlock(at) if !self.locks.is_empty() => {
@@ -129,10 +148,12 @@ impl<K: KeyUnit> Pair<K> {
         let more = self.whole(more);
         let blocks = self.new_blocks(&more);
         let (node, held) = self.locks[at].clone();
-        let full = [held.as_slice(), &more].concat();
-        let fresh = self.naive.match_prefix(&full).len() * self.page_size == held.len();
-        let end = self.tree.extend(node, &more, &self.pages(&blocks));
-        assert_eq!(end.is_some(), fresh && !more.is_empty());
+        let mut full = held.clone();
+        full.1.extend(&more);
+        let fresh = self.naive.match_prefix(&full).len() * self.page_size == held.1.len();
+        let more = (held.0.clone(), more);
+        let end = self.tree.extend(node, key(&more), &self.pages(&blocks));
+        assert_eq!(end.is_some(), fresh && !more.1.is_empty());
         if let Some(end) = end {
             let mut all = self.naive.match_prefix(&held);
             all.extend(&blocks);
@@ -160,7 +181,8 @@ impl<K: KeyUnit> Pair<K> {
             .unwrap();
         assert_eq!(blocks, self.naive.len());
         for (_, held) in &self.locks {
-            assert_eq!(self.tree.match_len(held), held.len(), "locked stays");
+            let len = held.1.len();
+            assert_eq!(self.tree.match_len(key(held)), len, "locked stays");
         }
         self.follow_events();
     }
@@ -168,11 +190,19 @@ impl<K: KeyUnit> Pair<K> {
     fn follow_events(&mut self) {
         for event in self.tree.take_events() {
             match event {
-                CacheEvent::BlockStored { parent, blocks, .. } => {
-                    let mut prefix = parent.map_or(Vec::new(), |hash| self.blocks[&hash].clone());
+                CacheEvent::BlockStored {
+                    parent,
+                    blocks,
+                    cache_salt,
+                    ..
+                } => {
+                    let before = parent.map(|hash| self.blocks[&hash].clone());
+                    let (salt, mut prefix) = before.unwrap_or((cache_salt.clone(), Vec::new()));
+                    assert_eq!(salt, cache_salt, "the salt of the block before");
                     for block in blocks {
                         prefix.extend(block.token_ids);
-                        assert!(self.blocks.insert(block.hash, prefix.clone()).is_none());
+                        let told = (salt.clone(), prefix.clone());
+                        assert!(self.blocks.insert(block.hash, told).is_none());
                     }
                 }
                 CacheEvent::BlockRemoved { hashes } => {
@@ -186,8 +216,11 @@ impl<K: KeyUnit> Pair<K> {
         }
         // Events tell tokens, whatever the keys are.
         let mut told: Vec<_> = self.blocks.values().cloned().collect();
-        let tokens = |key: &[K]| key.iter().map(|unit| unit.token()).collect();
-        let mut cached: Vec<Vec<u32>> = self.naive.prefixes().map(tokens).collect();
+        let tokens = |(namespace, units): &Owned<K>| {
+            let tokens: Vec<u32> = units.iter().map(|unit| unit.token()).collect();
+            (namespace.cache_salt(), tokens)
+        };
+        let mut cached: Vec<_> = self.naive.prefixes().map(tokens).collect();
         told.sort_unstable();
         cached.sort_unstable();
         assert_eq!(told, cached);
@@ -234,12 +267,21 @@ proptest! {
     }
 }
 
+/// Returns a key without a salt.
+fn plain<K>(units: &[K]) -> RadixKey<'_, K> {
+    static PLAIN: LazyLock<Namespace> = LazyLock::new(Namespace::default);
+    RadixKey {
+        namespace: &PLAIN,
+        units,
+    }
+}
+
 #[test]
 fn the_oldest_leaf_goes_first_and_from_its_end() {
     let mut tree = RadixCache::<u32>::new(2, 1, false);
-    tree.insert(&[1, 1, 2, 2, 3, 3], &[1, 2, 3]);
-    tree.insert(&[1, 1, 4, 4], &[1, 5]);
-    tree.match_prefix(&[1, 1, 2, 2, 3, 3], &mut Vec::new());
+    tree.insert(plain(&[1, 1, 2, 2, 3, 3]), &[1, 2, 3]);
+    tree.insert(plain(&[1, 1, 4, 4]), &[1, 5]);
+    tree.match_prefix(plain(&[1, 1, 2, 2, 3, 3]), &mut Vec::new());
     let mut gone = Vec::new();
     tree.evict(2, |block| gone.extend_from_slice(block));
     assert_eq!(gone, [5, 3]);
@@ -250,24 +292,24 @@ fn the_oldest_leaf_goes_first_and_from_its_end() {
 #[test]
 fn better_pages_take_the_places_of_those_that_nobody_uses() {
     let mut tree = RadixCache::<u32>::new(2, 1, false);
-    tree.insert(&[1, 1, 2, 2, 3, 3], &[1, 2, 3]);
-    tree.insert(&[1, 1, 4, 4], &[1, 5]);
+    tree.insert(plain(&[1, 1, 2, 2, 3, 3]), &[1, 2, 3]);
+    tree.insert(plain(&[1, 1, 4, 4]), &[1, 5]);
     // The common beginning is in use.
-    let node = tree.match_prefix(&[1, 1], &mut Vec::new());
+    let node = tree.match_prefix(plain(&[1, 1]), &mut Vec::new());
     tree.lock(node);
     let mut own = [11, 12, 13, 14];
     let better = |cached: &[u32], _: &[u32]| cached != [3];
-    tree.replace(&[1, 1, 2, 2, 3, 3, 9, 9], &mut own, better);
+    tree.replace(plain(&[1, 1, 2, 2, 3, 3, 9, 9]), &mut own, better);
     assert_eq!(own, [11, 2, 13, 14]);
     let mut pages = Vec::new();
-    tree.match_prefix(&[1, 1, 2, 2, 3, 3, 9, 9], &mut pages);
+    tree.match_prefix(plain(&[1, 1, 2, 2, 3, 3, 9, 9]), &mut pages);
     assert_eq!(pages, [1, 12, 3]);
     tree.unlock(node);
     let mut own = [11];
-    tree.replace(&[1, 1], &mut own, |_, _| true);
+    tree.replace(plain(&[1, 1]), &mut own, |_, _| true);
     assert_eq!(own, [1]);
     pages.clear();
-    tree.match_prefix(&[1, 1, 4, 4], &mut pages);
+    tree.match_prefix(plain(&[1, 1, 4, 4]), &mut pages);
     assert_eq!(pages, [11, 5]);
 }
 
@@ -277,7 +319,19 @@ fn bigram_keys_match_one_token_less() {
         tokens.windows(2).map(|pair| (pair[0], pair[1])).collect()
     };
     let mut tree = RadixCache::<(u32, u32)>::new(1, 1, false);
-    tree.insert(&bigrams(&[1, 2, 3, 4]), &[1, 2, 3]);
-    assert_eq!(tree.match_len(&bigrams(&[1, 2, 3, 4, 5])), 3);
-    assert_eq!(tree.match_len(&bigrams(&[1, 2, 9])), 1);
+    tree.insert(plain(&bigrams(&[1, 2, 3, 4])), &[1, 2, 3]);
+    assert_eq!(tree.match_len(plain(&bigrams(&[1, 2, 3, 4, 5]))), 3);
+    assert_eq!(tree.match_len(plain(&bigrams(&[1, 2, 9]))), 1);
+}
+
+#[test]
+fn a_salt_is_forgotten_with_its_last_block() {
+    let mut tree = RadixCache::<u32>::new(1, 1, false);
+    let owned = (Namespace::new(Some("salt".into())), vec![1, 2]);
+    let salt = owned.0.cache_salt().unwrap();
+    tree.insert(key(&owned), &[1, 2]);
+    drop(owned);
+    assert_eq!(Arc::strong_count(&salt), 2);
+    tree.evict(2, |_| {});
+    assert_eq!(Arc::strong_count(&salt), 1);
 }
