@@ -34,7 +34,7 @@ use lockstep_model::{
 use lockstep_sampling::Sampler;
 use lockstep_speculation::{CommandHandler, DrafterRegistry, Verifier};
 use lockstep_types::step::{RankResult, StepPlan};
-use lockstep_types::{EngineConfig, MatrixRole, WeightFormat};
+use lockstep_types::{EngineConfig, MatrixRole};
 
 use agreement::Agreement;
 use batch::BatchBuffers;
@@ -251,8 +251,7 @@ impl<B: Backend + 'static> Worker<B> {
 
     /// Describes the backend, for people.
     pub fn describe(&self) -> String {
-        let quantization = self.config.model.quantization;
-        let weights = WeightFormat::of(quantization, MatrixRole::Projection);
+        let weights = self.config.model.weight_format(MatrixRole::Projection);
         self.backend.describe(weights)
     }
 

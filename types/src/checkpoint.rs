@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::MatrixRole;
+
 /// Form in which a checkpoint holds its weight matrices, as its `quantization_config` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -9,4 +11,76 @@ pub enum CheckpointFormat {
     /// Floats of 16 or 32 bits. Every tensor says which.
     #[default]
     Floats,
+    /// 8-bit floats with scales in the projections, 16 or 32 bits elsewhere.
+    Fp8(Fp8Checkpoint),
+}
+
+/// 8-bit floats (e4m3) in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fp8Checkpoint {
+    /// Rows and columns of the blocks that share a scale; `None` if whole rows or whole
+    /// matrices do.
+    pub block: Option<[usize; 2]>,
+    /// Projections that are floats of 16 or 32 bits, by their names below
+    /// [`TensorNames::layers`](crate::TensorNames::layers): "3.mlp.down_proj".
+    pub floats: Vec<String>,
+}
+
+impl Fp8Checkpoint {
+    /// Largest number of inputs that share a scale on a device.
+    pub const GROUP: usize = 128;
+    /// Smallest such number.
+    pub const SMALLEST_GROUP: usize = 4;
+
+    /// Returns the number of inputs that share a scale, a power of two, in a rank's part of a
+    /// matrix that begins at column `first`. `None` if scales change after so few inputs that a
+    /// device does not keep them.
+    pub fn group(&self, first: usize) -> Option<usize> {
+        let blocks = self.block.map_or([0, 0], |[_, cols]| [cols, first]);
+        let zeros = blocks.into_iter().map(usize::trailing_zeros);
+        let group = zeros.fold(Self::GROUP, |group, zeros| {
+            match zeros < group.trailing_zeros() {
+                true => 1 << zeros,
+                false => group,
+            }
+        });
+        (group >= Self::SMALLEST_GROUP).then_some(group)
+    }
+}
+
+impl CheckpointFormat {
+    /// Returns the 8-bit floats in which matrices of `role` are stored, unless they are listed
+    /// as exceptions; `None` if such matrices are floats of 16 or 32 bits.
+    pub fn fp8(&self, role: MatrixRole) -> Option<&Fp8Checkpoint> {
+        match (self, role) {
+            (Self::Fp8(fp8), MatrixRole::Projection) => Some(fp8),
+            (Self::Floats, _) | (Self::Fp8(_), MatrixRole::Vocabulary) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_one_scale_wherever_a_part_begins() {
+        let fp8 = |block| Fp8Checkpoint {
+            block,
+            floats: Vec::new(),
+        };
+        for (block, first, group) in [
+            (None, 77, Some(128)),
+            (Some([128, 128]), 0, Some(128)),
+            (Some([128, 128]), 2_752, Some(64)),
+            (Some([128, 128]), 96, Some(32)),
+            (Some([128, 128]), 4, Some(4)),
+            (Some([128, 128]), 6, None),
+            (Some([64, 192]), 384, Some(64)),
+            (Some([1, 1 << 20]), 1 << 22, Some(128)),
+            (Some([1, 3]), 0, None),
+        ] {
+            assert_eq!(fp8(block).group(first), group, "{block:?} {first}");
+        }
+    }
 }

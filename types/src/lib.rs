@@ -29,7 +29,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
-pub use checkpoint::CheckpointFormat;
+pub use checkpoint::{CheckpointFormat, Fp8Checkpoint};
 pub use connections::ConnectionLimits;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{

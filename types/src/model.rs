@@ -8,7 +8,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckpointFormat, LoadFormat, Quantization, TensorNames};
+use crate::{
+    CheckpointFormat, Fp8Checkpoint, LoadFormat, MatrixRole, Quantization, TensorNames,
+    WeightFormat,
+};
 
 pub use mixer::{AttentionNames, AttentionSpec, Mixer, RopeConfig, RopeScaling};
 pub use mlp::{GatedMlpNames, GatedMlpSpec, Mlp};
@@ -99,6 +102,17 @@ impl ModelConfig {
         self.eos_token_ids.sort_unstable();
         self.eos_token_ids.dedup();
         self
+    }
+
+    /// Returns the format on a device of whole matrices of `role`. A rank's parts, and
+    /// exceptions of the checkpoint, may have others.
+    pub fn weight_format(&self, role: MatrixRole) -> WeightFormat {
+        let floats = WeightFormat::of(self.quantization, role);
+        let group = |fp8: &Fp8Checkpoint| fp8.group(0);
+        match self.checkpoint.fp8(role).and_then(group) {
+            Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
+            _ => floats,
+        }
     }
 
     /// Returns the attention of each layer.

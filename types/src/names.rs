@@ -43,6 +43,13 @@ impl TensorNames {
         format!("{}.{number}", self.layers)
     }
 
+    /// Returns the name of a layer's module below [`Self::layers`], of which `tensor` is the
+    /// weight: "3.mlp.down_proj". `None` for other tensors.
+    pub fn module<'t>(&self, tensor: &'t str) -> Option<&'t str> {
+        let below = tensor.strip_prefix(self.layers.as_str())?;
+        below.strip_prefix('.')?.strip_suffix(".weight")
+    }
+
     /// Returns these names in a model whose body's names begin with `to` instead of `from`.
     /// The output head stands outside of the body and keeps its name.
     #[must_use]
@@ -67,6 +74,10 @@ mod tests {
         assert_eq!(moved.embedding, "language_model.model.embed_tokens");
         assert_eq!(moved.layer(3), "language_model.model.layers.3");
         assert_eq!(moved.norm, "language_model.model.norm");
+        let module = moved.module("language_model.model.layers.3.mlp.down_proj.weight");
+        assert_eq!(module, Some("3.mlp.down_proj"));
+        assert_eq!(names.module("model.layers.3.mlp.down_proj.bias"), None);
+        assert_eq!(names.module("model.norm.weight"), None);
         assert_eq!((moved.head, moved.mlp_norm), (names.head, names.mlp_norm));
     }
 }

@@ -21,6 +21,12 @@ pub enum WeightFormat {
     /// 4-bit integers, with a 5-bit multiplier for every 32 values of a row and a 12-bit scale
     /// for every 128.
     Int4,
+    /// 8-bit floats (e4m3) as a checkpoint has them, with a 32-bit scale for every `group`
+    /// values of a row.
+    Fp8 {
+        /// Values of a row that share a scale: a power of two from 4 to 128.
+        group: usize,
+    },
 }
 
 impl MatrixRole {
@@ -29,8 +35,8 @@ impl MatrixRole {
 }
 
 impl WeightFormat {
-    /// Format of a matrix of `role` in a model that is loaded with `quantization`. A table of
-    /// tokens bears less rounding than a layer, so it has at least 8 bits.
+    /// Format of a matrix of `role` of floats in a model that is loaded with `quantization`. A
+    /// table of tokens bears less rounding than a layer, so it has at least 8 bits.
     pub fn of(quantization: Quantization, role: MatrixRole) -> Self {
         match (quantization, role) {
             (Quantization::None, _) => Self::Float,

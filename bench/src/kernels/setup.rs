@@ -7,7 +7,7 @@ use lockstep_backend::{
 };
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Arithmetic, Clock, Collectives, Device, DeviceError, DeviceOptions};
-use lockstep_types::{DeviceConfig, Dtype, KvCacheDtype, Quantization};
+use lockstep_types::{DeviceConfig, Dtype, Fp8Checkpoint, KvCacheDtype, Quantization};
 
 use super::shape::Matrix;
 
@@ -24,6 +24,8 @@ pub enum Weights {
     Int8,
     /// 4-bit integers with scales; the output head is of 8-bit integers.
     Int4,
+    /// 8-bit floats with scales, as checkpoints hold them; the output head is of bfloat16.
+    Fp8,
 }
 
 /// What keys and values are kept in.
@@ -46,6 +48,7 @@ impl Weights {
             Self::F32 => "f32",
             Self::Int8 => "int8",
             Self::Int4 => "int4",
+            Self::Fp8 => "fp8",
         }
     }
 
@@ -53,7 +56,7 @@ impl Weights {
     pub fn arithmetics(self) -> &'static [Arithmetic] {
         match self {
             Self::Bf16 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
-            Self::F32 => &[Arithmetic::F32Fma],
+            Self::F32 | Self::Fp8 => &[Arithmetic::F32Fma],
             Self::Int8 | Self::Int4 => &[Arithmetic::Int8Dot],
         }
     }
@@ -61,7 +64,7 @@ impl Weights {
     /// Type that products compute in.
     fn dtype(self) -> Dtype {
         match self {
-            Self::Bf16 | Self::Int8 | Self::Int4 => Dtype::Bfloat16,
+            Self::Bf16 | Self::Int8 | Self::Int4 | Self::Fp8 => Dtype::Bfloat16,
             Self::F32 => Dtype::Float32,
         }
     }
@@ -69,7 +72,11 @@ impl Weights {
     /// Returns the format of a matrix with the role `role`.
     pub fn format(self, role: MatrixRole) -> WeightFormat {
         let quantization = match self {
-            Self::Bf16 | Self::F32 => Quantization::None,
+            Self::Fp8 if role == MatrixRole::Projection => {
+                let group = Fp8Checkpoint::GROUP;
+                return WeightFormat::Fp8 { group };
+            }
+            Self::Bf16 | Self::F32 | Self::Fp8 => Quantization::None,
             Self::Int8 => Quantization::Int8,
             Self::Int4 => Quantization::Int4,
         };

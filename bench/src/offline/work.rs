@@ -2,7 +2,7 @@
 
 use lockstep_backend::{MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
-use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig, Quantization};
+use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig};
 
 use crate::roofline::Work;
 
@@ -112,10 +112,15 @@ impl Model {
 }
 
 fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
-    match (config.model.quantization, config.dtype) {
-        (Quantization::Int8 | Quantization::Int4, _) => &[Arithmetic::Int8Dot],
-        (Quantization::None, Dtype::Bfloat16) => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
-        (Quantization::None, Dtype::Float32) => &[Arithmetic::F32Fma],
+    match (
+        config.model.weight_format(MatrixRole::Projection),
+        config.dtype,
+    ) {
+        (WeightFormat::Int8 | WeightFormat::Int4, _) => &[Arithmetic::Int8Dot],
+        (WeightFormat::Float, Dtype::Bfloat16) => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
+        (WeightFormat::Float, Dtype::Float32) | (WeightFormat::Fp8 { .. }, _) => {
+            &[Arithmetic::F32Fma]
+        }
     }
 }
 

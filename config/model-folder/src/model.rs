@@ -4,7 +4,8 @@ use std::path::Path;
 
 use lockstep_files::{shown, weights::tensor_names};
 use lockstep_types::{
-    AttentionSpec, LayerSpec, LoadFormat, ModelConfig, ModelConfigError, Quantization,
+    AttentionSpec, CheckpointFormat, LayerSpec, LoadFormat, ModelConfig, ModelConfigError,
+    Quantization,
 };
 
 use crate::families::{self, Family, TextModel};
@@ -72,15 +73,17 @@ impl Described {
                 wrapper.class_name, model.architecture
             )
         };
+        let notes = wrapper.map(note).into_iter();
         Ok(Self {
-            notes: wrapper.map(note).into_iter().collect(),
+            notes: notes.chain(checkpoint::note(&model.checkpoint)).collect(),
             wrapped: wrapper.is_some(),
             model,
         })
     }
 
     /// Finds the prefix of a wrapped text model's tensors. It depends on the age of the files
-    /// alone, so it is read from the names that are stored. Missing or damaged weights are
+    /// alone, so it is read from the names that are stored. Of a checkpoint of 8-bit floats,
+    /// also finds the projections that are no such floats. Missing or damaged weights are
     /// reported by the code that loads them.
     #[must_use]
     pub fn with_names(mut self) -> Self {
@@ -90,6 +93,8 @@ impl Described {
         {
             self.model.names = families::stored_names(&self.model.names, &stored);
         }
+        let ModelConfig { path, names, .. } = &self.model;
+        self.model.checkpoint = checkpoint::with_floats(self.model.checkpoint.clone(), path, names);
         self
     }
 
@@ -167,6 +172,10 @@ pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigE
     // Many heads have their target's list, whose layers are not theirs.
     let mut config = config.clone();
     config.put("layer_types", serde_json::Value::Null);
+    if checkpoint::read(&config)? != CheckpointFormat::Floats {
+        let remedy = "heads in 8-bit floats are not served; use an unquantized one";
+        return Err(config.unsupported(checkpoint::KEY, remedy));
+    }
     build(dir, &config, families::OF_HEADS)
 }
 

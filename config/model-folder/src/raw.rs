@@ -106,6 +106,23 @@ impl Raw {
         }
     }
 
+    /// Two sizes.
+    pub(crate) fn pair(&self, key: &str) -> Result<Option<[usize; 2]>, ModelConfigError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let size = |value: &Value| match value.as_u64() {
+            Some(size @ 1..LARGEST) => Some(size as usize),
+            _ => None,
+        };
+        match value.as_array().map(Vec::as_slice) {
+            Some([first, second]) => size(first).zip(size(second)),
+            _ => None,
+        }
+        .map(|(first, second)| Some([first, second]))
+        .ok_or_else(|| self.wrong(key, format!("is {value}, not two sizes")))
+    }
+
     /// A size that must exist.
     pub(crate) fn required(&self, key: &str) -> Result<usize, ModelConfigError> {
         self.size(key)?.ok_or_else(|| self.wrong(key, "is missing"))

@@ -2,6 +2,7 @@
 //! says everything about it. Tiles of kernels are in [`crate::gemm`].
 
 mod float;
+mod fp8;
 mod int4;
 mod int8;
 mod matrix;
@@ -23,6 +24,7 @@ pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
         WeightFormat::Float => float::of(dtype),
         WeightFormat::Int8 => &int8::Int8,
         WeightFormat::Int4 => &int4::Int4,
+        WeightFormat::Fp8 { group } => fp8::of(dtype, group),
     }
 }
 
@@ -43,6 +45,11 @@ pub(crate) trait Format: Sync {
 
     /// 4-byte words of one step of a panel.
     fn step_words(&self) -> usize;
+
+    /// Factors of a column in a step, where the product's tiles ask for their number.
+    fn scales(&self) -> usize {
+        1
+    }
 
     /// Packs panel `panel` of `matrix` into zeros.
     fn pack_panel(&self, isa: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]);

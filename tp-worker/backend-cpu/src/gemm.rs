@@ -16,6 +16,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod cut;
+mod fp8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod prefetch;
@@ -40,6 +41,10 @@ use crate::pool::Pool;
 pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
 pub(crate) use cut::{FLOAT_GROUPS, INTEGER_GROUPS, InputGroups};
+pub(crate) use fp8::{
+    CODE_SCALE as FP8_CODE_SCALE, MOST_SCALES as FP8_MOST_SCALES, RUN as FP8_RUN,
+    place as fp8_place, select as fp8, step_words as fp8_step_words, widening as fp8_widening,
+};
 pub(crate) use prefetch::Ahead;
 use product::Product;
 pub(crate) use quantized::{INT4_WORDS, INT8_WORDS, describe as describe_quantized, int4, int8};

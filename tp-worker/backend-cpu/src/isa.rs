@@ -11,7 +11,7 @@ pub enum Isa {
     Scalar,
     /// 128-bit NEON with fused multiply-add (every aarch64).
     Neon,
-    /// 256-bit AVX2 with fused multiply-add.
+    /// 256-bit AVX2 with fused multiply-add, and conversions of 16-bit floats.
     Avx2,
     /// AVX-512 F, BW, DQ and VL; bf16 weights are widened in registers.
     Avx512,
@@ -88,7 +88,7 @@ impl Isa {
     #[cfg(target_arch = "x86_64")]
     pub fn lacks(self) -> Option<Cow<'static, str>> {
         use std::arch::is_x86_feature_detected as has;
-        let avx2 = has!("avx2") && has!("fma");
+        let avx2 = has!("avx2") && has!("fma") && has!("f16c");
         let avx512 =
             avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         let has = match self {
@@ -106,7 +106,7 @@ impl Isa {
             },
         };
         let lacks = match self {
-            Self::Avx2 | Self::AmxEmulated => "its processor has no AVX2 with FMA",
+            Self::Avx2 | Self::AmxEmulated => "its processor has no AVX2 with FMA and F16C",
             Self::Avx512Bf16 => "its processor has no AVX-512 F, BW, DQ, VL and BF16",
             Self::Amx => "its processor has no AVX-512 F, BW, DQ, VL, BF16 and VNNI",
             _ => "its processor has no AVX-512 F, BW, DQ and VL",

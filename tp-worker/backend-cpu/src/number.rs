@@ -122,8 +122,12 @@ pub(crate) fn pack_row(
                 to_operands(isa, chunk, packed);
                 packed[chunk.len().div_ceil(2)..].fill(0);
             }
-            Input::Rounded => {
+            Input::Rounded | Input::RoundedGroups => {
                 to_rounded(isa, chunk, packed);
+                packed[chunk.len()..].fill(0);
+            }
+            Input::Groups => {
+                packed[..chunk.len()].copy_from_slice(bytemuck::cast_slice(chunk));
                 packed[chunk.len()..].fill(0);
             }
             Input::Integers => quantize(isa, chunk, packed),
@@ -212,7 +216,14 @@ mod tests {
             stride in 1usize..5,
         ) {
             for isa in Isa::available() {
-                for input in [Input::F32, Input::Rounded, Input::Pairs, Input::Blocks] {
+                for input in [
+                    Input::F32,
+                    Input::Rounded,
+                    Input::Groups,
+                    Input::RoundedGroups,
+                    Input::Pairs,
+                    Input::Blocks,
+                ] {
                     let mut packed = vec![0u32; input.len(row.len()) * stride];
                     pack_row(isa, input, &row, &mut packed, 0, stride);
                     prop_assert_eq!(&packed, &naive(isa, input, &row, stride), "{}", isa);
@@ -241,8 +252,8 @@ mod tests {
                 false => rounded(x),
             } << (16 * (i % 2));
             match input {
-                Input::F32 => out[i * stride] = x.to_bits(),
-                Input::Rounded => out[i * stride] = rounded(x) << 16,
+                Input::F32 | Input::Groups => out[i * stride] = x.to_bits(),
+                Input::Rounded | Input::RoundedGroups => out[i * stride] = rounded(x) << 16,
                 Input::Pairs => out[i / 2 * stride] |= half,
                 Input::Blocks => out[i / 32 * stride * 16 + i % 32 / 2] |= half,
                 Input::Integers | Input::IntegerBlocks => {}

@@ -47,7 +47,7 @@ impl Loaders {
     ) -> Result<CudaMatrix, CudaError> {
         match format {
             WeightFormat::Float => self.floats.load(device, matrix),
-            WeightFormat::Int8 | WeightFormat::Int4 => Err(unserved()),
+            WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Fp8 { .. } => Err(unserved()),
         }
     }
 }
@@ -57,12 +57,13 @@ pub(crate) fn serves(format: WeightFormat, _: MatrixRole) -> Result<(), &'static
     match format {
         WeightFormat::Float => Ok(()),
         WeightFormat::Int8 | WeightFormat::Int4 => Err("GPUs have no quantized weights"),
+        WeightFormat::Fp8 { .. } => Err("GPUs have no FP8 weights"),
     }
 }
 
 /// The error for a matrix in a format that is not served.
 fn unserved() -> CudaError {
-    let why = "weights in 8 or 4 bits are not served on GPUs: leave --quantization out, or give \
-               --device cpu";
+    let why = "weights in 8 or 4 bits are not served on GPUs: leave --quantization out and use \
+               an unquantized release of the model, or give --device cpu";
     CudaError::Unsupported(why.to_owned())
 }

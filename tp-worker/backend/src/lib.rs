@@ -47,7 +47,7 @@ pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, HostBlock, HostFloats, HostForm, HostMatrix, RandomBlock, RandomMatrix,
-    RandomNumbers,
+    CheckpointDtype, E4m3, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix, RandomBlock,
+    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

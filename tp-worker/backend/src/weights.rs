@@ -1,12 +1,16 @@
 //! Weight matrices before they are on a device, as checkpoints have them. Each form of a
 //! matrix is a file of this module.
 
+mod e4m3;
 mod floats;
 mod form;
+mod fp8;
 mod random;
 
+pub use e4m3::E4m3;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
+pub use fp8::{HostFp8, ScaleGrid, ScalePart};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 
 /// A rank's part of a weight matrix `[rows, cols]`, before it is on a device. There is one
@@ -15,6 +19,8 @@ pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub enum HostMatrix<'a> {
     /// Floats in memory.
     Floats(HostFloats<'a>),
+    /// 8-bit floats with scales.
+    Fp8(HostFp8<'a>),
     /// Random numbers, which are made while the matrix is loaded.
     Random(RandomMatrix),
 }
@@ -24,6 +30,7 @@ impl<'a> HostMatrix<'a> {
     pub fn form(&self) -> &dyn HostForm<'a> {
         match self {
             Self::Floats(floats) => floats,
+            Self::Fp8(fp8) => fp8,
             Self::Random(random) => random,
         }
     }
@@ -33,6 +40,7 @@ impl<'a> HostMatrix<'a> {
     pub fn append(&mut self, other: Self) -> bool {
         match (self, other) {
             (Self::Floats(all), Self::Floats(other)) => all.append(other),
+            (Self::Fp8(all), Self::Fp8(other)) => all.append(other),
             (Self::Random(all), Self::Random(other)) => all.append(other),
             _ => false,
         }

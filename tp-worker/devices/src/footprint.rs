@@ -32,6 +32,12 @@ impl Footprint for DeviceFootprint {
     }
 
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
+        let draft = engine.speculation.draft.as_ref().map(|draft| &draft.model);
+        for model in [engine.model].into_iter().chain(draft) {
+            for role in MatrixRole::ALL {
+                self.serves_format(engine.device.kind, model.weight_format(role), role)?;
+            }
+        }
         let served = Registry::empty().run(engine.device.kind, Serves(engine));
         served.map_err(|error| error.to_string())
     }

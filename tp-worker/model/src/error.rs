@@ -66,9 +66,20 @@ pub enum ModelError {
     },
     /// A tensor's element type is not served.
     #[error(
-        "{file}: tensor {tensor} is {found}; expected BF16, F16 or F32 (quantized checkpoints are not served)"
+        "{file}: tensor {tensor} is {found}; expected BF16, F16 or F32, or F8_E4M3 if config.json has a `quantization_config` that says so"
     )]
     UnsupportedDType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Type of the tensor in the file.
+        found: String,
+    },
+    /// A tensor that must hold 8-bit floats holds others. It was exchanged while it was looked
+    /// at.
+    #[error("{file}: tensor {tensor} is {found}, and was F8_E4M3 before; start again")]
+    NotFp8 {
         /// The file.
         file: PathBuf,
         /// The tensor.

@@ -31,7 +31,7 @@ use std::{fs, sync::Arc};
 
 use driver::{Factory, Feed, logits};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions, Isa};
-use lockstep_types::{Dtype, KvCacheDtype, ModelConfig, Quantization};
+use lockstep_types::{CheckpointFormat, Dtype, KvCacheDtype, ModelConfig, Quantization};
 use naive::Naive;
 use pass::fixture;
 
@@ -65,23 +65,26 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures, and the context within which a sliding window is never full.
-const CASES: [(&str, Option<usize>); 17] = [
+const CASES: [(&str, Option<usize>); 20] = [
     ("llama", None),
     ("llama3_rope", None),
     ("llama3_rope_new_config", None),
     ("llama_bias", None),
     ("llama_f16", None),
     ("llama_f32", None),
+    ("llama_fp8", None),
     ("llama_linear_rope", None),
     ("llama_sharded", None),
     ("llava", None),
     ("mistral", None),
     ("mistral_sliding_window", Some(32)),
     ("phi3", None),
+    ("phi3_fp8", None),
     ("qwen2", None),
     ("qwen2_untied", None),
     ("qwen2_5_vl", None),
     ("qwen3", None),
+    ("qwen3_fp8", None),
     ("qwen3_untied", None),
 ];
 
@@ -98,6 +101,11 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
         assert!(!golden.prompts.is_empty());
         (name, Case { model, golden })
     })
+}
+
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
+fn cases_for_gpus() -> impl Iterator<Item = (&'static str, Case)> {
+    cases().filter(|(_, case)| case.model.checkpoint == CheckpointFormat::Floats)
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

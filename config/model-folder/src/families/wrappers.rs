@@ -98,6 +98,9 @@ impl Wrapper {
                 text.put(key, value.clone());
             }
         }
+        if let (None, Some(value)) = (text.get(checkpoint::KEY), outer.get(checkpoint::KEY)) {
+            text.put(checkpoint::KEY, value.clone());
+        }
         if outer.flag(TIED, false)? {
             text.put(TIED, true.into());
         }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Folders of models, each with a context in which a sliding window is never full.
-const MODELS: [(&str, usize); 17] = [
+const MODELS: [(&str, usize); 20] = [
     ("llama", 256),
     ("llama3_rope", 256),
     ("llama3_rope_new_config", 256),
@@ -32,6 +32,9 @@ const MODELS: [(&str, usize); 17] = [
     ("llava", 256),
     ("phi3", 256),
     ("qwen2_5_vl", 256),
+    ("llama_fp8", 256),
+    ("phi3_fp8", 256),
+    ("qwen3_fp8", 256),
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.

@@ -62,7 +62,7 @@ macro_rules! values {
     };
 }
 
-struct F32;
+pub(super) struct F32;
 
 impl Dot for F32 {
     const INPUTS: usize = 1;

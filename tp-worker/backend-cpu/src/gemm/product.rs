@@ -310,6 +310,7 @@ impl Product<'_> {
             b: data.as_ptr(),
             panel_stride: self.w.steps() * format.step_words(),
             steps: steps.len() * widened,
+            scales: format.scales(),
             c: target.0,
             ldc: target.1,
             resume: steps.start > 0,

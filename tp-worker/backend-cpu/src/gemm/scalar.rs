@@ -41,7 +41,7 @@ macro_rules! common {
     };
 }
 
-struct F32;
+pub(super) struct F32;
 
 impl Dot for F32 {
     const INPUTS: usize = 1;

@@ -27,6 +27,8 @@ pub(crate) struct Tile {
     /// Elements from one panel to the next.
     pub panel_stride: usize,
     pub steps: usize,
+    /// Factors of a column in a step, for the tiles of [`super::fp8`].
+    pub scales: usize,
     /// Result: row `r`, panel `p`, column `j` lies at `c[r·ldc + 32·p + j]`.
     pub c: *mut f32,
     pub ldc: usize,

@@ -49,6 +49,10 @@ pub(crate) enum Input {
     /// The row's values rounded to bf16, as f32, an even number of them. For tiles that
     /// widen weights, so that inputs need no work in the inner loop.
     Rounded,
+    /// The row's values, filled up with zeros to whole groups of 128.
+    Groups,
+    /// Groups like [`Self::Groups`], of values rounded to bf16.
+    RoundedGroups,
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
     /// Blocks of 32 bf16. A block is 16 consecutive words of each row, which a tile register
@@ -70,6 +74,7 @@ impl Input {
             Self::Rounded => k.next_multiple_of(2),
             Self::Pairs => k.div_ceil(2),
             Self::Blocks => k.div_ceil(2).next_multiple_of(BLOCK_STEPS),
+            Self::Groups | Self::RoundedGroups => k.next_multiple_of(GROUP),
             Self::Integers | Self::IntegerBlocks => k.div_ceil(GROUP) * self.step_words(),
         }
     }
@@ -79,6 +84,7 @@ impl Input {
         match self {
             Self::F32 | Self::Pairs | Self::Blocks => 1,
             Self::Rounded => 2,
+            Self::Groups | Self::RoundedGroups => GROUP,
             Self::Integers => ROW_WORDS,
             Self::IntegerBlocks => BLOCK_ROW_WORDS,
         }
@@ -109,7 +115,7 @@ pub(crate) struct Tiles {
     /// [`Isa::detect`] take [`Isa::Avx512Bf16`]. AMX's tiles read one panel, too. Row counts
     /// above the list's length ask for the next slice from several places.
     pub stream: &'static [(TileFn, usize)],
-    /// For tiles that widen bf16 or 4-bit weights in their inner loop: the f32 or 8-bit
+    /// For tiles that widen bf16, 8-bit floats or 4-bit weights in their inner loop: the f32 or 8-bit
     /// tiles that give the same bits for weights that were widened before.
     pub widened: Option<&'static Tiles>,
 }

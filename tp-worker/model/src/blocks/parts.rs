@@ -8,7 +8,7 @@
 use std::{convert::Infallible, ops::Range};
 
 use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
-use lockstep_types::Quantization;
+use lockstep_types::ModelConfig;
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -93,20 +93,31 @@ impl MatrixPart {
         taken(&self.tensors) * self.columns.len()
     }
 
-    /// Returns the format of the matrix on a device, in a model that is loaded with
-    /// `quantization`.
-    pub fn format(&self, quantization: Quantization) -> WeightFormat {
-        WeightFormat::of(quantization, self.role)
+    /// Returns the format of the matrix on a device, as a part of `model`. 8-bit floats of the
+    /// checkpoint stay what they are, unless their scales change after too few inputs.
+    pub fn format(&self, model: &ModelConfig) -> WeightFormat {
+        let floats = WeightFormat::of(model.quantization, self.role);
+        let fp8 = model.checkpoint.fp8(self.role);
+        let stored = |name: &str| {
+            let module = model.names.module(name);
+            module.is_some_and(|module| {
+                fp8.is_some_and(|fp8| !fp8.floats.iter().any(|f| f == module))
+            })
+        };
+        let group = fp8.and_then(|fp8| fp8.group(self.columns.start));
+        match group.filter(|_| self.tensors.iter().all(|tensor| stored(&tensor.name))) {
+            Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
+            _ => floats,
+        }
     }
 
-    /// Returns the shape of the matrix on this rank, in a model that is loaded with
-    /// `quantization`.
-    pub fn shape(&self, quantization: Quantization) -> MatrixShape {
+    /// Returns the shape of the matrix on this rank, as a part of `model`.
+    pub fn shape(&self, model: &ModelConfig) -> MatrixShape {
         MatrixShape {
             rows: taken(&self.tensors),
             cols: self.columns.len(),
             role: self.role,
-            format: self.format(quantization),
+            format: self.format(model),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix, WeightFormat};
-use lockstep_types::Quantization;
+use lockstep_types::ModelConfig;
 
 use super::source::Source;
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) struct FoundMatrix<'a> {
 }
 
 /// Finds all of `tensors` in `source`, so that a missing or misshapen tensor is known before
-/// anything is packed. The model is loaded with `quantization`.
+/// anything is packed. They are tensors of `model`.
 ///
 /// # Errors
 /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
@@ -36,12 +36,9 @@ pub(crate) struct FoundMatrix<'a> {
 pub(crate) fn locate<'a, T: Tensors<Listed>>(
     source: &'a dyn Source,
     tensors: &T,
-    quantization: Quantization,
+    model: &ModelConfig,
 ) -> Result<T::In<Found<'a>>, ModelError> {
-    tensors.convert(&mut Locate {
-        source,
-        quantization,
-    })
+    tensors.convert(&mut Locate { source, model })
 }
 
 /// Returns the bytes of all matrices on the host.
@@ -51,12 +48,12 @@ pub(crate) fn matrix_bytes<'a>(tensors: &impl Tensors<Found<'a>>) -> u64 {
     bytes
 }
 
-struct Locate<'a> {
+struct Locate<'a, 'm> {
     source: &'a dyn Source,
-    quantization: Quantization,
+    model: &'m ModelConfig,
 }
 
-impl<'a> Convert<Listed> for Locate<'a> {
+impl<'a> Convert<Listed> for Locate<'a, '_> {
     type To = Found<'a>;
     type Error = ModelError;
 
@@ -84,10 +81,18 @@ impl<'a> Convert<Listed> for Locate<'a> {
                 blocks: Vec::new(),
             })
         };
-        Ok(FoundMatrix {
-            taken: all.unwrap_or_else(none),
-            format: part.format(self.quantization),
-        })
+        let (taken, format) = (all.unwrap_or_else(none), part.format(self.model));
+        // Nothing is rounded that the checkpoint was expected to hold rounded.
+        if let (WeightFormat::Fp8 { .. }, HostMatrix::Floats(floats)) = (format, &taken)
+            && let Some(tensor) = part.tensors.first()
+        {
+            return Err(ModelError::NotFp8 {
+                file: self.source.file_of(&tensor.name),
+                tensor: tensor.name.clone(),
+                found: format!("{:?}", floats.dtype),
+            });
+        }
+        Ok(FoundMatrix { taken, format })
     }
 
     fn vector(&mut self, part: &VectorPart) -> Result<Vec<f32>, ModelError> {

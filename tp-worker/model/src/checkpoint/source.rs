@@ -88,7 +88,9 @@ pub(crate) trait Source: Debug {
 /// The errors of [`Safetensors::open`].
 pub(crate) fn open(model: &ModelConfig, access: FileAccess) -> Result<Box<dyn Source>, ModelError> {
     Ok(match model.load_format {
-        LoadFormat::Auto => Box::new(Safetensors::open(&model.path, access)?),
+        LoadFormat::Auto => {
+            Box::new(Safetensors::open(&model.path, access)?.in_format(&model.checkpoint))
+        }
         LoadFormat::Dummy => Box::new(Dummy::new(&model.path)),
     })
 }

@@ -126,7 +126,7 @@ impl Part {
                     limits,
                     dp_size,
                     &weights.projections,
-                    listed.head().shape(model.quantization),
+                    listed.head().shape(model),
                     attention_shapes(model, shard),
                 )
             },
@@ -147,7 +147,7 @@ impl Weighed {
         let (mut matrices, mut vectors, mut projections) = (0_u64, 0_u64, Vec::new());
         tensors.each(
             |matrix| {
-                let shape = matrix.shape(model.quantization);
+                let shape = matrix.shape(model);
                 matrices = matrices.saturating_add(device.matrix_bytes(shape));
                 if shape.role == MatrixRole::Projection && !projections.contains(&shape) {
                     projections.push(shape);

@@ -77,7 +77,7 @@ impl<B: Backend> WholeTables<B> {
     ) -> Result<Self, ModelError> {
         let source = source::open(model, files)?;
         let listed = Whole::listed(model, head);
-        let found = locate(source.as_ref(), &listed, model.quantization)?;
+        let found = locate(source.as_ref(), &listed, model)?;
         let mut loader = Loader::checkpoint(source.as_ref(), &found, progress);
         Ok(Self(loader.load(backend, &found)?))
     }
@@ -115,7 +115,7 @@ pub fn whole_head<B: Backend>(
         weight: decoder::head(model, 0..model.vocab_size),
         bias: None,
     };
-    let found = locate(source.as_ref(), &head, model.quantization)?;
+    let found = locate(source.as_ref(), &head, model)?;
     let mut loader = Loader::checkpoint(source.as_ref(), &found, progress);
     Ok(loader.load(backend, &found)?.weight)
 }

@@ -81,6 +81,7 @@ impl Case {
                 b: self.panels[part.start * step_words(self.format)..].as_ptr(),
                 panel_stride: self.steps * step_words(self.format),
                 steps: part.len(),
+                scales: 1,
                 c: c.as_mut_ptr(),
                 ldc,
                 resume: part.start > 0,

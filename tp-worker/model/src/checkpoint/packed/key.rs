@@ -1,8 +1,8 @@
 //! The key of packed files: a hash of everything that decides the packed bytes.
 
 use blake3::{Hash, Hasher};
-use lockstep_backend::{Backend, MatrixRole, WeightFormat};
-use lockstep_types::Quantization;
+use lockstep_backend::{Backend, MatrixRole};
+use lockstep_types::ModelConfig;
 
 use super::layout;
 use crate::{
@@ -10,10 +10,11 @@ use crate::{
     blocks::parts::{Listed, Tensors},
 };
 
-/// Returns the backend's names of the packed forms of a model that is loaded with
-/// `quantization`; `None` if the backend's matrices can't be saved.
-pub(crate) fn forms<B: Backend>(backend: &B, quantization: Quantization) -> Option<String> {
-    let form = |role| backend.packed_form(WeightFormat::of(quantization, role));
+/// Returns the backend's names of the packed forms of `model`; `None` if the backend's matrices
+/// can't be saved. Forms of a rank's parts follow from these names, from the parts, and from
+/// the tensors in the checkpoint.
+pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<String> {
+    let form = |role| backend.packed_form(model.weight_format(role));
     let projection = form(MatrixRole::Projection)?;
     let vocabulary = form(MatrixRole::Vocabulary)?;
     Some(format!(

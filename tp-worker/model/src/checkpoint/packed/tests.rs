@@ -10,7 +10,7 @@ use lockstep_backend::{
 };
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, ModelConfig, Quantization};
+use lockstep_types::{CheckpointFormat, Dtype, Fp8Checkpoint, ModelConfig, Quantization};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -127,6 +127,8 @@ fn restored_matrices_are_the_packed_ones() {
         (Dtype::Float32, WeightFormat::Float),
         (Dtype::Bfloat16, WeightFormat::Int8),
         (Dtype::Bfloat16, WeightFormat::Int4),
+        (Dtype::Bfloat16, WeightFormat::Fp8 { group: 128 }),
+        (Dtype::Float32, WeightFormat::Fp8 { group: 16 }),
     ] {
         let (folder, mut packing) = (tempfile::tempdir().unwrap(), packing(dtype, format));
         let cache = cache(&folder);
@@ -268,7 +270,26 @@ fn keys_follow_from_everything_that_is_packed() {
         (Dtype::Bfloat16, Quantization::Int8),
         (Dtype::Bfloat16, Quantization::Int4),
     ]
-    .map(|(dtype, quantization)| key::forms(&backend(dtype), quantization).unwrap());
+    .map(|(dtype, quantization)| {
+        let model = ModelConfig {
+            quantization,
+            ..model.clone()
+        };
+        key::forms(&backend(dtype), &model).unwrap()
+    });
+    let fp8 = CheckpointFormat::Fp8(Fp8Checkpoint {
+        block: Some([128, 128]),
+        floats: Vec::new(),
+    });
+    let fp8 = ModelConfig {
+        checkpoint: fp8,
+        ..model.clone()
+    };
+    let fp8 = key::forms(&backend(Dtype::Bfloat16), &fp8).unwrap();
+    assert!(
+        fp8.starts_with("projection cpu-panel32-fp8-128-v1, vocabulary cpu-panel32-bf16-v1"),
+        "{fp8}"
+    );
     let on_cpu = |projection: &str, vocabulary: &str| {
         let endian = if cfg!(target_endian = "big") {
             "big"
@@ -332,7 +353,11 @@ fn keys_stay_as_they_were() {
     ] {
         let topology = Topology::new(rank, size, 1);
         let listed = Decoder::listed(&model, &Shard::new(&model, topology).unwrap());
-        let forms = key::forms(&device, quantization).unwrap();
+        let model = ModelConfig {
+            quantization,
+            ..model.clone()
+        };
+        let forms = key::forms(&device, &model).unwrap();
         let (source, progress) = (source.as_ref(), &mut |_| {});
         let path = folder.path();
         let opened = Cache::open(path, &forms, &listed, topology, source, progress);

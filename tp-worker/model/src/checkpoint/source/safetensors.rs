@@ -1,5 +1,6 @@
 //! Safetensors: the files of a model folder in Hugging Face's names.
 
+mod fp8;
 mod mapping;
 mod read;
 mod tensor;
@@ -13,6 +14,8 @@ use std::{
 
 use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix};
 use lockstep_files::weights::{Dtype, TensorPlace, WeightFile, WeightsError, weight_files};
+
+use lockstep_types::CheckpointFormat;
 
 use super::Source;
 use crate::{ModelError, blocks::parts::TensorRows};
@@ -29,6 +32,10 @@ pub struct Safetensors {
     folder: PathBuf,
     files: Vec<MappedFile>,
     tensors: BTreeMap<String, Entry>,
+    /// True if tensors may be 8-bit floats.
+    fp8: bool,
+    /// Rows and columns of 8-bit floats that share a scale; `None` if whole rows or tensors do.
+    block: Option<[usize; 2]>,
 }
 
 /// Place of a tensor in one of the files.
@@ -55,11 +62,23 @@ impl Safetensors {
             folder: folder.to_owned(),
             files: Vec::new(),
             tensors: BTreeMap::new(),
+            fp8: false,
+            block: None,
         };
         for file in files {
             opened.add(file, access)?;
         }
         Ok(opened)
+    }
+
+    /// Returns the tensors as those of a checkpoint in `format`. Without this they are those of
+    /// one of floats.
+    #[must_use]
+    pub fn in_format(mut self, format: &CheckpointFormat) -> Self {
+        if let CheckpointFormat::Fp8(fp8) = format {
+            (self.fp8, self.block) = (true, fp8.block);
+        }
+        self
     }
 
     /// Finds a tensor of any type, which must have the shape `expected`.
@@ -95,13 +114,7 @@ impl Safetensors {
             Dtype::BF16 => CheckpointDtype::Bf16,
             Dtype::F16 => CheckpointDtype::F16,
             Dtype::F32 => CheckpointDtype::F32,
-            other => {
-                return Err(ModelError::UnsupportedDType {
-                    file: self.file_of(name),
-                    tensor: name.to_owned(),
-                    found: format!("{other:?}"),
-                });
-            }
+            other => return Err(self.unserved(name, other)),
         };
         let (rows, cols) = match *expected {
             [rows, cols] => (rows, cols),
@@ -113,6 +126,15 @@ impl Safetensors {
             cols,
             bytes,
         })
+    }
+
+    /// The error for a tensor of a type that is not served.
+    fn unserved(&self, name: &str, dtype: Dtype) -> ModelError {
+        ModelError::UnsupportedDType {
+            file: self.file_of(name),
+            tensor: name.to_owned(),
+            found: format!("{dtype:?}"),
+        }
     }
 
     /// Maps one file and adds its tensors.
@@ -168,6 +190,10 @@ impl Source for Safetensors {
         width: usize,
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError> {
+        let dtype = self.tensors.get(&tensor.name).map(|entry| entry.dtype);
+        if self.fp8 && dtype == Some(Dtype::F8_E4M3) {
+            return self.fp8(tensor, width, columns);
+        }
         let whole = self.tensor(&tensor.name, &[tensor.rows, width])?;
         let block = |rows: &Range<usize>| whole.block(rows.clone(), columns.start);
         Ok(HostMatrix::Floats(HostFloats {

@@ -39,7 +39,7 @@ impl<B: Backend> EagleHead<B> {
         let vocab = eagle::vocab(draft, target);
         let present = present(source, draft, target)?;
         let listed = Eagle::listed(draft, target, present);
-        let found = locate(source, &listed, model.quantization)?;
+        let found = locate(source, &listed, model)?;
         let targets = targets(source, draft, target)?;
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {

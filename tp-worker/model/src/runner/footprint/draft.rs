@@ -135,7 +135,7 @@ impl Part {
         let (model, target) = (&draft.model, engine.model);
         let vocab = eagle::vocab(draft, target);
         let head = MatrixPart::table(eagle::HEAD, vocab, model.hidden_size);
-        let head = head.shape(model.quantization);
+        let head = head.shape(model);
         // Norms and biases are charged, though not all checkpoints have them.
         let present = Present {
             embedding: draft.own_embedding,
@@ -155,7 +155,7 @@ impl Part {
             (in_parts && reads_head, decoder::head(target, all)),
         ];
         let shared = shared.iter().filter(|(held, _)| *held);
-        let shared = shared.map(|(_, table)| device.matrix_bytes(table.shape(target.quantization)));
+        let shared = shared.map(|(_, table)| device.matrix_bytes(table.shape(target)));
         let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
         let mut counter = Counter::new(device);
         let sizes = Sizes {

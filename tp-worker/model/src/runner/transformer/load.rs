@@ -69,10 +69,10 @@ impl<B: Backend> Transformer<B> {
         let source = source::open(model, options.files)?;
         let source = source.as_ref();
         let listed = Decoder::listed(model, &shard);
-        let found = locate(source, &listed, model.quantization)?;
+        let found = locate(source, &listed, model)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
-        let cache = cache.zip(packed::forms(backend, model.quantization));
+        let cache = cache.zip(packed::forms(backend, model));
         let cache = cache.and_then(|(folder, forms)| {
             match Cache::open(folder, &forms, &listed, topology, source, progress) {
                 Ok((cache, warning)) => {

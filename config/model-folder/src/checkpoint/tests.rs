@@ -1,0 +1,241 @@
+use lockstep_types::{CheckpointFormat, ModelConfig};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use crate::testing::{folder, llama, with};
+
+fn model(quantization: &Value) -> TempDir {
+    folder(
+        &with(llama(), &json!({ "quantization_config": quantization })),
+        None,
+    )
+}
+
+fn load(quantization: &Value) -> Result<ModelConfig, String> {
+    crate::load(model(quantization).path()).map_err(|error| error.to_string())
+}
+
+fn block(quantization: &Value) -> Option<[usize; 2]> {
+    match load(quantization).expect("served").checkpoint {
+        CheckpointFormat::Fp8(fp8) => fp8.block,
+        CheckpointFormat::Floats => panic!("{quantization} is FP8"),
+    }
+}
+
+/// As llm-compressor writes it, with keys of the group's weights replaced.
+fn compressed(weights: &Value) -> Value {
+    let plain = json!({"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true,
+        "dynamic": false, "observer": "minmax", "group_size": null, "actorder": null});
+    json!({
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": null,
+        "transform_config": {},
+        "sparsity_config": {},
+        "version": "0.12.2",
+        "config_groups": {"group_0": {
+            "targets": ["Linear"],
+            "weights": with(plain, weights),
+            "input_activations": {"num_bits": 8, "dynamic": true},
+            "output_activations": null,
+        }},
+    })
+}
+
+#[test]
+fn blocks_rows_and_whole_matrices_have_scales() {
+    let fp8 = |own: Value| with(json!({"quant_method": "fp8", "fmt": "e4m3"}), &own);
+    for (quantization, expected) in [
+        (
+            fp8(json!({"weight_block_size": [128, 128], "activation_scheme": "dynamic"})),
+            Some([128, 128]),
+        ),
+        (
+            fp8(
+                json!({"weight_block_size": [64, 256], "scale_fmt": "ue8m0", "ignored_layers": null}),
+            ),
+            Some([64, 256]),
+        ),
+        (
+            fp8(
+                json!({"weight_block_size": null, "activation_scheme": "static",
+                "modules_to_not_convert": ["lm_head"]}),
+            ),
+            None,
+        ),
+        (compressed(&json!({})), None),
+        (compressed(&json!({"strategy": "tensor"})), None),
+        (
+            compressed(&json!({"strategy": "block", "block_structure": [128, 128]})),
+            Some([128, 128]),
+        ),
+    ] {
+        assert_eq!(block(&quantization), expected, "{quantization}");
+    }
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_name() {
+    let of_group = |own: Value| {
+        let mut all = compressed(&json!({}));
+        let group = all["config_groups"]["group_0"].take();
+        all["config_groups"]["group_0"] = with(group, &own);
+        all
+    };
+    let fp8 = |own: Value| with(json!({"quant_method": "fp8"}), &own);
+    for (quantization, key) in [
+        (
+            json!({"quant_method": "gptq", "bits": 4}),
+            "`quantization_config`",
+        ),
+        (json!({"bits": 4}), "`quantization_config`"),
+        (
+            json!({"quant_method": 8}),
+            "`quantization_config.quant_method`",
+        ),
+        (json!([1]), "`quantization_config`"),
+        (fp8(json!({"fmt": "e5m2"})), "`quantization_config.fmt`"),
+        (
+            fp8(json!({"weight_block_size": [128]})),
+            "`quantization_config.weight_block_size`",
+        ),
+        (
+            fp8(json!({"weight_block_size": [0, 128]})),
+            "`quantization_config.weight_block_size`",
+        ),
+        (
+            fp8(json!({"weight_block_size": 128})),
+            "`quantization_config.weight_block_size`",
+        ),
+        (
+            fp8(json!({"activation_scheme": "odd"})),
+            "`quantization_config.activation_scheme`",
+        ),
+        (
+            fp8(json!({"rotated": true})),
+            "`quantization_config.rotated`",
+        ),
+        (compressed(&json!({"num_bits": 4})), "weights.num_bits`"),
+        (compressed(&json!({"type": "int"})), "weights.type`"),
+        (
+            compressed(&json!({"strategy": "group", "group_size": 32})),
+            "weights.group_size`",
+        ),
+        (
+            compressed(&json!({"strategy": "group"})),
+            "weights.strategy`",
+        ),
+        (
+            compressed(&json!({"strategy": "block"})),
+            "weights.block_structure`",
+        ),
+        (
+            compressed(&json!({"symmetric": false})),
+            "weights.symmetric`",
+        ),
+        (
+            compressed(&json!({"actorder": "group"})),
+            "weights.actorder`",
+        ),
+        (of_group(json!({"weights": null})), "group_0.weights`"),
+        (
+            of_group(json!({"format": "pack-quantized"})),
+            "group_0.format`",
+        ),
+        (
+            with(compressed(&json!({})), &json!({"format": "int-quantized"})),
+            "config.format`",
+        ),
+        (
+            with(
+                compressed(&json!({})),
+                &json!({"transform_config": {"a": 1}}),
+            ),
+            "`quantization_config.transform_config`",
+        ),
+        (
+            with(
+                compressed(&json!({})),
+                &json!({"sparsity_config": {"format": "dense"}}),
+            ),
+            "`quantization_config.sparsity_config`",
+        ),
+        (
+            with(
+                compressed(&json!({})),
+                &json!({"quantization_status": "frozen"}),
+            ),
+            "`quantization_config.quantization_status`",
+        ),
+        (
+            with(compressed(&json!({})), &json!({"config_groups": {}})),
+            "`quantization_config",
+        ),
+    ] {
+        let error = load(&quantization).expect_err("refused");
+        assert!(error.contains(key), "{key}: {error}");
+    }
+}
+
+/// Tensors by their types, all of them `[2, 2]` but norms.
+fn write(dir: &TempDir, tensors: &[(&str, &str)]) {
+    let (mut header, mut end) = (Map::new(), 0);
+    for (name, dtype) in tensors {
+        let begin = end;
+        let shape = if name.contains("norm") {
+            vec![2]
+        } else {
+            vec![2, 2]
+        };
+        let elements: usize = shape.iter().product();
+        end += elements * if *dtype == "BF16" { 2 } else { 1 };
+        let place = json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, end]});
+        header.insert((*name).to_owned(), place);
+    }
+    let text = Value::from(header).to_string();
+    let length = (text.len() as u64).to_le_bytes();
+    let file = [&length[..], text.as_bytes(), &vec![0; end]].concat();
+    std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
+}
+
+/// The list of exceptions in `config.json` does not count.
+#[test]
+fn tensors_say_which_projections_are_floats() {
+    let dir = model(&json!({"quant_method": "fp8", "modules_to_not_convert": ["down_proj"]}));
+    write(
+        &dir,
+        &[
+            ("lm_head.weight", "BF16"),
+            ("model.embed_tokens.weight", "BF16"),
+            ("model.layers.0.input_layernorm.weight", "BF16"),
+            ("model.layers.0.mlp.down_proj.weight", "F8_E4M3"),
+            ("model.layers.1.mlp.down_proj.weight", "F8_E4M3"),
+            ("model.layers.1.mlp.up_proj.weight", "BF16"),
+            ("model.layers.1.self_attn.o_proj.weight", "BF16"),
+            ("model.visual.layers.0.proj.weight", "BF16"),
+        ],
+    );
+    let model = crate::load(dir.path()).expect("served");
+    let CheckpointFormat::Fp8(fp8) = model.checkpoint else {
+        panic!("it is FP8");
+    };
+    assert_eq!(fp8.floats, ["1.mlp.up_proj", "1.self_attn.o_proj"]);
+}
+
+#[test]
+fn a_wrapper_may_say_it_for_its_text_model() {
+    let quantization = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    let text = with(llama(), &json!({"architectures": "(absent)"}));
+    for (inner, outer) in [
+        (json!({ "quantization_config": quantization }), json!({})),
+        (json!({}), json!({ "quantization_config": quantization })),
+    ] {
+        let wrapper = json!({"architectures": ["LlavaForConditionalGeneration"],
+            "model_type": "llava", "text_config": with(text.clone(), &inner)});
+        let dir = folder(&with(wrapper, &outer), None);
+        let model = crate::load(dir.path()).expect("served");
+        assert!(matches!(model.checkpoint, CheckpointFormat::Fp8(_)));
+    }
+}

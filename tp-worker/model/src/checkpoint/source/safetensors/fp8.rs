@@ -1,0 +1,113 @@
+//! Matrices of 8-bit floats: a tensor of codes, and beside it a tensor of scales.
+
+use std::{ops::Range, sync::Arc};
+
+use lockstep_backend::{CheckpointDtype, HostBlock, HostFp8, HostMatrix, ScaleGrid, ScalePart};
+use lockstep_files::weights::Dtype;
+
+use super::Safetensors;
+use crate::{ModelError, blocks::parts::TensorRows};
+
+/// Endings of the names of scales, behind the name of their weight. All of them multiply.
+const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
+
+impl Safetensors {
+    /// Finds a part of a matrix of 8-bit floats, and reads its scales.
+    ///
+    /// # Errors
+    /// The errors of [`super::Source::matrix`], for codes and scales; [`ModelError::Read`].
+    pub(super) fn fp8(
+        &self,
+        tensor: &TensorRows,
+        width: usize,
+        columns: &Range<usize>,
+    ) -> Result<HostMatrix<'_>, ModelError> {
+        let (_, bytes) = self.find(&tensor.name, &[tensor.rows, width])?;
+        let whole = Arc::new(self.scales(tensor, width)?);
+        let block = |rows: &Range<usize>| HostBlock {
+            bytes,
+            offset: rows.start * width + columns.start,
+            stride: width,
+            rows: rows.len(),
+        };
+        let scales = |rows: &Range<usize>| ScalePart {
+            whole: Arc::clone(&whole),
+            row: rows.start,
+            col: columns.start,
+        };
+        Ok(HostMatrix::Fp8(HostFp8 {
+            cols: columns.len(),
+            blocks: tensor.taken.iter().map(block).collect(),
+            scales: tensor.taken.iter().map(scales).collect(),
+        }))
+    }
+
+    /// Reads the scales of a tensor: one for each block, for each row, or for the tensor.
+    fn scales(&self, tensor: &TensorRows, width: usize) -> Result<ScaleGrid, ModelError> {
+        let names = ENDINGS.map(|ending| format!("{}{ending}", tensor.name));
+        let found = names.iter().find(|name| self.tensors.contains_key(*name));
+        let name = found.unwrap_or(&names[0]);
+        let rows = tensor.rows;
+        if let Some([high, wide]) = self.block {
+            let shape = [rows.div_ceil(high), width.div_ceil(wide)];
+            return Ok(ScaleGrid {
+                values: self.scale_values(name, &shape)?,
+                stride: shape[1],
+                rows: high,
+                cols: wide,
+            });
+        }
+        let stored = self.tensors.get(name).map(|entry| entry.shape.clone());
+        let stored =
+            stored.filter(|shape| shape.iter().product::<usize>() == 1 || *shape == [rows]);
+        let shape = stored.unwrap_or(vec![rows, 1]);
+        let values = self.scale_values(name, &shape)?;
+        let rows = if values.len() == 1 { usize::MAX } else { 1 };
+        Ok(ScaleGrid {
+            values,
+            stride: 1,
+            rows,
+            cols: usize::MAX,
+        })
+    }
+
+    /// Reads scales of any type as f32, which holds all of them exactly.
+    fn scale_values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let (entry, bytes) = self.find(name, shape)?;
+        let bytes = self.bytes(bytes)?;
+        let dtype = match entry.dtype {
+            Dtype::F32 => CheckpointDtype::F32,
+            Dtype::BF16 => CheckpointDtype::Bf16,
+            Dtype::F16 => CheckpointDtype::F16,
+            Dtype::F8_E8M0 => return Ok(bytes.iter().map(|code| power_of_two(*code)).collect()),
+            other => return Err(self.unserved(name, other)),
+        };
+        let mut values = vec![0.0; shape.iter().product()];
+        dtype.decode(&bytes, &mut values);
+        Ok(values)
+    }
+}
+
+/// Returns the value of an e8m0 code (OCP Microscaling Formats, 2023): 2 to the code minus 127,
+/// or NaN.
+fn power_of_two(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        code => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponents_are_powers_of_two() {
+        for code in 0..255u8 {
+            let value = f64::from(power_of_two(code));
+            assert_eq!(value, 2f64.powi(i32::from(code) - 127), "{code}");
+        }
+        assert!(power_of_two(255).is_nan());
+    }
+}
