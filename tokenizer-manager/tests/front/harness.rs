@@ -7,9 +7,8 @@ use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
     Architecture, AttentionSpec, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, GatedMlpSpec,
     KvCacheDtype, KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig,
-    NodeConfig, Norms, ParallelConfig, Quantization, RequestLimits, RopeConfig, RopeScaling,
-    ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig,
-    WebConfig,
+    NodeConfig, Norms, ParallelConfig, Quantization, RequestLimits, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -197,19 +196,7 @@ fn server_config() -> ServerConfig {
 
 fn layer() -> LayerSpec {
     LayerSpec {
-        mixer: Mixer::Attention(AttentionSpec {
-            heads: 8,
-            kv_heads: 4,
-            head_dim: 64,
-            scale: 0.125,
-            rope: RopeConfig {
-                theta: 10000.0,
-                scaling: RopeScaling::Default,
-            },
-            qk_norm: false,
-            qkv_bias: false,
-            output_bias: false,
-        }),
+        mixer: Mixer::Attention(AttentionSpec::dense(8, 4, 64)),
         mlp: Mlp::Gated(GatedMlpSpec {
             width: 768,
             bias: false,

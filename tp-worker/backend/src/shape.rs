@@ -1,5 +1,7 @@
 //! Shapes that several operations share.
 
+use std::ops::Range;
+
 use lockstep_types::KvCacheDtype;
 
 /// Attention heads of one rank. The columns of `qkv` are all query heads, then all key heads,
@@ -17,6 +19,22 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
+    /// Heads that attend to all positions up to their own.
+    pub const fn dense(heads: usize, kv_heads: usize, head_dim: usize, scale: f32) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+        }
+    }
+
+    /// Returns the positions that a query sees of the `count` ones up to its own. A tree's node
+    /// counts its ancestors and itself behind the cached positions.
+    pub fn visible(&self, count: usize) -> Range<usize> {
+        0..count
+    }
+
     /// Returns the number of columns of `qkv`.
     pub fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim

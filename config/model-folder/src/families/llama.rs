@@ -3,7 +3,7 @@
 use lockstep_types::TensorNames;
 use serde_json::json;
 
-use super::{Family, dense::Dense};
+use super::{Family, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "LlamaForCausalLM",
@@ -20,11 +20,11 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     layers: |config| LLAMA.layers(config),
-    window: |_| Ok(None),
 };
 
 const LLAMA: Dense = Dense {
     qkv_bias: false,
     qk_norm: false,
+    windows: Windows::Never,
     no_bias: &[],
 };

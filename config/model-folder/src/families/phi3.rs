@@ -3,7 +3,7 @@
 use lockstep_types::TensorNames;
 use serde_json::json;
 
-use super::{Family, dense::Dense};
+use super::{Family, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Phi3ForCausalLM",
@@ -21,12 +21,12 @@ pub(super) const FAMILY: Family = Family {
     },
     names,
     layers: |config| PHI3.layers(config),
-    window: |config| config.size("sliding_window"),
 };
 
 const PHI3: Dense = Dense {
     qkv_bias: false,
     qk_norm: false,
+    windows: Windows::Always,
     no_bias: &["attention_bias", "mlp_bias"],
 };
 

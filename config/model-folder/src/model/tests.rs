@@ -27,17 +27,11 @@ fn a_llama_is_read_whole() {
         model.layers[0],
         LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
-                heads: 8,
-                kv_heads: 4,
-                head_dim: 8,
-                scale: 8_f32.sqrt().recip(),
                 rope: RopeConfig {
                     theta: 500_000.0,
                     scaling: RopeScaling::Default
                 },
-                qk_norm: false,
-                qkv_bias: false,
-                output_bias: false,
+                ..AttentionSpec::dense(8, 4, 8)
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: 96,

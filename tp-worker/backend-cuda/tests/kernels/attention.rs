@@ -13,12 +13,7 @@ const ENOUGH: usize = 1 << 14;
 
 fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run {
     Run {
-        shape: AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: (head_dim as f32).sqrt().recip(),
-        },
+        shape: AttentionShape::dense(heads, kv_heads, head_dim, (head_dim as f32).sqrt().recip()),
         cached: element,
         operand: element,
         page_size: 16,

@@ -86,6 +86,7 @@ impl Attention<Listed> {
             kv_heads,
             head_dim: dim,
             scale: _,
+            window: _,
             rope: _,
             qk_norm,
             qkv_bias,
@@ -140,12 +141,12 @@ impl Attention<Listed> {
     /// Returns the attention shape of the heads in `shard`.
     pub fn shape(attention: &AttentionSpec, shard: &Shard) -> AttentionShape {
         let heads = shard.heads(attention);
-        AttentionShape {
-            heads: heads.queries.len(),
-            kv_heads: heads.kv.len(),
-            head_dim: attention.head_dim,
-            scale: attention.scale,
-        }
+        AttentionShape::dense(
+            heads.queries.len(),
+            heads.kv.len(),
+            attention.head_dim,
+            attention.scale,
+        )
     }
 }
 

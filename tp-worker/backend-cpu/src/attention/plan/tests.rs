@@ -14,12 +14,7 @@ const WHOLE: Tiling = Tiling {
 
 fn layers(kv_heads: usize, tiling: Tiling) -> Layers {
     Layers {
-        shape: AttentionShape {
-            heads: 4 * kv_heads,
-            kv_heads,
-            head_dim: 64,
-            scale: 0.125,
-        },
+        shape: AttentionShape::dense(4 * kv_heads, kv_heads, 64, 0.125),
         tiling,
         partial: 66,
     }

@@ -39,12 +39,7 @@ impl World {
         seed: u64,
     ) -> Self {
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let shape = AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale,
-        };
+        let shape = AttentionShape::dense(heads, kv_heads, head_dim, scale);
         let mut values = Values::new(seed);
         let request = |&length: &usize| {
             let floats = values.floats(length * shape.qkv_width());
@@ -114,6 +109,7 @@ impl World {
             kv_heads,
             head_dim,
             scale,
+            ..
         } = self.shape;
         let (width, tokens) = (self.shape.qkv_width(), self.length(request));
         let stored = self.stored(request, kv_dtype);

@@ -1,6 +1,6 @@
 use lockstep_types::{
     Architecture, AttentionSpec, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Norms,
-    Quantization, RopeConfig, RopeScaling, TensorNames,
+    Quantization, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -18,19 +18,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
         names: TensorNames::default(),
         hidden_size: 8,
         layers: vec![LayerSpec {
-            mixer: Mixer::Attention(AttentionSpec {
-                heads,
-                kv_heads,
-                head_dim: 4,
-                scale: 1.0,
-                rope: RopeConfig {
-                    theta: 1e4,
-                    scaling: RopeScaling::Default,
-                },
-                qk_norm: false,
-                qkv_bias: false,
-                output_bias: false,
-            }),
+            mixer: Mixer::Attention(AttentionSpec::dense(heads, kv_heads, 4)),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: intermediate,
                 bias: false,
