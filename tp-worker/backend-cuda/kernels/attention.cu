@@ -18,6 +18,7 @@ struct Plan {
     unsigned heads;
     unsigned split_tiles;       // rows of more tiles are not split
     unsigned most_parts;
+    unsigned window, pad;
 };
 
 template <class T> __device__ inline T sum_up_to(T x) {
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(32) attention_plan(Plan a) {
     for (unsigned first = 0; first < rows; first += 32) {
         const bool there = first + lane < rows;
         const Row row = there ? row_of(a.batch, first + lane) : Row{0, 0, 0, 0, CAUSAL};
-        const Extent e = extent_of(row);
+        const Extent e = extent_of(row, a.window);
         const bool few = row.mask != CAUSAL || e.shared_tiles <= a.split_tiles;
         const Count wants = few && e.spans > 1 ? (Count)row.q_len * a.heads * e.spans : 0;
         const Count with = parts + sum_up_to(wants);
@@ -67,6 +68,7 @@ struct Attend {
     unsigned most_rows, kv_heads, cells, page_size;
     float scale;                // of scores, with log₂ e in it
     unsigned group;             // of layers, whose page tables are read
+    unsigned window, pad;
 };
 
 // What a block stages.
@@ -150,7 +152,7 @@ __device__ inline void score(const Attend& a, Stage& s, unsigned at, float (&sco
     for (unsigned j = 0; j < 2; j++)
         UNROLL
         for (unsigned i = 0; i < 4; i++) {
-            const Visible seen = visible(s.up_to[tile_row(i)]);
+            const Visible seen = visible(s.up_to[tile_row(i)], a.window);
             const unsigned position = at + warp * 16 + tile_column(j, i);
             const bool is_seen = seen.begin <= position && position < seen.end;
             scores[j][i] = is_seen ? __fmul_rn(scores[j][i], a.scale) : -INFINITY;
@@ -239,7 +241,7 @@ template <class Put> __device__ inline void for_each(const Sums& sums, const Ite
 }
 // Leaves the result of one span where `attention_merge` finds it.
 __device__ inline void leave_part(const Attend& a, const Row& row, const Item& item, unsigned first_part, const Sums& sums) {
-    const Extent e = extent_of(row);
+    const Extent e = extent_of(row, a.window);
     const unsigned heads = a.kv_heads * GROUP, span = item.first_span - e.first_span;
     auto part = [&](unsigned query) {
         const size_t of = (size_t)query / GROUP * heads + blockIdx.y * GROUP + query % GROUP;
@@ -267,9 +269,9 @@ __device__ inline void finish(const Attend& a, const Row& row, const Item& item,
 __device__ inline Visible seen_by_tile(const Attend& a, const Row& row, const Item& item) {
     // Shared tiles of masked rows see cached positions alone, down to those of a query that
     // sees no new token.
-    if (row.mask != CAUSAL && !item.own) return visible(row.kv_len);
+    if (row.mask != CAUSAL && !item.own) return visible(row.kv_len, a.window);
     const unsigned first = item.query / GROUP, last = (item.query + item.queries - 1) / GROUP;
-    return {visible(up_to(a.batch, row, first)).begin, visible(up_to(a.batch, row, last)).end};
+    return {visible(up_to(a.batch, row, first), a.window).begin, visible(up_to(a.batch, row, last), a.window).end};
 }
 
 // One tile over its spans. While a block of positions is weighed, the next
@@ -333,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) 
         const unsigned at = last_at_most(rows, index, [&](unsigned row) { return first_items[row]; });
         const Row row = row_of(a.batch, at);
         const unsigned first_part = first_items[a.most_rows + at];
-        const Item item = item_of(row, index - first_items[at], first_part != NO_PARTS);
+        const Item item = item_of(row, a.window, index - first_items[at], first_part != NO_PARTS);
         run_item(a, s, row, item, first_part);
     }
 }
@@ -343,7 +345,7 @@ struct Merge {
     const unsigned* work;
     const float* parts;         // [parts, PART]
     OPERAND* out;               // [tokens, heads · HEAD_DIM]
-    unsigned most_rows, most_tokens, heads, pad;
+    unsigned most_rows, most_tokens, heads, window;
 };
 // Folds the parts of every query in the order of their spans. Blocks share
 // queries, which are a token's heads in turn.
@@ -358,8 +360,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_merge(Merge a) {
         const unsigned first_part = a.work[FIRST + a.most_rows + at];
         if (first_part == NO_PARTS || token - row.start >= row.q_len) continue;
         const size_t of = (size_t)(token - row.start) * a.heads + query % a.heads;
-        const Extent e = extent_of(row);
-        const Visible seen = visible(up_to(a.batch, row, token - row.start));
+        const Extent e = extent_of(row, a.window);
+        const Visible seen = visible(up_to(a.batch, row, token - row.start), a.window);
         const float* parts = a.parts + (first_part + of * e.spans) * PART;
         const unsigned first = seen.begin / SPAN - e.first_span, end = spans(seen.end) - e.first_span;
         for (unsigned column = threadIdx.x; column < HEAD_DIM; column += THREADS) {

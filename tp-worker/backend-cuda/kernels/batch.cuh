@@ -48,9 +48,10 @@ __device__ inline unsigned up_to(const unsigned* batch, const Row& row, unsigned
     for (unsigned word = 0; 32 * word < row.q_len; word++) count += __popc(seen_bits(mask, row, word));
     return count;
 }
-// The positions that a query sees of the `count` ones up to its own.
+// The positions that a query sees of the `count` ones up to its own: the last ones that fit in
+// the window. Without windows, that is larger than any count.
 struct Visible { unsigned begin, end; };
-__device__ inline Visible visible(unsigned count) { return {0, count}; }
+__device__ inline Visible visible(unsigned count, unsigned window) { return {count - min(count, window), count}; }
 // The new token that comes `nth` among those that a mask shows.
 __device__ inline unsigned seen_token(const unsigned* mask, const Row& row, unsigned nth) {
     for (unsigned word = 0; 32 * word < row.q_len; word++) {

@@ -31,10 +31,10 @@ struct Extent {
     unsigned shared_tiles;      // in each of them
     unsigned token_tiles;       // tiles of one token, times new tokens
 };
-__device__ inline Extent extent_of(const Row& row) {
+__device__ inline Extent extent_of(const Row& row, unsigned window) {
     Extent e;
     // The first query sees the earliest positions; a masked one has the cached ones before it.
-    e.first_span = visible(row.mask == CAUSAL ? row.kv_len + 1 : row.kv_len).begin / SPAN;
+    e.first_span = visible(row.mask == CAUSAL ? row.kv_len + 1 : row.kv_len, window).begin / SPAN;
     e.spans = spans(row.kv_len + row.q_len) - e.first_span;
     e.shared_spans = row.mask == CAUSAL ? e.spans : row.kv_len / SPAN - e.first_span;
     e.shared_tiles = tiles(row.q_len * GROUP);
@@ -63,8 +63,8 @@ __device__ inline void take_tile(Item& item, const Row& row, unsigned tile, bool
     item.queries = min(TILE, end - item.query);
 }
 // Item `index` of a row.
-__device__ inline Item item_of(const Row& row, unsigned index, bool split) {
-    const Extent e = extent_of(row);
+__device__ inline Item item_of(const Row& row, unsigned window, unsigned index, bool split) {
+    const Extent e = extent_of(row, window);
     Item item;
     item.split = split;
     if (!split) {

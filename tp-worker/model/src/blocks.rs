@@ -16,7 +16,9 @@ pub(crate) mod parts;
 mod place;
 mod rope;
 
-pub(crate) use attention::{Attention, AttentionBuffers, attention_shapes};
+pub(crate) use attention::{
+    Attention, AttentionBuffers, AttentionWidths, attention_shapes, attention_widths,
+};
 pub(crate) use boundary::{AllRows, Boundary, MlpOperands};
 pub(crate) use gated_mlp::{GatedMlp, GatedMlpBuffers, gated_mlp_widths};
 pub(crate) use layer::{Layer, LayerBuffers};

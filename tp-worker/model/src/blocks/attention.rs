@@ -26,7 +26,7 @@ pub(crate) struct Attention<F: Form> {
     pub shape: AttentionShape,
     /// Index of the layer's rotary table in [`super::rope_tables`].
     pub rope: usize,
-    /// Index of the layer's buffers in the list made from [`attention_shapes`].
+    /// Index of the layer's buffers in the list made from [`attention_widths`].
     pub buffers: usize,
     /// Epsilon added to the mean square in the norms of heads.
     pub eps: f32,
@@ -48,19 +48,35 @@ pub(crate) struct AttentionBuffers<T> {
     pub attended: T,
 }
 
+/// Columns of an attention's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttentionWidths {
+    qkv: usize,
+    attended: usize,
+}
+
+impl AttentionWidths {
+    fn of(shape: &AttentionShape) -> Self {
+        Self {
+            qkv: shape.qkv_width(),
+            attended: shape.out_width(),
+        }
+    }
+}
+
 impl<T> AttentionBuffers<T> {
-    /// Allocates buffers for heads of `shape` and passes of at most `tokens` tokens.
+    /// Allocates buffers of these widths for passes of at most `tokens` tokens.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     pub fn new(
         device: &mut impl Allocate<Tensor = T>,
-        shape: &AttentionShape,
+        widths: AttentionWidths,
         tokens: usize,
     ) -> Result<Self, BackendError> {
         Ok(Self {
-            qkv: device.activations(tokens, shape.qkv_width(), Holds::Sum)?,
-            attended: device.activations(tokens, shape.out_width(), Holds::Operand)?,
+            qkv: device.activations(tokens, widths.qkv, Holds::Sum)?,
+            attended: device.activations(tokens, widths.attended, Holds::Operand)?,
         })
     }
 
@@ -116,7 +132,7 @@ impl Attention<Listed> {
             cache: CachePlace::of(&variants.caches, place.number),
             shape,
             rope: place_of(&variants.ropes, &rope_of(attention)),
-            buffers: place_of(&variants.attention, &shape),
+            buffers: place_of(&variants.attention, &AttentionWidths::of(&shape)),
             eps: place.spec().rms_norm_eps,
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
             q_norm: norm(&names.query_norm),
@@ -141,12 +157,15 @@ impl Attention<Listed> {
     /// Returns the attention shape of the heads in `shard`.
     pub fn shape(attention: &AttentionSpec, shard: &Shard) -> AttentionShape {
         let heads = shard.heads(attention);
-        AttentionShape::dense(
-            heads.queries.len(),
-            heads.kv.len(),
-            attention.head_dim,
-            attention.scale,
-        )
+        AttentionShape {
+            window: attention.window,
+            ..AttentionShape::dense(
+                heads.queries.len(),
+                heads.kv.len(),
+                attention.head_dim,
+                attention.scale,
+            )
+        }
     }
 }
 
@@ -154,6 +173,13 @@ impl Attention<Listed> {
 pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
     let shapes = model.attentions();
     distinct(shapes.map(|attention| Attention::shape(attention, shard)))
+}
+
+/// Returns the distinct widths of the buffers of a model's layers on one rank. Layers with and
+/// without windows share buffers.
+pub(crate) fn attention_widths(model: &ModelConfig, shard: &Shard) -> Vec<AttentionWidths> {
+    let shapes = model.attentions();
+    distinct(shapes.map(|attention| AttentionWidths::of(&Attention::shape(attention, shard))))
 }
 
 impl<F: Form> Tensors<F> for Attention<F> {

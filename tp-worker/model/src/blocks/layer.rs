@@ -6,7 +6,7 @@ use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
 use lockstep_types::{LayerSpec, ModelConfig, Norms};
 
 use super::{
-    LayerContext, LayerPlace, Mixer, Mlp, Norm, Variants, attention_shapes, gated_mlp_widths,
+    LayerContext, LayerPlace, Mixer, Mlp, Norm, Variants, attention_widths, gated_mlp_widths,
     parts::{Convert, Form, Listed, Tensors},
     rope_tables,
 };
@@ -40,7 +40,7 @@ impl Layer<Listed> {
     pub fn variants(model: &ModelConfig, shard: &Shard) -> Variants {
         Variants {
             caches: model.kv_groups(),
-            attention: attention_shapes(model, shard),
+            attention: attention_widths(model, shard),
             ropes: rope_tables(model),
             gated_mlps: gated_mlp_widths(model),
         }

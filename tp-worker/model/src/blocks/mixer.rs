@@ -37,7 +37,7 @@ impl<T> MixerBuffers<T> {
         tokens: usize,
     ) -> Result<Self, BackendError> {
         let attention = variants.attention.iter();
-        let attention = attention.map(|shape| AttentionBuffers::new(device, shape, tokens));
+        let attention = attention.map(|widths| AttentionBuffers::new(device, *widths, tokens));
         Ok(Self {
             attention: attention.collect::<Result<_, _>>()?,
         })

@@ -1,8 +1,9 @@
 //! Place of a layer in its model, and the state that all layers share.
 
-use lockstep_backend::{AttentionShape, Axis, Backend, BackendError};
+use lockstep_backend::{Axis, Backend, BackendError};
 use lockstep_types::{KvGroup, LayerSpec, ModelConfig, RopeConfig};
 
+use super::AttentionWidths;
 use super::rope::{rope_table, rope_tables};
 use crate::{Shard, split::topology::attention_axis};
 
@@ -26,8 +27,8 @@ pub(crate) struct LayerPlace<'m> {
 pub(crate) struct Variants {
     /// Groups of layers with equal caches.
     pub caches: Vec<KvGroup>,
-    /// Shapes of attention, as [`super::attention_shapes`] lists them.
-    pub attention: Vec<AttentionShape>,
+    /// Widths of attention's buffers, as [`super::attention_widths`] lists them.
+    pub attention: Vec<AttentionWidths>,
     /// Rotary tables, as [`rope_tables`] lists them.
     pub ropes: Vec<(RopeConfig, usize)>,
     /// Widths of gated MLPs, as [`super::gated_mlp_widths`] lists them.

@@ -95,6 +95,26 @@ fn cut_tasks_cover_every_position_once() {
 }
 
 #[test]
+fn tasks_skip_what_lies_behind_the_window() {
+    let window = std::num::NonZeroUsize::new(1_000);
+    let mut layers = layers(2, TILING);
+    layers.shape.window = window;
+    for (threads, q_len) in [(1, 1), (8, 1), (2, 700)] {
+        let mut plan = Plan::new(layers, threads);
+        plan.make(&[row((q_len, 9_000))]);
+        for task in &plan.tasks {
+            let first = 9_000 + task.queries.start + 1 - 1_000;
+            assert!(task.segments.start >= first / SEGMENT, "{task:?}");
+            assert!(task.segments.end * SEGMENT < 9_000 + task.queries.end + SEGMENT);
+        }
+        // A query sees 1,000 positions, whatever lies before.
+        let pairs = 2 * (q_len as usize * 4 + plan.tasks.len() * PACKING_ROWS) * 1_000;
+        assert!(plan.cost <= 2 * pairs, "{} for {pairs}", plan.cost);
+        assert!(largest(&mut plan) <= 125);
+    }
+}
+
+#[test]
 fn heads_stay_together_as_far_as_threads_have_work() {
     let heads = |tiling, threads, kv_heads, rows: &[(u32, u32)]| {
         let mut plan = plan_by(tiling, threads, kv_heads, rows);
