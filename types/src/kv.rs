@@ -62,26 +62,9 @@ impl ModelConfig {
 mod tests {
     use super::*;
     use crate::{
-        Architecture, AttentionNames, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
-        LoadFormat, Mlp, Norms, Quantization, RopeConfig, RopeScaling, TensorNames,
+        Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec, LoadFormat,
+        Mlp, Norms, Quantization, TensorNames,
     };
-
-    fn attention(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionSpec {
-        AttentionSpec {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: 1.0,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                scaling: RopeScaling::Default,
-            },
-            qk_norm: false,
-            qkv_bias: false,
-            output_bias: false,
-            names: AttentionNames::default(),
-        }
-    }
 
     fn model(attentions: impl IntoIterator<Item = AttentionSpec>) -> ModelConfig {
         let layer = |attention| LayerSpec {
@@ -124,7 +107,9 @@ mod tests {
         };
         let layers = |sizes: &[[usize; 3]]| {
             let layers = sizes.iter();
-            model(layers.map(|[heads, kv_heads, dim]| attention(*heads, *kv_heads, *dim)))
+            model(
+                layers.map(|[heads, kv_heads, dim]| AttentionSpec::dense(*heads, *kv_heads, *dim)),
+            )
         };
         let alike = layers(&[[4, 2, 16], [8, 2, 16]]);
         assert_eq!(alike.kv_groups(), [group(2, 16, &[0, 1])]);
@@ -145,7 +130,8 @@ mod tests {
     fn layers_of_a_group_have_as_many_heads_on_a_rank() {
         for kv_heads in 1..=12 {
             for ranks in 1..=12 {
-                let layers = (1..=6).map(|group| attention(group * kv_heads, kv_heads, 8));
+                let layers =
+                    (1..=6).map(|group| AttentionSpec::dense(group * kv_heads, kv_heads, 8));
                 let split = layers.filter(|layer| layer.heads.is_multiple_of(ranks));
                 let mut on_rank = split.map(|layer| layer.kv_heads_per_rank(ranks));
                 let first = on_rank.next();

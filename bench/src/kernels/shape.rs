@@ -117,12 +117,12 @@ impl Shape {
 
     /// Sizes of the model's attention.
     pub fn attention(&self) -> AttentionShape {
-        AttentionShape {
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            scale: (self.head_dim as f32).powf(-0.5),
-        }
+        AttentionShape::dense(
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            (self.head_dim as f32).powf(-0.5),
+        )
     }
 }
 

@@ -10,6 +10,7 @@ mod qwen2;
 mod qwen3;
 mod qwen_vl;
 mod rope;
+mod window;
 mod wrappers;
 
 use lockstep_types::{Architecture, LayerSpec, ModelConfigError, TensorNames};
@@ -32,9 +33,6 @@ pub(crate) struct Family {
     pub names: fn() -> TensorNames,
     /// Reads the layers, from the first to the last.
     pub layers: fn(&Raw) -> Result<Vec<LayerSpec>, ModelConfigError>,
-    /// Reads the smallest window that a layer attends within, in tokens; `None` if all layers
-    /// attend over the whole text.
-    pub window: fn(&Raw) -> Result<Option<usize>, ModelConfigError>,
 }
 
 /// All families that are served, decoder-only transformers. The compiler finds a family that

@@ -66,7 +66,7 @@ impl Described {
         refusals::check(&config)?;
         let model = build(dir, &config, family)?;
         let context = context_length.unwrap_or(model.max_position_embeddings);
-        check_window(&config, family, context)?;
+        check_window(&config, &model, context)?;
         let note = |wrapper: &families::Wrapper| {
             format!(
                 "of {} the text model is served ({}): requests may have text alone",
@@ -205,9 +205,10 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
 }
 
 /// Checks that no text of `context` tokens fills the window that a layer attends within.
-fn check_window(config: &Raw, family: &Family, context: usize) -> Result<(), ModelConfigError> {
-    match (family.window)(config)? {
-        Some(window) if window < context => {
+fn check_window(config: &Raw, model: &ModelConfig, context: usize) -> Result<(), ModelConfigError> {
+    let windows = model.attentions().filter_map(|layer| layer.window);
+    match windows.min() {
+        Some(window) if window.get() < context => {
             let remedy = format!(
                 "sliding windows are not served, and a context of {context} tokens fills one of \
                  {window}; give --context-length {window} or less, where both are the same"

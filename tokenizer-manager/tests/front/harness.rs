@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, AttentionNames, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig,
-    Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec,
-    LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig,
-    Quantization, RequestLimits, RopeConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig, WebConfig,
+    Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig, Dtype,
+    EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec, LimitsConfig,
+    LoadFormat, Mixer, Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig, Quantization,
+    RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames,
+    TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -197,20 +197,7 @@ fn server_config() -> ServerConfig {
 
 fn layer() -> LayerSpec {
     LayerSpec {
-        mixer: Mixer::Attention(AttentionSpec {
-            heads: 8,
-            kv_heads: 4,
-            head_dim: 64,
-            scale: 0.125,
-            rope: RopeConfig {
-                theta: 10000.0,
-                scaling: RopeScaling::Default,
-            },
-            qk_norm: false,
-            qkv_bias: false,
-            output_bias: false,
-            names: AttentionNames::default(),
-        }),
+        mixer: Mixer::Attention(AttentionSpec::dense(8, 4, 64)),
         mlp: Mlp::Gated(GatedMlpSpec {
             width: 768,
             bias: false,

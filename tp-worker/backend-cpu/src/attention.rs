@@ -16,6 +16,7 @@ mod task;
 mod tiled;
 mod transpose;
 mod tree;
+mod visible;
 
 use lockstep_backend::{AttentionShape, BackendError, PassShape};
 

@@ -18,6 +18,7 @@ struct Plan {
     unsigned heads;
     unsigned split_tiles;       // rows of more tiles are not split
     unsigned most_parts;
+    unsigned window, pad;
 };
 
 template <class T> __device__ inline T sum_up_to(T x) {
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(32) attention_plan(Plan a) {
     for (unsigned first = 0; first < rows; first += 32) {
         const bool there = first + lane < rows;
         const Row row = there ? row_of(a.batch, first + lane) : Row{0, 0, 0, 0, CAUSAL};
-        const Extent e = extent_of(row);
+        const Extent e = extent_of(row, a.window);
         const bool few = row.mask != CAUSAL || e.shared_tiles <= a.split_tiles;
         const Count wants = few && e.spans > 1 ? (Count)row.q_len * a.heads * e.spans : 0;
         const Count with = parts + sum_up_to(wants);
@@ -67,6 +68,7 @@ struct Attend {
     unsigned most_rows, kv_heads, cells, page_size;
     float scale;                // of scores, with log₂ e in it
     unsigned group;             // of layers, whose page tables are read
+    unsigned window, pad;
 };
 
 // What a block stages.
@@ -77,7 +79,7 @@ struct Stage {
     CACHED weights[QUERIES * WEIGHT_STRIDE];
     float maxima[WARPS][QUERIES];
     float sums[WARPS][QUERIES];
-    unsigned seen[QUERIES];     // positions of each query
+    unsigned up_to[QUERIES];    // positions up to each query's own
     unsigned cells[2][BLOCK];   // of this block of positions and the next
 };
 static_assert(sizeof(Stage) == STAGE_BYTES, "the launch asks for as much");
@@ -101,9 +103,9 @@ __device__ inline void clear(Sums& sums) {
             for (unsigned i = 0; i < 4; i++) sums.columns[unit][j][i] = 0;
 }
 
-// The cell where a tile finds position `at`.
-__device__ inline unsigned cell_of(const Attend& a, const Row& row, const Item& item, unsigned at, unsigned seen) {
-    if (at >= seen) return NO_CELL;
+// The cell where a tile finds position `at`, if it sees that.
+__device__ inline unsigned cell_of(const Attend& a, const Row& row, const Item& item, unsigned at, const Visible& seen) {
+    if (at < seen.begin || at >= seen.end) return NO_CELL;
     if (item.own && at >= row.kv_len)
         at = row.kv_len + seen_token(mask_of(a.batch, row, item.query / GROUP), row, at - row.kv_len);
     const unsigned page = pages_of(a.batch, a.group)[row.pages + at / a.page_size];
@@ -132,13 +134,8 @@ __device__ inline void copy_queries(const Attend& a, Stage& s, const Row& row, c
         s.queries[query * STRIDE + column] = from_f32<CACHED>(x);
     }
     if (threadIdx.x < QUERIES) {
-        unsigned seen = 0;
-        if (threadIdx.x < item.queries) {
-            // Shared tiles of masked rows see cached positions alone.
-            const bool cached = row.mask != CAUSAL && !item.own;
-            seen = cached ? row.kv_len : seen_by(a.batch, row, (item.query + threadIdx.x) / GROUP);
-        }
-        s.seen[threadIdx.x] = seen;
+        const bool there = threadIdx.x < item.queries;
+        s.up_to[threadIdx.x] = there ? up_to(a.batch, row, (item.query + threadIdx.x) / GROUP) : 0;
     }
 }
 
@@ -155,8 +152,10 @@ __device__ inline void score(const Attend& a, Stage& s, unsigned at, float (&sco
     for (unsigned j = 0; j < 2; j++)
         UNROLL
         for (unsigned i = 0; i < 4; i++) {
-            const bool seen = at + warp * 16 + tile_column(j, i) < s.seen[tile_row(i)];
-            scores[j][i] = seen ? __fmul_rn(scores[j][i], a.scale) : -INFINITY;
+            const Visible seen = visible(s.up_to[tile_row(i)], a.window);
+            const unsigned position = at + warp * 16 + tile_column(j, i);
+            const bool is_seen = seen.begin <= position && position < seen.end;
+            scores[j][i] = is_seen ? __fmul_rn(scores[j][i], a.scale) : -INFINITY;
             max[i / 2] = fmaxf(max[i / 2], scores[j][i]);
         }
     UNROLL
@@ -242,10 +241,11 @@ template <class Put> __device__ inline void for_each(const Sums& sums, const Ite
 }
 // Leaves the result of one span where `attention_merge` finds it.
 __device__ inline void leave_part(const Attend& a, const Row& row, const Item& item, unsigned first_part, const Sums& sums) {
-    const unsigned all = spans(row.kv_len + row.q_len), heads = a.kv_heads * GROUP;
+    const Extent e = extent_of(row, a.window);
+    const unsigned heads = a.kv_heads * GROUP, span = item.first_span - e.first_span;
     auto part = [&](unsigned query) {
         const size_t of = (size_t)query / GROUP * heads + blockIdx.y * GROUP + query % GROUP;
-        return a.parts + (first_part + of * all + item.first_span) * PART;
+        return a.parts + (first_part + of * e.spans + span) * PART;
     };
     for_each(sums, item, [&](unsigned query, unsigned column, unsigned, float x) { part(query)[column] = x; });
     if (threadIdx.x < 32 && threadIdx.x % 4 == 0)
@@ -265,17 +265,25 @@ __device__ inline void finish(const Attend& a, const Row& row, const Item& item,
     });
 }
 
+// The positions that at least one query of a tile sees.
+__device__ inline Visible seen_by_tile(const Attend& a, const Row& row, const Item& item) {
+    // Shared tiles of masked rows see cached positions alone, down to those of a query that
+    // sees no new token.
+    if (row.mask != CAUSAL && !item.own) return visible(row.kv_len, a.window);
+    const unsigned first = item.query / GROUP, last = (item.query + item.queries - 1) / GROUP;
+    return {visible(up_to(a.batch, row, first), a.window).begin, visible(up_to(a.batch, row, last), a.window).end};
+}
+
 // One tile over its spans. While a block of positions is weighed, the next
 // one's keys are on their way; while that is scored, its values. Behind the last
 // block's last barrier nobody reads the stage, so that the next item may write.
 __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const Item& item, unsigned first_part) {
-    const unsigned last = (item.query + item.queries - 1) / GROUP;
-    const bool cached = row.mask != CAUSAL && !item.own;
-    const unsigned most = cached ? row.kv_len : seen_by(a.batch, row, last);
-    const unsigned begin = item.first_span * SPAN, end = min(begin + item.spans * SPAN, most);
-    if (item.split && begin >= end) return;         // no query sees so far
+    Visible seen = seen_by_tile(a, row, item);
+    const unsigned begin = max(item.first_span * SPAN, seen.begin / BLOCK * BLOCK);
+    const unsigned end = seen.end = min((item.first_span + item.spans) * SPAN, seen.end);
+    if (item.split && begin >= end) return;         // no query sees any of this
     copy_queries(a, s, row, item);
-    if (threadIdx.x < BLOCK) s.cells[0][threadIdx.x] = cell_of(a, row, item, begin + threadIdx.x, end);
+    if (threadIdx.x < BLOCK) s.cells[0][threadIdx.x] = cell_of(a, row, item, begin + threadIdx.x, seen);
     __syncthreads();
     if (begin < end) copy_block(a, s.keys, a.keys, s.cells[0]);
     cp_async_commit_group();
@@ -288,7 +296,7 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
     for (unsigned at = begin; at < end; at += BLOCK) {
         const unsigned next = at + BLOCK;
         turn ^= 1;
-        if (threadIdx.x < BLOCK) s.cells[turn][threadIdx.x] = cell_of(a, row, item, next + threadIdx.x, end);
+        if (threadIdx.x < BLOCK) s.cells[turn][threadIdx.x] = cell_of(a, row, item, next + threadIdx.x, seen);
         float scores[2][4], faded[2];
         cp_async_wait_group<1>();
         __syncthreads();                            // keys, queries and cells are there
@@ -327,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) 
         const unsigned at = last_at_most(rows, index, [&](unsigned row) { return first_items[row]; });
         const Row row = row_of(a.batch, at);
         const unsigned first_part = first_items[a.most_rows + at];
-        const Item item = item_of(row, index - first_items[at], first_part != NO_PARTS);
+        const Item item = item_of(row, a.window, index - first_items[at], first_part != NO_PARTS);
         run_item(a, s, row, item, first_part);
     }
 }
@@ -337,7 +345,7 @@ struct Merge {
     const unsigned* work;
     const float* parts;         // [parts, PART]
     OPERAND* out;               // [tokens, heads · HEAD_DIM]
-    unsigned most_rows, most_tokens, heads, pad;
+    unsigned most_rows, most_tokens, heads, window;
 };
 // Folds the parts of every query in the order of their spans. Blocks share
 // queries, which are a token's heads in turn.
@@ -352,11 +360,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_merge(Merge a) {
         const unsigned first_part = a.work[FIRST + a.most_rows + at];
         if (first_part == NO_PARTS || token - row.start >= row.q_len) continue;
         const size_t of = (size_t)(token - row.start) * a.heads + query % a.heads;
-        const float* parts = a.parts + (first_part + of * spans(row.kv_len + row.q_len)) * PART;
-        const unsigned count = spans(seen_by(a.batch, row, token - row.start));
+        const Extent e = extent_of(row, a.window);
+        const Visible seen = visible(up_to(a.batch, row, token - row.start), a.window);
+        const float* parts = a.parts + (first_part + of * e.spans) * PART;
+        const unsigned first = seen.begin / SPAN - e.first_span, end = spans(seen.end) - e.first_span;
         for (unsigned column = threadIdx.x; column < HEAD_DIM; column += THREADS) {
             float max = -INFINITY, weight = 0, sum = 0;
-            for (unsigned span = 0; span < count; span++) {
+            for (unsigned span = first; span < end; span++) {
                 const float* part = parts + (size_t)span * PART;
                 const Factors factors = fold_max(max, part[HEAD_DIM]);
                 fold(weight, part[HEAD_DIM + 1], factors);

@@ -39,14 +39,19 @@ __device__ inline unsigned seen_bits(const unsigned* mask, const Row& row, unsig
     const unsigned left = row.q_len - 32 * word;
     return left >= 32 ? mask[word] : mask[word] & ((1u << left) - 1);
 }
-// How many positions new token `token` sees.
-__device__ inline unsigned seen_by(const unsigned* batch, const Row& row, unsigned token) {
+// How many positions there are up to new token `token`: all cached ones, and the new ones
+// that come before it or that its mask shows.
+__device__ inline unsigned up_to(const unsigned* batch, const Row& row, unsigned token) {
     if (row.mask == CAUSAL) return row.kv_len + token + 1;
     const unsigned* mask = mask_of(batch, row, token);
-    unsigned seen = row.kv_len;
-    for (unsigned word = 0; 32 * word < row.q_len; word++) seen += __popc(seen_bits(mask, row, word));
-    return seen;
+    unsigned count = row.kv_len;
+    for (unsigned word = 0; 32 * word < row.q_len; word++) count += __popc(seen_bits(mask, row, word));
+    return count;
 }
+// The positions that a query sees of the `count` ones up to its own: the last ones that fit in
+// the window. Without windows, that is larger than any count.
+struct Visible { unsigned begin, end; };
+__device__ inline Visible visible(unsigned count, unsigned window) { return {count - min(count, window), count}; }
 // The new token that comes `nth` among those that a mask shows.
 __device__ inline unsigned seen_token(const unsigned* mask, const Row& row, unsigned nth) {
     for (unsigned word = 0; 32 * word < row.q_len; word++) {

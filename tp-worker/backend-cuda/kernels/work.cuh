@@ -25,15 +25,18 @@ __device__ inline unsigned tiles(unsigned queries) { return (queries + TILE - 1)
 
 // What one row has to do.
 struct Extent {
-    unsigned spans;             // of all its positions
+    unsigned first_span;        // that a query sees
+    unsigned spans;             // from that one on
     unsigned shared_spans;      // of those, how many are cut into tiles of several tokens
     unsigned shared_tiles;      // in each of them
     unsigned token_tiles;       // tiles of one token, times new tokens
 };
-__device__ inline Extent extent_of(const Row& row) {
+__device__ inline Extent extent_of(const Row& row, unsigned window) {
     Extent e;
-    e.spans = spans(row.kv_len + row.q_len);
-    e.shared_spans = row.mask == CAUSAL ? e.spans : row.kv_len / SPAN;
+    // The first query sees the earliest positions; a masked one has the cached ones before it.
+    e.first_span = visible(row.mask == CAUSAL ? row.kv_len + 1 : row.kv_len, window).begin / SPAN;
+    e.spans = spans(row.kv_len + row.q_len) - e.first_span;
+    e.shared_spans = row.mask == CAUSAL ? e.spans : row.kv_len / SPAN - e.first_span;
     e.shared_tiles = tiles(row.q_len * GROUP);
     e.token_tiles = row.q_len * tiles(GROUP);
     return e;
@@ -60,25 +63,25 @@ __device__ inline void take_tile(Item& item, const Row& row, unsigned tile, bool
     item.queries = min(TILE, end - item.query);
 }
 // Item `index` of a row.
-__device__ inline Item item_of(const Row& row, unsigned index, bool split) {
-    const Extent e = extent_of(row);
+__device__ inline Item item_of(const Row& row, unsigned window, unsigned index, bool split) {
+    const Extent e = extent_of(row, window);
     Item item;
     item.split = split;
     if (!split) {
         // Late tiles see most: they begin first.
         take_tile(item, row, whole_items(row, e) - 1 - index, row.mask != CAUSAL);
-        item.first_span = 0;
+        item.first_span = e.first_span;
         item.spans = e.spans;
         return item;
     }
     const unsigned shared = e.shared_spans * e.shared_tiles;
     item.spans = 1;
     if (index < shared) {
-        item.first_span = index / e.shared_tiles;
+        item.first_span = e.first_span + index / e.shared_tiles;
         take_tile(item, row, index % e.shared_tiles, false);
     } else {
         index -= shared;
-        item.first_span = e.shared_spans + index / e.token_tiles;
+        item.first_span = e.first_span + e.shared_spans + index / e.token_tiles;
         take_tile(item, row, index % e.token_tiles, true);
     }
     return item;

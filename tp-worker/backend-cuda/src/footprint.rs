@@ -193,12 +193,7 @@ mod tests {
         let pass = |head, gathered| PassShape {
             tokens: 4,
             positions: 16,
-            attention: vec![AttentionShape {
-                heads: 1,
-                kv_heads: 1,
-                head_dim: 8,
-                scale: 1.0,
-            }],
+            attention: vec![AttentionShape::dense(1, 1, 8, 1.0)],
             products: vec![
                 (9, matrix(PIECE, MatrixRole::Projection)),
                 (3, matrix(head, MatrixRole::Vocabulary)),

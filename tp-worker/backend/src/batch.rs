@@ -60,7 +60,8 @@ pub struct Batch<'a> {
     ///
     /// The tokens that a query sees are attended in the order of the batch, as if they lay at
     /// consecutive positions from `kv_len` on. So where ancestors come before their
-    /// descendants, a path of a tree has the bits of the same tokens in a chain.
+    /// descendants, a path of a tree has the bits of the same tokens in a chain. A window shows a
+    /// query the last ones of these positions.
     pub masks: &'a [u64],
     /// The rules by which a device makes tokens of the wanted logits.
     pub choices: ChoiceBatch<'a>,

@@ -1,5 +1,8 @@
 //! Shapes that several operations share.
 
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
 use lockstep_types::KvCacheDtype;
 
 /// Attention heads of one rank. The columns of `qkv` are all query heads, then all key heads,
@@ -14,9 +17,34 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor of the logits before the softmax.
     pub scale: f32,
+    /// Most positions that a query sees, its own included: the nearest ones. `None` shows it
+    /// all.
+    pub window: Option<NonZeroUsize>,
 }
 
 impl AttentionShape {
+    /// Heads that attend to all positions up to their own.
+    pub const fn dense(heads: usize, kv_heads: usize, head_dim: usize, scale: f32) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            window: None,
+        }
+    }
+
+    /// Returns the positions that a query sees of the `count` ones up to its own. A tree's node
+    /// counts its ancestors and itself behind the cached positions, so a deep node sees fewer of
+    /// these. Example: the query at position 9 is behind 10 positions, of which a window of 4
+    /// shows it positions 6 to 9.
+    pub fn visible(&self, count: usize) -> Range<usize> {
+        let first = self
+            .window
+            .map_or(0, |window| count.saturating_sub(window.get()));
+        first..count
+    }
+
     /// Returns the number of columns of `qkv`.
     pub fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim

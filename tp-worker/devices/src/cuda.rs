@@ -334,12 +334,7 @@ mod tests {
 
     #[test]
     fn heads_that_no_kernel_has_are_refused() {
-        let heads = |head_dim| AttentionShape {
-            heads: 2,
-            kv_heads: 1,
-            head_dim,
-            scale: 1.0,
-        };
+        let heads = |head_dim| AttentionShape::dense(2, 1, head_dim, 1.0);
         for (head_dim, cached, served) in [
             (20, KvCacheDtype::Bfloat16, false),
             (20, KvCacheDtype::Float32, true),

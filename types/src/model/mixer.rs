@@ -1,5 +1,7 @@
 //! The mixers that a layer may have: their sizes, and the names of their tensors.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
 
 /// Block of a layer that lets positions see each other.
@@ -21,6 +23,9 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Factor of the scores, `head_dim^-½` in most families.
     pub scale: f32,
+    /// Sliding window: a token at position `p` sees the positions `p - window + 1` to `p`.
+    /// `None` shows it all positions up to its own.
+    pub window: Option<NonZeroUsize>,
     /// Rotary embedding.
     pub rope: RopeConfig,
     /// True if the heads of q and k have RMS norms.
@@ -102,6 +107,26 @@ pub enum RopeScaling {
 }
 
 impl AttentionSpec {
+    /// Returns plain attention with Llama's names: without window, norms and biases, with the
+    /// usual scale and the rotary embedding of the first Llamas.
+    pub fn dense(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: (head_dim as f32).sqrt().recip(),
+            window: None,
+            rope: RopeConfig {
+                theta: 10_000.0,
+                scaling: RopeScaling::Default,
+            },
+            qk_norm: false,
+            qkv_bias: false,
+            output_bias: false,
+            names: AttentionNames::default(),
+        }
+    }
+
     /// Returns the number of key/value heads that each of `tp_size` ranks holds. One copy of a
     /// key/value head serves all of the rank's query heads that share it.
     pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {

@@ -1,11 +1,12 @@
-//! Layers of grouped-query attention and a gated MLP, alike but for their rotary embedding.
+//! Layers of grouped-query attention and a gated MLP, alike but for their rotary embedding and
+//! their window.
 
 use lockstep_types::{
     AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp,
     ModelConfigError, Norms,
 };
 
-use super::{layer_types, rope};
+use super::{layer_types, rope, window::Windows};
 use crate::raw::Raw;
 
 /// Largest believable number of layers.
@@ -20,6 +21,8 @@ pub(super) struct Dense {
     pub qkv_bias: bool,
     /// True if the heads of q and k have RMS norms.
     pub qk_norm: bool,
+    /// Rule by which layers have sliding windows.
+    pub windows: Windows,
     /// Keys of biases that the family does not have.
     pub no_bias: &'static [&'static str],
     /// Names of an attention's tensors.
@@ -33,6 +36,7 @@ impl Dense {
     pub const LLAMA: Self = Self {
         qkv_bias: false,
         qk_norm: false,
+        windows: Windows::Never,
         no_bias: &[],
         attention_names: AttentionNames::default,
         mlp_names: GatedMlpNames::default,
@@ -66,17 +70,15 @@ impl Dense {
         let width = config.required("intermediate_size")?;
         let mlp_bias = config.flag("mlp_bias", false)?;
         let rms_norm_eps = rms_norm_eps(config)?;
-        let layer = |rope| LayerSpec {
+        let layer = |rope, window| LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
-                heads,
-                kv_heads,
-                head_dim,
-                scale: (head_dim as f32).sqrt().recip(),
+                window,
                 rope,
                 qk_norm: self.qk_norm,
                 qkv_bias: bias || self.qkv_bias,
                 output_bias: bias,
                 names: (self.attention_names)(),
+                ..AttentionSpec::dense(heads, kv_heads, head_dim)
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width,
@@ -86,9 +88,13 @@ impl Dense {
             norms: Norms::Before,
             rms_norm_eps,
         };
-        let types = layer_types::read(config, depth(config)?)?;
-        let ropes = types.into_iter().map(|kind| rope::read(config, kind));
-        ropes.map(|rope| rope.map(layer)).collect()
+        let depth = depth(config)?;
+        let types = layer_types::read(config, depth)?;
+        let windows = self.windows.read(config, depth)?;
+        let layers = types.into_iter().zip(windows);
+        layers
+            .map(|(kind, window)| Ok(layer(rope::read(config, kind)?, window)))
+            .collect()
     }
 }
 
@@ -125,7 +131,7 @@ fn head_dim(config: &Raw, hidden_size: usize, heads: usize) -> Result<usize, Mod
 ///
 /// # Errors
 /// [`ModelConfigError`]: the key is missing, or the number is larger than any model's.
-pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
+fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
     const KEY: &str = "num_hidden_layers";
     let layers = config.required(KEY)?;
     if layers > DEEPEST_MODEL {

@@ -4,7 +4,8 @@ use lockstep_types::ModelConfigError;
 
 use crate::raw::Raw;
 
-const KEY: &str = "layer_types";
+/// Key of the list.
+pub(super) const KEY: &str = "layer_types";
 
 /// Kind of a layer's attention, as in `layer_types`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

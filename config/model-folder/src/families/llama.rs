@@ -20,5 +20,4 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     layers: |config| Dense::LLAMA.layers(config),
-    window: |_| Ok(None),
 };

@@ -3,7 +3,7 @@
 use lockstep_types::TensorNames;
 use serde_json::json;
 
-use super::{Family, dense::Dense};
+use super::{Family, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "MistralForCausalLM",
@@ -22,10 +22,10 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     layers: |config| MISTRAL.layers(config),
-    window: |config| config.size("sliding_window"),
 };
 
 const MISTRAL: Dense = Dense {
+    windows: Windows::Always,
     no_bias: &["attention_bias", "mlp_bias"],
     ..Dense::LLAMA
 };

@@ -3,7 +3,7 @@
 use lockstep_types::{AttentionNames, GatedMlpNames, TensorNames};
 use serde_json::json;
 
-use super::{Family, dense::Dense};
+use super::{Family, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Phi3ForCausalLM",
@@ -21,10 +21,10 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     layers: |config| PHI3.layers(config),
-    window: |config| config.size("sliding_window"),
 };
 
 const PHI3: Dense = Dense {
+    windows: Windows::Always,
     no_bias: &["attention_bias", "mlp_bias"],
     attention_names: || {
         let qkv = "self_attn.qkv_proj".to_owned();

@@ -1,14 +1,9 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v, which no key mentions, and no others.
 
-use lockstep_types::{ModelConfigError, TensorNames};
+use lockstep_types::TensorNames;
 use serde_json::json;
 
-use super::{
-    Family,
-    dense::{self, Dense},
-    layer_types::{self, LayerType},
-};
-use crate::raw::Raw;
+use super::{Family, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Qwen2ForCausalLM",
@@ -28,30 +23,11 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     layers: |config| QWEN2.layers(config),
-    window,
 };
 
 const QWEN2: Dense = Dense {
     qkv_bias: true,
+    windows: Windows::Chosen,
     no_bias: &["attention_bias", "mlp_bias"],
     ..Dense::LLAMA
 };
-
-/// Reads the window of Qwen's dense families. Some layers have it if `layer_types` says so.
-/// Otherwise the layers from `max_window_layers` on have it if `use_sliding_window` is set.
-pub(super) fn window(config: &Raw) -> Result<Option<usize>, ModelConfigError> {
-    let depth = dense::depth(config)?;
-    let slides = match layer_types::named(config, depth)? {
-        Some(types) => types.contains(&LayerType::Sliding),
-        None => {
-            config.flag("use_sliding_window", false)?
-                && config
-                    .size("max_window_layers")
-                    .map_or(true, |first| first.is_none_or(|first| first < depth))
-        }
-    };
-    match slides {
-        true => config.size("sliding_window"),
-        false => Ok(None),
-    }
-}

@@ -2,7 +2,7 @@
 
 use lockstep_types::TensorNames;
 
-use super::{Family, dense::Dense, qwen2};
+use super::{Family, dense::Dense, qwen2, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Qwen3ForCausalLM",
@@ -14,11 +14,11 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     layers: |config| QWEN3.layers(config),
-    window: qwen2::window,
 };
 
-const QWEN3: Dense = Dense {
+pub(super) const QWEN3: Dense = Dense {
     qk_norm: true,
+    windows: Windows::Chosen,
     no_bias: &["mlp_bias"],
     ..Dense::LLAMA
 };

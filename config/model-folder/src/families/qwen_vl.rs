@@ -7,7 +7,7 @@
 
 use serde_json::json;
 
-use super::{Family, qwen2, qwen3};
+use super::{Family, dense::Dense, qwen2, qwen3, window::Windows};
 
 pub(super) const QWEN2: Family = Family {
     model_type: "qwen2_vl_text",
@@ -50,6 +50,11 @@ pub(super) const QWEN3: Family = Family {
             "rope_theta": 5e6,
         })
     },
-    window: |_| Ok(None),
+    layers: |config| UNWINDOWED.layers(config),
     ..qwen3::FAMILY
+};
+
+const UNWINDOWED: Dense = Dense {
+    windows: Windows::Never,
+    ..qwen3::QWEN3
 };

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig,
-    Norms, RopeConfig, RopeScaling,
+    AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms,
+    RopeConfig, RopeScaling,
 };
 use serde_json::{Value, json};
 
@@ -28,18 +28,11 @@ fn a_llama_is_read_whole() {
         model.layers[0],
         LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
-                heads: 8,
-                kv_heads: 4,
-                head_dim: 8,
-                scale: 8_f32.sqrt().recip(),
                 rope: RopeConfig {
                     theta: 500_000.0,
                     scaling: RopeScaling::Default
                 },
-                qk_norm: false,
-                qkv_bias: false,
-                output_bias: false,
-                names: AttentionNames::default(),
+                ..AttentionSpec::dense(8, 4, 8)
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: 96,

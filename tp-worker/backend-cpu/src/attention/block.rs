@@ -14,6 +14,7 @@ use super::scratch::{Scratch, TileScratch, padded};
 use super::softmax::{Finish, Rows, State, softmax_blocks, softmax_pairs, softmax_rows};
 use super::tiled::Height;
 use super::transpose::{LANES, transpose};
+use super::visible::Visible;
 
 use crate::gemm::{Ahead, Input, PANEL, Tile};
 
@@ -66,13 +67,13 @@ impl Queries {
 
 impl Call<'_> {
     /// Attends `rows` of the task, packed as `queries`, to the block at `scratch.cells`. A
-    /// row sees `visible(row)` positions, a number that never falls from row to row.
+    /// row sees the positions `visible(row)` of the block.
     pub(super) fn attend(
         &self,
         rows: Range<usize>,
         queries: Queries,
         scratch: &mut Scratch,
-        visible: impl Fn(usize) -> usize,
+        visible: impl Fn(usize) -> Visible,
     ) {
         let Scratch {
             panels,
@@ -108,21 +109,17 @@ impl Call<'_> {
             ahead.fetch(self.cache, FETCH);
             panels.pack_values(self.isa, self.element, self.cache, cells);
         }
-        let count = cells.len();
         let row_len = self.query_words();
         for first in rows.clone().step_by(self.tiles.rows()) {
             let last = rows.end.min(first + self.tiles.rows());
-            let slots = &mut scratch.tile.visible[..last - first];
-            if visible(first) >= count {
-                slots.fill(count);
-            } else {
-                for (slot, row) in slots.iter_mut().zip(first..last) {
-                    *slot = visible(row).min(count);
-                }
+            let mut seen = 0;
+            for (slot, row) in scratch.tile.visible.iter_mut().zip(first..last) {
+                *slot = visible(row);
+                seen = seen.max(slot.end);
             }
-            if scratch.tile.visible[last - first - 1] > 0 {
+            if seen > 0 {
                 let packed = (first - rows.start) * row_len;
-                self.tile(first..last, queries, packed, few, scratch);
+                self.tile(first..last, seen, queries, packed, few, scratch);
             }
         }
     }
@@ -132,10 +129,11 @@ impl Call<'_> {
         self.shape.scale * std::f32::consts::LOG2_E
     }
 
-    /// Attends one tile of query rows to a block.
+    /// Attends one tile of query rows to the first `seen` positions of a block.
     fn tile(
         &self,
         rows: Range<usize>,
+        seen: usize,
         queries: Queries,
         packed: usize,
         few: bool,
@@ -157,7 +155,6 @@ impl Call<'_> {
             Queries::Task(first) => &of_task[first + packed..],
             Queries::Own => &own_queries[packed..],
         };
-        let seen = tile.visible[rows.len() - 1];
         let acc = &mut segment.acc[rows.start * width..];
         let states = &mut segment.states[rows.clone()];
         let rows = rows.len();

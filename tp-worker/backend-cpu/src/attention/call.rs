@@ -1,12 +1,16 @@
 //! A call of attention, which runs as many tasks over the same data.
 
+use std::ops::Range;
+
 use lockstep_backend::{AttentionShape, Row};
 
 use super::cache::CpuKvCache;
+use super::cells::BLOCK;
 use super::direct::{Direct, Order};
 use super::integers::{Integers, query_words};
-use super::plan::{Join, Task};
+use super::plan::{Join, SEGMENT, Task};
 use super::tiled::{self, Tiled};
+use super::visible::{Sight, seen_by_all, seen_by_any};
 use crate::gemm::{Element, Tiles};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
@@ -42,11 +46,30 @@ pub(super) struct View<'a> {
     pub rows: usize,
     /// Number of rows from the first row of one key head to the first row of the next.
     pub apart: usize,
-    /// Positions that the task's queries see.
-    pub seen: usize,
+    /// Positions that at least one of the task's queries may see.
+    pub seen: Range<usize>,
+    /// Positions that all of the task's queries see.
+    pub seen_by_all: Range<usize>,
 }
 
 impl View<'_> {
+    /// The blocks of a segment that the task attends to, from first to last.
+    pub(super) fn blocks(&self, segment: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (start, end) = (
+            segment * SEGMENT,
+            self.seen.end.min((segment + 1) * SEGMENT),
+        );
+        let first = start.max(self.seen.start / BLOCK * BLOCK);
+        let blocks = (first..end).step_by(BLOCK);
+        blocks.map(move |from| from..end.min(from + BLOCK))
+    }
+
+    /// The first block that the task attends to.
+    pub(super) fn first_block(&self) -> Range<usize> {
+        let mut blocks = self.blocks(self.task.segments.start);
+        blocks.next().unwrap_or_default()
+    }
+
     /// The place of each query row: its key head, its number under this head, and its index
     /// in the task's working memory.
     pub(super) fn places(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<'_> {
@@ -66,10 +89,6 @@ impl Call<'_> {
 
     pub(super) fn view<'a>(&'a self, task: &'a Task) -> View<'a> {
         let row = self.inputs.rows[task.row];
-        let new = match row.mask {
-            Some(_) => row.q_len as usize,
-            None => task.queries.end,
-        };
         let rows = task.queries.len() * self.group();
         View {
             task,
@@ -77,8 +96,14 @@ impl Call<'_> {
             pages: &self.inputs.pages(self.cache.shape.group)[row.pages_start as usize..],
             rows,
             apart: rows.next_multiple_of(self.unit),
-            seen: row.kv_len as usize + new,
+            seen: seen_by_any(self.shape, &row, &task.queries),
+            seen_by_all: seen_by_all(self.shape, &row, &task.queries),
         }
+    }
+
+    /// Positions that the queries of the task's row see.
+    pub(super) fn sight(&self, view: &View<'_>) -> Sight<'_> {
+        Sight::new(self.shape, &view.row, &self.inputs.masks)
     }
 
     /// Returns true if `rows` rows, packed together, read keys as they lie in the cache.

@@ -78,6 +78,34 @@ impl Cells {
         }
     }
 
+    /// Starts over with the positions `block`. Those before `first`, the first one that anyone
+    /// sees, stand on its row: whatever lies behind it is not read.
+    pub(crate) fn fill(
+        &mut self,
+        plane: &Plane,
+        pages: &[u32],
+        block: std::ops::Range<usize>,
+        first: usize,
+    ) {
+        let hidden = first.clamp(block.start, block.end) - block.start;
+        self.skip(hidden);
+        self.extend(plane, pages, block.start + hidden..block.end);
+        self.hide(hidden);
+    }
+
+    /// Starts over behind `hidden` positions, which [`Self::hide`] gives rows.
+    pub(crate) fn skip(&mut self, hidden: usize) {
+        self.count = hidden;
+    }
+
+    /// Makes the first `hidden` positions stand on the row of the next one.
+    pub(crate) fn hide(&mut self, hidden: usize) {
+        if hidden < self.count {
+            let (behind, seen) = self.rows.split_at_mut(hidden);
+            behind.fill(seen[0]);
+        }
+    }
+
     /// The cache rows, one per position.
     pub(crate) fn rows(&self) -> &[usize] {
         &self.rows[..self.count]

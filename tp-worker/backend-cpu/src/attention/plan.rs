@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockstep_backend::{AttentionShape, Row};
 
+use super::visible::seen_by_any;
+
 /// Positions folded into the total at once.
 pub(crate) const SEGMENT: usize = 512;
 /// The most query rows of a task. Their sums stay in the second-level cache while keys and
@@ -92,7 +94,8 @@ pub(crate) struct Tiling {
 pub(crate) struct Join {
     /// Start of the first segment's partial result.
     pub start: usize,
-    pub segments: usize,
+    /// All segments that the queries see.
+    pub segments: Range<usize>,
     tasks: usize,
     left: AtomicUsize,
 }
@@ -187,7 +190,8 @@ impl Plan {
     /// Largest number of key heads of a task with which the segments are enough tasks for
     /// all threads.
     fn heads_that_leave_work(&self, kv_heads: usize) -> usize {
-        let segments = |row: &Row| seen(row, row.q_len as usize).div_ceil(SEGMENT);
+        let shape = &self.layers.shape;
+        let segments = |row: &Row| segments(shape, row, &(0..row.q_len as usize)).len();
         let segments: usize = self.rows.iter().map(segments).sum();
         let parts = self.tasks_wanted().div_ceil(segments.max(1));
         (kv_heads / parts).max(1)
@@ -226,7 +230,7 @@ impl Plan {
                         row: index,
                         heads: head..shape.kv_heads.min(head + heads),
                         queries: from..to,
-                        segments: 0..seen(row, to).div_ceil(SEGMENT),
+                        segments: segments(shape, row, &(from..to)),
                         join: None,
                     });
                 }
@@ -240,7 +244,7 @@ impl Plan {
         let whole = self.tasks.len();
         for index in 0..whole {
             let task = self.tasks[index].clone();
-            let segments = task.segments.end;
+            let segments = task.segments.len();
             let parts = self.cost_of(&task, group).div_ceil(share).min(segments);
             let partials = segments * task.heads.len() * task.queries.len() * group * partial;
             // Idle threads cost less than running out of memory.
@@ -250,15 +254,19 @@ impl Plan {
             }
             let join = Join {
                 start: self.partials,
-                segments,
+                segments: task.segments.clone(),
                 tasks: parts,
                 left: AtomicUsize::new(parts),
             };
             self.partials += partials;
-            self.tasks.extend((0..parts).map(|part| Task {
-                segments: crate::partition::share(segments, parts, part),
-                join: Some(self.joins.len()),
-                ..task.clone()
+            self.tasks.extend((0..parts).map(|part| {
+                let first = task.segments.start;
+                let share = crate::partition::share(segments, parts, part);
+                Task {
+                    segments: first + share.start..first + share.end,
+                    join: Some(self.joins.len()),
+                    ..task.clone()
+                }
             }));
             self.joins.push(join);
         }
@@ -267,8 +275,8 @@ impl Plan {
 
     fn cost_of(&self, task: &Task, group: usize) -> usize {
         let Range { start, end } = task.segments;
-        let seen = seen(&self.rows[task.row], task.queries.end);
-        let positions = (end * SEGMENT).min(seen) - start * SEGMENT;
+        let seen = seen_by_any(&self.layers.shape, &self.rows[task.row], &task.queries);
+        let positions = (end * SEGMENT).min(seen.end) - (start * SEGMENT).max(seen.start);
         task.heads.len() * (task.queries.len() * group + PACKING_ROWS) * positions
     }
 
@@ -308,14 +316,10 @@ pub(crate) fn most_partials(
     rows.saturating_mul(segments * partial).min(MAX_PARTIALS)
 }
 
-/// Upper bound of the positions that the queries before `end` see; a mask may hide some.
-fn seen(row: &Row, end: usize) -> usize {
-    let new = if row.mask.is_some() {
-        row.q_len as usize
-    } else {
-        end
-    };
-    row.kv_len as usize + new
+/// Segments with positions that `queries` of `row` may see.
+fn segments(shape: &AttentionShape, row: &Row, queries: &Range<usize>) -> Range<usize> {
+    let seen = seen_by_any(shape, row, queries);
+    seen.start / SEGMENT..seen.end.div_ceil(SEGMENT)
 }
 
 #[cfg(test)]

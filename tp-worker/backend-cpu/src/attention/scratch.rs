@@ -6,6 +6,7 @@ use super::cells::{BLOCK, Cells};
 use super::panels::Panels;
 use super::prefetch::Ahead;
 use super::softmax::{LANES, State};
+use super::visible::Visible;
 use crate::gemm::{BLOCK_STEPS, PANEL};
 use crate::memory::{Buffer, grown};
 
@@ -27,8 +28,8 @@ pub(crate) struct Scratch {
 /// Scores and weights of the rows of one tile, or of several heads with no more rows
 /// together.
 pub(crate) struct TileScratch {
-    /// Positions of the block each row sees.
-    pub visible: [usize; PANEL],
+    /// Positions of the block that each row sees.
+    pub visible: [Visible; PANEL],
     pub scores: Buffer<[f32; BLOCK]>,
     /// Partial maxima and sums of each row.
     pub lanes: Buffer<[f32; LANES]>,
@@ -86,7 +87,7 @@ impl Scratch {
             ahead: Ahead::EMPTY,
             panels: Panels::new(),
             tile: TileScratch {
-                visible: [0; PANEL],
+                visible: [Visible::NOTHING; PANEL],
                 scores: Buffer::empty(),
                 lanes: Buffer::empty(),
                 rows: Buffer::empty(),

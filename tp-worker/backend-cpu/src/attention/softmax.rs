@@ -8,6 +8,7 @@ pub(super) mod whole;
 
 use super::cells::BLOCK;
 use super::prefetch::Asking;
+use super::visible::Visible;
 use crate::exp::exp2_nonpositive;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
@@ -45,7 +46,7 @@ pub(crate) struct Rows<'a> {
     /// Raw scores.
     pub scores: &'a mut [[f32; BLOCK]],
     /// Positions that each row sees.
-    pub visible: &'a [usize],
+    pub visible: &'a [Visible],
     /// Factors of raw scores.
     pub scales: &'a [f32; BLOCK],
     pub states: &'a mut [State],
@@ -80,35 +81,15 @@ fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Ones for the positions that a query sees, followed by zeros. The block of a query that
-/// sees `n` positions begins at `BLOCK − n`.
-static SEEN: [u32; 2 * BLOCK] = {
-    let mut seen = [0; 2 * BLOCK];
-    let mut i = 0;
-    while i < BLOCK {
-        seen[i] = u32::MAX;
-        i += 1;
-    }
-    seen
-};
-
-/// Ones for the positions of a block that a query sees, zeros for others.
+/// Scales a row's raw scores, hides those of positions that the row does not see, and returns
+/// the largest score in each lane.
 #[inline(always)]
-fn seen(visible: usize) -> &'static [u32; BLOCK] {
-    SEEN[BLOCK - visible..]
-        .first_chunk()
-        .expect("as many follow")
-}
-
-/// Scales a row's raw scores, hides the positions from `visible` on, and returns the largest
-/// score in each lane.
-#[inline(always)]
-fn scale_row(scores: &mut [f32; BLOCK], visible: usize, scales: &[f32; BLOCK]) -> [f32; LANES] {
-    let seen = seen(visible);
+fn scale_row(scores: &mut [f32; BLOCK], visible: Visible, scales: &[f32; BLOCK]) -> [f32; LANES] {
+    let seen = visible.words();
     let hidden = f32::NEG_INFINITY.to_bits();
     for i in 0..BLOCK {
         let scaled = (scores[i] * scales[i]).to_bits();
-        scores[i] = f32::from_bits((scaled & seen[i]) | (hidden & !seen[i]));
+        scores[i] = f32::from_bits((scaled & seen.at(i)) | (hidden & !seen.at(i)));
     }
     let mut maxima = [f32::NEG_INFINITY; LANES];
     for chunk in scores.as_chunks::<LANES>().0 {
@@ -144,9 +125,9 @@ fn weigh_row(scores: &mut [f32; BLOCK], max: f32, finish: &Finish<'_>) -> [f32; 
 
 multiversion! {
     /// Turns raw scores of several queries into weights `2^(score · scale − max)` in place,
-    /// zero from the query's `visible` on. Updates the queries' states and rescales their
-    /// rows of `acc`, the weighted sums so far, to the new maxima. A query that sees nothing
-    /// keeps its state.
+    /// zero where the query sees nothing. Updates the queries' states and rescales their rows
+    /// of `acc`, the weighted sums so far, to the new maxima. A query that sees nothing of the
+    /// block keeps its state.
     ///
     /// Goes through all rows for each kind of work: rows are independent, so their long
     /// chains of dependent instructions overlap.
@@ -170,7 +151,7 @@ multiversion! {
         }
         for row in 0..rows {
             asking.until(rows + row + 1, 2 * rows);
-            if visible[row] == 0 {
+            if visible[row].is_nothing() {
                 scores[row].fill(0.0);
                 lanes[row].fill(0.0);
             } else {

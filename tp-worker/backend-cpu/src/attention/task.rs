@@ -13,14 +13,15 @@ use std::ops::Range;
 
 use super::block::Queries;
 use super::call::{Call, View};
-use super::cells::BLOCK;
+use super::cells::{BLOCK, Cells};
 use super::integers::pack_query;
 use super::plan::{Join, SEGMENT, Task};
 use super::prefetch::Ahead;
 use super::scratch::{Scratch, Sums, padded, partial_len};
 use super::softmax::{State, finish, merge};
 use super::tiled;
-use super::tree::Visible;
+use super::tree::TreeMask;
+use super::visible::Visible;
 use crate::gemm::Input;
 use crate::number::pack_row;
 
@@ -39,7 +40,7 @@ impl Call<'_> {
             self.segment(view, segment, next, scratch);
             if let Some(join) = task.join {
                 self.store(view, &self.joins[join], segment, &scratch.segment);
-            } else if segment == 0 {
+            } else if segment == task.segments.start {
                 // Folding into an empty total would copy; the first segment is the total.
                 std::mem::swap(&mut scratch.segment, &mut scratch.total);
             } else {
@@ -109,32 +110,27 @@ impl Call<'_> {
         let heads = &view.task.heads;
         let height = heads.len() * view.apart;
         scratch.segment.clear(height, padded(self.shape.head_dim));
-        let start = segment * SEGMENT;
-        let end = view.seen.min(start + SEGMENT);
         let together = self.takes_heads_together(view);
-        for from in (start..end).step_by(BLOCK) {
-            let to = end.min(from + BLOCK);
+        let first = view.first_block();
+        for block in view.blocks(segment) {
             if let Some(tiled) = together {
-                self.heads(tiled, view, from..to, scratch);
+                self.heads(tiled, view, block, scratch);
                 continue;
             }
             for index in 0..heads.len() {
                 let head = heads.start + index;
                 // The block that was read ahead, unless this task has just begun.
                 std::mem::swap(&mut scratch.cells, &mut scratch.ahead.cells);
-                if index == 0 && from == view.task.segments.start * SEGMENT {
-                    scratch.cells.clear();
-                    let plane = self.cache.keys(self.layer, head);
-                    scratch.cells.extend(&plane, view.pages, from..to);
+                if index == 0 && block == first {
+                    self.look_at(view, head, block.clone(), &mut scratch.cells);
                 }
                 if head + 1 < heads.end {
-                    let plane = self.cache.keys(self.layer, head + 1);
                     let cells = scratch.ahead.restart();
-                    cells.extend(&plane, view.pages, from..to);
+                    self.look_at(view, head + 1, block.clone(), cells);
                 } else {
-                    self.look_ahead(view, to, next, &mut scratch.ahead);
+                    self.look_ahead(view, block.end, next, &mut scratch.ahead);
                 }
-                self.block(view, index, from..to, scratch);
+                self.block(view, index, block.clone(), scratch);
                 scratch.ahead.fetch(self.cache, 2 * BLOCK);
             }
         }
@@ -143,21 +139,22 @@ impl Call<'_> {
     /// Attends to the block at `scratch.cells`: the positions `block` under the task's key
     /// head number `index`.
     fn block(&self, view: &View<'_>, index: usize, block: Range<usize>, scratch: &mut Scratch) {
-        let cached = view.row.kv_len as usize;
-        match view.row.mask {
-            Some(mask) if block.end > cached => {
-                let visible = Visible::new(&self.inputs.masks, mask, &view.row);
-                self.masked_block(view, &visible, block.start, scratch);
-            }
-            _ => {
-                let first = cached + view.task.queries.start;
-                let slot = index * view.apart;
-                let queries = Queries::Task(self.packed_at(view, index));
-                self.attend(slot..slot + view.rows, queries, scratch, |row| {
-                    (first + (row - slot) / self.group() + 1).saturating_sub(block.start)
-                });
-            }
+        if let Some(mask) = view.row.mask
+            && block.end > view.row.kv_len as usize
+        {
+            return self.masked_block(view, mask, block.start, scratch);
         }
+        let slot = index * view.apart;
+        let queries = Queries::Task(self.packed_at(view, index));
+        let (rows, all) = (slot..slot + view.rows, &view.seen_by_all);
+        if all.start <= block.start && block.end <= all.end {
+            let whole = Visible::first(block.len());
+            return self.attend(rows, queries, scratch, |_| whole);
+        }
+        let (sight, first) = (self.sight(view), view.task.queries.start);
+        self.attend(rows, queries, scratch, |row| {
+            Visible::of(&sight.of(first + (row - slot) / self.group()), &block)
+        });
     }
 
     /// Start of the packed rows of the task's key head number `index`.
@@ -167,57 +164,67 @@ impl Call<'_> {
 
     /// Attends to a block that reaches into the new tokens of a masked row. Each query has
     /// positions of its own there. Tasks of masked rows have one key head.
-    fn masked_block(
-        &self,
-        view: &View<'_>,
-        visible: &Visible<'_>,
-        from: usize,
-        scratch: &mut Scratch,
-    ) {
+    fn masked_block(&self, view: &View<'_>, mask: u32, from: usize, scratch: &mut Scratch) {
         let (cached, group) = (view.row.kv_len as usize, self.group());
+        let mask = TreeMask::new(&self.inputs.masks, mask, &view.row);
+        let (sight, head) = (self.sight(view), view.task.heads.start);
+        let plane = &self.cache.keys(self.layer, head);
         for (index, query) in view.task.queries.clone().enumerate() {
-            scratch.cells.clear();
-            let head = view.task.heads.start;
-            let (plane, cells) = (&self.cache.keys(self.layer, head), &mut scratch.cells);
-            cells.extend(plane, view.pages, from..cached.max(from));
-            let skipped = from.saturating_sub(cached);
-            let left = BLOCK - cells.len();
-            for token in visible.tokens(query).skip(skipped).take(left) {
+            let visible = Visible::of(&sight.of(query), &(from..from + BLOCK));
+            if visible.is_nothing() {
+                continue;
+            }
+            let (first, end) = (from + visible.start, from + visible.end);
+            let cells = &mut scratch.cells;
+            cells.skip(visible.start);
+            cells.extend(plane, view.pages, first..end.min(cached));
+            let skipped = first.saturating_sub(cached);
+            let left = visible.end - cells.len();
+            for token in mask.tokens(query).skip(skipped).take(left) {
                 let position = cached + token;
                 cells.extend(plane, view.pages, position..position + 1);
             }
-            let count = cells.len();
-            if count > 0 {
-                let rows = index * group..(index + 1) * group;
-                let out = &mut scratch.own_queries;
-                self.pack_queries(view, head, rows.clone(), Queries::Own, out);
-                self.attend(rows, Queries::Own, scratch, |_| count);
-            }
+            cells.hide(visible.start);
+            let rows = index * group..(index + 1) * group;
+            let out = &mut scratch.own_queries;
+            self.pack_queries(view, head, rows.clone(), Queries::Own, out);
+            self.attend(rows, Queries::Own, scratch, |_| visible);
         }
+    }
+
+    /// Points `cells` at a block of positions under a key head.
+    fn look_at(&self, view: &View<'_>, head: usize, block: Range<usize>, cells: &mut Cells) {
+        let plane = self.cache.keys(self.layer, head);
+        cells.fill(&plane, view.pages, block, view.seen.start);
     }
 
     /// Points `ahead` at the positions after `from`: more of this task, or the beginning of
     /// the next.
     fn look_ahead(&self, view: &View<'_>, from: usize, next: Option<&View<'_>>, ahead: &mut Ahead) {
         let cells = ahead.restart();
-        let end = view.seen.min(view.task.segments.end * SEGMENT);
+        let end = view.seen.end.min(view.task.segments.end * SEGMENT);
         if from < end {
-            let plane = self.cache.keys(self.layer, view.task.heads.start);
-            cells.extend(&plane, view.pages, from..end.min(from + BLOCK));
+            let block = from..end.min(from + BLOCK);
+            self.look_at(view, view.task.heads.start, block, cells);
         } else if let Some(next) = next {
-            let from = next.task.segments.start * SEGMENT;
-            let to = next.seen.min(from + BLOCK);
-            let plane = self.cache.keys(self.layer, next.task.heads.start);
-            cells.extend(&plane, next.pages, from..to);
+            self.look_at(next, next.task.heads.start, next.first_block(), cells);
         }
     }
 
     /// Folds a later segment's result for one row into the total.
     fn fold(&self, total: &mut Sums, row: usize, state: &State, acc: &[f32]) {
-        if !state.is_empty() {
-            let width = acc.len();
-            let total_acc = &mut total.acc[row * width..(row + 1) * width];
-            merge(self.isa, &mut total.states[row], total_acc, state, acc);
+        if state.is_empty() {
+            return;
+        }
+        let width = acc.len();
+        let total_acc = &mut total.acc[row * width..(row + 1) * width];
+        let total = &mut total.states[row];
+        if total.is_empty() {
+            // Other rows of the task see earlier segments than this one.
+            *total = *state;
+            total_acc.copy_from_slice(acc);
+        } else {
+            merge(self.isa, total, total_acc, state, acc);
         }
     }
 
@@ -225,7 +232,7 @@ impl Call<'_> {
     fn partial(&self, view: &View<'_>, join: &Join, segment: usize) -> Range<usize> {
         let rows = view.task.heads.len() * view.rows;
         let len = rows * partial_len(self.shape.head_dim);
-        let start = join.start + segment * len;
+        let start = join.start + (segment - join.segments.start) * len;
         start..start + len
     }
 
@@ -245,7 +252,7 @@ impl Call<'_> {
     /// Folds a join's segments in order.
     fn collect(&self, view: &View<'_>, join: &Join, total: &mut Sums) {
         let width = padded(self.shape.head_dim);
-        for segment in 0..join.segments {
+        for segment in join.segments.clone() {
             // SAFETY: all tasks of the join are done, as its counter told this
             // thread, so nobody else touches its segments.
             let parts = unsafe { self.partials.slice(self.partial(view, join, segment)) };
@@ -254,7 +261,7 @@ impl Call<'_> {
                     max: part[0],
                     sum: part[1],
                 };
-                if segment == 0 {
+                if segment == join.segments.start {
                     total.states[slot] = state;
                     total.acc[slot * width..(slot + 1) * width].copy_from_slice(&part[2..]);
                 } else {

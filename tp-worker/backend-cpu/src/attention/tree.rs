@@ -1,15 +1,15 @@
-//! Visibility of new tokens for the queries of a masked row.
+//! The new tokens that the queries of a masked row see.
 
 use lockstep_backend::Row;
 
 /// The mask of one row, `words` words per query.
-pub(super) struct Visible<'a> {
+pub(super) struct TreeMask<'a> {
     masks: &'a [u64],
     words: usize,
     tokens: usize,
 }
 
-impl<'a> Visible<'a> {
+impl<'a> TreeMask<'a> {
     /// The mask of `row`, whose words begin at `mask`.
     pub(super) fn new(masks: &'a [u64], mask: u32, row: &Row) -> Self {
         let (words, tokens) = (row.mask_words(), row.q_len as usize);
@@ -54,9 +54,9 @@ mod tests {
         masks[1] = 1 | (1 << 63);
         masks[2] = 0b110;
         (masks[3], masks[4]) = (0, 0);
-        let visible = Visible::new(&masks, 1, &row);
-        assert_eq!(visible.tokens(0).collect::<Vec<_>>(), [0, 63, 65]);
-        assert_eq!(visible.tokens(1).count(), 0);
-        assert_eq!(visible.tokens(65).count(), 66);
+        let mask = TreeMask::new(&masks, 1, &row);
+        assert_eq!(mask.tokens(0).collect::<Vec<_>>(), [0, 63, 65]);
+        assert_eq!(mask.tokens(1).count(), 0);
+        assert_eq!(mask.tokens(65).count(), 66);
     }
 }

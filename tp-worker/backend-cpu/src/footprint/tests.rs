@@ -214,12 +214,7 @@ fn operations_need_what_is_charged() {
         for form @ (dtype, format) in FORMS {
             for (heads, kv_heads, head_dim) in [(4, 2, 8), (400, 1, 20)] {
                 let (mut backend, memory) = backend(isa, dtype);
-                let attention = AttentionShape {
-                    heads,
-                    kv_heads,
-                    head_dim,
-                    scale: 1.0,
-                };
+                let attention = AttentionShape::dense(heads, kv_heads, head_dim, 1.0);
                 // Packed inputs that fill a power of two, and sums beside them.
                 let long = shape(32, 4_096, format);
                 let short = shapes(format).into_iter().map(|shape| (6, shape));
@@ -253,12 +248,7 @@ fn operations_need_what_is_charged() {
 /// Results that several threads join, and gathered results, come on top.
 #[test]
 fn partial_results_are_charged_up_to_their_limit() {
-    let attention = AttentionShape {
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 8,
-        scale: 1.0,
-    };
+    let attention = AttentionShape::dense(4, 2, 8, 1.0);
     let bytes = |threads: usize, tokens: usize, positions: usize, gathered: usize| {
         let options = CpuOptions {
             threads,

@@ -3,6 +3,7 @@
 mod tiles;
 mod together;
 mod trees;
+mod windows;
 mod world;
 
 use lockstep_backend::{KvShape, Memory as _};
@@ -35,6 +36,22 @@ fn kv_dtype(dtype: Dtype) -> KvCacheDtype {
         Dtype::Bfloat16 => KvCacheDtype::Bfloat16,
         Dtype::Float32 => KvCacheDtype::Float32,
     }
+}
+
+/// Windows from one position to more than most requests have, and none.
+fn window() -> impl Strategy<Value = Option<usize>> {
+    prop::sample::select(vec![
+        None,
+        None,
+        Some(1),
+        Some(2),
+        Some(7),
+        Some(63),
+        Some(64),
+        Some(65),
+        Some(100),
+        Some(530),
+    ])
 }
 
 /// The cache types that suit an arithmetic: the arithmetic's own type, and int8 if heads
@@ -210,9 +227,10 @@ proptest! {
         lengths in prop::collection::vec(1usize..170, 1..5),
         page_size in prop::sample::select(vec![1usize, 2, 5, 16, 64, 128]),
         threads in 1usize..4,
+        window in window(),
         seed: u64,
     ) {
-        let world = World::new(kv_heads * group, kv_heads, 2 * half, &lengths, seed);
+        let world = World::new(kv_heads * group, kv_heads, 2 * half, &lengths, seed).within(window);
         for (isa, dtype) in variants() {
             for kv_dtype in kv_dtypes(dtype, 2 * half) {
                 let base = Run { page_size: 16, kv_dtype, seed };

@@ -7,12 +7,7 @@ use proptest::prelude::*;
 
 use crate::machine::{Values, backend, bits, staged, tensor};
 
-const HEADS: AttentionShape = AttentionShape {
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 8,
-    scale: 0.35,
-};
+const HEADS: AttentionShape = AttentionShape::dense(4, 2, 8, 0.35);
 const LAYERS: usize = 2;
 
 proptest! {

@@ -76,7 +76,7 @@ proptest! {
         half in 1usize..40,
         seed: u64,
     ) {
-        let shape = AttentionShape { heads: 2 * heads, kv_heads: heads, head_dim: 2 * half, scale: 1.0 };
+        let shape = AttentionShape::dense(2 * heads, heads, 2 * half, 1.0);
         let width = shape.qkv_width();
         let mut values = Values::new(seed);
         let (x, weight) = (values.floats(n * width), values.floats(2 * half));

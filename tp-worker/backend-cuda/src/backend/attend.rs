@@ -130,12 +130,7 @@ impl CudaBackend {
         if let Some(at) = self.attention.iter().position(fits) {
             return Ok(at);
         }
-        let shape = AttentionShape {
-            heads: shape.kv_heads,
-            kv_heads: shape.kv_heads,
-            head_dim: shape.head_dim,
-            scale: 1.0,
-        };
+        let shape = AttentionShape::dense(shape.kv_heads, shape.kv_heads, shape.head_dim, 1.0);
         self.kernels(&shape, cache.element())
     }
 

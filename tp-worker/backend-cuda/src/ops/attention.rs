@@ -129,6 +129,8 @@ impl Attention {
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / self.shape.kv_heads as u32,
             most_parts: work.most_parts() as u32,
+            window: window_of(&self.shape),
+            pad: 0,
         };
         // SAFETY: the list has room for `most_rows` rows.
         unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
@@ -180,6 +182,8 @@ impl Attention {
             page_size: page_size as u32,
             scale: shape.scale * std::f32::consts::LOG2_E,
             group: cache.group_in(inputs),
+            window: window_of(shape),
+            pad: 0,
         };
         let kv_heads = shape.kv_heads as u32;
         let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);
@@ -197,7 +201,7 @@ impl Attention {
             most_rows: work.rows() as u32,
             most_tokens: most as u32,
             heads: shape.heads as u32,
-            pad: 0,
+            window: window_of(shape),
         };
         let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
         // SAFETY: as above.
@@ -227,6 +231,14 @@ pub(crate) fn sources(
         ),
     ]);
     [(&kernels::CELLS, heads), (&kernels::ATTENTION, group)]
+}
+
+/// The window as kernels know it: as none, one of more positions than there are.
+fn window_of(shape: &AttentionShape) -> u32 {
+    let window = shape
+        .window
+        .and_then(|window| u32::try_from(window.get()).ok());
+    window.unwrap_or(u32::MAX)
 }
 
 /// Bytes of `Stage` in `attention.cu`. The kernel checks the number.

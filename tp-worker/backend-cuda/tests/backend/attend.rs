@@ -7,12 +7,7 @@ use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::support::{DTYPES, gpu, noise, read, staged, sums};
 
-const SHAPE: AttentionShape = AttentionShape {
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 16,
-    scale: 0.25,
-};
+const SHAPE: AttentionShape = AttentionShape::dense(4, 2, 16, 0.25);
 
 /// Two chunks of a prompt, and a tree behind them.
 #[test]

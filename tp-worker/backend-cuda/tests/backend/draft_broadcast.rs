@@ -49,12 +49,7 @@ const CACHE: KvShape = KvShape {
     page_size: 1,
     dtype: KvCacheDtype::Float32,
 };
-const HEADS: AttentionShape = AttentionShape {
-    heads: 1,
-    kv_heads: 1,
-    head_dim: CACHE.head_dim,
-    scale: 1.0,
-};
+const HEADS: AttentionShape = AttentionShape::dense(1, 1, CACHE.head_dim, 1.0);
 /// For each pass, the word of rank 3's note that is wrong, if any.
 const PASSES: [Option<usize>; 5] = [None, Some(1), None, Some(2), Some(3)];
 

@@ -111,12 +111,7 @@ fn failures_are_told_by_the_next_result() {
     let mut gpu = gpu(Dtype::Bfloat16);
     let x = sums(&mut gpu, &noise(1, 8), 4);
     // No kernel has heads as wide as this.
-    let shape = AttentionShape {
-        heads: 1,
-        kv_heads: 1,
-        head_dim: 1000,
-        scale: 1.0,
-    };
+    let shape = AttentionShape::dense(1, 1, 1000, 1.0);
     let weight = gpu.load_vector(&[1.0; 1000]).unwrap();
     let fail = |gpu: &mut CudaBackend| {
         let mut qkv = gpu.tensor(2, shape.qkv_width(), Holds::Sum).unwrap();

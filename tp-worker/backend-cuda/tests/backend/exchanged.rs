@@ -31,12 +31,7 @@ fn pass(place: RankLayout) -> PassShape {
     PassShape {
         tokens: ROWS,
         positions: 16,
-        attention: vec![AttentionShape {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 16,
-            scale: 1.0,
-        }],
+        attention: vec![AttentionShape::dense(1, 1, 16, 1.0)],
         products: Vec::new(),
         gathered: gathered * ROWS * place.dp_ranks,
     }

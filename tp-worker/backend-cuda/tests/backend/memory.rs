@@ -137,12 +137,7 @@ fn all_within(device: usize) {
         let memory = charged(dtype);
         let (rows, cols, count) = (2048, 1024, 8);
         let (tokens, positions) = (64, 3000);
-        let attention = AttentionShape {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            scale: 0.25,
-        };
+        let attention = AttentionShape::dense(4, 2, 16, 0.25);
         let pass = PassShape {
             tokens,
             positions,
@@ -225,12 +220,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
     for dtype in DTYPES {
         let (opened, mut gpu) = taken(context, || gpu(DEVICE, dtype));
         let (tokens, positions) = (30, 700);
-        let attention = AttentionShape {
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 16,
-            scale: 0.25,
-        };
+        let attention = AttentionShape::dense(4, 2, 16, 0.25);
         let charged = charged(dtype).scratch_bytes(&[PassShape {
             tokens,
             positions,

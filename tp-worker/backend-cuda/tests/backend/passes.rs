@@ -26,12 +26,7 @@ const PAGES: [[u32; 5]; REQUESTS] = [
 const HIDDEN: usize = 16;
 /// Tokens to choose from, so few that drafts are often accepted.
 const VOCAB: usize = 3;
-const SHAPE: AttentionShape = AttentionShape {
-    heads: 2,
-    kv_heads: 1,
-    head_dim: 16,
-    scale: 0.25,
-};
+const SHAPE: AttentionShape = AttentionShape::dense(2, 1, 16, 0.25);
 
 type Matrix = <CudaBackend as Memory>::Matrix;
 type Vector = <CudaBackend as Memory>::Vector;

@@ -307,12 +307,7 @@ fn ranks_that_differ_or_fail_end_the_others() {
         let mut x = gpu.tensor(1, 1, Holds::Sum).unwrap();
         if rank == 1 {
             // No kernel has heads as wide as this; the next result reports it.
-            let shape = lockstep_backend::AttentionShape {
-                heads: 1,
-                kv_heads: 1,
-                head_dim: 1000,
-                scale: 1.0,
-            };
+            let shape = lockstep_backend::AttentionShape::dense(1, 1, 1000, 1.0);
             let weight = gpu.load_vector(&[1.0; 1000]).unwrap();
             let mut qkv = gpu.tensor(1, shape.qkv_width(), Holds::Sum).unwrap();
             gpu.head_norm(&mut qkv, &shape, 0..1, &weight, 1e-5);

@@ -235,12 +235,7 @@ fn cells_move(gpu: &Gpu, sampling: &SamplingKernels, seed: u64) -> usize {
     let _order = lockstep_fake_cuda::order(seed);
     let drafting = Drafting::draw(&mut Noise(seed));
     let (heads, head_dim, layers) = (2, 24, 2);
-    let shape = AttentionShape {
-        heads,
-        kv_heads: heads,
-        head_dim,
-        scale: 1.0,
-    };
+    let shape = AttentionShape::dense(heads, heads, head_dim, 1.0);
     let element = Element::F32;
     let made = Attention::new(&gpu.context, &gpu.compiler, &shape, element, element);
     let attention = made.expect("kernels");

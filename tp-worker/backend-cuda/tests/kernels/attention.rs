@@ -1,5 +1,7 @@
 //! Attention compared with f64, and bits that may depend on a request only.
 
+use std::num::NonZeroUsize;
+
 use lockstep_backend::AttentionShape;
 use lockstep_backend_cuda::{Attention, Element};
 
@@ -13,16 +15,26 @@ const ENOUGH: usize = 1 << 14;
 
 fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run {
     Run {
-        shape: AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: (head_dim as f32).sqrt().recip(),
-        },
+        shape: AttentionShape::dense(heads, kv_heads, head_dim, (head_dim as f32).sqrt().recip()),
         cached: element,
         operand: element,
         page_size: 16,
         parts: ENOUGH,
+    }
+}
+
+/// Windows shorter than a block, of about a span, and of several.
+const WINDOWS: [usize; 4] = [1, 40, SPAN + 1, 2 * SPAN - 30];
+
+/// The same run within a window.
+fn within(run: Run, window: usize) -> Run {
+    let window = NonZeroUsize::new(window);
+    Run {
+        shape: AttentionShape {
+            window,
+            ..run.shape
+        },
+        ..run
     }
 }
 
@@ -116,6 +128,22 @@ fn attention_is_the_weighted_mean() {
     }
 }
 
+#[test]
+fn windows_show_the_nearest_positions() {
+    let gpu = Gpu::new();
+    for (index, window) in WINDOWS.into_iter().enumerate() {
+        let run = within(runs()[index], window);
+        let attention = kernels(&gpu, &run);
+        let _order = lockstep_fake_cuda::order(index as u64);
+        let requests = mixed(&mut Noise(3));
+        let found = attend(&gpu, &attention, &run, &requests);
+        for (found, request) in found.iter().zip(&requests) {
+            let wanted = oracle(&run.shape, run.cached, request);
+            assert_means(found, &wanted, tolerance(run.cached));
+        }
+    }
+}
+
 /// Expects the results of a batch in two runs to be equal.
 #[track_caller]
 fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
@@ -131,7 +159,12 @@ fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
 #[test]
 fn bits_do_not_depend_on_pages_on_how_work_is_cut_or_on_its_order() {
     let gpu = Gpu::new();
-    for run in [run(4, 2, 32, Element::Bf16), run(2, 2, 20, Element::F32)] {
+    for run in [
+        run(4, 2, 32, Element::Bf16),
+        run(2, 2, 20, Element::F32),
+        within(run(4, 2, 32, Element::Bf16), 70),
+        within(run(4, 2, 32, Element::Bf16), SPAN + 30),
+    ] {
         let attention = kernels(&gpu, &run);
         let requests = mixed(&mut Noise(5));
         let _order = lockstep_fake_cuda::order(1);
@@ -151,7 +184,7 @@ fn bits_do_not_depend_on_pages_on_how_work_is_cut_or_on_its_order() {
 #[test]
 fn bits_do_not_depend_on_who_shares_the_batch() {
     let gpu = Gpu::new();
-    let run = run(4, 2, 32, Element::Bf16);
+    let run = within(run(4, 2, 32, Element::Bf16), SPAN - 9);
     let attention = kernels(&gpu, &run);
     let requests = mixed(&mut Noise(6));
     let together = attend(&gpu, &attention, &run, &requests);
@@ -164,30 +197,38 @@ fn bits_do_not_depend_on_who_shares_the_batch() {
 #[test]
 fn bits_do_not_depend_on_chunks() {
     let gpu = Gpu::new();
-    let run = run(4, 2, 32, Element::Bf16);
-    let attention = kernels(&gpu, &run);
-    let whole = Request::causal(1, 0, 2 * SPAN + 9);
-    let wanted = attend(&gpu, &attention, &run, std::slice::from_ref(&whole));
-    let width = run.shape.out_width();
-    // Chunks from several places at once: a chunk reads the earlier ones from the cache.
-    for (from, chunk) in [(0, 77), (SPAN - 20, 7), (2 * SPAN - 4, 1)] {
-        let starts: Vec<usize> = (from..whole.new.len()).step_by(chunk).collect();
-        let chunks: Vec<Request> = starts
-            .iter()
-            .map(|start| Request::causal(1, *start, chunk.min(whole.new.len() - start)))
-            .collect();
-        let found = attend(&gpu, &attention, &run, &chunks).concat();
-        assert!(
-            bits(&found) == bits(&wanted[0][from * width..]),
-            "chunks of {chunk} from {from}"
-        );
+    let plain = run(4, 2, 32, Element::Bf16);
+    for run in [plain, within(plain, 50), within(plain, SPAN + 3)] {
+        let attention = kernels(&gpu, &run);
+        let whole = Request::causal(1, 0, 2 * SPAN + 9);
+        let wanted = attend(&gpu, &attention, &run, std::slice::from_ref(&whole));
+        let width = run.shape.out_width();
+        // Chunks from several places at once: a chunk reads the earlier ones from the cache.
+        for (from, chunk) in [(0, 77), (SPAN - 20, 7), (2 * SPAN - 4, 1)] {
+            let starts: Vec<usize> = (from..whole.new.len()).step_by(chunk).collect();
+            let chunks: Vec<Request> = starts
+                .iter()
+                .map(|start| Request::causal(1, *start, chunk.min(whole.new.len() - start)))
+                .collect();
+            let found = attend(&gpu, &attention, &run, &chunks).concat();
+            assert!(
+                bits(&found) == bits(&wanted[0][from * width..]),
+                "chunks of {chunk} from {from}, {:?}",
+                run.shape
+            );
+        }
     }
 }
 
 #[test]
 fn a_path_of_a_tree_has_the_bits_of_a_chain() {
     let gpu = Gpu::new();
-    for run in [run(4, 2, 32, Element::Bf16), run(20, 1, 16, Element::Bf16)] {
+    for run in [
+        run(4, 2, 32, Element::Bf16),
+        run(20, 1, 16, Element::Bf16),
+        within(run(4, 2, 32, Element::Bf16), 3),
+        within(run(4, 2, 32, Element::Bf16), SPAN),
+    ] {
         let attention = kernels(&gpu, &run);
         let width = run.shape.out_width();
         for (kv_len, q_len) in [(0, 12), (SPAN - 4, 17), (SPAN, 6), (2 * SPAN - 1, 5)] {

@@ -15,12 +15,7 @@ const EPS: f32 = 1e-6;
 const PAGE_SIZE: usize = 4;
 
 fn shape() -> AttentionShape {
-    AttentionShape {
-        heads: 6,
-        kv_heads: 2,
-        head_dim: 40,
-        scale: 0.2,
-    }
+    AttentionShape::dense(6, 2, 40, 0.2)
 }
 
 fn cache_shape(element: Element, layers: usize, pages: usize) -> KvShape {

@@ -35,12 +35,7 @@ fn opens_a_gpu() {
         compiler.probe()?;
         Products::new(&context, &compiler, Element::F32)?;
         let head_dim = std::env::var("TEST_HEAD_DIM").map_or(64, |text| text.parse().expect("one"));
-        let shape = AttentionShape {
-            heads: 1,
-            kv_heads: 1,
-            head_dim,
-            scale: 1.0,
-        };
+        let shape = AttentionShape::dense(1, 1, head_dim, 1.0);
         Attention::check(context.gpu(), &shape, Element::F32)?;
         Ok(context.gpu().describe())
     });
@@ -163,12 +158,7 @@ fn too_much_memory_is_refused() {
 fn unsupported_shapes_name_a_way_out() {
     let gpu = Gpu::new();
     let attention = |heads, kv_heads, head_dim, cached| {
-        let shape = AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: 1.0,
-        };
+        let shape = AttentionShape::dense(heads, kv_heads, head_dim, 1.0);
         let made = Attention::new(&gpu.context, &gpu.compiler, &shape, cached, Element::F32);
         made.err().expect("unsupported").to_string()
     };

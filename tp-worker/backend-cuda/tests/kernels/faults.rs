@@ -238,12 +238,7 @@ fn every_forgotten_wait_is_found() {
 #[ignore = "a process of its own, which another test starts"]
 fn attention_is_watched() {
     let gpu = Gpu::new();
-    let shape = AttentionShape {
-        heads: 3,
-        kv_heads: 1,
-        head_dim: 24,
-        scale: 0.2,
-    };
+    let shape = AttentionShape::dense(3, 1, 24, 0.2);
     let made = Attention::new(
         &gpu.context,
         &gpu.compiler,

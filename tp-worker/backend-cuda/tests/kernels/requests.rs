@@ -288,7 +288,8 @@ pub fn oracle(shape: &AttentionShape, cached: Element, request: &Request) -> Vec
     let (keys, values) = (all(Role::Key), all(Role::Value));
     let mut out = Vec::new();
     for (token, content) in request.new.iter().enumerate() {
-        let seen = request.seen(token);
+        let up_to = request.seen(token);
+        let seen = &up_to[shape.visible(up_to.len())];
         for head in 0..shape.heads {
             let kv_head = head / (shape.heads / shape.kv_heads);
             let query = wide(*content, Role::Query, head);

@@ -65,8 +65,8 @@ pub trait Ops: Memory {
     );
     /// Writes keys and values of every token of `qkv` to its cell in the cache's group
     /// ([`Batch::cells`]), then attends as layer `layer` of the cache. Each query sees its
-    /// request's positions `0..=own position`, or those of its row's mask; a query that sees
-    /// nothing gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
+    /// request's positions `0..=own position`, or those of its row's mask, and of these the ones
+    /// in the window ([`AttentionShape::visible`]); a query that sees nothing gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
     /// `[n, heads·head_dim]`.
     fn attention(
         &mut self,

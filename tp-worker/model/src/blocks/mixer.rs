@@ -56,8 +56,8 @@ impl<T> MixerBuffers<T> {
         variants: &MixerVariants,
         tokens: usize,
     ) -> Result<Self, BackendError> {
-        let attention = variants.attention.shapes.iter();
-        let attention = attention.map(|shape| AttentionBuffers::new(device, shape, tokens));
+        let attention = variants.attention.widths.iter();
+        let attention = attention.map(|widths| AttentionBuffers::new(device, *widths, tokens));
         Ok(Self {
             attention: attention.collect::<Result<_, _>>()?,
         })

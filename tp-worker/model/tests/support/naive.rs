@@ -340,10 +340,12 @@ impl Ops for Naive {
         for row in &inputs.rows {
             for new in 0..row.q_len as usize {
                 let token = row.start as usize + new;
-                let seen = seen(row, new, &inputs.masks);
-                if row.mask.is_none() {
-                    assert_eq!(inputs.positions[token] as usize + 1, seen.len());
+                let up_to = seen(row, new, &inputs.masks);
+                // A window counts positions, so it needs each token where its ancestors end.
+                if row.mask.is_none() || shape.window.is_some() {
+                    assert_eq!(inputs.positions[token] as usize + 1, up_to.len());
                 }
+                let seen = &up_to[shape.visible(up_to.len())];
                 for head in 0..shape.heads {
                     let column = head / (shape.heads / shape.kv_heads) * dim;
                     let at = |position: usize| {

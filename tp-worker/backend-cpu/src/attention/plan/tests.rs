@@ -14,12 +14,7 @@ const WHOLE: Tiling = Tiling {
 
 fn layers(kv_heads: usize, tiling: Tiling) -> Layers {
     Layers {
-        shape: AttentionShape {
-            heads: 4 * kv_heads,
-            kv_heads,
-            head_dim: 64,
-            scale: 0.125,
-        },
+        shape: AttentionShape::dense(4 * kv_heads, kv_heads, 64, 0.125),
         tiling,
         partial: 66,
     }
@@ -95,6 +90,26 @@ fn cut_tasks_cover_every_position_once() {
                 }
             }
         }
+        assert!(largest(&mut plan) <= 125);
+    }
+}
+
+#[test]
+fn tasks_skip_what_lies_behind_the_window() {
+    let window = std::num::NonZeroUsize::new(1_000);
+    let mut layers = layers(2, TILING);
+    layers.shape.window = window;
+    for (threads, q_len) in [(1, 1), (8, 1), (2, 700)] {
+        let mut plan = Plan::new(layers, threads);
+        plan.make(&[row((q_len, 9_000))]);
+        for task in &plan.tasks {
+            let first = 9_000 + task.queries.start + 1 - 1_000;
+            assert!(task.segments.start >= first / SEGMENT, "{task:?}");
+            assert!(task.segments.end * SEGMENT < 9_000 + task.queries.end + SEGMENT);
+        }
+        // A query sees 1,000 positions, whatever lies before.
+        let pairs = 2 * (q_len as usize * 4 + plan.tasks.len() * PACKING_ROWS) * 1_000;
+        assert!(plan.cost <= 2 * pairs, "{} for {pairs}", plan.cost);
         assert!(largest(&mut plan) <= 125);
     }
 }

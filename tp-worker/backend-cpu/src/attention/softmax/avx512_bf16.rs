@@ -17,6 +17,7 @@ use std::arch::x86_64::{
 use super::whole::{LARGEST, ROUND, powers_around};
 use super::{Bytes, LANES, Rows, State};
 use crate::attention::cells::BLOCK;
+use crate::attention::visible::Visible;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 
 /// Vectors of a block.
@@ -24,11 +25,8 @@ const PARTS: usize = BLOCK / LANES;
 
 /// Masks of the visible positions, one per vector.
 #[inline(always)]
-fn masks(visible: usize) -> [u16; PARTS] {
-    let all = match visible {
-        BLOCK.. => u64::MAX,
-        _ => (1 << visible) - 1,
-    };
+fn masks(visible: Visible) -> [u16; PARTS] {
+    let all = visible.bits();
     std::array::from_fn(|part| (all >> (part * LANES)) as u16)
 }
 

@@ -34,8 +34,8 @@ const POWERS: [f32; 6] = [
 /// Number whose addition and subtraction rounds to the nearest integer: 1.5 · 2²³.
 const ROUND: f32 = 12_582_912.0;
 
-/// Turns raw scores of several queries into weights `2^(score · scale − max)`, zero from the
-/// query's `visible` on. Takes the weights' sums, multiplies the weights by `scales`, and
+/// Turns raw scores of several queries into weights `2^(score · scale − max)`, zero where the
+/// query sees nothing. Takes the weights' sums, multiplies the weights by `scales`, and
 /// leaves them in `out` as pairs of bf16: `[height][16 pairs]` for each half of the block,
 /// of which the first rows are the queries'. Without `scales` all scores have the same
 /// positive factor. Rows of `acc`, the weighted sums so far, follow their maxima. A query
@@ -97,9 +97,10 @@ multiversion! {
         let width = acc.len() / scores.len();
         let rows = scores.iter_mut().zip(visible).zip(states).zip(acc.chunks_exact_mut(width));
         for (row, (((scores, &visible), state), acc)) in rows.enumerate() {
+            let seen = |i: usize| (visible.start..visible.end).contains(&i);
             let mut maxima = [f32::NEG_INFINITY; LANES];
             for i in 0..BLOCK {
-                let score = if i < visible { scores[i] * factors[i] } else { f32::NEG_INFINITY };
+                let score = if seen(i) { scores[i] * factors[i] } else { f32::NEG_INFINITY };
                 maxima[i % LANES] = larger(score, maxima[i % LANES]);
             }
             let max = fold(maxima, larger);
@@ -108,7 +109,7 @@ multiversion! {
             }
             for i in 0..BLOCK {
                 let weight = power(scores[i].mul_add(factors[i], -state.max));
-                scores[i] = if i < visible { weight } else { 0.0 };
+                scores[i] = if seen(i) { weight } else { 0.0 };
             }
             let (parts, _) = scores.as_chunks::<LANES>();
             let sums = &mut lanes[row];
@@ -120,7 +121,7 @@ multiversion! {
             }
             state.sum += fold(*sums, |a, b| a + b);
             if let Some(scales) = scales {
-                for i in 0..visible.min(BLOCK) {
+                for i in visible.start..visible.end {
                     scores[i] *= scales[i];
                 }
             }

@@ -11,7 +11,7 @@ const WIDTH: usize = 32;
 #[derive(Debug)]
 struct Tile {
     scores: Vec<[f32; BLOCK]>,
-    visible: Vec<usize>,
+    visible: Vec<Visible>,
     scales: [f32; BLOCK],
     weight_scales: [f32; BLOCK],
     states: Vec<State>,
@@ -111,17 +111,25 @@ impl Tile {
                 // `vcvtne2ps2bf16` reads subnormal numbers as zeros.
                 let limit = relative * a + of_largest * largest + f32::MIN_POSITIVE;
                 assert!((a - b).abs() <= limit, "row {row}, {i}: {a} {b}");
-                assert!(i < self.visible[row] || *b == 0.0);
+                let visible = self.visible[row];
+                assert!((visible.start..visible.end).contains(&i) || *b == 0.0);
             }
         }
         assert_eq!(plain.acc, found.acc);
     }
 }
 
+/// Positions that a query sees: from the block's start, or from behind it, up to anywhere.
+pub(super) fn visible() -> impl Strategy<Value = Visible> {
+    let start = prop_oneof![Just(0), 0..BLOCK];
+    (start, prop_oneof![0..=BLOCK, Just(BLOCK)])
+        .prop_map(|(start, end)| Visible::of(&(start..end), &(0..BLOCK)))
+}
+
 fn tiles() -> impl Strategy<Value = Tile> {
     let row = (
         prop::collection::vec(-40f32..40.0, BLOCK),
-        0..=BLOCK,
+        visible(),
         prop_oneof![Just(f32::NEG_INFINITY), -30f32..30.0],
     );
     let scales = (

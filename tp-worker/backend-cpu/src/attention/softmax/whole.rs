@@ -1,8 +1,9 @@
 //! The softmax of [`super::avx512_bf16::integers`] in plain Rust, bit for bit. AVX2 and the
 //! emulation use it.
 
-use super::{Bytes, LANES, Rows, State, fold, larger, scale_row, seen};
+use super::{Bytes, LANES, Rows, State, fold, larger, scale_row};
 use crate::attention::cells::BLOCK;
+use crate::attention::visible::Visible;
 use crate::exp::{LOWEST_POWER, POWERS, exp2_nonpositive};
 use crate::multiversion::multiversion;
 
@@ -71,15 +72,15 @@ fn raise_maxima(tile: &mut Rows<'_>) {
 #[inline(always)]
 fn weigh_row(
     scores: &mut [f32; BLOCK],
-    visible: usize,
+    visible: Visible,
     state: &mut State,
     scales: &[f32; BLOCK],
 ) -> ([u16; BLOCK], f32) {
-    let seen = seen(visible);
+    let seen = visible.words();
     let (mut sums, mut largest) = ([0.0f32; LANES], [0; LANES]);
     for (part, scores) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
         // Positions that the row does not see may have scales that are not finite.
-        let shown = |x: f32, lane| f32::from_bits(x.to_bits() & seen[part * LANES + lane]);
+        let shown = |x: f32, lane| f32::from_bits(x.to_bits() & seen.at(part * LANES + lane));
         for lane in 0..LANES {
             scores[lane] = shown(power(scores[lane] - state.max), lane);
             sums[lane] += scores[lane];

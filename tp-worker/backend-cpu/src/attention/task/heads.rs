@@ -12,6 +12,7 @@ use crate::attention::prefetch::Asking;
 use crate::attention::scratch::{Scratch, padded};
 use crate::attention::softmax::{Rows, softmax_blocks};
 use crate::attention::tiled::Tiled;
+use crate::attention::visible::Visible;
 use crate::gemm::PANEL;
 
 /// Rows that the scores and weights of a tile's scratch have room for.
@@ -51,10 +52,9 @@ impl Call<'_> {
         let Scratch { panels, tile, .. } = &mut *scratch;
         // Tiles read caches without scales of their own.
         panels.key_scales.fill(self.score_scale());
-        let first = view.row.kv_len as usize + view.task.queries.start;
+        let (sight, first) = (self.sight(view), view.task.queries.start);
         for (row, visible) in tile.visible[..view.rows].iter_mut().enumerate() {
-            let seen = (first + row / self.group() + 1).saturating_sub(positions.start);
-            *visible = seen.min(positions.len());
+            *visible = Visible::of(&sight.of(first + row / self.group()), &positions);
         }
         let block = &Block {
             tiled,
@@ -80,17 +80,15 @@ impl Call<'_> {
     }
 
     /// Points `scratch.cells` at the block under a head.
-    fn look_at(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
-        let first = block.view.task.heads.start;
-        let plane = self.cache.keys(self.layer, first + head.index);
-        let positions = block.positions.clone();
-        scratch.cells.clear();
-        scratch.cells.extend(&plane, block.view.pages, positions);
+    fn look_at_block(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
+        let (view, positions) = (block.view, block.positions.clone());
+        let head = view.task.heads.start + head.index;
+        self.look_at(view, head, positions, &mut scratch.cells);
     }
 
     /// Computes a head's scores.
     fn head_scores(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
-        self.look_at(block, head, scratch);
+        self.look_at_block(block, head, scratch);
         let view = block.view;
         let mut source = self.source(scratch.cells.rows(), Asking::NOTHING);
         let queries = scratch.queries[self.packed_at(view, head.index)..].as_ptr();
@@ -126,7 +124,7 @@ impl Call<'_> {
 
     /// Adds a head's weights times its values.
     fn head_sums(&self, block: &Block<'_>, head: Head, scratch: &mut Scratch) {
-        self.look_at(block, head, scratch);
+        self.look_at_block(block, head, scratch);
         let (view, tiled, Head { index, place }) = (block.view, block.tiled, head);
         let (rows, width) = (view.rows, padded(self.shape.head_dim));
         let values = scratch.panels.values.as_mut_ptr();

@@ -5,8 +5,8 @@ use lockstep_backend_cpu::{CpuBackend, CpuKvCache, Isa};
 use lockstep_types::{Dtype, KvCacheDtype};
 use proptest::prelude::*;
 
-use super::kv_dtypes;
 use super::world::World;
+use super::{kv_dtypes, window};
 use crate::machine::{Values, backend, bits, staged, tensor, variants};
 
 /// One request in a cache of its own, with pages in reverse order.
@@ -125,9 +125,11 @@ proptest! {
         nodes in prop::sample::select(vec![1usize, 7, 16, 40, 64, 65, 130]),
         page_size in prop::sample::select(vec![1usize, 5, 16, 64]),
         threads in 1usize..4,
+        window in window(),
         seed: u64,
     ) {
-        let world = World::new(kv_heads * group, kv_heads, 4 * quarter, &[prefix + nodes], seed);
+        let world = World::new(kv_heads * group, kv_heads, 4 * quarter, &[prefix + nodes], seed)
+            .within(window);
         let (width, out_width) = (world.shape.qkv_width(), world.shape.out_width());
         let (cached, new) = world.requests[0].split_at(prefix * width);
         let mut values = Values::new(seed ^ 77);
@@ -167,9 +169,10 @@ proptest! {
         prefix in 0usize..90,
         count in 1usize..100,
         density in 1usize..4,
+        window in window(),
         seed: u64,
     ) {
-        let world = World::new(4, 2, 16, &[prefix + count], seed);
+        let world = World::new(4, 2, 16, &[prefix + count], seed).within(window);
         let width = world.shape.qkv_width();
         let (cached, new) = world.requests[0].split_at(prefix * width);
         let mut values = Values::new(seed ^ 5);
@@ -201,6 +204,7 @@ fn reference(world: &World, prefix: usize, seen: impl Fn(usize, usize) -> bool) 
         let visible =
             (0..world.length(0)).filter(|&token| token < prefix || seen(query, token - prefix));
         let visible: Vec<usize> = visible.collect();
+        let visible = &visible[shape.visible(visible.len())];
         for head in 0..shape.heads {
             let key = (shape.heads + head / (shape.heads / shape.kv_heads)) * dim;
             let weight = |&token: &usize| -> f64 {
@@ -221,15 +225,16 @@ fn reference(world: &World, prefix: usize, seen: impl Fn(usize, usize) -> bool) 
 
 #[test]
 fn a_causal_mask_is_no_mask() {
-    let world = World::new(6, 2, 32, &[150], 3);
     let masks = words(150, |query, token| token <= query);
-    for (isa, dtype) in variants() {
+    let windows = [None, Some(9), Some(70)];
+    for ((isa, dtype), window) in variants().flat_map(|way| windows.map(|window| (way, window))) {
+        let world = World::new(6, 2, 32, &[150], 3).within(window);
         let mut backend = backend(isa, dtype, 2);
         let mut run = |masks| {
             let mut request = Request::new(&mut backend, &world, 16, KvCacheDtype::Bfloat16, 150);
             bits(&request.extend(&mut backend, &world.requests[0], masks))
         };
         let causal = run(None);
-        assert!(run(Some(&masks)) == causal, "{isa} {dtype:?}");
+        assert!(run(Some(&masks)) == causal, "{isa} {dtype:?} {window:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! Requests for attention, and caches for them.
 
+use std::num::NonZeroUsize;
+
 use lockstep_backend::{AttentionShape, Batch, Holds, KvShape, Memory as _, Ops as _, Row};
 use lockstep_backend_cpu::{AttentionTasks, CpuBackend, CpuKvCache};
 use lockstep_types::{Dtype, KvCacheDtype};
@@ -39,12 +41,7 @@ impl World {
         seed: u64,
     ) -> Self {
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let shape = AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale,
-        };
+        let shape = AttentionShape::dense(heads, kv_heads, head_dim, scale);
         let mut values = Values::new(seed);
         let request = |&length: &usize| {
             let floats = values.floats(length * shape.qkv_width());
@@ -54,6 +51,12 @@ impl World {
             shape,
             requests: lengths.iter().map(request).collect(),
         }
+    }
+
+    /// The same requests, attended within a window.
+    pub fn within(mut self, window: Option<usize>) -> Self {
+        self.shape.window = window.and_then(NonZeroUsize::new);
+        self
     }
 
     /// One key head, and the query heads that it serves.
@@ -114,6 +117,7 @@ impl World {
             kv_heads,
             head_dim,
             scale,
+            ..
         } = self.shape;
         let (width, tokens) = (self.shape.qkv_width(), self.length(request));
         let stored = self.stored(request, kv_dtype);
@@ -132,15 +136,16 @@ impl World {
                         .sum();
                     dot * f64::from(scale)
                 };
-                let scores: Vec<f64> = (0..=token).map(score).collect();
+                let seen = self.shape.visible(token + 1);
+                let scores: Vec<f64> = seen.clone().map(score).collect();
                 let max = scores.iter().copied().fold(f64::MIN, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum: f64 = weights.iter().sum();
                 for d in 0..head_dim {
                     let mean: f64 = weights
                         .iter()
-                        .enumerate()
-                        .map(|(past, w)| w * at(past, value + d))
+                        .zip(seen.clone())
+                        .map(|(w, past)| w * at(past, value + d))
                         .sum();
                     out.push(mean / sum);
                 }

@@ -63,6 +63,8 @@ pub(super) struct Plan {
     pub heads: u32,
     pub split_tiles: u32,
     pub most_parts: u32,
+    pub window: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -81,6 +83,8 @@ pub(super) struct Attend {
     pub page_size: u32,
     pub scale: f32,
     pub group: u32,
+    pub window: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -93,5 +97,5 @@ pub(super) struct Merge {
     pub most_rows: u32,
     pub most_tokens: u32,
     pub heads: u32,
-    pub pad: u32,
+    pub window: u32,
 }

@@ -53,12 +53,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all.push((chains::SOURCE, Defines::new()));
     all.push((trees::SOURCE, Defines::new()));
     for [heads, kv_heads, head_dim] in SHAPES {
-        let shape = AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: 1.0,
-        };
+        let shape = AttentionShape::dense(heads, kv_heads, head_dim, 1.0);
         for cached in elements {
             for operand in elements {
                 for (source, defines) in attention::sources(&shape, cached, operand) {

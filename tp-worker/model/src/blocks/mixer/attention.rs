@@ -28,7 +28,7 @@ pub(crate) struct Attention<F: Form> {
     pub shape: AttentionShape,
     /// Index of the layer's rotary table in [`rope_tables`].
     pub rope: usize,
-    /// Index of the layer's buffers in the list made from [`AttentionVariants::shapes`].
+    /// Index of the layer's buffers in the list made from [`AttentionVariants::widths`].
     pub buffers: usize,
     /// Epsilon added to the mean square in the norms of heads.
     pub eps: f32,
@@ -47,8 +47,8 @@ pub(crate) struct Attention<F: Form> {
 pub(crate) struct AttentionVariants {
     /// Groups of layers with equal caches.
     caches: Vec<KvGroup>,
-    /// Numbers and widths of heads, which share buffers.
-    pub shapes: Vec<AttentionShape>,
+    /// Columns of buffers.
+    pub widths: Vec<AttentionWidths>,
     /// Rotary tables, as [`rope_tables`] lists them.
     ropes: Vec<(RopeConfig, usize)>,
 }
@@ -58,7 +58,7 @@ impl AttentionVariants {
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
         Self {
             caches: model.kv_groups(),
-            shapes: attention_shapes(model, shard),
+            widths: attention_widths(model, shard),
             ropes: rope_tables(model),
         }
     }
@@ -72,19 +72,35 @@ pub(crate) struct AttentionBuffers<T> {
     pub attended: T,
 }
 
+/// Columns of an attention's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttentionWidths {
+    qkv: usize,
+    attended: usize,
+}
+
+impl AttentionWidths {
+    fn of(shape: &AttentionShape) -> Self {
+        Self {
+            qkv: shape.qkv_width(),
+            attended: shape.out_width(),
+        }
+    }
+}
+
 impl<T> AttentionBuffers<T> {
-    /// Allocates buffers for heads of `shape` and passes of at most `tokens` tokens.
+    /// Allocates buffers of these widths for passes of at most `tokens` tokens.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     pub fn new(
         device: &mut impl Allocate<Tensor = T>,
-        shape: &AttentionShape,
+        widths: AttentionWidths,
         tokens: usize,
     ) -> Result<Self, BackendError> {
         Ok(Self {
-            qkv: device.activations(tokens, shape.qkv_width(), Holds::Sum)?,
-            attended: device.activations(tokens, shape.out_width(), Holds::Operand)?,
+            qkv: device.activations(tokens, widths.qkv, Holds::Sum)?,
+            attended: device.activations(tokens, widths.attended, Holds::Operand)?,
         })
     }
 
@@ -109,6 +125,7 @@ impl Attention<Listed> {
             kv_heads,
             head_dim: dim,
             scale: _,
+            window: _,
             rope: _,
             qk_norm,
             qkv_bias,
@@ -139,7 +156,7 @@ impl Attention<Listed> {
             cache: CachePlace::of(&variants.caches, place.number),
             shape,
             rope: place_of(&variants.ropes, &rope_of(attention)),
-            buffers: place_of(&variants.shapes, &shape),
+            buffers: place_of(&variants.widths, &AttentionWidths::of(&shape)),
             eps: place.spec().rms_norm_eps,
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
             q_norm: norm(&names.query_norm),
@@ -165,10 +182,13 @@ impl Attention<Listed> {
     pub fn shape(attention: &AttentionSpec, shard: &Shard) -> AttentionShape {
         let heads = shard.heads(attention);
         AttentionShape {
-            heads: heads.queries.len(),
-            kv_heads: heads.kv.len(),
-            head_dim: attention.head_dim,
-            scale: attention.scale,
+            window: attention.window,
+            ..AttentionShape::dense(
+                heads.queries.len(),
+                heads.kv.len(),
+                attention.head_dim,
+                attention.scale,
+            )
         }
     }
 }
@@ -177,6 +197,13 @@ impl Attention<Listed> {
 pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
     let shapes = model.attentions();
     distinct(shapes.map(|attention| Attention::shape(attention, shard)))
+}
+
+/// Returns the distinct widths of the buffers of a model's layers on one rank. Layers with and
+/// without windows share buffers.
+pub(crate) fn attention_widths(model: &ModelConfig, shard: &Shard) -> Vec<AttentionWidths> {
+    let shapes = model.attentions();
+    distinct(shapes.map(|attention| AttentionWidths::of(&Attention::shape(attention, shard))))
 }
 
 impl<F: Form> Tensors<F> for Attention<F> {

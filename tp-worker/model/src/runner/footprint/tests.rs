@@ -4,10 +4,10 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{
-    Architecture, AttentionNames, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, GatedMlpNames, GatedMlpSpec, KvCacheDtype,
-    LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Norms, Quantization, RankMemory, RopeConfig,
-    RopeScaling, SpeculationConfig, StepLimits, TensorNames, Verification,
+    Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig, DraftKind,
+    DraftKv, DraftModel, Dtype, EngineShape, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec,
+    LoadFormat, Mixer, Mlp, ModelConfig, Norms, Quantization, RankMemory, SpeculationConfig,
+    StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -62,20 +62,7 @@ impl DeviceMemory for Elements {
 
 fn layer() -> LayerSpec {
     LayerSpec {
-        mixer: Mixer::Attention(AttentionSpec {
-            heads: 8,
-            kv_heads: 4,
-            head_dim: 8,
-            scale: 1.0,
-            rope: RopeConfig {
-                theta: 1e4,
-                scaling: RopeScaling::Default,
-            },
-            qk_norm: false,
-            qkv_bias: false,
-            output_bias: false,
-            names: AttentionNames::default(),
-        }),
+        mixer: Mixer::Attention(AttentionSpec::dense(8, 4, 8)),
         mlp: Mlp::Gated(GatedMlpSpec {
             width: 96,
             bias: false,

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    Architecture, AttentionNames, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
-    LayerSpec, LoadFormat, Mixer, Mlp, Norms, Quantization, RopeConfig, RopeScaling, TensorNames,
+    Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec, LayerSpec,
+    LoadFormat, Mixer, Mlp, Norms, Quantization, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -19,20 +19,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
         names: TensorNames::default(),
         hidden_size: 8,
         layers: vec![LayerSpec {
-            mixer: Mixer::Attention(AttentionSpec {
-                heads,
-                kv_heads,
-                head_dim: 4,
-                scale: 1.0,
-                rope: RopeConfig {
-                    theta: 1e4,
-                    scaling: RopeScaling::Default,
-                },
-                qk_norm: false,
-                qkv_bias: false,
-                output_bias: false,
-                names: AttentionNames::default(),
-            }),
+            mixer: Mixer::Attention(AttentionSpec::dense(heads, kv_heads, 4)),
             mlp: Mlp::Gated(GatedMlpSpec {
                 width: intermediate,
                 bias: false,

@@ -11,6 +11,7 @@ use std::arch::x86_64::{
 use super::{POWERS, SLACK, raise};
 use crate::attention::cells::BLOCK;
 use crate::attention::softmax::{LANES, Rows};
+use crate::attention::visible::Visible;
 use crate::exp::LOWEST_POWER;
 use crate::gemm::BLOCK_STEPS;
 
@@ -21,11 +22,8 @@ type Lanes = [f32; LANES];
 
 /// Masks of the visible positions, one per vector.
 #[inline(always)]
-fn masks(visible: usize) -> [u16; PARTS] {
-    let all = match visible {
-        BLOCK.. => u64::MAX,
-        _ => (1 << visible) - 1,
-    };
+fn masks(visible: Visible) -> [u16; PARTS] {
+    let all = visible.bits();
     std::array::from_fn(|part| (all >> (part * LANES)) as u16)
 }
 
@@ -115,7 +113,11 @@ unsafe fn powers(x: __m512, mask: u16) -> __m512 {
 
 /// The largest scaled score in each lane; scores that are not numbers don't count.
 #[inline(always)]
-unsafe fn largest(scores: &[f32; BLOCK], factors: Option<&[f32; BLOCK]>, visible: usize) -> __m512 {
+unsafe fn largest(
+    scores: &[f32; BLOCK],
+    factors: Option<&[f32; BLOCK]>,
+    visible: Visible,
+) -> __m512 {
     // SAFETY: rows and factors have a block's length; the caller runs AVX-512.
     unsafe {
         let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
@@ -126,7 +128,7 @@ unsafe fn largest(scores: &[f32; BLOCK], factors: Option<&[f32; BLOCK]>, visible
                 score = _mm512_mul_ps(score, load(factors, part));
             }
             max = match visible {
-                BLOCK => _mm512_max_ps(score, max),
+                Visible::ALL => _mm512_max_ps(score, max),
                 _ => _mm512_mask_max_ps(max, mask, score, max),
             };
         }
@@ -158,7 +160,7 @@ pub(super) unsafe fn softmax(
             for row in first..last {
                 tile.asking.until(row + 1, rows);
                 let out = &mut out[row * BLOCK_STEPS..];
-                let sums = if tile.visible[row] == BLOCK {
+                let sums = if tile.visible[row] == Visible::ALL {
                     weigh::<true>(&tile, row, scales, out, height)
                 } else {
                     weigh::<false>(&tile, row, scales, out, height)

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::{Bytes, avx512_bf16, whole};
 use super::*;
 use crate::attention::prefetch::Asking;
+use crate::attention::visible::Visible;
 
 const WIDTH: usize = 32;
 
@@ -12,7 +13,7 @@ const WIDTH: usize = 32;
 #[derive(Debug, Clone)]
 struct Tile {
     scores: Vec<[f32; BLOCK]>,
-    visible: Vec<usize>,
+    visible: Vec<Visible>,
     /// Factors of scores, and the one factor for all.
     factors: [f32; BLOCK],
     factor: f32,
@@ -62,7 +63,7 @@ fn tiles() -> impl Strategy<Value = Tile> {
     ];
     let row = (
         prop::collection::vec(score, BLOCK),
-        prop_oneof![0..=BLOCK, Just(BLOCK)],
+        super::super::tests::visible(),
         prop_oneof![Just(f32::NEG_INFINITY), -30f32..90.0],
         prop::sample::select(vec![
             None,
@@ -86,8 +87,9 @@ fn tiles() -> impl Strategy<Value = Tile> {
         let scores = rows.iter().map(|(row, visible, _, odd)| {
             let mut scores: [f32; BLOCK] = std::array::from_fn(|i| row[i]);
             scores[7] = odd.unwrap_or(scores[7]);
-            // No row sees the scores behind.
-            scores[*visible..].fill(f32::NAN);
+            // No row sees the other scores.
+            scores[..visible.start].fill(f32::NAN);
+            scores[visible.end..].fill(f32::NAN);
             scores
         });
         let state = |max: f32| State {
