@@ -3,7 +3,6 @@
 use lockstep_backend::{Axis, Backend, BackendError};
 use lockstep_types::{LayerSpec, ModelConfig};
 
-use super::AttentionWidths;
 use super::rope::{rope_table, rope_tables};
 use crate::{Shard, split::topology::attention_axis};
 
